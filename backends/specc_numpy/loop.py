@@ -1,0 +1,43 @@
+"""The meaning of the run-time loop: its body, once for each row."""
+
+import numpy as np
+
+from specc.ir import ops
+from specc_numpy.table import Array, Env, evaluate, length, stored
+from specc_numpy.walk import walk
+
+
+@evaluate(ops.Scan)
+def scan(op: ops.Scan, env: Env, *operands: Array) -> tuple[Array, ...]:
+    """a[*s]... -> a[*t]"""
+    keep, given = (operands[0], operands[1:]) if op.masked else (None, operands)
+    rows = given[: op.scanned]
+    carries = list(given[op.scanned : op.scanned + op.carries])
+    captured = given[op.scanned + op.carries :]
+    steps = rows[0].shape[op.axis]
+    results = list(op.body.outputs.values())
+    collected = []
+    for value in results[op.carries :]:
+        shape = [length(d, env) for d in value.type.shape]
+        collected.append(np.zeros((steps, *shape), stored(value.type.dtype)))
+
+    inputs = list(op.body.inputs.values())
+    for t in reversed(range(steps)) if op.reverse else range(steps):
+        row = [np.take(x, t, axis=op.axis) for x in rows]
+        body = dict(zip(inputs, (*row, *carries, *captured), strict=True))
+        made = walk(op.body, body, env, results)
+        after = [made[v] for v in results[: op.carries]]
+        here = [made[v] for v in results[op.carries :]]
+        if keep is not None:
+            kept = keep[:, t]
+            after = [np.where(_against(kept, new), new, old) for new, old in zip(after, carries, strict=True)]
+            here = [np.where(_against(kept, x), x, np.zeros_like(x)) for x in here]
+        carries = after
+        for rows_of, x in zip(collected, here, strict=True):
+            rows_of[t] = x
+    return (*carries, *(np.moveaxis(x, 0, op.axis) for x in collected))
+
+
+def _against(kept: Array, x: Array) -> Array:
+    """bool[b] shaped so that it selects along the first axis of `x`."""
+    return kept.reshape(-1, *[1] * (x.ndim - 1))

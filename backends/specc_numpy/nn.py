@@ -1,0 +1,140 @@
+"""The meaning of the layers of neural networks."""
+
+import numpy as np
+
+from specc.ir import ops
+from specc.text.diagnostic import fail
+from specc_numpy.table import Array, Env, check_numbers, evaluate
+
+
+@evaluate(ops.Linear)
+def linear(op: ops.Linear, env: Env, x: Array, w: Array, b: Array | None = None) -> Array:
+    """f[*s i], f[o i], f[o]? -> f[*s o]"""
+    y: Array = x @ w.T
+    return y if b is None else y + b
+
+
+@evaluate(ops.Embedding)
+def embedding(op: ops.Embedding, env: Env, ids: Array, table: Array) -> Array:
+    """i[*s], f[v d] -> f[*s d]"""
+    check_numbers(ids, table.shape[0], "an embedding table")
+    return table[ids]
+
+
+@evaluate(ops.LayerNorm)
+def layer_norm(
+    op: ops.LayerNorm, env: Env, x: Array, gain: Array | None = None, bias: Array | None = None
+) -> Array:
+    """f[*s d], f[d]?, f[d]? -> f[*s d]"""
+    y: Array = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + op.eps)
+    y = y if gain is None else y * gain
+    return y if bias is None else y + bias
+
+
+@evaluate(ops.RMSNorm)
+def rms_norm(op: ops.RMSNorm, env: Env, x: Array, gain: Array | None = None) -> Array:
+    """f[*s d], f[d]? -> f[*s d]"""
+    y: Array = x / np.sqrt((x * x).mean(-1, keepdims=True) + op.eps)
+    return y if gain is None else y * gain
+
+
+def _softmax(scores: Array, visible: Array | bool, axis: int, sinks: Array | None = None) -> Array:
+    """Softmax of `scores` along `axis` among what is visible; zeros where nothing is.
+
+    `sinks`, where given, has length 1 along `axis`: a score that takes weight and gives nothing.
+    """
+    seen = np.where(visible, scores, -np.inf)
+    greatest = seen.max(axis, keepdims=True, initial=-np.inf)
+    if sinks is not None:
+        greatest = np.maximum(greatest, sinks)
+    greatest = np.where(np.isneginf(greatest), 0.0, greatest)
+    powers = np.exp(seen - greatest)
+    total = powers.sum(axis, keepdims=True)
+    if sinks is not None:
+        total = total + np.exp(sinks - greatest)
+    result: Array = np.divide(powers, total, out=np.zeros_like(powers), where=total != 0)
+    return result
+
+
+@evaluate(ops.Softmax)
+def softmax(op: ops.Softmax, env: Env, x: Array) -> Array:
+    """f[*a t *b] -> f[*a t *b]"""
+    return _softmax(x, True, op.axis)
+
+
+@evaluate(ops.MaskedSoftmax)
+def masked_softmax(op: ops.MaskedSoftmax, env: Env, scores: Array, mask: Array) -> Array:
+    """f[*s q k], b[#*s #q #k] -> f[*s q k]"""
+    return _softmax(scores, mask, -1)
+
+
+@evaluate(ops.Hard)
+def hard(op: ops.Hard, env: Env, scores: Array, mask: Array) -> Array:
+    """f[*s q k], b[#*s #q #k] -> f[*s q k]"""
+    visible = np.broadcast_to(mask, scores.shape)
+    chosen: Array = np.zeros_like(scores)
+    for row in np.ndindex(*scores.shape[:-1]):
+        (keys,) = np.nonzero(visible[row])
+        if keys.size:
+            chosen[(*row, keys[np.argmax(scores[row][keys])])] = 1.0
+    return chosen
+
+
+@evaluate(ops.Weigh)
+def weigh(op: ops.Weigh, env: Env, weights: Array, values: Array) -> Array:
+    """f[#*s q k], f[#*s k e] -> f[*s q e]"""
+    result: Array = weights @ values
+    return result
+
+
+@evaluate(ops.Attend)
+def attend(
+    op: ops.Attend,
+    env: Env,
+    query: Array,
+    key: Array,
+    value: Array,
+    mask: Array | None = None,
+    add: Array | None = None,
+    sinks: Array | None = None,
+) -> tuple[Array, Array]:
+    """f[b h q d], f[b g k d], f[b g k e], b[#b #h #q #k]?, f[#b #h #q #k]?, f[h]? -> f[b h q e], f[b h q k]"""
+    served = query.shape[1] // max(key.shape[1], 1)
+    key, value = np.repeat(key, served, axis=1), np.repeat(value, served, axis=1)
+    scores = op.scale * (query @ key.swapaxes(-1, -2))
+    if op.cap > 0:
+        scores = op.cap * np.tanh(scores / op.cap)
+    if add is not None:
+        scores = scores + add
+    sink = None if sinks is None else sinks[None, :, None, None]
+    weights = _softmax(scores, True if mask is None else mask, -1, sink)
+    return weights @ value, weights
+
+
+@evaluate(ops.Patches)
+def patches(op: ops.Patches, env: Env, image: Array, w: Array, b: Array | None = None) -> Array:
+    """f[b c y x], f[d c p r], f[d]? -> f[b n d]"""
+    (batch, channels, high, wide), (_, _, p, r) = image.shape, w.shape
+    if high % p or wide % r:
+        fail(
+            "E0914",
+            f"a picture of {high} by {wide} points is not cut into whole patches of {p} by {r}",
+            helps=[f"give a picture whose height is a multiple of {p} and whose width is one of {r}"],
+        )
+    rows, columns = high // p, wide // r
+    cut = image.reshape(batch, channels, rows, p, columns, r).transpose(0, 2, 4, 1, 3, 5)
+    y: Array = cut.reshape(batch, rows * columns, channels * p * r) @ w.reshape(w.shape[0], -1).T
+    return y if b is None else y + b
+
+
+@evaluate(ops.Conv1d)
+def conv1d(op: ops.Conv1d, env: Env, x: Array, w: Array, b: Array | None = None) -> Array:
+    """f[b t i], f[o i k], f[o]? -> f[b t o]"""
+    batch, rows, _ = x.shape
+    y: Array = np.zeros((batch, rows, w.shape[0]))
+    for t in range(rows):
+        for n in range(op.kernel):
+            source = t - op.high + n * op.dilation
+            if 0 <= source < rows:
+                y[:, t] += x[:, source] @ w[:, :, n].T
+    return y if b is None else y + b

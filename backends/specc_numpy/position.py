@@ -1,0 +1,49 @@
+"""The meaning of the operations on position numbers."""
+
+import math
+
+import numpy as np
+
+from specc.ir import ops
+from specc_numpy.table import Array, Env, evaluate, length
+
+
+@evaluate(ops.Sinusoid)
+def sinusoid(op: ops.Sinusoid, env: Env, positions: Array) -> Array:
+    """i[*s] -> f[*s d]"""
+    pairs = length(op.dim, env) // 2
+    if op.layout == "fairseq":
+        step = math.log(op.base) / max(pairs - 1, 1)
+    else:
+        step = math.log(op.base) / max(pairs, 1)
+    angles = positions[..., None] * np.exp(-step * np.arange(pairs))
+    if op.layout == "interleaved":
+        both: Array = np.stack([np.sin(angles), np.cos(angles)], axis=-1)
+        return both.reshape(*positions.shape, 2 * pairs)
+    return np.concatenate([np.sin(angles), np.cos(angles)], axis=-1)
+
+
+@evaluate(ops.RopeAngles)
+def rope_angles(op: ops.RopeAngles, env: Env, positions: Array) -> tuple[Array, Array]:
+    """i[*s] -> f[*s r], f[*s r]"""
+    dim = length(op.dim, env)
+    if op.frequencies:
+        frequencies = np.array(op.frequencies, np.float64)
+    else:
+        frequencies = op.theta ** (-2.0 * np.arange(dim // 2) / max(dim, 1))
+    angles = positions[..., None] * frequencies
+    return np.cos(angles) * op.factor, np.sin(angles) * op.factor
+
+
+@evaluate(ops.Rotate)
+def rotate(op: ops.Rotate, env: Env, x: Array, cos: Array, sin: Array) -> Array:
+    """f[b h t d], f[#b t r], f[#b t r] -> f[b h t d]"""
+    r = cos.shape[-1]
+    first, second = (
+        (slice(0, r), slice(r, 2 * r)) if op.pairs == "half" else (slice(0, 2 * r, 2), slice(1, 2 * r, 2))
+    )
+    cos, sin = cos[:, None], sin[:, None]
+    turned: Array = x.copy()
+    turned[..., first] = x[..., first] * cos - x[..., second] * sin
+    turned[..., second] = x[..., second] * cos + x[..., first] * sin
+    return turned

@@ -1,0 +1,324 @@
+"""The meaning of the operations on tensors as such."""
+
+import math
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from specc.ir import ops
+from specc.text.diagnostic import fail
+from specc_numpy.table import Array, Env, check_numbers, evaluate, length, stored
+
+
+def _erf(x: Array) -> Array:
+    """The error function, number by number."""
+    return np.asarray(np.frompyfunc(math.erf, 1, 1)(x), np.float64)
+
+
+def _sigmoid(x: Array) -> Array:
+    """`1 / (1 + exp(-x))`, written so that nothing overflows."""
+    result: Array = np.exp(-np.logaddexp(0.0, -x))
+    return result
+
+
+POINTWISE: Mapping[str, Callable[[Array], Array]] = {
+    "abs": np.abs,
+    "ceil": np.ceil,
+    "cos": np.cos,
+    "erf": _erf,
+    "exp": np.exp,
+    "floor": np.floor,
+    "gelu": lambda x: 0.5 * x * (1 + _erf(x / math.sqrt(2))),  # arXiv:1606.08415, sec. 2
+    "gelu_tanh": lambda x: 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
+    "log": np.log,
+    "neg": np.negative,
+    "quick_gelu": lambda x: x * _sigmoid(1.702 * x),  # arXiv:1606.08415, sec. 2
+    "reciprocal": lambda x: 1 / x,
+    "relu": lambda x: np.maximum(x, 0),
+    "relu2": lambda x: np.maximum(x, 0) ** 2,  # arXiv:2109.08668
+    "round": np.round,
+    "sigmoid": _sigmoid,
+    "sign": np.sign,
+    "silu": lambda x: x * _sigmoid(x),
+    "sin": np.sin,
+    "softplus": lambda x: np.logaddexp(0.0, x),
+    "sqrt": np.sqrt,
+    "tanh": np.tanh,
+}
+
+
+def _power(a: Array, b: Array) -> Array:
+    """`a ** b`; whole numbers to a negative power are cut towards zero."""
+    if a.dtype.kind == "f":
+        result: Array = np.power(a, b)
+        return result
+    small = np.trunc(np.power(a.astype(np.float64), np.minimum(b, 0).astype(np.float64)))
+    small = np.nan_to_num(small, posinf=0.0, neginf=0.0).astype(a.dtype)
+    chosen: Array = np.where(b < 0, small, np.power(a, np.maximum(b, 0)))
+    return chosen
+
+
+ARITH: Mapping[str, Callable[[Array, Array], Array]] = {
+    "add": np.add,
+    "sub": np.subtract,
+    "mul": np.multiply,
+    "div": np.divide,
+    "pow": _power,
+    "min": np.minimum,
+    "max": np.maximum,
+    "floordiv": np.floor_divide,
+    "mod": np.mod,
+}
+
+COMPARE: Mapping[str, Callable[[Array, Array], Array]] = {
+    "eq": np.equal,
+    "ne": np.not_equal,
+    "lt": np.less,
+    "le": np.less_equal,
+    "gt": np.greater,
+    "ge": np.greater_equal,
+}
+
+
+@evaluate(ops.Constant)
+def constant(op: ops.Constant, env: Env) -> Array:
+    """-> a[]"""
+    return np.array(op.value, stored(op.dtype))
+
+
+@evaluate(ops.Range)
+def range_(op: ops.Range, env: Env) -> Array:
+    """-> i[n]"""
+    return np.arange(length(op.length, env), dtype=np.int64)
+
+
+@evaluate(ops.Extent)
+def extent(op: ops.Extent, env: Env, x: Array) -> Array:
+    """a[*a t *b] -> i[t]"""
+    return np.arange(x.shape[op.axis], dtype=np.int64)
+
+
+@evaluate(ops.Size)
+def size(op: ops.Size, env: Env) -> Array:
+    """-> i[]"""
+    return np.array(length(op.length, env), np.int64)
+
+
+@evaluate(ops.Pointwise)
+def pointwise(op: ops.Pointwise, env: Env, x: Array) -> Array:
+    """n[*s] -> n[*s]"""
+    return POINTWISE[op.fn](x)
+
+
+@evaluate(ops.Arith)
+def arith(op: ops.Arith, env: Env, a: Array, b: Array) -> Array:
+    """n[#*s], n[#*s] -> n[*s]"""
+    return ARITH[op.fn](a, b)
+
+
+@evaluate(ops.Compare)
+def compare(op: ops.Compare, env: Env, a: Array, b: Array) -> Array:
+    """n[#*s], n[#*s] -> b[*s]"""
+    return COMPARE[op.fn](a, b)
+
+
+@evaluate(ops.And)
+def and_(op: ops.And, env: Env, a: Array, b: Array) -> Array:
+    """b[#*s], b[#*s] -> b[*s]"""
+    result: Array = np.logical_and(a, b)
+    return result
+
+
+@evaluate(ops.Or)
+def or_(op: ops.Or, env: Env, a: Array, b: Array) -> Array:
+    """b[#*s], b[#*s] -> b[*s]"""
+    result: Array = np.logical_or(a, b)
+    return result
+
+
+@evaluate(ops.Not)
+def not_(op: ops.Not, env: Env, a: Array) -> Array:
+    """b[*s] -> b[*s]"""
+    result: Array = np.logical_not(a)
+    return result
+
+
+@evaluate(ops.Where)
+def where(op: ops.Where, env: Env, condition: Array, a: Array, b: Array) -> Array:
+    """b[#*s], a[#*s], a[#*s] -> a[*s]"""
+    return np.where(condition, a, b)
+
+
+@evaluate(ops.Cast)
+def cast(op: ops.Cast, env: Env, x: Array) -> Array:
+    """a[*s] -> n[*s]"""
+    return x.astype(stored(op.to))
+
+
+@evaluate(ops.Transpose)
+def transpose(op: ops.Transpose, env: Env, x: Array) -> Array:
+    """a[*s] -> a[*t]"""
+    return x.transpose(op.order)
+
+
+@evaluate(ops.Split)
+def split(op: ops.Split, env: Env, x: Array) -> Array:
+    """a[*a t *b] -> a[*a *u *b]"""
+    sizes = [length(n, env) for n in op.sizes]
+    if math.prod(sizes) != x.shape[op.axis]:
+        parts = " · ".join(map(str, sizes))
+        fail("E0914", f"an axis of {x.shape[op.axis]} rows is not {parts} rows long")
+    return x.reshape(*x.shape[: op.axis], *sizes, *x.shape[op.axis + 1 :])
+
+
+@evaluate(ops.Merge)
+def merge(op: ops.Merge, env: Env, x: Array) -> Array:
+    """a[*a t *b] -> a[*a u *b]"""
+    merged = x.shape[op.axis : op.axis + op.count]
+    return x.reshape(*x.shape[: op.axis], math.prod(merged), *x.shape[op.axis + op.count :])
+
+
+@evaluate(ops.Insert)
+def insert(op: ops.Insert, env: Env, x: Array) -> Array:
+    """a[*a *b] -> a[*a one *b]"""
+    return np.expand_dims(x, op.axis)
+
+
+@evaluate(ops.Squeeze)
+def squeeze(op: ops.Squeeze, env: Env, x: Array) -> Array:
+    """a[*a one *b] -> a[*a *b]"""
+    return np.squeeze(x, op.axis)
+
+
+@evaluate(ops.Expand)
+def expand(op: ops.Expand, env: Env, x: Array) -> Array:
+    """a[*a one *b] -> a[*a t *b]"""
+    return np.repeat(x, length(op.length, env), axis=op.axis)
+
+
+@evaluate(ops.Concat)
+def concat(op: ops.Concat, env: Env, *xs: Array) -> Array:
+    """a[*a t *b]... -> a[*a u *b]"""
+    return np.concatenate(xs, axis=op.axis)
+
+
+@evaluate(ops.Slice)
+def slice_(op: ops.Slice, env: Env, x: Array) -> Array:
+    """a[*a t *b] -> a[*a u *b]"""
+    start, stop = length(op.start, env), length(op.stop, env)
+    if not 0 <= start <= stop <= x.shape[op.axis]:
+        fail("E0914", f"rows {start} up to {stop} are taken from an axis of {x.shape[op.axis]} rows")
+    return np.take(x, np.arange(start, stop), axis=op.axis)
+
+
+@evaluate(ops.Index)
+def index(op: ops.Index, env: Env, x: Array) -> Array:
+    """a[*a t *b] -> a[*a *b]"""
+    at = length(op.at, env)
+    if not 0 <= at < x.shape[op.axis]:
+        fail("E0914", f"row {at} is taken from an axis of {x.shape[op.axis]} rows")
+    taken: Array = np.take(x, at, axis=op.axis)
+    return taken
+
+
+@evaluate(ops.Last)
+def last(op: ops.Last, env: Env, x: Array) -> Array:
+    """a[*a t *b] -> a[*a *b]"""
+    if not x.shape[op.axis]:
+        fail(
+            "E0914", "the newest row is taken from an axis that has no rows", helps=["give at least one row"]
+        )
+    taken: Array = np.take(x, x.shape[op.axis] - 1, axis=op.axis)
+    return taken
+
+
+@evaluate(ops.Gather)
+def gather(op: ops.Gather, env: Env, x: Array, ids: Array) -> Array:
+    """a[*b t *d], i[*b u] -> a[*b u *d]"""
+    check_numbers(ids, x.shape[op.axis], "the axis that is gathered from")
+    taken: Array = np.empty((*ids.shape, *x.shape[op.axis + 1 :]), x.dtype)
+    for lead in np.ndindex(*ids.shape[:-1]):
+        taken[lead] = x[lead][ids[lead]]
+    return taken
+
+
+@evaluate(ops.Flip)
+def flip(op: ops.Flip, env: Env, x: Array) -> Array:
+    """a[*a t *b] -> a[*a t *b]"""
+    return np.flip(x, op.axis)
+
+
+@evaluate(ops.Delay)
+def delay(op: ops.Delay, env: Env, x: Array) -> Array:
+    """a[*a t *b] -> a[*a t *b]"""
+    rows = x.shape[op.axis]
+    first = np.full((*x.shape[: op.axis], op.by, *x.shape[op.axis + 1 :]), op.first, x.dtype)
+    return np.take(np.concatenate([first, x], axis=op.axis), np.arange(rows), axis=op.axis)
+
+
+@evaluate(ops.CumSum)
+def cum_sum(op: ops.CumSum, env: Env, x: Array) -> Array:
+    """n[*a t *b] -> n[*a t *b]"""
+    return np.cumsum(x, axis=op.axis, dtype=x.dtype)
+
+
+@evaluate(ops.Reduce)
+def reduce(op: ops.Reduce, env: Env, x: Array) -> Array:
+    """a[*a t *b] -> a[*a *b]"""
+    result: Array
+    match op.fn:
+        case "sum":
+            result = x.sum(axis=op.axis, dtype=x.dtype)
+        case "mean":
+            result = x.sum(axis=op.axis) / max(x.shape[op.axis], 1)
+        case "max":
+            result = x.max(axis=op.axis, initial=-np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).min)
+        case "min":
+            result = x.min(axis=op.axis, initial=np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).max)
+        case "any":
+            result = np.asarray(x.any(axis=op.axis))
+        case _:
+            result = np.asarray(x.all(axis=op.axis))
+    return result
+
+
+@evaluate(ops.ArgMax)
+def arg_max(op: ops.ArgMax, env: Env, x: Array) -> Array:
+    """n[*a t *b] -> i[*a *b]"""
+    if not x.shape[op.axis]:
+        return np.zeros(x.shape[: op.axis] + x.shape[op.axis + 1 :], np.int64)
+    greatest: Array = x.argmax(axis=op.axis)
+    return greatest
+
+
+@evaluate(ops.ArgSort)
+def arg_sort(op: ops.ArgSort, env: Env, x: Array) -> Array:
+    """n[*a t *b] -> i[*a t *b]"""
+    return np.argsort(x, axis=op.axis, kind="stable")
+
+
+@evaluate(ops.OneHot)
+def one_hot(op: ops.OneHot, env: Env, ids: Array) -> Array:
+    """i[*s] -> f[*s n]"""
+    chosen: Array = ids[..., None] == np.arange(length(op.size, env))
+    return chosen.astype(np.float64)
+
+
+@evaluate(ops.MatMul)
+def mat_mul(op: ops.MatMul, env: Env, a: Array, b: Array) -> Array:
+    """f[#*s m k], f[#*s k n] -> f[*s m n]"""
+    product: Array = a @ b
+    return product
+
+
+@evaluate(ops.Einsum)
+def einsum(op: ops.Einsum, env: Env, *xs: Array) -> Array:
+    """f[*s] -> f[*t]"""
+    left, right = op.equation.split("->")
+    terms = [t.split() for t in left.split(",")]
+    numbers = {name: n for n, name in enumerate(dict.fromkeys(name for t in terms for name in t))}
+    given: list[Array | list[int]] = []
+    for x, term in zip(xs, terms, strict=True):
+        given += [x, [numbers[name] for name in term]]
+    result: Array = np.asarray(np.einsum(*given, [numbers[name] for name in right.split()]))
+    return result

@@ -1,0 +1,15 @@
+"""The ONNX backend: IR to ONNX models for a target, checked, packed with their weights, and run.
+
+`lower` has one rule per op. `build` makes a model without weights, `package` writes it, `check` is the
+gate after lowering; `specc_onnx.run` opens and runs models and alone needs ONNX Runtime.
+"""
+
+from specc_onnx import attention, contraction, loop, nn, position, tensor
+from specc_onnx.build import Built, build
+from specc_onnx.table import lower
+from specc_onnx.targets import TARGETS, Target, target
+
+RULES = (attention, contraction, loop, nn, position, tensor)
+"""The modules that fill `lower`, a family of ops each."""
+
+__all__ = ["RULES", "TARGETS", "Built", "Target", "build", "lower", "target"]

@@ -1,0 +1,162 @@
+"""Run-time lengths: how the number behind a symbolic `Dim` is found in the ONNX graph.
+
+A bare symbol is read off the first input that has it as an axis; one that occurs only inside a sum, such
+as `past + new`, is what remains when the rest is known. Everything is computed in the main graph, once,
+as vectors of one element, because shapes are concatenations of those.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from specc.ir.dim import Atom, Dim, DimLike, Monomial, Part
+from specc.ir.types import Type
+
+if TYPE_CHECKING:
+    from specc_onnx.emit import Emitter
+
+
+@dataclass
+class Lengths:
+    """The lengths a graph can know: from its inputs' types, its facts, and its lower bounds."""
+
+    inputs: Mapping[str, Type]
+    facts: Mapping[str, Dim] = field(default_factory=dict)
+    least: Mapping[str, int] = field(default_factory=dict)
+    open: list[str] = field(default_factory=list)
+
+    def scalar(self, g: "Emitter", length: DimLike) -> str:
+        """A length as i64[]."""
+        number = Dim.of(length).number
+        if number is not None:
+            return g.constant(number, "i64")
+        one = self.one(g, Dim.of(length))
+        with g.outside("lengths"):
+            return g.node("Squeeze", one, g.vector(0))
+
+    def vector(self, g: "Emitter", dims: Sequence[DimLike]) -> str:
+        """Several lengths as i64[n]."""
+        numbers = [Dim.of(d).number for d in dims]
+        if None not in numbers:
+            return g.constant([n for n in numbers if n is not None], "i64")
+        parts: list[str] = []
+        run: list[int] = []
+        for length, number in zip(dims, numbers, strict=True):
+            if number is not None:
+                run.append(number)
+                continue
+            if run:
+                parts.append(g.vector(*run))
+                run = []
+            parts.append(self.one(g, Dim.of(length)))
+        if run:
+            parts.append(g.vector(*run))
+        with g.outside("lengths"):
+            return parts[0] if len(parts) == 1 else g.node("Concat", *parts, axis=0)
+
+    def one(self, g: "Emitter", length: Dim) -> str:
+        """A length as i64[1]."""
+        if length.number is not None:
+            return g.vector(length.number)
+        with g.outside("lengths"):
+            if length.name is not None:
+                return self._symbol(g, length.name)
+            plus = [(m, c) for m, c in length.terms if c > 0]
+            minus = [(m, -c) for m, c in length.terms if c < 0]
+            if not plus:
+                plus = [((), 0)]
+            total = self._term(g, *plus[0])
+            for monomial, c in plus[1:]:
+                total = g.node("Add", total, self._term(g, monomial, c))
+            for monomial, c in minus:
+                total = g.node("Sub", total, self._term(g, monomial, c))
+            return total
+
+    def floor_of(self, length: Dim) -> int:
+        """A number that the length never falls below."""
+        total = 0
+        for monomial, c in length.terms:
+            if c < 0:
+                return 0
+            product = c
+            for atom, power in monomial:
+                product *= self._floor_of_atom(atom) ** power
+            total += product
+        return total
+
+    def positive(self, length: Dim) -> bool:
+        """Whether the length is known to be at least 1."""
+        return self.floor_of(length) > 0
+
+    def _floor_of_atom(self, atom: Atom) -> int:
+        if isinstance(atom, str):
+            if atom in self.facts and atom not in self.least:
+                return self.floor_of(self.facts[atom])
+            return max(self.least.get(atom, 0), 0)
+        a, b = (self.floor_of(d) for d in atom.args)
+        return {"max": max(a, b), "min": min(a, b)}.get(atom.fn, 0)
+
+    def _term(self, g: "Emitter", monomial: Monomial, c: int) -> str:
+        factors = [self._atom(g, atom) for atom, power in monomial for _ in range(power)]
+        if c != 1 or not factors:
+            factors.append(g.vector(c))
+        total = factors[0]
+        for factor in factors[1:]:
+            total = g.node("Mul", total, factor)
+        return total
+
+    def _atom(self, g: "Emitter", atom: Atom) -> str:
+        return self._symbol(g, atom) if isinstance(atom, str) else self._part(g, atom)
+
+    def _part(self, g: "Emitter", part: Part) -> str:
+        """Divisors are kept from 0, which would end the process; a length divided by nothing is never used."""
+        left, right = (self.one(g, d) for d in part.args)
+        if part.fn in ("min", "max"):
+            return g.node(part.fn.capitalize(), left, right)
+        if not self.positive(part.args[1]):
+            right = g.node("Max", right, g.vector(1))
+        if part.fn == "/":
+            return g.node("Div", left, right)
+        rest = g.node("Mod", left, right)
+        return rest if part.fn == "%" else g.node("Div", g.node("Sub", left, rest), right)
+
+    def _symbol(self, g: "Emitter", symbol: str) -> str:
+        for name, type in self.inputs.items():
+            for axis, length in enumerate(type.shape):
+                if length.name == symbol:
+                    return g.node("Shape", name, start=axis, end=axis + 1)
+        assert symbol not in self.open, f"the length {symbol} is defined by itself"
+        self.open.append(symbol)
+        try:
+            return self._derived(g, symbol)
+        finally:
+            self.open.pop()
+
+    def _derived(self, g: "Emitter", symbol: str) -> str:
+        """A symbol that is no input's axis by itself: from a fact, or as what an axis leaves for it."""
+        if symbol in self.facts:
+            return self.one(g, self.facts[symbol])
+        for name, type in self.inputs.items():
+            for axis, length in enumerate(type.shape):
+                factor, rest = split_linear(length, symbol)
+                known = rest.symbols().isdisjoint(self.open)
+                if factor and known and all(self._findable(s) for s in rest.symbols()):
+                    whole = g.node("Shape", name, start=axis, end=axis + 1)
+                    if rest != 0:
+                        whole = g.node("Sub", whole, self.one(g, rest))
+                    return whole if factor == 1 else g.node("Div", whole, g.vector(factor))
+        raise AssertionError(f"no input tells the length {symbol}")
+
+    def _findable(self, symbol: str) -> bool:
+        return symbol in self.facts or any(d.name == symbol for t in self.inputs.values() for d in t.shape)
+
+
+def split_linear(length: Dim, symbol: str) -> tuple[int, Dim]:
+    """`length` as `factor · symbol + rest`; the factor is 0 where that is not its form."""
+    factor, rest = 0, Dim.of(0)
+    for monomial, c in length.terms:
+        if monomial == ((symbol, 1),):
+            factor = c
+        else:
+            rest = rest + Dim({monomial: c})
+    return (0, length) if symbol in rest.symbols() else (factor, rest)

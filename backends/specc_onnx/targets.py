@@ -1,0 +1,53 @@
+"""What the far side has: one row a target, and nothing in the rules asks for a target by name.
+
+The choices are measured (`docs/` has the table): a linear map as `Gemm` keeps the weight in the layout the
+checkpoint stores it in, so that it need not be copied or turned over when a model is loaded.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from specc.text.diagnostic import fail
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A runtime and what it is good at.
+
+    `linear`: `gemm` flattens leading axes around a `Gemm`; `fused` uses the contrib `FusedMatMul`.
+    `packed_heads`: the attention kernel reads `[b, t, h·d]`, so that no transpose is needed.
+    `fused`: which of the standard's fused operators are used where the opset has them.
+    `provider` is the one that opens models of this target unless the user names another.
+    """
+
+    name: str
+    provider: str
+    linear: Literal["gemm", "fused"]
+    packed_heads: bool
+    fused: frozenset[str]
+    about: str
+
+
+FUSED = frozenset({"Attention", "Gelu", "RMSNormalization", "RotaryEmbedding"})
+
+TARGETS: Mapping[str, Target] = {
+    t.name: t
+    for t in (
+        Target("onnx", "cpu", "gemm", True, FUSED, "standard operators only, for any runtime"),
+        Target("ort-cpu", "cpu", "gemm", True, FUSED, "ONNX Runtime on the processor"),
+        Target("ort-cuda", "cuda", "gemm", True, FUSED, "ONNX Runtime on an NVIDIA card"),
+    )
+}
+"""Every target by name."""
+
+
+def target(name: str) -> Target:
+    """The target called `name`. E0822 when there is none."""
+    if name not in TARGETS:
+        fail(
+            "E0822",
+            f"there is no target `{name}`",
+            helps=[f"`--target {t.name}`: {t.about}" for t in TARGETS.values()],
+        )
+    return TARGETS[name]

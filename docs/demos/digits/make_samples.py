@@ -1,0 +1,96 @@
+"""Writes PNG pictures of handwritten digits that the digits model has never seen.
+
+The pictures are scikit-learn's bundled 8×8 digits (UCI, Alpaydin and Kaynak 1998), whose values from 0 to
+16 count the inked dots in blocks of 4×4 dots of a scan. Every fifth picture (index % 5 == 0) is held out:
+training never sees it, and the samples are taken from there. Here the counting is undone: each value
+becomes that share of ink in a block of 8×8 pixels, placed so that strokes hang together. Averaging the
+blocks again (`resize=box`) gives back the values, to half of a gray level. The paper is light and the ink
+dark, as in any photo: `invert=auto` turns it.
+
+    python docs/demos/digits/make_samples.py
+"""
+
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+from sklearn.datasets import load_digits
+
+HELD_OUT = 5  # every fifth picture
+BLOCK = 8  # pixels a side for one value
+FINE = 4  # dots a side for one pixel, so that the edges of strokes are smooth
+NAMES = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+SAMPLES = ("zero", "two", "three", "four", "seven", "nine")
+INK, PAPER = 0, 255
+WIDTHS = (
+    16,
+    10,
+    10,
+    8,
+    8,
+    6,
+    6,
+    6,
+    5,
+    5,
+)  # dots; the first blur finds the strokes, the others smooth their edges
+
+
+def held_out(count: int) -> NDArray[np.bool_]:
+    """Which of `count` pictures are held out of training."""
+    return np.arange(count) % HELD_OUT == 0
+
+
+def picture(values: NDArray[np.float64]) -> NDArray[np.uint8]:
+    """Values `f[8, 8]` from 0 to 16 as dark ink on light paper, `u8[64, 64]`."""
+    side = BLOCK * FINE
+    field = np.kron(values / 16, np.ones((side, side)))
+    for width in WIDTHS:
+        field = spread(blurred(field, width), values)
+    pixels = field.reshape(64, FINE, 64, FINE).mean(axis=(1, 3))
+    return np.rint(PAPER + (INK - PAPER) * pixels).astype(np.uint8)
+
+
+def spread(wish: NDArray[np.float64], values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Ink on the dots that wish for it most, in each block as many as its value says: `f[256, 256]`."""
+    side = BLOCK * FINE
+    blocks = wish.reshape(8, side, 8, side).transpose(0, 2, 1, 3).reshape(8, 8, side * side)
+    ranks = np.argsort(np.argsort(-blocks, axis=2, kind="stable"), axis=2, kind="stable")
+    ink = ranks < (values / 16 * side * side)[:, :, None]
+    return ink.reshape(8, 8, side, side).transpose(0, 2, 1, 3).reshape(8 * side, 8 * side).astype(np.float64)
+
+
+def blurred(field: NDArray[np.float64], width: float) -> NDArray[np.float64]:
+    """A Gaussian blur of standard deviation `width` dots; beyond an edge the picture goes on as at it."""
+    reach = int(3 * width) + 1
+    kernel = np.exp(-0.5 * (np.arange(-reach, reach + 1) / width) ** 2)
+    for axis in (0, 1):
+        ends = [(reach, reach) if i == axis else (0, 0) for i in (0, 1)]
+        padded = np.pad(field, ends, mode="edge")
+        field = np.apply_along_axis(np.convolve, axis, padded, kernel / kernel.sum(), mode="valid")
+    return field
+
+
+def samples() -> dict[str, NDArray[np.float64]]:
+    """The held-out picture for each sample name: of each digit the one nearest to the mean of its kind."""
+    digits = load_digits()
+    kept = held_out(len(digits.images))
+    chosen = {}
+    for name in SAMPLES:
+        of_kind = digits.images[kept & (digits.target == NAMES.index(name))]
+        distance = ((of_kind - of_kind.mean(axis=0)) ** 2).sum(axis=(1, 2))
+        chosen[name] = of_kind[int(np.argmin(distance))]
+    return chosen
+
+
+def main() -> None:
+    """Write the pictures beside this script."""
+    for name, values in samples().items():
+        path = Path(__file__).with_name(f"{name}.png")
+        Image.fromarray(picture(values)).save(path, optimize=True)
+        print(f"wrote {path.name}")
+
+
+if __name__ == "__main__":
+    main()

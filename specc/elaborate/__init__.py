@@ -1,0 +1,1 @@
+"""Tree and config values to graph: names looked up, blocks called, loops unrolled, shapes checked."""

@@ -1,0 +1,197 @@
+"""Operators: on static values now, on tensors as nodes, on masks as combinations for later."""
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+from specc.elaborate import nodes
+from specc.elaborate.context import Context, NeedsValue
+from specc.elaborate.values import Function, Joined, Picked, Tensor, describe
+from specc.ir import ops
+from specc.ir.dim import Dim, DimError, exact, floor, remainder
+from specc.ir.signature import letter
+from specc.text.diagnostic import fail
+from specc.text.source import Span
+
+WHOLE: dict[str, Callable[[Dim, Dim], Dim]] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "/": exact,
+    "//": floor,
+    "%": remainder,
+}
+
+FLOATS: dict[str, Callable[[float, float], float]] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "/": operator.truediv,
+    "//": operator.floordiv,
+    "%": operator.mod,
+    "**": operator.pow,
+}
+
+TENSORS = {"+": "add", "-": "sub", "*": "mul", "/": "div", "//": "floordiv", "%": "mod", "**": "pow"}
+COMPARED = {"==": "eq", "!=": "ne", "<": "lt", "<=": "le", ">": "gt", ">=": "ge"}
+STATIC = {
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+STAND_IN = 61.0
+"""What a symbol counts as in numbers with a fraction while only shapes are checked; any number would do."""
+
+
+def fraction(value: Any) -> float:
+    """A static number as a float; a symbolic one stands in for some number."""
+    if isinstance(value, Dim):
+        if value.number is not None:
+            return float(value.number)
+        return float(value.at({s: int(STAND_IN) + n for n, s in enumerate(sorted(value.symbols()))}))
+    return float(value)
+
+
+def is_number(value: Any) -> bool:
+    """A static number, whole or with a fraction."""
+    return isinstance(value, Dim | float)
+
+
+def arithmetic(context: Context, op: str, left: Any, right: Any, expr: Any) -> Any:
+    """`left op right` for `+ - * / // % **`."""
+    if isinstance(left, Tensor) or isinstance(right, Tensor):
+        return _of_tensors(context, op, left, right, expr)
+    if is_number(left) and is_number(right):
+        return _of_numbers(op, left, right, expr)
+    if isinstance(left, tuple) and isinstance(right, tuple) and op == "+":
+        return left + right
+    title = f"`{op}` has no meaning between {describe(left)} and {describe(right)}"
+    fail("E0206", title, expr.span)
+
+
+def _of_numbers(op: str, left: Any, right: Any, expr: Any) -> Any:
+    try:
+        if isinstance(left, Dim) and isinstance(right, Dim):
+            if op == "**" and right.number is not None and 0 <= right.number <= 64:
+                return left**right.number
+            if op in WHOLE:
+                return WHOLE[op](left, right)
+        return FLOATS[op](_float(left), _float(right))
+    except DimError as error:
+        helps = ["`//` divides and rounds down"] if op == "/" else []
+        fail("E0310", str(error), expr.span, _shown(expr, left, right), helps=helps)
+    except (ZeroDivisionError, OverflowError, ValueError):
+        fail("E0310", f"{describe(left)} {op} {describe(right)} has no value", expr.span)
+
+
+def _float(value: Any) -> float:
+    try:
+        return fraction(value)
+    except DimError:
+        return STAND_IN
+
+
+def _shown(expr: Any, left: Dim, right: Dim) -> str:
+    """`d is 500, heads is 12`, where the names do not already say so."""
+    sides = ((expr.left, left), (expr.right, right))
+    known = [f"`{e.span.text}` is {v}" for e, v in sides if e.span and e.span.text.strip() != str(v)]
+    return ", ".join(known)
+
+
+def _of_tensors(context: Context, op: str, left: Any, right: Any, expr: Any) -> Tensor:
+    left, right = pair(context, left, right, expr.span)
+    if op == "/" and letter(left.type.dtype) == "i":
+        fail("E0206", "whole numbers are divided with `//`, which rounds down", expr.span)
+    return nodes.add(context, ops.Arith(TENSORS[op]), [left, right], expr.span, word=op)[0]
+
+
+def pair(context: Context, left: Any, right: Any, span: Span | None) -> tuple[Tensor, Tensor]:
+    """Two operands as tensors of one element type; a static number takes the type of the other."""
+    if not isinstance(left, Tensor):
+        return as_tensor(context, left, right.type.dtype, span), right
+    if not isinstance(right, Tensor):
+        return left, as_tensor(context, right, left.type.dtype, span)
+    a, b = letter(left.type.dtype), letter(right.type.dtype)
+    if a != b:
+        helps = ["cast(x, to=float) makes numbers with a fraction of whole numbers, and of true and false 1 and 0"]
+        fail("E0206", f"{describe(left)} and {describe(right)} hold different kinds of values", span, helps=helps)
+    return left, right
+
+
+def as_tensor(context: Context, value: Any, dtype: str, span: Span | None) -> Tensor:
+    """A static number as a tensor of that element type; a tensor as it is."""
+    if isinstance(value, Tensor):
+        return value
+    if isinstance(value, bool) and dtype == "bool":
+        return nodes.constant(context, value, dtype, span)
+    if not is_number(value) or dtype == "bool":
+        fail("E0206", f"{describe(value)} cannot be used with a tensor here", span)
+    if letter(dtype) == "i":
+        if isinstance(value, float):
+            fail("E0206", f"{value:g} has a fraction, the tensor holds whole numbers", span)
+        if value.number is None:
+            return nodes.one(context, ops.Size(value), span=span)
+        return nodes.constant(context, value.number, dtype, span)
+    if isinstance(value, Dim) and value.number is None and not context.symbolic:
+        return nodes.one(context, ops.Cast(dtype), nodes.one(context, ops.Size(value), span=span), span=span)
+    return nodes.constant(context, fraction(value), dtype, span)
+
+
+def negate(context: Context, value: Any, expr: Any) -> Any:
+    """`-value`."""
+    if isinstance(value, Tensor):
+        return nodes.one(context, ops.Pointwise("neg"), value, span=expr.span)
+    if is_number(value):
+        return -value
+    fail("E0206", f"{describe(value)} has no negative", expr.span)
+
+
+def logic(context: Context, op: str, values: list[Any], expr: Any) -> Any:
+    """`&`, `|`, `not`, of static truths, of tensors, of masks."""
+    if all(isinstance(v, bool) for v in values):
+        return not values[0] if op == "not" else (all(values) if op == "&" else any(values))
+    if any(isinstance(v, Joined) or (isinstance(v, Function) and v.kind == "mask") for v in values):
+        for value in values:
+            if not (isinstance(value, Joined | bool | Tensor | Function)):
+                fail("E0601", f"{describe(value)} is no mask", expr.span)
+        return Joined(op, tuple(values))
+    if all(isinstance(v, bool) or (isinstance(v, Tensor) and v.type.dtype == "bool") for v in values):
+        made = {"&": ops.And(), "|": ops.Or(), "not": ops.Not()}[op]
+        operands = [as_tensor(context, v, "bool", expr.span) for v in values]
+        return nodes.add(context, made, operands, expr.span, word=op)[0]
+    wrong = next(v for v in values if not isinstance(v, bool))
+    fail("E0206", f"`{op}` joins true and false; this is {describe(wrong)}", expr.span)
+
+
+def compare(context: Context, op: str, left: Any, right: Any, expr: Any) -> Any:
+    """One comparison, or membership in a list."""
+    if op == "in":
+        if not isinstance(right, tuple):
+            fail("E0206", f"`in` looks into a list, not into {describe(right)}", expr.span)
+        return any(compare(context, "==", left, item, expr) for item in right)
+    if isinstance(left, Tensor) or isinstance(right, Tensor):
+        a, b = pair(context, left, right, expr.span)
+        if a.type.dtype == "bool":
+            fail("E0206", "true and false are joined with `&`, `|` and `not`, not compared", expr.span)
+        return nodes.add(context, ops.Compare(COMPARED[op]), [a, b], expr.span, word=op)[0]
+    if isinstance(left, Dim) and isinstance(right, Dim):
+        return _of_dims(op, left, right, expr)
+    if is_number(left) and is_number(right):
+        return STATIC[op](fraction(left), fraction(right))
+    if op not in ("==", "!="):
+        fail("E0206", f"`{op}` has no meaning between {describe(left)} and {describe(right)}", expr.span)
+    return (_plain(left) == _plain(right)) == (op == "==")
+
+
+def _plain(value: Any) -> Any:
+    return value.word if isinstance(value, Picked) else value
+
+
+def _of_dims(op: str, left: Dim, right: Dim, expr: Any) -> bool:
+    difference = left - right
+    if difference.number is None:
+        raise NeedsValue(difference.symbols(), expr.span)
+    return bool(STATIC[op](difference.number, 0))

@@ -1,0 +1,165 @@
+"""Calls of blocks: parameters bound, the body run, results checked against what the block declares."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from specc.elaborate.context import Context, Env
+from specc.elaborate.statements import run_body
+from specc.elaborate.typing import applied, fit_static, is_tensor, match_tensor
+from specc.elaborate.values import POISON, Function, Results, Tensor, first
+from specc.lang import tree
+from specc.text.diagnostic import Diagnostic, Failed, fail
+from specc.text.suggest import did_you_mean
+
+DEEPEST = 64
+
+
+def call_block(
+    context: Context,
+    target: Function,
+    expr: tree.Call,
+    args: Sequence[Any],
+    options: Sequence[tree.Option],
+    caller: Env,
+    inner: Env,
+) -> Any:
+    """The results of a block for these arguments, its weights under the scope of `inner`."""
+    block, module = target.target
+    assert isinstance(block, tree.Block)
+    enter(context, block, expr)
+    try:
+        config = _config(context, target, module, caller, options)
+        env = Env(module, config, scope=inner.scope, raw=caller.raw)
+        given = _pair(block, args, [o for o in options if o.name != "config"], expr)
+        pairs = {p.name: (p, value, caller) for p, value in given}
+        for name, held in target.given.items():
+            param = next((p for p in block.params if p.name == name), None)
+            if param is None:
+                fail("E0201", f"`{block.name}` has no option `{name}`", expr.span)
+            option, where = held
+            pairs.setdefault(name, (param, option.value, where))
+        bind(context, block, pairs, env, expr)
+        results = finish(context, block, run_body(context, block.body, env), env)
+        _name_results(context, results, env, caller)
+        return results
+    finally:
+        context.calls.pop()
+
+
+def enter(context: Context, block: tree.Block, expr: tree.Call) -> None:
+    """Note that a block is being run. E0210 if it runs already: specs have no recursion."""
+    key = f"{block.name}@{block.name_span}"
+    if key in context.calls:
+        cycle = [c.split("@")[0] for c in context.calls[context.calls.index(key) :]] + [block.name]
+        context.calls.append(key)
+        fail("E0210", f"`{block.name}` calls itself: {' → '.join(cycle)}", expr.span, helps=["use `repeat`"])
+    context.calls.append(key)
+
+
+def _config(context: Context, target: Function, module: Any, caller: Env, options: Sequence[tree.Option]) -> Any:
+    given = next((o for o in options if o.name == "config"), None)
+    if module is caller.module and given is None:
+        return caller.config
+    if target.env and target.env.module is module and target.env.config and given is None:
+        return target.env.config
+    if module.standard:
+        return {}
+    from_ = first(context.evaluate(context, given.value, caller)) if given else None
+    return context.configure(context, module, from_, given.value.span if given else None)
+
+
+def _pair(
+    block: tree.Block, args: Sequence[Any], options: Sequence[tree.Option], expr: tree.Call
+) -> list[tuple[tree.Param, Any]]:
+    if len(args) > len(block.params):
+        shown = ", ".join(p.name for p in block.params)
+        title = f"`{block.name}` takes {len(block.params)} inputs, {len(args)} are given"
+        fail("E0211", title, args[len(block.params)].span, helps=[f"it takes ({shown})"])
+    found = list(zip(block.params, args, strict=False))
+    by_name = {p.name: p for p in block.params}
+    for option in options:
+        at = option.name_span or option.span
+        if option.name not in by_name:
+            near = did_you_mean(option.name, by_name)
+            takes = f"`{block.name}` takes: {', '.join(by_name)}"
+            fail(
+                "E0201",
+                f"`{block.name}` has no option `{option.name}`",
+                at,
+                "unknown option",
+                helps=[f"did you mean `{near}`? {takes}" if near else takes],
+            )
+        if any(p.name == option.name for p, _ in found):
+            fail("E0212", f"`{option.name}` is given twice", at)
+        found.append((by_name[option.name], option.value))
+    return found
+
+
+def bind(context: Context, block: tree.Block, pairs: dict[str, Any], env: Env, expr: tree.Call) -> None:
+    """Give every parameter its value: static arguments first, then tensors, then defaults in order."""
+    faults: list[Diagnostic] = []
+    for tensors in (False, True):
+        for param, value, caller in pairs.values():
+            if is_tensor(param.type) == tensors:
+                try:
+                    _bind_one(context, block, param, value, caller, env)
+                except Failed as failed:
+                    faults += failed.diagnostics
+    if faults:
+        raise Failed(*faults)
+    for param in block.params:
+        if param.name in env.names:
+            continue
+        if param.default is None:
+            if param.type.optional:
+                env.names[param.name] = None
+                continue
+            what = "input" if is_tensor(param.type) else "option"
+            helps = [f"`{block.name}` takes: {', '.join(p.name for p in block.params)}"]
+            fail("E0211", f"`{block.name}` needs the {what} `{param.name}`", expr.span, helps=helps)
+        _bind_one(context, block, param, param.default, env, env)
+
+
+def _bind_one(context: Context, block: tree.Block, param: tree.Param, expr: Any, caller: Env, env: Env) -> None:
+    what = f"`{param.name}` of `{block.name}`"
+    value = context.held(context, expr, caller) if applied(param.type) else context.evaluate(context, expr, caller)
+    value = first(value)
+    if is_tensor(param.type):
+        if value is None and (param.type.optional):
+            env.names[param.name] = None
+            return
+        env.names[param.name] = match_tensor(context, param.type, value, env, expr.span, what)
+    elif param.type.name == "choice" and value is POISON:
+        fail("E0203", f"{what} is one of {', '.join(param.type.names)}", expr.span)
+    else:
+        env.names[param.name] = fit_static(context, value, param.type, what, expr.span, env)
+
+
+def finish(context: Context, block: tree.Block, returned: Any, env: Env) -> Results:
+    """The declared results of a block, checked."""
+    if returned is None:
+        fail("E0214", f"`{block.name}` ends without `return`", block.name_span)
+    statement, values = returned
+    if len(values) == 1 and isinstance(values[0], Results) and len(block.results) > 1:
+        values = values[0].values
+    if len(values) != len(block.results):
+        title = f"`{block.name}` declares {len(block.results)} results and returns {len(values)}"
+        fail("E0214", title, statement.span)
+    made = []
+    for param, value, shown in zip(block.results, values, (*statement.values, *statement.values), strict=False):
+        span = shown.span if len(statement.values) == len(values) else statement.span
+        what = f"the result `{param.name}`" if param.name else "the result"
+        made.append(match_tensor(context, param.type, first(value), env, span, what))
+    return Results(tuple(made), tuple(p.name for p in block.results))
+
+
+def _name_results(context: Context, results: Results, env: Env, caller: Env) -> None:
+    """Remember what a scope gave, for taps: `a.b` is the first result, `a.b:weights` another."""
+    if env.scope == caller.scope or not env.scope:
+        return
+    for n, (value, name) in enumerate(zip(results.values, results.names, strict=True)):
+        assert isinstance(value, Tensor)
+        if n == 0:
+            context.builder.names[env.scope] = value.value
+        if name:
+            context.builder.names[f"{env.scope}:{name}"] = value.value

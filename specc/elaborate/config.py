@@ -1,0 +1,115 @@
+"""Config values: from the command line, an instance, a config file, or the field's default, in that order.
+
+In a symbolic reading every number of the config that nothing fixes stays a symbol named by its path.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+from specc.elaborate.context import Context, Env, Poisoned
+from specc.elaborate.modules import Assigned, Program
+from specc.elaborate.typing import applied, fit_static
+from specc.elaborate.values import Picked, Record, first
+from specc.ir.dim import Dim
+from specc.lang import tree
+from specc.text.diagnostic import Diagnostic, Failed, Label
+from specc.text.source import Origin, Span
+
+Published = Callable[[Context, tree.Field, Env], Any]
+"""Gives a field's value from a published config file, or `ABSENT`."""
+
+
+class Absent:
+    """Not in the config file."""
+
+
+ABSENT = Absent()
+
+
+@dataclass
+class Reader:
+    """How a program's config is read. `fixed` are trial values for fields that decide structure."""
+
+    symbolic: bool = False
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    published: Published | None = None
+    raw: Any = None
+
+
+def read_config(context: Context, program: Program, reader: Reader) -> dict[str, Any]:
+    """Every config field's value. Missing ones are all reported at once (E0401)."""
+    env = Env(program.module, {}, raw=reader.raw)
+    values: dict[str, Any] = {}
+    env.config = values
+    faults: list[Diagnostic] = []
+    for entry in program.fields():
+        try:
+            values[entry.name] = _value(context, program.assigned, entry, entry.name, env, reader)
+        except Failed as failed:
+            faults += failed.diagnostics
+        except Poisoned:
+            continue
+    if faults:
+        raise Failed(*faults)
+    return values
+
+
+def _value(
+    context: Context, assigned: Mapping[str, Assigned], entry: tree.Field, path: str, env: Env, reader: Reader
+) -> Any:
+    if entry.type.name == "record":
+        inner = Env(**{**env.__dict__, "names": dict(env.names)})
+        made: dict[str, Any] = {}
+        for part in entry.type.fields:
+            made[part.name] = inner.names[part.name] = _value(
+                context, assigned, part, f"{path}.{part.name}", inner, reader
+            )
+        return Record(made, path)
+    what = f"`{path}`"
+    if path in assigned:
+        given = assigned[path]
+        return _fitted(context, given.value, entry, env, what, given.span)
+    if path in reader.fixed:
+        return reader.fixed[path]
+    if reader.published is not None:
+        found = reader.published(context, entry, env)
+        if found is not ABSENT:
+            return found
+    if reader.symbolic and entry.type.name == "int" and not entry.type.optional:
+        return Dim.symbol(path, Origin(entry.span, f"the config value `{path}`"))
+    if entry.default is not None:
+        return _fitted(context, entry.default, entry, env, what, entry.default.span)
+    if entry.type.optional:
+        return None
+    if reader.symbolic and (stand_in := _stand_in(entry.type)) is not None:
+        return stand_in
+    _missing(entry, path, reader)
+
+
+def _fitted(context: Context, expr: Any, entry: tree.Field, env: Env, what: str, span: Span | None) -> Any:
+    if entry.type.name == "choice" and isinstance(expr, tree.Name) and expr.path in entry.type.names:
+        return Picked(expr.path, entry.type.names)
+    evaluate = context.held if applied(entry.type) else context.evaluate
+    value = fit_static(context, first(evaluate(context, expr, env)), entry.type, what, span, env)
+    if isinstance(value, Dim):
+        return value.since(Origin(span, f"the config value {what}"))
+    return value
+
+
+def _stand_in(type: tree.TypeName) -> Any:
+    """Some value of a type, for a reading in which values do not matter."""
+    return {
+        "float": 0.5,
+        "bool": True,
+        "text": "",
+        "choice": Picked(type.names[0], type.names) if type.names else None,
+    }.get(type.name)
+
+
+def _missing(entry: tree.Field, path: str, reader: Reader) -> NoReturn:
+    helps = [f"give it: `--set {path}=…`, or in an instance `{path}: …`"]
+    if entry.sources and reader.raw is None:
+        helps.append("it can come from a config file: `--config DIR`")
+    primary = Label(entry.span, "declared here, without a default") if entry.span else None
+    raise Failed(Diagnostic("E0401", f"`{path}` has no value", primary, helps=tuple(helps)))

@@ -1,0 +1,132 @@
+"""What the work of elaboration carries along: the graph being built, the faults found, the names in sight."""
+
+from collections.abc import Callable, Mapping
+from contextlib import contextmanager
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from specc.ir.dim import Dim
+from specc.elaborate.values import Tensor
+from specc.ir.graph import Builder
+from specc.lang import tree
+from specc.text.diagnostic import Diagnostic, Failed
+from specc.text.source import Span
+
+MOST_ERRORS = 20
+MOST_NODES = 200_000
+MOST_LAYERS = 4096
+
+
+class Poisoned(Exception):
+    """Something reported earlier is in the way; say nothing more."""
+
+
+class NeedsValue(Exception):
+    """A choice of structure hangs on symbols that stand for config values."""
+
+    def __init__(self, symbols: frozenset[str], span: Span | None) -> None:
+        super().__init__(", ".join(sorted(symbols)))
+        self.symbols = symbols
+        self.span = span
+
+
+class Library(Protocol):
+    """Where blocks that a file does not define itself come from. Reads files, which elaboration does not."""
+
+    def standard(self, name: str) -> "tuple[tree.Block | tree.Definition, Module] | None":
+        """The std block or definition of that name, with the module it stands in."""
+        ...
+
+    def standard_names(self) -> tuple[str, ...]:
+        """Every name std defines."""
+        ...
+
+    def published(self, context: "Context", entry: tree.Field, env: "Env") -> Any:
+        """A field's value from a published config file (`env.raw`), or `specc.elaborate.config.ABSENT`."""
+        ...
+
+    def used(self, path: str, user: "Module", span: Span | None) -> "Module":
+        """The file that `use` or `extends` names, seen from the file that says so."""
+        ...
+
+
+@dataclass(eq=False)
+class Module:
+    """A spec file ready for look-up. `extended` is the module it is an instance of."""
+
+    file: tree.File
+    path: str
+    items: dict[str, "tree.Block | tree.Definition"] = field(default_factory=dict)
+    dims: dict[str, int] = field(default_factory=dict)
+    uses: dict[str, tree.Use] = field(default_factory=dict)
+    standard: bool = False
+    folder: Path = field(default_factory=Path)
+
+
+@dataclass
+class Env:
+    """Names in sight at one place of one module, and the weight scope it is under."""
+
+    module: Module
+    config: Mapping[str, Any]
+    names: dict[str, Any] = field(default_factory=dict)
+    dims: dict[str, Dim] = field(default_factory=dict)
+    scope: str = ""
+    rows: Mapping[str, Any] = field(default_factory=dict)
+    raw: Any = None
+
+    def under(self, path: str) -> "Env":
+        """The same names, deeper in the weight scopes."""
+        return replace(self, scope=joined(self.scope, path))
+
+
+def joined(scope: str, path: str) -> str:
+    """`a.b` and `c` to `a.b.c`; either may be empty."""
+    return f"{scope}.{path}" if scope and path else scope or path
+
+
+@dataclass
+class Context:
+    """State of one elaboration. `evaluate`, `call`, `held` and `configure` tie the knot between the
+    modules here."""
+
+    library: Library
+    builder: Builder = field(default_factory=Builder)
+    diagnostics: list[Diagnostic] = field(default_factory=list)
+    dropped: int = 0
+    calls: list[str] = field(default_factory=list)
+    evaluate: Callable[..., Any] = field(default=lambda *a: None)
+    call: Callable[..., Any] = field(default=lambda *a: None)
+    held: Callable[..., Any] = field(default=lambda *a: None)
+    configure: Callable[..., Any] = field(default=lambda *a: None)
+    symbolic: bool = False
+
+    def bound(self, ids: Tensor, size: Dim) -> None:
+        """Note that numbers given by the caller index a table of `size` rows."""
+        for name, value in self.builder.inputs.items():
+            if value is ids.value:
+                facts = self.builder.input_facts[name]
+                self.builder.input_facts[name] = replace(facts, below=facts.below or size)
+
+    def report(self, *found: Diagnostic) -> None:
+        """Keep a fault, up to a limit; the same fault from several turns of a loop is one."""
+        for diagnostic in found:
+            alike = [d for d in self.diagnostics if d.code == diagnostic.code and d.primary and diagnostic.primary]
+            if any(d.primary and diagnostic.primary and d.primary.span == diagnostic.primary.span for d in alike):
+                continue
+            if len(self.diagnostics) >= MOST_ERRORS:
+                self.dropped += 1
+            else:
+                self.diagnostics.append(diagnostic)
+
+    @contextmanager
+    def catching(self) -> Iterator[None]:
+        """Faults inside are kept and the work goes on behind."""
+        try:
+            yield
+        except Failed as failed:
+            self.report(*failed.diagnostics)
+        except Poisoned:
+            pass

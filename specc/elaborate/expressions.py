@@ -1,0 +1,233 @@
+"""What an expression stands for: static where everything in it is, nodes of the graph where a tensor is.
+
+`evaluate` never guesses types: the kind of the left and right side decides which operation is meant.
+"""
+
+
+from collections.abc import Callable
+from typing import Any
+
+from specc.elaborate import nodes
+from specc.elaborate.arithmetic import arithmetic, compare, logic, negate
+from specc.elaborate.context import Context, Env, NeedsValue, Poisoned
+from specc.elaborate.lookup import lookup
+from specc.elaborate.rows import read_rows
+from specc.elaborate.values import POISON, Picked, Record, Tensor, describe, first
+from specc.ir import ops
+from specc.ir.dim import Dim
+from specc.lang import tree
+from specc.text.diagnostic import fail
+from specc.text.source import Span
+
+
+def evaluate(context: Context, expr: Any, env: Env) -> Any:
+    """The value of an expression. Raises Failed with what is wrong, or Poisoned when that was said before."""
+    value = RULES[type(expr)](context, expr, env)
+    if value is POISON:
+        raise Poisoned
+    if isinstance(value, Tensor) and expr.span:
+        return Tensor(value.value, expr.span)
+    return value
+
+
+def plain(context: Context, expr: Any, env: Env) -> Any:
+    """As `evaluate`, and of several results the first."""
+    return first(evaluate(context, expr, env))
+
+
+def number_of(value: Any, what: str, span: Span | None) -> int:
+    """A whole number that decides structure. NeedsValue while it is a symbol."""
+    if not isinstance(value, Dim):
+        fail("E0203", f"{what} is a whole number, not {describe(value)}", span)
+    if value.number is None:
+        raise NeedsValue(value.symbols(), span)
+    return value.number
+
+
+def truth(context: Context, expr: Any, env: Env, what: str) -> bool:
+    """A static condition."""
+    value = plain(context, expr, env)
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, Tensor):
+        fail(
+            "E0207",
+            f"{what} is decided while compiling, this one depends on the input",
+            expr.span,
+            f"this is {describe(value)}",
+            helps=["to choose between two tensors at run time write where(condition, a, b)"],
+        )
+    fail("E0203", f"{what} is true or false, not {describe(value)}", expr.span)
+
+
+def _num(context: Context, expr: tree.Num, env: Env) -> Any:
+    if any(c in expr.text for c in ".eE"):
+        return float(expr.text)
+    return Dim.of(int(expr.text))
+
+
+def _text(context: Context, expr: tree.Text, env: Env) -> Any:
+    return expr.value
+
+
+def _name(context: Context, expr: tree.Name, env: Env) -> Any:
+    return lookup(context, expr, env)
+
+
+def _call(context: Context, expr: tree.Call, env: Env) -> Any:
+    return context.call(context, expr, env)
+
+
+def _unary(context: Context, expr: tree.Unary, env: Env) -> Any:
+    value = plain(context, expr.operand, env)
+    return negate(context, value, expr) if expr.op == "-" else logic(context, "not", [value], expr)
+
+
+def _binary(context: Context, expr: tree.Binary, env: Env) -> Any:
+    left, right = plain(context, expr.left, env), plain(context, expr.right, env)
+    if expr.op in ("&", "|"):
+        return logic(context, expr.op, [left, right], expr)
+    return arithmetic(context, expr.op, left, right, expr)
+
+
+def _compare(context: Context, expr: tree.Compare, env: Env) -> Any:
+    values = [_operand(context, o, expr.operands, env) for o in expr.operands]
+    result: Any = None
+    for n, op in enumerate(expr.ops):
+        held = compare(context, op, values[n], values[n + 1], expr)
+        result = held if result is None else logic(context, "&", [result, held], expr)
+    return result
+
+
+def _operand(context: Context, expr: Any, others: tuple[Any, ...], env: Env) -> Any:
+    """One side of a comparison. A bare word beside a choice is one of its words."""
+    if isinstance(expr, tree.Name | tree.ListOf):
+        for other in others:
+            if isinstance(other, tree.Name) and other is not expr:
+                known = lookup(context, other, env, quiet=True)
+                if isinstance(known, Picked):
+                    return _words(expr, known, context, env)
+    return plain(context, expr, env)
+
+
+def _words(expr: Any, choice: Picked, context: Context, env: Env) -> Any:
+    if isinstance(expr, tree.ListOf):
+        return tuple(_words(item, choice, context, env) for item in expr.items)
+    if isinstance(expr, tree.Name) and expr.path in choice.words:
+        return Picked(expr.path, choice.words)
+    if isinstance(expr, tree.Name) and lookup(context, expr, env, quiet=True) is POISON:
+        fail("E0203", f"`{expr.path}` is none of {', '.join(choice.words)}", expr.span)
+    return plain(context, expr, env)
+
+
+def _choice(context: Context, expr: tree.Choice, env: Env) -> Any:
+    taken = truth(context, expr.condition, env, "the condition of `if`")
+    return evaluate(context, expr.then if taken else expr.otherwise, env)
+
+
+def _list(context: Context, expr: tree.ListOf, env: Env) -> Any:
+    return tuple(plain(context, item, env) for item in expr.items)
+
+
+def _list_for(context: Context, expr: tree.ListFor, env: Env) -> Any:
+    over = plain(context, expr.over, env)
+    items = over if isinstance(over, tuple) else range(number_of(over, "what `for` runs over", expr.over.span))
+    made = []
+    for item in items:
+        inner = Env(**{**env.__dict__, "names": {**env.names, expr.variable: _static(item)}})
+        made.append(plain(context, expr.item, inner))
+    return tuple(made)
+
+
+def _static(item: Any) -> Any:
+    return Dim.of(item) if isinstance(item, int) and not isinstance(item, bool) else item
+
+
+def _record(context: Context, expr: tree.RecordOf, env: Env) -> Any:
+    return Record({f.name: plain(context, f.value, env) for f in expr.fields})
+
+
+def _index(context: Context, expr: tree.Index, env: Env) -> Any:
+    base = plain(context, expr.base, env)
+    if isinstance(base, tuple):
+        return _item(context, base, expr, env)
+    if not isinstance(base, Tensor):
+        fail("E0203", f"{describe(base)} cannot be indexed", expr.span)
+    if env.rows and any(isinstance(i, tree.Name) and i.path in env.rows for i in expr.items):
+        return read_rows(context, base, expr, env)
+    return _rows(context, base, expr, env)
+
+
+def _item(context: Context, base: tuple[Any, ...], expr: tree.Index, env: Env) -> Any:
+    if len(expr.items) != 1 or isinstance(expr.items[0], tree.Slice | tree.Rest):
+        fail("E0203", "a list takes one index", expr.span)
+    n = number_of(plain(context, expr.items[0], env), "an index", expr.items[0].span)
+    if not -len(base) <= n < len(base):
+        fail("E0208", f"there is no item {n} in a list of {len(base)}", expr.items[0].span)
+    return base[n]
+
+
+def _rows(context: Context, base: Tensor, expr: tree.Index, env: Env) -> Tensor:
+    """`x[:, 0]`, `x[..., a:b]`: each item takes one axis from the left, `...` the ones between."""
+    items = list(expr.items)
+    rest = [n for n, i in enumerate(items) if isinstance(i, tree.Rest)]
+    if len(rest) > 1:
+        fail("E0208", "`...` stands once in an index", expr.span)
+    given = len(items) - len(rest)
+    if given > len(base.shape):
+        fail("E0208", f"{given} indices for {describe(base)}, which has {len(base.shape)} axes", expr.span)
+    if rest:
+        items[rest[0] : rest[0] + 1] = [tree.Slice()] * (len(base.shape) - given)
+    value, axis = base, 0
+    for item in items:
+        if isinstance(item, tree.Slice):
+            value = _slice(context, value, axis, item, env, expr.span)
+            axis += 1
+        else:
+            value = _row(context, value, axis, item, env, expr.span)
+    return value
+
+
+def _row(context: Context, value: Tensor, axis: int, item: Any, env: Env, span: Span | None) -> Tensor:
+    at = plain(context, item, env)
+    if isinstance(at, Tensor):
+        helps = ["gather(x, ids, axis=…) reads rows by computed numbers"]
+        fail("E0208", "an index is a number known while compiling", item.span, helps=helps)
+    if not isinstance(at, Dim):
+        fail("E0208", f"an index is a whole number, not {describe(at)}", item.span)
+    length = value.shape[axis]
+    if at.number is not None and at.number < 0:
+        if at.number == -1:
+            return nodes.one(context, ops.Last(axis), value, span=span, scope=env.scope)
+        at = length + at
+    return nodes.one(context, ops.Index(axis, at), value, span=span, scope=env.scope)
+
+
+def _slice(context: Context, value: Tensor, axis: int, item: tree.Slice, env: Env, span: Span | None) -> Tensor:
+    if item.start is None and item.stop is None:
+        return value
+    length = value.shape[axis]
+    ends = []
+    for end, default in ((item.start, Dim.of(0)), (item.stop, length)):
+        at = default if end is None else plain(context, end, env)
+        if not isinstance(at, Dim):
+            fail("E0208", f"a slice runs between whole numbers, not {describe(at)}", end.span if end else span)
+        ends.append(length + at if at.number is not None and at.number < 0 else at)
+    return nodes.one(context, ops.Slice(axis, *ends), value, span=span, scope=env.scope)
+
+
+RULES: dict[type, Callable[[Context, Any, Env], Any]] = {
+    tree.Num: _num,
+    tree.Text: _text,
+    tree.Name: _name,
+    tree.Call: _call,
+    tree.Unary: _unary,
+    tree.Binary: _binary,
+    tree.Compare: _compare,
+    tree.Choice: _choice,
+    tree.ListOf: _list,
+    tree.ListFor: _list_for,
+    tree.RecordOf: _record,
+    tree.Index: _index,
+}
+

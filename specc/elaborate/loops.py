@@ -1,0 +1,138 @@
+"""`scan`: a body elaborated once for any row, cut out of the graph by what depends on the row.
+
+What a body mentions but does not change is computed outside, once: membership follows from dependence.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from specc.elaborate import nodes
+from specc.elaborate.context import Context, Env, Poisoned
+from specc.elaborate.expressions import plain
+from specc.elaborate.values import POISON, Tensor, describe, first, show_type
+from specc.ir import ops
+from specc.ir.dim import Dim
+from specc.ir.graph import Builder, Graph, Node, Value
+from specc.ir.ops.loop import without
+from specc.lang import tree
+from specc.text.diagnostic import Label, fail
+
+
+def run_scan(context: Context, statement: tree.Scan, env: Env, run_body: Callable[..., Any]) -> None:
+    """Elaborate a loop and bind its carries and collected rows."""
+    length = env.dims.get(statement.along) or env.names.get(statement.along) or Dim.symbol(statement.along)
+    scanned = [_scanned(context, e, length, statement, env) for e in statement.over]
+    axis = scanned[0].shape.index(length)
+    keep = _keep(context, statement, env, length)
+    starts = [_start(statement, name, env) for name in statement.carry]
+    rows = [Value(without(x.type, axis)) for x in scanned]
+    carries = [Value(s.type) for s in starts]
+    inner = Env(**{**env.__dict__, "names": dict(env.names)})
+    for names, values in ((statement.variables, rows), (statement.carry, carries)):
+        inner.names.update({n: Tensor(v, statement.span) for n, v in zip(names, values, strict=True)})
+    if run_body(context, statement.body, inner) is not None:
+        fail("E0214", "`return` cannot stand inside `scan`", statement.span)
+    after = [_carried(statement, n, c, inner) for n, c in zip(statement.carry, carries, strict=True)]
+    collected = [_collected(statement, n, inner) for n in statement.collect]
+    named = {**dict(zip(statement.variables, rows, strict=True)), **dict(zip(statement.carry, carries, strict=True))}
+    made = dict(zip((*(f"next {n}" for n in statement.carry), *statement.collect), after + collected, strict=True))
+    body, captures = cut_body(context.builder, named, made)
+    op = ops.Scan(body, len(rows), len(carries), axis, statement.reverse, keep is not None)
+    operands = [*([keep] if keep else []), *scanned, *starts, *(Tensor(c) for c in captures)]
+    results = nodes.add(context, op, operands, statement.span, env.scope, "scan")
+    for name, result in zip((*statement.carry, *statement.collect), results, strict=True):
+        env.names[name] = result
+
+
+def _scanned(context: Context, expr: Any, length: Dim, statement: tree.Scan, env: Env) -> Tensor:
+    value = plain(context, expr, env)
+    if not isinstance(value, Tensor):
+        fail("E0304", f"`scan` walks over a tensor, not {describe(value)}", expr.span)
+    if length not in value.shape:
+        title = f"`{statement.along}` is no axis of what `scan` walks over"
+        fail("E0304", title, expr.span, f"this is {show_type(value.type)}")
+    return value
+
+
+def _keep(context: Context, statement: tree.Scan, env: Env, length: Dim) -> Tensor | None:
+    if statement.keep is None:
+        return None
+    value = plain(context, statement.keep, env)
+    if not isinstance(value, Tensor) or value.type.dtype != "bool" or value.shape[-1] != length:
+        title = f"`keep` says which rows of `{statement.along}` exist: bool[batch, {statement.along}]"
+        fail("E0305", title, statement.keep.span, f"this is {describe(value)}")
+    return value
+
+
+def _start(statement: tree.Scan, name: str, env: Env) -> Tensor:
+    value = first(env.names.get(name))
+    if value is POISON:
+        raise Poisoned
+    if not isinstance(value, Tensor):
+        helps = [f"set `{name}` before the loop, e.g. to zeros"]
+        fail("E0305", f"`{name}` is carried, but has no value before the loop", statement.span, helps=helps)
+    return value
+
+
+def _carried(statement: tree.Scan, name: str, before: Value, env: Env) -> Value:
+    after = first(env.names[name])
+    if after is POISON:
+        raise Poisoned
+    if not isinstance(after, Tensor) or after.value is before:
+        fail("E0305", f"`{name}` is carried, but the body does not set it", statement.span)
+    if after.type != before.type:
+        others = [Label(after.span, f"after a step it is {show_type(after.type)}")] if after.span else []
+        title = f"`{name}` is carried and changes from {show_type(before.type)} to {show_type(after.type)}"
+        fail("E0305", title, statement.span, others=others)
+    return after.value
+
+
+def _collected(statement: tree.Scan, name: str, env: Env) -> Value:
+    value = first(env.names.get(name))
+    if value is POISON:
+        raise Poisoned
+    if not isinstance(value, Tensor):
+        fail("E0305", f"`{name}` is collected, but the body does not set it", statement.span)
+    return value.value
+
+
+def cut_body(builder: Builder, inputs: dict[str, Value], outputs: dict[str, Value]) -> tuple[Graph, list[Value]]:
+    """The nodes between loop inputs and outputs as a graph of its own, and what it takes from outside."""
+    inside = dependent(builder.nodes, inputs.values())
+    live: dict[Node, None] = {}
+    captured: dict[Value, None] = {}
+    todo = list(outputs.values())
+    leaves = set(inputs.values())
+    while todo:
+        value = todo.pop()
+        if value in leaves:
+            continue
+        if value.node is None or value.node not in inside:
+            captured[value] = None
+        elif value.node not in live:
+            live[value.node] = None
+            todo += [a for a in value.node.args if a]
+    order = {v: n for n, v in enumerate(_values(builder))}
+    outer = sorted(captured, key=lambda v: order.get(v, -1))
+    names = {**inputs, **{f"outer {n}": v for n, v in enumerate(outer)}}
+    kept = tuple((n, r) for n, r in builder.nodes.items() if n in live)
+    scopes = {n: builder.made[n] for n, _ in kept if n in builder.made}
+    return Graph("body", names, {}, {}, {}, kept, outputs, made=scopes), outer
+
+
+def _values(builder: Builder) -> Iterable[Value]:
+    yield from builder.inputs.values()
+    yield from builder.parameters.values()
+    for results in builder.nodes.values():
+        yield from results
+
+
+def dependent(made: dict[Node, tuple[Value, ...]], leaves: Iterable[Value]) -> set[Node]:
+    """Every node that reads one of `leaves`, directly or not."""
+    moved = set(leaves)
+    found: set[Node] = set()
+    for node, results in made.items():
+        if any(a in moved for a in node.args if a):
+            found.add(node)
+            moved.update(results)
+    return found

@@ -1,0 +1,169 @@
+"""Spec files made ready for look-up: items by name, instances merged into what they extend."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from specc.elaborate.context import Library, Module
+from specc.lang import tree
+from specc.text.diagnostic import Diagnostic, Failed, Label, fail
+from specc.text.source import Span
+from specc.text.suggest import did_you_mean
+
+
+@dataclass(frozen=True)
+class Assigned:
+    """A value an instance or the command line gives to a config field, and the text that says so."""
+
+    value: Any
+    span: Span | None
+
+
+@dataclass(eq=False)
+class Program:
+    """A spec with what it extends: one module, the values given to its config, the rest of its items.
+
+    `reading`, `weights` and `generate` of an instance stand before those of what it extends; `home` is
+    the file they came from, for paths written in them.
+    """
+
+    module: Module
+    assigned: dict[str, Assigned] = field(default_factory=dict)
+    name: str = ""
+    doc: str = ""
+    chain: tuple[Module, ...] = ()
+
+    def fields(self) -> Iterator[tree.Field]:
+        """The config fields the spec declares."""
+        for config in configs(self.module.file):
+            yield from (e for e in config.entries if isinstance(e, tree.Field))
+
+    def items(self, kind: type) -> Iterator[tuple[Any, Module]]:
+        """Items of one class, the instance's first, each with the module it stands in."""
+        for module in self.chain:
+            for item in module.file.items:
+                if isinstance(item, kind):
+                    yield item, module
+
+
+def configs(file: tree.File) -> list[tree.Config]:
+    """The `config` items of a file."""
+    return [i for i in file.items if isinstance(i, tree.Config)]
+
+
+def module_of(file: tree.File, path: str, *, standard: bool = False) -> Module:
+    """A file by its names. E0217 where one name is given twice."""
+    module = Module(file, path, standard=standard)
+    seen: dict[str, Span | None] = {}
+    faults: list[Diagnostic] = []
+    for item in file.items:
+        for name, span in _named(item):
+            if name in seen:
+                first = seen[name]
+                others = (Label(first, "first here"),) if first else ()
+                primary = Label(span, "again here") if span else None
+                faults.append(Diagnostic("E0217", f"`{name}` is defined twice", primary, others))
+            seen[name] = span
+        if isinstance(item, tree.Block | tree.Definition):
+            module.items[item.name] = item
+        elif isinstance(item, tree.Dims):
+            module.dims.update({d.name: d.least for d in item.names})
+        elif isinstance(item, tree.Use):
+            module.uses[item.name] = item
+    if faults:
+        raise Failed(*faults)
+    return module
+
+
+def _named(item: Any) -> Iterator[tuple[str, Span | None]]:
+    match item:
+        case tree.Block() | tree.Definition():
+            yield item.name, item.name_span
+        case tree.Dims():
+            yield from ((d.name, d.span) for d in item.names)
+        case tree.Use():
+            yield item.name, item.span
+        case tree.Config():
+            yield from ((e.name, e.span) for e in item.entries if isinstance(e, tree.Field))
+
+
+def program_of(module: Module, library: Library) -> Program:
+    """The spec with its chain of `extends` followed. E0218 when the chain bites its tail."""
+    chain = [module]
+    while chain[-1].file.extends:
+        file = chain[-1].file
+        base = library.used(file.extends, chain[-1], file.extends_span)
+        if any(base.path == m.path for m in chain):
+            loop = " → ".join(m.path for m in (*chain, base))
+            fail("E0218", f"this spec extends itself: {loop}", file.extends_span)
+        chain.append(base)
+    assigned: dict[str, Assigned] = {}
+    for instance in reversed(chain[:-1]):
+        _only_an_instance(instance)
+        for config in configs(instance.file):
+            for entry in config.entries:
+                if isinstance(entry, tree.Assign):
+                    flatten(entry.name, entry.value, entry.span, assigned)
+    program = Program(chain[-1], assigned, module.file.model, module.file.doc or chain[-1].file.doc, tuple(chain))
+    _no_loose_assigns(chain[-1])
+    _known(program)
+    return program
+
+
+def _only_an_instance(module: Module) -> None:
+    for item in module.file.items:
+        if isinstance(item, tree.Block | tree.Definition | tree.Dims | tree.Require | tree.Use):
+            title = "an instance gives values to the config of what it extends, and may say how it is read, weighted and generated"
+            fail("E0209", title, item.span, "this belongs into a spec of its own", helps=["drop `extends`, or move this"])
+
+
+def _no_loose_assigns(module: Module) -> None:
+    for config in configs(module.file):
+        for entry in config.entries:
+            if isinstance(entry, tree.Assign):
+                helps = [f"declare it: `{entry.name}: int = …`; or write `extends` to set fields of another spec"]
+                fail("E0209", f"`{entry.name}` is given a value but has no type", entry.span, helps=helps)
+
+
+def flatten(path: str, value: Any, span: Span | None, into: dict[str, Assigned]) -> None:
+    """Nested values as dotted paths, so that they merge key by key."""
+    if isinstance(value, tree.RecordOf):
+        for option in value.fields:
+            flatten(f"{path}.{option.name}", option.value, option.span or span, into)
+    else:
+        into[path] = Assigned(value, span)
+
+
+def paths_of(fields: Iterator[tree.Field] | tuple[tree.Field, ...], prefix: str = "") -> dict[str, tree.Field]:
+    """Every config field by its dotted path, records opened."""
+    found: dict[str, tree.Field] = {}
+    for entry in fields:
+        path = f"{prefix}{entry.name}"
+        found[path] = entry
+        found.update(paths_of(entry.type.fields, f"{path}."))
+    return found
+
+
+def _known(program: Program) -> None:
+    """E0201 for values given to fields that do not exist."""
+    known = paths_of(program.fields())
+    faults = []
+    for path, given in program.assigned.items():
+        if path in known:
+            continue
+        parent, _, last = path.rpartition(".")
+        level = [k for k in known if k.rpartition(".")[0] == parent]
+        near = did_you_mean(last, [k.rpartition(".")[2] for k in level])
+        helps = (f"did you mean `{near}`?" if near else f"there are {', '.join(level) or 'none'}",)
+        primary = Label(given.span, "unknown key") if given.span else None
+        title = f"the config of `{program.module.file.model}` has no `{path}`"
+        faults.append(Diagnostic("E0201", title, primary, helps=helps))
+    if faults:
+        raise Failed(*faults)
+
+
+def assign(program: Program, assigned: dict[str, Assigned]) -> Program:
+    """The program with further values, which win over those it has."""
+    made = replace(program, assigned={**program.assigned, **assigned})
+    _known(made)
+    return made

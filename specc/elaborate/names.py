@@ -1,0 +1,37 @@
+"""Weight names: `model.layers.{i}` with what stands in braces filled in."""
+
+import re
+
+from specc.elaborate.context import Context, Env, NeedsValue
+from specc.elaborate.values import Picked, describe, first
+from specc.ir.dim import Dim
+from specc.lang import tree
+from specc.lang.parse import parse_expression
+from specc.text.diagnostic import fail
+from specc.text.source import Source
+
+HOLE = re.compile(r"\{([^{}]*)\}")
+PLAIN = re.compile(r"[^\x00-\x20\x7f{}]*")
+
+
+def weight_path(context: Context, name: tree.WeightName, env: Env) -> str:
+    """The path with every `{…}` replaced by the value of what it holds: a number, a text, a word."""
+
+    def fill(hole: "re.Match[str]") -> str:
+        inner = hole.group(1).strip()
+        value = first(context.evaluate(context, parse_expression(Source("<weight name>", inner)), env))
+        match value:
+            case Dim() if value.number is not None:
+                return str(value.number)
+            case str(text):
+                return text
+            case Picked(word):
+                return word
+        if isinstance(value, Dim):
+            raise NeedsValue(value.symbols(), name.span)
+        fail("E0508", f"`{{{inner}}}` in a weight name is {describe(value)}, not a number or a text", name.span)
+
+    path = HOLE.sub(fill, name.text)
+    if not PLAIN.fullmatch(path):
+        fail("E0508", f"`{path}` cannot be the name of a weight", name.span)
+    return path

@@ -1,0 +1,49 @@
+"""Rotary frequencies under the scaling rules of published models."""
+
+import math
+
+from specc.elaborate.values import Rope
+from specc.ir.dim import Dim
+
+
+def frequencies(rope: Rope, dim: Dim) -> tuple[tuple[float, ...], float]:
+    """`(frequencies, attention factor)`; no frequencies where they are plainly `theta^(-2n/dim)`.
+
+    `linear` divides all by a factor (arXiv:2306.15595). `llama3` divides only long wave lengths, with a
+    smooth passage. `yarn` blends by how often a pair turns in the original context (arXiv:2309.00071, eq. 23).
+    """
+    numbers = dict(rope.numbers)
+    if rope.kind == "default" or dim.number is None:
+        return (), 1.0
+    d = dim.number
+    plain = [rope.theta ** (-2 * n / d) for n in range(d // 2)]
+    factor = numbers["factor"]
+    if rope.kind == "linear":
+        return tuple(f / factor for f in plain), 1.0
+    if rope.kind == "llama3":
+        return tuple(_llama3(f, numbers) for f in plain), 1.0
+    given = numbers["attention"]
+    scale = given if given is not None else 0.1 * math.log(factor) + 1.0 if factor > 1 else 1.0
+    return _yarn(plain, d, rope.theta, numbers), scale
+
+
+def _llama3(frequency: float, numbers: dict[str, float]) -> float:
+    wave = 2 * math.pi / frequency
+    low, high, original = numbers["low"], numbers["high"], numbers["original"]
+    if wave > original / low:
+        return frequency / numbers["factor"]
+    if wave < original / high:
+        return frequency
+    smooth = (original / wave - low) / (high - low)
+    return (1 - smooth) * frequency / numbers["factor"] + smooth * frequency
+
+
+def _yarn(plain: list[float], d: int, theta: float, numbers: dict[str, float]) -> tuple[float, ...]:
+    def pair_turning(turns: float) -> float:
+        return d * math.log(numbers["original"] / (turns * 2 * math.pi)) / (2 * math.log(theta))
+
+    low = max(math.floor(pair_turning(numbers["fast"])), 0)
+    high = min(math.ceil(pair_turning(numbers["slow"])), d - 1)
+    span = max(high - low, 0.001)
+    ramp = [min(max((n - low) / span, 0.0), 1.0) for n in range(d // 2)]
+    return tuple(f / numbers["factor"] * r + f * (1 - r) for f, r in zip(plain, ramp, strict=True))

@@ -1,0 +1,197 @@
+"""Attention without projections: `attend`, `attend_by`, and the parts they are made of."""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from specc.elaborate.arithmetic import fraction
+from specc.elaborate.definitions import bias_grid, expand, mask_grid
+from specc.elaborate.kinds import Mask, Score
+from specc.elaborate.rows import row_names
+from specc.elaborate.values import Results, Tensor, describe
+from specc.elaborate.vocabulary.registry import Site, word
+from specc.ir import ops
+from specc.ir.dim import Dim, DimError
+
+NAMES = ("out", "weights")
+
+
+@word(weights=True)
+def attend(
+    site: Site,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    mask: Mask,
+    scale: float | None = None,
+    cap: float = 0.0,
+    add: Any = None,
+    sinks: Tensor | None = None,
+) -> Results:
+    """Scaled dot-product attention over [batch, heads, length, d]; gives (out, weights).
+
+    Without a heads axis there is one head; a query [batch, d] has no length, nor have its results. Fewer
+    key heads than query heads serve groups of neighbors. `scale` is 1/sqrt(d) unless given, `cap` bounds scores
+    softly before `add` is added and the mask applied, `sinks` [heads] take weight and give nothing.
+    """
+    wide = [_heads(site, x, name, q) for x, name in ((q, "q"), (k, "k"), (v, "v"))]
+    rows = row_names(site.context, wide[0], 2, wide[1], 2)
+    grid = mask_grid(site.context, mask, rows, site.scope, site.spans.get("mask"))
+    added = bias_grid(site.context, add, rows, site.scope, site.spans.get("add"))
+    given = _shown(site, grid, rows)
+    factor = fraction(scale) if scale is not None else _usual_scale(wide[0].shape[-1])
+    out, weights = site.add(ops.Attend(factor, fraction(cap)), *wide, given, added, sinks)
+    return Results((_narrow(site, out, q, k), _narrow(site, weights, q, k)), NAMES)
+
+
+def _usual_scale(d: Dim) -> float:
+    try:
+        return float(fraction(d) ** -0.5)
+    except (DimError, ZeroDivisionError):
+        return 1.0
+
+
+def _heads(site: Site, x: Tensor, name: str, q: Tensor) -> Tensor:
+    """As [batch, heads, length, d]."""
+    rank = len(x.shape)
+    if rank == 4:
+        return x
+    if rank == 3:
+        return site.one(ops.Insert(1), x)
+    if rank == 2 and name == "q":
+        return site.one(ops.Insert(1), site.one(ops.Insert(1), x))
+    site.fail("E0307", f"`{name}` has the axes batch, heads, length, d (heads may be missing)", name, describe(x))
+
+
+def _narrow(site: Site, x: Tensor, q: Tensor, k: Tensor) -> Tensor:
+    """Without the axes the query did not have."""
+    for axis in (2, 1)[: 4 - len(q.shape)] if len(q.shape) == 2 else (1,)[: 4 - len(q.shape)]:
+        x = site.one(ops.Squeeze(axis), x)
+    return x
+
+
+def _shown(site: Site, grid: Any, rows: Mapping[str, Tensor]) -> Tensor | None:
+    """A mask as an operand: None where every key is seen; a grid of false where none is."""
+    if grid is True:
+        return None
+    if grid is False:
+        false = site.constant(False, "bool")
+        for axis in range(4):
+            false = site.one(ops.Insert(axis), false)
+        return false
+    assert isinstance(grid, Tensor)
+    return grid
+
+
+@word(weights=True)
+def attend_by(
+    site: Site,
+    score: Score,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    mask: Mask,
+    add: Any = None,
+    normalize: Literal["softmax", "hard"] = "softmax",
+) -> Results:
+    """Attention by any score: a definition of `q` and `k`, two vectors. Gives (out, weights).
+
+    `q` is [batch, length, d] or [batch, d], or has a heads axis behind the batch; `k` and `v` alike.
+    """
+    weights = _weights(site, score, q, k, mask, add, normalize)
+    alone = len(q.shape) == 2
+    values = v
+    out = site.one(ops.Weigh(), weights, values)
+    made = (out, weights)
+    if alone:
+        made = tuple(site.one(ops.Squeeze(len(x.shape) - 2), x) for x in made)  # type: ignore[assignment]
+    return Results(made, NAMES)
+
+
+def _weights(site: Site, score: Any, q: Tensor, k: Tensor, mask: Any, add: Any, normalize: str) -> Tensor:
+    wide = site.one(ops.Insert(1), q) if len(q.shape) == 2 else q
+    if len(wide.shape) != len(k.shape) or len(k.shape) not in (3, 4):
+        site.fail("E0307", "`q` and `k` have the same axes: batch, heads if any, length, d", "k", describe(k))
+    lengths = len(wide.shape) - 2
+    rows = row_names(site.context, wide, lengths, k, lengths)
+    grid = scores(site, score, wide, k, rows)
+    if add is not None:
+        extra = bias_grid(site.context, add, rows, site.scope, site.spans.get("add"))
+        assert extra is not None
+        grid = site.one(ops.Arith("add"), grid, _fit(site, extra, len(grid.shape)))
+    return normalized(site, grid, mask_grid(site.context, mask, rows, site.scope, site.spans.get("mask")), normalize)
+
+
+def scores(site: Site, score: Any, q: Tensor, k: Tensor, rows: Mapping[str, Tensor]) -> Tensor:
+    """The grid of scores of every query and key: `[batch, (heads,) q, k]`."""
+    query = site.one(ops.Insert(len(q.shape) - 1), q)
+    key = site.one(ops.Insert(len(k.shape) - 2), k)
+    value = expand(site.context, score, rows, {"q": query, "k": key}, _inner(site, score))
+    if not isinstance(value, Tensor):
+        site.fail("E0605", f"a score is a grid of numbers; this is {describe(value)}", "score")
+    if len(value.shape) == len(q.shape) + 1 and value.shape[-1] == 1:
+        value = site.one(ops.Squeeze(len(q.shape)), value)
+    if len(value.shape) != len(q.shape) or value.shape[-1] != k.shape[-2] or value.shape[-2] != q.shape[-2]:
+        title = f"the score `{score.name}` gives {describe(value)}, not one number for each query and key"
+        site.fail("E0605", title, "score", helps=["dot(a, b) sums over the features; a last axis of length 1 is dropped"])
+    return value
+
+
+def _inner(site: Site, score: Any) -> str:
+    return site.env.under(score.weights.text).scope if score.weights else site.scope
+
+
+def normalized(site: Site, grid: Tensor, mask: Any, normalize: str) -> Tensor:
+    """Weights from scores, each row over the keys it sees."""
+    if mask is True:
+        if normalize == "softmax":
+            return site.one(ops.Softmax(len(grid.shape) - 1), grid)
+        mask = site.constant(True, "bool")
+        mask = site.one(ops.Insert(0), site.one(ops.Insert(0), mask))
+    elif mask is False:
+        mask = site.constant(False, "bool")
+        mask = site.one(ops.Insert(0), site.one(ops.Insert(0), mask))
+    else:
+        mask = _fit(site, mask, len(grid.shape))
+    return site.one(ops.MaskedSoftmax() if normalize == "softmax" else ops.Hard(), grid, mask)
+
+
+def _fit(site: Site, grid: Tensor, rank: int) -> Tensor:
+    """A grid of four axes beside scores of `rank`: the heads axis goes where scores have none."""
+    if rank == 3:
+        if grid.shape[1] != 1:
+            site.fail("E0603", "this differs from head to head, and there are no heads here", "mask", describe(grid))
+        return site.one(ops.Squeeze(1), grid)
+    return grid
+
+
+@word()
+def masked_softmax(site: Site, scores: Tensor, mask: Mask) -> Tensor:
+    """Softmax over the last axis, keys, among those the mask shows; a row that sees none is all zeros."""
+    return _masked(site, scores, mask, "softmax")
+
+
+@word()
+def hard(site: Site, scores: Tensor, mask: Mask) -> Tensor:
+    """One at the greatest visible score of each row, zero elsewhere."""
+    return _masked(site, scores, mask, "hard")
+
+
+def _masked(site: Site, scores: Tensor, mask: Any, how: str) -> Tensor:
+    rank = len(scores.shape)
+    if rank not in (2, 3, 4):
+        site.fail("E0307", "scores have the axes batch, heads if any, query if any, key", "scores", describe(scores))
+    wide = site.one(ops.Insert(1), scores) if rank == 2 else scores
+    rows = row_names(site.context, wide, len(wide.shape) - 2, wide, len(wide.shape) - 1)
+    made = normalized(site, wide, mask_grid(site.context, mask, rows, site.scope, site.spans.get("mask")), how)
+    return site.one(ops.Squeeze(1), made) if rank == 2 else made
+
+
+@word()
+def weigh(site: Site, weights: Tensor, values: Tensor) -> Tensor:
+    """Values summed by weights: [… q, k] and [… k, d] give [… q, d]; without a query axis [… d]."""
+    if len(weights.shape) == len(values.shape) - 1:
+        at = len(weights.shape) - 1
+        return site.one(ops.Squeeze(at), site.one(ops.Weigh(), site.one(ops.Insert(at), weights), values))
+    return site.one(ops.Weigh(), weights, values)

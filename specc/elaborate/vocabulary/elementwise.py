@@ -1,0 +1,199 @@
+"""Words for functions of single numbers, of pairs, and reductions."""
+
+import math
+from collections.abc import Callable
+from typing import Any, Literal
+
+from specc.elaborate import nodes
+from specc.elaborate.arithmetic import as_tensor, fraction, is_number, pair
+from specc.elaborate.values import Tensor, describe
+from specc.elaborate.vocabulary.registry import MISSING, WORDS, Site, Slot, Word, word
+from specc.ir import ops
+from specc.ir.dim import Dim, largest, smallest
+from specc.ir.ops.tensor import POINTWISE
+
+DOCS = {
+    "abs": "the size of a number without its sign",
+    "ceil": "rounded up",
+    "cos": "cosine",
+    "erf": "the error function",
+    "exp": "e to the power of x",
+    "floor": "rounded down",
+    "gelu": "x · Φ(x), exact (arXiv:1606.08415, sec. 2)",
+    "gelu_tanh": "gelu by its tanh approximation, as GPT-2 and BERT's original code have it (arXiv:1606.08415, sec. 2)",
+    "log": "natural logarithm",
+    "neg": "the negative",
+    "quick_gelu": "x · sigmoid(1.702 x) (arXiv:1606.08415, sec. 2)",
+    "reciprocal": "1 / x",
+    "relu": "max(0, x)",
+    "relu2": "max(0, x)² (arXiv:2109.08668)",
+    "round": "to the nearest whole number, halves to even",
+    "sigmoid": "1 / (1 + exp(-x))",
+    "sign": "-1, 0 or 1",
+    "silu": "x · sigmoid(x) (arXiv:1702.03118)",
+    "sin": "sine",
+    "softplus": "log(1 + exp(x))",
+    "sqrt": "square root",
+    "tanh": "hyperbolic tangent",
+}
+"""One line for each function of one number."""
+
+ON_NUMBERS: dict[str, Callable[[float], float]] = {
+    "abs": abs, "ceil": math.ceil, "cos": math.cos, "exp": math.exp, "floor": math.floor, "log": math.log,
+    "sin": math.sin, "sqrt": math.sqrt, "tanh": math.tanh, "round": round, "reciprocal": lambda x: 1 / x,
+}  # fmt: skip
+
+
+def _pointwise(fn: str) -> Callable[..., Any]:
+    def make(site: Site, x: Any) -> Any:
+        if is_number(x):
+            return _of_number(site, fn, x)
+        if not isinstance(x, Tensor):
+            site.fail("E0203", f"`{fn}` takes a tensor or a number, not {describe(x)}", "x")
+        return site.one(ops.Pointwise(fn), x)
+
+    return make
+
+
+def _of_number(site: Site, fn: str, x: Any) -> Any:
+    if fn not in ON_NUMBERS:
+        site.fail("E0203", f"`{fn}` takes a tensor", "x")
+    try:
+        value = ON_NUMBERS[fn](fraction(x))
+    except (ValueError, OverflowError, ZeroDivisionError):
+        site.fail("E0310", f"{fn}({x}) has no value", "x")
+    return Dim.of(int(value)) if fn in ("ceil", "floor", "round") else float(value)
+
+
+for _fn in POINTWISE:
+    WORDS[_fn] = Word(_fn, (Slot("x", Any, MISSING, positional=True),), _pointwise(_fn), False, DOCS[_fn])
+
+
+@word()
+def identity(site: Site, x: Tensor) -> Tensor:
+    """The operand as it is."""
+    return x
+
+
+@word(name="min")
+def min_(site: Site, x: Any, *others: Any, axis: Dim | None = None) -> Any:
+    """The smallest of several, elementwise; with `axis`, the smallest along it. Of a list of numbers, its least."""
+    return _extreme(site, "min", smallest, x, others, axis)
+
+
+@word(name="max")
+def max_(site: Site, x: Any, *others: Any, axis: Dim | None = None) -> Any:
+    """The greatest of several, elementwise; with `axis`, the greatest along it. Of a list of numbers, its greatest."""
+    return _extreme(site, "max", largest, x, others, axis)
+
+
+def _extreme(site: Site, fn: str, whole: Callable[..., Dim], x: Any, others: tuple[Any, ...], axis: Any) -> Any:
+    if axis is not None:
+        return reduce(site, fn, x, axis)
+    items = list(x) if isinstance(x, tuple) and not others else [x, *others]
+    if not items:
+        site.fail("E0203", f"`{fn}` of an empty list has no value")
+    result = items[0]
+    for item in items[1:]:
+        if isinstance(result, Tensor) or isinstance(item, Tensor):
+            result = site.one(ops.Arith(fn), *pair(site.context, result, item, site.span))
+        elif isinstance(result, Dim) and isinstance(item, Dim):
+            result = whole(result, item)
+        else:
+            result = (min if fn == "min" else max)(fraction(result), fraction(item))
+    return result
+
+
+def reduce(site: Site, fn: str, x: Any, axis: Dim) -> Tensor:
+    """One reduction along one axis."""
+    if not isinstance(x, Tensor):
+        site.fail("E0203", f"`{fn}` along an axis takes a tensor, not {describe(x)}", "x")
+    return site.one(ops.Reduce(fn, site.axis(x, axis)), x)
+
+
+@word(name="sum")
+def sum_(site: Site, x: Any, *, axis: Dim = Dim.of(-1)) -> Any:
+    """The sum along an axis; of a list of numbers or tensors, their sum."""
+    if not isinstance(x, tuple):
+        return reduce(site, "sum", x, axis)
+    if not x:
+        return Dim.of(0)
+    result = x[0]
+    for item in x[1:]:
+        if isinstance(result, Tensor) or isinstance(item, Tensor):
+            result = site.one(ops.Arith("add"), *pair(site.context, result, item, site.span))
+        elif isinstance(result, Dim) and isinstance(item, Dim):
+            result = result + item
+        else:
+            result = fraction(result) + fraction(item)
+    return result
+
+
+@word()
+def mean(site: Site, x: Tensor, *, axis: Dim = Dim.of(-1)) -> Tensor:
+    """The mean along an axis. Over a padded axis use `masked_mean`."""
+    return reduce(site, "mean", x, axis)
+
+
+@word(name="any")
+def any_(site: Site, x: Tensor, *, axis: Dim = Dim.of(-1)) -> Tensor:
+    """Whether any row along an axis is true."""
+    return reduce(site, "any", x, axis)
+
+
+@word()
+def every(site: Site, x: Tensor, *, axis: Dim = Dim.of(-1)) -> Tensor:
+    """Whether all rows along an axis are true."""
+    return reduce(site, "all", x, axis)
+
+
+@word()
+def argmax(site: Site, x: Tensor, *, axis: Dim = Dim.of(-1)) -> Tensor:
+    """The number of the greatest row along an axis; the first of equals."""
+    return site.one(ops.ArgMax(site.axis(x, axis)), x)
+
+
+@word()
+def argsort(site: Site, x: Tensor, *, axis: Dim = Dim.of(-1)) -> Tensor:
+    """Row numbers in ascending order of the values along an axis; of equals the lower number first."""
+    return site.one(ops.ArgSort(site.axis(x, axis)), x)
+
+
+@word()
+def cumsum(site: Site, x: Tensor, *, axis: Dim = Dim.of(1)) -> Tensor:
+    """Running sum along an axis, the row itself included. True counts as 1."""
+    if x.type.dtype == "bool":
+        x = site.one(ops.Cast("i64"), x)
+    return site.one(ops.CumSum(site.axis(x, axis)), x)
+
+
+@word()
+def where(site: Site, condition: Tensor, then: Any, otherwise: Any) -> Tensor:
+    """`then` where the condition is true, else `otherwise`."""
+    if not isinstance(then, Tensor) and not isinstance(otherwise, Tensor):
+        dtype = "i64" if isinstance(then, Dim) and isinstance(otherwise, Dim) else "f32"
+        if isinstance(then, bool):
+            dtype = "bool"
+        then = as_tensor(site.context, then, dtype, site.span)
+    a, b = pair(site.context, then, otherwise, site.span)
+    return site.one(ops.Where(), condition, a, b)
+
+
+@word()
+def clip(site: Site, x: Tensor, *, low: Any = None, high: Any = None) -> Tensor:
+    """No less than `low` and no more than `high`."""
+    for bound, fn in ((low, "max"), (high, "min")):
+        if bound is not None:
+            x = site.one(ops.Arith(fn), *pair(site.context, x, bound, site.span))
+    return x
+
+
+@word()
+def cast(site: Site, x: Tensor, *, to: Literal["float", "int", "bool"]) -> Tensor:
+    """The same values as another kind. True is 1; fractions are cut towards zero; what is not 0 is true."""
+    if to == "bool":
+        if x.type.dtype == "bool":
+            return x
+        zero = nodes.constant(site.context, 0, x.type.dtype, site.span)
+        return site.one(ops.Compare("ne"), x, zero)
+    return site.one(ops.Cast({"float": "f32", "int": "i64"}[to]), x)

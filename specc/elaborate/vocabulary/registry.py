@@ -1,0 +1,180 @@
+"""The words of the language that are not written in it: each a Python function that adds nodes.
+
+`@word()` reads the function's own signature: positional parameters come first, keyword-only ones are
+options; annotations are kinds (`specc.elaborate.kinds`). The first parameter is the `Site` of the call.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from inspect import Parameter as P
+from inspect import getdoc, signature
+from typing import Any, NoReturn, TypeVar
+
+from specc.elaborate import nodes
+from specc.elaborate.context import Context, Env, NeedsValue, joined
+from specc.elaborate.kinds import Kind
+from specc.elaborate.values import Tensor, describe
+from specc.ir.dim import Dim
+from specc.ir.graph import Parameter
+from specc.ir.op import Op
+from specc.ir.ops import Cast
+from specc.ir.types import Type
+from specc.lang import tree
+from specc.text.diagnostic import Diagnostic, Failed, Label, fail
+from specc.text.source import Origin, Span
+
+
+class Missing:
+    """No default: must be given."""
+
+
+MISSING = Missing()
+
+
+@dataclass(frozen=True)
+class Slot:
+    """One parameter of a word."""
+
+    name: str
+    kind: Kind
+    default: Any
+    positional: bool
+    many: bool = False
+
+
+@dataclass(frozen=True)
+class Word:
+    """One word: how it is called and what it makes. `weights` says that it takes `@`."""
+
+    name: str
+    slots: tuple[Slot, ...]
+    make: Callable[..., Any]
+    weights: bool
+    doc: str
+
+    def shown(self) -> str:
+        """`linear(x, out=, bias=true) @`."""
+        parts = []
+        for slot in self.slots:
+            text = f"{slot.name}…" if slot.many else slot.name
+            if not slot.positional or slot.default is not MISSING:
+                shown = "" if slot.default is MISSING else _shown(slot.default)
+                text = f"{slot.name}={shown}"
+            parts.append(text)
+        return f"{self.name}({', '.join(parts)}){' @ name' if self.weights else ''}"
+
+
+WORDS: dict[str, Word] = {}
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def word(*, name: str = "", weights: bool = False) -> Callable[[F], F]:
+    """Make the decorated function a word of the language, under its own name unless another is given."""
+
+    def register(make: F) -> F:
+        called = name or make.__name__.rstrip("_")
+        assert called not in WORDS, f"two words are called {called}"
+        slots = []
+        for p in list(signature(make).parameters.values())[1:]:
+            default = MISSING if p.default is P.empty else p.default
+            many = p.kind is P.VAR_POSITIONAL
+            slots.append(Slot(p.name.rstrip("_"), p.annotation, default, p.kind is not P.KEYWORD_ONLY, many))
+        WORDS[called] = Word(called, tuple(slots), make, weights, getdoc(make) or "")
+        return make
+
+    return register
+
+
+@dataclass
+class Site:
+    """One call in a spec, while its word makes nodes: where it stands and under which weight scope."""
+
+    context: Context
+    env: Env
+    call: tree.Call
+    spans: dict[str, Span | None] = field(default_factory=dict)
+
+    @property
+    def span(self) -> Span | None:
+        """The text of the call."""
+        return self.call.span
+
+    @property
+    def scope(self) -> str:
+        """The weight scope of this call, its own `@` included."""
+        return self.env.scope
+
+    def add(self, op: Op, *operands: Tensor | None) -> tuple[Tensor, ...]:
+        """The results of `op`, or a diagnostic at this call."""
+        return nodes.add(self.context, op, operands, self.span, self.scope, self.call.function.path)
+
+    def one(self, op: Op, *operands: Tensor | None) -> Tensor:
+        """The first result of `op`."""
+        return self.add(op, *operands)[0]
+
+    def constant(self, value: float | int | bool, dtype: str) -> Tensor:
+        """A number as a tensor."""
+        return nodes.constant(self.context, value, dtype, self.span)
+
+    def parameter(self, leaf: str, shape: Sequence[Dim | int], initial: str, *sizes: str) -> Tensor:
+        """The weight `scope.leaf`. `sizes` are the options that fixed each length, for messages."""
+        name = joined(self.scope, leaf)
+        if not name:
+            self.fail("E0506", f"these weights of `{self.call.function.path}` have no name", helps=["add `@ name`"])
+        dims = []
+        for n, length in enumerate(shape):
+            option = sizes[n] if n < len(sizes) else ""
+            at = self.spans.get(option)
+            origin = Origin(at, f"`{option}=` of the weight `{name}`") if at else None
+            dim = Dim.of(length)
+            dims.append(dim.since(origin) if origin else dim)
+        wanted = Parameter(name, Type("f32", tuple(dims)), initial, self.span, self.call.function.path)
+        known = self.context.builder.parameter_facts.get(name)
+        if known and known.type != wanted.type:
+            self._two_shapes(known, wanted)
+        return Tensor(self.context.builder.parameter(wanted), self.span)
+
+    def _two_shapes(self, known: Parameter, wanted: Parameter) -> NoReturn:
+        others = (Label(known.span, f"here it is {known.type}"),) if known.span else ()
+        raise Failed(
+            Diagnostic(
+                "E0502",
+                f"two different weights are called `{wanted.name}`",
+                Label(self.span, f"here it is {wanted.type}") if self.span else None,
+                others,
+                helps=("give each its own `@` name, or make both the same size to share it",),
+            )
+        )
+
+    def number(self, value: Dim, option: str) -> int:
+        """A number that must be known; NeedsValue while it is a symbol."""
+        if value.number is None:
+            raise NeedsValue(value.symbols(), self.spans.get(option))
+        return value.number
+
+    def cast(self, x: Tensor, dtype: str) -> Tensor:
+        """The same values in another element type."""
+        return self.one(Cast(dtype), x)
+
+    def axis(self, x: Tensor, axis: Dim, *, ends: int = 0) -> int:
+        """An axis counted from 0; negative ones count from the end. E0208 when there is none such."""
+        rank = len(x.shape) + ends
+        n = axis.number
+        if n is None or not -rank <= n < rank:
+            title = f"there is no axis {axis} in a tensor of {len(x.shape)} axes"
+            self.fail("E0208", title, "axis", describe(x))
+        return n % rank
+
+    def fail(
+        self, code: str, title: str, argument: str = "", label: str = "", *, helps: Sequence[str] = ()
+    ) -> NoReturn:
+        """A diagnostic at this call, or at one of its arguments."""
+        fail(code, title, self.spans.get(argument) or self.span, label, helps=helps)
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value)

@@ -1,0 +1,221 @@
+"""Words that move elements about. Axes keep their names: there is no general reshape."""
+
+from typing import Any
+
+from specc.elaborate.arithmetic import as_tensor, fraction
+from specc.elaborate.values import Results, Tensor, describe, first
+from specc.elaborate.vocabulary.patterns import steps_of
+from specc.elaborate.vocabulary.registry import Site, word
+from specc.ir import ops
+from specc.ir.dim import Dim, DimError, exact, product, total
+
+
+@word()
+def split(site: Site, x: Tensor, *, into: tuple[Dim, ...], axis: Dim = Dim.of(-1)) -> Tensor:
+    """One axis as several, the last running fastest: `split(x, into=[heads, head_dim])`."""
+    return site.one(ops.Split(site.axis(x, axis), into), x)
+
+
+@word()
+def merge(site: Site, x: Tensor, *, axis: Dim = Dim.of(-2), count: Dim = Dim.of(2)) -> Tensor:
+    """`count` neighboring axes from `axis` on as one, the last running fastest."""
+    at = site.axis(x, axis)
+    if count.number is None or not 1 <= count.number <= len(x.shape) - at:
+        site.fail("E0208", f"there are no {count} axes from axis {at} on", "count", describe(x))
+    return site.one(ops.Merge(at, count.number), x)
+
+
+@word()
+def transpose(site: Site, x: Tensor, *, order: tuple[Dim, ...] = ()) -> Tensor:
+    """Reorder the axes; without `order`, swap the last two."""
+    rank = len(x.shape)
+    if not order:
+        if rank < 2:
+            site.fail("E0208", "a tensor of one axis has none to swap", "x", describe(x))
+        numbers = [*range(rank - 2), rank - 1, rank - 2]
+    else:
+        numbers = [site.axis(x, o) for o in order]
+    if sorted(numbers) != list(range(rank)):
+        site.fail("E0208", f"`order` names each of the {rank} axes once", "order")
+    return site.one(ops.Transpose(tuple(numbers)), x)
+
+
+@word()
+def rearrange(site: Site, x: Tensor, pattern: str, *, sizes: tuple[Dim, ...] = ()) -> Tensor:
+    """Split, reorder and merge by a pattern: `rearrange(x, "b n (h d) -> b h n d", sizes=[heads])`.
+
+    `sizes` are the lengths of the names inside parentheses on the left, in order, except the last of
+    each pair of parentheses. A `1` on the left drops an axis of length 1, on the right it adds one.
+    """
+    for op in steps_of(site, x, pattern, sizes):
+        x = site.one(op, x)
+    return x
+
+
+@word()
+def insert(site: Site, x: Tensor, *, axis: Dim) -> Tensor:
+    """A new axis of length 1 before axis `axis`."""
+    return site.one(ops.Insert(site.axis(x, axis, ends=1)), x)
+
+
+@word()
+def squeeze(site: Site, x: Tensor, *, axis: Dim) -> Tensor:
+    """Without an axis of length 1."""
+    return site.one(ops.Squeeze(site.axis(x, axis)), x)
+
+
+@word()
+def expand(site: Site, x: Tensor, *, axis: Dim, length: Dim) -> Tensor:
+    """An axis of length 1 repeated."""
+    return site.one(ops.Expand(site.axis(x, axis), length), x)
+
+
+@word()
+def concat(site: Site, items: tuple[Any, ...], *, axis: Dim = Dim.of(-1)) -> Tensor:
+    """Tensors one after the other along an axis: `concat([a, b])`."""
+    tensors = _tensors(site, items, "concat")
+    return site.one(ops.Concat(site.axis(tensors[0], axis)), *tensors)
+
+
+@word()
+def stack(site: Site, items: tuple[Any, ...], *, axis: Dim = Dim.of(0)) -> Tensor:
+    """Tensors of one shape as rows of a new axis."""
+    tensors = _tensors(site, items, "stack")
+    at = site.axis(tensors[0], axis, ends=1)
+    return site.one(ops.Concat(at), *(site.one(ops.Insert(at), t) for t in tensors))
+
+
+def _tensors(site: Site, items: tuple[Any, ...], called: str) -> list[Tensor]:
+    found = [first(i) for i in items]
+    if not found or not all(isinstance(t, Tensor) for t in found):
+        wrong = next((t for t in found if not isinstance(t, Tensor)), ())
+        site.fail("E0203", f"`{called}` takes a list of tensors, this holds {describe(wrong)}", "items")
+    return found
+
+
+@word()
+def parts(site: Site, x: Tensor, *, into: tuple[Dim, ...], axis: Dim = Dim.of(-1)) -> Results:
+    """Consecutive pieces of an axis: `q, k, v = parts(x, into=[d, d, d])`."""
+    at, start, made = site.axis(x, axis), Dim.of(0), []
+    if total(into) != x.shape[at]:
+        title = f"pieces of {' + '.join(map(str, into))} do not make an axis of {x.shape[at]}"
+        site.fail("E0302", title, "into", describe(x))
+    for length in into:
+        made.append(site.one(ops.Slice(at, start, start + length), x))
+        start = start + length
+    return Results(tuple(made))
+
+
+@word()
+def chunk(site: Site, x: Tensor, count: Dim, *, axis: Dim = Dim.of(-1)) -> Results:
+    """`count` equal consecutive pieces of an axis: `q, k, v = chunk(x, 3)`."""
+    at = site.axis(x, axis)
+    if count.number is None or count.number < 1:
+        site.fail("E0203", f"nothing can be cut into {count} pieces", "count")
+    try:
+        each = exact(x.shape[at], count)
+    except DimError as error:
+        site.fail("E0310", str(error), "count", describe(x))
+    return parts(site, x, into=(each,) * count.number, axis=axis)
+
+
+@word()
+def flip(site: Site, x: Tensor, *, axis: Dim = Dim.of(1)) -> Tensor:
+    """An axis turned around."""
+    return site.one(ops.Flip(site.axis(x, axis)), x)
+
+
+@word()
+def delay(site: Site, x: Tensor, *, by: Dim = Dim.of(1), first: Any = Dim.of(0), axis: Dim = Dim.of(1)) -> Tensor:
+    """Shifted right: row t is row `t - by` of the operand, the first `by` rows are `first`."""
+    if by.number is None:
+        site.fail("E0203", "`by` is a number", "by")
+    value: float | int | bool = first if isinstance(first, bool) else fraction(first)
+    if x.type.dtype == "i64":
+        value = int(value)
+    return site.one(ops.Delay(site.axis(x, axis), by.number, value), x)
+
+
+@word()
+def last(site: Site, x: Tensor, *, axis: Dim = Dim.of(1)) -> Tensor:
+    """The newest row of an axis."""
+    return site.one(ops.Last(site.axis(x, axis)), x)
+
+
+@word()
+def gather(site: Site, x: Tensor, ids: Tensor, *, axis: Dim = Dim.of(1)) -> Tensor:
+    """Rows of an axis by computed numbers, for each of the leading axes apart: `x[b, ids[b, n]]`.
+
+    When `ids` has no axis of its own, as of `argmax`, one row is read and the axis goes.
+    """
+    at = site.axis(x, axis)
+    alone = len(ids.shape) == at
+    if alone:
+        ids = site.one(ops.Insert(at), ids)
+    rows = site.one(ops.Gather(at), x, ids)
+    return site.one(ops.Squeeze(at), rows) if alone else rows
+
+
+@word()
+def prepend(site: Site, x: Tensor, p: Tensor, *, axis: Dim = Dim.of(1)) -> Tensor:
+    """Rows put before an axis, the same for every batch row when `p` has 1 there: a [CLS] token, a prefix."""
+    return _beside(site, x, p, axis, before=True)
+
+
+@word()
+def append(site: Site, x: Tensor, p: Tensor, *, axis: Dim = Dim.of(1)) -> Tensor:
+    """Rows put behind an axis, the same for every batch row when `p` has 1 there."""
+    return _beside(site, x, p, axis, before=False)
+
+
+def _beside(site: Site, x: Tensor, p: Tensor, axis: Dim, *, before: bool) -> Tensor:
+    at = site.axis(x, axis)
+    if len(p.shape) == len(x.shape):
+        for n, (have, want) in enumerate(zip(p.shape, x.shape, strict=True)):
+            if n != at and have == 1 and want != 1:
+                p = site.one(ops.Expand(n, want), p)
+    return site.one(ops.Concat(at), *((p, x) if before else (x, p)))
+
+
+@word()
+def one_hot(site: Site, x: Tensor, *, size: Dim) -> Tensor:
+    """1 at the given number, 0 elsewhere, along a new last axis."""
+    return site.one(ops.OneHot(size), x)
+
+
+@word(name="range")
+def range_(site: Site, n: Dim) -> Tensor:
+    """The numbers 0, 1, … below `n`. Over a run-time axis write `positions(x)`."""
+    return site.one(ops.Range(n), *())
+
+
+@word()
+def zeros(site: Site, *, shape: tuple[Dim, ...]) -> Tensor:
+    """A tensor of zeros."""
+    return _filled(site, 0.0, shape)
+
+
+@word()
+def ones(site: Site, *, shape: tuple[Dim, ...]) -> Tensor:
+    """A tensor of ones."""
+    return _filled(site, 1.0, shape)
+
+
+def _filled(site: Site, value: float, shape: tuple[Dim, ...]) -> Tensor:
+    x = as_tensor(site.context, value, "f32", site.span)
+    for axis, length in enumerate(shape):
+        x = site.one(ops.Insert(axis), x)
+        x = site.one(ops.Expand(axis, length), x)
+    return x
+
+
+@word()
+def length(site: Site, x: Tensor, *, axis: Dim) -> Dim:
+    """How long an axis is, as a number known while compiling or as a symbol."""
+    return x.shape[site.axis(x, axis)]
+
+
+@word()
+def size(site: Site, x: Tensor) -> Dim:
+    """How many numbers a tensor holds."""
+    return product(x.shape)

@@ -1,0 +1,42 @@
+"""Words that are worked out while compiling."""
+
+from typing import Any
+
+from specc.elaborate.arithmetic import fraction
+from specc.elaborate.values import Record, Tensor, describe
+from specc.elaborate.vocabulary.registry import Site, word
+from specc.ir.dim import Dim
+
+
+@word(name="len")
+def len_(site: Site, x: Any) -> Dim:
+    """How many items a list has, or how many letters a text."""
+    if isinstance(x, tuple | str):
+        return Dim.of(len(x))
+    if isinstance(x, Record):
+        return Dim.of(len(x.fields))
+    helps = ["length(x, axis=1) is the length of a tensor's axis"] if isinstance(x, Tensor) else []
+    site.fail("E0203", f"`len` takes a list or a text, not {describe(x)}", "x", helps=helps)
+
+
+@word(name="int")
+def int_(site: Site, x: Any) -> Dim:
+    """A number cut to a whole one."""
+    return x if isinstance(x, Dim) else Dim.of(int(fraction(x)))
+
+
+@word(name="float")
+def float_(site: Site, x: Any) -> Any:
+    """A whole number as one with a fraction; of a tensor, its values so."""
+    if isinstance(x, Tensor):
+        from_ = {"i64": "f32", "bool": "f32"}.get(x.type.dtype)
+        return site.cast(x, from_) if from_ else x
+    return fraction(x)
+
+
+@word()
+def apply(site: Site, f: Any, *inputs: Any) -> Any:
+    """What `f` stands for (a block, an activation, a norm, positions), of these inputs."""
+    raise AssertionError("`apply` is resolved by the caller")
+
+

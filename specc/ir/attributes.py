@@ -1,0 +1,44 @@
+"""Ops from plain data: the attributes of each op, and the check that a value has an attribute's type."""
+
+from dataclasses import fields
+from types import UnionType
+from typing import get_args, get_origin
+
+from specc.ir.dim import LARGEST, Dim
+from specc.ir.graph import Graph
+from specc.ir.op import OPS, Op
+from specc.ir.types import ShapeError
+
+PLAIN = {(t, t) for t in (float, bool, str, Dim)}
+
+
+def build(name: str, attributes: dict[str, object], body: Graph | None = None) -> Op:
+    """The op `name` with exactly these attributes. ShapeError where one is missing, unknown or ill typed."""
+    kind = OPS.get(name)
+    if kind is None:
+        raise ShapeError("there is no such op")
+    wanted = {f.name: f.type for f in fields(kind)}  # type: ignore[arg-type]  # every op is a dataclass
+    given = attributes if body is None else {**attributes, "body": body}
+    for attribute, type in wanted.items():
+        if attribute not in given:
+            raise ShapeError(f"the attribute `{attribute}` is missing")
+        if not _fits(given[attribute], type):
+            raise ShapeError(f"the attribute `{attribute}` cannot be {given[attribute]!r:.40}")
+    for attribute in given:
+        if attribute not in wanted:
+            raise ShapeError(f"there is no attribute `{attribute}`")
+    return kind(**given)
+
+
+def _fits(value: object, type: object) -> bool:
+    """Whether a value is of the annotated type: `int`, `Dim`, `tuple[float, ...]`, `float | int` …"""
+    if type == "Graph":
+        return isinstance(value, Graph)
+    if isinstance(type, UnionType):
+        return any(_fits(value, t) for t in get_args(type))
+    if get_origin(type) is tuple:
+        item = get_args(type)[0]
+        return isinstance(value, tuple) and all(_fits(v, item) for v in value)
+    if type is int:
+        return isinstance(value, int) and not isinstance(value, bool) and abs(value) < LARGEST
+    return (value.__class__, type) in PLAIN

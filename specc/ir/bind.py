@@ -1,0 +1,119 @@
+"""From the shapes of what a caller gives to the length of every symbol.
+
+Every axis of every input is an equation `dim = size`. A dim with one unknown symbol that stands alone in
+its terms is solved for it; the others are checked once all is known.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from specc.ir.dim import Dim, DimError
+from specc.ir.types import Type
+from specc.text.diagnostic import fail
+
+
+@dataclass(frozen=True, slots=True)
+class _Equation:
+    """Axis `axis` (from 0) of `name`, which should be `dim`, is `size`."""
+
+    name: str
+    axis: int
+    dim: Dim
+    size: int
+
+    def __str__(self) -> str:
+        return f"`{self.name}` has {self.size} rows along axis {self.axis + 1}"
+
+
+def bind(
+    given: Iterable[tuple[str, Type, tuple[int, ...]]],
+    facts: Mapping[str, Dim] | None = None,
+    least: Mapping[str, int] | None = None,
+) -> dict[str, int]:
+    """The value of each symbol. `given` holds the name, declared type and actual shape of each array.
+
+    Fails with E0912 where a shape does not fit or two of them disagree.
+    """
+    equations = [e for name, type, shape in given for e in _equations(name, type, shape)]
+    env: dict[str, int] = {}
+    source: dict[str, _Equation] = {}
+    facts = facts or {}
+    progress = True
+    while progress:
+        progress = False
+        for symbol, dim in facts.items():
+            if symbol not in env and (number := _number(dim, env)) is not None:
+                env[symbol], progress = number, True
+        for equation in equations:
+            if (solved := _solve(equation, env)) is not None:
+                env[solved[0]], source[solved[0]], progress = solved[1], equation, True
+    for equation in equations:
+        _check(equation, env, source)
+    for symbol, dim in facts.items():
+        number = _number(dim, env)
+        if number is not None and env.get(symbol, number) != number:
+            fail("E0912", f"`{symbol}` is {env[symbol]}, but `{dim}`, which it must equal, is {number}")
+    for symbol, bound in (least or {}).items():
+        if env.get(symbol, bound) < bound:
+            reason = [str(source[symbol])] if symbol in source else []
+            fail("E0912", f"`{symbol}` is {env[symbol]}, this model needs at least {bound}", notes=reason)
+    return env
+
+
+def _equations(name: str, type: Type, shape: tuple[int, ...]) -> list[_Equation]:
+    if len(shape) != type.rank:
+        fail(
+            "E0912",
+            f"`{name}` has {len(shape)} axes, {type.rank} are expected",
+            notes=[f"it is declared {type}, the shape given is {list(shape)}"],
+        )
+    return [_Equation(name, n, d, s) for n, (d, s) in enumerate(zip(type.shape, shape, strict=True))]
+
+
+def _number(dim: Dim, env: Mapping[str, int]) -> int | None:
+    """Its value where known. A quotient that leaves a remainder fails with E0912."""
+    try:
+        return dim.substitute(env).number
+    except DimError as error:
+        fail("E0912", f"these lengths do not fit the model: {error}", notes=[f"the length is `{dim}`"])
+
+
+def _solve(equation: _Equation, env: Mapping[str, int]) -> tuple[str, int] | None:
+    """The one unknown symbol of an equation `c · symbol + rest = size`, and its value."""
+    unknown = equation.dim.symbols() - env.keys()
+    if len(unknown) != 1 or (name := next(iter(unknown))) == "":
+        return None
+    try:
+        dim = equation.dim.substitute(env)
+    except DimError:
+        return None
+    factor, rest = 0, 0
+    for monomial, c in dim.terms:
+        if monomial == ((name, 1),):
+            factor = c
+        elif not monomial:
+            rest = c
+        else:
+            return None
+    value, left = divmod(equation.size - rest, factor)
+    if left or value < 0:
+        fail("E0912", f"{equation}, which is no possible length of `{equation.dim}`")
+    return name, value
+
+
+def _check(equation: _Equation, env: Mapping[str, int], source: Mapping[str, _Equation]) -> None:
+    expected = _number(equation.dim, env)
+    if expected is None or expected == equation.size:
+        return
+    origins = [str(source[s]) for s in sorted(equation.dim.symbols()) if s in source]
+    name = equation.dim.name
+    if name and name in source:
+        first = source[name]
+        title = f"`{name}` is {first.size} in `{first.name}` but {equation.size} in `{equation.name}`"
+        if first.dim.name != name:
+            title = f"`{name}` is {expected} by `{first.name}` but {equation.size} in `{equation.name}`"
+    else:
+        title = f"{equation}, {expected} are expected"
+    fail(
+        "E0912", title, notes=[*origins, f"axis {equation.axis + 1} of `{equation.name}` is `{equation.dim}`"]
+    )

@@ -1,0 +1,319 @@
+"""Lengths of axes: integer polynomials over symbols, in one normal form.
+
+Two dims are equal exactly when their normal forms are. Besides sums and products there are opaque
+parts: the exact quotient `a / b` (known to leave no remainder), `a // b`, `a % b`, `min`, `max`.
+Different symbols are different lengths; nothing here ever guesses.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import TypeAlias, Union
+
+from specc.text.source import Origin
+
+LARGEST = 2**53
+"""Integers stay below this, so that every number survives a trip through a double (and JavaScript)."""
+
+MOST_MONOMIALS = 64
+
+
+class DimError(Exception):
+    """An operation on lengths that has no answer; the text says which."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """An opaque factor: `fn` of two dims, one of `/ // % min max`."""
+
+    fn: str
+    args: tuple["Dim", "Dim"]
+
+    def __str__(self) -> str:
+        a, b = self.args
+        if self.fn in ("min", "max"):
+            return f"{self.fn}({a}, {b})"
+        return f"({_inside(a)} {self.fn} {_inside(b)})"
+
+
+Atom: TypeAlias = Union[str, Part]
+Monomial: TypeAlias = tuple[tuple[Atom, int], ...]
+DimLike: TypeAlias = Union["Dim", int]
+
+
+class Dim:
+    """A length. `Dim.of(3)`, `Dim.symbol("batch")`, then `+ - *` and the functions below.
+
+    `origin` says where the user fixed this length; it is evidence for messages and no part of equality.
+    """
+
+    __slots__ = ("_hash", "origin", "terms")
+
+    def __init__(self, terms: Mapping[Monomial, int], origin: Origin | None = None) -> None:
+        kept = [(m, c) for m, c in terms.items() if c]
+        if len(kept) > MOST_MONOMIALS:
+            raise DimError(f"a length of {len(kept)} terms is more than {MOST_MONOMIALS}")
+        if any(abs(c) >= LARGEST for _, c in kept):
+            raise DimError("a length of 2^53 or more")
+        kept.sort(key=_monomial_key)
+        self.terms: tuple[tuple[Monomial, int], ...] = tuple(kept)
+        self.origin = origin
+        self._hash = hash(self.terms)
+
+    @classmethod
+    def of(cls, value: DimLike) -> "Dim":
+        """A number as a dim; a dim as it is."""
+        return value if isinstance(value, Dim) else cls({(): value})
+
+    @classmethod
+    def symbol(cls, name: str, origin: Origin | None = None) -> "Dim":
+        """The unknown length called `name`."""
+        return cls({((name, 1),): 1}, origin)
+
+    def since(self, origin: Origin | None) -> "Dim":
+        """This length with another origin."""
+        if origin is None:
+            return self
+        made = object.__new__(Dim)
+        made.terms, made.origin, made._hash = self.terms, origin, self._hash
+        return made
+
+    @property
+    def number(self) -> int | None:
+        """Its value when it mentions no symbol."""
+        if not self.terms:
+            return 0
+        if len(self.terms) == 1 and not self.terms[0][0]:
+            return self.terms[0][1]
+        return None
+
+    @property
+    def name(self) -> str | None:
+        """The symbol's name when it is one bare symbol."""
+        match self.terms:
+            case (((((str() as name), 1),), 1),):
+                return name
+            case _:
+                return None
+
+    def symbols(self) -> frozenset[str]:
+        """Every symbol it mentions, inside parts too."""
+        found: set[str] = set()
+        for monomial, _ in self.terms:
+            for atom, _ in monomial:
+                if isinstance(atom, str):
+                    found.add(atom)
+                else:
+                    found.update(*(a.symbols() for a in atom.args))
+        return frozenset(found)
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Dim):
+            return self.terms == other.terms
+        return isinstance(other, int) and self.number == other
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __add__(self, other: DimLike) -> "Dim":
+        a, b = self.number, (other if isinstance(other, int) else other.number)
+        if a is not None and b is not None:
+            return Dim({(): a + b})
+        terms = dict(self.terms)
+        for monomial, c in Dim.of(other).terms:
+            terms[monomial] = terms.get(monomial, 0) + c
+        return Dim(terms)
+
+    __radd__ = __add__
+
+    def __neg__(self) -> "Dim":
+        return Dim({m: -c for m, c in self.terms})
+
+    def __sub__(self, other: DimLike) -> "Dim":
+        return self + (-Dim.of(other))
+
+    def __rsub__(self, other: DimLike) -> "Dim":
+        return Dim.of(other) - self
+
+    def __mul__(self, other: DimLike) -> "Dim":
+        other = Dim.of(other)
+        terms: dict[Monomial, int] = {}
+        for left, c in self.terms:
+            for right, d in other.terms:
+                for monomial, e in _product(left, right):
+                    terms[monomial] = terms.get(monomial, 0) + c * d * e
+        return Dim(terms)
+
+    __rmul__ = __mul__
+
+    def __pow__(self, power: int) -> "Dim":
+        result = Dim.of(1)
+        for _ in range(power):
+            result = result * self
+        return result
+
+    def substitute(self, values: Mapping[str, DimLike]) -> "Dim":
+        """The same length with some symbols replaced."""
+        if not self.symbols() & values.keys():
+            return self
+        total = Dim.of(0)
+        for monomial, c in self.terms:
+            factor = Dim.of(c)
+            for atom, power in monomial:
+                if isinstance(atom, str):
+                    value = Dim.of(values[atom]) if atom in values else Dim.symbol(atom)
+                else:
+                    value = FUNCTIONS[atom.fn](*(a.substitute(values) for a in atom.args))
+                factor = factor * value**power
+            total = total + factor
+        return total.since(self.origin)
+
+    def at(self, values: Mapping[str, int]) -> int:
+        """Its value where every symbol is known. DimError where a quotient leaves a remainder."""
+        number = self.substitute(values).number
+        if number is None:
+            missing = ", ".join(sorted(self.symbols() - values.keys()))
+            raise DimError(f"`{self}` is not known: nothing says what {missing} is")
+        return number
+
+    def __str__(self) -> str:
+        if not self.terms:
+            return "0"
+        texts = [_monomial_text(m, c) for m, c in self.terms]
+        return texts[0] + "".join(f" - {t[1:]}" if t.startswith("-") else f" + {t}" for t in texts[1:])
+
+    def __repr__(self) -> str:
+        return f"Dim({self})"
+
+
+def exact(p: DimLike, q: DimLike) -> Dim:
+    """`p / q`, which must leave no remainder. DimError if it is seen to leave one."""
+    p, q = Dim.of(p), Dim.of(q)
+    if (whole := _divide(p, q)) is not None:
+        return whole
+    a, b = p.number, q.number
+    if b == 0:
+        raise DimError(f"{p} / 0 has no value")
+    if a is not None and b is not None:
+        raise DimError(f"{a} / {b} is not a whole number")
+    return Dim({((Part("/", (p, q)), 1),): 1})
+
+
+def floor(p: DimLike, q: DimLike) -> Dim:
+    """`p // q`, rounded down."""
+    return _part("//", lambda a, b: a // b, p, q)
+
+
+def remainder(p: DimLike, q: DimLike) -> Dim:
+    """`p % q`, with the sign of `q`."""
+    return _part("%", lambda a, b: a % b, p, q)
+
+
+def smallest(p: DimLike, q: DimLike) -> Dim:
+    """`min(p, q)`."""
+    return Dim.of(p) if Dim.of(p) == Dim.of(q) else _part("min", min, p, q)
+
+
+def largest(p: DimLike, q: DimLike) -> Dim:
+    """`max(p, q)`."""
+    return Dim.of(p) if Dim.of(p) == Dim.of(q) else _part("max", max, p, q)
+
+
+FUNCTIONS: Mapping[str, Callable[[Dim, Dim], Dim]] = {
+    "/": exact,
+    "//": floor,
+    "%": remainder,
+    "min": smallest,
+    "max": largest,
+}
+
+
+def product(dims: Iterable[DimLike]) -> Dim:
+    """The product of all; 1 of none."""
+    return prod((Dim.of(d) for d in dims), start=Dim.of(1))
+
+
+def total(dims: Iterable[DimLike]) -> Dim:
+    """The sum of all; 0 of none."""
+    return sum((Dim.of(d) for d in dims), start=Dim.of(0))
+
+
+def _part(fn: str, number: Callable[[int, int], int], p: DimLike, q: DimLike) -> Dim:
+    p, q = Dim.of(p), Dim.of(q)
+    a, b = p.number, q.number
+    if b == 0 and fn in ("//", "%"):
+        raise DimError(f"{p} {fn} 0 has no value")
+    if a is not None and b is not None:
+        return Dim.of(number(a, b))
+    if fn in ("//", "%") and (whole := _divide(p, q)) is not None:
+        return whole if fn == "//" else Dim.of(0)
+    if fn in ("min", "max") and str(q) < str(p):
+        p, q = q, p
+    return Dim({((Part(fn, (p, q)), 1),): 1})
+
+
+def _divide(p: Dim, q: Dim) -> Dim | None:
+    """`p / q` where it is seen to be whole: `q` is one monomial that divides every term, or equals `p`."""
+    if not q.terms:
+        return None
+    if p == q:
+        return Dim.of(1)
+    if len(q.terms) != 1:
+        return None
+    ((divisor, d),) = q.terms
+    terms: dict[Monomial, int] = {}
+    for monomial, c in p.terms:
+        rest = _without(monomial, divisor)
+        if rest is None or c % d:
+            return None
+        terms[rest] = c // d
+    return Dim(terms)
+
+
+def _without(monomial: Monomial, divisor: Monomial) -> Monomial | None:
+    powers = dict(monomial)
+    for atom, power in divisor:
+        if powers.get(atom, 0) < power:
+            return None
+        powers[atom] -= power
+    return tuple((a, n) for a, n in monomial if powers[a] for n in [powers[a]])
+
+
+def _product(left: Monomial, right: Monomial) -> tuple[tuple[Monomial, int], ...]:
+    """The terms of the product of two monomials; `b · (a / b)` becomes `a`."""
+    if not left or not right:
+        return ((left or right, 1),)
+    powers = dict(left)
+    for atom, n in right:
+        powers[atom] = powers.get(atom, 0) + n
+    monomial = tuple(sorted(powers.items(), key=_atom_key))
+    for atom, _ in monomial:
+        if isinstance(atom, Part) and atom.fn == "/":
+            p, q = atom.args
+            rest = _without(monomial, ((atom, 1),))
+            if rest is not None and (whole := _divide(Dim({rest: 1}), q)) is not None:
+                return (whole * p).terms
+    return ((monomial, 1),)
+
+
+def _atom_key(item: tuple[Atom, int]) -> tuple[bool, str]:
+    return isinstance(item[0], Part), str(item[0])
+
+
+def _monomial_key(term: tuple[Monomial, int]) -> tuple[int, str]:
+    """Higher degree first, then by name; the number last."""
+    monomial, _ = term
+    return -sum(n for _, n in monomial), "*".join(str(a) for a, n in monomial for _ in range(n))
+
+
+def _monomial_text(monomial: Monomial, c: int) -> str:
+    factors = [str(a) if n == 1 else f"{a}^{n}" for a, n in monomial]
+    if not factors:
+        return str(c)
+    sign = {1: "", -1: "-"}.get(c, f"{c}*")
+    return sign + "*".join(factors)
+
+
+def _inside(dim: Dim) -> str:
+    """A dim as an operand of an infix part."""
+    return str(dim) if dim.number is not None or dim.name else f"({dim})"

@@ -1,0 +1,175 @@
+"""The graph: values, the nodes that make them, and the one way to build it.
+
+Graphs are immutable. Two equal nodes are one node, because the builder gives back what it made before;
+where a node came from and what it is called is kept beside it and is no part of its equality.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from specc.ir.dim import Dim
+from specc.ir.op import Op
+from specc.ir.types import Type
+from specc.text.source import Span
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Value:
+    """A tensor known by its type and by what makes it: nothing, for an input or a parameter."""
+
+    type: Type
+    node: "Node | None" = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """`op` applied to `args`. Two equal nodes compute the same thing."""
+
+    op: Op
+    args: tuple[Value | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A weight: its full name, how it starts when nothing is loaded, and the text that asked for it."""
+
+    name: str
+    type: Type
+    initial: str
+    span: Span | None = field(default=None, compare=False)
+    made_by: str = field(default="", compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """What a caller gives. `keep` is `left`, `right` or `any` for the boolean that says what is padding.
+
+    `below` is the exclusive bound of ids that index a table, where known.
+    """
+
+    type: Type
+    keep: Literal["", "left", "right", "any"] = ""
+    below: Dim | None = None
+    span: Span | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """Where a node came from: the scope paths it was built under and the texts that asked for it."""
+
+    scopes: tuple[str, ...] = ()
+    spans: tuple[Span, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Graph:
+    """Nodes in an order where every argument comes before its use.
+
+    `inputs`, `parameters` and `outputs` are ordered. `names` holds the scope paths of values
+    (`encoder.layers.3.self_attn:weights`), for taps and node names. `least` bounds symbols from below.
+    `facts` are equations `symbol = dim` that the caller's inputs obey.
+    """
+
+    name: str
+    inputs: Mapping[str, Value]
+    input_facts: Mapping[str, Input]
+    parameters: Mapping[str, Value]
+    parameter_facts: Mapping[str, Parameter]
+    nodes: tuple[tuple[Node, tuple[Value, ...]], ...]
+    outputs: Mapping[str, Value]
+    names: Mapping[str, Value] = field(default_factory=dict)
+    made: Mapping[Node, Made] = field(default_factory=dict)
+    least: Mapping[str, int] = field(default_factory=dict)
+    facts: Mapping[str, Dim] = field(default_factory=dict)
+
+    def results(self) -> dict[Node, tuple[Value, ...]]:
+        """The values each node makes."""
+        return dict(self.nodes)
+
+
+@dataclass
+class Builder:
+    """Adds typed nodes. A node that was added before is not added again."""
+
+    inputs: dict[str, Value] = field(default_factory=dict)
+    input_facts: dict[str, Input] = field(default_factory=dict)
+    parameters: dict[str, Value] = field(default_factory=dict)
+    parameter_facts: dict[str, Parameter] = field(default_factory=dict)
+    nodes: dict[Node, tuple[Value, ...]] = field(default_factory=dict)
+    names: dict[str, Value] = field(default_factory=dict)
+    made: dict[Node, Made] = field(default_factory=dict)
+
+    def input(self, name: str, facts: Input) -> Value:
+        """A value the caller gives."""
+        assert name not in self.inputs, f"two inputs are called {name}"
+        self.input_facts[name] = facts
+        self.inputs[name] = Value(facts.type)
+        return self.inputs[name]
+
+    def parameter(self, facts: Parameter) -> Value:
+        """The weight of that name; asking again for the same name and type gives the same value."""
+        if facts.name not in self.parameters:
+            self.parameter_facts[facts.name] = facts
+            self.parameters[facts.name] = Value(facts.type)
+        value = self.parameters[facts.name]
+        assert value.type == facts.type, f"{facts.name} is {value.type} and {facts.type}"
+        return value
+
+    def add(self, op: Op, *args: Value | None, scope: str = "", span: Span | None = None) -> tuple[Value, ...]:
+        """The results of `op`, checked by its own shape rule. Raises ShapeError."""
+        node = Node(op, args)
+        if (results := self.nodes.get(node)) is None:
+            types = op.infer(*(a.type if a else None for a in args))
+            results = self.nodes[node] = tuple(Value(t, node) for t in types)
+        if scope or span:
+            self._remember(node, scope, span)
+        return results
+
+    def one(self, op: Op, *args: Value | None, scope: str = "", span: Span | None = None) -> Value:
+        """The first result of `op`."""
+        return self.add(op, *args, scope=scope, span=span)[0]
+
+    def _remember(self, node: Node, scope: str, span: Span | None) -> None:
+        old = self.made.get(node, Made())
+        scopes = old.scopes if not scope or scope in old.scopes else (*old.scopes, scope)
+        spans = old.spans if not span or span in old.spans else (*old.spans, span)
+        self.made[node] = Made(scopes, spans)
+
+    def finish(
+        self,
+        name: str,
+        outputs: Mapping[str, Value],
+        *,
+        least: Mapping[str, int] | None = None,
+        facts: Mapping[str, Dim] | None = None,
+    ) -> Graph:
+        """The graph of what `outputs` need; everything else, unused parameters too, is dropped."""
+        live = needed(outputs.values())
+        kept = tuple((n, r) for n, r in self.nodes.items() if n in live)
+        used = {a for n, _ in kept for a in n.args} | set(outputs.values())
+        return Graph(
+            name,
+            dict(self.inputs),
+            dict(self.input_facts),
+            {k: v for k, v in self.parameters.items() if v in used},
+            {k: f for k, f in self.parameter_facts.items() if self.parameters[k] in used},
+            kept,
+            dict(outputs),
+            {k: v for k, v in self.names.items() if v in used or (v.node and v.node in live)},
+            {n: m for n, m in self.made.items() if n in live},
+            dict(least or {}),
+            dict(facts or {}),
+        )
+
+
+def needed(values: Iterable[Value]) -> set[Node]:
+    """Every node that `values` are made from."""
+    live: set[Node] = set()
+    todo = [v.node for v in values]
+    while todo:
+        node = todo.pop()
+        if node and node not in live:
+            live.add(node)
+            todo += [a.node for a in node.args if a]
+    return live

@@ -1,0 +1,36 @@
+"""A model as the compiler knows it: its graph, what fills absent inputs, and what stands around it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from specc.ir.graph import Graph
+
+
+@dataclass(frozen=True)
+class Generation:
+    """What `generate` says: `growing` is the input that grows, `source` the result its next row is drawn from.
+
+    `settings` holds `start`, `stop`, `strategy` and the like as plain data.
+    """
+
+    name: str
+    growing: str
+    source: str
+    settings: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Model:
+    """`graph` computes the results; `defaults` (when some inputs have one) computes those inputs.
+
+    `reading` and `config` are plain data (numbers, texts, lists, dicts) for the manifest.
+    """
+
+    name: str
+    doc: str
+    graph: Graph
+    defaults: Graph | None = None
+    generation: Generation | None = None
+    reading: Mapping[str, object] = field(default_factory=dict)
+    showing: Mapping[str, object] = field(default_factory=dict)
+    config: Mapping[str, object] = field(default_factory=dict)

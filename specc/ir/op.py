@@ -1,0 +1,62 @@
+"""What an operation is: a name, a shape rule with its reach, and compile-time attributes."""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import ClassVar, dataclass_transform
+
+from specc.ir.signature import Axes, Signature
+from specc.ir.types import Type
+
+OPS: dict[str, type["Op"]] = {}
+"""Every operation by its printed name. Complete once `specc.ir.ops` is imported."""
+
+
+@dataclass_transform(frozen_default=True)
+class Op:
+    """One operation. Subclasses are final and hold only compile-time attributes.
+
+    Being frozen dataclasses they print, compare and hash by value. `heavy` ops are never done twice
+    by a derived graph (contractions and loops); a `view` costs nothing to do again.
+    """
+
+    name: ClassVar[str]
+    signature: ClassVar[Signature]
+    heavy: ClassVar[bool]
+    view: ClassVar[bool]
+
+    def __init_subclass__(cls, *, sig: str, heavy: bool = False, view: bool = False) -> None:
+        dataclass(frozen=True)(cls)
+        cls.name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", cls.__name__).lower()
+        cls.signature = Signature.parse(sig)
+        cls.heavy, cls.view = heavy, view
+        assert cls.name not in OPS, f"two ops are called {cls.name}"
+        OPS[cls.name] = cls
+
+    def rule(self) -> Signature:
+        """The shape rule of this instance; only ops whose rule depends on attributes override it."""
+        return self.signature
+
+    def at_axis(self) -> int | None:
+        """The number of axes in the first of two spreads."""
+        axis: int | None = self.__dict__.get("axis")
+        return axis
+
+    def infer(self, *args: Type | None) -> tuple[Type, ...]:
+        """Result types. Called when a node is built and again by the verifier."""
+        rule = self.rule()
+        axes = rule.match(args, self.at_axis())
+        self.solve(axes)
+        return rule.results_for(axes)
+
+    def solve(self, axes: Axes) -> None:
+        """Bind the result axes the rule leaves open; check what it cannot say."""
+
+    def attributes(self) -> dict[str, object]:
+        """The compile-time attributes by name, in order."""
+        return {f.name: self.__dict__[f.name] for f in fields(self)}  # type: ignore[arg-type]
+
+    def map_dims(self, change: Callable[[object], object]) -> "Op":
+        """The same op with `change` applied to every attribute."""
+        made: Op = type(self)(**{k: change(v) for k, v in self.attributes().items()})
+        return made

@@ -1,0 +1,125 @@
+"""The layers of neural networks."""
+
+from specc.ir.dim import Dim, exact, remainder
+from specc.ir.op import Op
+from specc.ir.signature import Axes
+from specc.ir.types import ShapeError
+
+__all__ = [
+    "Attend",
+    "Conv1d",
+    "Embedding",
+    "Hard",
+    "LayerNorm",
+    "Linear",
+    "MaskedSoftmax",
+    "Patches",
+    "RMSNorm",
+    "Softmax",
+    "Weigh",
+]
+
+
+class Linear(Op, sig="f[*s i], f[o i], f[o]? -> f[*s o]", heavy=True):
+    """Affine map of the last axis: `x @ w.T + b`."""
+
+
+class Embedding(Op, sig="i[*s], f[v d] -> f[*s d]"):
+    """Row lookup in a table of `v` vectors."""
+
+
+class LayerNorm(Op, sig="f[*s d~], f[d]?, f[d]? -> f[*s d]"):
+    """`(x - mean) / sqrt(var + eps) * g + b` over the last axis (arXiv:1607.06450, eq. 4)."""
+
+    eps: float
+
+
+class RMSNorm(Op, sig="f[*s d~], f[d]? -> f[*s d]"):
+    """`x / sqrt(mean(x²) + eps) * g` over the last axis (arXiv:1910.07467, eq. 4)."""
+
+    eps: float
+
+
+class Softmax(Op, sig="f[*a t~ *b] -> f[*a t *b]"):
+    """Exponentials along axis `axis`, scaled to sum to one."""
+
+    axis: int
+
+
+class MaskedSoftmax(Op, sig="f[*s q k|q], b[#*s #q #k|q] -> f[*s q k]"):
+    """Softmax over the last axis among the keys the mask shows; a row that sees none is all zeros."""
+
+
+class Hard(Op, sig="f[*s q k|q], b[#*s #q #k|q] -> f[*s q k]"):
+    """One at the greatest visible score of each row (the first of equals), zero elsewhere; none visible, all zeros."""
+
+
+class Weigh(Op, sig="f[#*s q k|q], f[#*s k|q e] -> f[*s q e]", heavy=True):
+    """Sum of values by weights, `w @ v`, read through the mask that made the weights."""
+
+
+class Attend(
+    Op,
+    sig="f[b h q d], f[b g k|q d], f[b g k|q e], b[#b #h #q #k|q]?, f[#b #h #q #k|q]?, f[h]? -> f[b h q e], f[b h q k]",
+    heavy=True,
+):
+    """Scaled dot-product attention: query, key, value, mask, added scores, sinks to result and weights.
+
+    `weights = softmax(cap(scale · q kᵀ) + add, where mask)`, `result = weights v` (arXiv:1706.03762,
+    eq. 1). Each of the `g` key heads serves `h / g` neighboring query heads (arXiv:2305.13245). With
+    `cap > 0` a score s becomes `cap · tanh(s / cap)` before anything is added (arXiv:2408.00118). A sink
+    is one more score per head that takes weight and gives nothing. Without a mask every key is seen. A query that sees none gives zeros.
+    """
+
+    scale: float
+    cap: float = 0.0
+
+    def solve(self, axes: Axes) -> None:
+        h, g = axes.one("h"), axes.one("g")
+        rest = remainder(h, g).number
+        if rest:
+            raise ShapeError(f"{g} key heads cannot serve {h} query heads equally", (0, 1), (h, g), "h")
+
+
+class Patches(Op, sig="f[b c y x], f[d c p r], f[d]? -> f[b n d]", heavy=True):
+    """An image cut into `p × r` patches, each mapped to a vector; patches in reading order.
+
+    Equals a convolution with stride = kernel size (arXiv:2010.11929, sec. 3.1).
+    """
+
+    def solve(self, axes: Axes) -> None:
+        rows = exact_or_error(axes.one("y"), axes.one("p"), "high")
+        axes["n"] = (rows * exact_or_error(axes.one("x"), axes.one("r"), "wide"),)
+
+
+class Conv1d(Op, sig="f[b t[low:high] i], f[o i k], f[o]? -> f[b t o]", heavy=True):
+    """Convolution along time that keeps the length: zeros stand before and behind.
+
+    Row t reads rows `t - before` to `t + ahead` in steps of `dilation`, where
+    `before + ahead = (k - 1) · dilation`. `before = (k - 1) · dilation` is the causal one (arXiv:1609.03499).
+    """
+
+    kernel: int
+    dilation: int = 1
+    ahead: int = 0
+
+    @property
+    def low(self) -> int:
+        """The nearest row read, counted backwards."""
+        return -self.ahead
+
+    @property
+    def high(self) -> int:
+        """The farthest row read, counted backwards."""
+        return (self.kernel - 1) * self.dilation - self.ahead
+
+    def solve(self, axes: Axes) -> None:
+        if axes.one("k") != self.kernel:
+            raise ShapeError(f"a kernel of {axes.one('k')} where {self.kernel} is expected", (1,))
+
+
+def exact_or_error(length: Dim, size: Dim, word: str) -> Dim:
+    """`length / size`, or a ShapeError that says the picture cannot be cut so."""
+    if remainder(length, size).number:
+        raise ShapeError(f"a picture {length} {word} does not hold a whole number of patches of {size}", (0, 1))
+    return exact(length, size)

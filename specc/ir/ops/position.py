@@ -1,0 +1,60 @@
+"""Operations that turn position numbers into something a model can use."""
+
+from specc.ir.dim import Dim, exact
+from specc.ir.op import Op
+from specc.ir.signature import Axes
+from specc.ir.types import ShapeError
+
+__all__ = ["RopeAngles", "Rotate", "Sinusoid"]
+
+
+class Sinusoid(Op, sig="i[*s] -> f[*s d]"):
+    """Sine and cosine of `position · base^(-2n/dim)` (arXiv:1706.03762, sec. 3.5).
+
+    `interleaved`: sin at even, cos at odd places, the paper's form. `halves`: all sines, then all cosines
+    (Marian). `fairseq`: halves with frequencies `base^(-n / (dim/2 - 1))`. Angles are taken in
+    float64 and rounded once.
+    """
+
+    dim: Dim
+    layout: str
+    base: float = 10000.0
+
+    def solve(self, axes: Axes) -> None:
+        assert self.layout in ("interleaved", "halves", "fairseq"), self.layout
+        if self.dim.number is not None and self.dim.number % 2:
+            raise ShapeError(f"sines and cosines come in pairs: {self.dim} is odd")
+        axes["d"] = (self.dim,)
+
+
+class RopeAngles(Op, sig="i[*s] -> f[*s r], f[*s r]"):
+    """Cosines and sines of `position · frequency` for `dim / 2` rotary pairs (arXiv:2104.09864, eq. 15).
+
+    `frequencies` overrides `theta^(-2n/dim)` where a scaling rule made them; both results are
+    multiplied by `factor` (YaRN's attention factor). Angles are taken in float64 and rounded once.
+    """
+
+    dim: Dim
+    theta: float
+    factor: float = 1.0
+    frequencies: tuple[float, ...] = ()
+
+    def solve(self, axes: Axes) -> None:
+        if self.dim.number is not None and self.dim.number % 2:
+            raise ShapeError(f"rotary embedding turns pairs: {self.dim} is odd")
+        axes["r"] = (exact(self.dim, 2),)
+
+
+class Rotate(Op, sig="f[b h t d~], f[#b t r], f[#b t r] -> f[b h t d]"):
+    """Turn pairs of features by angles whose cosines and sines are given (arXiv:2104.09864, eq. 34).
+
+    `half`: feature n pairs with n + r. `interleaved`: 2n pairs with 2n + 1. Features beyond 2r stay.
+    """
+
+    pairs: str
+
+    def solve(self, axes: Axes) -> None:
+        assert self.pairs in ("half", "interleaved"), self.pairs
+        d, r = axes.one("d").number, axes.one("r").number
+        if d is not None and r is not None and 2 * r > d:
+            raise ShapeError(f"{2 * r} features cannot be turned, there are {d}", (0, 1))

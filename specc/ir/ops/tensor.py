@@ -1,0 +1,348 @@
+"""Operations on tensors as such: elementwise, reductions, and those that move elements about."""
+
+from specc.ir.dim import Dim, product, total
+from specc.ir.op import Op
+from specc.ir.signature import Axes, Signature
+from specc.ir.types import DTYPES, ShapeError, Type
+
+__all__ = [
+    "And",
+    "ArgMax",
+    "ArgSort",
+    "Arith",
+    "Cast",
+    "Compare",
+    "Concat",
+    "Constant",
+    "CumSum",
+    "Delay",
+    "Einsum",
+    "Expand",
+    "Extent",
+    "Flip",
+    "Gather",
+    "Index",
+    "Insert",
+    "Last",
+    "MatMul",
+    "Merge",
+    "Not",
+    "OneHot",
+    "Or",
+    "Pointwise",
+    "Range",
+    "Reduce",
+    "Size",
+    "Slice",
+    "Split",
+    "Squeeze",
+    "Transpose",
+    "Where",
+]
+
+POINTWISE = (
+    "abs", "ceil", "cos", "erf", "exp", "floor", "gelu", "gelu_tanh", "log", "neg", "quick_gelu", "reciprocal",
+    "relu", "relu2", "round", "sigmoid", "sign", "silu", "sin", "softplus", "sqrt", "tanh",
+)  # fmt: skip
+"""The functions `Pointwise` knows; `specc_numpy` holds their formulas."""
+
+ARITH = ("add", "sub", "mul", "div", "pow", "min", "max", "floordiv", "mod")
+COMPARE = ("eq", "ne", "lt", "le", "gt", "ge")
+REDUCE = ("sum", "mean", "max", "min", "any", "all")
+
+
+class Constant(Op, sig="-> a[]", view=True):
+    """One number, the same for every position."""
+
+    value: float | int | bool
+    dtype: str
+
+    def solve(self, axes: Axes) -> None:
+        assert self.dtype in DTYPES, self.dtype
+        axes.dtypes["a"] = self.dtype
+
+
+class Range(Op, sig="-> i[n]", view=True):
+    """`0, 1, …, length - 1`. Over a run-time axis use `Extent`, which follows that axis."""
+
+    length: Dim
+
+    def solve(self, axes: Axes) -> None:
+        axes["n"] = (self.length,)
+
+
+class Extent(Op, sig="a[*a t@ *b] -> i[t]", view=True):
+    """The row numbers `0, 1, …` of one axis of the operand; its values are not read."""
+
+    axis: int
+
+
+class Size(Op, sig="-> i[]", view=True):
+    """A length as a number. Along a growing axis it is unknown while generating."""
+
+    length: Dim
+
+
+class Pointwise(Op, sig="n[*s] -> n[*s]"):
+    """A function of one number, applied to each. `gelu` is exact (erf), `gelu_tanh` its approximation."""
+
+    fn: str
+
+    def solve(self, axes: Axes) -> None:
+        assert self.fn in POINTWISE, self.fn
+        if axes.dtypes["n"] in ("i64", "i32") and self.fn not in ("abs", "neg", "sign"):
+            raise ShapeError(f"{self.fn} is a function of numbers with a fraction, not of whole numbers", (0,))
+
+
+class Arith(Op, sig="n[#*s], n[#*s] -> n[*s]"):
+    """`add sub mul div pow min max floordiv mod` of two numbers. `mod` has the sign of the divisor."""
+
+    fn: str
+
+    def solve(self, axes: Axes) -> None:
+        assert self.fn in ARITH, self.fn
+        if self.fn == "div" and axes.dtypes["n"] in ("i64", "i32"):
+            raise ShapeError("whole numbers are divided with `//`", (0, 1))
+
+
+class Compare(Op, sig="n[#*s], n[#*s] -> b[*s]"):
+    """`eq ne lt le gt ge` of two numbers."""
+
+    fn: str
+
+    def solve(self, axes: Axes) -> None:
+        assert self.fn in COMPARE, self.fn
+
+
+class And(Op, sig="b[#*s], b[#*s] -> b[*s]"):
+    """Both."""
+
+
+class Or(Op, sig="b[#*s], b[#*s] -> b[*s]"):
+    """Either."""
+
+
+class Not(Op, sig="b[*s] -> b[*s]"):
+    """The opposite."""
+
+
+class Where(Op, sig="b[#*s], a[#*s], a[#*s] -> a[*s]"):
+    """The second operand where the first is true, else the third."""
+
+
+class Cast(Op, sig="a[*s] -> n[*s]"):
+    """The same values in another element type. True is 1; fractions are cut towards zero."""
+
+    to: str
+
+    def solve(self, axes: Axes) -> None:
+        assert self.to in DTYPES, self.to
+        axes.dtypes["n"] = self.to
+
+
+class Transpose(Op, sig="a[*s] -> a[*t]", view=True):
+    """Reorder the axes: result axis `n` is operand axis `order[n]`."""
+
+    order: tuple[int, ...]
+
+    def rule(self) -> Signature:
+        before = " ".join(f"s{n}" for n in range(len(self.order)))
+        return Signature.parse(f"a[{before}] -> a[{' '.join(f's{n}' for n in self.order)}]")
+
+
+class Split(Op, sig="a[*a t *b] -> a[*a *u *b]", view=True):
+    """One axis as several, the last running fastest: `[…, h·d, …]` to `[…, h, d, …]`."""
+
+    axis: int
+    sizes: tuple[Dim, ...]
+
+    def solve(self, axes: Axes) -> None:
+        if product(self.sizes) != axes.one("t"):
+            raise ShapeError(
+                f"an axis of {axes.one('t')} is not split into {' · '.join(map(str, self.sizes))}",
+                (0,),
+                (axes.one("t"), product(self.sizes)),
+                "t",
+            )
+        axes["u"] = self.sizes
+
+
+class Merge(Op, sig="a[*a t *b] -> a[*a u *b]", view=True):
+    """`count` neighboring axes from `axis` on as one, the last running fastest: `[…, h, d, …]` to `[…, h·d, …]`."""
+
+    axis: int
+    count: int
+
+    def rule(self) -> Signature:
+        merged = " ".join(f"t{n}" for n in range(self.count))
+        return Signature.parse(f"a[*a {merged} *b] -> a[*a u *b]")
+
+    def solve(self, axes: Axes) -> None:
+        axes["u"] = (product(axes.one(f"t{n}") for n in range(self.count)),)
+
+
+class Insert(Op, sig="a[*a *b] -> a[*a one *b]", view=True):
+    """A new axis of length 1 before axis `axis`."""
+
+    axis: int
+
+    def solve(self, axes: Axes) -> None:
+        axes["one"] = (Dim.of(1),)
+
+
+class Squeeze(Op, sig="a[*a one *b] -> a[*a *b]", view=True):
+    """Without axis `axis`, which has length 1."""
+
+    axis: int
+
+    def solve(self, axes: Axes) -> None:
+        if axes.one("one") != 1:
+            raise ShapeError(f"only an axis of length 1 can be dropped, this one is {axes.one('one')}", (0,))
+
+
+class Expand(Op, sig="a[*a one *b] -> a[*a t *b]", view=True):
+    """Axis `axis`, of length 1, repeated `length` times."""
+
+    axis: int
+    length: Dim
+
+    def solve(self, axes: Axes) -> None:
+        if axes.one("one") != 1:
+            raise ShapeError(f"only an axis of length 1 is repeated, this one is {axes.one('one')}", (0,))
+        axes["t"] = (self.length,)
+
+
+class Concat(Op, sig="a[*a t *b]... -> a[*a u *b]"):
+    """Operands one after the other along axis `axis`; all other axes agree."""
+
+    axis: int
+
+    def infer(self, *args: Type | None) -> tuple[Type, ...]:
+        joined = [a.shape[self.axis] for a in args if a is not None]
+        alike = (a and Type(a.dtype, (*a.shape[: self.axis], Dim.of(0), *a.shape[self.axis + 1 :])) for a in args)
+        axes = self.signature.match(tuple(alike), self.axis)
+        axes["u"] = (total(joined),)
+        return self.signature.results_for(axes)
+
+
+class Slice(Op, sig="a[*a t *b] -> a[*a u *b]"):
+    """Rows `start` up to, not including, `stop` of axis `axis`."""
+
+    axis: int
+    start: Dim
+    stop: Dim
+
+    def solve(self, axes: Axes) -> None:
+        length, first, stop = axes.one("t").number, self.start.number, self.stop.number
+        if first is not None and first < 0:
+            raise ShapeError(f"a slice cannot start at {first}", (0,))
+        if length is not None and stop is not None and stop > length:
+            raise ShapeError(f"a slice up to {stop} of an axis of {length}", (0,))
+        if first is not None and stop is not None and stop < first:
+            raise ShapeError(f"a slice from {first} up to {stop} is empty backwards", (0,))
+        axes["u"] = (self.stop - self.start,)
+
+
+class Index(Op, sig="a[*a t *b] -> a[*a *b]"):
+    """Row `at` of axis `axis`."""
+
+    axis: int
+    at: Dim
+
+    def solve(self, axes: Axes) -> None:
+        length, at = axes.one("t").number, self.at.number
+        if at is not None and (at < 0 or (length is not None and at >= length)):
+            raise ShapeError(f"there is no row {at} in an axis of {axes.one('t')}", (0,))
+
+
+class Last(Op, sig="a[*a t$ *b] -> a[*a *b]"):
+    """The newest row of axis `axis`."""
+
+    axis: int
+
+
+class Gather(Op, sig="a[*b t~ *d], i[*b u] -> a[*b u *d]"):
+    """Rows of axis `axis` chosen by number, for each of the leading axes apart: `x[b, ids[b, u]]`."""
+
+    axis: int
+
+    def rule(self) -> Signature:
+        lead = " ".join(f"b{n}" for n in range(self.axis))
+        return Signature.parse(f"a[{lead} t~ *d], i[{lead} u] -> a[{lead} u *d]")
+
+    def at_axis(self) -> int | None:
+        return None
+
+
+class Flip(Op, sig="a[*a t~ *b] -> a[*a t *b]"):
+    """Axis `axis` turned around."""
+
+    axis: int
+
+
+class Delay(Op, sig="a[*a t[by:by] *b] -> a[*a t *b]"):
+    """Shifted right along axis `axis`: row t is the operand's row `t - by`; the first `by` rows are `first`."""
+
+    axis: int
+    by: int
+    first: float | int | bool
+
+    def solve(self, axes: Axes) -> None:
+        if self.by < 0:
+            raise ShapeError(f"a delay by {self.by} would read rows to come", (0,))
+
+
+class CumSum(Op, sig="n[*a t> *b] -> n[*a t *b]"):
+    """Running sum along axis `axis`, the row itself included."""
+
+    axis: int
+
+
+class Reduce(Op, sig="a[*a t *b] -> a[*a *b]"):
+    """`sum mean max min` of numbers, `any all` of booleans, over axis `axis`. Of nothing: 0, 0, -inf, inf."""
+
+    fn: str
+    axis: int
+
+    def solve(self, axes: Axes) -> None:
+        assert self.fn in REDUCE, self.fn
+        if (axes.dtypes["a"] == "bool") != (self.fn in ("any", "all")):
+            raise ShapeError(f"`{self.fn}` of {axes.dtypes['a']} has no meaning", (0,))
+        if self.fn == "mean" and axes.dtypes["a"] in ("i64", "i32"):
+            raise ShapeError("the mean of whole numbers is a fraction: cast them first", (0,))
+
+
+class ArgMax(Op, sig="n[*a t *b] -> i[*a *b]"):
+    """The number of the greatest row of axis `axis`; the first of equals."""
+
+    axis: int
+
+
+class ArgSort(Op, sig="n[*a t~ *b] -> i[*a t *b]"):
+    """Row numbers of axis `axis` in ascending order of their values; of equals the lower number first."""
+
+    axis: int
+
+
+class OneHot(Op, sig="i[*s] -> f[*s n]"):
+    """1 at the given number, 0 elsewhere."""
+
+    size: Dim
+
+    def solve(self, axes: Axes) -> None:
+        axes["n"] = (self.size,)
+
+
+class MatMul(Op, sig="f[#*s m k], f[#*s k n] -> f[*s m n]", heavy=True):
+    """Matrix product of the last two axes. Whether the left rows are gated is its band (`ir.reach`)."""
+
+
+class Einsum(Op, sig="f[*s] -> f[*t]", heavy=True):
+    """Products summed over the letters missing on the right: `b i d, b j d -> b i j`."""
+
+    equation: str
+
+    def rule(self) -> Signature:
+        left, right = self.equation.split("->")
+        terms = ", ".join(f"f[{t.strip()}]" for t in left.split(","))
+        return Signature.parse(f"{terms} -> f[{right.strip()}]")

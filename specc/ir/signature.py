@@ -1,0 +1,222 @@
+"""Shape rules written as one line of text: `f[*s i], f[o i], f[o]? -> f[*s o]`.
+
+A letter is an element kind: `f` float, `i` int, `b` bool, `n` number, `a` any; one letter means one
+element type everywhere in a line. A name is one axis and one length; `*s` any number of axes; `#d` an
+axis that may also be 1; `#*s` axes that are aligned from the right, may be 1 and may be missing. `?`
+after an operand makes it optional, `...` lets it occur any number of times. With two spreads in one
+term, `*a t *b`, the op's attribute `axis` is the number of axes in the first.
+
+Marks on the axes of operands say which of their rows a row of the result reads (`specc.ir.reach`):
+nothing, the same row; `t[a:b]`, rows `t - b` to `t - a`; `t>`, all rows up to it; `k|q`, rows of `k`
+that the mask lets `q` see; `t$`, the newest only; `t@`, none, only how many there are; `t~`, all.
+A name in no result is read whole. The rule is the documentation, the inference, the check, the
+message, the proof's facts and the generator of test inputs.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from specc.ir.dim import Dim
+from specc.ir.types import KINDS, LETTER, ShapeError, Type
+
+TERM = re.compile(r"\s*([fibna])\[([^\]]*(?:\[[^\]]*\][^\]]*)*)\](\?|\.\.\.)?\s*(?:,|$)")
+AXIS = re.compile(r"(#?)(\*?)([A-Za-z_]\w*)(\|\w+|\[[^\]]*\]|[>$@~])?$")
+OUT = -1
+"""The operand number of a length that an op's `solve` fixed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """One axis of a term, e.g. `#k|q`. `mark` is the text behind the name."""
+
+    name: str
+    mark: str = ""
+    spread: bool = False
+    one: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """One operand or result, e.g. `f[*s d]`."""
+
+    kind: str
+    axes: tuple[Axis, ...]
+    optional: bool = False
+    many: bool = False
+
+
+@dataclass
+class Axes:
+    """What each axis name stands for, and which operand said so first."""
+
+    dims: dict[str, tuple[tuple[Dim, ...], int]] = field(default_factory=dict)
+    dtypes: dict[str, str] = field(default_factory=dict)
+    loose: dict[str, list[tuple[tuple[Dim, ...], int]]] = field(default_factory=dict)
+
+    def __getitem__(self, name: str) -> tuple[Dim, ...]:
+        return self.dims[name][0]
+
+    def __setitem__(self, name: str, dims: tuple[Dim, ...]) -> None:
+        assert name not in self.dims, f"`{name}` is bound by the operands already"
+        self.dims[name] = dims, OUT
+
+    def one(self, name: str) -> Dim:
+        """The length of a single axis."""
+        (dim,) = self[name]
+        return dim
+
+    def bind(self, name: str, dims: tuple[Dim, ...], operand: int) -> None:
+        """Fix `name`, or check it against the operand that fixed it."""
+        known, first = self.dims.setdefault(name, (dims, operand))
+        if known == dims:
+            return
+        if len(known) != len(dims):
+            title = f"operand {first + 1} has {len(known)} axes where operand {operand + 1} has {len(dims)}"
+            raise ShapeError(title, (first, operand), name=name)
+        clash = next((a, b) for a, b in zip(known, dims, strict=True) if a != b)
+        raise clash_of(name, clash[0], first, clash[1], operand)
+
+    def settle(self) -> None:
+        """Join the axes that may be 1 or missing."""
+        for name, found in self.loose.items():
+            fixed = self.dims.get(name)
+            rank = len(fixed[0]) if fixed else max(len(d) for d, _ in found)
+            joined: list[tuple[Dim, int]] = [(Dim.of(1), OUT)] * rank
+            if fixed:
+                joined = [(d, fixed[1]) for d in fixed[0]]
+            for dims, operand in found:
+                if len(dims) > rank:
+                    title = f"operand {operand + 1} has {len(dims)} axes, at most {rank} fit"
+                    raise ShapeError(title, (operand,), name=name)
+                for n, dim in enumerate(dims, start=rank - len(dims)):
+                    known, first = joined[n]
+                    if dim == 1 or dim == known:
+                        continue
+                    if known != 1 or fixed:
+                        raise clash_of(name, known, first, dim, operand)
+                    joined[n] = dim, operand
+            if not fixed:
+                self.dims[name] = tuple(d for d, _ in joined), found[0][1]
+
+
+def clash_of(name: str, a: Dim, first: int, b: Dim, second: int) -> ShapeError:
+    """Two lengths that must be equal are not."""
+    title = f"axis `{name}` is {a} in operand {first + 1} but {b} in operand {second + 1}"
+    return ShapeError(title, (first, second), (a, b), name)
+
+
+@dataclass(frozen=True)
+class Signature:
+    """A parsed shape rule."""
+
+    text: str
+    operands: tuple[Term, ...]
+    results: tuple[Term, ...]
+
+    @classmethod
+    def parse(cls, text: str) -> "Signature":
+        """Read `f[*s d~], f[d] -> f[*s d]`."""
+        return _parse(text)
+
+    def pair(self, args: Sequence[Type | None]) -> list[tuple[Term, Type | None]]:
+        """Each operand with its term; a repeated term is spread over the rest."""
+        terms = list(self.operands)
+        if terms and terms[-1].many:
+            terms[-1:] = [terms[-1]] * (len(args) - len(terms) + 1)
+        while len(terms) > len(args) and terms[-1].optional:
+            terms.pop()
+        if len(terms) != len(args):
+            raise ShapeError(f"{len(args)} operands given, {len(terms)} taken")
+        return list(zip(terms, args, strict=True))
+
+    def match(self, args: Sequence[Type | None], axis: int | None) -> Axes:
+        """What each axis is for these operands, or a ShapeError that names the axis."""
+        axes = Axes()
+        for n, (term, arg) in enumerate(self.pair(args)):
+            if arg is None:
+                if not term.optional:
+                    raise ShapeError(f"operand {n + 1} is missing", (n,))
+                continue
+            _bind_dtype(axes, term, arg, n)
+            for mark, dims in layout(term, arg.rank, axis, n):
+                _bind_axis(axes, mark, tuple(arg.shape[i] for i in dims), n)
+        axes.settle()
+        return axes
+
+    def results_for(self, axes: Axes) -> tuple[Type, ...]:
+        """The result types once every axis is known."""
+        return tuple(_build(term, axes) for term in self.results)
+
+
+@lru_cache(maxsize=4096)
+def _parse(text: str) -> Signature:
+    left, right = text.split("->")
+    return Signature(text, tuple(_terms(left)), tuple(_terms(right)))
+
+
+def layout(term: Term, rank: int, axis: int | None, operand: int) -> list[tuple[Axis, range]]:
+    """Which axes of a tensor of `rank` axes each mark of `term` covers."""
+    spreads = sum(a.spread for a in term.axes)
+    extra = rank - len(term.axes) + spreads
+    if extra < 0 or (extra and not spreads):
+        raise ShapeError(
+            f"operand {operand + 1} has {rank} axes, {'at least ' if spreads else ''}"
+            f"{len(term.axes) - spreads} expected",
+            (operand,),
+        )
+    if spreads == 2 and (axis is None or not 0 <= axis <= extra):
+        raise ShapeError(f"operand {operand + 1} has {rank} axes, there is no axis {axis}", (operand,))
+    widths = iter([axis or 0, extra - (axis or 0)] if spreads == 2 else [extra])
+    found, start = [], 0
+    for mark in term.axes:
+        width = next(widths) if mark.spread else 1
+        found.append((mark, range(start, start + width)))
+        start += width
+    return found
+
+
+def _bind_dtype(axes: Axes, term: Term, arg: Type, n: int) -> None:
+    if arg.dtype not in KINDS[term.kind]:
+        words = {"f": "numbers with a fraction", "i": "whole numbers", "b": "true or false", "n": "numbers"}
+        title = f"operand {n + 1} holds {arg.dtype}, {words.get(term.kind, 'values')} are expected"
+        raise ShapeError(title, (n,))
+    if (known := axes.dtypes.setdefault(term.kind, arg.dtype)) != arg.dtype:
+        raise ShapeError(f"operand {n + 1} holds {arg.dtype}, an earlier one {known}", (n,))
+
+
+def _bind_axis(axes: Axes, mark: Axis, dims: tuple[Dim, ...], n: int) -> None:
+    if mark.one:
+        axes.loose.setdefault(mark.name, []).append((dims, n))
+    else:
+        axes.bind(mark.name, dims, n)
+
+
+def _build(term: Term, axes: Axes) -> Type:
+    """The type `term` denotes under these bindings. Unbound kinds take their usual element type."""
+    usual = {"f": "f32", "i": "i64", "b": "bool"}
+    dtype = axes.dtypes.get(term.kind) or usual[term.kind]
+    return Type(dtype, tuple(d for a in term.axes for d in axes[a.name]))
+
+
+def _terms(side: str) -> Iterator[Term]:
+    at = 0
+    while side[at:].strip():
+        found = TERM.match(side, at)
+        assert found, f"not a signature: {side!r} at {at}"
+        kind, inside, end = found.groups()
+        yield Term(kind, tuple(map(_axis, inside.split())), end == "?", end == "...")
+        at = found.end()
+
+
+def _axis(text: str) -> Axis:
+    found = AXIS.match(text)
+    assert found, f"not an axis of a signature: {text!r}"
+    one, spread, name, mark = found.groups()
+    return Axis(name, mark or "", bool(spread), bool(one))
+
+
+def letter(dtype: str) -> str:
+    """`f`, `i` or `b`: the kind an element type belongs to."""
+    return LETTER[dtype]

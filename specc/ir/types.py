@@ -1,0 +1,57 @@
+"""Tensor types: an element type and the length of each axis."""
+
+from dataclasses import dataclass
+
+from specc.ir.dim import Dim, DimLike
+
+KINDS: dict[str, tuple[str, ...]] = {
+    "f": ("f32", "f64", "f16", "bf16"),
+    "i": ("i64", "i32"),
+    "b": ("bool",),
+    "n": ("f32", "f64", "f16", "bf16", "i64", "i32"),
+    "a": ("f32", "f64", "f16", "bf16", "i64", "i32", "bool"),
+}
+"""What each letter of a signature admits: float, int, bool, number, any."""
+
+DTYPES = KINDS["a"]
+
+LETTER = {"f32": "f", "f64": "f", "f16": "f", "bf16": "f", "i64": "i", "i32": "i", "bool": "b"}
+
+
+@dataclass(frozen=True, slots=True)
+class Type:
+    """`f32[batch, seq, 768]`."""
+
+    dtype: str
+    shape: tuple[Dim, ...]
+
+    @classmethod
+    def of(cls, dtype: str, *shape: DimLike) -> "Type":
+        """`Type.of("f32", Dim.symbol("batch"), 768)`."""
+        return cls(dtype, tuple(Dim.of(d) for d in shape))
+
+    @property
+    def rank(self) -> int:
+        """How many axes."""
+        return len(self.shape)
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
+
+
+@dataclass(frozen=True)
+class ShapeError(Exception):
+    """Operands that an operation cannot take. `title` stands alone; the rest is evidence.
+
+    `operands` are the numbers (from 0) of the operands that clash, `dims` the lengths that do; `name`
+    is the axis letter of the signature.
+    """
+
+    title: str
+    operands: tuple[int, ...] = ()
+    dims: tuple[Dim, ...] = ()
+    name: str = ""
+    hint: str = ""
+
+    def __str__(self) -> str:
+        return self.title

@@ -1,0 +1,568 @@
+"""The tree that both syntaxes write: what a spec file says, before anything is looked up.
+
+Two trees are equal when they say the same thing: spans do not count, comments do. Every class is
+final and frozen. Texts of numbers and strings are kept as the user wrote them.
+"""
+
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from specc.text.source import Span
+
+Spot: TypeAlias = Span | None
+
+
+def spot() -> Spot:
+    """The `span` field of every class here: where it stands, no part of what it says."""
+    return field(default=None, compare=False, repr=False, kw_only=True)  # type: ignore[no-any-return]
+
+
+# --- expressions -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Num:
+    """`1e-5`: a number as written."""
+
+    text: str
+    span: Spot = spot()
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """`"clip.vocab"`: the characters between the quotes, escapes resolved."""
+
+    value: str
+    span: Spot = spot()
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """`x`, `config.vision.width`, also `true`, `false`, `none`: a dotted name."""
+
+    path: str
+    span: Spot = spot()
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """`out=d` in a call."""
+
+    name: str
+    value: "Expr"
+    span: Spot = spot()
+    name_span: Spot = spot()
+
+
+@dataclass(frozen=True, slots=True)
+class WeightName:
+    """`@ encoder.layers.{i}`: where the weights of a call live. `text` has its `{…}` unresolved."""
+
+    text: str
+    span: Spot = spot()
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """`linear(x, out=d) @ q_proj`."""
+
+    function: Name
+    args: tuple["Expr", ...] = ()
+    options: tuple[Option, ...] = ()
+    weights: WeightName | None = None
+    span: Spot = spot()
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """`a:b`, `:`, `1:` inside an index."""
+
+    start: "Expr | None" = None
+    stop: "Expr | None" = None
+    span: Spot = spot()
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """`x[:, 0]`."""
+
+    base: "Expr"
+    items: tuple["Expr | Slice | Rest", ...]
+    span: Spot = spot()
+
+
+@dataclass(frozen=True, slots=True)
+class Unary:
+    """`-x`, `not x`. `op` is `-` or `not`."""
+
+    op: str
+    operand: "Expr"
+    span: Spot = spot()
+
+
+@dataclass(frozen=True, slots=True)
+class Binary:
+    """`a + b`. `op` is one of `+ - * / // % ** & |`."""
+
+    op: str
+    left: "Expr"
+    right: "Expr"
+    span: Spot = spot()
+    op_span: Spot = spot()
+
+
+@dataclass(frozen=True, slots=True)
+class Compare:
+    """`0 <= i - j < n`, `x in [1, 2]`: a chain; `ops[n]` stands between `operands[n]` and `[n + 1]`.
+
+    Each op is one of `== != <= >= < > in`.
+    """
+
+    ops: tuple[str, ...]
+    operands: tuple["Expr", ...]
+    span: Spot = spot()
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """`a if c else b`."""
+
+    then: "Expr"
+    condition: "Expr"
+    otherwise: "Expr"
+    span: Spot = spot()
+
+
+@dataclass(frozen=True, slots=True)
+class ListOf:
+    """`[a, b]`."""
+
+    items: tuple["Expr", ...]
+    span: Spot = spot()
+
+
+@dataclass(frozen=True, slots=True)
+class ListFor:
+    """`[f(i) for i in n]`."""
+
+    item: "Expr"
+    variable: str
+    over: "Expr"
+    span: Spot = spot()
+
+
+@dataclass(frozen=True, slots=True)
+class RecordOf:
+    """`{layers = 4  attention = {mask = all}}` in the DSL, a nested map in YAML: an instance's values."""
+
+    fields: tuple[Option, ...]
+    span: Spot = spot()
+
+
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """`...`: any leading dims, in a type or an index."""
+
+    span: Spot = spot()
+
+
+Expr: TypeAlias = (
+    Num | Text | Name | Call | Index | Unary | Binary | Compare | Choice | ListOf | ListFor | RecordOf
+)
+
+# --- types -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class TypeName:
+    """`float[batch, n, d]`, `int`, `keep[batch, src]`, `activation?`, `list[int]`, `text`.
+
+    `dims` is None for a type without brackets. `side` is `left` or `right` after a `keep[…]` that
+    declares it, else "". `names` are the alternatives of `choice(a | b)`, `fields` those of `record { … }`.
+    """
+
+    name: str
+    dims: tuple["Expr | Rest", ...] | None = None
+    optional: bool = False
+    side: str = ""
+    names: tuple[str, ...] = ()
+    fields: tuple["Field", ...] = ()
+    of: "TypeName | None" = None
+    span: Spot = spot()
+
+
+@dataclass(frozen=True, slots=True)
+class Param:
+    """`source_keep: keep[batch, src] = source != pad`: an input, a parameter of a block, or a result."""
+
+    name: str
+    type: TypeName
+    default: Expr | None = None
+    span: Spot = spot()
+
+
+# --- statements ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Remarks:
+    """Comments that belong to a statement: those on lines before it, and the one behind it.
+
+    Each is the text after `#`, without surrounding blanks. `gap` is layout, not content: the user
+    left an empty line above, and the writers keep one.
+    """
+
+    before: tuple[str, ...] = ()
+    behind: str = ""
+    gap: bool = field(default=False, compare=False, repr=False)
+
+
+NONE = Remarks()
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """`x: float[batch, n]` on the left of `=`. `_` skips a result."""
+
+    name: str
+    type: TypeName | None = None
+    span: Spot = spot()
+
+
+@dataclass(frozen=True, slots=True)
+class Let:
+    """`a, b = f(x)`."""
+
+    targets: tuple[Target, ...]
+    value: Expr
+    remarks: Remarks = NONE
+    span: Spot = spot()
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """`repeat i in layers under "layers.{i}" collect h { … }`: unrolled at compile time."""
+
+    variable: str
+    over: Expr
+    under: WeightName | None
+    collect: tuple[str, ...]
+    body: tuple["Statement", ...]
+    remarks: Remarks = NONE
+    end: tuple[str, ...] = ()
+    span: Spot = spot()
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """`scan y, m in ys, ms along tgt carry s, c collect out reverse keep k { … }`: a run-time loop.
+
+    `variables` and `over` pair up. `reverse` is an expression (static bool) or None; `keep` names a
+    boolean `[batch, along]`.
+    """
+
+    variables: tuple[str, ...]
+    over: tuple[Expr, ...]
+    along: str
+    carry: tuple[str, ...]
+    collect: tuple[str, ...]
+    body: tuple["Statement", ...]
+    reverse: bool = False
+    keep: Expr | None = None
+    remarks: Remarks = NONE
+    end: tuple[str, ...] = ()
+    span: Spot = spot()
+
+
+@dataclass(frozen=True, slots=True)
+class When:
+    """`when c { … } else { … }`: decided at compile time."""
+
+    condition: Expr
+    body: tuple["Statement", ...]
+    otherwise: tuple["Statement", ...] = ()
+    remarks: Remarks = NONE
+    end: tuple[str, ...] = ()
+    else_end: tuple[str, ...] = ()
+    span: Spot = spot()
+
+
+@dataclass(frozen=True, slots=True)
+class Return:
+    """`return logits, weights`."""
+
+    values: tuple[Expr, ...]
+    remarks: Remarks = NONE
+    span: Spot = spot()
+
+
+@dataclass(frozen=True, slots=True)
+class Require:
+    """`require d % heads == 0, "heads must divide the width"`."""
+
+    condition: Expr
+    because: str = ""
+    remarks: Remarks = NONE
+    span: Spot = spot()
+
+
+Statement: TypeAlias = Let | Repeat | Scan | When | Return | Require
+
+# --- items -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """`layers: int from "num_hidden_layers" | "n_layer" = 12 "how many blocks"`: one config value.
+
+    `sources` are expressions: a text is a path in config.json; `len("id2label")` and
+    `rope_config(theta=10000.0)` are calls.
+    """
+
+    name: str
+    type: TypeName
+    sources: tuple[Expr, ...] = ()
+    default: Expr | None = None
+    doc: str = ""
+    remarks: Remarks = NONE
+    span: Spot = spot()
+
+
+@dataclass(frozen=True, slots=True)
+class Expect:
+    """`expect "model_type" in (vit, deit)`: which config.json files this spec reads."""
+
+    key: str
+    values: tuple[str, ...]
+    remarks: Remarks = NONE
+    span: Spot = spot()
+
+
+@dataclass(frozen=True, slots=True)
+class Assign:
+    """`heads = 4` inside the `config` of an instance: a value for a field of the extended spec."""
+
+    name: str
+    value: Expr
+    remarks: Remarks = NONE
+    span: Spot = spot()
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """`config { … }`."""
+
+    entries: tuple[Field | Expect | Assign, ...]
+    remarks: Remarks = NONE
+    end: tuple[str, ...] = ()
+    span: Spot = spot()
+
+
+@dataclass(frozen=True, slots=True)
+class Dims:
+    """`dims batch, src, tgt >= 1`: run-time lengths; a bound may follow a name."""
+
+    names: tuple["DimName", ...]
+    remarks: Remarks = NONE
+    span: Spot = spot()
+
+
+@dataclass(frozen=True, slots=True)
+class DimName:
+    """One run-time length, at least `least` (0 unless said)."""
+
+    name: str
+    least: int = 0
+    span: Spot = spot()
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """`use "vit.specc" as v`: blocks and graphs of another file, under a name."""
+
+    path: str
+    name: str
+    remarks: Remarks = NONE
+    span: Spot = spot()
+
+
+@dataclass(frozen=True, slots=True)
+class Equation:
+    """`total = past + seq` after `where`."""
+
+    name: str
+    value: Expr
+    span: Spot = spot()
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """`block name(params) -> results "doc" { … }`, or `graph` with `where` equations.
+
+    `kind` is `block` or `graph`. `results` is a tuple of `Param`s; a single unnamed result has name "".
+    """
+
+    kind: str
+    name: str
+    params: tuple[Param, ...]
+    results: tuple[Param, ...]
+    body: tuple[Statement, ...]
+    where: tuple[Equation, ...] = ()
+    doc: str = ""
+    remarks: Remarks = NONE
+    end: tuple[str, ...] = ()
+    span: Spot = spot()
+    name_span: Spot = spot()
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """`mask window(back, ahead=0) = 0 <= i - j < back`: an expression with parameters.
+
+    `kind` is `mask`, `score` or `bias`. `params` is None when written without parentheses. A
+    parameter may carry a type and a default: `score general(dim: int)`. An untyped one has type None.
+    """
+
+    kind: str
+    name: str
+    params: tuple["Parameter", ...] | None
+    value: Expr
+    doc: str = ""
+    remarks: Remarks = NONE
+    span: Spot = spot()
+    name_span: Spot = spot()
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A parameter of a definition."""
+
+    name: str
+    type: TypeName | None = None
+    default: Expr | None = None
+    span: Spot = spot()
+
+
+@dataclass(frozen=True, slots=True)
+class Reads:
+    """`pixels = image(size=[8, 8])` in `reading`: how an input is made from what a person gives."""
+
+    name: str
+    value: Expr
+    remarks: Remarks = NONE
+    span: Spot = spot()
+
+
+@dataclass(frozen=True, slots=True)
+class Shows:
+    """`show logits = choice(labels, top=3)` in `reading`: how a result is shown."""
+
+    name: str
+    value: Expr
+    remarks: Remarks = NONE
+    span: Spot = spot()
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """`reading { … }`."""
+
+    entries: tuple[Reads | Shows, ...]
+    remarks: Remarks = NONE
+    end: tuple[str, ...] = ()
+    span: Spot = spot()
+
+
+@dataclass(frozen=True, slots=True)
+class From:
+    """`from "digits.safetensors"`: the file this spec takes its weights from."""
+
+    path: str
+    remarks: Remarks = NONE
+    span: Spot = spot()
+
+
+@dataclass(frozen=True, slots=True)
+class Tie:
+    """`tie lm_head.weight = wte.weight when tied`: the tensor's own copy if the file has it, else the other's."""
+
+    name: WeightName
+    source: WeightName
+    condition: Expr | None = None
+    remarks: Remarks = NONE
+    span: Spot = spot()
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """`load a.weight = transpose(b.weight)`: how a parameter is made from tensors of the file.
+
+    In `value` a `Name` or `Text` is the name of a tensor (with `{i}` for enclosing pattern variables).
+    """
+
+    name: WeightName
+    value: Expr
+    remarks: Remarks = NONE
+    span: Spot = spot()
+
+
+@dataclass(frozen=True, slots=True)
+class Ignore:
+    """`ignore "layers.{i}.attn.bias"`: tensors of the file that nothing needs; `*` matches anything."""
+
+    name: WeightName
+    remarks: Remarks = NONE
+    span: Spot = spot()
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """`weights { … }`."""
+
+    rules: tuple[From | Tie | Load | Ignore, ...]
+    remarks: Remarks = NONE
+    end: tuple[str, ...] = ()
+    span: Spot = spot()
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """`stop = eos` in `generate`."""
+
+    name: str
+    value: Expr
+    remarks: Remarks = NONE
+    span: Spot = spot()
+
+
+@dataclass(frozen=True, slots=True)
+class Generate:
+    """`generate translation of target from logits { start = bos  stop = eos }`."""
+
+    name: str
+    growing: str
+    source: str
+    settings: tuple[Setting, ...] = ()
+    remarks: Remarks = NONE
+    end: tuple[str, ...] = ()
+    span: Spot = spot()
+
+
+Item: TypeAlias = (
+    Use | Config | Dims | Require | Block | Definition | Reading | Weights | Generate
+)
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A whole spec. `remarks.before` stands above its first line, `end` below its last item."""
+
+    version: int
+    model: str
+    doc: str = ""
+    extends: str = ""
+    items: tuple[Item, ...] = ()
+    remarks: Remarks = NONE
+    end: tuple[str, ...] = ()
+    span: Spot = spot()
+    extends_span: Spot = spot()

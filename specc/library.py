@@ -1,0 +1,111 @@
+"""Where specs are: shipped ones inside the wheel or at the top of a checkout, the user's on disk.
+
+The one module that reads spec files. A file may use others in or below its own folder, and shipped ones by name.
+"""
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from specc.elaborate.config import ABSENT
+from specc.elaborate.context import Context, Env, Module
+from specc.elaborate.modules import module_of
+from specc.lang import tree
+from specc.lang.read import decode, read
+from specc.text.diagnostic import fail
+from specc.text.source import Span
+from specc.text.suggest import did_you_mean
+
+SUFFIXES = (".specc", ".yaml", ".yml")
+
+
+def root() -> Path:
+    """The `specs/` folder: `specc/_specs` in a wheel, `<checkout>/specs` in a checkout."""
+    packaged = Path(str(files("specc"))) / "_specs"
+    return packaged if packaged.is_dir() else Path(__file__).parents[1] / "specs"
+
+
+def shipped() -> dict[str, Path]:
+    """Model specs that come with specc, by name."""
+    return {p.stem: p for p in sorted((root() / "models").iterdir()) if p.suffix in SUFFIXES}
+
+
+def read_file(path: Path, shown: str, span: Span | None = None) -> tree.File:
+    """A spec file as a tree. E0802 when it cannot be read."""
+    try:
+        if not path.is_file():
+            fail("E0802", f"there is no spec file `{shown}`", span)
+        data = path.read_bytes()
+    except OSError as error:
+        fail("E0802", f"`{shown}` cannot be read: {error.strerror or error}", span)
+    return read(decode(data, shown))
+
+
+@dataclass
+class Files:
+    """The library of one command: std, and files read once each."""
+
+    modules: dict[Path, Module] = field(default_factory=dict)
+
+    @cached_property
+    def _std(self) -> dict[str, tuple[tree.Block | tree.Definition, Module]]:
+        found: dict[str, tuple[tree.Block | tree.Definition, Module]] = {}
+        for path in sorted((root() / "std").iterdir()):
+            if path.suffix in SUFFIXES:
+                module = module_of(read_file(path, f"std/{path.name}"), f"std/{path.name}", standard=True)
+                found.update({name: (item, module) for name, item in module.items.items()})
+        return found
+
+    def standard(self, name: str) -> tuple[tree.Block | tree.Definition, Module] | None:
+        """The std block or definition of that name."""
+        return self._std.get(name)
+
+    def standard_names(self) -> tuple[str, ...]:
+        """Every name std defines."""
+        return tuple(self._std)
+
+    def open(self, spec: str) -> Module:
+        """The spec a user names: a path, or the name of a shipped one."""
+        path = Path(spec)
+        if path.suffix not in SUFFIXES and not path.exists():
+            models = shipped()
+            if spec in models:
+                return self.module(models[spec], spec=str(models[spec].name))
+            near = did_you_mean(spec, models)
+            hint = f"did you mean `{near}`?" if near else f"shipped specs: {', '.join(models)}"
+            fail("E0802", f"there is no spec file and no shipped spec called `{spec}`", helps=[hint])
+        return self.module(path, spec=spec)
+
+    def module(self, path: Path, spec: str, span: Span | None = None) -> Module:
+        """The module of a file, read once."""
+        key = path.resolve()
+        if key not in self.modules:
+            made = module_of(read_file(path, spec, span), spec)
+            made.folder = key.parent
+            self.modules[key] = made
+        return self.modules[key]
+
+    def used(self, path: str, user: Module, span: Span | None) -> Module:
+        """The file that `use` or `extends` names: a shipped spec's name, or a path below the user's folder."""
+        models = shipped()
+        target = Path(path)
+        if target.suffix not in SUFFIXES:
+            if path in models:
+                return self.module(models[path], path, span)
+            beside = [user.folder / f"{path}{s}" for s in SUFFIXES]
+            found = [p for p in beside if p.is_file()]
+            if not found:
+                near = did_you_mean(path, models)
+                helps = [f"did you mean `{near}`?" if near else f"shipped specs: {', '.join(models)}"]
+                fail("E0802", f"there is no spec called `{path}`", span, helps=helps)
+            target = found[0]
+        inside = (user.folder / target).resolve()
+        if target.is_absolute() or not inside.is_relative_to(user.folder):
+            fail("E0803", f"`{path}` lies outside the folder of the spec that uses it", span)
+        return self.module(inside, path, span)
+
+    def published(self, context: Context, entry: tree.Field, env: Env) -> Any:
+        """A field's value from a published config file."""
+        return ABSENT

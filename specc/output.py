@@ -1,0 +1,322 @@
+"""Writes files so that after any failure there is the former complete output, or nothing.
+
+Everything goes to temporary files in the folder itself (`.specc-<pid>-<n>`), is flushed to the disk, and
+only then takes its name, in one step: files named by their content first, entry files last. A reader
+sees the old set or the new one. Files that other programs have mapped are replaced, never written into.
+What a killed run left behind is cleared by the next one.
+"""
+
+import errno
+import hashlib
+import os
+import re
+import stat
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from types import TracebackType
+from typing import NoReturn
+
+from specc.input import shown
+from specc.text.diagnostic import fail
+
+Chunk = bytes | bytearray | memoryview
+
+STALE_SECONDS = 60
+"""A temporary file of a process that is gone is left alone this long: the process may live in another
+container that shares the folder, where we cannot see it, but then it keeps writing."""
+
+_TEMPORARY = re.compile(r"\.specc-(\d+)-\d+")
+_DENIED = {errno.EACCES, errno.EPERM, errno.EROFS}
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+
+def atomic_write(path: str | Path, chunks: Iterable[Chunk]) -> None:
+    """The chunks, one after the other, as the whole content of `path`. Fails with E0810 to E0815."""
+    path = Path(path)
+    with OutputDirectory(path.parent) as out:
+        out.entry(path.name, chunks)
+
+
+def refuse_overwriting(path: str | Path, inputs: Iterable[str | Path]) -> None:
+    """Fails with E0814 if the output is, by whatever name, one of the files that are read."""
+    for given in inputs:
+        try:
+            same = os.path.samefile(path, given)
+        except (OSError, ValueError):
+            same = False
+        if same:
+            fail(
+                "E0814",
+                f"the output `{shown(str(path))}` is one of the inputs",
+                notes=[f"it is the same file as `{shown(str(given))}`", "nothing was written"],
+                helps=["give another name with -o"],
+            )
+
+
+class OutputDirectory:
+    """A set of files that appears in a folder together.
+
+    Used as a context: `hashed` and `entry` write temporary files; leaving without an exception gives them
+    their names. Entries take theirs in the order given, so the one that readers open first comes last.
+    """
+
+    def __init__(self, path: str | Path, *, superseded: Iterable[str] = ()) -> None:
+        self.path = Path(path)
+        self._superseded = tuple(superseded)
+        self._parts: dict[str, Path] = {}
+        self._entries: dict[str, Path] = {}
+        self._temporary: list[Path] = []
+        self._made: list[Path] = []
+
+    def __enter__(self) -> "OutputDirectory":
+        try:
+            mode = os.stat(self.path).st_mode
+        except (OSError, ValueError) as error:
+            _explain(error, self.path)
+        if not stat.S_ISDIR(mode):
+            _explain(NotADirectoryError(errno.ENOTDIR, "not a directory"), self.path)
+        self._clear_stale()
+        return self
+
+    def hashed(self, stem: str, suffix: str, chunks: Iterable[Chunk]) -> str:
+        """Writes a file whose name holds the hash of its content, and gives the name.
+
+        16 hexadecimal digits of SHA-256: no two versions of a file share a name, so a reader that has
+        the old entry file still finds the old parts.
+        """
+        temporary, digest = self._write(f"{stem}{suffix}", chunks)
+        name = f"{stem}-{digest[:16]}{suffix}"
+        self._parts[name] = temporary
+        return name
+
+    def entry(self, name: str, chunks: Iterable[Chunk]) -> str:
+        """Writes a file that gets exactly this name, and gives the SHA-256 of its content."""
+        target = self.path / name
+        try:
+            mode = os.lstat(target).st_mode
+        except FileNotFoundError:
+            mode = stat.S_IFREG
+        except (OSError, ValueError) as error:
+            _explain(error, target)
+        if not (stat.S_ISREG(mode) or stat.S_ISLNK(mode)):
+            what = "a folder" if stat.S_ISDIR(mode) else "a device or a pipe"
+            fail(
+                "E0811",
+                f"the output `{shown(str(target))}` is {what}",
+                notes=["nothing was written"],
+                helps=["give the name of a file with -o"],
+            )
+        temporary, digest = self._write(name, chunks)
+        self._entries[name] = temporary
+        return digest
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if error is None:
+                self._publish()
+        except (OSError, ValueError) as fault:
+            self._discard()
+            _explain(fault, self.path)
+        except BaseException:
+            self._discard()
+            raise
+        else:
+            if error is not None:
+                self._discard()
+
+    def _write(self, name: str, chunks: Iterable[Chunk]) -> tuple[Path, str]:
+        """A temporary file with that content, safely on the disk, and the content's SHA-256."""
+        temporary = self._reserve()
+        digest = hashlib.sha256()
+        try:
+            # O_EXCL: never into a file, or through a link, that someone else put there. Mode: from the umask.
+            fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+            try:
+                for chunk in chunks:
+                    digest.update(chunk)
+                    _write_all(fd, chunk)
+                os.fsync(fd)
+            except BaseException:
+                _close_quietly(fd)
+                raise
+            os.close(fd)
+        except OSError as error:
+            _explain(error, self.path / name)
+        return temporary, digest.hexdigest()
+
+    def _reserve(self) -> Path:
+        """A new temporary name, remembered before the file exists so that it is always cleaned up."""
+        taken = len(self._temporary)
+        while os.path.lexists(path := self.path / f".specc-{os.getpid()}-{taken}"):
+            taken += 1
+        self._temporary.append(path)
+        return path
+
+    def _publish(self) -> None:
+        """Names in order: parts, then entries; the disk is told between the two."""
+        for name, temporary in self._parts.items():
+            target = self.path / name
+            if not os.path.lexists(target):
+                self._made.append(target)
+            os.replace(temporary, target)
+        if self._parts:
+            _sync_directory(self.path)
+        self._publish_entries()
+        for name in self._superseded:
+            if name not in self._parts and name not in self._entries and name == os.path.basename(name):
+                _unlink_quietly(self.path / name)
+        for left in self._temporary:  # second names of former entries
+            _unlink_quietly(left)
+
+    def _publish_entries(self) -> None:
+        """One entry changes in one step; several are put back if a later one fails."""
+        former: dict[Path, Path | None] = {}
+        try:
+            for name, temporary in self._entries.items():
+                target = self.path / name
+                if len(self._entries) > 1:
+                    former[target] = self._second_name(target)
+                os.replace(temporary, target)
+            if former:
+                _sync_directory(self.path)
+        except BaseException:
+            for target, kept in former.items():
+                if kept is not None:
+                    os.replace(kept, target)
+                else:
+                    _unlink_quietly(target)
+            raise
+        if self._entries and not former:
+            _sync_last(self.path)
+
+    def _second_name(self, target: Path) -> Path | None:
+        """A second name for a former entry, or nothing if there was none."""
+        if not os.path.lexists(target):
+            return None
+        kept = self._reserve()
+        os.link(target, kept, follow_symlinks=False)
+        return kept
+
+    def _discard(self) -> None:
+        """Removes everything this run made."""
+        for path in (*self._temporary, *self._made):
+            _unlink_quietly(path)
+
+    def _clear_stale(self) -> None:
+        """Removes temporary files of processes that are gone."""
+        try:
+            names = os.listdir(self.path)
+        except OSError:
+            return  # a folder we may write into but not list
+        for name in names:
+            found = _TEMPORARY.fullmatch(name)
+            if found and not _alive(int(found[1])) and _age(self.path / name) > STALE_SECONDS:
+                _unlink_quietly(self.path / name)
+
+
+def _write_all(fd: int, chunk: Chunk) -> None:
+    """`os.write` may take less than it was given, and never more than 2 GiB."""
+    view = memoryview(chunk).cast("B")
+    while view:
+        written = os.write(fd, view)
+        view = view[written:]
+
+
+def _sync_directory(path: Path) -> None:
+    """Makes renames last. Some file systems cannot, and say EINVAL."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
+    finally:
+        _close_quietly(fd)
+
+
+def _sync_last(path: Path) -> None:
+    """The last sync, when the only entry already has its name and nothing can be taken back."""
+    try:
+        _sync_directory(path)
+    except OSError as error:
+        fail(
+            "E0815",
+            f"the output in `{shown(str(path))}` is complete, but the disk did not confirm it: {_words(error)}",
+            helps=["check the disk, then run the same command again"],
+        )
+
+
+def _close_quietly(fd: int) -> None:
+    try:
+        os.close(fd)
+    except OSError:
+        pass
+
+
+def _unlink_quietly(path: Path) -> None:
+    try:
+        os.unlink(path)
+    except OSError:
+        pass
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _age(path: Path) -> float:
+    try:
+        return time.time() - os.lstat(path).st_mtime
+    except OSError:
+        return 0.0
+
+
+def _explain(error: OSError | ValueError, path: Path) -> NoReturn:
+    """The coded form of what the system said."""
+    number = error.errno if isinstance(error, OSError) else None
+    name = f"`{shown(str(path))}`"
+    nothing = "nothing was written; what was there before is unchanged"
+    if number == errno.ENOENT:
+        fail(
+            "E0810",
+            f"there is no folder for the output {name}",
+            notes=[nothing],
+            helps=[f"make it first: mkdir -p {shown(str(path if path.suffix == '' else path.parent))}"],
+        )
+    if number in (errno.ENOTDIR, errno.EISDIR):
+        fail("E0811", f"{name} is not a folder", notes=[nothing], helps=["give a path in a folder with -o"])
+    if number in _DENIED:
+        fail(
+            "E0812",
+            f"the output {name} cannot be written: {_words(error)}",
+            notes=[nothing],
+            helps=["choose a folder you may write to with -o"],
+        )
+    if number in _FULL:
+        fail(
+            "E0813",
+            f"there is no space left for {name}",
+            notes=[f"the system says: {_words(error)}", nothing],
+            helps=["free some space, or write to another disk with -o"],
+        )
+    fail(
+        "E0815",
+        f"writing {name} failed: {_words(error)}",
+        notes=[nothing],
+        helps=["check the name and the disk, or write somewhere else with -o"],
+    )
+
+
+def _words(error: OSError | ValueError) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror[0].lower() + error.strerror[1:]
+    return "the name holds a NUL character" if isinstance(error, ValueError) else "unknown error"

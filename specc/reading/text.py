@@ -1,0 +1,173 @@
+r"""Text as ids and ids as text: one id a character, or one id a byte; and the file that lists the characters.
+
+A vocabulary file is UTF-8, one token a line; the first line is id 0. A token that begins or ends with a
+space, holds a control character or begins with a quote is written as a JSON string: `" "`, `"\n"`, `"\""`.
+Tokens of more than one character are specials: they have an id and no text.
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specc.reading.files import shown
+from specc.reading.record import MAX_TOKEN, MAX_VOCABULARY, TextBytes, TextCharacters
+from specc.text.diagnostic import Label, fail
+from specc.text.source import Source, Span
+
+REPLACEMENT = "\ufffd"  # shown for an unknown character and for bytes that are no UTF-8
+
+
+def read_vocabulary(source: Source) -> tuple[str, ...]:
+    """The tokens of a vocabulary file. Fails with E0909, which points at the line."""
+    tokens: dict[str, Span] = {}
+    start = 0
+    lines = source.text.split("\n")
+    if lines and not lines[-1]:
+        lines.pop()
+    for line in lines:
+        span = Span(source, start, start + len(line))
+        start += len(line) + 1
+        token = _token(line.removesuffix("\r"), span)
+        if token in tokens:
+            fail(
+                "E0909",
+                "the vocabulary lists a token twice",
+                span,
+                "again here",
+                others=[Label(tokens[token], "first")],
+            )
+        tokens[token] = span
+        if len(tokens) > MAX_VOCABULARY:
+            fail("E0909", f"the vocabulary has more than {MAX_VOCABULARY} tokens", span)
+    if not tokens:
+        fail("E0909", f"the vocabulary `{shown(source.name)}` is empty", helps=["write one token a line"])
+    return tuple(tokens)
+
+
+def write_vocabulary(tokens: Iterable[str]) -> str:
+    """The text of a vocabulary file: `read_vocabulary` undone."""
+    return "".join(f"{_line(token)}\n" for token in tokens)
+
+
+def encode(text: str, record: TextCharacters | TextBytes) -> NDArray[np.int64]:
+    """Ids of a text, `i64[length]`, between the record's `start` and `end` where it has them.
+
+    Fails with E0908 for a character that has no id.
+    """
+    if isinstance(record, TextBytes):
+        try:
+            ids = [byte + record.offset for byte in text.encode("utf-8")]
+        except UnicodeEncodeError as fault:
+            _unknown(text, fault.start, "is half of a character pair and has no bytes")
+    else:
+        ids = _character_ids(text, record)
+    before = [] if record.start is None else [record.start]
+    after = [] if record.end is None else [record.end]
+    return np.array([*before, *ids, *after], np.int64)
+
+
+def decode(ids: Sequence[int] | NDArray[np.integer], record: TextCharacters | TextBytes) -> str:
+    """The text of a list of ids, up to the first `end`. Specials have no text; an unknown one is `\ufffd`.
+
+    Fails with E0916 for an id that the vocabulary does not have.
+    """
+    kept: list[int] = []
+    for position, item in enumerate(ids):
+        number = int(item)
+        if not 0 <= number < record.size:
+            fail(
+                "E0916",
+                f"the model gave the id {number}, and its vocabulary ends at {record.size - 1}",
+                notes=[f"it is number {position} of the result"],
+                helps=["check that the vocabulary of `reading` is the one the model was trained with"],
+            )
+        if number == record.end:
+            break
+        kept.append(number)
+    if isinstance(record, TextBytes):
+        data = bytes(
+            number - record.offset for number in kept if record.offset <= number < record.offset + 256
+        )
+        return data.decode("utf-8", errors="replace")
+    parts = [REPLACEMENT if i == record.unknown else record.vocab[i] for i in kept if i != record.start]
+    return "".join(part for part in parts if len(part) == 1)
+
+
+def pad(
+    rows: Sequence[NDArray[np.int64]], fill: int, *, left: bool = False
+) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Texts of unequal lengths as one array, `i64[batch, longest]`, and which of its places exist."""
+    longest = max((len(row) for row in rows), default=0)
+    ids = np.full((len(rows), longest), fill, np.int64)
+    keep = np.zeros(ids.shape, np.bool_)
+    for i, row in enumerate(rows):
+        place = slice(longest - len(row), longest) if left else slice(0, len(row))
+        ids[i, place], keep[i, place] = row, True
+    return ids, keep
+
+
+def _character_ids(text: str, record: TextCharacters) -> list[int]:
+    ids_of = {token: i for i, token in enumerate(record.vocab) if len(token) == 1}
+    ids = []
+    for position, character in enumerate(text):
+        number = ids_of.get(character, record.unknown)
+        if number is None:
+            other = character.swapcase()
+            hint = f"; `{other}` is in it" if other in ids_of else ""
+            _unknown(text, position, f"is not in the model's vocabulary{hint}")
+        ids.append(number)
+    return ids
+
+
+def _unknown(text: str, position: int, why: str) -> NoReturn:
+    character = text[position]
+    number = f"U+{ord(character):04X}"
+    source = Source("<text>", text)
+    fail(
+        "E0908",
+        f"the character `{shown(character)}` ({number}) {why}",
+        Span(source, position, position + 1) if character < "\ud800" or character > "\udfff" else None,
+        "this one",
+        notes=[f"it is character {position + 1} of the text"],
+        helps=["leave it out, or write it with characters that the model knows"],
+    )
+
+
+def _token(line: str, span: Span) -> str:
+    """The token that a line stands for."""
+    if line.startswith('"'):
+        try:
+            token = json.loads(line)
+        except ValueError:
+            fail(
+                "E0909",
+                "this line of the vocabulary begins with a quote and is no JSON string",
+                span,
+                helps=[f"write {json.dumps(line, ensure_ascii=False)} for these very characters"],
+            )
+        if not isinstance(token, str) or any("\ud800" <= c <= "\udfff" for c in token):
+            fail("E0909", "this line of the vocabulary is no whole text", span)
+    else:
+        token = line
+        if _line(token) != line:
+            fail(
+                "E0909",
+                "this line of the vocabulary is easily lost or changed by an editor",
+                span,
+                notes=["empty lines, spaces at an edge and control characters are written as JSON strings"],
+                helps=[f"write {json.dumps(token, ensure_ascii=False)}"]
+                if token
+                else ["remove the empty line"],
+            )
+    if not token or len(token) > MAX_TOKEN:
+        fail("E0909", f"a token has 1 to {MAX_TOKEN} characters", span)
+    return token
+
+
+def _line(token: str) -> str:
+    """A token as a line of a vocabulary file."""
+    plain = token == token.strip() and token.isprintable() and token and not token.startswith('"')
+    return token if plain else json.dumps(token, ensure_ascii=not token.isprintable())

@@ -1,0 +1,1 @@
+"""Source text, and what we say about it. Knows nothing of models."""

@@ -1,0 +1,70 @@
+"""What the compiler says to its user, as values.
+
+Every stage makes `Diagnostic`s; only `specc.text.render` turns them into characters. A code has one
+meaning for ever; `docs/errors/CODE.md` explains it and `tests/golden/errors` shows it.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal, NoReturn
+
+from specc.text.source import Span
+
+Severity = Literal["error", "warning"]
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """A piece of source and what is to be said about it."""
+
+    span: Span
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Fix:
+    """A mend that is certain: replace the text at `span`."""
+
+    span: Span
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnostic:
+    """One fault, with its evidence.
+
+    `title` stands alone. `primary` points at the smallest text at fault; `others` at the other
+    origins. `notes` are facts, `helps` what to do next, as text to paste where possible.
+    """
+
+    code: str
+    title: str
+    primary: Label | None = None
+    others: tuple[Label, ...] = ()
+    notes: tuple[str, ...] = ()
+    helps: tuple[str, ...] = ()
+    fixes: tuple[Fix, ...] = ()
+    severity: Severity = "error"
+
+
+class Failed(Exception):
+    """The one exception that reaches the driver: the work cannot go on, and this is why."""
+
+    def __init__(self, *diagnostics: Diagnostic) -> None:
+        super().__init__(*(f"{d.code}: {d.title}" for d in diagnostics))
+        self.diagnostics = diagnostics
+
+
+def fail(
+    code: str,
+    title: str,
+    span: Span | None = None,
+    label: str = "",
+    *,
+    others: Iterable[Label] = (),
+    notes: Iterable[str] = (),
+    helps: Iterable[str] = (),
+) -> NoReturn:
+    """Raise `Failed` with one error."""
+    primary = Label(span, label) if span else None
+    raise Failed(Diagnostic(code, title, primary, tuple(others), tuple(notes), tuple(helps)))

@@ -1,0 +1,262 @@
+"""Matches a model's parameters with a checkpoint, strictly in both directions, from headers alone.
+
+Every parameter is made from tensors that are there, of a shape and type that fit; every tensor is used, or
+ignored by a rule of the spec. Only then is data read, and only to compare the two copies of tied weights.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from specc.text.diagnostic import Diagnostic, Failed, fail
+from specc.text.source import Span
+from specc.weights import faults
+from specc.weights.checkpoint import Checkpoint
+from specc.weights.dtypes import FLOATS
+from specc.weights.names import Pattern, nearest
+from specc.weights.prefix import Naming, naming_of
+from specc.weights.rearrange import Unfit
+from specc.weights.shape import dtype_of, shape_of
+from specc.weights.transform import Expr, Tensor, chosen, renamed, tensors_of
+from specc.weights.values import Binding, Bound, Wanted, converted
+
+MOST_ERRORS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class TieRule:
+    """`tie name = source`: both names may be patterns with the same holes."""
+
+    name: str
+    source: str
+    span: Span | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LoadRule:
+    """`load name = value`: `name` may be a pattern, whose holes are filled in the names of `value`."""
+
+    name: str
+    value: Expr
+    span: Span | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class IgnoreRule:
+    """`ignore pattern`."""
+
+    pattern: str
+    span: Span | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What a spec's `weights { … }` says."""
+
+    ties: tuple[TieRule, ...] = ()
+    loads: tuple[LoadRule, ...] = ()
+    ignores: tuple[IgnoreRule, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """Where a parameter is looked for: an expression in declared names, and the rule that says so."""
+
+    wanted: Wanted
+    expr: Expr
+    span: Span | None
+
+
+def bind(wanted: Sequence[Wanted], rules: Rules, checkpoint: Checkpoint) -> Binding:
+    """The match. Fails with E0501, E0503, E0505, E0508, E0510, E0511 or E0515, all faults at once."""
+    by_name = {w.name: w for w in wanted}
+    assert len(by_name) == len(wanted), "two parameters have one name"
+    ties = tied_pairs(by_name, rules)
+    sources = {w.name: _source(w, rules.loads) for w in wanted}
+    _check_rules_are_used(by_name, rules)
+    present = checkpoint.tensors.keys()
+    needed = [n for s in sources.values() if s.wanted.name not in ties for n in _first_names(s.expr)]
+    naming = naming_of(needed, present, checkpoint.path)
+    exprs = {
+        name: chosen(renamed(s.expr, lambda n: naming.name(n, present)), present.__contains__)
+        for name, s in sources.items()
+    }
+    bound, missing = _resolve(by_name, exprs, ties, checkpoint)
+    wrong = [d for name, b in bound.items() if (d := _misfit(b, sources[name], checkpoint)) is not None]
+    used = {n for name in by_name for n in tensors_of(exprs[name])}
+    ignored = _ignored(rules.ignores, naming, checkpoint)
+    unused = [n for n in present if n not in used and n not in ignored]
+    found = faults.report(checkpoint, naming, len(by_name), missing, wrong, unused)
+    if found:
+        raise Failed(*found[:MOST_ERRORS])
+    decided, warnings = _compare_ties(bound, exprs, ties, checkpoint)
+    return Binding(checkpoint, decided, naming, tuple(sorted(ignored)), tuple(warnings))
+
+
+def tied_pairs(wanted: Mapping[str, Wanted], rules: Rules) -> dict[str, str]:
+    """Each tied parameter and the untied one it shares its numbers with. Fails with E0510."""
+    direct: dict[str, str] = {}
+    spans: dict[str, Span | None] = {}
+    for rule in rules.ties:
+        pattern, hits = Pattern(rule.name), 0
+        for name in wanted:
+            captures = pattern.captures(name)
+            if captures is not None and name not in direct:
+                direct[name], spans[name] = captures.fill(rule.source), rule.span
+                hits += 1
+        if not hits and rule.name not in direct:
+            _no_such(rule.name, wanted, rule.span, "tie")
+    for name, source in direct.items():
+        if source not in wanted:
+            _no_such(source, wanted, spans[name], "tie")
+    roots: dict[str, str] = {}
+    for name in direct:
+        seen, at = [name], name
+        while at in direct:
+            at = direct[at]
+            if at in seen:
+                fail(
+                    "E0510",
+                    f"`{name}` is tied to itself",
+                    spans[name],
+                    notes=[" = ".join((*seen, at))],
+                    helps=["take one of these `tie` rules away"],
+                )
+            seen.append(at)
+        if wanted[name].shape != wanted[at].shape:
+            fail(
+                "E0510",
+                f"`{name}` is tied to `{at}`, which has another shape",
+                spans[name],
+                notes=[f"they are {list(wanted[name].shape)} and {list(wanted[at].shape)}"],
+                helps=["tie only weights of the same shape; a transposed copy is a `load`"],
+            )
+        roots[name] = at
+    return roots
+
+
+def _source(wanted: Wanted, loads: Sequence[LoadRule]) -> _Source:
+    """The rule that names the parameter itself, else the first pattern that fits, else its own name."""
+    for rule in loads:
+        if rule.name == wanted.name:
+            return _Source(wanted, rule.value, rule.span)
+    for rule in loads:
+        captures = Pattern(rule.name).captures(wanted.name)
+        if captures is not None:
+            return _Source(wanted, renamed(rule.value, captures.fill), rule.span)
+    return _Source(wanted, Tensor(wanted.name), None)
+
+
+def _check_rules_are_used(wanted: Mapping[str, Wanted], rules: Rules) -> None:
+    """A `load` for a parameter that the model does not have is a slip."""
+    for rule in rules.loads:
+        if not any(map(Pattern(rule.name).matches, wanted)):
+            _no_such(rule.name, wanted, rule.span, "load")
+
+
+def _no_such(name: str, wanted: Mapping[str, Wanted], span: Span | None, what: str) -> None:
+    close = nearest(name, wanted)
+    fail(
+        "E0510",
+        f"the model has no weights `{name}`",
+        span,
+        f"named by this `{what}`",
+        helps=[f"did you mean `{close}`?" if close else "`specc show` lists the names of all weights"],
+    )
+
+
+def _first_names(expr: Expr) -> list[str]:
+    """The names that tell how a file spells things: those of every option."""
+    return list(tensors_of(expr))
+
+
+def _resolve(
+    wanted: Mapping[str, Wanted], exprs: Mapping[str, Expr], ties: Mapping[str, str], checkpoint: Checkpoint
+) -> tuple[dict[str, Bound], list[tuple[Wanted, str]]]:
+    """Parameters with the expressions that make them, and those without, with a tensor that is missing.
+
+    Of tied parameters any may be the one the file has; the untied one then takes its place.
+    """
+    present = checkpoint.tensors.keys()
+
+    def lacks(name: str) -> str | None:
+        return next((n for n in tensors_of(exprs[name]) if n not in present), None)
+
+    partners: dict[str, list[str]] = {}
+    for name, root in ties.items():
+        partners.setdefault(root, []).append(name)
+    bound: dict[str, Bound] = {}
+    missing: list[tuple[Wanted, str]] = []
+    for name, w in wanted.items():
+        if name in ties:
+            bound[name] = Bound(w, None, ties[name], "")
+            continue
+        holder = next((n for n in (name, *partners.get(name, ())) if lacks(n) is None), None)
+        if holder is None:
+            missing.append((w, lacks(name) or name))
+        else:
+            bound[name] = Bound(w, exprs[holder], None, "")
+    return bound, missing
+
+
+def _misfit(bound: Bound, source: _Source, checkpoint: Checkpoint) -> faults.Misfit | None:
+    """What is wrong with shape or type of what makes a parameter."""
+    if bound.expr is None:
+        return None
+    names = list(tensors_of(bound.expr))
+    entries = {n: checkpoint.tensors[n] for n in names}
+    try:
+        shape = shape_of(bound.expr, {n: e.shape for n, e in entries.items()})
+        dtype = dtype_of(bound.expr, {n: e.dtype for n, e in entries.items()})
+    except Unfit as unfit:
+        return faults.Misfit(bound.wanted, bound.expr, names, source.span, (), "", str(unfit))
+    if shape != bound.wanted.shape or (dtype in FLOATS) != (bound.wanted.dtype in FLOATS):
+        return faults.Misfit(bound.wanted, bound.expr, names, source.span, shape, dtype, "")
+    return None
+
+
+def _ignored(rules: Sequence[IgnoreRule], naming: Naming, checkpoint: Checkpoint) -> set[str]:
+    """The tensors that a rule names, under any of their spellings."""
+    patterns = [Pattern(r.pattern) for r in rules]
+    return {
+        n for n in checkpoint.tensors if any(p.matches(spelling) for p in patterns for spelling in naming.spellings(n))
+    }
+
+
+def _compare_ties(
+    bound: Mapping[str, Bound], exprs: Mapping[str, Expr], ties: Mapping[str, str], checkpoint: Checkpoint
+) -> tuple[dict[str, Bound], list[Diagnostic]]:
+    """A tied parameter of which the file has another copy with other values keeps its own, with a warning."""
+    decided: dict[str, Bound] = {}
+    warnings: list[Diagnostic] = []
+    dtypes = {n: e.dtype for n, e in checkpoint.tensors.items()}
+    for name, b in bound.items():
+        if b.expr is not None:
+            decided[name] = Bound(b.wanted, b.expr, None, dtype_of(b.expr, dtypes))
+            continue
+        root, own = bound[ties[name]], exprs[name]
+        decided[name] = b
+        if own == root.expr or any(n not in dtypes for n in tensors_of(own)):
+            continue
+        alone = Bound(b.wanted, own, None, dtype_of(own, dtypes))
+        whole = Binding(checkpoint, {name: alone, ties[name]: decided_root(root, dtypes)})
+        if not _equal(whole, name, ties[name]):
+            decided[name] = alone
+            warnings.append(faults.different_copies(b.wanted, ties[name], checkpoint))
+    return decided, warnings
+
+
+def decided_root(root: Bound, dtypes: Mapping[str, str]) -> Bound:
+    """The untied parameter of a tie, with the type it comes in."""
+    assert root.expr is not None, "a tie leads to an untied parameter"
+    return Bound(root.wanted, root.expr, None, dtype_of(root.expr, dtypes))
+
+
+def _equal(binding: Binding, one: str, other: str) -> bool:
+    """Whether two parameters have the same numbers, compared block by block as float64."""
+    kinds = binding.stored_dtype(one), binding.stored_dtype(other)
+    if kinds[0] != kinds[1]:
+        return False
+    blocks = zip(binding.chunks(one, kinds[0]), binding.chunks(other, kinds[1]), strict=False)
+    return all(np.array_equal(np.frombuffer(a, np.uint8), np.frombuffer(b, np.uint8)) for a, b in blocks)

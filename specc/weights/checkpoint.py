@@ -1,0 +1,212 @@
+"""A checkpoint: one weights file, or a folder with one file or several shards, seen as one table of tensors."""
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NoReturn
+
+from numpy.typing import NDArray
+
+from specc.input import Unreadable, read_regular, shown
+from specc.text.diagnostic import Failed, fail
+from specc.text.impostor import conversion, recognized
+from specc.weights.safetensors import Entry, TensorFile, open_tensors
+
+MOST_INDEX_BYTES = 100_000_000
+INDEX = ".safetensors.index.json"
+_PICKLES = (".bin", ".pt", ".pth", ".ckpt")
+
+
+class Checkpoint:
+    """The tensors of all files by name. `path` is what the user named."""
+
+    def __init__(self, path: Path, files: Iterable[TensorFile]) -> None:
+        self.path = path
+        self.files = tuple(files)
+        self._of: dict[str, TensorFile] = {}
+        for file in self.files:
+            for name in file.tensors:
+                if name in self._of:
+                    _bad_index(
+                        path,
+                        f"the tensor `{shown(name)}` is in {shown(self._of[name].path.name)} "
+                        f"and in {shown(file.path.name)}",
+                    )
+                self._of[name] = file
+        self.tensors: Mapping[str, Entry] = {n: f.tensors[n] for n, f in self._of.items()}
+
+    def file_of(self, name: str) -> TensorFile:
+        """The file a tensor is in."""
+        return self._of[name]
+
+    def array(self, name: str) -> NDArray[Any]:
+        """The tensor as a read-only view of its mapped file."""
+        return self._of[name].array(name)
+
+    def read(self, name: str) -> NDArray[Any]:
+        """The tensor in memory of its own."""
+        return self._of[name].read(name)
+
+    def check_unchanged(self) -> None:
+        """Fails with E0512 if one of the files is no longer what it was."""
+        for file in self.files:
+            file.check_unchanged()
+
+    def close(self) -> None:
+        """Lets go of the files."""
+        for file in self.files:
+            file.close()
+
+    def __enter__(self) -> "Checkpoint":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def open_weights(path: str | Path) -> Checkpoint:
+    """The checkpoint at a path: a safetensors file, an index of shards, or a folder with either.
+
+    Fails with E0502, E0506, E0509, E0513, E0514 or E0518.
+    """
+    path = Path(path)
+    if _is_folder(path):
+        path = _in_folder(path)
+    if path.name.endswith(INDEX):
+        return _open_shards(path)
+    if path.suffix in _PICKLES:
+        _refuse_pickle(path)
+    return Checkpoint(path, _open_all([path]))
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except (OSError, ValueError):
+        return False
+
+
+def _in_folder(folder: Path) -> Path:
+    """The file of a folder that holds, or lists, the weights."""
+    try:
+        names = sorted(p.name for p in folder.iterdir())
+    except OSError as error:
+        fail(
+            "E0513",
+            f"cannot look into the folder `{shown(str(folder))}`: {(error.strerror or 'unknown error').lower()}",
+            helps=["check the permissions of the folder"],
+        )
+    indexes = [n for n in names if n.endswith(INDEX)]
+    single = [n for n in names if n.endswith(".safetensors")]
+    if f"model{INDEX}" in indexes:
+        return folder / f"model{INDEX}"
+    if "model.safetensors" in single:
+        return folder / "model.safetensors"
+    if len(indexes) == 1:
+        return folder / indexes[0]
+    if len(single) == 1 and not indexes:
+        return folder / single[0]
+    pickles = [n for n in names if n.endswith(_PICKLES)]
+    if pickles and not single and not indexes:
+        _refuse_pickle(folder / pickles[0])
+    found = [*indexes, *single]
+    if found:
+        fail(
+            "E0518",
+            f"the folder `{shown(str(folder))}` holds several sets of weights",
+            notes=["there are " + ", ".join(map(shown, found[:8]))],
+            helps=[f"name the file you mean, e.g. --weights {shown(str(folder / found[0]))}"],
+        )
+    fail(
+        "E0518",
+        f"the folder `{shown(str(folder))}` holds no weights",
+        notes=["looked for model.safetensors, an index of shards, and any other .safetensors file"],
+        helps=["give the folder or file that has them with --weights, or start from a seed with --init 0"],
+    )
+
+
+def _refuse_pickle(path: Path) -> NoReturn:
+    fail(
+        "E0514",
+        f"`{shown(str(path))}` is a PyTorch checkpoint; specc reads only safetensors",
+        notes=["such a file is a Python pickle, which can run code when it is read"],
+        helps=[f"convert it, where torch is installed: {conversion(shown(str(path)))}"],
+    )
+
+
+def _open_all(paths: Iterable[Path]) -> list[TensorFile]:
+    """All of the files, or none left open."""
+    files: list[TensorFile] = []
+    try:
+        for path in paths:
+            files.append(open_tensors(path))
+    except Failed:
+        for file in files:
+            file.close()
+        raise
+    return files
+
+
+def _open_shards(path: Path) -> Checkpoint:
+    """The shards an index names; index and shards must say the same about every tensor."""
+    wanted = _weight_map(path)
+    shards = sorted(set(wanted.values()))
+    for shard in shards:
+        if not shard.endswith(".safetensors") or "/" in shard or "\\" in shard or shard.startswith("."):
+            _bad_index(path, f"it names the file `{shown(shard[:200])}`, which is not the name of a file beside it")
+        if not (path.parent / shard).exists():
+            _bad_index(path, f"it names the file `{shown(shard)}`, which is not there")
+    files = _open_all(path.parent / shard for shard in shards)
+    try:
+        checkpoint = Checkpoint(path, files)
+        for name, shard in wanted.items():
+            if name not in checkpoint.tensors or checkpoint.file_of(name).path.name != shard:
+                _bad_index(path, f"the tensor `{shown(name)}` should be in {shown(shard)}, but is not")
+        for name in checkpoint.tensors:
+            if name not in wanted:
+                place = shown(checkpoint.file_of(name).path.name)
+                _bad_index(path, f"the tensor `{shown(name)}` in {place} is not listed")
+    except Failed:
+        for file in files:
+            file.close()
+        raise
+    return checkpoint
+
+
+def _weight_map(path: Path) -> dict[str, str]:
+    """The table tensor → shard of an index file."""
+    try:
+        data = read_regular(path, MOST_INDEX_BYTES)
+    except Unreadable as error:
+        fail("E0513", f"cannot read `{shown(str(path))}`: {error.reason}", helps=["check the path"])
+    if found := recognized(data[:64], shown(path.name)):
+        fail("E0509", f"`{shown(str(path))}` is not an index but {found[0]}", helps=[found[1]])
+    try:
+        fields = json.loads(data.decode("utf-8-sig"), object_pairs_hook=_unique)
+    except (ValueError, RecursionError) as error:  # ValueError: not UTF-8, not JSON, a name given twice
+        _bad_index(path, shown(str(error)))
+    table = fields.get("weight_map") if isinstance(fields, dict) else None
+    if not isinstance(table, dict) or not table or not all(isinstance(v, str) for v in table.values()):
+        _bad_index(path, "it has no `weight_map`, a table from names of tensors to names of files")
+    return table
+
+
+def _unique(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise ValueError(f"{key!r} stands there twice")
+        found[key] = value
+    return found
+
+
+def _bad_index(path: Path, why: str) -> NoReturn:
+    fail(
+        "E0509",
+        f"the index `{shown(str(path))}` and its files do not fit together",
+        notes=[why],
+        helps=["download the whole checkpoint again"],
+    )

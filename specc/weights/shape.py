@@ -1,0 +1,161 @@
+"""What a weight expression gives, from the headers of the files alone: shape, element type, and whether its
+bytes already lie in a file."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from specc.weights.dtypes import BITS
+from specc.weights.rearrange import Unfit, moves
+from specc.weights.safetensors import Entry
+from specc.weights.transform import (
+    AddNumber,
+    Cast,
+    Concat,
+    Expr,
+    FirstPresent,
+    Negate,
+    Part,
+    PermutePairs,
+    Rearrange,
+    Reshape,
+    ResizeGrid,
+    Shape,
+    Slice,
+    Tensor,
+    Transpose,
+    chosen,
+    tensors_of,
+)
+
+
+def shape_of(expr: Expr, shapes: Mapping[str, Shape]) -> Shape:
+    """The shape of the result, from the shapes of tensors. Raises Unfit, which `bind` makes an E0511."""
+    match expr:
+        case Tensor(name):
+            return shapes[name]
+        case Concat():
+            return _concat_shape(expr, [shape_of(p, shapes) for p in expr.parts])
+        case FirstPresent():
+            return shape_of(chosen(expr, shapes.__contains__), shapes)
+    shape = shape_of(expr.x, shapes)
+    match expr:
+        case Transpose():
+            return tuple(shape[a] for a in expr.order(len(shape)))
+        case Reshape(shape=wanted):
+            return _reshaped(shape, wanted)
+        case Slice(axis=axis, start=start, stop=stop):
+            length = _length(shape, axis)
+            if not 0 <= start <= stop <= length:
+                raise Unfit(f"rows {start} to {stop} are not all in an axis of {length}")
+            return (*shape[:axis], stop - start, *shape[axis + 1 :])
+        case Part(axis=axis):
+            start, stop = expr.bounds(_length(shape, axis))
+            return (*shape[:axis], stop - start, *shape[axis + 1 :])
+        case PermutePairs(heads=heads):
+            if heads < 1 or _length(shape, 0) % (2 * heads):
+                raise Unfit(f"{_length(shape, 0)} rows are not {heads} heads of whole pairs")
+            return shape
+        case ResizeGrid():
+            return _grid_shape(expr, shape)
+        case Rearrange(pattern=pattern, sizes=sizes):
+            return moves(pattern, shape, dict(sizes)).merged
+        case Negate() | Cast() | AddNumber():
+            return shape
+
+
+def dtype_of(expr: Expr, dtypes: Mapping[str, str]) -> str:
+    """The element type of the result. Raises Unfit if parts that are joined differ in theirs."""
+    match expr:
+        case Tensor(name):
+            return dtypes[name]
+        case Cast(dtype=dtype):
+            return dtype
+        case Concat(parts=parts):
+            found = {dtype_of(p, dtypes) for p in parts}
+            if len(found) > 1:
+                raise Unfit(f"tensors of {' and '.join(sorted(found))} cannot be joined; cast one of them")
+            return found.pop()
+        case FirstPresent():
+            return dtype_of(chosen(expr, dtypes.__contains__), dtypes)
+        case AddNumber() | ResizeGrid():
+            dtype = dtype_of(expr.x, dtypes)
+            return "f32" if BITS[dtype] < 32 else dtype
+        case _:
+            return dtype_of(expr.x, dtypes)
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A run of a tensor's stored bytes: `offset` counts from the first byte of the tensor."""
+
+    tensor: str
+    offset: int
+    nbytes: int
+
+
+def view_of(expr: Expr, entries: Mapping[str, Entry]) -> View | None:
+    """Where in a tensor the bytes of the result already lie, or nothing if it has to be computed."""
+    shapes = {n: entries[n].shape for n in tensors_of(expr) if n in entries}
+    match expr:
+        case Tensor(name):
+            return View(name, 0, entries[name].nbytes)
+        case FirstPresent():
+            return view_of(chosen(expr, entries.__contains__), entries)
+        case Concat(parts=(only,)):
+            return view_of(only, entries)
+        case Reshape(x=x):
+            return view_of(x, entries)
+        case Cast(x=x, dtype=dtype) if dtype == dtype_of(x, {n: e.dtype for n, e in entries.items() if n in shapes}):
+            return view_of(x, entries)
+        case Transpose(x=x):
+            shape = shape_of(x, shapes)
+            moved = [a for a in expr.order(len(shape)) if shape[a] != 1]
+            return view_of(x, entries) if moved == sorted(moved) else None
+        case Slice(x=x, axis=axis) | Part(x=x, axis=axis):
+            whole, shape = view_of(x, entries), shape_of(x, shapes)
+            if whole is None or math.prod(shape[:axis]) != 1:
+                return None
+            start, stop = (expr.start, expr.stop) if isinstance(expr, Slice) else expr.bounds(shape[axis])
+            row = whole.nbytes // shape[axis] if shape[axis] else 0
+            return View(whole.tensor, whole.offset + start * row, (stop - start) * row)
+    return None
+
+
+def _length(shape: Shape, axis: int) -> int:
+    if not 0 <= axis < len(shape):
+        raise Unfit(f"there is no axis {axis} in a tensor of shape {list(shape)}; the first axis is 0")
+    return shape[axis]
+
+
+def _concat_shape(expr: Concat, shapes: list[Shape]) -> Shape:
+    if not shapes:
+        raise Unfit("there is nothing to join")
+    axis, total = expr.axis, sum(_length(s, expr.axis) for s in shapes)
+    rests = {(*s[:axis], *s[axis + 1 :]) for s in shapes}
+    if len(rests) > 1:
+        raise Unfit(f"{' and '.join(str(list(s)) for s in shapes)} differ not only along axis {axis}")
+    return (*shapes[0][:axis], total, *shapes[0][axis + 1 :])
+
+
+def _reshaped(shape: Shape, wanted: Shape) -> Shape:
+    known = math.prod(d for d in wanted if d != -1)
+    if wanted.count(-1) > 1 or any(d < -1 for d in wanted):
+        raise Unfit(f"{list(wanted)} is no shape; one length may be -1")
+    count = math.prod(shape)
+    if -1 in wanted and known and count % known == 0:
+        return tuple(count // known if d == -1 else d for d in wanted)
+    if -1 in wanted or known != count:
+        raise Unfit(f"{list(shape)} has {count} elements and cannot become {list(wanted)}")
+    return wanted
+
+
+def _grid_shape(expr: ResizeGrid, shape: Shape) -> Shape:
+    if len(shape) < 2:
+        raise Unfit(f"a table of positions has at least two axes, not {list(shape)}")
+    points = shape[-2] - expr.prefix
+    if expr.prefix < 0 or points < 1 or math.isqrt(points) ** 2 != points:
+        raise Unfit(f"{shape[-2]} rows less {expr.prefix} are no square grid")
+    if expr.rows < 1 or expr.columns < 1:
+        raise Unfit("the new grid must have at least one row and one column")
+    return (*shape[:-2], expr.prefix + expr.rows * expr.columns, shape[-1])

@@ -1,0 +1,294 @@
+"""How a parameter is made from tensors of a file, as data.
+
+An expression is a tree of the frozen classes below over names of tensors. `specc.weights.shape` says what it
+gives before any data is read; `apply` computes it. Its text is what a spec's `load` says.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specc.weights.dtypes import NUMPY
+from specc.weights.grid import resize_grid
+from specc.weights.rearrange import Unfit, moves
+
+Shape: TypeAlias = tuple[int, ...]
+Array: TypeAlias = NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A tensor of the file."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Transpose:
+    """Axes in the order `axes`; without it the last two change places."""
+
+    x: "Expr"
+    axes: tuple[int, ...] | None = None
+
+    def __str__(self) -> str:
+        return f"transpose({self.x})" if self.axes is None else f"transpose({self.x}, axes={list(self.axes)})"
+
+    def order(self, rank: int) -> tuple[int, ...]:
+        """Which axis comes where. Raises Unfit."""
+        if self.axes is None:
+            if rank < 2:
+                raise Unfit(f"a tensor of rank {rank} has no two axes to exchange")
+            return (*range(rank - 2), rank - 1, rank - 2)
+        if sorted(self.axes) != list(range(rank)):
+            raise Unfit(f"axes={list(self.axes)} does not name each of the {rank} axes once")
+        return self.axes
+
+
+@dataclass(frozen=True, slots=True)
+class Reshape:
+    """The same elements in the same order under other lengths; one of them may be -1."""
+
+    x: "Expr"
+    shape: Shape
+
+    def __str__(self) -> str:
+        return f"reshape({self.x}, shape={list(self.shape)})"
+
+
+@dataclass(frozen=True, slots=True)
+class Concat:
+    """Tensors one after the other along an axis."""
+
+    parts: tuple["Expr", ...]
+    axis: int = 0
+
+    def __str__(self) -> str:
+        return f"concat([{', '.join(map(str, self.parts))}], axis={self.axis})"
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """Rows `start` up to, not including, `stop` along an axis."""
+
+    x: "Expr"
+    axis: int
+    start: int
+    stop: int
+
+    def __str__(self) -> str:
+        return f"slice({self.x}, axis={self.axis}, from={self.start}, to={self.stop})"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Part `index` of a tensor cut along an axis into `parts` equal parts, or into parts of those lengths."""
+
+    x: "Expr"
+    axis: int
+    index: int
+    parts: int | tuple[int, ...]
+
+    def __str__(self) -> str:
+        parts = self.parts if isinstance(self.parts, int) else list(self.parts)
+        return f"split({self.x}, axis={self.axis}, into={parts})[{self.index}]"
+
+    def bounds(self, length: int) -> tuple[int, int]:
+        """First row and the one after the last. Raises Unfit."""
+        if isinstance(self.parts, int):
+            if self.parts < 1 or length % self.parts:
+                raise Unfit(f"an axis of {length} has no {self.parts} equal parts")
+            sizes: tuple[int, ...] = (length // self.parts,) * self.parts
+        else:
+            sizes = self.parts
+        if min(sizes, default=0) < 0 or sum(sizes) != length:
+            raise Unfit(f"parts of {list(sizes)} do not make up an axis of {length}")
+        if not 0 <= self.index < len(sizes):
+            raise Unfit(f"there is no part {self.index} of {len(sizes)}; the first is 0")
+        start = sum(sizes[: self.index])
+        return start, start + sizes[self.index]
+
+
+@dataclass(frozen=True, slots=True)
+class PermutePairs:
+    """Rows of each head in the other order of rotary pairs.
+
+    `to="half"` takes rows (0, 1), (2, 3), … of each head as pairs and puts the first of each pair before
+    all the second ones; `to="interleaved"` is the inverse.
+    """
+
+    x: "Expr"
+    to: Literal["half", "interleaved"]
+    heads: int
+
+    def __str__(self) -> str:
+        return f"permute_pairs({self.x}, to={self.to}, heads={self.heads})"
+
+
+@dataclass(frozen=True, slots=True)
+class Negate:
+    """Every element with the other sign."""
+
+    x: "Expr"
+
+    def __str__(self) -> str:
+        return f"negate({self.x})"
+
+
+@dataclass(frozen=True, slots=True)
+class Cast:
+    """The elements as another type."""
+
+    x: "Expr"
+    dtype: str
+
+    def __str__(self) -> str:
+        return f"cast({self.x}, to={self.dtype})"
+
+
+@dataclass(frozen=True, slots=True)
+class AddNumber:
+    """A number added to every element; 16-bit elements become f32, where the sum is not coarse."""
+
+    x: "Expr"
+    number: float
+
+    def __str__(self) -> str:
+        return f"add({self.x}, {self.number!r})"
+
+
+@dataclass(frozen=True, slots=True)
+class ResizeGrid:
+    """A square table of positions for a grid of `rows` by `columns`; `prefix` rows before it are kept."""
+
+    x: "Expr"
+    rows: int
+    columns: int
+    prefix: int = 0
+
+    def __str__(self) -> str:
+        return f"resize_grid({self.x}, rows={self.rows}, columns={self.columns}, prefix={self.prefix})"
+
+
+@dataclass(frozen=True, slots=True)
+class FirstPresent:
+    """The first of several expressions whose tensors the file has."""
+
+    options: tuple["Expr", ...]
+
+    def __str__(self) -> str:
+        return f"first_present({', '.join(map(str, self.options))})"
+
+
+@dataclass(frozen=True, slots=True)
+class Rearrange:
+    """Axes split, moved and merged by a pattern."""
+
+    x: "Expr"
+    pattern: str
+    sizes: tuple[tuple[str, int], ...] = ()
+
+    def __str__(self) -> str:
+        sizes = "".join(f", {n}={v}" for n, v in self.sizes)
+        return f'rearrange({self.x}, "{self.pattern}"{sizes})'
+
+
+Expr: TypeAlias = (
+    Tensor
+    | Transpose
+    | Reshape
+    | Concat
+    | Slice
+    | Part
+    | PermutePairs
+    | Negate
+    | Cast
+    | AddNumber
+    | ResizeGrid
+    | FirstPresent
+    | Rearrange
+)
+
+
+def tensors_of(expr: Expr) -> Iterator[str]:
+    """The names an expression mentions, in the order it does."""
+    match expr:
+        case Tensor(name):
+            yield name
+        case Concat(parts=inner) | FirstPresent(options=inner):
+            for part in inner:
+                yield from tensors_of(part)
+        case _:
+            yield from tensors_of(expr.x)
+
+
+def renamed(expr: Expr, rename: Callable[[str], str]) -> Expr:
+    """The same expression over other tensors."""
+    match expr:
+        case Tensor(name):
+            return Tensor(rename(name))
+        case Concat(parts=parts):
+            return replace(expr, parts=tuple(renamed(p, rename) for p in parts))
+        case FirstPresent(options=options):
+            return replace(expr, options=tuple(renamed(o, rename) for o in options))
+        case _:
+            return replace(expr, x=renamed(expr.x, rename))
+
+
+def chosen(expr: Expr, present: Callable[[str], bool]) -> Expr:
+    """The expression without choices: of each `first_present` the option that counts, or its last."""
+    match expr:
+        case Tensor():
+            return expr
+        case Concat(parts=parts):
+            return replace(expr, parts=tuple(chosen(p, present) for p in parts))
+        case FirstPresent(options=options):
+            decided = [chosen(o, present) for o in options]
+            return next((o for o in decided if all(map(present, tensors_of(o)))), decided[-1])
+        case _:
+            return replace(expr, x=chosen(expr.x, present))
+
+
+def apply(expr: Expr, get: Callable[[str], Array]) -> Array:
+    """The value; `get` gives tensors by name. The shapes were checked with `shape_of`, choices made by `chosen`."""
+    match expr:
+        case Tensor(name):
+            return get(name)
+        case Concat(parts=parts, axis=axis):
+            return np.concatenate([apply(p, get) for p in parts], axis)
+        case FirstPresent():
+            raise AssertionError("a choice of tensors was left open")
+    x = apply(expr.x, get)
+    match expr:
+        case Transpose():
+            return x.transpose(expr.order(x.ndim))
+        case Reshape(shape=shape):
+            return x.reshape(shape)
+        case Slice(axis=axis, start=start, stop=stop):
+            return x[(slice(None),) * axis + (slice(start, stop),)]
+        case Part(axis=axis):
+            return x[(slice(None),) * axis + (slice(*expr.bounds(x.shape[axis])),)]
+        case PermutePairs(to=to, heads=heads):
+            pairs = (heads, -1, 2) if to == "half" else (heads, 2, -1)
+            return x.reshape(*pairs, *x.shape[1:]).swapaxes(1, 2).reshape(x.shape)
+        case Negate():
+            return np.asarray(-x)
+        case Cast(dtype=dtype):
+            return x.astype(NUMPY[dtype])
+        case AddNumber(number=number):
+            wide = _wide(x)
+            return wide + wide.dtype.type(number)
+        case ResizeGrid(rows=rows, columns=columns, prefix=prefix):
+            return resize_grid(_wide(x), rows, columns, prefix)
+        case Rearrange(pattern=pattern, sizes=sizes):
+            return moves(pattern, x.shape, dict(sizes)).apply(x)
+
+
+def _wide(x: Array) -> Array:
+    """At least 32-bit elements."""
+    return x.astype(np.float32) if x.dtype.itemsize < 4 else x

@@ -1,0 +1,257 @@
+"""The numbers of a model's parameters, streamed: from a checkpoint or from a seed, behind one protocol.
+
+No more than one tensor and a block are in memory at a time. Every number is looked at on its way: one
+that is not finite, or that the wanted type cannot hold, stops the work with the name of its tensor.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from specc.input import shown
+from specc.text.diagnostic import Diagnostic, fail
+from specc.text.source import Span
+from specc.weights.checkpoint import Checkpoint
+from specc.weights.dtypes import FLOATS, NUMPY
+from specc.weights.initial import chunks as initial_chunks
+from specc.weights.initial import parse
+from specc.weights.prefix import Naming
+from specc.weights.safetensors import CHUNK
+from specc.weights.shape import View, view_of
+from specc.weights.transform import Array, Expr, Shape, apply, tensors_of
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A parameter of the model. `made_by` says, for messages, what asks for it and how its shape came about."""
+
+    name: str
+    shape: Shape
+    dtype: str = "f32"
+    span: Span | None = None
+    made_by: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Bytes of a file that are a parameter as it stands; `offset` counts from the start of the file."""
+
+    path: Path
+    offset: int
+    nbytes: int
+
+
+class Values(Protocol):
+    """Where parameters' numbers come from. A tied parameter's numbers are those of the one it is tied to."""
+
+    @property
+    def wanted(self) -> Mapping[str, Wanted]:
+        """Every parameter by name."""
+        ...
+
+    def tied_to(self, name: str) -> str | None:
+        """The parameter whose numbers this one shares; that one is never tied itself."""
+        ...
+
+    def stored_dtype(self, name: str) -> str:
+        """The type the numbers come in."""
+        ...
+
+    def run(self, name: str) -> Run | None:
+        """Where the numbers lie in a file exactly as they are to be stored, if they do."""
+        ...
+
+    def chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
+        """The numbers as little-endian bytes in C order. Each chunk is valid until the next is asked for."""
+        ...
+
+
+def array_of(values: Values, name: str, dtype: str | None = None) -> Array:
+    """A whole parameter in memory, in the type asked for, else in its own."""
+    kind = dtype or values.stored_dtype(name)
+    shape = values.wanted[name].shape
+    raw = np.empty(math.prod(shape) * NUMPY[kind].itemsize, np.uint8)
+    at = 0
+    for chunk in values.chunks(name, kind):
+        raw[at : at + len(chunk)] = chunk
+        at += len(chunk)
+    assert at == raw.size, f"{name}: {at} bytes where {raw.size} are due"
+    return raw.view(NUMPY[kind]).reshape(shape)
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A parameter and what makes it: an expression over tensors, or the parameter it is `tied_to`."""
+
+    wanted: Wanted
+    expr: Expr | None
+    tied_to: str | None
+    dtype: str
+
+
+@dataclass(frozen=True)
+class Binding:
+    """Every parameter of a model matched with a checkpoint. `bind` makes one; it implements `Values`."""
+
+    checkpoint: Checkpoint
+    bound: Mapping[str, Bound]
+    naming: Naming = Naming()
+    ignored: tuple[str, ...] = ()
+    warnings: tuple[Diagnostic, ...] = ()
+
+    @property
+    def wanted(self) -> Mapping[str, Wanted]:
+        """Every parameter by name."""
+        return {name: b.wanted for name, b in self.bound.items()}
+
+    def tied_to(self, name: str) -> str | None:
+        """The parameter whose numbers this one shares."""
+        return self.bound[name].tied_to
+
+    def stored_dtype(self, name: str) -> str:
+        """The type the numbers have in the file, or that the expression gives them."""
+        return self._own(name).dtype
+
+    def run(self, name: str) -> Run | None:
+        """Where the parameter lies in a file, if no expression has to be computed."""
+        view = self._view(name)
+        if view is None:
+            return None
+        file = self.checkpoint.file_of(view.tensor)
+        return Run(file.path, file.tensors[view.tensor].offset + view.offset, view.nbytes)
+
+    def chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
+        """The numbers in the type asked for, checked. Fails with E0507, E0512 or E0517."""
+        bound = self._own(name)
+        place = self._place(bound)
+        view = self._view(name)
+        if view is None:
+            assert bound.expr is not None
+            blocks = _blocks(apply(bound.expr, self.checkpoint.read))
+        else:
+            blocks = self._stored(view, bound.dtype)
+        for block in blocks:
+            check_finite(block, place)
+            yield _bytes(converted(block, dtype, place))
+
+    def _own(self, name: str) -> Bound:
+        bound = self.bound[name]
+        return self.bound[bound.tied_to] if bound.tied_to is not None else bound
+
+    def _view(self, name: str) -> View | None:
+        expr = self._own(name).expr
+        assert expr is not None, f"{name} is tied to a tied parameter"
+        return view_of(expr, self.checkpoint.tensors)
+
+    def _stored(self, view: View, dtype: str) -> Iterator[Array]:
+        for chunk in self.checkpoint.file_of(view.tensor).chunks(view.tensor, view.offset, view.nbytes):
+            yield np.frombuffer(chunk, NUMPY[dtype])
+
+    def _place(self, bound: Bound) -> str:
+        """A parameter and the tensors it is made from, for messages."""
+        assert bound.expr is not None
+        first = next(tensors_of(bound.expr))
+        file = shown(str(self.checkpoint.file_of(first).path))
+        whole = "" if first == bound.wanted.name else f", for `{shown(bound.wanted.name)}`"
+        return f"`{shown(first)}` in `{file}`{whole}"
+
+
+@dataclass(frozen=True)
+class Seeded:
+    """Parameters as they start, from a seed and their names. Implements `Values`.
+
+    `initial` maps each name to the text of its initializer; `ties` maps tied names to the others.
+    """
+
+    seed: int
+    wanted: Mapping[str, Wanted]
+    initial: Mapping[str, str]
+    ties: Mapping[str, str] = field(default_factory=dict)
+
+    def tied_to(self, name: str) -> str | None:
+        """The parameter whose numbers this one shares."""
+        root = name
+        while root in self.ties:
+            root = self.ties[root]
+        return None if root == name else root
+
+    def stored_dtype(self, name: str) -> str:
+        """The generator makes f32, which every other type is rounded from."""
+        return self.wanted[name].dtype
+
+    def run(self, name: str) -> Run | None:
+        """Nothing lies in a file."""
+        return None
+
+    def chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
+        """The numbers in the type asked for. Fails with E0516 or E0517."""
+        wanted = self.wanted[self.tied_to(name) or name]
+        initializer = parse(self.initial[wanted.name], wanted.span)
+        place = f"`{shown(wanted.name)}`, started as {initializer}"
+        for block in initial_chunks(initializer, self.seed, wanted.name, wanted.shape):
+            yield _bytes(converted(block, dtype, place))
+
+
+def check_finite(block: Array, place: str) -> None:
+    """Fails with E0507 at a NaN or an infinity, and at a truth value that is neither 0 nor 1."""
+    if block.dtype.kind == "b":
+        wrong = block.view(np.uint8) > 1
+        what = "a truth value that is neither 0 nor 1"
+    elif block.dtype.kind in "iu":
+        return
+    else:
+        with np.errstate(invalid="ignore"):  # ml_dtypes signals on NaN
+            wrong = ~np.isfinite(block)
+        what = "a value that is not a finite number"
+    if wrong.any():
+        fail(
+            "E0507",
+            f"the weights hold {what}",
+            notes=[f"in {place}, {int(wrong.sum())} of the first {block.size} values looked at", "nothing was written"],
+            helps=["such a file is mostly a broken download or a training run that diverged; get it again"],
+        )
+
+
+def converted(block: Array, dtype: str, place: str) -> Array:
+    """The block in another type. Fails with E0517 if that type cannot hold a value."""
+    kind = NUMPY[dtype]
+    if block.dtype == kind:
+        return block
+    with np.errstate(over="ignore", invalid="ignore"):
+        result = block.astype(kind)
+        if dtype in FLOATS:
+            lost = ~np.isfinite(result)
+        else:
+            lost = result.astype(block.dtype) != block
+    if lost.any():
+        worst = float(np.abs(block[lost].astype(np.float64)).max())
+        fail(
+            "E0517",
+            f"the weights hold values that {dtype} cannot",
+            notes=[f"in {place}, {int(lost.sum())} of {block.size} values looked at, the largest {worst:g}"],
+            helps=["compile with another --dtype"],
+        )
+    return result
+
+
+def _blocks(array: Array) -> Iterator[Array]:
+    """The elements in C order, a few megabytes at a time, without a second copy of the whole."""
+    if array.flags.c_contiguous:
+        flat = array.reshape(-1)
+        step = CHUNK // array.itemsize
+        for start in range(0, flat.size, step):
+            yield flat[start : start + step]
+    elif array.size:
+        rows = max(1, CHUNK // (array.nbytes // array.shape[0]))
+        for start in range(0, array.shape[0], rows):
+            yield np.ascontiguousarray(array[start : start + rows]).reshape(-1)
+
+
+def _bytes(block: Array) -> memoryview:
+    """The stored form of a block: little-endian."""
+    little = block.astype(block.dtype.newbyteorder("<"), copy=False) if block.dtype.kind in "fiuc" else block
+    return little.view(np.uint8).data
