@@ -9,9 +9,9 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from specc.elaborate.config import ABSENT
 from specc.elaborate.context import Context, Env, Module
 from specc.elaborate.modules import module_of
+from specc.elaborate.published import published
 from specc.lang import tree
 from specc.lang.read import decode, read
 from specc.text.diagnostic import fail
@@ -108,4 +108,11 @@ class Files:
 
     def published(self, context: Context, entry: tree.Field, env: Env) -> Any:
         """A field's value from a published config file."""
-        return ABSENT
+        return published(context, entry, env)
+
+
+def explanations() -> dict[str, Path]:
+    """The page of every code."""
+    packaged = Path(str(files("specc"))) / "_errors"
+    folder = packaged if packaged.is_dir() else Path(__file__).parents[1] / "docs" / "errors"
+    return {p.stem: p for p in sorted(folder.glob("[EW]*.md"))}

@@ -13,6 +13,7 @@ import re
 import stat
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import NoReturn
@@ -76,7 +77,7 @@ class OutputDirectory:
             _explain(error, self.path)
         if not stat.S_ISDIR(mode):
             _explain(NotADirectoryError(errno.ENOTDIR, "not a directory"), self.path)
-        self._clear_stale()
+        _clear_stale(self.path)
         return self
 
     def hashed(self, stem: str, suffix: str, chunks: Iterable[Chunk]) -> str:
@@ -205,17 +206,6 @@ class OutputDirectory:
         for path in (*self._temporary, *self._made):
             _unlink_quietly(path)
 
-    def _clear_stale(self) -> None:
-        """Removes temporary files of processes that are gone."""
-        try:
-            names = os.listdir(self.path)
-        except OSError:
-            return  # a folder we may write into but not list
-        for name in names:
-            found = _TEMPORARY.fullmatch(name)
-            if found and not _alive(int(found[1])) and _age(self.path / name) > STALE_SECONDS:
-                _unlink_quietly(self.path / name)
-
 
 def _write_all(fd: int, chunk: Chunk) -> None:
     """`os.write` may take less than it was given, and never more than 2 GiB."""
@@ -244,23 +234,31 @@ def _sync_last(path: Path) -> None:
     except OSError as error:
         fail(
             "E0815",
-            f"the output in `{shown(str(path))}` is complete, but the disk did not confirm it: {_words(error)}",
+            f"the output in `{shown(str(path))}` is complete, but not confirmed by the disk: {_words(error)}",
             helps=["check the disk, then run the same command again"],
         )
 
 
 def _close_quietly(fd: int) -> None:
-    try:
+    with suppress(OSError):
         os.close(fd)
-    except OSError:
-        pass
 
 
 def _unlink_quietly(path: Path) -> None:
-    try:
+    with suppress(OSError):
         os.unlink(path)
+
+
+def _clear_stale(folder: Path) -> None:
+    """Removes temporary files of processes that are gone."""
+    try:
+        names = os.listdir(folder)
     except OSError:
-        pass
+        return  # a folder we may write into but not list
+    for name in names:
+        found = _TEMPORARY.fullmatch(name)
+        if found and not _alive(int(found[1])) and _age(folder / name) > STALE_SECONDS:
+            _unlink_quietly(folder / name)
 
 
 def _alive(pid: int) -> bool:

@@ -73,9 +73,7 @@ def where(g: Emitter, dtype: str, condition: str, yes: str, no: str) -> str:
     """`yes` where the condition holds, else `no`. Of booleans by logic: ONNX Runtime has no such `Where`."""
     if dtype != "bool":
         return g.node("Where", condition, yes, no)
-    return g.node(
-        "Or", g.node("And", condition, yes), g.node("And", g.node("Not", condition), no)
-    )
+    return g.node("Or", g.node("And", condition, yes), g.node("And", g.node("Not", condition), no))
 
 
 def matmul(g: Emitter, x: Tensor, y: Tensor) -> str:
@@ -86,7 +84,9 @@ def matmul(g: Emitter, x: Tensor, y: Tensor) -> str:
         padded = (*[Dim.of(1)] * (len(beside) - len(lead)), *lead)
         counts = (*[Dim.of(1)] * (len(lead) - len(beside)), *beside)
         full_size = tuple(c if p == 1 else p for p, c in zip(padded, counts, strict=True))
-        doubtful = [c for p, c in zip(padded, counts, strict=True) if p == 1 != c and not g.lengths.positive(c)]
+        doubtful = [
+            c for p, c in zip(padded, counts, strict=True) if p == 1 != c and not g.lengths.positive(c)
+        ]
         needed = doubtful and len(lead)  # a lone matrix is multiplied with all rows at once
         names.append(expand(g, one, (*full_size, *one.type.shape[-2:])) if needed else one.name)
     return g.node("MatMul", *names)
@@ -130,4 +130,3 @@ def always(x: Tensor) -> bool:
 def typed(name: str, dtype: str, shape: Sequence[Dim]) -> Tensor:
     """A tensor that a rule made on its way."""
     return Tensor(name, Type(dtype, tuple(shape)))
-

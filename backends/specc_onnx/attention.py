@@ -6,6 +6,7 @@ give zeros on both ways. `is_causal` is not used: it aligns rows differently fro
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 from specc.ir import ops
 from specc.ir.dim import Dim, exact, product
@@ -18,6 +19,9 @@ from specc_onnx.table import lower
 PROBABILITIES = 3
 """`qk_matmul_output_mode` of the weights after cap, mask and softmax."""
 
+FUSED_TYPES = ("f32", "f16")
+"""In f64 the kernel gives NaN for a row that sees no key; bf16 has none."""
+
 
 @dataclass(frozen=True, slots=True)
 class Parts:
@@ -26,7 +30,7 @@ class Parts:
     q: Tensor
     k: Tensor
     v: Tensor
-    mask: Tensor
+    mask: Tensor | None
     add: Tensor | None
     sinks: Tensor | None
 
@@ -49,13 +53,13 @@ def attend(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    mask: Tensor,
+    mask: Tensor | None = None,
     add: Tensor | None = None,
     sinks: Tensor | None = None,
 ) -> tuple[str, str]:
     """The result and the weights; the weights are "" where nobody reads them and the operator hides them."""
     parts = Parts(q, k, v, mask, add, sinks)
-    fused = g.has("Attention") and sinks is None and op.scale > 0 and q.type.dtype in ("f32", "f16", "f64")
+    fused = g.has("Attention") and sinks is None and op.scale > 0 and q.type.dtype in FUSED_TYPES
     return (fused_attention if fused else spelled_attention)(op, g, parts)
 
 
@@ -82,7 +86,7 @@ def spelled_attention(op: ops.Attend, g: Emitter, parts: Parts) -> tuple[str, st
     e = parts.v.type.shape[3]
     narrow = (b, parts.groups, shared, q, e) if shared is not None else (b, h, q, e)
     result = reshape(g, result, narrow, (b, h, q, e))
-    _note(g, {"weights": weights})
+    _note(g, dtype, {"weights": weights})
     return result, weights
 
 
@@ -102,22 +106,26 @@ def _weights(g: Emitter, parts: Parts, scores: str) -> str:
     b, h, q, k = parts.grid
     if parts.sinks is None:
         return softmax_where(g, scores, dtype, parts.mask)
-    if not always(parts.mask):
+    if parts.mask is not None and not always(parts.mask):
         scores = g.node("Where", parts.mask.name, scores, g.constant(float("-inf"), dtype))
-    sinks = g.node("Expand", g.node("Reshape", parts.sinks.name, g.shape((1, h, 1, 1))), g.shape((b, 1, q, 1)))
+    sinks = g.node(
+        "Expand", g.node("Reshape", parts.sinks.name, g.shape((1, h, 1, 1))), g.shape((b, 1, q, 1))
+    )
     both = g.node("Softmax", g.node("Concat", scores, sinks, axis=3), axis=-1)
     return g.node("Slice", both, g.vector(0), g.shape([k]), g.vector(3))
 
 
 def fused_attention(op: ops.Attend, g: Emitter, parts: Parts) -> tuple[str, str]:
     """One `Attention` node, on packed heads where all three operands have them."""
-    b, h, q, k = parts.grid
+    b, h, q, _ = parts.grid
     e = parts.v.type.shape[3]
     three = (parts.q, parts.k, parts.v)
-    options: dict[str, object] = {"scale": op.scale, "softcap": op.cap if op.cap > 0 else None}
+    options: dict[str, Any] = {"scale": op.scale, "softcap": op.cap if op.cap > 0 else None}
     packed = [g.packed.get(t.name) for t in three]
     flat = g.target.packed_heads and None not in packed and h.number and parts.groups.number
-    names = [p or t.name for p, t in zip(packed, three, strict=True)] if flat else [t.name for t in three]
+    names: list[str | None] = [t.name for t in three]
+    if flat:
+        names = [*packed]
     if flat:
         options |= {"q_num_heads": h.number, "kv_num_heads": parts.groups.number}
     shape = (b, q, h * e) if flat else (b, h, q, e)
@@ -146,8 +154,8 @@ def _mask(g: Emitter, parts: Parts) -> str | None:
     mask, add = parts.mask, parts.add
     dtype = parts.q.type.dtype
     if add is None:
-        return None if always(mask) else expand(g, mask, (*mask.type.shape[:2], q, k))
-    if always(mask):
+        return None if mask is None or always(mask) else expand(g, mask, (*mask.type.shape[:2], q, k))
+    if mask is None or always(mask):
         return expand(g, add, (*add.type.shape[:2], q, k))
     both = g.node("Where", mask.name, add.name, g.constant(float("-inf"), dtype))
     sides = [(m if a == 1 else a) for m, a in zip(mask.type.shape, add.type.shape, strict=True)]
@@ -158,7 +166,7 @@ def _guarded(
     g: Emitter,
     parts: Parts,
     names: list[str | None],
-    options: dict[str, object],
+    options: dict[str, Any],
     shape: tuple[Dim, ...],
     read: bool,
 ) -> tuple[str, str]:
@@ -168,7 +176,7 @@ def _guarded(
     doubtful = [d for d in dict.fromkeys((b, q, k)) if not g.lengths.positive(d)]
     if not doubtful:
         result, *more = g.nodes("Attention", 4 if read else 1, *names, **options)
-        _note(g, {"node": result})
+        _note(g, dtype, {"node": result})
         return result, more[-1] if more else ""
     with g.outside("lengths"):
         something = g.node("Greater", g.dim(product(doubtful)), g.constant(0, "i64"))
@@ -180,11 +188,11 @@ def _guarded(
         zeros = [full(g, 0, dtype, t.shape) for t in types]
     no = graph_of("none", otherwise, zeros, types)
     results = g.nodes("If", 1 + read, something, then_branch=yes, else_branch=no)
-    _note(g, {"node": made[0], "guard": results[0]})
+    _note(g, dtype, {"node": made[0], "guard": results[0]})
     return results[0], results[1] if read else ""
 
 
-def _note(g: Emitter, found: dict[str, str]) -> None:
+def _note(g: Emitter, dtype: str, found: dict[str, str]) -> None:
     """Remember where the weights of this attention can be read; inside a loop they cannot."""
     if len(g.bodies) == 1:
-        g.attentions.append({"scope": g.site.scope, **found})
+        g.attentions += ({"scope": scope, "dtype": dtype, **found} for scope in g.site.scopes or ("",))

@@ -26,7 +26,7 @@ CONTRIB = "com.microsoft"
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """A value by the name it has in the ONNX graph. `value` is the IR's own, for rules that look behind it."""
+    """A value by the name it has in the ONNX graph. `value` is the IR's, for rules that look behind it."""
 
     name: str
     type: Type
@@ -35,11 +35,16 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """The IR node being lowered: its scope path, the types of its results, and which are read."""
+    """The IR node being lowered: its scope paths, the types of its results, and which are read."""
 
-    scope: str = ""
+    scopes: tuple[str, ...] = ()
     types: tuple[Type, ...] = ()
     wanted: tuple[bool, ...] = ()
+
+    @property
+    def scope(self) -> str:
+        """The path it was first built under."""
+        return self.scopes[0] if self.scopes else ""
 
 
 @dataclass(slots=True)
@@ -58,6 +63,8 @@ class Body:
 class Emitter:
     """Writes nodes for one target at one opset.
 
+    `wishes` holds what each name would be if it were not taken; `specc_onnx.names` counts again at the end.
+
     `packed` maps a `[b, h, t, d]` tensor to the same numbers as `[b, t, h·d]`, where they exist.
     `attentions` notes, per attention, its scope, the node that computes it and where its weights are.
     """
@@ -66,6 +73,7 @@ class Emitter:
     opset: int
     lengths: Lengths
     taken: set[str]
+    wishes: dict[str, str] = field(default_factory=dict)
     tensors: dict[Value, Tensor] = field(default_factory=dict)
     constants: dict[str, TensorProto] = field(default_factory=dict)
     packed: dict[str, str] = field(default_factory=dict)
@@ -94,11 +102,15 @@ class Emitter:
         for body in self.bodies:
             if (known := body.known.get(key)) is not None:
                 return known
-        name = self.unique("/".join([*filter(None, self.site.scope.split(".")), kind]))
+        name = self.unique(self.place(kind))
         names = (name, *(self.unique(f"{name}:{n}") for n in range(1, results)))
         self.bodies[-1].nodes.append(make_node(kind, name, given, names, domain, kept))
         self.bodies[-1].known[key] = names
         return names
+
+    def place(self, word: str) -> str:
+        """A name under the scope of what is being lowered, `encoder/layers/3/Gemm`."""
+        return "/".join([*filter(None, self.site.scope.split(".")), word])
 
     def alias(self, name: str, wish: str) -> str:
         """A value again under a name of its own, in the innermost body."""
@@ -108,11 +120,8 @@ class Emitter:
 
     def unique(self, wish: str) -> str:
         """`wish`, or `wish_2` and so on where it is taken."""
-        name, n = wish, 1
-        while name in self.taken:
-            n += 1
-            name = f"{wish}_{n}"
-        self.taken.add(name)
+        name = unique(wish, self.taken)
+        self.wishes[name] = wish
         return name
 
     @contextmanager
@@ -130,7 +139,7 @@ class Emitter:
     def outside(self, scope: str) -> Iterator[None]:
         """Write into the main graph, whatever body is open."""
         bodies, site = self.bodies, self.site
-        self.bodies, self.site = bodies[:1], Site(scope)
+        self.bodies, self.site = bodies[:1], Site((scope,))
         try:
             yield
         finally:
@@ -144,8 +153,13 @@ class Emitter:
         else:
             name = f"{dtype}:{'x'.join(map(str, array.shape))}"
         base, n = name, 1
-        while (known := self.constants.get(name)) is not None:
-            if known.raw_data == array.tobytes() and list(known.dims) == list(array.shape):
+        while name in self.taken:
+            known = self.constants.get(name)
+            if (
+                known is not None
+                and known.raw_data == array.tobytes()
+                and list(known.dims) == list(array.shape)
+            ):
                 return name
             n += 1
             name = f"{base}_{n}"
@@ -166,8 +180,23 @@ class Emitter:
         return self.constant(list(numbers), "i64")
 
 
+def unique(wish: str, taken: set[str]) -> str:
+    """`wish`, or `wish_2` and so on where it is taken; it is taken afterwards."""
+    name, n = wish, 1
+    while name in taken:
+        n += 1
+        name = f"{wish}_{n}"
+    taken.add(name)
+    return name
+
+
 def make_node(
-    kind: str, name: str, inputs: Sequence[str], outputs: Sequence[str], domain: str, attributes: dict[str, Any]
+    kind: str,
+    name: str,
+    inputs: Sequence[str],
+    outputs: Sequence[str],
+    domain: str,
+    attributes: dict[str, Any],
 ) -> NodeProto:
     """A NodeProto, written field by field (several times faster than `onnx.helper.make_node`)."""
     node = NodeProto(op_type=kind, name=name, input=inputs, output=outputs)
@@ -185,18 +214,24 @@ def tensor_of(name: str, array: NDArray[Any], dtype: str) -> TensorProto:
 
 
 def declare(name: str, type: Type) -> ValueInfoProto:
-    """The name and type of a graph's input or result; a length that is no number is written as its formula."""
+    """The name and type of a graph's input or result; a length without a number is written as its formula."""
     dims = [d.number if d.number is not None else str(d) for d in type.shape]
     made: ValueInfoProto = helper.make_tensor_value_info(name, CODE[type.dtype], dims)
     return made
 
 
 def graph_of(
-    name: str, body: Body, results: Sequence[str], types: Sequence[Type], inputs: Sequence[ValueInfoProto] = ()
+    name: str,
+    body: Body,
+    results: Sequence[str],
+    types: Sequence[Type],
+    inputs: Sequence[ValueInfoProto] = (),
 ) -> GraphProto:
     """A finished body as a graph of its own."""
     outputs = [declare(r, t) for r, t in zip(results, types, strict=True)]
-    return GraphProto(name=name, node=body.nodes, input=inputs, output=outputs, value_info=infos(body, results))
+    return GraphProto(
+        name=name, node=body.nodes, input=inputs, output=outputs, value_info=infos(body, results)
+    )
 
 
 def infos(body: Body, results: Sequence[str]) -> list[ValueInfoProto]:

@@ -23,7 +23,6 @@ class Lengths:
     inputs: Mapping[str, Type]
     facts: Mapping[str, Dim] = field(default_factory=dict)
     least: Mapping[str, int] = field(default_factory=dict)
-    open: list[str] = field(default_factory=list)
 
     def scalar(self, g: "Emitter", length: DimLike) -> str:
         """A length as i64[]."""
@@ -109,7 +108,7 @@ class Lengths:
         return self._symbol(g, atom) if isinstance(atom, str) else self._part(g, atom)
 
     def _part(self, g: "Emitter", part: Part) -> str:
-        """Divisors are kept from 0, which would end the process; a length divided by nothing is never used."""
+        """Divisors are kept from 0, which would end the process; such a quotient is never used."""
         left, right = (self.one(g, d) for d in part.args)
         if part.fn in ("min", "max"):
             return g.node(part.fn.capitalize(), left, right)
@@ -125,30 +124,32 @@ class Lengths:
             for axis, length in enumerate(type.shape):
                 if length.name == symbol:
                     return g.node("Shape", name, start=axis, end=axis + 1)
-        assert symbol not in self.open, f"the length {symbol} is defined by itself"
-        self.open.append(symbol)
-        try:
-            return self._derived(g, symbol)
-        finally:
-            self.open.pop()
+        found = self._way(symbol, frozenset())
+        assert found is not None, f"no input tells the length {symbol}"
+        if isinstance(found, Dim):
+            return self.one(g, found)
+        name, axis, factor, rest = found
+        whole = g.node("Shape", name, start=axis, end=axis + 1)
+        if rest != 0:
+            whole = g.node("Sub", whole, self.one(g, rest))
+        return whole if factor == 1 else g.node("Div", whole, g.vector(factor))
 
-    def _derived(self, g: "Emitter", symbol: str) -> str:
-        """A symbol that is no input's axis by itself: from a fact, or as what an axis leaves for it."""
-        if symbol in self.facts:
-            return self.one(g, self.facts[symbol])
+    def _way(self, symbol: str, open: frozenset[str]) -> Dim | tuple[str, int, int, Dim] | None:
+        """How a symbol is found: as another length; or as an axis of an input, less the rest, by the factor.
+
+        `open` are the symbols it is needed for, which it therefore cannot be found from.
+        """
+        if symbol in open:
+            return None
+        inner = open | {symbol}
+        if symbol in self.facts and all(self._way(s, inner) for s in self.facts[symbol].symbols()):
+            return self.facts[symbol]
         for name, type in self.inputs.items():
             for axis, length in enumerate(type.shape):
                 factor, rest = split_linear(length, symbol)
-                known = rest.symbols().isdisjoint(self.open)
-                if factor and known and all(self._findable(s) for s in rest.symbols()):
-                    whole = g.node("Shape", name, start=axis, end=axis + 1)
-                    if rest != 0:
-                        whole = g.node("Sub", whole, self.one(g, rest))
-                    return whole if factor == 1 else g.node("Div", whole, g.vector(factor))
-        raise AssertionError(f"no input tells the length {symbol}")
-
-    def _findable(self, symbol: str) -> bool:
-        return symbol in self.facts or any(d.name == symbol for t in self.inputs.values() for d in t.shape)
+                if factor and all(self._way(s, inner) for s in rest.symbols()):
+                    return name, axis, factor, rest
+        return None
 
 
 def split_linear(length: Dim, symbol: str) -> tuple[int, Dim]:

@@ -38,11 +38,24 @@ def scan(op: ops.Scan, g: Emitter, *args: Tensor) -> tuple[str, ...]:
         num_scan_inputs=len(given),
         scan_input_axes=axes,
         scan_input_directions=backwards * len(given),
-        scan_output_axes=[op.axis] * collected if collected else None,
         scan_output_directions=backwards * collected if collected else None,
     )
+    results = (*results[: op.carries], *(_placed(op, g, r, t.rank) for r, t in _stacked(op, g, results)))
     length = rows[0].type.shape[op.axis]
     return results if g.lengths.positive(length) else _taken_back(op, g, results, carried, length)
+
+
+def _stacked(op: ops.Scan, g: Emitter, results: tuple[str, ...]) -> list[tuple[str, Type]]:
+    return list(zip(results, g.site.types, strict=True))[op.carries :]
+
+
+def _placed(op: ops.Scan, g: Emitter, stacked: str, rank: int) -> str:
+    """Collected rows with their axis where it belongs.
+
+    `scan_output_axes` would do it, but ends the process for an empty batch (ONNX Runtime 1.31).
+    """
+    order = [*range(1, op.axis + 1), 0, *range(op.axis + 1, rank)]
+    return stacked if op.axis == 0 else g.node("Transpose", stacked, perm=order)
 
 
 def _taken_back(
@@ -58,14 +71,16 @@ def _taken_back(
     return (*ends, *stacked)
 
 
-def _body(op: ops.Scan, g: Emitter, keep: Tensor | None, carried: Sequence[Tensor], captured: Sequence[Tensor]) -> object:
+def _body(
+    op: ops.Scan, g: Emitter, keep: Tensor | None, carried: Sequence[Tensor], captured: Sequence[Tensor]
+) -> object:
     """The body as a graph: carries, then the row of `keep`, then the rows, as ONNX orders them."""
     inner = list(op.body.inputs.items())
     rows, carries = inner[: op.scanned], inner[op.scanned : op.scanned + op.carries]
     with g.body() as opened:
         kept = None
         if keep is not None:
-            kept = Tensor(g.unique(_place(g, "keep")), without(keep.type, 1))
+            kept = Tensor(g.unique(g.place("keep")), without(keep.type, 1))
         inputs = [_enter(g, name, value) for name, value in carries]
         inputs += [kept] if kept else []
         inputs += [_enter(g, name, value) for name, value in rows]
@@ -78,15 +93,11 @@ def _body(op: ops.Scan, g: Emitter, keep: Tensor | None, carried: Sequence[Tenso
         g.site = site
         results = _results(op, g, op.body, kept)
     types = [v.type for v in op.body.outputs.values()]
-    return graph_of(_place(g, "body"), opened, results, types, [declare(t.name, t.type) for t in inputs])
-
-
-def _place(g: Emitter, name: str) -> str:
-    return "/".join([*filter(None, g.site.scope.split(".")), name])
+    return graph_of(g.place("body"), opened, results, types, [declare(t.name, t.type) for t in inputs])
 
 
 def _enter(g: Emitter, name: str, value: Value) -> Tensor:
-    g.tensors[value] = Tensor(g.unique(_place(g, name)), value.type, value)
+    g.tensors[value] = Tensor(g.unique(g.place(name)), value.type, value)
     return g.tensors[value]
 
 
@@ -103,7 +114,7 @@ def _results(op: ops.Scan, g: Emitter, body: Graph, kept: Tensor | None) -> list
     own = {name for node in g.bodies[-1].nodes for name in node.output}
     for n, name in enumerate(names):
         if name not in own or name in names[:n]:
-            names[n] = g.alias(name, _place(g, "result"))
+            names[n] = g.alias(name, g.place("result"))
     return names
 
 

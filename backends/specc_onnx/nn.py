@@ -9,7 +9,7 @@ from specc_onnx.emit import CONTRIB, Emitter, Tensor
 from specc_onnx.table import lower
 
 HIDDEN = -1e30
-"""The score of a key that a mask hides: its exponential is 0 beside any visible one, and it is no infinity."""
+"""The score of a key that a mask hides: its exponential is 0 beside any visible one; it is no infinity."""
 
 
 @lower(ops.Linear)
@@ -48,7 +48,12 @@ def embedding(op: ops.Embedding, g: Emitter, ids: Tensor, table: Tensor) -> str:
 def layer_norm(op: ops.LayerNorm, g: Emitter, x: Tensor, scale: Tensor | None, bias: Tensor | None) -> str:
     """The standard operator; a missing scale is ones."""
     return g.node(
-        "LayerNormalization", x.name, _scale(g, x, scale), bias.name if bias else None, axis=-1, epsilon=op.eps
+        "LayerNormalization",
+        x.name,
+        _scale(g, x, scale),
+        bias.name if bias else None,
+        axis=-1,
+        epsilon=op.eps,
     )
 
 
@@ -85,9 +90,9 @@ def masked_softmax(op: ops.MaskedSoftmax, g: Emitter, x: Tensor, mask: Tensor) -
     return softmax_where(g, x.name, x.type.dtype, mask)
 
 
-def softmax_where(g: Emitter, scores: str, dtype: str, mask: Tensor) -> str:
+def softmax_where(g: Emitter, scores: str, dtype: str, mask: Tensor | None) -> str:
     """Softmax over the last axis among what `mask` shows; zeros in a row that sees nothing."""
-    if always(mask):
+    if mask is None or always(mask):
         return g.node("Softmax", scores, axis=-1)
     lowest = -6e4 if dtype == "f16" else HIDDEN
     seen = g.node("Where", mask.name, scores, g.constant(lowest, dtype))
@@ -115,7 +120,7 @@ def weigh(op: ops.Weigh, g: Emitter, weights: Tensor, values: Tensor) -> str:
 def patches(op: ops.Patches, g: Emitter, x: Tensor, w: Tensor, b: Tensor | None) -> str:
     """A convolution with stride = kernel, its result read row by row."""
     high, wide = w.type.shape[2], w.type.shape[3]
-    assert high.number is not None and wide.number is not None, "patch sizes are known when a model is built"
+    assert None not in (high.number, wide.number), "patch sizes are known when a model is built"
     size = [high.number, wide.number]
     grid = g.node("Conv", x.name, w.name, b.name if b else None, kernel_shape=size, strides=size)
     batch, count, width = g.site.types[0].shape
@@ -139,5 +144,3 @@ def conv1d(op: ops.Conv1d, g: Emitter, x: Tensor, w: Tensor, b: Tensor | None) -
     )
     result = g.node("Transpose", made, perm=[0, 2, 1])
     return result if g.lengths.positive(length) else cut(g, result, 1, Dim.of(0), length)
-
-

@@ -5,6 +5,7 @@ Angles are taken in double precision in the graph and rounded once: ONNX Runtime
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -29,7 +30,9 @@ def sinusoid(op: ops.Sinusoid, g: Emitter, positions: Tensor) -> str:
     sines, cosines = g.node("Sin", angles), g.node("Cos", angles)
     if op.layout == "interleaved":
         rank = positions.type.rank
-        pairs = g.node("Concat", unsqueeze(g, sines, rank + 1), unsqueeze(g, cosines, rank + 1), axis=rank + 1)
+        pairs = g.node(
+            "Concat", unsqueeze(g, sines, rank + 1), unsqueeze(g, cosines, rank + 1), axis=rank + 1
+        )
         joined = g.node("Reshape", pairs, g.vector(*[0] * rank, op.dim.number))
     else:
         joined = g.node("Concat", sines, cosines, axis=positions.type.rank)
@@ -79,7 +82,7 @@ def _fused(op: ops.Rotate, g: Emitter, x: Tensor, cosines: Tensor, sines: Tensor
     pairs = cosines.type.shape[-1]
     tables = [expand(g, t, (batch, time, pairs)) for t in (cosines, sines)]
     partial = None if 2 * pairs == width else (2 * pairs).number
-    options = {"interleaved": int(op.pairs == "interleaved"), "rotary_embedding_dim": partial}
+    options: dict[str, Any] = {"interleaved": int(op.pairs == "interleaved"), "rotary_embedding_dim": partial}
     result = g.node("RotaryEmbedding", x.name, *tables, **options)
     if (packed := g.packed.get(x.name)) is not None and heads.number is not None:
         turned = g.node("RotaryEmbedding", packed, *tables, num_heads=heads.number, **options)

@@ -5,13 +5,13 @@ and gives the names of the results. What it needs to know of the results is in `
 """
 
 from collections.abc import Callable, Iterable
-from typing import TypeAlias, Union
+from typing import TypeAlias
 
 from specc.ir.graph import Graph, Value
 from specc.ir.rules import Rules
 from specc_onnx.emit import Emitter, Site, Tensor
 
-Lowered: TypeAlias = Union[str, tuple[str, ...]]
+Lowered: TypeAlias = str | tuple[str, ...]
 Rule: TypeAlias = Callable[..., Lowered]
 
 lower: Rules[Rule] = Rules("onnx")
@@ -23,8 +23,8 @@ def lower_nodes(g: Emitter, graph: Graph) -> None:
     used = _used(graph)
     for node, results in graph.nodes:
         made = graph.made.get(node)
-        scope = made.scopes[0] if made and made.scopes else ""
-        g.site = Site(scope, tuple(r.type for r in results), tuple(r in used for r in results))
+        scopes = made.scopes if made else ()
+        g.site = Site(scopes, tuple(r.type for r in results), tuple(r in used for r in results))
         names = lower[node.op](node.op, g, *(None if a is None else g.tensors[a] for a in node.args))
         for result, name in zip(results, (names,) if isinstance(names, str) else names, strict=True):
             g.tensors[result] = Tensor(name, result.type, result)

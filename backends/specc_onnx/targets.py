@@ -18,6 +18,7 @@ class Target:
     `linear`: `gemm` flattens leading axes around a `Gemm`; `fused` uses the contrib `FusedMatMul`.
     `packed_heads`: the attention kernel reads `[b, t, h·d]`, so that no transpose is needed.
     `fused`: which of the standard's fused operators are used where the opset has them.
+    `alignment` is what an offset of weights in a file must be a multiple of.
     `provider` is the one that opens models of this target unless the user names another.
     """
 
@@ -27,6 +28,7 @@ class Target:
     packed_heads: bool
     fused: frozenset[str]
     about: str
+    alignment: int = 1
 
 
 FUSED = frozenset({"Attention", "Gelu", "RMSNormalization", "RotaryEmbedding"})
@@ -36,7 +38,7 @@ TARGETS: Mapping[str, Target] = {
     for t in (
         Target("onnx", "cpu", "gemm", True, FUSED, "standard operators only, for any runtime"),
         Target("ort-cpu", "cpu", "gemm", True, FUSED, "ONNX Runtime on the processor"),
-        Target("ort-cuda", "cuda", "gemm", True, FUSED, "ONNX Runtime on an NVIDIA card"),
+        Target("ort-cuda", "cuda", "gemm", True, FUSED, "ONNX Runtime on an NVIDIA card", 16),
     )
 }
 """Every target by name."""

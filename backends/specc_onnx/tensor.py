@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from specc.ir import ops
 from specc.ir.dim import Dim
-from specc_onnx.arrange import cast, cut, expand, full, matmul, reduce, reshape, rows, unsqueeze, where
+from specc_onnx.arrange import cast, cut, full, matmul, reduce, reshape, rows, unsqueeze, where
 from specc_onnx.emit import Emitter, Tensor
 from specc_onnx.table import lower
 
@@ -142,7 +142,14 @@ def _nonzero(x: Tensor) -> bool:
     return node is not None and isinstance(node.op, ops.Constant) and node.op.value != 0
 
 
-COMPARE = {"eq": "Equal", "ne": "Equal", "lt": "Less", "le": "LessOrEqual", "gt": "Greater", "ge": "GreaterOrEqual"}
+COMPARE = {
+    "eq": "Equal",
+    "ne": "Equal",
+    "lt": "Less",
+    "le": "LessOrEqual",
+    "gt": "Greater",
+    "ge": "GreaterOrEqual",
+}
 
 
 @lower(ops.Compare)

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 from specc.elaborate.context import Context, Env, Poisoned
 from specc.elaborate.modules import Assigned, Program
 from specc.elaborate.typing import applied, fit_static
-from specc.elaborate.values import Picked, Record, first
+from specc.elaborate.values import POISON, Picked, Record, first
 from specc.ir.dim import Dim
 from specc.lang import tree
 from specc.text.diagnostic import Diagnostic, Failed, Label
@@ -48,8 +48,9 @@ def read_config(context: Context, program: Program, reader: Reader) -> dict[str,
             values[entry.name] = _value(context, program.assigned, entry, entry.name, env, reader)
         except Failed as failed:
             faults += failed.diagnostics
+            values[entry.name] = POISON
         except Poisoned:
-            continue
+            values[entry.name] = POISON
     if faults:
         raise Failed(*faults)
     return values

@@ -102,6 +102,7 @@ class Context:
     held: Callable[..., Any] = field(default=lambda *a: None)
     configure: Callable[..., Any] = field(default=lambda *a: None)
     symbolic: bool = False
+    scope: str = ""
 
     def bound(self, ids: Tensor, size: Dim) -> None:
         """Note that numbers given by the caller index a table of `size` rows."""

@@ -36,7 +36,8 @@ def data_of(value: Any) -> Any:
 def described(context: Context, expr: Any, env: Env) -> Any:
     """An expression of `reading` or `generate` as data: a call is its name, inputs and options.
 
-    A name that means nothing else is a word: `resize=bilinear`.
+    A name that means nothing else is a word: `resize=bilinear`. No length hangs on these numbers, so `/` may
+    leave a fraction: `scale=1 / 255`.
     """
     if isinstance(expr, tree.Call):
         made: dict[str, Any] = {"kind": expr.function.path}
@@ -53,4 +54,8 @@ def described(context: Context, expr: Any, env: Env) -> Any:
         if found is POISON and "." in expr.path:
             found = lookup(context, expr, env, quiet=True)
         return expr.path if found is POISON else data_of(found)
+    if isinstance(expr, tree.Binary) and expr.op == "/":
+        left, right = described(context, expr.left, env), described(context, expr.right, env)
+        if isinstance(left, int | float) and isinstance(right, int | float) and right:
+            return left // right if left % right == 0 and isinstance(left, int) else left / right
     return data_of(context.evaluate(context, expr, env))

@@ -80,11 +80,13 @@ def _call(context: Context, expr: tree.Call, env: Env) -> Any:
 
 def _unary(context: Context, expr: tree.Unary, env: Env) -> Any:
     value = plain(context, expr.operand, env)
+    context.scope = env.scope
     return negate(context, value, expr) if expr.op == "-" else logic(context, "not", [value], expr)
 
 
 def _binary(context: Context, expr: tree.Binary, env: Env) -> Any:
     left, right = plain(context, expr.left, env), plain(context, expr.right, env)
+    context.scope = env.scope
     if expr.op in ("&", "|"):
         return logic(context, expr.op, [left, right], expr)
     return arithmetic(context, expr.op, left, right, expr)
@@ -92,6 +94,7 @@ def _binary(context: Context, expr: tree.Binary, env: Env) -> Any:
 
 def _compare(context: Context, expr: tree.Compare, env: Env) -> Any:
     values = [_operand(context, o, expr.operands, env) for o in expr.operands]
+    context.scope = env.scope
     result: Any = None
     for n, op in enumerate(expr.ops):
         held = compare(context, op, values[n], values[n + 1], expr)

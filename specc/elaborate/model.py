@@ -34,8 +34,7 @@ def context_of(library: Library, *, symbolic: bool = False) -> Context:
 def elaborate(program: Program, library: Library, reader: Reader, graph: str = "") -> Model:
     """The model a program describes. Raises Failed with everything found wrong."""
     context = context_of(library, symbolic=reader.symbolic)
-    config = read_config(context, program, reader)
-    config = _requirements(context, program, config)
+    config = requirements(context, program, reader)
     block = _graph_of(program, graph)
     made = _run_graph(context, program, block, config, reader)
     if context.diagnostics:
@@ -60,7 +59,9 @@ def _dropped(context: Context) -> list[Diagnostic]:
     return [Diagnostic("E0100", f"{context.dropped} more errors are not shown")]
 
 
-def _requirements(context: Context, program: Program, config: dict[str, Any]) -> dict[str, Any]:
+def requirements(context: Context, program: Program, reader: Reader) -> dict[str, Any]:
+    """The config's values, held against what the spec requires of them."""
+    config = read_config(context, program, reader)
     for item, _ in program.items(tree.Require):
         try:
             with context.catching():

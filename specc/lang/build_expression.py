@@ -56,7 +56,7 @@ def _call(b: Build, c: list[Any], span: Span) -> tree.Call:
 
 @rule("option")
 def _option(b: Build, c: list[Any], span: Span) -> tree.Option:
-    return tree.Option(c[0].text, c[1], span=span, name_span=b.span(c[0]))
+    return tree.Option(b.bound(c[0]), c[1], span=span, name_span=b.span(c[0]))
 
 
 @rule("weighted")
@@ -128,7 +128,7 @@ def _list_for(b: Build, c: list[Any], span: Span) -> tree.ListFor:
 
 @rule("record_entry")
 def _record_entry(b: Build, c: list[Any], span: Span) -> tree.Option:
-    return tree.Option(c[0].text, c[1], span=span, name_span=b.span(c[0]))
+    return tree.Option(b.bound(c[0]), c[1], span=span, name_span=b.span(c[0]))
 
 
 @rule("record_of")

@@ -230,7 +230,7 @@ def _generate(b: Build, c: list[Any], span: Span) -> tree.Generate:
 
 @rule("setting")
 def _setting(b: Build, c: list[Any], span: Span) -> tree.Setting:
-    return tree.Setting(c[0].text, c[1], span=span)
+    return tree.Setting(b.bound(c[0]), c[1], span=span)
 
 
 # --- statements ------------------------------------------------------------------------------
@@ -249,7 +249,8 @@ def _targets(b: Build, c: list[Any], span: Span) -> tuple[tree.Target, ...]:
 
 @rule("target")
 def _target(b: Build, c: list[Any], span: Span) -> tree.Target:
-    return tree.Target(b.bound(c[0]), c[1], span=span)
+    kind = None if c[1] == tree.TypeName("_") else c[1]
+    return tree.Target(b.bound(c[0]), kind, span=span)
 
 
 @rule("repeat")

@@ -97,7 +97,7 @@ class Run:
             if action is None:
                 self.faults.append(self.explain(self, at))
                 restart = self.recover(at)
-                if restart is None:
+                if restart is None or len(self.faults) >= limits.COLLECTED:
                     return None
                 at = restart
             elif action >= 0:

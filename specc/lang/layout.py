@@ -10,29 +10,31 @@ WIDTH = 110
 INDENT = 4
 """Columns that a continued line is moved in, where it does not stand under an opening bracket."""
 
-DEPTH_PRICE = 16
+DEPTH_PRICE = 30
 """Columns of a line that are given up rather than broken one bracket deeper."""
 
 
 @dataclass(frozen=True, slots=True)
 class Break:
-    """A place where a line may end; `flat` stands there if it does not."""
+    """A place where a line may end; `flat` stands there if it does not. `bonus` are columns worth giving up for it."""
 
     flat: str = " "
+    bonus: int = 0
 
 
 SPACE = Break(" ")
-NOTHING = Break("")
+SECTION = Break(" ", 80)
+"""Between the parts of a first line: before `->` and `where`."""
 
 Pieces = list[str | Break]
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A break on the line being filled: its index, the column it is at, the brackets open there."""
+    """A break on the line being filled: its index, how good it is, the columns of the brackets open there."""
 
     index: int
-    column: int
+    score: int
     open: tuple[int, ...]
 
 
@@ -63,9 +65,9 @@ def lines(pieces: Pieces, indent: int, width: int = WIDTH) -> list[str]:
             elif piece in (")", "]", "}"):
                 opened = opened[:-1]
         else:
-            places.append(Place(n, column, opened))
+            places.append(Place(n, column + piece.bonus - DEPTH_PRICE * len(opened), opened))
             if column + len(piece.flat) + chunk[n + 1] > width:
-                best = max(places, key=lambda p: p.column - DEPTH_PRICE * len(p.open))
+                best = max(places, key=lambda p: p.score)
                 line = line[: best.index - first + 1]
                 done.append("".join(line).rstrip())
                 opened, n = best.open, best.index + 1

@@ -58,7 +58,7 @@ def lex(fragment: Fragment, words: dict[str, str]) -> Tokens:
     found = Tokens()
     text = fragment.text
     at = 0
-    while at < len(text):
+    while at < len(text) and len(found.faults) < limits.COLLECTED:
         match = TOKEN.match(text, at)
         if match is None:
             at = stray(fragment, at, found)

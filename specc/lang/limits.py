@@ -20,4 +20,7 @@ INTEGER = 1 << 53
 """Whole numbers stay below this: a double holds them exactly (E0108)."""
 
 REPORTED = 20
-"""Errors shown of one file; the rest is counted."""
+"""Errors shown of one file."""
+
+COLLECTED = 40
+"""Errors after which reading stops; those past `REPORTED` are counted."""

@@ -60,9 +60,16 @@ def parse_fragment(fragment: Fragment, start: str = "expr") -> Any:
 
 
 def restarts(fragment: Fragment, lexed: Tokens) -> list[int]:
-    """Where parsing may go on after a fault: items that start in column 1."""
+    """Where parsing may go on after a fault: words in column 1 that begin an item and are no names."""
     text = fragment.text
-    return [n for n, t in enumerate(lexed.tokens) if t.kind in ITEMS and (t.start == 0 or text[t.start - 1] == "\n")]
+    tokens = lexed.tokens
+    return [
+        n
+        for n, t in enumerate(tokens)
+        if t.kind in ITEMS
+        and (t.start == 0 or text[t.start - 1] == "\n")
+        and tokens[n + 1].kind not in ("EQUAL", "COLON", "COMMA")
+    ]
 
 
 def capped(faults: list[Diagnostic]) -> list[Diagnostic]:
@@ -76,8 +83,9 @@ def capped(faults: list[Diagnostic]) -> list[Diagnostic]:
     if unseen <= 0:
         return ordered
     last = ordered[limits.REPORTED - 1]
+    count = f"{unseen} more errors" if len(ordered) < limits.COLLECTED else "many more errors"
     more = Diagnostic(last.code, last.title, last.primary, last.others,
-                      (*last.notes, f"{unseen} more errors are not shown"), last.helps, last.fixes)  # fmt: skip
+                      (*last.notes, f"{count} are not shown"), last.helps, last.fixes)  # fmt: skip
     return [*ordered[: limits.REPORTED - 1], more]
 
 

@@ -69,7 +69,7 @@ class Dresser:
                 elif comment.start < span.start:
                     first = min(first, comment.start)
                     before.append(comment.text)
-                elif contains(child) and not before_behind(child) and self.same_line(span.start, comment.start):
+                elif headed(child) and not before_behind(child) and self.same_line(span.start, comment.start):
                     child = trail_head(child, comment.text)
                 else:
                     before.append(comment.text)
@@ -116,6 +116,11 @@ def spanned(node: Any) -> Any:
 def contains(node: Any) -> bool:
     """Whether a node has a body of its own."""
     return isinstance(node, BODIES)
+
+
+def headed(node: Any) -> bool:
+    """Whether the first line of a node introduces the lines after it."""
+    return contains(node) or (isinstance(node, tree.Field) and bool(node.type.fields))
 
 
 def before_behind(node: Any) -> bool:

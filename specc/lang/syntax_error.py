@@ -9,31 +9,30 @@ from specc.lang.lalr import Run
 from specc.lang.lexer import OPENERS, Token
 from specc.text.diagnostic import Diagnostic, Label
 from specc.text.source import Span
+from specc.text.suggest import did_you_mean
 
 RESERVED = frozenset({"IN", "IF", "ELSE", "FOR", "NOT", "REPEAT", "SCAN", "WHEN", "RETURN", "REQUIRE"})
 ITEMS = frozenset(
     "USE CONFIG DIMS REQUIRE BLOCK GRAPH MASK SCORE BIAS READING WEIGHTS GENERATE".split()
 )
 OPERATORS = frozenset(
-    "PLUS MINUS STAR SLASH SLASHES PERCENT STARS PIPE AND EQ NE LE GE LT GT IN IF LSQB DOT AT".split()
-)
-ORDER = "RPAR RSQB RBRACE COMMA EQUAL COLON ARROW LBRACE LPAR STRING NUMBER".split()
-GROUPS = (
-    ("a value", {"NUMBER", "NAME", "LPAR"}),
-    ("a statement", {"RETURN", "REPEAT", "WHEN"}),
-    ("an item such as `block`, `graph` or `config`", {"BLOCK", "CONFIG"}),
-    ("a name", {"NAME"}),
-    ("an operator", {"PLUS", "STAR"}),
-    ("the end of the text", {"$END"}),
+    "PLUS MINUS STAR SLASH SLASHES PERCENT STARS PIPE AND EQ NE LE GE LT GT IN IF LSQB DOT AT LPAR".split()
 )
 SIGNS = {
-    "STRING": 'a text in quotes',
-    "NUMBER": "a number",
-    "LBRACE": "`{`",
+    "RPAR": "`)`",
+    "RSQB": "`]`",
     "RBRACE": "`}`",
+    "COMMA": "`,`",
+    "EQUAL": "`=`",
+    "COLON": "`:`",
     "ARROW": "`->`",
-    "ELLIPSIS": "`...`",
+    "LBRACE": "`{`",
+    "LPAR": "`(`",
+    "STRING": "a text in quotes",
+    "NUMBER": "a number",
+    "QUESTION": "`?`",
 }
+"""What a person is told of the signs, those first that are most often missing."""
 
 
 class Explainer:
@@ -42,6 +41,7 @@ class Explainer:
     def __init__(self, fragment: Fragment, what: str) -> None:
         self.fragment = fragment
         self.what = what
+        self.pairs: tuple[dict[int, int], set[int]] | None = None
 
     def span(self, token: Token) -> Span:
         """Where a token stands."""
@@ -85,52 +85,40 @@ class Explainer:
         )
 
     def brackets(self, run: Run, at: int) -> Diagnostic | None:
-        """A bracket that is never closed, closed by another kind, or never opened."""
-        stack: list[Token] = []
-        for n, token in enumerate(run.tokens):
-            if token.kind == "STRING":
-                continue
-            if token.text in OPENERS:
-                stack.append(token)
-            elif token.text in OPENERS.values() and token.text:
-                if stack and OPENERS[stack[-1].text] == token.text:
-                    stack.pop()
-                    continue
-                if n < at and stack:
-                    return None
-                return self.mismatch(stack[-1] if stack else None, token, n, at)
-            if token.kind == "$END" and stack:
-                return self.unclosed(stack, run.tokens, at)
-        return None
-
-    def mismatch(self, opener: Token | None, closer: Token, n: int, at: int) -> Diagnostic | None:
-        """A closing bracket that does not fit the last one that was opened."""
-        if opener is None:
-            if n < at:
-                return None
-            label = Label(self.span(closer), "closes nothing")
-            return Diagnostic("E0103", f"a `{closer.text}` without its opening bracket", label,
+        """A bracket that is never closed although the faulty token is inside it, or one that closes nothing."""
+        tokens = run.tokens
+        if self.pairs is None:
+            self.pairs = unpaired(tokens, run.restarts)
+        lost, stray = self.pairs
+        token = tokens[at]
+        if at in stray and not open_before(tokens, at):
+            return Diagnostic("E0103", f"a `{token.text}` without its opening bracket",
+                              Label(self.span(token), "closes nothing"),
                               helps=("delete it, or open the bracket before",))  # fmt: skip
-        wanted = OPENERS[opener.text]
-        label = Label(self.span(closer), f"expected `{wanted}` before this")
-        other = Label(self.span(opener), "opened here")
-        return Diagnostic("E0102", f"a `{opener.text}` that is never closed", label, (other,),
-                          helps=(f"add the missing `{wanted}`",))  # fmt: skip
+        inside = open_before(tokens, at)
+        if at in stray and inside and inside[-1] not in lost:
+            return Diagnostic("E0103", f"a `{token.text}` without its opening bracket",
+                              Label(self.span(token), "closes nothing"),
+                              (Label(self.span(tokens[inside[-1]]), "the last bracket that is open"),),
+                              helps=("delete it, or open the bracket before",))  # fmt: skip
+        if not inside or inside[-1] not in lost:
+            return None
+        opener = tokens[inside[-1]]
+        return self.unclosed(opener, tokens, min(at, lost[inside[-1]]))
 
-    def unclosed(self, stack: list[Token], tokens: list[Token], at: int) -> Diagnostic:
-        """An opening bracket that nothing closes: the innermost one that the faulty token is inside of."""
-        end = tokens[-1]
-        inside = [t for t in stack if t.start < tokens[at].start] or stack
-        opener = inside[-1]
+    def unclosed(self, opener: Token, tokens: list[Token], at: int) -> Diagnostic:
+        """An opening bracket that is not closed before token `at`."""
         wanted = OPENERS[opener.text]
-        others = [Label(self.span(opener), "opened here")]
-        if tokens[at].kind == "$END":
-            return Diagnostic("E0102", f"a `{opener.text}` that is never closed",
-                              Label(self.end_of(tokens), f"the text ends without its `{wanted}`"),
-                              tuple(others), helps=(f"add the missing `{wanted}`",))  # fmt: skip
-        del end
-        primary = Label(self.span(tokens[at]), f"expected `{wanted}` before this")
-        return Diagnostic("E0102", f"a `{opener.text}` that is never closed", primary, tuple(others),
+        token, before = tokens[at], tokens[at - 1]
+        if token.kind == "$END":
+            primary = Label(self.end_of(tokens), f"the text ends without its `{wanted}`")
+        elif self.first_on_line(token, before) and opener.text != "{":
+            end = self.fragment.span(max(before.start, before.end - 1), before.end)
+            primary = Label(end, f"expected `{wanted}` after this")
+        else:
+            primary = Label(self.span(token), f"expected `{wanted}` before this")
+        return Diagnostic("E0102", f"a `{opener.text}` that is never closed", primary,
+                          (Label(self.span(opener), "opened here"),),
                           helps=(f"add the missing `{wanted}`",))  # fmt: skip
 
     def end_of(self, tokens: list[Token]) -> Span:
@@ -177,9 +165,16 @@ class Explainer:
     def name_alone(self, run: Run, at: int, expected: frozenset[str]) -> Diagnostic | None:
         """A statement without `=`: an operator is missing before it, or its result has no name."""
         token = run.tokens[at]
-        if "EQUAL" not in expected or "COLON" not in expected or at < 2:
+        if at < 2:
             return None
         name, before = run.tokens[at - 1], run.tokens[at - 2]
+        if token.kind == "EQUAL" and self.first_on_line(name, before) and before.kind in {*OPERATORS, "COMMA", "EQUAL"}:
+            return Diagnostic("E0101", f"the line before `{name.text} =` is not finished",
+                              Label(self.span(before), "a value is missing after this"),
+                              (Label(self.span(name).to(self.span(token)), "this begins a new statement"),),
+                              helps=(f"write the value that belongs behind `{before.text}`, or delete it",))  # fmt: skip
+        if "EQUAL" not in expected or "COLON" not in expected:
+            return None
         if not self.first_on_line(name, before):
             helps = ["write an operator between the two, or begin a new statement: `name = …`"]
             if name.text in ("and", "or"):
@@ -203,8 +198,8 @@ class Explainer:
     def gives_no_name(self, name: Token, token: Token) -> Diagnostic:
         """`f(x)` as a statement."""
         return Diagnostic("E0101", "a statement must give its result a name",
-                          Label(self.span(name).to(self.span(token)), "expected `=` here"),
-                          helps=(f"write `name = {name.text}{token.text if token.text == '(' else ''}…`, "
+                          Label(self.span(name), "this value has no name"),
+                          helps=(f"write `name = {name.text}{'(…)' if token.text == '(' else ' …'}`, "
                                  "or `return …` for a result",))  # fmt: skip
 
     def first_on_line(self, token: Token, before: Token) -> bool:
@@ -219,10 +214,15 @@ class Explainer:
         helps = list(hints(run.tokens, at, expected))
         found = "the text ends" if token.kind == "$END" else f"found `{shown(token)}`"
         title = f"expected {wanted}, but {found}"
+        starts = "BLOCK" in expected or "RETURN" in expected
         if token.kind == "$END" and at == 0:
-            title = f"nothing is written here; expected {self.what}"
+            wanted = self.what
+            title = f"nothing is written here; expected {wanted}"
+        elif expected - OPERATORS == {"$END"}:
+            wanted = "an operator" if "PLUS" in expected else "the end"
+            title = f"{self.what} ends before `{shown(token)}`, and nothing joins the two"
         label = Label(self.span(token), f"expected {wanted} here")
-        if before is not None and (token.kind == "$END" or self.first_on_line(token, before)):
+        if before is not None and (token.kind == "$END" or (self.first_on_line(token, before) and not starts)):
             end = self.fragment.span(max(before.start, before.end - 1), before.end)
             label = Label(end, f"expected {wanted} after this")
         return Diagnostic("E0101", title, label, helps=tuple(helps))
@@ -233,26 +233,66 @@ def shown(token: Token) -> str:
     return token.text if len(token.text) <= 30 else token.text[:29] + "…"
 
 
+def unpaired(tokens: list[Token], restarts: list[int]) -> tuple[dict[int, int], set[int]]:
+    """Brackets that are never closed, each with the token that shows it, and those that close nothing.
+
+    A new item at the start of a line shows that whatever was open is missing its end.
+    """
+    lost: dict[int, int] = {}
+    stray: set[int] = set()
+    stack: list[int] = []
+    new_items = set(restarts)
+    for n, token in enumerate(tokens):
+        if n in new_items or token.kind == "$END":
+            lost.update((opener, n) for opener in stack)
+            stack.clear()
+        if token.kind == "STRING":
+            continue
+        if token.text in OPENERS:
+            stack.append(n)
+        elif token.text in (")", "]", "}"):
+            fits = [i for i, opener in enumerate(stack) if OPENERS[tokens[opener].text] == token.text]
+            if not fits:
+                stray.add(n)
+                continue
+            lost.update((opener, n) for opener in stack[fits[-1] + 1 :])
+            del stack[fits[-1] :]
+    return lost, stray
+
+
+def open_before(tokens: list[Token], at: int) -> list[int]:
+    """The brackets that are open at a token, outermost first."""
+    stack: list[int] = []
+    for n, token in enumerate(tokens[:at]):
+        if token.kind == "STRING":
+            continue
+        if token.text in OPENERS:
+            stack.append(n)
+        elif token.text in (")", "]", "}") and stack and OPENERS[tokens[stack[-1]].text] == token.text:
+            stack.pop()
+    return stack
+
+
 def described(expected: frozenset[str]) -> str:
     """A set of terminals in words: brackets and signs first, then kinds of things."""
     left = set(expected)
     words: list[str] = []
-    value = {"NUMBER", "NAME", "LPAR"} <= left
-    if value:
-        left -= {"STRING", "NUMBER", "LPAR", "LSQB", "LBRACE", "MINUS", "NOT"}
+    if {"NUMBER", "NAME", "LPAR"} <= left:
+        left -= {"STRING", "NUMBER", "LPAR", "LSQB", "LBRACE", "MINUS", "NOT", "NAME"}
         words.append("a value")
     elif OPERATORS & left and len(left - OPERATORS) > 0:
         left -= OPERATORS
-    names = {
-        "RPAR": "`)`", "RSQB": "`]`", "COMMA": "`,`", "EQUAL": "`=`", "COLON": "`:`", "LPAR": "`(`", **SIGNS
-    }  # fmt: skip
-    signs = [names[kind] for kind in ORDER if kind in left]
-    for text, kinds in GROUPS[1:]:
-        if kinds <= left and not (text == "a name" and (value or "a statement" in words)):
-            words.append(text)
-    if "NAME" not in left and not words:
-        signs += [f"`{kind.lower()}`" for kind in sorted(left & KEYWORDS)]
-    listed = [*signs, *words] or ["something else"]
+    if "RETURN" in left:
+        words.append("a statement")
+    elif "NAME" in left:
+        words.append("a name")
+    elif {"BLOCK", "CONFIG"} <= left and not words:
+        words.append("an item such as `block`, `graph` or `config`")
+        left.discard("STRING")
+    elif not words:
+        words += [f"`{kind.lower()}`" for kind in sorted(left & KEYWORDS)]
+    signs = [SIGNS[kind] for kind in SIGNS if kind in left]
+    listed = [*signs, *words] or (["an operator"] if "PLUS" in left else ["the end of the text"])
     if len(listed) == 1:
         return listed[0]
     return f"{', '.join(listed[:4][:-1])} or {listed[:4][-1]}"
@@ -267,6 +307,9 @@ def hints(tokens: list[Token], at: int, expected: frozenset[str]) -> list[str]:
     before = tokens[at - 1] if at else None
     near = {t.text for t in tokens[max(0, at - 1) : at + 1]}
     found: list[str] = []
+    words = [kind.lower() for kind in expected if kind in KEYWORDS] if "NAME" not in expected else []
+    if token.kind == "NAME" and (meant := did_you_mean(token.text, words)):
+        found.append(f"did you mean `{meant}`?")
     if token.kind == "EQUAL" and "EQ" in expected:
         found.append("“is equal to” is written `==`")
     if token.text in ("&", "|") and before is not None and before.text == token.text:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from specc.lang import tree
-from specc.lang.layout import SPACE, WIDTH, Pieces, flat, lines
+from specc.lang.layout import SECTION, SPACE, WIDTH, Pieces, flat, lines
 from specc.lang.write_expression import (
     field_end,
     field_pieces,
@@ -235,9 +235,9 @@ def head_pieces(node: tree.Repeat | tree.Scan | tree.Block) -> Pieces:
                 results = param(node.results[0])
             where: Pieces = []
             if node.where:
-                where = [SPACE, "where ", *joined([f"{e.name} = ", *pieces(e.value)] for e in node.where)]
+                where = [SECTION, "where ", *joined([f"{e.name} = ", *pieces(e.value)] for e in node.where)]
             params = joined(param(p) for p in node.params)
-            return [f"{node.kind} {node.name}", "(", *params, ")", SPACE, "-> ", *results, *where]
+            return [f"{node.kind} {node.name}", "(", *params, ")", SECTION, "-> ", *results, *where]
 
 
 def listed(word: str, names: Sequence[str]) -> Pieces:

@@ -172,7 +172,7 @@ def type_pieces(kind: tree.TypeName) -> Pieces:
         return ["record ", "{", SPACE, *fields, SPACE, "}", end]
     if kind.dims is None:
         return [kind.name + end]
-    return [kind.name, "[", *subscripts(kind.dims), "]", end]
+    return [f"{kind.name}[{flat(subscripts(kind.dims))}]{end}"]
 
 
 def field_pieces(field: tree.Field) -> Pieces:

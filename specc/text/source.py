@@ -5,7 +5,7 @@ the span it was made from, so that a message can underline the user's own text.
 """
 
 from bisect import bisect_right
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 
@@ -14,7 +14,7 @@ class Source:
     """A named text. `name` is what messages print: a path as the user gave it, or `<input>`."""
 
     name: str
-    text: str
+    text: str = field(repr=False)
 
     @cached_property
     def _starts(self) -> list[int]:

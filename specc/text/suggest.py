@@ -1,41 +1,55 @@
-"""The nearest of the names there are to one that is not."""
+"""What a word that nobody knows was probably meant to be.
+
+A far-fetched guess confuses more than none, so a name is offered only if it is close: few edits, the
+same letters in another order, or the word is a part of it. Otherwise the valid names are listed.
+"""
 
 from collections.abc import Iterable
 
-
-def did_you_mean(word: str, names: Iterable[str]) -> str | None:
-    """The name close enough to be what was meant: few edits for its length, or the same letters."""
-    best: tuple[int, str] | None = None
-    for name in names:
-        if name == word:
-            continue
-        same = sorted(name.lower()) == sorted(word.lower())
-        limit = max(1, min(len(name), len(word)) // 3)
-        cost = 0 if same else distance(word.lower(), name.lower(), limit)
-        if cost <= limit and (best is None or (cost, name) < best):
-            best = cost, name
-    return best[1] if best else None
+SHOWN = 12
+"""Names in a list before it is cut."""
 
 
-def distance(a: str, b: str, limit: int) -> int:
-    """Edits between two words, swaps of neighbors counted once; anything above `limit` is `limit + 1`."""
-    if abs(len(a) - len(b)) > limit:
-        return limit + 1
-    before, row = list(range(len(b) + 1)), list(range(len(b) + 1))
-    for i, x in enumerate(a, start=1):
-        older, before, row = before, row, [i]
-        for j, y in enumerate(b, start=1):
-            cost = min(before[j] + 1, row[j - 1] + 1, before[j - 1] + (x != y))
+def distance(a: str, b: str, most: int) -> int:
+    """Insertions, deletions, replacements and swaps of neighbors from `a` to `b`; `most + 1` if more."""
+    if abs(len(a) - len(b)) > most:
+        return most + 1
+    before: list[int] = []
+    row = list(range(len(b) + 1))
+    for i, x in enumerate(a, 1):
+        before, last, row = row, before, [i, *[0] * len(b)]
+        for j, y in enumerate(b, 1):
+            row[j] = min(before[j] + 1, row[j - 1] + 1, before[j - 1] + (x != y))
             if i > 1 and j > 1 and x == b[j - 2] and a[i - 2] == y:
-                cost = min(cost, older[j - 2] + 1)
-            row.append(cost)
-        if min(row) > limit:
-            return limit + 1
+                row[j] = min(row[j], last[j - 2] + 1)
+        if min(row) > most:
+            return most + 1
     return row[-1]
 
 
-def listing(names: Iterable[str], most: int = 12) -> str:
-    """`a, b, c` and how many more there are."""
-    found = sorted(names)
-    more = f" and {len(found) - most} more" if len(found) > most else ""
-    return ", ".join(found[:most]) + more
+def did_you_mean(word: str, names: Iterable[str]) -> str | None:
+    """The name that was probably meant: at most `max(1, len / 3)` edits away, or made of the same letters."""
+    plain = folded(word)
+    best: tuple[int, str] | None = None
+    for name in names:
+        other = folded(name)
+        most = max(1, max(len(plain), len(other)) // 3)
+        edits = distance(plain, other, most)
+        if edits > most and plain and sorted(plain) == sorted(other):
+            edits = most
+        if edits <= most and edits < max(len(plain), len(other)) and (best is None or (edits, name) < best):
+            best = edits, name
+    return best[1] if best else None
+
+
+def folded(word: str) -> str:
+    """A word without case and separators, which people get wrong first."""
+    return word.lower().replace("_", "").replace("-", "").replace(" ", "")
+
+
+def listing(names: Iterable[str]) -> str:
+    """Names in a row, `a, b, c and 4 more`."""
+    known = sorted(names)
+    if len(known) <= SHOWN:
+        return ", ".join(known)
+    return f"{', '.join(known[:SHOWN])} and {len(known) - SHOWN} more"

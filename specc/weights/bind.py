@@ -4,24 +4,21 @@ Every parameter is made from tensors that are there, of a shape and type that fi
 ignored by a rule of the spec. Only then is data read, and only to compare the two copies of tied weights.
 """
 
+import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-
-import numpy as np
+from dataclasses import dataclass, replace
 
 from specc.text.diagnostic import Diagnostic, Failed, fail
 from specc.text.source import Span
 from specc.weights import faults
 from specc.weights.checkpoint import Checkpoint
-from specc.weights.dtypes import FLOATS
+from specc.weights.dtypes import FLOATS, NUMPY
 from specc.weights.names import Pattern, nearest
 from specc.weights.prefix import Naming, naming_of
 from specc.weights.rearrange import Unfit
 from specc.weights.shape import dtype_of, shape_of
 from specc.weights.transform import Expr, Tensor, chosen, renamed, tensors_of
-from specc.weights.values import Binding, Bound, Wanted, converted
-
-MOST_ERRORS = 20
+from specc.weights.values import Binding, Bound, Wanted
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,21 +73,24 @@ def bind(wanted: Sequence[Wanted], rules: Rules, checkpoint: Checkpoint) -> Bind
     sources = {w.name: _source(w, rules.loads) for w in wanted}
     _check_rules_are_used(by_name, rules)
     present = checkpoint.tensors.keys()
-    needed = [n for s in sources.values() if s.wanted.name not in ties for n in _first_names(s.expr)]
+    needed = [n for s in sources.values() if s.wanted.name not in ties for n in tensors_of(s.expr)]
     naming = naming_of(needed, present, checkpoint.path)
     exprs = {
         name: chosen(renamed(s.expr, lambda n: naming.name(n, present)), present.__contains__)
         for name, s in sources.items()
     }
     bound, missing = _resolve(by_name, exprs, ties, checkpoint)
-    wrong = [d for name, b in bound.items() if (d := _misfit(b, sources[name], checkpoint)) is not None]
+    made = {name: b.expr or exprs[name] for name, b in bound.items()}
+    wrong = [
+        m for name, e in made.items() if _has(checkpoint, e) and (m := _misfit(sources[name], e, checkpoint))
+    ]
     used = {n for name in by_name for n in tensors_of(exprs[name])}
     ignored = _ignored(rules.ignores, naming, checkpoint)
     unused = [n for n in present if n not in used and n not in ignored]
     found = faults.report(checkpoint, naming, len(by_name), missing, wrong, unused)
     if found:
-        raise Failed(*found[:MOST_ERRORS])
-    decided, warnings = _compare_ties(bound, exprs, ties, checkpoint)
+        raise Failed(*found)
+    decided, warnings = _decide(bound, exprs, checkpoint)
     return Binding(checkpoint, decided, naming, tuple(sorted(ignored)), tuple(warnings))
 
 
@@ -166,11 +166,6 @@ def _no_such(name: str, wanted: Mapping[str, Wanted], span: Span | None, what: s
     )
 
 
-def _first_names(expr: Expr) -> list[str]:
-    """The names that tell how a file spells things: those of every option."""
-    return list(tensors_of(expr))
-
-
 def _resolve(
     wanted: Mapping[str, Wanted], exprs: Mapping[str, Expr], ties: Mapping[str, str], checkpoint: Checkpoint
 ) -> tuple[dict[str, Bound], list[tuple[Wanted, str]]]:
@@ -200,63 +195,73 @@ def _resolve(
     return bound, missing
 
 
-def _misfit(bound: Bound, source: _Source, checkpoint: Checkpoint) -> faults.Misfit | None:
+def _misfit(source: _Source, expr: Expr, checkpoint: Checkpoint) -> faults.Misfit | None:
     """What is wrong with shape or type of what makes a parameter."""
-    if bound.expr is None:
-        return None
-    names = list(tensors_of(bound.expr))
+    wanted, names = source.wanted, tuple(tensors_of(expr))
     entries = {n: checkpoint.tensors[n] for n in names}
     try:
-        shape = shape_of(bound.expr, {n: e.shape for n, e in entries.items()})
-        dtype = dtype_of(bound.expr, {n: e.dtype for n, e in entries.items()})
+        shape = shape_of(expr, {n: e.shape for n, e in entries.items()})
+        dtype = dtype_of(expr, {n: e.dtype for n, e in entries.items()})
     except Unfit as unfit:
-        return faults.Misfit(bound.wanted, bound.expr, names, source.span, (), "", str(unfit))
-    if shape != bound.wanted.shape or (dtype in FLOATS) != (bound.wanted.dtype in FLOATS):
-        return faults.Misfit(bound.wanted, bound.expr, names, source.span, shape, dtype, "")
+        return faults.Misfit(wanted, names, source.span, why=str(unfit))
+    if shape != wanted.shape or family(dtype) != family(wanted.dtype):
+        return faults.Misfit(wanted, names, source.span, shape, dtype)
     return None
+
+
+def family(dtype: str) -> str:
+    """Types among which numbers may be converted: floats, whole numbers; any other type stands alone."""
+    if dtype in FLOATS and dtype in NUMPY:
+        return "float"
+    return "int" if dtype[0] in "iu" else dtype
 
 
 def _ignored(rules: Sequence[IgnoreRule], naming: Naming, checkpoint: Checkpoint) -> set[str]:
     """The tensors that a rule names, under any of their spellings."""
     patterns = [Pattern(r.pattern) for r in rules]
     return {
-        n for n in checkpoint.tensors if any(p.matches(spelling) for p in patterns for spelling in naming.spellings(n))
+        n
+        for n in checkpoint.tensors
+        if any(p.matches(spelling) for p in patterns for spelling in naming.spellings(n))
     }
 
 
-def _compare_ties(
-    bound: Mapping[str, Bound], exprs: Mapping[str, Expr], ties: Mapping[str, str], checkpoint: Checkpoint
+def _decide(
+    bound: Mapping[str, Bound], exprs: Mapping[str, Expr], checkpoint: Checkpoint
 ) -> tuple[dict[str, Bound], list[Diagnostic]]:
-    """A tied parameter of which the file has another copy with other values keeps its own, with a warning."""
-    decided: dict[str, Bound] = {}
-    warnings: list[Diagnostic] = []
+    """What is stored for each parameter.
+
+    A tied parameter of which the file has another copy with other values keeps its own, with a warning.
+    """
     dtypes = {n: e.dtype for n, e in checkpoint.tensors.items()}
+    decided = {
+        name: b if b.expr is None else replace(b, dtype=dtype_of(b.expr, dtypes)) for name, b in bound.items()
+    }
+    warnings: list[Diagnostic] = []
     for name, b in bound.items():
-        if b.expr is not None:
-            decided[name] = Bound(b.wanted, b.expr, None, dtype_of(b.expr, dtypes))
-            continue
-        root, own = bound[ties[name]], exprs[name]
-        decided[name] = b
-        if own == root.expr or any(n not in dtypes for n in tensors_of(own)):
+        own = exprs[name]
+        if b.tied_to is None or own == bound[b.tied_to].expr or not _has(checkpoint, own):
             continue
         alone = Bound(b.wanted, own, None, dtype_of(own, dtypes))
-        whole = Binding(checkpoint, {name: alone, ties[name]: decided_root(root, dtypes)})
-        if not _equal(whole, name, ties[name]):
+        if not _equal(Binding(checkpoint, {**decided, name: alone}), name, b.tied_to):
             decided[name] = alone
-            warnings.append(faults.different_copies(b.wanted, ties[name], checkpoint))
+            warnings.append(faults.different_copies(b.wanted, b.tied_to, checkpoint))
     return decided, warnings
 
 
-def decided_root(root: Bound, dtypes: Mapping[str, str]) -> Bound:
-    """The untied parameter of a tie, with the type it comes in."""
-    assert root.expr is not None, "a tie leads to an untied parameter"
-    return Bound(root.wanted, root.expr, None, dtype_of(root.expr, dtypes))
+def _has(checkpoint: Checkpoint, expr: Expr) -> bool:
+    """Whether the file has every tensor of an expression."""
+    return all(n in checkpoint.tensors for n in tensors_of(expr))
 
 
 def _equal(binding: Binding, one: str, other: str) -> bool:
-    """Whether two parameters have the same numbers, compared block by block as float64."""
+    """Whether two parameters have the same type and numbers."""
     kinds = binding.stored_dtype(one), binding.stored_dtype(other)
-    if kinds[0] != kinds[1]:
-        return False
-    blocks = zip(binding.chunks(one, kinds[0]), binding.chunks(other, kinds[1]), strict=False)
-    return all(np.array_equal(np.frombuffer(a, np.uint8), np.frombuffer(b, np.uint8)) for a, b in blocks)
+    return kinds[0] == kinds[1] and _digest(binding, one, kinds[0]) == _digest(binding, other, kinds[1])
+
+
+def _digest(binding: Binding, name: str, dtype: str) -> bytes:
+    digest = hashlib.sha256()
+    for chunk in binding.chunks(name, dtype):
+        digest.update(chunk)
+    return digest.digest()

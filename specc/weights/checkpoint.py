@@ -1,4 +1,4 @@
-"""A checkpoint: one weights file, or a folder with one file or several shards, seen as one table of tensors."""
+"""A checkpoint: one weights file, or a folder with one file or several shards, as one table of tensors."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -96,7 +96,7 @@ def _in_folder(folder: Path) -> Path:
     except OSError as error:
         fail(
             "E0513",
-            f"cannot look into the folder `{shown(str(folder))}`: {(error.strerror or 'unknown error').lower()}",
+            f"cannot look into the folder `{shown(str(folder))}`: {str(error.strerror).lower()}",
             helps=["check the permissions of the folder"],
         )
     indexes = [n for n in names if n.endswith(INDEX)]
@@ -120,7 +120,7 @@ def _in_folder(folder: Path) -> Path:
             notes=["there are " + ", ".join(map(shown, found[:8]))],
             helps=[f"name the file you mean, e.g. --weights {shown(str(folder / found[0]))}"],
         )
-    fail(
+    return fail(
         "E0518",
         f"the folder `{shown(str(folder))}` holds no weights",
         notes=["looked for model.safetensors, an index of shards, and any other .safetensors file"],
@@ -156,7 +156,9 @@ def _open_shards(path: Path) -> Checkpoint:
     shards = sorted(set(wanted.values()))
     for shard in shards:
         if not shard.endswith(".safetensors") or "/" in shard or "\\" in shard or shard.startswith("."):
-            _bad_index(path, f"it names the file `{shown(shard[:200])}`, which is not the name of a file beside it")
+            _bad_index(
+                path, f"it names the file `{shown(shard[:200])}`, which is not the name of a file beside it"
+            )
         if not (path.parent / shard).exists():
             _bad_index(path, f"it names the file `{shown(shard)}`, which is not there")
     files = _open_all(path.parent / shard for shard in shards)

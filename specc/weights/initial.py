@@ -84,7 +84,12 @@ class FanIn:
 Initializer: TypeAlias = Zeros | Ones | Constant | Normal | Uniform | FanIn
 
 _PLAIN: dict[str, Initializer] = {"zeros": Zeros(), "ones": Ones()}
-_WITH_NUMBER: dict[str, Callable[[float], Initializer]] = {"constant": Constant, "normal": Normal, "uniform": Uniform, "fan_in": FanIn}
+_WITH_NUMBER: dict[str, Callable[[float], Initializer]] = {
+    "constant": Constant,
+    "normal": Normal,
+    "uniform": Uniform,
+    "fan_in": FanIn,
+}
 _FORM = re.compile(r"\s*([a-z_]+)\s*(?:\(\s*([-+0-9.eE]+)\s*\))?\s*", re.ASCII)
 
 
@@ -101,7 +106,7 @@ def parse(text: str, span: Span | None = None) -> Initializer:
             value = math.nan
         if math.isfinite(value) and (value >= 0 or name == "constant"):
             return _WITH_NUMBER[name](value)
-    fail(
+    return fail(
         "E0516",
         f"`{text}` is no way to start a parameter",
         span,

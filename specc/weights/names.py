@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 _HOLE = re.compile(r"\{(\w+)\}|\*")
-_DIGITS = re.compile(r"[0-9]{1,18}")  # longer runs are no layer numbers, and slow to read as integers
+_DIGITS = re.compile(r"[0-9]{1,18}")  # longer runs are no numbers of layers
 _LETTERS = "ijklmn"
 _MOST_CANDIDATES = 2000
 
@@ -70,7 +70,8 @@ class Captures:
         """The template with its holes filled; the n-th `*` gets what the n-th `*` stood for."""
         stars = iter(self.stars)
         return _HOLE.sub(
-            lambda hole: next(stars, "*") if hole[1] is None else self.variables.get(hole[1], hole[0]), template
+            lambda hole: next(stars, "*") if hole[1] is None else self.variables.get(hole[1], hole[0]),
+            template,
         )
 
 
@@ -82,11 +83,13 @@ def skeleton(name: str) -> tuple[str, ...]:
 def general(name: str) -> str:
     """The name as a pattern: `h.3.attn.bias` to `h.{i}.attn.bias`."""
     literals = skeleton(name)
-    return literals[0] + "".join(f"{{{_LETTERS[k % len(_LETTERS)]}}}{rest}" for k, rest in enumerate(literals[1:]))
+    return literals[0] + "".join(
+        f"{{{_LETTERS[k % len(_LETTERS)]}}}{rest}" for k, rest in enumerate(literals[1:])
+    )
 
 
 def grouped(names: Iterable[str]) -> list[str]:
-    """Many names as few: `h.{0..11}.attn.bias`. In order of first appearance; nothing is left out or added."""
+    """Many names as few: `h.{0..11}.attn.bias`. In order of first appearance, nothing left out."""
     families: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
     for name in names:
         families.setdefault(skeleton(name), []).append(numbers(name))

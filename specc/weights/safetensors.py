@@ -51,7 +51,9 @@ class Entry:
 class TensorFile:
     """An open safetensors file whose header has been checked."""
 
-    def __init__(self, path: Path, fd: int, tensors: dict[str, Entry], metadata: dict[str, str], header: bytes) -> None:
+    def __init__(
+        self, path: Path, fd: int, tensors: dict[str, Entry], metadata: dict[str, str], header: bytes
+    ) -> None:
         self.path = path
         self.tensors: Mapping[str, Entry] = tensors
         self.metadata: Mapping[str, str] = metadata
@@ -84,7 +86,7 @@ class TensorFile:
         """The stored bytes of a tensor, or a run of them. Each chunk is valid until the next is asked for."""
         entry = self.tensors[name]
         count = entry.nbytes - offset if nbytes is None else nbytes
-        assert 0 <= offset and 0 <= count and offset + count <= entry.nbytes, f"{name}: bytes outside of the tensor"
+        assert 0 <= offset <= offset + count <= entry.nbytes, f"{name}: bytes outside of the tensor"
         self.check_unchanged()
         buffer = memoryview(bytearray(min(CHUNK, count)))
         for done in range(0, count, CHUNK):
@@ -165,9 +167,7 @@ def open_tensors(path: str | Path) -> TensorFile:
         _refuse_impostors(path, os.pread(fd, 64, 0))
         raw, metadata, header = read_header(fd, size, str(path))
         start = 8 + len(header)
-        tensors = {
-            t.name: Entry(t.name, t.dtype, t.shape, start + t.begin, t.end - t.begin) for t in raw
-        }
+        tensors = {t.name: Entry(t.name, t.dtype, t.shape, start + t.begin, t.end - t.begin) for t in raw}
         return TensorFile(path, fd, tensors, metadata, header)
     except BaseException:
         os.close(fd)

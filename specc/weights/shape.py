@@ -1,5 +1,4 @@
-"""What a weight expression gives, from the headers of the files alone: shape, element type, and whether its
-bytes already lie in a file."""
+"""What a weight expression gives, from headers alone: shape, element type, and where its bytes lie."""
 
 import math
 from collections.abc import Mapping
@@ -106,7 +105,9 @@ def view_of(expr: Expr, entries: Mapping[str, Entry]) -> View | None:
             return view_of(only, entries)
         case Reshape(x=x):
             return view_of(x, entries)
-        case Cast(x=x, dtype=dtype) if dtype == dtype_of(x, {n: e.dtype for n, e in entries.items() if n in shapes}):
+        case Cast(x=x, dtype=dtype) if dtype == dtype_of(
+            x, {n: e.dtype for n, e in entries.items() if n in shapes}
+        ):
             return view_of(x, entries)
         case Transpose(x=x):
             shape = shape_of(x, shapes)

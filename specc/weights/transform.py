@@ -255,7 +255,7 @@ def chosen(expr: Expr, present: Callable[[str], bool]) -> Expr:
 
 
 def apply(expr: Expr, get: Callable[[str], Array]) -> Array:
-    """The value; `get` gives tensors by name. The shapes were checked with `shape_of`, choices made by `chosen`."""
+    """The value; `get` gives tensors by name. `shape_of` checked the shapes, `chosen` made the choices."""
     match expr:
         case Tensor(name):
             return get(name)
@@ -282,7 +282,7 @@ def apply(expr: Expr, get: Callable[[str], Array]) -> Array:
             return x.astype(NUMPY[dtype])
         case AddNumber(number=number):
             wide = _wide(x)
-            return wide + wide.dtype.type(number)
+            return np.asarray(wide + wide.dtype.type(number))
         case ResizeGrid(rows=rows, columns=columns, prefix=prefix):
             return resize_grid(_wide(x), rows, columns, prefix)
         case Rearrange(pattern=pattern, sizes=sizes):

@@ -27,7 +27,7 @@ from specc.weights.transform import Array, Expr, Shape, apply, tensors_of
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A parameter of the model. `made_by` says, for messages, what asks for it and how its shape came about."""
+    """A parameter of the model. `made_by` says, for messages, what asks for it and whence its shape."""
 
     name: str
     shape: Shape
@@ -99,7 +99,7 @@ class Binding:
 
     checkpoint: Checkpoint
     bound: Mapping[str, Bound]
-    naming: Naming = Naming()
+    naming: Naming = field(default_factory=Naming)
     ignored: tuple[str, ...] = ()
     warnings: tuple[Diagnostic, ...] = ()
 
@@ -211,7 +211,10 @@ def check_finite(block: Array, place: str) -> None:
         fail(
             "E0507",
             f"the weights hold {what}",
-            notes=[f"in {place}, {int(wrong.sum())} of the first {block.size} values looked at", "nothing was written"],
+            notes=[
+                f"in {place}, {int(wrong.sum())} of the first {block.size} values looked at",
+                "nothing was written",
+            ],
             helps=["such a file is mostly a broken download or a training run that diverged; get it again"],
         )
 

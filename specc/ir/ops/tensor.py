@@ -333,8 +333,8 @@ class OneHot(Op, sig="i[*s] -> f[*s n]"):
         axes["n"] = (self.size,)
 
 
-class MatMul(Op, sig="f[#*s m k], f[#*s k n] -> f[*s m n]", heavy=True):
-    """Matrix product of the last two axes. Whether the left rows are gated is its band (`ir.reach`)."""
+class MatMul(Op, sig="f[#*s m k|m], f[#*s k|m n] -> f[*s m n]", heavy=True):
+    """Matrix product of the last two axes. Rows are read where the left operand is not surely zero: its band."""
 
 
 class Einsum(Op, sig="f[*s] -> f[*t]", heavy=True):

@@ -1,0 +1,53 @@
+# The whole of it: `make demo` shows what specc does, `make test` that it does it right.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: demo test parity parity-full fuzz lint bench tables clean python
+
+python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "specc needs Python 3.11 or newer; this is $$($(PYTHON) --version 2>&1). Try: make PYTHON=python3.11 $(MAKECMDGOALS)"; exit 1; }
+
+$(BIN)/specc: pyproject.toml | python
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[image]'
+	@touch $@
+
+$(VENV)/dev: $(BIN)/specc
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[dev,image]'
+	@touch $@
+
+$(VENV)/parity: $(VENV)/dev
+	@$(BIN)/python -m pip install -q --disable-pip-version-check torch==2.13.0
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[parity,dev,image]'
+	@touch $@
+
+demo: $(BIN)/specc
+	@sh docs/demos/demo.sh $(BIN)/specc
+
+test: $(VENV)/dev
+	$(BIN)/python -m pytest -n 2
+
+parity: $(VENV)/parity
+	$(BIN)/python -m pytest -m parity -n 2
+
+parity-full: $(VENV)/parity
+	$(BIN)/python -m pytest -m "parity or slow" -n 2
+
+fuzz: $(VENV)/dev
+	$(BIN)/python -m pytest -m slow tests/fuzz tests/laws -n 2
+
+lint: $(VENV)/dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(VENV)/parity
+	$(BIN)/python benchmarks/run.py
+
+tables: $(VENV)/dev
+	$(BIN)/python -m specc.tables
+
+clean:
+	rm -rf $(VENV) build dist out

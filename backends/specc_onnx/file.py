@@ -1,0 +1,86 @@
+"""Reading a model file: what it says about itself, its weights, and its attentions' weights on demand.
+
+A model is parsed as untrusted: its size is capped before it is read, and weights beside it are read only from
+regular files in or below its folder.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import onnx
+from google.protobuf.message import DecodeError
+from numpy.typing import NDArray
+from onnx import ModelProto
+
+from specc.input import Unreadable, read_regular, shown
+from specc.text.diagnostic import fail
+from specc_onnx.run import RunningModel, open_bytes
+from specc_onnx.taps import attention_outputs
+
+LARGEST = 2**31
+"""Bytes of an ONNX file; protobuf can hold no more."""
+
+
+@dataclass(frozen=True)
+class ModelFile:
+    """A parsed model and where it lies."""
+
+    path: Path
+    model: ModelProto
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        """The texts the model carries."""
+        return {p.key: p.value for p in self.model.metadata_props}
+
+    def weights(self, names: Mapping[str, str]) -> dict[str, NDArray[Any]]:
+        """Each parameter's numbers; `names` says which initializer holds it. E0925 where they cannot be read."""
+        known = {t.name: t for t in self.model.graph.initializer}
+        found = {}
+        for parameter, name in names.items():
+            if name not in known:
+                fail("E0925", f"`{shown(str(self.path))}` holds no weights called `{shown(name)}`")
+            try:
+                found[parameter] = onnx.numpy_helper.to_array(known[name], str(self.path.parent))
+            except (ValueError, OSError, TypeError, onnx.checker.ValidationError) as error:
+                fail(
+                    "E0925",
+                    f"the weights `{shown(name)}` of `{shown(str(self.path))}` cannot be read",
+                    notes=[shown(str(error))[:300]],
+                    helps=["the file beside the model may be missing or cut short: compile again"],
+                )
+        return found
+
+    def open(self, provider: str, threads: int = 0) -> RunningModel:
+        """The model, ready to run."""
+        return open_bytes(
+            self.model.SerializeToString(), provider, folder=self.path.parent, name=str(self.path), threads=threads
+        )
+
+    def open_with_attention(
+        self, provider: str, notes: Iterable[Mapping[str, str]]
+    ) -> tuple[RunningModel, dict[str, str]]:
+        """A copy of the model that also gives attention weights, and the outputs' names by scope."""
+        copy = ModelProto()
+        copy.CopyFrom(self.model)
+        names = attention_outputs(copy, notes)
+        running = open_bytes(copy.SerializeToString(), provider, folder=self.path.parent, name=str(self.path))
+        return running, names
+
+
+def read_model(path: Path) -> ModelFile:
+    """A model file. E0802 when it cannot be read, E0926 when it is no ONNX model."""
+    try:
+        data = read_regular(path, LARGEST)
+    except Unreadable as error:
+        fail("E0802", f"the model `{shown(str(path))}` cannot be read: {error.reason}")
+    model = ModelProto()
+    try:
+        model.ParseFromString(data)
+    except (DecodeError, ValueError):
+        model.Clear()
+    if not model.graph.node and not model.graph.output:
+        fail("E0926", f"`{shown(str(path))}` is no ONNX model", helps=["`specc compile SPEC -o MODEL.onnx` makes one"])
+    return ModelFile(path, model)

@@ -1,0 +1,52 @@
+"""The run-time loop, in PyTorch: its body, once for each row."""
+
+import torch
+from torch import Tensor
+
+from specc.ir import ops
+from specc_torch.table import Place, evaluate
+from specc_torch.walk import walk
+
+
+@evaluate(ops.Scan)
+def scan(op: ops.Scan, place: Place, *operands: Tensor) -> tuple[Tensor, ...]:
+    """a[*s]... -> a[*t]"""
+    keep, given = (operands[0], operands[1:]) if op.masked else (None, operands)
+    rows = given[: op.scanned]
+    carries = list(given[op.scanned : op.scanned + op.carries])
+    captured = given[op.scanned + op.carries :]
+    steps = rows[0].shape[op.axis]
+    inputs, results = list(op.body.inputs.values()), list(op.body.outputs.values())
+    collected: list[list[Tensor]] = [[] for _ in results[op.carries :]]
+    for t in reversed(range(steps)) if op.reverse else range(steps):
+        row = [x.select(op.axis, t) for x in rows]
+        made = walk(op.body, dict(zip(inputs, (*row, *carries, *captured), strict=True)), place, results)
+        after = [made[v] for v in results[: op.carries]]
+        here = [made[v] for v in results[op.carries :]]
+        if keep is not None:
+            kept = keep[:, t]
+            after = [torch.where(_against(kept, n), n, old) for n, old in zip(after, carries, strict=True)]
+            here = [torch.where(_against(kept, x), x, torch.zeros_like(x)) for x in here]
+        carries = after
+        for stack, x in zip(collected, here, strict=True):
+            stack.append(x)
+    stacked = (
+        _stacked(stack, op, place, value)
+        for stack, value in zip(collected, range(op.carries, len(results)), strict=True)
+    )
+    return (*carries, *stacked)
+
+
+def _stacked(made: list[Tensor], op: ops.Scan, place: Place, result: int) -> Tensor:
+    """Collected rows along the loop's axis, in the order of the rows that made them."""
+    if made:
+        return torch.stack(made[::-1] if op.reverse else made, dim=op.axis)
+    type = list(op.body.outputs.values())[result].type
+    shape = [place.length(d) for d in type.shape]
+    shape.insert(op.axis, 0)
+    return torch.empty(shape, dtype=place.stored(type.dtype), device=place.device)
+
+
+def _against(kept: Tensor, x: Tensor) -> Tensor:
+    """bool[b] shaped so that it selects along the first axis of `x`."""
+    return kept.reshape(-1, *[1] * (x.ndim - 1))

@@ -1,0 +1,174 @@
+"""A spec as an `nn.Module`: the same graph, parameters under the spec's own names, ready to be trained."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from specc.ir.bind import bind
+from specc.ir.graph import Graph, Value
+from specc.ir.types import LETTER, Type
+from specc.text.diagnostic import fail
+from specc.weights.dtypes import NUMPY
+from specc.weights.initial import fill, parse
+from specc.weights.safetensors import write_safetensors
+from specc_torch.table import Place
+from specc_torch.walk import walk
+
+SAID = {"f": "numbers", "i": "whole numbers", "b": "true or false"}
+
+
+class Scope(nn.Module):
+    """A part of the parameters' names; it computes nothing."""
+
+
+class SpecModule(nn.Module):
+    """A graph whose parameters can be trained. `state_dict()` has exactly the spec's parameter names.
+
+    `values` are the numbers of the parameters by name; those it lacks start as the spec says, from
+    `seed` and their names (`specc.weights.initial`). `ties` maps a tied parameter to the one it shares. `defaults`
+    computes the inputs that may be left out.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        values: Mapping[str, NDArray[Any] | Tensor] | None = None,
+        *,
+        seed: int = 0,
+        ties: Mapping[str, str] | None = None,
+        defaults: Graph | None = None,
+    ) -> None:
+        super().__init__()
+        self.graph = graph
+        self.defaults = defaults
+        self.ties = dict(ties or {})
+        made: dict[str, nn.Parameter] = {}
+        for name in graph.parameters:
+            root = _root(name, self.ties)
+            if root not in made:
+                made[root] = nn.Parameter(_start(graph, root, values or {}, seed))
+            self._place(name, made[root])
+
+    def forward(self, **inputs: Any) -> dict[str, Tensor]:
+        """The graph's results by name, of tensors (or arrays) by input name.
+
+        Fails with E0911 to E0915 on inputs that the graph cannot take.
+        """
+        place = self._here()
+        known = {n: self._taken(n, x, place) for n, x in inputs.items()}
+        if self.defaults is not None:
+            absent = [n for n in self.defaults.outputs if n not in known]
+            known.update(_run(self.defaults, known, {}, place, absent))
+        return _run(self.graph, known, dict(self.named_spec_parameters()), place, list(self.graph.outputs))
+
+    def named_spec_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """Every parameter under its full name in the spec, tied ones under each of theirs."""
+        for name in self.graph.parameters:
+            scope, leaf = self._scope(name)
+            found = scope._parameters[leaf]
+            assert found is not None, f"{name} was taken away"
+            yield name, found
+
+    def save(self, path: str | Path, metadata: Mapping[str, str] | None = None) -> None:
+        """The parameters as a safetensors file, all or nothing; shared ones stand in it once."""
+        tensors = {n: _array(p) for n, p in self.named_spec_parameters() if n not in self.ties}
+        write_safetensors(path, tensors, metadata)
+
+    def _scope(self, name: str) -> tuple[nn.Module, str]:
+        *path, leaf = name.split(".")
+        scope: nn.Module = self
+        for part in path:
+            inner = scope._modules[part]
+            assert inner is not None
+            scope = inner
+        return scope, leaf
+
+    def _place(self, name: str, parameter: nn.Parameter) -> None:
+        """Put a parameter under its dotted name.
+
+        Into the tables themselves: `add_module` refuses names like `type` that a spec may use.
+        """
+        *path, leaf = name.split(".")
+        scope: nn.Module = self
+        for part in path:
+            scope = scope._modules.setdefault(part, Scope())  # type: ignore[assignment]
+        scope._parameters[leaf] = parameter
+
+    def _here(self) -> Place:
+        for parameter in self.parameters():
+            return Place({}, parameter.dtype, parameter.device)
+        return Place({}, torch.get_default_dtype(), torch.device("cpu"))
+
+    def _taken(self, name: str, given: Any, place: Place) -> Tensor:
+        if name not in self.graph.inputs:
+            known = ", ".join(f"`{n}`" for n in self.graph.inputs)
+            fail("E0911", f"the model has no input called `{name}`", helps=[f"it takes {known}"])
+        dtype = self.graph.inputs[name].type.dtype
+        x = torch.as_tensor(given, device=place.device)
+        kind, wanted = _kind(x), LETTER[dtype]
+        if kind != wanted and (kind, wanted) != ("i", "f"):
+            said = f"the input `{name}` holds {str(x.dtype).removeprefix('torch.')}, {SAID[wanted]} are expected"
+            fail("E0913", said, helps=[f"give a tensor of {dtype}"])
+        return x.to(place.stored(dtype))
+
+
+def _run(
+    graph: Graph, inputs: Mapping[str, Tensor], parameters: Mapping[str, Tensor], place: Place, wanted: list[str]
+) -> dict[str, Tensor]:
+    sizes: list[tuple[str, Type, tuple[int, ...]]] = []
+    given: dict[Value, Tensor] = {value: parameters[name] for name, value in graph.parameters.items()}
+    read = {a for node, _ in graph.nodes for a in node.args} | {graph.outputs[n] for n in wanted}
+    for name, value in graph.inputs.items():
+        if name in inputs:
+            given[value] = inputs[name]
+            sizes.append((name, value.type, tuple(inputs[name].shape)))
+        elif value in read:
+            takes = ", ".join(f"`{n}`" for n in graph.inputs)
+            fail("E0911", f"the input `{name}` is missing", helps=[f"give {takes}"])
+    lengths = bind(sizes, graph.facts, graph.least)
+    found = walk(graph, given, Place(lengths, place.floats, place.device), [graph.outputs[n] for n in wanted])
+    return {name: found[graph.outputs[name]] for name in wanted}
+
+
+def _kind(x: Tensor) -> str:
+    if x.is_floating_point():
+        return "f"
+    return "b" if x.dtype == torch.bool else "i"
+
+
+def _root(name: str, ties: Mapping[str, str]) -> str:
+    while name in ties:
+        name = ties[name]
+    return name
+
+
+def _start(graph: Graph, name: str, values: Mapping[str, NDArray[Any] | Tensor], seed: int) -> Tensor:
+    """The first numbers of a parameter, f32."""
+    facts = graph.parameter_facts[name]
+    shape = tuple(d.at({}) for d in facts.type.shape)
+    if name not in values:
+        return torch.from_numpy(fill(parse(facts.initial, facts.span), seed, name, shape))
+    given = values[name]
+    made = given if isinstance(given, Tensor) else torch.from_numpy(np.array(given, np.float32))
+    if tuple(made.shape) != shape:
+        fail(
+            "E0503",
+            f"`{name}` has the wrong shape",
+            facts.span,
+            notes=[f"the spec makes it {list(shape)}, the one given is {list(made.shape)}"],
+        )
+    return made.detach().clone().float()
+
+
+def _array(parameter: Tensor) -> NDArray[Any]:
+    """A parameter as an array of its own type."""
+    x = parameter.detach().cpu().contiguous()
+    if x.dtype == torch.bfloat16:  # NumPy has no such type of its own
+        return x.view(torch.int16).numpy().view(NUMPY["bf16"])
+    made: NDArray[Any] = x.numpy()
+    return made

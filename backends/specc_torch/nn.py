@@ -1,0 +1,135 @@
+"""The layers of neural networks, in PyTorch."""
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from specc.ir import ops
+from specc.text.diagnostic import fail
+from specc_torch.table import Place, check_numbers, evaluate
+
+
+@evaluate(ops.Linear)
+def linear(op: ops.Linear, place: Place, x: Tensor, w: Tensor, b: Tensor | None = None) -> Tensor:
+    """f[*s i], f[o i], f[o]? -> f[*s o]"""
+    return functional.linear(x, w, b)
+
+
+@evaluate(ops.Embedding)
+def embedding(op: ops.Embedding, place: Place, ids: Tensor, table: Tensor) -> Tensor:
+    """i[*s], f[v d] -> f[*s d]"""
+    check_numbers(ids, table.shape[0], "an embedding table")
+    return functional.embedding(ids.long(), table)
+
+
+@evaluate(ops.LayerNorm)
+def layer_norm(
+    op: ops.LayerNorm, place: Place, x: Tensor, gain: Tensor | None = None, bias: Tensor | None = None
+) -> Tensor:
+    """f[*s d], f[d]?, f[d]? -> f[*s d]"""
+    return functional.layer_norm(x, x.shape[-1:], gain, bias, op.eps)
+
+
+@evaluate(ops.RMSNorm)
+def rms_norm(op: ops.RMSNorm, place: Place, x: Tensor, gain: Tensor | None = None) -> Tensor:
+    """f[*s d], f[d]? -> f[*s d]"""
+    y = x / torch.sqrt((x * x).mean(-1, keepdim=True) + op.eps)
+    return y if gain is None else y * gain
+
+
+def _softmax(scores: Tensor, mask: Tensor | None, axis: int, sinks: Tensor | None = None) -> Tensor:
+    """Softmax of `scores` along `axis` among what `mask` shows; zeros, and no gradient, where it shows nothing.
+
+    `sinks`, where given, has length 1 along `axis`: a score that takes weight and gives nothing.
+    """
+    if not scores.shape[axis]:
+        return scores
+    seen = scores if mask is None else scores.masked_fill(~mask, -torch.inf)
+    greatest = seen.detach().amax(axis, keepdim=True)
+    if sinks is not None:
+        greatest = torch.maximum(greatest, sinks.detach())
+    greatest = torch.where(torch.isneginf(greatest), 0.0, greatest)
+    powers = torch.exp(seen - greatest)
+    total = powers.sum(axis, keepdim=True)
+    if sinks is not None:
+        total = total + torch.exp(sinks - greatest)
+    return powers / torch.where(total == 0, 1.0, total)
+
+
+@evaluate(ops.Softmax)
+def softmax(op: ops.Softmax, place: Place, x: Tensor) -> Tensor:
+    """f[*a t *b] -> f[*a t *b]"""
+    return _softmax(x, None, op.axis)
+
+
+@evaluate(ops.MaskedSoftmax)
+def masked_softmax(op: ops.MaskedSoftmax, place: Place, scores: Tensor, mask: Tensor) -> Tensor:
+    """f[*s q k], b[#*s #q #k] -> f[*s q k]"""
+    return _softmax(scores, mask, -1)
+
+
+@evaluate(ops.Hard)
+def hard(op: ops.Hard, place: Place, scores: Tensor, mask: Tensor) -> Tensor:
+    """f[*s q k], b[#*s #q #k] -> f[*s q k]"""
+    if not scores.shape[-1]:
+        return scores
+    visible = mask.expand_as(scores)
+    greatest = scores.masked_fill(~visible, -torch.inf).amax(-1, keepdim=True)
+    among = visible & (scores == greatest)
+    chosen = functional.one_hot(among.to(torch.int8).argmax(-1), scores.shape[-1])
+    return (chosen.bool() & among).to(scores.dtype)
+
+
+@evaluate(ops.Weigh)
+def weigh(op: ops.Weigh, place: Place, weights: Tensor, values: Tensor) -> Tensor:
+    """f[#*s q k], f[#*s k e] -> f[*s q e]"""
+    return weights @ values
+
+
+@evaluate(ops.Attend)
+def attend(
+    op: ops.Attend,
+    place: Place,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None = None,
+    add: Tensor | None = None,
+    sinks: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """f[b h q d], f[b g k d], f[b g k e], b[#b #h #q #k]?, f[#b #h #q #k]?, f[h]? -> f[b h q e], f[b h q k]"""
+    served = query.shape[1] // max(key.shape[1], 1)
+    if served > 1:
+        key, value = key.repeat_interleave(served, dim=1), value.repeat_interleave(served, dim=1)
+    scores = op.scale * (query @ key.transpose(-1, -2))
+    if op.cap > 0:
+        scores = op.cap * torch.tanh(scores / op.cap)
+    if add is not None:
+        scores = scores + add
+    weights = _softmax(scores, mask, -1, None if sinks is None else sinks[None, :, None, None])
+    return weights @ value, weights
+
+
+@evaluate(ops.Patches)
+def patches(op: ops.Patches, place: Place, image: Tensor, w: Tensor, b: Tensor | None = None) -> Tensor:
+    """f[b c y x], f[d c p r], f[d]? -> f[b n d]"""
+    (high, wide), (p, r) = image.shape[2:], w.shape[2:]
+    if high % p or wide % r:
+        fail(
+            "E0914",
+            f"a picture of {high} by {wide} points is not cut into whole patches of {p} by {r}",
+            helps=[f"give a picture whose height is a multiple of {p} and whose width is one of {r}"],
+        )
+    rows, columns = high // p, wide // r
+    cut = image.reshape(*image.shape[:2], rows, p, columns, r).permute(0, 2, 4, 1, 3, 5)
+    flat = cut.reshape(image.shape[0], rows * columns, w[0].numel())
+    return functional.linear(flat, w.reshape(w.shape[0], -1), b)
+
+
+@evaluate(ops.Conv1d)
+def conv1d(op: ops.Conv1d, place: Place, x: Tensor, w: Tensor, b: Tensor | None = None) -> Tensor:
+    """f[b t i], f[o i k], f[o]? -> f[b t o]"""
+    if not x.shape[1]:
+        return x.new_zeros(x.shape[0], 0, w.shape[0])
+    padded = functional.pad(x.transpose(1, 2), (op.high, op.ahead))
+    return functional.conv1d(padded, w, b, dilation=op.dilation).transpose(1, 2)

@@ -1,0 +1,317 @@
+"""The operations on tensors as such, in PyTorch."""
+
+import math
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from specc.ir import ops
+from specc.text.diagnostic import fail
+from specc_torch.table import Place, check_numbers, evaluate
+
+POINTWISE: Mapping[str, Callable[[Tensor], Tensor]] = {
+    "abs": torch.abs,
+    "ceil": torch.ceil,
+    "cos": torch.cos,
+    "erf": torch.erf,
+    "exp": torch.exp,
+    "floor": torch.floor,
+    "gelu": functional.gelu,
+    "gelu_tanh": lambda x: functional.gelu(x, approximate="tanh"),
+    "log": torch.log,
+    "neg": torch.neg,
+    "quick_gelu": lambda x: x * torch.sigmoid(1.702 * x),  # arXiv:1606.08415, sec. 2
+    "reciprocal": torch.reciprocal,
+    "relu": functional.relu,
+    "relu2": lambda x: functional.relu(x) ** 2,  # arXiv:2109.08668
+    "round": torch.round,
+    "sigmoid": torch.sigmoid,
+    "sign": torch.sign,
+    "silu": functional.silu,
+    "sin": torch.sin,
+    # not functional.softplus, which cuts a corner above 20
+    "softplus": lambda x: torch.logaddexp(x, torch.zeros((), dtype=x.dtype, device=x.device)),
+    "sqrt": torch.sqrt,
+    "tanh": torch.tanh,
+}
+
+
+def _power(a: Tensor, b: Tensor) -> Tensor:
+    """`a ** b`; whole numbers to a negative power are cut towards zero."""
+    if a.is_floating_point():
+        return torch.pow(a, b)
+    small = torch.pow(a.double(), b.clamp(max=0).double()).trunc().nan_to_num(posinf=0.0, neginf=0.0)
+    return torch.where(b < 0, small.to(a.dtype), torch.pow(a, b.clamp(min=0)))
+
+
+def _whole(divide: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
+    """The division; of whole numbers by zero it is zero."""
+
+    def by(a: Tensor, b: Tensor) -> Tensor:
+        if b.is_floating_point():
+            return divide(a, b)
+        return torch.where(b == 0, torch.zeros_like(b), divide(a, torch.where(b == 0, torch.ones_like(b), b)))
+
+    return by
+
+
+ARITH: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "add": torch.add,
+    "sub": torch.sub,
+    "mul": torch.mul,
+    "div": torch.div,
+    "pow": _power,
+    "min": torch.minimum,
+    "max": torch.maximum,
+    "floordiv": _whole(torch.floor_divide),
+    "mod": _whole(torch.remainder),
+}
+
+COMPARE: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "eq": torch.eq,
+    "ne": torch.ne,
+    "lt": torch.lt,
+    "le": torch.le,
+    "gt": torch.gt,
+    "ge": torch.ge,
+}
+
+
+@evaluate(ops.Constant)
+def constant(op: ops.Constant, place: Place) -> Tensor:
+    """-> a[]"""
+    return torch.tensor(op.value, dtype=place.stored(op.dtype), device=place.device)
+
+
+@evaluate(ops.Range)
+def range_(op: ops.Range, place: Place) -> Tensor:
+    """-> i[n]"""
+    return place.rows(place.length(op.length))
+
+
+@evaluate(ops.Extent)
+def extent(op: ops.Extent, place: Place, x: Tensor) -> Tensor:
+    """a[*a t *b] -> i[t]"""
+    return place.rows(x.shape[op.axis])
+
+
+@evaluate(ops.Size)
+def size(op: ops.Size, place: Place) -> Tensor:
+    """-> i[]"""
+    return torch.tensor(place.length(op.length), dtype=torch.int64, device=place.device)
+
+
+@evaluate(ops.Pointwise)
+def pointwise(op: ops.Pointwise, place: Place, x: Tensor) -> Tensor:
+    """n[*s] -> n[*s]"""
+    return POINTWISE[op.fn](x)
+
+
+@evaluate(ops.Arith)
+def arith(op: ops.Arith, place: Place, a: Tensor, b: Tensor) -> Tensor:
+    """n[#*s], n[#*s] -> n[*s]"""
+    return ARITH[op.fn](a, b)
+
+
+@evaluate(ops.Compare)
+def compare(op: ops.Compare, place: Place, a: Tensor, b: Tensor) -> Tensor:
+    """n[#*s], n[#*s] -> b[*s]"""
+    return COMPARE[op.fn](a, b)
+
+
+@evaluate(ops.And)
+def and_(op: ops.And, place: Place, a: Tensor, b: Tensor) -> Tensor:
+    """b[#*s], b[#*s] -> b[*s]"""
+    return a & b
+
+
+@evaluate(ops.Or)
+def or_(op: ops.Or, place: Place, a: Tensor, b: Tensor) -> Tensor:
+    """b[#*s], b[#*s] -> b[*s]"""
+    return a | b
+
+
+@evaluate(ops.Not)
+def not_(op: ops.Not, place: Place, a: Tensor) -> Tensor:
+    """b[*s] -> b[*s]"""
+    return ~a
+
+
+@evaluate(ops.Where)
+def where(op: ops.Where, place: Place, condition: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    """b[#*s], a[#*s], a[#*s] -> a[*s]"""
+    return torch.where(condition, a, b)
+
+
+@evaluate(ops.Cast)
+def cast(op: ops.Cast, place: Place, x: Tensor) -> Tensor:
+    """a[*s] -> n[*s]"""
+    return x.to(place.stored(op.to))
+
+
+@evaluate(ops.Transpose)
+def transpose(op: ops.Transpose, place: Place, x: Tensor) -> Tensor:
+    """a[*s] -> a[*t]"""
+    return x.permute(op.order)
+
+
+@evaluate(ops.Split)
+def split(op: ops.Split, place: Place, x: Tensor) -> Tensor:
+    """a[*a t *b] -> a[*a *u *b]"""
+    sizes = [place.length(n) for n in op.sizes]
+    if math.prod(sizes) != x.shape[op.axis]:
+        parts = " · ".join(map(str, sizes))
+        fail("E0914", f"an axis of {x.shape[op.axis]} rows is not {parts} rows long")
+    return x.reshape(*x.shape[: op.axis], *sizes, *x.shape[op.axis + 1 :])
+
+
+@evaluate(ops.Merge)
+def merge(op: ops.Merge, place: Place, x: Tensor) -> Tensor:
+    """a[*a t *b] -> a[*a u *b]"""
+    merged = math.prod(x.shape[op.axis : op.axis + op.count])
+    return x.reshape(*x.shape[: op.axis], merged, *x.shape[op.axis + op.count :])
+
+
+@evaluate(ops.Insert)
+def insert(op: ops.Insert, place: Place, x: Tensor) -> Tensor:
+    """a[*a *b] -> a[*a one *b]"""
+    return x.unsqueeze(op.axis)
+
+
+@evaluate(ops.Squeeze)
+def squeeze(op: ops.Squeeze, place: Place, x: Tensor) -> Tensor:
+    """a[*a one *b] -> a[*a *b]"""
+    return x.squeeze(op.axis)
+
+
+@evaluate(ops.Expand)
+def expand(op: ops.Expand, place: Place, x: Tensor) -> Tensor:
+    """a[*a one *b] -> a[*a t *b]"""
+    return x.expand(*x.shape[: op.axis], place.length(op.length), *x.shape[op.axis + 1 :])
+
+
+@evaluate(ops.Concat)
+def concat(op: ops.Concat, place: Place, *xs: Tensor) -> Tensor:
+    """a[*a t *b]... -> a[*a u *b]"""
+    return torch.cat(xs, dim=op.axis)
+
+
+@evaluate(ops.Slice)
+def slice_(op: ops.Slice, place: Place, x: Tensor) -> Tensor:
+    """a[*a t *b] -> a[*a u *b]"""
+    start, stop = place.length(op.start), place.length(op.stop)
+    if not 0 <= start <= stop <= x.shape[op.axis]:
+        fail("E0914", f"rows {start} up to {stop} are taken from an axis of {x.shape[op.axis]} rows")
+    return x.narrow(op.axis, start, stop - start)
+
+
+@evaluate(ops.Index)
+def index(op: ops.Index, place: Place, x: Tensor) -> Tensor:
+    """a[*a t *b] -> a[*a *b]"""
+    at = place.length(op.at)
+    if not 0 <= at < x.shape[op.axis]:
+        fail("E0914", f"row {at} is taken from an axis of {x.shape[op.axis]} rows")
+    return x.select(op.axis, at)
+
+
+@evaluate(ops.Last)
+def last(op: ops.Last, place: Place, x: Tensor) -> Tensor:
+    """a[*a t *b] -> a[*a *b]"""
+    if not x.shape[op.axis]:
+        helps = ["give at least one row"]
+        fail("E0914", "the newest row is taken from an axis that has no rows", helps=helps)
+    return x.select(op.axis, x.shape[op.axis] - 1)
+
+
+@evaluate(ops.Gather)
+def gather(op: ops.Gather, place: Place, x: Tensor, ids: Tensor) -> Tensor:
+    """a[*b t *d], i[*b u] -> a[*b u *d]"""
+    check_numbers(ids, x.shape[op.axis], "the axis that is gathered from")
+    rest = x.shape[op.axis + 1 :]
+    wide = ids.long().reshape(*ids.shape, *[1] * len(rest)).expand(*ids.shape, *rest)
+    return torch.gather(x, op.axis, wide)
+
+
+@evaluate(ops.Flip)
+def flip(op: ops.Flip, place: Place, x: Tensor) -> Tensor:
+    """a[*a t *b] -> a[*a t *b]"""
+    return x.flip(op.axis)
+
+
+@evaluate(ops.Delay)
+def delay(op: ops.Delay, place: Place, x: Tensor) -> Tensor:
+    """a[*a t *b] -> a[*a t *b]"""
+    rows = x.shape[op.axis]
+    before = min(op.by, rows)
+    first = x.new_full((*x.shape[: op.axis], before, *x.shape[op.axis + 1 :]), op.first)
+    return torch.cat([first, x.narrow(op.axis, 0, rows - before)], dim=op.axis)
+
+
+@evaluate(ops.CumSum)
+def cum_sum(op: ops.CumSum, place: Place, x: Tensor) -> Tensor:
+    """n[*a t *b] -> n[*a t *b]"""
+    return torch.cumsum(x, dim=op.axis, dtype=x.dtype)
+
+
+@evaluate(ops.Reduce)
+def reduce(op: ops.Reduce, place: Place, x: Tensor) -> Tensor:
+    """a[*a t *b] -> a[*a *b]"""
+    match op.fn:
+        case "sum":
+            return x.sum(op.axis, dtype=x.dtype)
+        case "mean":
+            return x.sum(op.axis) / max(x.shape[op.axis], 1)
+        case "any":
+            return x.any(op.axis)
+        case "all":
+            return x.all(op.axis)
+        case _ if not x.shape[op.axis]:
+            limits = torch.finfo(x.dtype) if x.is_floating_point() else torch.iinfo(x.dtype)
+            ends = (-math.inf, math.inf) if x.is_floating_point() else (limits.min, limits.max)
+            nothing = ends[0] if op.fn == "max" else ends[1]
+            return x.new_full((*x.shape[: op.axis], *x.shape[op.axis + 1 :]), nothing)
+        case "max":
+            return x.amax(op.axis)
+        case _:
+            return x.amin(op.axis)
+
+
+@evaluate(ops.ArgMax)
+def arg_max(op: ops.ArgMax, place: Place, x: Tensor) -> Tensor:
+    """n[*a t *b] -> i[*a *b]"""
+    if not x.shape[op.axis]:
+        shape = (*x.shape[: op.axis], *x.shape[op.axis + 1 :])
+        return torch.zeros(shape, dtype=torch.int64, device=x.device)
+    return x.argmax(op.axis)
+
+
+@evaluate(ops.ArgSort)
+def arg_sort(op: ops.ArgSort, place: Place, x: Tensor) -> Tensor:
+    """n[*a t *b] -> i[*a t *b]"""
+    return torch.argsort(x, dim=op.axis, stable=True)
+
+
+@evaluate(ops.OneHot)
+def one_hot(op: ops.OneHot, place: Place, ids: Tensor) -> Tensor:
+    """i[*s] -> f[*s n]"""
+    return (ids[..., None] == place.rows(place.length(op.size))).to(place.floats)
+
+
+@evaluate(ops.MatMul)
+def mat_mul(op: ops.MatMul, place: Place, a: Tensor, b: Tensor) -> Tensor:
+    """f[#*s m k], f[#*s k n] -> f[*s m n]"""
+    return a @ b
+
+
+@evaluate(ops.Einsum)
+def einsum(op: ops.Einsum, place: Place, *xs: Tensor) -> Tensor:
+    """f[*s] -> f[*t]"""
+    left, right = op.equation.split("->")
+    terms = [t.split() for t in left.split(",")]
+    numbers = {name: n for n, name in enumerate(dict.fromkeys(name for t in terms for name in t))}
+    given: list[Tensor | list[int]] = []
+    for x, term in zip(xs, terms, strict=True):
+        given += [x, [numbers[name] for name in term]]
+    return torch.einsum(*given, [numbers[name] for name in right.split()])

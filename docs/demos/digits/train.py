@@ -1,0 +1,135 @@
+"""Trains the digits model: the spec itself, as a PyTorch module, on scikit-learn's bundled 8×8 digits.
+
+There is no model in this file. `specs/models/digits.yaml` says what is computed and how a picture is
+read; `specc_torch` makes a module of it whose parameters bear the spec's names. Pictures go through the
+same code that `specc run` reads files with, so that training and use cannot differ. Every fifth picture
+(index % 5 == 0) is held out: it is never trained on, nor looked at to choose anything.
+
+    python docs/demos/digits/train.py
+"""
+
+import argparse
+import math
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.datasets import load_digits
+from specc_torch import SpecModule
+from torch import Tensor
+from torch.nn import functional
+
+from specc.driver import elaborated, open_spec
+from specc.reading.image import prepare
+from specc.reading.record import Image
+from specc.readings import reading_of
+
+HERE = Path(__file__).resolve()
+SPEC = HERE.parents[3] / "specs" / "models" / "digits.yaml"
+HELD_OUT = 5  # every fifth picture, as in make_samples.py
+MOST_INK = 16  # the greatest value of the data
+BATCH = 64
+RATE = 2e-3
+DECAY = 0.05
+SMOOTHING = 0.05  # of the labels, so that the model stays honest about its doubts
+TURN = math.radians(12)
+STRETCH, SHIFT = 0.10, 0.14  # shares of the picture's size
+
+
+def pictures(record: Image) -> tuple[Tensor, Tensor]:
+    """All digits as the runner would read them from paper, `f32[n, 1, 8, 8]`, and what they are, `i64[n]`."""
+    digits = load_digits()
+    paper = 255 * (1 - digits.images[..., None] / MOST_INK)
+    pixels = np.concatenate([prepare(page, record) for page in paper])
+    return torch.from_numpy(pixels), torch.from_numpy(digits.target.astype(np.int64))
+
+
+def held_out(count: int) -> Tensor:
+    """Which of `count` pictures are kept away from training."""
+    return torch.arange(count) % HELD_OUT == 0
+
+
+def moved(pixels: Tensor, ground: float) -> Tensor:
+    """Each picture turned, stretched and shifted a little; what comes in at an edge is `ground`."""
+    count = len(pixels)
+    angle = (torch.rand(count) * 2 - 1) * TURN
+    stretch = 1 + (torch.rand(count, 2) * 2 - 1) * STRETCH
+    shift = (torch.rand(count, 2) * 2 - 1) * SHIFT * 2  # the picture is 2 wide in these coordinates
+    cos, sin = torch.cos(angle), torch.sin(angle)
+    rows = torch.stack([cos * stretch[:, 0], -sin, shift[:, 0], sin, cos * stretch[:, 1], shift[:, 1]], dim=1)
+    grid = functional.affine_grid(rows.reshape(count, 2, 3), list(pixels.shape), align_corners=False)
+    return functional.grid_sample(pixels - ground, grid, align_corners=False) + ground
+
+
+def accuracy(model: SpecModule, pixels: Tensor, target: Tensor) -> float:
+    """The share of pictures whose most probable digit is the right one."""
+    with torch.no_grad():
+        return float((model(pixels=pixels)["logits"].argmax(-1) == target).float().mean())
+
+
+def train(model: SpecModule, pixels: Tensor, target: Tensor, epochs: int) -> None:
+    """Fit the model's parameters, in place."""
+    ground = float(pixels.min())
+    gains = [p for p in model.parameters() if p.ndim < 2]
+    matrices = [p for p in model.parameters() if p.ndim >= 2]
+    groups = [{"params": matrices, "weight_decay": DECAY}, {"params": gains, "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, lr=RATE)
+    steps = epochs * math.ceil(len(pixels) / BATCH)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, RATE, steps, pct_start=0.1)
+    for epoch in range(epochs):
+        total = 0.0
+        for chosen in torch.randperm(len(pixels)).split(BATCH):
+            logits = model(pixels=moved(pixels[chosen], ground))["logits"]
+            loss = functional.cross_entropy(logits, target[chosen], label_smoothing=SMOOTHING)
+            optimizer.zero_grad()
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            schedule.step()
+            total += float(loss.detach()) * len(chosen)
+        if epoch % 10 == 9 or epoch + 1 == epochs:
+            print(f"epoch {epoch + 1:3d}  loss {total / len(pixels):.4f}")
+
+
+def mistakes(model: SpecModule, pixels: Tensor, target: Tensor) -> NDArray[np.int64]:
+    """How often each digit (row) was read as which (column)."""
+    with torch.no_grad():
+        read = model(pixels=pixels)["logits"].argmax(-1)
+    table = np.zeros((10, 10), np.int64)
+    np.add.at(table, (target.numpy(), read.numpy()), 1)
+    return table
+
+
+def main() -> None:
+    """Train, report on the held-out pictures, save beside the spec."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--epochs", type=int, default=150)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("-o", "--output", type=Path, default=SPEC.with_name("digits.safetensors"))
+    args = parser.parse_args()
+
+    torch.set_num_threads(1)  # tensors this small gain nothing from more, and sums keep one order
+    torch.manual_seed(args.seed)
+    torch.use_deterministic_algorithms(True)
+    spec = open_spec(str(SPEC))
+    described = elaborated(spec)
+    record = reading_of(spec.program, described).of_input("pixels")
+    assert isinstance(record, Image), "the digits spec reads pictures"
+    pixels, target = pictures(record)
+    kept = held_out(len(pixels))
+    model = SpecModule(described.graph, seed=args.seed)
+    print(f"{sum(p.numel() for p in model.parameters())} parameters, {int((~kept).sum())} pictures to train on")
+
+    train(model, pixels[~kept], target[~kept], args.epochs)
+    right = accuracy(model, pixels[kept], target[kept])
+    for digit, row in enumerate(mistakes(model, pixels[kept], target[kept])):
+        wrong = ", ".join(f"{n} as {d}" for d, n in enumerate(row) if n and d != digit)
+        print(f"  {digit}: {row[digit]} of {row.sum()} right{f'; {wrong}' if wrong else ''}")
+    print(f"held-out accuracy: {right:.2%} of {int(kept.sum())} pictures")
+    model.save(args.output)
+    print(f"wrote {args.output.name}, {args.output.stat().st_size / 1000:.0f} kB")
+
+
+if __name__ == "__main__":
+    main()

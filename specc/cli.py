@@ -1,0 +1,159 @@
+"""The command line: words to commands, diagnostics to the terminal, exit codes. The only module that prints.
+
+Exit codes: 0 done; 1 something given is wrong; 2 the command line is; 3 the environment is (a file cannot be
+written, a package is missing); 4 verification found a difference; 70 a bug of ours; 130 interrupted; 141 the
+reader of our output went away.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from typing import NoReturn
+
+from specc import __version__
+from specc.text.diagnostic import Diagnostic, Failed
+from specc.text.render import as_json, as_sarif, render, short
+from specc.text.suggest import did_you_mean
+
+ENVIRONMENT = ("E08",)
+DIFFERENCE = "E0930"
+
+COMMANDS: dict[str, tuple[str, str]] = {
+    "check": ("specc.commands.check", "check a spec: names, shapes, causality, padding"),
+    "compile": ("specc.commands.compile", "make an ONNX model"),
+    "run": ("specc.commands.run", "run a compiled model on files, texts or arrays"),
+    "verify": ("specc.commands.verify", "compare a compiled model with the reference"),
+    "show": ("specc.commands.show", "the architecture with shapes, weights and cost"),
+    "fmt": ("specc.commands.fmt", "write a spec in its canonical form"),
+    "convert": ("specc.commands.convert", "DSL to YAML and back"),
+    "explain": ("specc.commands.explain", "what a code such as E0302 means"),
+    "list": ("specc.commands.list", "shipped specs, blocks, masks, scores, words"),
+    "doc": ("specc.commands.doc", "what one of them does and takes"),
+}
+"""Each command's module, loaded when it is the one that was asked for."""
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse with our form of a message."""
+
+    def error(self, message: str) -> NoReturn:
+        """A fault in the command line; exit code 2."""
+        print(f"error: {message}\n{self.format_usage().strip()}", file=sys.stderr)
+        raise SystemExit(2)
+
+
+def parser() -> Parser:
+    """The commands and the options common to all."""
+    made = Parser(
+        prog="specc",
+        description="Describe an attention model in a page; get a fast, correct ONNX model with your weights in it.",
+        epilog="specc COMMAND --help says more about one of them.",
+    )
+    made.add_argument("--version", action="version", version=f"specc {__version__}")
+    commands = made.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
+    for name, (_, text) in COMMANDS.items():
+        commands.add_parser(name, help=text, add_help=False)
+    return made
+
+
+def common(made: argparse.ArgumentParser) -> None:
+    """Options every command takes."""
+    made.add_argument("--format", choices=["full", "short", "json", "sarif"], default="full", help="how messages are written")
+    made.add_argument("--color", choices=["auto", "always", "never"], default="auto")
+    made.add_argument("--debug", action="store_true", help="show where in specc a failure happened")
+
+
+def entry() -> NoReturn:
+    """The `specc` command."""
+    raise SystemExit(main(sys.argv[1:]))
+
+
+def main(words: Sequence[str]) -> int:
+    """Run one command and give its exit code."""
+    if not words:
+        parser().print_help()
+        return 2
+    try:
+        command, arguments = _parse(words)
+    except SystemExit as stop:
+        return stop.code if isinstance(stop.code, int) else 2
+    try:
+        code = command(arguments)
+        sys.stdout.flush()
+        return code
+    except Failed as failed:
+        if arguments.debug:
+            raise
+        _report(failed.diagnostics, arguments)
+        return exit_code(failed.diagnostics)
+    except KeyboardInterrupt:
+        print("interrupted; nothing more was written", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except Exception as error:
+        if arguments.debug:
+            raise
+        print(
+            f"internal error: {type(error).__name__}: {error}\n"
+            "This is a bug in specc. Please report it with the spec and the command; --debug shows where it is.",
+            file=sys.stderr,
+        )
+        return 70
+
+
+def _parse(words: Sequence[str]) -> tuple[Callable[[argparse.Namespace], int], argparse.Namespace]:
+    name = words[0]
+    if name not in COMMANDS:
+        if not name.startswith("-"):
+            near = did_you_mean(name, COMMANDS)
+            hint = f"; did you mean `{near}`?" if near else ""
+            parser().error(f"there is no command `{name}`{hint}")
+        parser().parse_args(words)
+    module = import_module(COMMANDS[name][0])
+    made = Parser(prog=f"specc {name}", description=module.__doc__.splitlines()[0] if module.__doc__ else None)
+    module.arguments(made)
+    common(made)
+    command: Callable[[argparse.Namespace], int] = module.run
+    return command, made.parse_args(words[1:])
+
+
+def exit_code(diagnostics: Sequence[Diagnostic]) -> int:
+    """3 where the environment is at fault, 4 for a difference found, else 1."""
+    codes = [d.code for d in diagnostics if d.severity == "error"]
+    if codes and all(c.startswith(ENVIRONMENT) for c in codes):
+        return 3
+    if DIFFERENCE in codes:
+        return 4
+    return 1 if codes else 0
+
+
+def _report(diagnostics: Sequence[Diagnostic], arguments: argparse.Namespace) -> None:
+    report(diagnostics, arguments.format, arguments.color)
+
+
+def report(diagnostics: Sequence[Diagnostic], form: str, color: str) -> None:
+    """Diagnostics on stderr; JSON and SARIF, which programs read, on stdout."""
+    match form:
+        case "json":
+            print(as_json(diagnostics))
+        case "sarif":
+            print(as_sarif(diagnostics, __version__))
+        case "short":
+            print("\n".join(short(d) for d in diagnostics), file=sys.stderr)
+        case _:
+            print(render(diagnostics, color=colored(color)), file=sys.stderr)
+
+
+def colored(choice: str) -> bool:
+    """Whether to color: `--color`, then NO_COLOR, FORCE_COLOR, then whether stderr is a terminal."""
+    if choice != "auto":
+        return choice == "always"
+    if os.environ.get("NO_COLOR"):
+        return False
+    if os.environ.get("FORCE_COLOR"):
+        return True
+    return sys.stderr.isatty() and os.environ.get("TERM") != "dumb"

@@ -1,0 +1,1 @@
+"""One module a command: `arguments` declares its options, `run` does the work and gives the exit code."""

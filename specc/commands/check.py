@@ -1,0 +1,49 @@
+"""Check a spec without weights: every length a symbol first, then with the config's numbers."""
+
+import sys
+from argparse import ArgumentParser, Namespace
+
+from specc.commands.spec_options import spec_arguments, spec_of
+from specc.driver import Checked, check
+from specc.passes.cost import parameters
+from specc.passes.facts import report_of
+from specc.text.diagnostic import Diagnostic, Failed
+from specc.text.render import render
+
+
+def arguments(parser: ArgumentParser) -> None:
+    """Declare the options."""
+    spec_arguments(parser)
+
+
+def run(given: Namespace) -> int:
+    """Print what holds; warnings go to stderr."""
+    spec = spec_of(given)
+    found = check(spec, given.graph)
+    model = found.model or found.trials[0].model
+    growing = model.generation.growing if model.generation else ""
+    report = report_of(model.graph, growing)
+    if report.errors:
+        raise Failed(*report.errors)
+    _warn([*found.warnings, *report.warnings])
+    print(f"{spec.program.name}: ok")
+    for line in (*_tried(found), *report.lines):
+        print(f"  {line}")
+    return 0
+
+
+def _warn(warnings: list[Diagnostic]) -> None:
+    if warnings:
+        print(render(warnings), file=sys.stderr)
+
+
+def _tried(found: Checked) -> list[str]:
+    tried = sorted({f"{k} = {v}" for t in found.trials for k, v in t.values.items()})
+    lines = ["shapes hold for every size" + (f" (tried {', '.join(tried)})" if tried else "")]
+    if found.model is not None:
+        graph = found.model.graph
+        count = parameters(graph).number or 0
+        lines.append(f"with this config: {count:,} parameters".replace(",", " "))
+    for missing in found.missing:
+        lines.append(f"not checked with numbers: {missing.title}")
+    return lines

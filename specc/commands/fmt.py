@@ -1,0 +1,40 @@
+"""Write specs in their canonical form, in place."""
+
+import difflib
+import sys
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+
+from specc.lang.write import write
+from specc.lang.write_yaml import write_yaml
+from specc.library import read_file
+from specc.output import atomic_write
+
+
+def arguments(parser: ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument("files", nargs="+", metavar="SPEC")
+    parser.add_argument("--check", action="store_true", help="change nothing; exit code 1 if a file would change")
+    parser.add_argument("--diff", action="store_true", help="change nothing; show what would change")
+
+
+def run(given: Namespace) -> int:
+    """Format each file; say which changed."""
+    changed = 0
+    for name in given.files:
+        path = Path(name)
+        tree = read_file(path, name)
+        text = write(tree) if path.suffix == ".specc" else write_yaml(tree)
+        assert tree.span is not None
+        old = tree.span.source.text
+        if text == old:
+            continue
+        changed += 1
+        if given.diff:
+            sys.stdout.writelines(difflib.unified_diff(old.splitlines(True), text.splitlines(True), name, name))
+        elif given.check:
+            print(f"{name} would be reformatted", file=sys.stderr)
+        else:
+            atomic_write(path, [text.encode()])
+            print(f"{name} reformatted", file=sys.stderr)
+    return 1 if changed and given.check else 0

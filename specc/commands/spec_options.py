@@ -1,0 +1,18 @@
+"""The options of every command that reads a spec."""
+
+from argparse import ArgumentParser, Namespace
+
+from specc.driver import Spec, open_spec
+
+
+def spec_arguments(parser: ArgumentParser) -> None:
+    """SPEC, `--config`, `--set`, `--graph`."""
+    parser.add_argument("spec", metavar="SPEC", help="a spec file, or the name of a shipped spec (see `specc list`)")
+    parser.add_argument("--config", default="", metavar="FILE|DIR", help="take config values from a config.json")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="set one config value")
+    parser.add_argument("--graph", default="", metavar="NAME", help="which graph, where a spec has several")
+
+
+def spec_of(arguments: Namespace) -> Spec:
+    """The spec these options name."""
+    return open_spec(arguments.spec, config=arguments.config, sets=arguments.set)

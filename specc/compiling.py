@@ -1,0 +1,188 @@
+"""`specc compile`: a spec to an ONNX model on disk, with its weights and its manifest, all of it or nothing."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from specc import backend, loading, readings
+from specc.driver import Spec, elaborated
+from specc.elaborate.context import Env
+from specc.elaborate.model import context_of, requirements
+from specc.input import shown
+from specc.ir.graph import Graph
+from specc.ir.model import Model
+from specc.lang import tree
+from specc.manifest import KEY, Manifest
+from specc.output import refuse_overwriting
+from specc.passes.inline import inline_defaults
+from specc.text.diagnostic import Diagnostic, fail
+from specc.weights.values import Binding, Values
+
+
+@dataclass(frozen=True)
+class Options:
+    """What `compile` is told. `weights`, `init` or the spec's own file give the numbers.
+
+    `weights_as` is `link`, `copy`, `inline`, or empty for what fits best.
+    """
+
+    output: str
+    weights: str = ""
+    init: int | None = None
+    target: str = "ort-cpu"
+    opset: int = 0
+    graph: str = ""
+    taps: tuple[str, ...] = ()
+    defaults_inside: bool = False
+    weights_as: str = ""
+    hash_full: bool = False
+    try_load: bool = True
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """What `compile` wrote: files with their sizes, and what the user should know."""
+
+    path: Path
+    files: tuple[tuple[Path, int], ...]
+    model: Model
+    remarks: tuple[str, ...] = ()
+    warnings: tuple[Diagnostic, ...] = field(default=())
+
+
+def compile_spec(spec: Spec, options: Options) -> Compiled:
+    """Elaborate, bind the weights, lower, write. Fails with a diagnostic of the stage that cannot go on."""
+    model = elaborated(spec, options.graph)
+    graph = with_taps(model.graph, options.taps)
+    if options.defaults_inside and model.defaults:
+        graph = inline_defaults(graph, model.defaults)
+    values = values_of(spec, graph, options)
+    reading = readings.reading_of(spec.program, model)
+    onnx = backend.load("onnx")
+    target = onnx.target(options.target)
+    opset = options.opset or onnx.USUAL
+    refuse_overwriting(options.output, _files_read(spec, values))
+
+    def manifest(built: Any, stored: Any) -> Mapping[str, str]:
+        made = Manifest(
+            model.name,
+            model.doc,
+            graph,
+            None if options.defaults_inside else model.defaults,
+            reading,
+            model.config,
+            vars(model.generation) if model.generation else None,
+            {m.path: _text_of(m.file) for m in spec.library.modules.values()},
+            weights_facts(values, options),
+            {name: built.weights[stored.ties.get(name, name)].name for name in graph.parameters},
+            target.name,
+            opset,
+            attentions=built.attentions,
+        )
+        return {KEY: made.dump()}
+
+    written = onnx.package(
+        graph,
+        Path(options.output),
+        values,
+        target=target,
+        opset=opset,
+        weights_as=options.weights_as or "auto",
+        metadata=manifest,
+        load=options.try_load,
+    )
+    warnings = values.warnings if isinstance(values, Binding) else ()
+    return Compiled(written.path, files_of(written), model, _remarks(written, options), warnings)
+
+
+def files_of(written: Any) -> tuple[tuple[Path, int], ...]:
+    """The files a model consists of that were written now, with their sizes."""
+    names = [written.path, *([written.path.parent / written.data] if written.data else [])]
+    return tuple((path, path.stat().st_size) for path in names)
+
+
+def _remarks(written: Any, options: Options) -> tuple[str, ...]:
+    """What became of the weights, where there was a choice."""
+    linked, reasons = len(written.plan.linked), sorted(set(written.plan.reasons.values()))
+    if linked:
+        return (f"{linked} weights stay in their own file, which the model refers to: keep it beside the model",)
+    if options.weights and reasons and not options.weights_as:
+        return (f"weights were copied: {reasons[0]}",)
+    return ()
+
+
+def _files_read(spec: Spec, values: Values) -> list[Path]:
+    found = list(spec.library.modules)
+    if isinstance(values, Binding):
+        found += [values.checkpoint.file_of(name).path for name in values.checkpoint.tensors]
+    return sorted(set(found))
+
+
+def _text_of(file: tree.File) -> str:
+    return file.span.source.text if file.span else ""
+
+
+def weights_facts(values: Values, options: Options) -> dict[str, Any]:
+    """Where the numbers came from, for the manifest: the seed, or each file's size and header hash."""
+    if not isinstance(values, Binding):
+        return {"seed": options.init or 0}
+    files = {values.checkpoint.file_of(name) for name in values.checkpoint.tensors}
+    facts = [{"name": f.path.name, "bytes": f.size, "header": f.header_hash} for f in files]
+    return {"files": sorted(facts, key=lambda f: str(f["name"]))}
+
+
+def values_of(spec: Spec, graph: Graph, options: Options) -> Values:
+    """The numbers of the parameters: a checkpoint's, the spec's own file's, or a seed's. E0518 names the three."""
+    wanted = loading.wanted_of(graph)
+    context = context_of(spec.library)
+    config = requirements(context, spec.program, spec.reader)
+    rules = loading.rules_of(context, spec.program, Env(spec.program.module, config))
+    if options.init is not None and not options.weights:
+        return loading.seeded(graph, wanted, rules, options.init)
+    path = options.weights or own_weights(spec)
+    if path:
+        return loading.bound(wanted, rules, path)
+    if wanted:
+        fail(
+            "E0518",
+            f"nothing says where the weights of `{spec.program.name}` come from",
+            helps=[
+                "--weights FILE or DIR reads a checkpoint",
+                '`weights { from "model.safetensors" }` in the spec names one beside it',
+                "--init SEED draws random ones, to try the architecture",
+            ],
+        )
+    return loading.seeded(graph, wanted, rules, 0)
+
+
+def own_weights(spec: Spec) -> str:
+    """The file a spec takes its weights from, in or below its own folder."""
+    for item, module in spec.program.items(tree.Weights):
+        for rule in item.rules:
+            if isinstance(rule, tree.From):
+                inside = (module.folder / rule.path).resolve()
+                if Path(rule.path).is_absolute() or not inside.is_relative_to(module.folder):
+                    fail("E0803", f"`{rule.path}` lies outside the folder of the spec", rule.span)
+                return str(inside)
+    return ""
+
+
+def with_taps(graph: Graph, patterns: tuple[str, ...]) -> Graph:
+    """The graph with values inside it as further results: `encoder.layers.*.self_attn:weights` (R13)."""
+    outputs = dict(graph.outputs)
+    for pattern in patterns:
+        hits = [name for name in graph.names if fnmatchcase(name, pattern)]
+        if not hits:
+            some = ", ".join(list(graph.names)[:8])
+            fail("E0209", f"nothing in the model is called `{shown(pattern)}`", helps=[f"there are {some} …"])
+        outputs.update({_output_name(n, outputs): graph.names[n] for n in hits})
+    return Graph(**{**graph.__dict__, "outputs": outputs})
+
+
+def _output_name(name: str, taken: Mapping[str, object]) -> str:
+    made = name.replace(":", ".")
+    while made in taken:
+        made += "_"
+    return made

@@ -1,0 +1,88 @@
+"""From what a user names to a checked model: the part of the pipeline that needs no number and no backend."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from specc.elaborate.check import Trial, check_symbolic
+from specc.elaborate.config import Reader
+from specc.elaborate.config_json import JsonObject, config_source, read_config
+from specc.elaborate.model import elaborate
+from specc.elaborate.modules import Assigned, Program, assign, flatten, program_of
+from specc.elaborate.published import check_expected
+from specc.input import Unreadable, read_regular, shown
+from specc.ir.model import Model
+from specc.lang import tree
+from specc.lang.parse import parse_expression
+from specc.library import Files
+from specc.text.diagnostic import Diagnostic, Failed, fail
+from specc.text.source import Source
+
+LARGEST_CONFIG = 16 * 2**20
+
+
+@dataclass
+class Spec:
+    """A spec opened: its program, the library it was read through, and how its config is to be read."""
+
+    program: Program
+    library: Files
+    reader: Reader
+    named: str
+    config_file: str = ""
+
+
+def open_spec(spec: str, *, config: str = "", sets: Sequence[str] = ()) -> Spec:
+    """Read a spec, what it extends, a config file and the values of `--set`."""
+    library = Files()
+    program = program_of(library.open(spec), library)
+    assigned: dict[str, Assigned] = {}
+    for setting in sets:
+        path, equals, text = setting.partition("=")
+        if not equals:
+            fail("E0407", f"`--set {shown(setting)}` gives no value", helps=["write --set heads=4"])
+        expr = parse_expression(Source(f"--set {path}", text))
+        flatten(path.strip(), expr, expr.span, assigned)
+    program = assign(program, assigned)
+    data = _config_file(config) if config else None
+    if data is not None:
+        expects = [e for i, _ in program.items(tree.Config) for e in i.entries if isinstance(e, tree.Expect)]
+        check_expected(expects, data)
+    return Spec(program, library, Reader(published=library.published if data else None, raw=data), spec, config)
+
+
+def _config_file(config: str) -> JsonObject:
+    path = Path(config) / "config.json" if Path(config).is_dir() else Path(config)
+    try:
+        return read_config(config_source(read_regular(path, LARGEST_CONFIG), str(path)))
+    except Unreadable as error:
+        fail("E0802", f"the config file `{shown(str(path))}` cannot be read: {error.reason}")
+
+
+@dataclass
+class Checked:
+    """What `check` found: the symbolic readings, and the model with numbers where every value is known."""
+
+    trials: list[Trial]
+    model: Model | None
+    missing: tuple[Diagnostic, ...] = ()
+    warnings: tuple[Diagnostic, ...] = ()
+
+
+def check(spec: Spec, graph: str = "") -> Checked:
+    """Elaborate with symbols, then with numbers where the config is complete."""
+    trials = check_symbolic(spec.program, spec.library, graph)
+    try:
+        model = elaborate(spec.program, spec.library, spec.reader, graph)
+    except Failed as failed:
+        missing = [d for d in failed.diagnostics if d.code == "E0401"]
+        if len(missing) < len(failed.diagnostics):
+            raise
+        return Checked(trials, None, tuple(missing))
+    return Checked(trials, model)
+
+
+def elaborated(spec: Spec, graph: str = "") -> Model:
+    """The model with numbers, after the symbolic check has passed."""
+    check_symbolic(spec.program, spec.library, graph)
+    return elaborate(spec.program, spec.library, spec.reader, graph)

@@ -1,0 +1,168 @@
+"""Config fields from a published config.json: aliases in order, null as absent, types checked, origins kept."""
+
+from typing import Any
+
+from specc.elaborate.config import ABSENT
+from specc.elaborate.config_json import Json, JsonList, JsonObject, JsonScalar, Member
+from specc.elaborate.context import Context, Env
+from specc.elaborate.typing import STATIC, activation
+from specc.elaborate.values import Picked, RawConfig, Rope
+from specc.ir.dim import Dim
+from specc.lang import tree
+from specc.text.diagnostic import Label, fail
+from specc.text.source import Span
+
+
+def published(context: Context, entry: tree.Field, env: Env) -> Any:
+    """The value of a field whose `from` finds something, or ABSENT."""
+    data = env.raw
+    if not isinstance(data, JsonObject):
+        return ABSENT
+    for source in entry.sources:
+        found = _from(context, source, entry, data, env)
+        if found is not ABSENT:
+            return found
+    return ABSENT
+
+
+def check_expected(program_entries: list[tree.Expect], data: JsonObject) -> None:
+    """E0405 for a config file of another family than the spec is made for."""
+    for entry in program_entries:
+        member = data.find(entry.key)
+        value = member.value.value if member and isinstance(member.value, JsonScalar) else None
+        if value not in entry.values:
+            shown = f"`{value}`" if value is not None else "missing"
+            others = [Label(entry.span, "this spec says so")] if entry.span else []
+            fail(
+                "E0405",
+                f'"{entry.key}" is {shown}, this spec reads {" or ".join(entry.values)}',
+                member.value.span if member else None,
+                others=others,
+            )
+
+
+def _from(context: Context, source: Any, entry: tree.Field, data: JsonObject, env: Env) -> Any:
+    match source:
+        case tree.Text(value=path):
+            member = data.find(path)
+            if member is None or _null(member):
+                return ABSENT
+            return _typed(context, member, entry.type, entry, env)
+        case tree.Call(function=tree.Name(path="len"), args=(tree.Text(value=path),)):
+            member = data.find(path)
+            if member is None or _null(member):
+                return ABSENT
+            count = _count(member)
+            return Dim.of(count).since(member.origin())
+        case tree.Call(function=tree.Name(path="rope_config")):
+            return _rope(source, entry, data)
+    fail("E0406", "a config value comes from a text path, `len(\"…\")` or `rope_config(…)`", source.span)
+
+
+def _null(member: Member) -> bool:
+    return isinstance(member.value, JsonScalar) and member.value.value is None
+
+
+def _count(member: Member) -> int:
+    if isinstance(member.value, JsonList):
+        return len(member.value.items)
+    if isinstance(member.value, JsonObject):
+        return len(member.value.members)
+    fail("E0403", f"{member.key.text} has no length", member.value.span)
+
+
+def _typed(context: Context, member: Member, type: tree.TypeName, entry: tree.Field, env: Env) -> Any:
+    value: Json = member.value
+    if type.name == "record" and isinstance(value, JsonObject):
+        return RawConfig(member.key.text.strip('"'), value)
+    if type.name == "list":
+        if not isinstance(value, JsonList):
+            one = type.of and _scalar(context, value, type.of, member, entry, env)
+            return (one,)
+        assert type.of is not None
+        return tuple(_scalar(context, item, type.of, member, entry, env) for item in value.items)
+    return _scalar(context, value, type, member, entry, env)
+
+
+def _scalar(
+    context: Context, value: Json, type: tree.TypeName, member: Member, entry: tree.Field, env: Env
+) -> Any:
+    span = value.span
+    plain = value.value if isinstance(value, JsonScalar) else _no(value, member, type, entry)
+    match type.name:
+        case "int" if isinstance(plain, int) and not isinstance(plain, bool):
+            return Dim.of(plain).since(member.origin())
+        case "float" if isinstance(plain, int | float) and not isinstance(plain, bool):
+            return float(plain)
+        case "bool" if isinstance(plain, bool):
+            return plain
+        case "text" if isinstance(plain, str):
+            return plain
+        case "choice" if plain in type.names:
+            return Picked(str(plain), type.names)
+        case "activation" if isinstance(plain, str):
+            return activation(context, plain, env, span)
+    if type.name == "choice":
+        fail("E0403", f"{member.key.text} is {plain!r}; this spec knows {', '.join(type.names)}", span, others=_at(entry))
+    return _wrong(plain, member, type, entry, span)
+
+
+def _no(value: Json, member: Member, type: tree.TypeName, entry: tree.Field) -> Any:
+    what = "a list" if isinstance(value, JsonList) else "a record"
+    return _wrong(what, member, type, entry, value.span)
+
+
+def _wrong(value: Any, member: Member, type: tree.TypeName, entry: tree.Field, span: Span) -> Any:
+    kinds = {"int": "a whole number", "float": "a number", "bool": "true or false", "text": "a text"}
+    wanted = kinds.get(type.name, type.name)
+    assert type.name in STATIC or type.name in ("choice", "list")
+    title = f"{member.key.text} is {value!r} where {wanted} is expected"
+    fail("E0403", title, span, f"`{entry.name}` takes {wanted}", others=_at(entry))
+
+
+def _at(entry: tree.Field) -> list[Label]:
+    return [Label(entry.span, "declared here")] if entry.span else []
+
+
+SCALED = {"default": "default", "linear": "linear", "llama3": "llama3", "yarn": "yarn"}
+
+
+def _rope(source: tree.Call, entry: tree.Field, data: JsonObject) -> Any:
+    """Both forms of rotary settings: `rope_parameters`, or `rope_theta` with `rope_scaling`. They must agree."""
+    usual = next((o.value for o in source.options if o.name == "theta"), None)
+    theta = float(usual.text) if isinstance(usual, tree.Num) else 10000.0
+    new, old = data.find("rope_parameters"), data.find("rope_scaling")
+    top = data.find("rope_theta")
+    inner = new.value if new and isinstance(new.value, JsonObject) else None
+    scaling = inner or (old.value if old and isinstance(old.value, JsonObject) else None)
+    found = inner.find("rope_theta") if inner else None
+    values = {m.value.value for m in (found, top) if m and isinstance(m.value, JsonScalar)}
+    if len(values) > 1 and top:
+        fail("E0403", f"two rotary bases differ: {sorted(map(str, values))}", top.value.span, others=_at(entry))
+    theta = float(next(iter(values), theta) or theta)
+    if scaling is None:
+        return Rope(theta)
+    named = scaling.find("rope_type") or scaling.find("type")
+    kind = named.value.value if named and isinstance(named.value, JsonScalar) else "default"
+    if kind not in SCALED:
+        fail("E0403", f"the rotary scaling `{kind}` is not known", scaling.span, others=_at(entry))
+    return Rope(theta, str(kind), _numbers(scaling, str(kind)))
+
+
+def _numbers(scaling: JsonObject, kind: str) -> tuple[tuple[str, Any], ...]:
+    def number(key: str, usual: float | None) -> float | None:
+        member = scaling.find(key)
+        value = member.value.value if member and isinstance(member.value, JsonScalar) else None
+        return float(value) if isinstance(value, int | float) else usual
+
+    if kind == "default":
+        return ()
+    made: list[tuple[str, Any]] = [("factor", number("factor", 1.0))]
+    if kind == "llama3":
+        made += [("low", number("low_freq_factor", 1.0)), ("high", number("high_freq_factor", 4.0))]
+    if kind == "yarn":
+        made += [("fast", number("beta_fast", 32.0)), ("slow", number("beta_slow", 1.0))]
+        made += [("attention", number("attention_factor", None))]
+    if kind in ("llama3", "yarn"):
+        made.append(("original", int(number("original_max_position_embeddings", 8192.0) or 8192)))
+    return tuple(made)

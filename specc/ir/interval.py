@@ -1,0 +1,53 @@
+"""Ranges of whole numbers, ends included, either of which may be infinite.
+
+They say which rows are read: `t_result - t_operand` lies in the interval.
+"""
+
+from dataclasses import dataclass
+from math import inf
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """`lo` to `hi`; nothing where `lo > hi`."""
+
+    lo: float
+    hi: float
+
+    @property
+    def empty(self) -> bool:
+        """Whether it holds no number."""
+        return self.lo > self.hi
+
+    def __add__(self, other: "Interval") -> "Interval":
+        if self.empty or other.empty:
+            return EMPTY
+        return Interval(self.lo + other.lo, self.hi + other.hi)
+
+    def __or__(self, other: "Interval") -> "Interval":
+        """The smallest interval that holds both."""
+        if self.empty or other.empty:
+            return self if other.empty else other
+        return Interval(min(self.lo, other.lo), max(self.hi, other.hi))
+
+    def __and__(self, other: "Interval") -> "Interval":
+        """What both hold."""
+        both = Interval(max(self.lo, other.lo), min(self.hi, other.hi))
+        return EMPTY if both.empty else both
+
+    def __contains__(self, number: float) -> bool:
+        return self.lo <= number <= self.hi
+
+    def __str__(self) -> str:
+        return "nothing" if self.empty else f"[{_end(self.lo)}, {_end(self.hi)}]"
+
+
+def _end(number: float) -> str:
+    return {inf: "∞", -inf: "-∞"}.get(number) or str(int(number))
+
+
+EMPTY = Interval(inf, -inf)
+ALL = Interval(-inf, inf)
+SAME = Interval(0, 0)
+PAST = Interval(0, inf)
+FUTURE = Interval(-inf, 0)

@@ -1,0 +1,98 @@
+"""Bytes and texts of either syntax → tree: the front door of the language.
+
+Which syntax a file is in follows from its name; a text of the other one is recognized and said so.
+"""
+
+import re
+from pathlib import PurePath
+from typing import Literal
+
+from specc.lang import limits, tree
+from specc.lang.parse import parse_dsl, parse_expression
+from specc.lang.yaml import parse_yaml
+from specc.text.diagnostic import fail
+from specc.text.source import Source, Span
+
+Syntax = Literal["specc", "yaml"]
+YAML_ENDINGS = (".yaml", ".yml", ".json")
+LEADING = re.compile(r"(?:\s+|#[^\n]*|---[ \t]*(?=\n))*")
+DSL_START = re.compile(r"specc[ \t]+[0-9]|(?:model|config|graph|block|dims)[ \t]+[^\s:]")
+YAML_START = re.compile(r"[\"']?(?:specc|model|extends|config|items|dims)[\"']?[ \t]*:|\{[ \t\r\n]*\"|- ")
+CONTROL = re.compile(r"[\x00-\x08\x0b\x0e-\x1f\x7f\ud800-\udfff\ufffe\uffff]")
+BOMS = (
+    (b"\xff\xfe\x00\x00", "UTF-32"),
+    (b"\x00\x00\xfe\xff", "UTF-32"),
+    (b"\xff\xfe", "UTF-16"),
+    (b"\xfe\xff", "UTF-16"),
+)
+
+
+def read(source: Source) -> tree.File:
+    """The tree of a spec in either syntax. Fails with E01xx or E0201."""
+    checked(source)
+    return parse_yaml(source) if syntax(source) == "yaml" else parse_dsl(source)
+
+
+def syntax(source: Source) -> Syntax:
+    """The syntax a text is in: by its name, else by its first word. Fails with E0114 if the two differ."""
+    ending = PurePath(source.name).suffix.lower()
+    leading = LEADING.match(source.text)
+    start = leading.end() if leading else 0
+    looks: Syntax | None = None
+    if YAML_START.match(source.text, start):
+        looks = "yaml"
+    elif DSL_START.match(source.text, start):
+        looks = "specc"
+    named: Syntax | None = "yaml" if ending in YAML_ENDINGS else "specc" if ending == ".specc" else None
+    if named and looks and named != looks:
+        end = source.text.find("\n", start)
+        span = Span(source, start, end if end >= 0 else len(source.text))
+        if looks == "yaml":
+            fail("E0114", f"this is YAML in a file named {shown(ending)}", span, "written as YAML",
+                 helps=["name the file .yaml, or turn it into the language with `specc convert`"])  # fmt: skip
+        fail("E0114", f"this is the .specc language in a file named {shown(ending)}", span, "not written as YAML",
+             helps=["name the file .specc, or turn it into YAML with `specc convert`"])  # fmt: skip
+    return named or looks or "specc"
+
+
+def shown(ending: str) -> str:
+    """A file ending, cut if long."""
+    return ending if len(ending) <= 12 else ending[:11] + "…"
+
+
+def decode(data: bytes, name: str) -> Source:
+    """The text of a file's bytes. Fails with E0109 for more than 1 MiB, E0112 for anything but UTF-8."""
+    nothing = Source(name, "")
+    at_start = Span(nothing, 0, 0)
+    if len(data) > limits.TEXT:
+        fail("E0109", f"a spec of {len(data)} bytes; at most {limits.TEXT} are read", at_start,
+             helps=["repeat layers with `repeat`, and keep blocks in files of their own with `use`"])  # fmt: skip
+    for mark, encoding in BOMS:
+        if data.startswith(mark):
+            fail("E0112", f"this file is in {encoding}; a spec is in UTF-8", at_start, helps=["save it as UTF-8"])
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        before = data[: error.start].decode("utf-8-sig", errors="replace")
+        source = Source(name, before + data[error.start :].decode("utf-8", errors="replace"))
+        span = Span(source, len(before), min(len(before) + 1, len(source.text)))
+        fail("E0112", f"the byte {data[error.start]:#04x} is not UTF-8", span, "here", helps=["save the file as UTF-8"])
+    return checked(Source(name, text))
+
+
+def checked(source: Source) -> Source:
+    """A text without control characters. Fails with E0109 or E0112."""
+    if len(source.text) > limits.TEXT:
+        fail("E0109", f"a spec of {len(source.text)} characters; at most {limits.TEXT} are read", Span(source, 0, 0),
+             "starts here", helps=["repeat layers with `repeat`, and keep blocks in files of their own with `use`"])  # fmt: skip
+    found = CONTROL.search(source.text)
+    if found:
+        code = ord(found.group())
+        what = "the control character" if code < 0xD800 else "the character"
+        fail("E0112", f"{what} U+{code:04X} cannot be in a spec", Span(source, found.start(), found.end()), "here",
+             notes=["many of these mean that the file is not a text, or is in another encoding than UTF-8"],
+             helps=["delete it"])  # fmt: skip
+    return source
+
+
+__all__ = ["decode", "parse_dsl", "parse_expression", "parse_yaml", "read", "syntax"]

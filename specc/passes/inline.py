@@ -1,0 +1,39 @@
+"""Inputs that have a default, computed inside the graph instead of asked for.
+
+    graph g(source, source_keep)          graph g(source)
+      … source_keep …              →        k = ne(source, 1)
+                                             … k …
+"""
+
+from specc.ir.graph import Builder, Graph, Value
+
+
+def inline_defaults(graph: Graph, defaults: Graph) -> Graph:
+    """`graph` with the outputs of `defaults` in place of the inputs of those names."""
+    made = Builder()
+    for name, facts in graph.input_facts.items():
+        if name not in defaults.outputs:
+            made.input(name, facts)
+    for facts in graph.parameter_facts.values():
+        made.parameter(facts)
+    inside = _replay(made, defaults, dict(_inputs(defaults, made)))
+    known = dict(_inputs(graph, made))
+    known.update({graph.inputs[n]: inside[v] for n, v in defaults.outputs.items() if n in graph.inputs})
+    known.update({v: made.parameters[n] for n, v in graph.parameters.items()})
+    now = _replay(made, graph, known)
+    made.names = {n: now[v] for n, v in graph.names.items() if v in now}
+    outputs = {n: now[v] for n, v in graph.outputs.items()}
+    return made.finish(graph.name, outputs, least=graph.least, facts=graph.facts)
+
+
+def _inputs(graph: Graph, made: Builder) -> list[tuple[Value, Value]]:
+    return [(v, made.inputs[n]) for n, v in graph.inputs.items() if n in made.inputs]
+
+
+def _replay(made: Builder, graph: Graph, now: dict[Value, Value]) -> dict[Value, Value]:
+    for node, results in graph.nodes:
+        new = made.add(node.op, *(a and now[a] for a in node.args))
+        now.update(zip(results, new, strict=True))
+        if (facts := graph.made.get(node)) and new[0].node:
+            made.made[new[0].node] = facts
+    return now

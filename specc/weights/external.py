@@ -1,0 +1,140 @@
+"""Where weights lie outside of an ONNX file: in the checkpoint itself, or in a row in a file of our own.
+
+Portable external data is a regular file with one link, in or below the folder of the model, named by a
+relative path without symlinks: ONNX's own loader, ONNX Runtime and others agree on nothing less.
+
+In our own file every tensor begins at a multiple of 64 bytes (a cache line, the widest vector register),
+one of a mebibyte or more at a multiple of 4096 (a page, so that it can be mapped alone).
+"""
+
+import os
+import stat
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from specc.input import shown
+from specc.weights.dtypes import BITS
+from specc.weights.values import Run
+
+ALIGNMENT = 64
+PAGE = 4096
+LARGE = 1 << 20
+MOST_INLINE = (1 << 31) - (1 << 24)
+"""Bytes of weights that fit in one ONNX file: protobuf ends at 2 GiB, and the graph needs room too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A tensor to be stored. `run`: the bytes already lie in a file as they are to be."""
+
+    name: str
+    dtype: str
+    nbytes: int
+    run: Run | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What ONNX calls external data: a path relative to the model's folder, and a range of bytes."""
+
+    location: str
+    offset: int
+    length: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """`linked` tensors stay where they are; `copied` ones go into a file of ours of `size` bytes.
+
+    `reasons` says, for each weights file that was to be linked and cannot be, why not.
+    """
+
+    linked: Mapping[str, Place]
+    copied: Mapping[str, tuple[int, int]]
+    size: int
+    reasons: Mapping[Path, str]
+
+    def places(self, location: str) -> dict[str, Place]:
+        """Every tensor's place, once the name of our own file is known."""
+        own = {name: Place(location, offset, length) for name, (offset, length) in self.copied.items()}
+        return {**self.linked, **own}
+
+
+def plan(pieces: Iterable[Piece], folder: Path, *, link: bool, alignment: int = 1) -> Plan:
+    """Where each piece goes; `folder` is that of the model. With `link`, what can stay in its file does.
+
+    `alignment` is what the execution provider needs of an offset, in bytes, beside whole elements; a piece
+    of a foreign file at another offset is copied.
+    """
+    linked: dict[str, Place] = {}
+    copied: dict[str, tuple[int, int]] = {}
+    answers: dict[Path, str | tuple[str]] = {}
+    end = 0
+    for piece in pieces:
+        run = piece.run
+        if link and run is not None and piece.nbytes:
+            if run.path not in answers:
+                answers[run.path] = linkable(run.path, folder)
+            answer = answers[run.path]
+            if not isinstance(answer, str) and run.offset % alignment == 0:
+                linked[piece.name] = Place(answer[0], run.offset, run.nbytes)
+                continue
+        start = aligned(end, piece)
+        copied[piece.name] = (start, piece.nbytes)
+        end = start + piece.nbytes
+    return Plan(linked, copied, end, {p: a for p, a in answers.items() if isinstance(a, str)})
+
+
+def linkable(path: Path, folder: Path) -> str | tuple[str]:
+    """The location of a file as seen from a model's folder, as a tuple of one; or why it cannot be linked."""
+    try:
+        status = os.stat(path)
+        file, home = os.path.realpath(path), os.path.realpath(folder)
+    except OSError as error:
+        return f"`{shown(str(path))}` cannot be looked at: {(error.strerror or 'unknown error').lower()}"
+    name = shown(str(path))
+    if not stat.S_ISREG(status.st_mode):
+        return f"`{name}` is not a regular file"
+    if status.st_nlink != 1:
+        return f"`{name}` is one of {status.st_nlink} links to its file, which ONNX refuses to read"
+    if os.path.commonpath([file, home]) != home:
+        return f"`{name}` does not lie in the folder of the output or below it"
+    location = os.path.relpath(file, home).replace(os.sep, "/")
+    try:
+        location.encode("utf-8")
+    except UnicodeEncodeError:
+        return f"`{name}` has a name that is not UTF-8"
+    return (location,)
+
+
+def aligned(end: int, piece: Piece) -> int:
+    """The first good place for a piece at or behind `end`."""
+    step = PAGE if piece.nbytes >= LARGE else ALIGNMENT
+    return -(-end // step) * step
+
+
+def fits_inline(pieces: Iterable[Piece]) -> bool:
+    """Whether the weights can stand inside the ONNX file."""
+    return sum(p.nbytes for p in pieces) <= MOST_INLINE
+
+
+def bytes_of(shape: Iterable[int], dtype: str) -> int:
+    """The bytes a tensor takes."""
+    count = 1
+    for length in shape:
+        count *= length
+    return count * BITS[dtype] // 8
+
+
+def content(plan: Plan, chunks: Callable[[str], Iterable[memoryview]]) -> Iterator[bytes | memoryview]:
+    """The bytes of our own file; `chunks` gives those of a tensor by name."""
+    at = 0
+    for name, (offset, length) in plan.copied.items():
+        if offset > at:
+            yield bytes(offset - at)
+        at = offset
+        for chunk in chunks(name):
+            yield chunk
+            at += len(chunk)
+        assert at == offset + length, f"{name}: {at - offset} bytes where {length} were planned"

@@ -1,0 +1,211 @@
+"""What is said when a model and a checkpoint do not fit together. The same fault in many layers is one."""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypeVar
+
+from specc.input import shown
+from specc.text.diagnostic import Diagnostic, Label
+from specc.text.source import Span
+from specc.weights.checkpoint import Checkpoint
+from specc.weights.names import general, grouped, listed, nearest, skeleton
+from specc.weights.prefix import Naming
+from specc.weights.values import Wanted
+
+MOST_ERRORS = 20
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Misfit:
+    """A parameter whose tensors are there but give something else; `why` if they give nothing at all."""
+
+    wanted: Wanted
+    tensors: tuple[str, ...]
+    rule: Span | None
+    shape: tuple[int, ...] = ()
+    dtype: str = ""
+    why: str = ""
+
+
+def report(
+    checkpoint: Checkpoint,
+    naming: Naming,
+    count: int,
+    missing: Sequence[tuple[Wanted, str]],
+    wrong: Sequence[Misfit],
+    unused: Sequence[str],
+) -> list[Diagnostic]:
+    """All faults of a match, at most 20. A tensor proposed for a missing parameter is not also unused."""
+    if missing and len(missing) == count:
+        return [_nothing_fits(checkpoint, missing, unused)]
+    found: list[Diagnostic] = []
+    proposed: set[str] = set()
+    for family in _families(missing, lambda m: skeleton(m[0].name)):
+        diagnostic, taken = _missing(checkpoint, naming, family, unused)
+        found.append(diagnostic)
+        proposed |= taken
+    for group in _families(wrong, lambda m: (skeleton(m.wanted.name), m.shape, m.dtype, m.why)):
+        found.append(_misfit(checkpoint, group))
+    if left := [n for n in unused if n not in proposed]:
+        found.append(_unused(checkpoint, left))
+    if len(found) > MOST_ERRORS:
+        more = f"{len(found) - MOST_ERRORS} more faults like these are not shown"
+        last = found[MOST_ERRORS - 1]
+        found[MOST_ERRORS - 1 :] = [replace(last, notes=(*last.notes, more))]
+    return found
+
+
+def different_copies(wanted: Wanted, root: str, checkpoint: Checkpoint) -> Diagnostic:
+    """A tie that the file does not keep."""
+    return Diagnostic(
+        "W0504",
+        f"`{shown(wanted.name)}` is tied to `{shown(root)}`, but the checkpoint has other values for each",
+        _label(wanted.span, wanted.made_by),
+        notes=(f"in `{shown(str(checkpoint.path))}`", "each is used as it is in the checkpoint"),
+        helps=("if the model was trained with two separate weights, take the `tie` away",),
+        severity="warning",
+    )
+
+
+def _nothing_fits(
+    checkpoint: Checkpoint, missing: Sequence[tuple[Wanted, str]], unused: Sequence[str]
+) -> Diagnostic:
+    first = missing[0][0]
+    have = f"`{shown(str(checkpoint.path))}` has {shown(listed(sorted(unused)))}"
+    return Diagnostic(
+        "E0501",
+        f"the checkpoint has none of the {len(missing)} weights of the model",
+        _label(first.span, first.made_by),
+        notes=(
+            f"the model needs {shown(listed([m[0].name for m in missing]))}",
+            have if unused else "it is empty",
+        ),
+        helps=(
+            "is this the checkpoint for this spec? If only names differ, say how with `load` in `weights`",
+        ),
+    )
+
+
+def _missing(
+    checkpoint: Checkpoint, naming: Naming, family: Sequence[tuple[Wanted, str]], unused: Sequence[str]
+) -> tuple[Diagnostic, set[str]]:
+    """Parameters without a tensor, and the unused tensors that may be meant."""
+    wanted, tensor = family[0]
+    taken: set[str] = set()
+    helps: list[str] = []
+    for w, name in family:
+        same_shape = [n for n in unused if checkpoint.tensors[n].shape == w.shape]
+        if close := nearest(name, same_shape) or nearest(name, unused):
+            taken.add(close)
+            if not helps:
+                helps.append(
+                    f'did you mean `{shown(close)}`? Write  load "{general(w.name)}" = "{general(close)}"'
+                )
+    if not helps:
+        helps = [f'if another tensor holds it, write  load "{general(wanted.name)}" = …  in `weights`']
+    notes = [f"looked for `{shown(tensor)}` in `{shown(str(checkpoint.path))}`"]
+    if naming != Naming():
+        notes.append(f"names of this checkpoint are looked for {naming}")
+    if len(family) > 1:
+        notes.append(f"all of them: {shown(listed([w.name for w, _ in family]))}")
+    return (
+        Diagnostic(
+            "E0501",
+            f"`{shown(wanted.name)}` is not in the checkpoint{_more(family)}",
+            _label(wanted.span, wanted.made_by or f"needs {wanted.dtype}{list(wanted.shape)}"),
+            notes=tuple(notes),
+            helps=tuple(helps),
+        ),
+        taken,
+    )
+
+
+def _misfit(checkpoint: Checkpoint, group: Sequence[Misfit]) -> Diagnostic:
+    first = group[0]
+    wanted = first.wanted
+    label = _label(wanted.span, wanted.made_by or f"makes {list(wanted.shape)}")
+    others = (Label(first.rule, "made by this rule"),) if first.rule else ()
+    notes = tuple(_held(checkpoint, n) for n in first.tensors[:4])
+    name = shown(wanted.name)
+    if first.why:
+        title = f"`{name}` cannot be made as its `load` says{_more(group)}"
+        help = f"it must give {list(wanted.shape)}; look at the shapes above and mend the rule"
+        return Diagnostic("E0511", title, label, others, (first.why, *notes), (help,))
+    if first.shape != wanted.shape:
+        if first.rule:
+            notes = (f"the rule gives {list(first.shape)}", *notes)
+        title = f"{name} has the wrong shape{_more(group)}"
+        return Diagnostic("E0503", title, label, others, notes, (_shape_help(first),))
+    title = f"`{name}` should be {wanted.dtype}, but the checkpoint holds {first.dtype}{_more(group)}"
+    help = "numbers are converted between float types and between whole-number types, not across"
+    if first.dtype in ("i8", "u8", "i32") and wanted.dtype.startswith(("f", "bf")):
+        help = (
+            "such tensors are mostly packed by a quantizer; use the checkpoint as it was before quantization"
+        )
+    return Diagnostic("E0508", title, label, others, notes, (help,))
+
+
+def _shape_help(misfit: Misfit) -> str:
+    """What would make the shape right, where that can be told from the numbers."""
+    wanted, shape = misfit.wanted.shape, misfit.shape
+    name, source = general(misfit.wanted.name), general(misfit.tensors[0])
+    if len(misfit.tensors) == 1 and not misfit.rule:
+        if len(shape) == 2 and shape[::-1] == wanted:
+            return f'it is stored transposed; write  load "{name}" = transpose("{source}")  in `weights`'
+        if math.prod(shape) == math.prod(wanted):
+            return (
+                f'the elements are as many; write  load "{name}" = reshape("{source}", shape={list(wanted)})'
+            )
+    if len(shape) == len(wanted):
+        odd = [a for a in range(len(shape)) if shape[a] != wanted[a]]
+        if len(odd) == 1:
+            axis = odd[0]
+            return (
+                f"axis {axis} is {shape[axis]} in the checkpoint and {wanted[axis]} in the spec; "
+                "compare the config values it is made from with config.json"
+            )
+    return "is this the checkpoint, and the config.json, for this spec?"
+
+
+def _unused(checkpoint: Checkpoint, names: Sequence[str]) -> Diagnostic:
+    short = grouped(sorted(names))
+    patterns = list(dict.fromkeys(general(n) for n in names))
+    ignores = "  ".join(f'ignore "{shown(p)}"' for p in patterns[:4])
+    more = f"  and {len(patterns) - 4} more" if len(patterns) > 4 else ""
+    one = len(names) == 1
+    return Diagnostic(
+        "E0505",
+        f"{'a tensor' if one else f'{len(names)} tensors'} in the checkpoint "
+        f"{'is' if one else 'are'} used by nothing",
+        notes=(
+            f"in `{shown(str(checkpoint.path))}`: {shown(listed(sorted(names), 8))}",
+            *([f"{len(short)} kinds of names in all"] if len(short) > 8 else []),
+        ),
+        helps=(f"if they are really not needed, write in `weights`:  {ignores}{more}",),
+    )
+
+
+def _held(checkpoint: Checkpoint, name: str) -> str:
+    """`model.safetensors holds wte.weight: f32[50257, 768]`."""
+    file: Path = checkpoint.file_of(name).path
+    return f"{shown(file.name)} holds `{shown(name)}`: {checkpoint.tensors[name]}"
+
+
+def _label(span: Span | None, text: str) -> Label | None:
+    return Label(span, text) if span else None
+
+
+def _more(family: Sequence[object]) -> str:
+    return f" (and {len(family) - 1} more like it)" if len(family) > 1 else ""
+
+
+def _families(items: Iterable[T], key: Callable[[T], object]) -> list[list[T]]:
+    """Items with equal keys together, in order of first appearance."""
+    found: dict[object, list[T]] = {}
+    for item in items:
+        found.setdefault(key(item), []).append(item)
+    return list(found.values())

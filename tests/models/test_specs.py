@@ -1,0 +1,153 @@
+"""Every shipped spec of the first slice: it elaborates, runs, and no sample feels its neighbors or its padding.
+
+Each is small here and has random weights, those of norms and biases too. What the reference gives for a
+sample alone is what it gives for it inside a padded batch, and what ONNX Runtime gives for both (R17).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import pytest
+from padded import Arrays, Field, Ids, Keep, Numbers, Samples, Side, samples
+from spec_models import InOnnx, Opened, assert_agrees, by_reference, opened, random_weights
+
+from specc.driver import check, open_spec
+
+
+@dataclass(frozen=True)
+class Case:
+    """A spec, small. `results` says along which padded axis a result runs, if along any."""
+
+    spec: str
+    sets: Mapping[str, Any]
+    inputs: Mapping[str, Field]
+    results: Mapping[str, str]
+    lengths: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    sides: tuple[Side, ...] = ("right",)
+    variant: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.spec} {self.variant}".strip()
+
+
+IMAGE = {"d": 8, "heads": 2, "layers": 2, "hidden": 16, "image": 12, "patch": 4, "channels": 2}
+PAIR = {"source": Ids("src", 17), "source_keep": Keep("src"), "target": Ids("tgt", 17), "target_keep": Keep("tgt")}
+PAIRS = {"src": (5, 1, 3), "tgt": (2, 4, 3)}
+BOTH: tuple[Side, ...] = ("left", "right")
+SMALL = {"vocab": 17, "width": 16, "heads": 4, "hidden": 24, "encoder__layers": 2, "decoder__layers": 2}
+
+
+def pair(variant: str, **sets: object) -> Case:
+    return Case("encoder_decoder", {**SMALL, **sets}, PAIR, {"logits": "tgt"}, PAIRS, BOTH, variant)
+
+
+CASES = [
+    Case("feedforward", {"inputs": 5, "hidden": "[7, 6]", "outputs": 3}, {"x": Numbers((5,))}, {"y": ""}),
+    Case(
+        "transformer",
+        {"vocab": 17, "d": 16, "hidden": 24, "heads": 2, "layers": 2, "pad": 0, "bos": 1, "eos": 2},
+        PAIR,
+        {"logits": "tgt"},
+        PAIRS,
+        BOTH,
+    ),
+    pair("post"),
+    pair("pre", norm="pre", positions="learned(size=9)", act="gelu"),
+    pair("sandwich", norm="sandwich", normalize="rms_norm(eps=1e-6)", tied="false", target_vocab=19),
+    pair("grouped rotary", norm="pre", kv_heads=2, positions="none", rope="rope(theta=10000.0)", pairs="half"),
+    pair("windows", decoder__attention__mask="causal & window(2)", encoder__attention__mask="window(2, ahead=1)"),
+    Case(
+        "bert",
+        {"vocab": 17, "context": 9, "d": 16, "heads": 2, "layers": 2, "hidden": 24},
+        {"input_ids": Ids("seq", 17), "attention_mask": Keep("seq"), "token_type_ids": Ids("seq", 2)},
+        {"prediction_logits": "seq", "seq_relationship_logits": ""},
+        {"seq": (6, 1, 3)},
+    ),
+    Case(
+        "gpt2",
+        {"vocab": 17, "context": 9, "d": 16, "heads": 2, "layers": 2, "stop": 0},
+        {"input_ids": Ids("seq", 17), "attention_mask": Keep("seq")},
+        {"logits": "seq"},
+        {"seq": (6, 1, 3)},
+        BOTH,
+    ),
+    Case("vit", {**IMAGE, "classes": 5}, {"pixels": Numbers((2, 12, 12))}, {"logits": ""}),
+    Case(
+        "vit_mae",
+        {**IMAGE, "decoder_d": 12, "decoder_layers": 1, "decoder_heads": 3, "decoder_hidden": 20, "seen": 4},
+        {"pixels": Numbers((2, 12, 12)), "noise": Numbers((9,), uniform=True)},
+        {"patches": "", "picture": "", "masked": ""},
+    ),
+    Case(
+        "vit_segmenter",
+        {**IMAGE, "classes": 5},
+        {"pixels": Numbers((2, 12, 12))},
+        {"logits": "", "class_map": ""},
+    ),
+]
+
+every = pytest.mark.parametrize("case", CASES, ids=str)
+
+
+@cache
+def ready(n: int) -> tuple[Opened, Arrays, Samples]:
+    """The spec of a case with weights, and three samples."""
+    case = CASES[n]
+    spec = opened(case.spec, **case.sets)
+    return spec, random_weights(spec), samples(case.inputs, case.lengths)
+
+
+@pytest.mark.parametrize("name", sorted({c.spec for c in CASES}))
+def test_a_spec_holds_for_every_size(name: str) -> None:
+    """Symbols first: no number of the config is needed to see that shapes fit."""
+    found = check(open_spec(name))
+    assert found.trials
+    assert not found.model or found.model.graph.outputs
+
+
+@every
+def test_results_are_what_the_spec_declares(case: Case) -> None:
+    spec, weights, given = ready(CASES.index(case))
+    assert list(spec.model.graph.outputs) == list(case.results)
+    for name, result in by_reference(spec, weights, given.together()).items():
+        assert result.shape[0] == 3, name
+        assert len(result.shape) == len(spec.model.graph.outputs[name].type.shape), name
+
+
+@every
+def test_a_sample_alone_is_a_sample_among_others(case: Case) -> None:
+    """PAD and BATCH: whatever stands in the padding, and whoever stands beside, on every side declared."""
+    spec, weights, given = ready(CASES.index(case))
+    alone = [by_reference(spec, weights, given.alone(row)) for row in range(3)]
+    for side in case.sides:
+        together = by_reference(spec, weights, given.together(side, extra=2))
+        for row, mine in enumerate(alone):
+            _rows_agree(case, given, mine, together, row, side, 1e-9)
+
+
+@every
+def test_onnx_runtime_gives_the_same(case: Case) -> None:
+    spec, weights, given = ready(CASES.index(case))
+    model = InOnnx(spec, weights)
+    alone = [by_reference(spec, weights, given.alone(row)) for row in range(3)]
+    for row, wanted in enumerate(alone):
+        found = model.run(given.alone(row))
+        for name in wanted:
+            assert_agrees(found[name], wanted[name], f"{name} of sample {row} alone")
+    for side in case.sides:
+        together = model.run(given.together(side, extra=2))
+        for row, wanted in enumerate(alone):
+            _rows_agree(case, given, wanted, together, row, side, 1e-5)
+
+
+def _rows_agree(
+    case: Case, given: Samples, alone: Arrays, together: Arrays, row: int, side: Side, within: float
+) -> None:
+    """What is valid of a row of the batch is what the sample gives alone."""
+    for name, dim in case.results.items():
+        mine, found = alone[name][0], together[name][row]
+        if dim:
+            found = found[given.kept(row, dim, found.shape[0], side)]
+        assert_agrees(found, mine, f"{name} of sample {row}, padded on the {side}", within)

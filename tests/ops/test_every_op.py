@@ -1,0 +1,36 @@
+"""One test for each promise, for every op at once."""
+
+import numpy as np
+import pytest
+import specc_numpy
+from op_examples import EXAMPLES, Example, graph_of
+
+from specc.ir.op import OPS
+from specc.ir.read import read
+from specc.ir.verify import verify
+from specc.ir.write import write
+
+
+def test_every_op_has_an_example_and_a_meaning() -> None:
+    assert {e.op.name for e in EXAMPLES} == set(OPS)
+    assert not specc_numpy.evaluate.missing(OPS.values())
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=str)
+def test_the_shape_rule_predicts_the_reference(example: Example) -> None:
+    graph, _ = graph_of(example)
+    drawn = example.draw(np.random.default_rng(0))
+    found = specc_numpy.run(graph, {f"x{n}": x for n, x in enumerate(drawn) if x is not None}, {})
+    for name, value in graph.outputs.items():
+        assert found[name].shape == tuple(d.at({}) for d in value.type.shape)
+        kind = {"bool": "b", "i64": "i", "i32": "i"}.get(value.type.dtype, "f")
+        assert found[name].dtype.kind == kind
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=str)
+def test_a_node_verifies_and_survives_its_text(example: Example) -> None:
+    graph, _ = graph_of(example)
+    assert verify(graph) == []
+    (again,) = read(write(graph)).values()
+    assert write(again) == write(graph)
+    assert verify(again) == []

@@ -1,0 +1,179 @@
+"""At least one example of every op, with operands of different lengths, and how to draw their values."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specc.ir import ops
+from specc.ir.dim import Dim
+from specc.ir.graph import Builder, Graph, Input, Value
+from specc.ir.op import Op
+from specc.ir.ops.tensor import ARITH, COMPARE, POINTWISE
+from specc.ir.types import Type
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Example:
+    """`op` applied to operands of these types. Whole numbers are drawn from 0 up to `below`."""
+
+    op: Op
+    operands: tuple[Type | None, ...]
+    below: int = 5
+    positive: bool = False
+
+    def __str__(self) -> str:
+        attributes = [str(v) for v in self.op.attributes().values() if isinstance(v, str | int | float)]
+        absent = "".join("_" if a is None else "x" for a in self.operands)
+        return "-".join([self.op.name, *attributes, absent])
+
+    def draw(self, rng: np.random.Generator) -> list[Array | None]:
+        """Random operands."""
+        return [self.values(a, rng) if a else None for a in self.operands]
+
+    def values(self, type: Type, rng: np.random.Generator) -> Array:
+        """Random values of one operand."""
+        shape = tuple(d.at({}) for d in type.shape)
+        if type.dtype == "bool":
+            return rng.random(shape) < 0.6
+        if type.dtype in ("i64", "i32"):
+            return rng.integers(0, self.below, shape)
+        drawn: Array = rng.normal(size=shape)
+        return np.abs(drawn) + 0.1 if self.positive else drawn
+
+
+def f(*shape: int) -> Type:
+    return Type.of("f64", *shape)
+
+
+def i(*shape: int) -> Type:
+    return Type.of("i64", *shape)
+
+
+def b(*shape: int) -> Type:
+    return Type.of("bool", *shape)
+
+
+def running_body() -> Graph:
+    """`carry' = carry + row · captured`, collected: `carry' + row`; rows are f[2 3]."""
+    build = Builder()
+    row = build.input("row", Input(f(2, 3)))
+    carry = build.input("carry", Input(f(2, 3)))
+    captured = build.input("captured", Input(f(3)))
+    after = build.one(ops.Arith("add"), carry, build.one(ops.Arith("mul"), row, captured))
+    return build.finish("body", {"carry": after, "y": build.one(ops.Arith("add"), after, row)})
+
+
+def mapped_body() -> Graph:
+    """No carries: every row doubled and mixed over its last axis."""
+    build = Builder()
+    row = build.input("row", Input(f(2, 3)))
+    twice = build.one(ops.Arith("add"), row, row)
+    return build.finish("body", {"y": build.one(ops.Softmax(1), twice), "z": twice})
+
+
+def drifting_body() -> Graph:
+    """A carry whose rows move one place with every step, so that what they read grows."""
+    build = Builder()
+    row = build.input("row", Input(f(5)))
+    carry = build.input("carry", Input(f(5)))
+    after = build.one(ops.Arith("add"), build.one(ops.Delay(0, 1, 0.0), carry), row)
+    return build.finish("body", {"carry": after, "y": after})
+
+
+def _shapes() -> list[Example]:
+    return [
+        *(Example(ops.Constant(v, t), ()) for v, t in ((1.5, "f32"), (3, "i64"), (True, "bool"))),
+        Example(ops.Range(Dim.of(4)), ()),
+        Example(ops.Size(Dim.of(7)), ()),
+        Example(ops.Extent(1), (f(2, 3, 5),)),
+        Example(ops.Transpose((2, 0, 1)), (f(2, 3, 5),)),
+        Example(ops.Split(1, (Dim.of(2), Dim.of(3))), (f(2, 6, 5),)),
+        Example(ops.Merge(1, 2), (f(2, 3, 5, 7),)),
+        Example(ops.Insert(1), (f(2, 3),)),
+        Example(ops.Squeeze(1), (f(2, 1, 3),)),
+        Example(ops.Expand(1, Dim.of(4)), (f(2, 1, 3),)),
+        Example(ops.Concat(1), (f(2, 3, 5), f(2, 4, 5), f(2, 1, 5))),
+        Example(ops.Slice(1, Dim.of(1), Dim.of(4)), (f(2, 5, 3),)),
+        Example(ops.Index(1, Dim.of(2)), (f(2, 5, 3),)),
+        Example(ops.Last(1), (f(2, 5, 3),)),
+        Example(ops.Gather(1), (f(2, 5, 3), i(2, 4))),
+        Example(ops.Gather(0), (f(5, 3), i(4))),
+        Example(ops.Flip(1), (f(2, 5, 3),)),
+        Example(ops.Delay(1, 2, 0.5), (f(2, 5, 3),)),
+        Example(ops.Delay(0, 0, 0), (f(3, 2),)),
+        Example(ops.CumSum(1), (f(2, 5, 3),)),
+        Example(ops.ArgMax(1), (f(2, 5, 3),)),
+        Example(ops.ArgSort(1), (f(2, 5, 3),)),
+        Example(ops.OneHot(Dim.of(5)), (i(2, 3),)),
+        *(Example(ops.Reduce(fn, 1), (f(2, 5, 3),)) for fn in ("sum", "mean", "max", "min")),
+        *(Example(ops.Reduce(fn, 0), (b(5, 3),)) for fn in ("any", "all")),
+    ]
+
+
+def _numbers() -> list[Example]:
+    return [
+        *(Example(ops.Pointwise(fn), (f(2, 3),), positive=fn in ("log", "sqrt")) for fn in POINTWISE),
+        *(Example(ops.Arith(fn), (f(2, 3, 5), f(3, 1)), positive=True) for fn in ARITH),
+        *(Example(ops.Compare(fn), (i(2, 3, 5), i(3, 1)), below=3) for fn in COMPARE),
+        Example(ops.And(), (b(2, 3), b(3))),
+        Example(ops.Or(), (b(2, 3), b(2, 1))),
+        Example(ops.Not(), (b(2, 3),)),
+        Example(ops.Where(), (b(2, 1, 5), f(2, 3, 1), f(1, 3, 5))),
+        Example(ops.Cast("f64"), (i(2, 3),)),
+        Example(ops.Cast("i64"), (b(2, 3),)),
+        Example(ops.MatMul(), (f(2, 3, 5), f(5, 7))),
+        Example(ops.MatMul(), (f(1, 3, 5), f(2, 5, 7))),
+        Example(ops.Einsum("b i d, b j d -> b i j"), (f(2, 3, 5), f(2, 4, 5))),
+        Example(ops.Einsum("b h i j, b j e -> b i h e"), (f(2, 3, 4, 5), f(2, 5, 7))),
+        Example(ops.Einsum("b i -> i"), (f(2, 3),)),
+    ]
+
+
+def _layers() -> list[Example]:
+    mask = (f(2, 3, 5), b(3, 5))
+    qkv = f(2, 6, 3, 4), f(2, 2, 5, 4), f(2, 2, 5, 7)
+    return [
+        Example(ops.Linear(), (f(2, 3, 5), f(7, 5), f(7))),
+        Example(ops.Linear(), (f(3, 5), f(7, 5), None)),
+        Example(ops.Embedding(), (i(2, 3), f(5, 7))),
+        Example(ops.LayerNorm(1e-5), (f(2, 3, 5), f(5), f(5))),
+        Example(ops.LayerNorm(1e-5), (f(2, 5), None, None)),
+        Example(ops.RMSNorm(1e-6), (f(2, 3, 5), f(5))),
+        Example(ops.Softmax(1), (f(2, 5, 3),)),
+        Example(ops.MaskedSoftmax(), mask),
+        Example(ops.MaskedSoftmax(), (f(2, 3, 5), b(2, 1, 5))),
+        Example(ops.Hard(), mask),
+        Example(ops.Weigh(), (f(2, 3, 5), f(2, 5, 7))),
+        Example(ops.Weigh(), (f(6, 3, 5), f(1, 5, 7))),
+        Example(ops.Attend(0.5), (*qkv, None, None, None)),
+        Example(ops.Attend(0.5, 3.0), (*qkv, b(2, 1, 3, 5), f(1, 6, 3, 5), f(6))),
+        Example(ops.Attend(0.5), (*qkv, b(1, 6, 3, 5), None, None)),
+        Example(ops.Patches(), (f(2, 3, 4, 6), f(5, 3, 2, 3), f(5))),
+        *(Example(ops.Conv1d(3, d, a), (f(2, 7, 3), f(4, 3, 3), f(4))) for d, a in ((1, 0), (2, 0), (1, 1), (2, 3))),
+        Example(ops.Conv1d(2, 1, -1), (f(2, 7, 3), f(4, 3, 2), None)),
+        *(Example(ops.Sinusoid(Dim.of(6), layout), (i(2, 3),)) for layout in ("interleaved", "halves", "fairseq")),
+        Example(ops.RopeAngles(Dim.of(6), 10000.0), (i(2, 3),)),
+        Example(ops.RopeAngles(Dim.of(4), 1.0, 2.0, (1.0, 0.5)), (i(3),)),
+        Example(ops.Rotate("half"), (f(2, 3, 5, 6), f(2, 5, 3), f(2, 5, 3))),
+        Example(ops.Rotate("interleaved"), (f(2, 3, 5, 6), f(1, 5, 2), f(1, 5, 2))),
+        Example(ops.Scan(running_body(), 1, 1, 1), (f(2, 5, 3), f(2, 3), f(3))),
+        Example(ops.Scan(running_body(), 1, 1, 0, reverse=True), (f(5, 2, 3), f(2, 3), f(3))),
+        Example(ops.Scan(running_body(), 1, 1, 1, masked=True), (b(2, 5), f(2, 5, 3), f(2, 3), f(3))),
+        Example(ops.Scan(mapped_body(), 1, 0, 2), (f(2, 3, 4),)),
+        Example(ops.Scan(drifting_body(), 1, 1, 0), (f(4, 5), f(5))),
+    ]
+
+
+EXAMPLES: list[Example] = [*_shapes(), *_numbers(), *_layers()]
+
+
+def graph_of(example: Example) -> tuple[Graph, list[Value | None]]:
+    """The graph of one node whose operands are its inputs."""
+    build = Builder()
+    args = [build.input(f"x{n}", Input(a)) if a else None for n, a in enumerate(example.operands)]
+    results = build.add(example.op, *args)
+    return build.finish(example.op.name, {f"y{n}": r for n, r in enumerate(results)}), args

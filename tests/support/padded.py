@@ -1,0 +1,97 @@
+"""Samples of different lengths: each alone, or together in one batch with padding on either side.
+
+What stands in the padding is random: a model that reads it does not pass.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+Side = Literal["left", "right"]
+Arrays = dict[str, NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Ids:
+    """Whole numbers below `below` along the axis `dim`."""
+
+    dim: str
+    below: int
+
+
+@dataclass(frozen=True)
+class Keep:
+    """Which rows of the axis `dim` are there."""
+
+    dim: str
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """Plain numbers of one shape, without padding; `uniform` ones are between 0 and 1."""
+
+    shape: tuple[int, ...]
+    uniform: bool = False
+
+
+Field = Ids | Keep | Numbers
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Rows of a batch, each with its own lengths."""
+
+    fields: Mapping[str, Field]
+    rows: tuple[Arrays, ...]
+    lengths: tuple[Mapping[str, int], ...]
+    seed: int
+
+    def alone(self, row: int) -> Arrays:
+        """One sample as a batch of 1 without padding."""
+        made = {}
+        for name, field in self.fields.items():
+            kept = isinstance(field, Keep)
+            made[name] = np.ones((1, self.lengths[row][field.dim]), bool) if kept else self.rows[row][name][None]
+        return made
+
+    def together(self, side: Side = "right", extra: int = 1) -> Arrays:
+        """All samples in one batch; even the longest has `extra` rows of padding."""
+        rng = np.random.default_rng(self.seed + 1)
+        made = {}
+        for name, field in self.fields.items():
+            if isinstance(field, Numbers):
+                made[name] = np.stack([r[name] for r in self.rows])
+                continue
+            width = max(n[field.dim] for n in self.lengths) + extra
+            shape = (len(self.rows), width)
+            array = np.zeros(shape, bool) if isinstance(field, Keep) else rng.integers(0, field.below, shape)
+            for row in range(len(self.rows)):
+                array[row, self.kept(row, field.dim, width, side)] = self.alone(row)[name][0]
+            made[name] = array
+        return made
+
+    def kept(self, row: int, dim: str, width: int, side: Side) -> slice:
+        """Where a sample stands in the batch."""
+        length = self.lengths[row][dim]
+        return slice(0, length) if side == "right" else slice(width - length, width)
+
+
+def samples(fields: Mapping[str, Field], lengths: Mapping[str, tuple[int, ...]], seed: int = 0) -> Samples:
+    """As many random samples as each axis has lengths."""
+    rng = np.random.default_rng(seed)
+    count = len(next(iter(lengths.values()), (1, 1, 1)))
+    per_row = tuple({dim: many[row] for dim, many in lengths.items()} for row in range(count))
+    rows = []
+    for row in range(count):
+        made: Arrays = {}
+        for name, field in fields.items():
+            if isinstance(field, Ids):
+                made[name] = rng.integers(0, field.below, per_row[row][field.dim])
+            elif isinstance(field, Numbers):
+                made[name] = rng.random(field.shape) if field.uniform else rng.standard_normal(field.shape)
+                made[name] = made[name].astype(np.float32)
+        rows.append(made)
+    return Samples(fields, tuple(rows), per_row, seed)

@@ -1,0 +1,93 @@
+"""Shipped specs in the tests: elaborated, given random weights, run by the reference and by ONNX Runtime.
+
+Weights of norms and biases are random too: with the usual ones and zeros a norm in the wrong place, or a
+bias that is left out, would not show.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+import specc_numpy
+from numpy.typing import NDArray
+from onnx_runtime import open_quietly
+
+from specc import loading
+from specc.driver import elaborated, open_spec
+from specc.elaborate.context import Env
+from specc.elaborate.model import context_of, requirements
+from specc.ir.model import Model
+from specc.weights.bind import Rules, tied_pairs
+from specc_onnx import build, target
+
+Arrays = dict[str, NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A spec with numbers, and what its `weights { … }` says."""
+
+    model: Model
+    rules: Rules
+
+
+def opened(spec: str, **sets: object) -> Opened:
+    """The spec with config values set: `opened("vit", d=8)`; a record's field as `encoder__layers=2`."""
+    given = [f"{name.replace('__', '.')}={value}" for name, value in sets.items()]
+    found = open_spec(spec, sets=given)
+    model = elaborated(found)
+    context = context_of(found.library)
+    config = requirements(context, found.program, found.reader)
+    return Opened(model, loading.rules_of(context, found.program, Env(found.program.module, config)))
+
+
+def random_weights(spec: Opened, seed: int = 0) -> Arrays:
+    """Numbers for every parameter, in f32; tied ones are the same."""
+    wanted = loading.wanted_of(spec.model.graph)
+    ties = tied_pairs({w.name: w for w in wanted}, spec.rules)
+    rng = np.random.default_rng(seed)
+    made: Arrays = {}
+    for w in wanted:
+        drawn = rng.standard_normal(w.shape)
+        if len(w.shape) > 1:
+            drawn *= 1.5 / np.sqrt(np.prod(w.shape[1:]))
+        else:
+            drawn = 0.3 * drawn + (w.name.endswith("weight"))
+        made[w.name] = drawn.astype(np.float32)
+    return {name: made[ties.get(name, name)] for name in made}
+
+
+def by_reference(spec: Opened, weights: Arrays, inputs: Mapping[str, NDArray[Any]]) -> Arrays:
+    """The results in float64."""
+    return specc_numpy.run(spec.model.graph, inputs, weights)
+
+
+class InOnnx:
+    """The same model in ONNX Runtime, in f32."""
+
+    def __init__(self, spec: Opened, weights: Arrays, where: str = "ort-cpu") -> None:
+        built = build(spec.model.graph, target(where))
+        for name, initializer in built.weights.items():
+            initializer.raw_data = weights[name].astype("<f4").tobytes()
+        onnx.checker.check_model(built.model, full_check=True)
+        self.session = open_quietly(built.model)
+        self.names = list(spec.model.graph.outputs)
+
+    def run(self, inputs: Mapping[str, NDArray[Any]]) -> Arrays:
+        """The results by name. Floats go in as f32."""
+        given = {k: v.astype(np.float32) if v.dtype.kind == "f" else v for k, v in inputs.items()}
+        return dict(zip(self.names, self.session.run(self.names, given), strict=True))
+
+
+def assert_agrees(found: NDArray[Any], wanted: NDArray[Any], what: str, within: float = 1e-5) -> None:
+    """`max|found - wanted| <= within · max|wanted|` (ruling R17); whole numbers and truths exactly."""
+    assert found.shape == wanted.shape, f"{what}: {found.shape}, not {wanted.shape}"
+    if wanted.dtype.kind in "bi":
+        assert (found == wanted).all(), what
+        return
+    assert np.isfinite(found).all(), f"{what}: not finite"
+    worst = float(np.abs(found - wanted).max(initial=0))
+    most = float(np.abs(wanted).max(initial=0))
+    assert worst <= within * most, f"{what}: off by {worst:.2e} of {most:.2e}"

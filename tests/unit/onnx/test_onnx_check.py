@@ -1,0 +1,52 @@
+"""The gates find what is wrong with a model before it is written."""
+
+import onnx
+import pytest
+from onnx_models import decoder
+
+from specc_onnx import build, target
+from specc_onnx.check import agree, check, without_weights
+
+
+def test_a_sound_model_passes_without_its_weights() -> None:
+    built = build(decoder(), target("onnx"))
+    check(built)
+    assert len(without_weights(built).graph.initializer) < len(built.model.graph.initializer)
+
+
+def test_a_node_with_an_unknown_attribute_is_found() -> None:
+    built = build(decoder(), target("onnx"))
+    built.model.graph.node[0].attribute.append(onnx.helper.make_attribute("colour", 1))
+    with pytest.raises(AssertionError, match="is not valid"):
+        check(built)
+
+
+@pytest.mark.parametrize(
+    ("axis", "dim", "message"),
+    [
+        (2, {"dim_value": 12}, "axis 2 is 12 here, 11 inferred"),
+        (0, {"dim_param": "seq"}, "axis 0 is seq here, batch"),
+    ],
+)
+def test_a_type_that_inference_contradicts_is_found(axis: int, dim: dict[str, object], message: str) -> None:
+    built = build(decoder(), target("onnx"))
+    model = without_weights(built)
+    where = next(v for v in model.graph.value_info if v.name == "embed/Gather")
+    changed = where.type.tensor_type.shape.dim[axis]
+    changed.Clear()
+    for key, value in dim.items():
+        setattr(changed, key, value)
+    if axis == 2:
+        message = "axis 2 is 12 here, 16 inferred"
+    with pytest.raises(AssertionError, match=message):
+        agree(model)
+
+
+def test_a_kernel_that_is_missing_is_found_by_the_load() -> None:
+    """ONNX knows Swish and gives it a body; ONNX Runtime 1.31 has no kernel for it at opset 25 and 26."""
+    built = build(decoder(), target("onnx"), 26)
+    node = next(n for n in built.model.graph.node if n.op_type == "Gelu")
+    node.op_type = "Erf"
+    node.domain = "nobody.knows"
+    with pytest.raises(AssertionError, match="is not valid"):
+        check(built)
