@@ -1,7 +1,7 @@
 """A spec's `weights { … }` as rules that match parameters with the tensors of files."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn
 
 from specc.elaborate.context import Context, Env
 from specc.elaborate.modules import Program
@@ -72,7 +72,7 @@ class _Reader:
 
     def _call(self, expr: tree.Call) -> t.Expr:
         name = expr.function.path
-        make = cast("Mapping[str, Callable[[tree.Call], t.Expr]]", self._makers()).get(name)
+        make = self._makers().get(name)
         if make is None:
             near = did_you_mean(name, TRANSFORMS)
             hint = f"did you mean `{near}`?" if near else f"there are {', '.join(TRANSFORMS)}"

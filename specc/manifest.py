@@ -24,7 +24,8 @@ MOST_BYTES = 64 * 2**20
 @dataclass(frozen=True)
 class Manifest:
     """`sources` are the spec files by name; `weights` says where numbers came from (`seed`, or file
-    facts), `stored` which initializer holds each parameter."""
+    facts), `stored` which initializer holds each parameter.
+    """
 
     name: str
     doc: str

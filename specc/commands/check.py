@@ -4,9 +4,9 @@ import sys
 from argparse import ArgumentParser, Namespace
 
 from specc.commands.spec_options import spec_arguments, spec_of
-from specc.driver import Checked, check
-from specc.passes.cost import parameters
-from specc.passes.facts import report_of
+from specc.driver import Checked, Spec, check
+from specc.passes.facts import report
+from specc.ties import own_parameters
 from specc.text.diagnostic import Diagnostic, Failed
 from specc.text.render import render
 
@@ -21,13 +21,13 @@ def run(given: Namespace) -> int:
     spec = spec_of(given)
     found = check(spec, given.graph)
     model = found.model or found.trials[0].model
-    growing = model.generation.growing if model.generation else ""
-    report = report_of(model.graph, growing)
-    if report.errors:
-        raise Failed(*report.errors)
-    _warn([*found.warnings, *report.warnings])
+    grows = model.generation
+    proved = report(model.graph, grows.growing, grows.source) if grows else report(model.graph)
+    if proved.errors:
+        raise Failed(*proved.errors)
+    _warn([*found.warnings, *proved.warnings])
     print(f"{spec.program.name}: ok")
-    for line in (*_tried(found), *report.lines):
+    for line in (*_tried(spec, found), *proved.lines()):
         print(f"  {line}")
     return 0
 
@@ -37,12 +37,12 @@ def _warn(warnings: list[Diagnostic]) -> None:
         print(render(warnings), file=sys.stderr)
 
 
-def _tried(found: Checked) -> list[str]:
+def _tried(spec: Spec, found: Checked) -> list[str]:
     tried = sorted({f"{k} = {v}" for t in found.trials for k, v in t.values.items()})
     lines = ["shapes hold for every size" + (f" (tried {', '.join(tried)})" if tried else "")]
     if found.model is not None:
         graph = found.model.graph
-        count = parameters(graph).number or 0
+        count = own_parameters(spec.program, graph).number or 0
         lines.append(f"with this config: {count:,} parameters".replace(",", " "))
     for missing in found.missing:
         lines.append(f"not checked with numbers: {missing.title}")

@@ -2,14 +2,16 @@
 
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping
+from importlib import import_module
 
 from specc.commands.spec_options import spec_arguments, spec_of
 from specc.driver import elaborated
-from specc.ir.dim import Dim, DimError
+from specc.ir.dim import Dim, DimError, product, total
 from specc.ir.graph import Graph
 from specc.passes.cost import parameters
 from specc.passes.outline import outline, walk
 from specc.text.diagnostic import fail
+from specc.ties import own_parameters
 
 
 def arguments(parser: ArgumentParser) -> None:
@@ -20,7 +22,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 def run(given: Namespace) -> int:
     """Print the tree."""
-    graph = graph_of(given)
+    graph, count = graph_of(given)
     at = sizes(given.at, graph)
     for name, value in graph.inputs.items():
         print(f"input   {name}: {value.type}")
@@ -37,17 +39,27 @@ def run(given: Namespace) -> int:
         print("  ".join(text.ljust(w) for text, w in zip(row, (*widths, 0), strict=True)).rstrip())
     for name, value in graph.outputs.items():
         print(f"result  {name}: {value.type}")
-    print(f"{grouped(parameters(graph).number or 0)} parameters")
+    print(count)
     return 0
 
 
-def graph_of(given: Namespace) -> Graph:
-    """The graph of a spec, or of a compiled model."""
-    if given.spec.endswith(".onnx"):
-        from specc.running import manifest_of  # noqa: PLC0415 — needs onnx, which a spec does not
+def _count(graph: Graph, own: Dim) -> str:
+    both = parameters(graph)
+    shared = f", {grouped(both.number or 0)} with those that are tied counted twice" if both != own else ""
+    return f"{grouped(own.number or 0)} parameters{shared}"
 
-        return manifest_of(given.spec).graph
-    return elaborated(spec_of(given), given.graph).graph
+
+def graph_of(given: Namespace) -> tuple[Graph, str]:
+    """The graph of a spec or of a compiled model, and how many parameters it has."""
+    if given.spec.endswith(".onnx"):
+        manifest = import_module("specc.running").manifest_of(given.spec)
+        stored = set(manifest.stored.values())
+        held = [f for n, f in manifest.graph.parameter_facts.items() if manifest.stored.get(n) in stored]
+        own = {manifest.stored[f.name]: product(f.type.shape) for f in held}
+        return manifest.graph, _count(manifest.graph, total(own.values()))
+    spec = spec_of(given)
+    graph = elaborated(spec, given.graph).graph
+    return graph, _count(graph, own_parameters(spec.program, graph))
 
 
 def sizes(text: str, graph: Graph) -> Mapping[str, int]:

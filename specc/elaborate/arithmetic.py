@@ -51,7 +51,10 @@ def fraction(value: Any) -> float:
     if isinstance(value, Dim):
         if value.number is not None:
             return float(value.number)
-        return float(value.at({s: int(STAND_IN) + n for n, s in enumerate(sorted(value.symbols()))}))
+        try:
+            return float(value.at({s: int(STAND_IN) + n for n, s in enumerate(sorted(value.symbols()))}))
+        except DimError:  # a quotient that the stand-ins leave a remainder in
+            return STAND_IN
     return float(value)
 
 
@@ -172,6 +175,8 @@ def compare(context: Context, op: str, left: Any, right: Any, expr: Any) -> Any:
         if not isinstance(right, tuple):
             fail("E0206", f"`in` looks into a list, not into {describe(right)}", expr.span)
         return any(compare(context, "==", left, item, expr) for item in right)
+    if (left is None or right is None) and op in ("==", "!="):
+        return (left is right) == (op == "==")
     if isinstance(left, Tensor) or isinstance(right, Tensor):
         a, b = pair(context, left, right, expr.span)
         if a.type.dtype == "bool":

@@ -6,7 +6,7 @@ from typing import Any
 from specc.elaborate.context import Context, Env
 from specc.elaborate.statements import run_body
 from specc.elaborate.typing import applied, fit_static, is_tensor, match_tensor
-from specc.elaborate.values import POISON, Function, Results, Tensor, first
+from specc.elaborate.values import POISON, Function, Picked, Results, Tensor, first
 from specc.lang import tree
 from specc.text.diagnostic import Diagnostic, Failed, fail
 from specc.text.suggest import did_you_mean
@@ -122,6 +122,10 @@ def bind(context: Context, block: tree.Block, pairs: dict[str, Any], env: Env, e
 
 def _bind_one(context: Context, block: tree.Block, param: tree.Param, expr: Any, caller: Env, env: Env) -> None:
     what = f"`{param.name}` of `{block.name}`"
+    if param.type.name == "choice" and isinstance(expr, tree.Name) and expr.path not in caller.names:
+        if expr.path in param.type.names:
+            env.names[param.name] = Picked(expr.path, param.type.names)
+            return
     value = context.held(context, expr, caller) if applied(param.type) else context.evaluate(context, expr, caller)
     value = first(value)
     if is_tensor(param.type):

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from specc.elaborate.blocks import call_block
-from specc.elaborate.context import Context, Env, joined
+from specc.elaborate.context import Context, Env
 from specc.elaborate.definitions import hold_definition
 from specc.elaborate.expressions import evaluate, plain
 from specc.elaborate.kinds import Applied, Mask, alternatives, fit, takes, words_of
@@ -14,7 +14,7 @@ from specc.elaborate.names import weight_path
 from specc.elaborate.values import POISON, Function, Tensor, describe
 from specc.elaborate.vocabulary.registry import MISSING, WORDS, Site, Slot, Word
 from specc.lang import tree
-from specc.text.diagnostic import Fix, Diagnostic, Failed, Label, fail
+from specc.text.diagnostic import Diagnostic, Failed, Fix, Label, fail
 from specc.text.source import Span
 from specc.text.suggest import did_you_mean
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from specc.elaborate.context import Context, Env, Poisoned
+from specc.elaborate.lookup import lookup
 from specc.elaborate.modules import Assigned, Program
 from specc.elaborate.typing import applied, fit_static
 from specc.elaborate.values import POISON, Picked, Record, first
@@ -91,6 +92,8 @@ def _value(
 def _fitted(context: Context, expr: Any, entry: tree.Field, env: Env, what: str, span: Span | None) -> Any:
     if entry.type.name == "choice" and isinstance(expr, tree.Name) and expr.path in entry.type.names:
         return Picked(expr.path, entry.type.names)
+    if entry.type.name == "choice" and isinstance(expr, tree.Name) and lookup(context, expr, env, quiet=True) is POISON:
+        return fit_static(context, expr.path, entry.type, what, span, env)  # refused, with the words it may be
     evaluate = context.held if applied(entry.type) else context.evaluate
     value = fit_static(context, first(evaluate(context, expr, env)), entry.type, what, span, env)
     if isinstance(value, Dim):

@@ -1,14 +1,12 @@
 """What the work of elaboration carries along: the graph being built, the faults found, the names in sight."""
 
 from collections.abc import Callable, Mapping
-from contextlib import contextmanager
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from specc.ir.dim import Dim
 from specc.elaborate.values import Tensor
+from specc.ir.dim import Dim
 from specc.ir.graph import Builder
 from specc.lang import tree
 from specc.text.diagnostic import Diagnostic, Failed
@@ -90,7 +88,8 @@ def joined(scope: str, path: str) -> str:
 @dataclass
 class Context:
     """State of one elaboration. `evaluate`, `call`, `held` and `configure` tie the knot between the
-    modules here."""
+    modules here.
+    """
 
     library: Library
     builder: Builder = field(default_factory=Builder)
@@ -122,12 +121,21 @@ class Context:
             else:
                 self.diagnostics.append(diagnostic)
 
-    @contextmanager
-    def catching(self) -> Iterator[None]:
-        """Faults inside are kept and the work goes on behind."""
-        try:
-            yield
-        except Failed as failed:
-            self.report(*failed.diagnostics)
-        except Poisoned:
-            pass
+    def catching(self) -> "Catching":
+        """`with context.catching():` faults inside are kept, and the work goes on behind."""
+        return Catching(self)
+
+
+@dataclass
+class Catching:
+    """Keeps what is raised about the user's text; anything else passes."""
+
+    context: Context
+
+    def __enter__(self) -> None:
+        """Nothing to prepare."""
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        if isinstance(error, Failed):
+            self.context.report(*error.diagnostics)
+        return isinstance(error, Failed | Poisoned)

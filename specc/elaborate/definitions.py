@@ -6,6 +6,7 @@ from typing import Any
 
 from specc.elaborate import nodes
 from specc.elaborate.context import Context, Env
+from specc.elaborate.names import weight_path
 from specc.elaborate.rows import as_grid
 from specc.elaborate.typing import fit_static
 from specc.elaborate.values import Function, Joined, Tensor, describe, first
@@ -102,7 +103,7 @@ def bias_grid(context: Context, bias: Any, rows: Mapping[str, Any], scope: str, 
         if bias.weights:
             from_ = bias.env
             assert from_ is not None
-            inner = from_.under(bias.weights.text).scope
+            inner = from_.under(weight_path(context, bias.weights, from_)).scope
         bias = expand(context, bias, rows, {}, inner)
     if not isinstance(bias, Tensor) or bias.type.dtype == "bool":
         fail("E0602", f"what is added to scores holds numbers; this is {describe(bias)}", span)

@@ -11,6 +11,8 @@ from specc.elaborate import nodes
 from specc.elaborate.arithmetic import arithmetic, compare, logic, negate
 from specc.elaborate.context import Context, Env, NeedsValue, Poisoned
 from specc.elaborate.lookup import lookup
+from specc.elaborate.names import filled
+from specc.elaborate.rows import ORDER as ROW_NAMES
 from specc.elaborate.rows import read_rows
 from specc.elaborate.values import POISON, Picked, Record, Tensor, describe, first
 from specc.ir import ops
@@ -67,7 +69,7 @@ def _num(context: Context, expr: tree.Num, env: Env) -> Any:
 
 
 def _text(context: Context, expr: tree.Text, env: Env) -> Any:
-    return expr.value
+    return filled(context, expr.value, env, expr.span)
 
 
 def _name(context: Context, expr: tree.Name, env: Env) -> Any:
@@ -156,7 +158,7 @@ def _index(context: Context, expr: tree.Index, env: Env) -> Any:
         return _item(context, base, expr, env)
     if not isinstance(base, Tensor):
         fail("E0203", f"{describe(base)} cannot be indexed", expr.span)
-    if env.rows and any(isinstance(i, tree.Name) and i.path in env.rows for i in expr.items):
+    if env.rows and any(isinstance(i, tree.Name) and i.path in ROW_NAMES for i in expr.items):
         return read_rows(context, base, expr, env)
     return _rows(context, base, expr, env)
 

@@ -6,7 +6,8 @@ number), `float`, `bool`, `str`, `Literal["half", "interleaved"]`, `tuple[Dim, .
 """
 
 from types import NoneType, UnionType
-from typing import Any, Literal, TypeAlias, Union, get_args, get_origin
+from typing import Any, Literal, TypeAlias, Union, get_args
+from typing import get_origin as typing_origin
 
 from specc.elaborate.values import Function, Joined, Picked, Record, Rope, Tensor, describe, first
 from specc.ir.dim import Dim
@@ -17,12 +18,17 @@ from specc.text.suggest import did_you_mean
 Kind: TypeAlias = Any
 
 
+def get_origin(kind: Kind) -> Any:
+    """`typing.get_origin`, whose declared result leaves out most of what it gives."""
+    return typing_origin(kind)
+
+
 class Mask:
     """Marks a parameter that takes a mask: a definition, a combination, `all`, or a boolean grid."""
 
 
 class Score:
-    """Marks a parameter that takes a score definition."""
+    """Marks a parameter that takes a score: a definition, or a word of two vectors such as `dot`."""
 
 
 class Applied:
@@ -96,7 +102,9 @@ def _fits(value: Any, kind: Kind) -> Any:
         masks = isinstance(value, Joined | bool | Tensor) or (isinstance(value, Function) and value.kind == "mask")
         return value if masks else _NO
     if kind is Score:
-        return value if isinstance(value, Function) and value.kind == "score" else _NO
+        if not isinstance(value, Function):
+            return _NO
+        return value if value.kind == "score" or (value.kind == "op" and value.target.takes_two()) else _NO
     if kind is Applied:
         return value if isinstance(value, Function) else _NO
     return value if isinstance(kind, type) and isinstance(value, kind) else _NO

@@ -58,6 +58,8 @@ def _keep(context: Context, statement: tree.Scan, env: Env, length: Dim) -> Tens
     if statement.keep is None:
         return None
     value = plain(context, statement.keep, env)
+    if value is None:
+        return None
     if not isinstance(value, Tensor) or value.type.dtype != "bool" or value.shape[-1] != length:
         title = f"`keep` says which rows of `{statement.along}` exist: bool[batch, {statement.along}]"
         fail("E0305", title, statement.keep.span, f"this is {describe(value)}")

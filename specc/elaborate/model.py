@@ -46,7 +46,7 @@ def elaborate(program: Program, library: Library, reader: Reader, graph: str = "
         program.doc,
         made,
         defaults,
-        None if reader.symbolic else _generation(context, program, block, env),
+        _generation(context, program, block, env, reader.symbolic),
         {} if reader.symbolic else _reading(context, program, block, env, tree.Reads),
         {} if reader.symbolic else _reading(context, program, block, env, tree.Shows),
         {} if reader.symbolic else {k: data_of(v) for k, v in config.items()},
@@ -156,7 +156,9 @@ def _defaults(
     return kept.finish("defaults", outputs)
 
 
-def _generation(context: Context, program: Program, block: tree.Block, env: Env) -> Generation | None:
+def _generation(
+    context: Context, program: Program, block: tree.Block, env: Env, symbolic: bool
+) -> Generation | None:
     for item, _ in program.items(tree.Generate):
         inputs, results = [p.name for p in block.params], [p.name for p in block.results]
         for name, known, word in ((item.growing, inputs, "input"), (item.source, results, "result")):
@@ -164,7 +166,7 @@ def _generation(context: Context, program: Program, block: tree.Block, env: Env)
                 near = did_you_mean(name, known)
                 hint = f"did you mean `{near}`?" if near else f"it has {', '.join(known)}"
                 fail("E0701", f"the graph `{block.name}` has no {word} `{name}`", item.span, helps=[hint])
-        settings = {s.name: described(context, s.value, env) for s in item.settings}
+        settings = {} if symbolic else {s.name: described(context, s.value, env) for s in item.settings}
         return Generation(item.name, item.growing, item.source, settings)
     return None
 
@@ -173,8 +175,9 @@ def _reading(context: Context, program: Program, block: tree.Block, env: Env, ki
     found: dict[str, Any] = {}
     known = [p.name for p in (block.params if kind is tree.Reads else block.results)]
     for item, module in program.items(tree.Reading):
-        for entry in item.entries:
-            if not isinstance(entry, kind) or entry.name in found:
+        entries: list[Any] = [e for e in item.entries if isinstance(e, kind)]
+        for entry in entries:
+            if entry.name in found:
                 continue
             if entry.name not in known:
                 near = did_you_mean(entry.name, known)

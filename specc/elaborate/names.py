@@ -8,14 +8,28 @@ from specc.ir.dim import Dim
 from specc.lang import tree
 from specc.lang.parse import parse_expression
 from specc.text.diagnostic import fail
-from specc.text.source import Source
+from specc.text.source import Source, Span
 
 HOLE = re.compile(r"\{([^{}]*)\}")
+NAMED = re.compile(r"\{([A-Za-z_][^{}]*)\}")
 PLAIN = re.compile(r"[^\x00-\x20\x7f{}]*")
 
 
 def weight_path(context: Context, name: tree.WeightName, env: Env) -> str:
-    """The path with every `{…}` replaced by the value of what it holds: a number, a text, a word."""
+    """The path with every `{…}` replaced by the value of what it holds. E0508 where that makes no name."""
+    path = filled(context, name.text, env, name.span, HOLE)
+    if not PLAIN.fullmatch(path):
+        fail("E0508", f"`{path}` cannot be the name of a weight", name.span)
+    return path
+
+
+def filled(
+    context: Context, text: str, env: Env, span: Span | None, holes: "re.Pattern[str]" = NAMED
+) -> str:
+    """A text with every hole `{…}` replaced by the value of what it holds: a number, a text, a word.
+
+    In texts that are not weight names a hole begins with a letter; other braces stand for themselves.
+    """
 
     def fill(hole: "re.Match[str]") -> str:
         inner = hole.group(1).strip()
@@ -28,10 +42,7 @@ def weight_path(context: Context, name: tree.WeightName, env: Env) -> str:
             case Picked(word):
                 return word
         if isinstance(value, Dim):
-            raise NeedsValue(value.symbols(), name.span)
-        fail("E0508", f"`{{{inner}}}` in a weight name is {describe(value)}, not a number or a text", name.span)
+            raise NeedsValue(value.symbols(), span)
+        fail("E0508", f"`{{{inner}}}` in a name is {describe(value)}, not a number or a text", span)
 
-    path = HOLE.sub(fill, name.text)
-    if not PLAIN.fullmatch(path):
-        fail("E0508", f"`{path}` cannot be the name of a weight", name.span)
-    return path
+    return holes.sub(fill, text) if "{" in text else text

@@ -19,7 +19,7 @@ def add(
     if len(context.builder.nodes) >= MOST_NODES:
         fail("E0109", f"this spec expands to more than {MOST_NODES} operations", span)
     try:
-        made = context.builder.add(op, *(o and o.value for o in operands), scope=scope or context.scope, span=span)
+        made = context.builder.add(op, *(o.value if o else None for o in operands), scope=scope or context.scope, span=span)
     except ShapeError as error:
         raise Failed(clash(error, operands, span, word or op.name)) from None
     return tuple(Tensor(v, span) for v in made)

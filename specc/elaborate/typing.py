@@ -64,7 +64,7 @@ def fit_static(context: Context, value: Any, type: tree.TypeName, what: str, spa
             fail("E0203", f"{what} is a list, not {describe(value)}", span)
         return tuple(fit_static(context, v, type.of, f"an item of {what}", span, env) for v in value)
     if type.name == "choice":
-        word = fit(value, Literal[type.names], what, span)  # type: ignore[valid-type]
+        word = fit(value, Literal[type.names], what, span)
         return Picked(word, type.names)
     if type.name == "activation" and isinstance(value, str):
         return activation(context, value, env, span)

@@ -36,7 +36,7 @@ class Part:
         return f"({_inside(a)} {self.fn} {_inside(b)})"
 
 
-Atom: TypeAlias = Union[str, Part]
+Atom: TypeAlias = str | Part
 Monomial: TypeAlias = tuple[tuple[Atom, int], ...]
 DimLike: TypeAlias = Union["Dim", int]
 

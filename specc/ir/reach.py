@@ -12,7 +12,7 @@ from typing import Literal
 from specc.ir.graph import Graph, Node, Value
 from specc.ir.interval import ALL, EMPTY, FUTURE, PAST, SAME, Interval
 from specc.ir.op import Op
-from specc.ir.ops import Attend, Einsum, Hard, MaskedSoftmax, MatMul, Scan, Weigh
+from specc.ir.ops import Attend, Einsum, Extent, Hard, MaskedSoftmax, MatMul, Scan, Weigh
 from specc.ir.signature import Axis, Term, layout
 from specc.ir.types import Type
 
@@ -97,6 +97,8 @@ def _links(op: Op, args: Sequence[Type | None], results: Sequence[Type]) -> Iter
         for n, found in enumerate(places):
             if isinstance(op, Attend) and (n, r) == (2, 1):
                 continue  # the weights do not depend on the values
+            if isinstance(op, Extent):
+                found = [(m, d) for m, d in found if m.mark == "@"]  # nothing else is looked at
             arg = args[n]
             for mark, dims in found:
                 assert arg is not None
@@ -180,9 +182,7 @@ def _gates(
     return (Gate(gate, at[query].start, at[key].start, to),)
 
 
-def _contraction_gates(
-    places: Sequence[Sequence[tuple[Axis, range]]], key: str, target: _Places
-) -> tuple[Gate, ...]:
+def _contraction_gates(places: Sequence[Sequence[tuple[Axis, range]]], key: str, target: _Places) -> tuple[Gate, ...]:
     """Every operand that has the axis summed over and one that stays may be zero outside a band of both."""
     gates = []
     for operand, found in enumerate(places):
@@ -287,9 +287,7 @@ def _body_links(op: Scan, operand: int, axis: int, number: int, inner: int) -> I
     turn = 0
     while True:
         found = trace(op.body, {v: t for v, t in start.items() if t.read})
-        changed = [
-            start[v].join(found.get(after, Trace())) for v, after in zip(carried, outputs, strict=False)
-        ]
+        changed = [start[v].join(found.get(after, Trace())) for v, after in zip(carried, outputs, strict=False)]
         if not any(changed):
             break
         turn += 1

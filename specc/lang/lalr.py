@@ -6,7 +6,7 @@ reads on at the next item at the start of a line, so that one run shows independ
 """
 
 import json
-from bisect import bisect_right
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
@@ -85,6 +85,7 @@ class Run:
     faults: list[Diagnostic]
     states: list[int] = field(default_factory=list)
     values: list[Made] = field(default_factory=list)
+    restarted: set[int] = field(default_factory=set)
 
     def parse(self) -> Any:
         """The value of the start symbol; None if there are faults."""
@@ -188,10 +189,17 @@ class Run:
         return frozenset(kind for kind in terminals if self.accepts(self.states, kind))
 
     def recover(self, at: int) -> int | None:
-        """After a fault at token `at`: drop the broken item and go on at the next one that starts a line."""
-        for n in self.restarts[bisect_right(self.restarts, at) :]:
+        """After a fault at token `at`: drop the broken item and go on at the next one that starts a line.
+
+        That may be the word before `at`, if it was taken for a name.
+        """
+        for n in self.restarts[bisect_left(self.restarts, at - 1) :]:
+            if n in self.restarted or n == at:
+                continue
+            self.restarted.add(n)
             for depth in range(len(self.states), 1, -1):
-                if self.accepts(self.states[:depth], self.tokens[n].kind):
+                states = self.states[:depth]
+                if self.accepts(states, self.tokens[n].kind) and not self.accepts(states, "NAME"):
                     del self.states[depth:]
                     del self.values[depth - 1 :]
                     return n

@@ -168,10 +168,11 @@ class Explainer:
         if at < 2:
             return None
         name, before = run.tokens[at - 1], run.tokens[at - 2]
-        if token.kind == "EQUAL" and self.first_on_line(name, before) and before.kind in {*OPERATORS, "COMMA", "EQUAL"}:
-            return Diagnostic("E0101", f"the line before `{name.text} =` is not finished",
+        starts = token.kind == "EQUAL" or at - 1 in run.restarts
+        if starts and self.first_on_line(name, before) and before.kind in {*OPERATORS, "COMMA", "EQUAL"}:
+            return Diagnostic("E0101", f"the line before `{name.text} {token.text}` is not finished",
                               Label(self.span(before), "a value is missing after this"),
-                              (Label(self.span(name).to(self.span(token)), "this begins a new statement"),),
+                              (Label(self.span(name).to(self.span(token)), "here begins something new"),),
                               helps=(f"write the value that belongs behind `{before.text}`, or delete it",))  # fmt: skip
         if "EQUAL" not in expected or "COLON" not in expected:
             return None

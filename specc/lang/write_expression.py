@@ -167,7 +167,7 @@ def type_pieces(kind: tree.TypeName) -> Pieces:
         return ["choice", "(", *joined(([title(n)] for n in kind.names), " |"), ")", end]
     if kind.name == "record":
         if not kind.fields:
-            return ["record {", "}", end]
+            return ["record {}" + end]
         fields = joined((field_pieces(f) for f in kind.fields), "", Break("  "))
         return ["record ", "{", SPACE, *fields, SPACE, "}", end]
     if kind.dims is None:

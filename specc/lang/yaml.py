@@ -21,7 +21,7 @@ from typing import Any
 
 from specc.lang import tree
 from specc.lang.parse import capped, limit
-from specc.lang.yaml_nodes import Entry, Mapping, Node, Scalar, Sequence, compose
+from specc.lang.yaml_nodes import Entry, Mapping, Node, Scalar, Sequence, compose, empty
 from specc.lang.yaml_reader import Reader, first_line
 from specc.lang.yaml_statements import require, statements
 from specc.text.diagnostic import Failed
@@ -98,10 +98,8 @@ def dressed_file(
 def reaching(reader: Reader, entry: Entry) -> Span:
     """From a key to the end of its value and the comments that belong to it."""
     start = entry.key.span.start
-    end = max(entry.key.span.end, entry.value.span.end, reader.reach(entry.value))
-    if isinstance(entry.value, Scalar):
-        end = max(end, reader.after(end, reader.column(entry.key.span) + 1)) if not entry.value.value else end
-    return Span(reader.source, start, end)
+    end = reader.below(entry) if empty(entry.value) else reader.reach(entry.value)
+    return Span(reader.source, start, max(entry.key.span.end, entry.value.span.end, end))
 
 
 def use(reader: Reader, entry: Entry) -> list[Any]:

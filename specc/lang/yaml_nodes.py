@@ -220,8 +220,6 @@ def comments(source: Source, scalars: list[Span]) -> list[Comment]:
 
 
 REASONS = (
-    ("tab character", "a tab where YAML wants blanks", "indent with spaces"),
-    ("found character '\\t'", "a tab where YAML wants blanks", "indent with spaces"),
     ("cannot start any token", "a character that YAML keeps for itself", "put the text in quotes"),
     ("mapping values are not allowed", "a `:` where no key can be", "put the text in quotes, or check the indentation"),
     ("could not find expected ':'", "a line that is neither `key: value` nor part of a text",
@@ -261,6 +259,8 @@ def unreadable(source: Source, error: yaml.YAMLError) -> Diagnostic:
             title, helps = ours, mend
             break
     size = len(source.text)
+    if error.problem_mark and source.text[error.problem_mark.index : error.problem_mark.index + 1] == "\t":
+        title, helps = "a tab where YAML wants blanks", "indent with spaces"
     places = []
     for mark in (error.problem_mark, error.context_mark):
         at = min(mark.index, size) if mark else size

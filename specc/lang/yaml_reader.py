@@ -4,6 +4,7 @@ Faults are collected, so that one run shows all that are independent. After a fa
 with a stand-in, which nothing sees: a file with faults gives no tree.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
@@ -208,14 +209,19 @@ class Reader:
         if isinstance(node, Sequence) and node.items:
             end = max(end, self.reach(node.items[-1]))
         elif isinstance(node, Mapping) and node.entries:
-            end = max(end, self.reach(node.entries[-1].value))
+            last = node.entries[-1]
+            end = max(end, self.below(last) if empty(last.value) else self.reach(last.value))
         return self.after(end, node.column)
+
+    def below(self, entry: Entry) -> int:
+        """The end of the comments that stand in place of a value."""
+        return self.after(max(entry.key.span.end, entry.value.span.end), self.column(entry.key.span) + 1)
 
     def after(self, end: int, column: int) -> int:
         """The end of the comments behind `end` on its line, and of those below that stand at `column` or right of it."""
         text = self.source.text
         position = end
-        for n in self.dresser.between(end, len(text)):
+        for n in range(bisect_left(self.dresser.starts, end), len(self.comments)):
             comment = self.comments[n]
             gap = text[position : comment.start]
             if gap.strip(" \t\r\n,]}"):
@@ -227,9 +233,7 @@ class Reader:
 
     def body(self, entry: Entry, children: list[Any]) -> tuple[tuple[Any, ...], tuple[str, ...], str]:
         """The statements below a key with their comments, those at the end, and the one behind the key."""
-        end = self.reach(entry.value)
-        if empty(entry.value):
-            end = self.after(max(entry.key.span.end, entry.value.span.end), self.column(entry.key.span) + 1)
+        end = self.below(entry) if empty(entry.value) else self.reach(entry.value)
         return self.dresser.body(children, entry.key.span.end, max(end, entry.key.span.end))
 
     def column(self, span: Span) -> int:

@@ -1,8 +1,8 @@
 """Inputs that have a default, computed inside the graph instead of asked for.
 
-    graph g(source, source_keep)          graph g(source)
-      … source_keep …              →        k = ne(source, 1)
-                                             … k …
+graph g(source, source_keep)          graph g(source)
+  … source_keep …              →        k = ne(source, 1)
+                                         … k …
 """
 
 from specc.ir.graph import Builder, Graph, Value
@@ -14,8 +14,8 @@ def inline_defaults(graph: Graph, defaults: Graph) -> Graph:
     for name, facts in graph.input_facts.items():
         if name not in defaults.outputs:
             made.input(name, facts)
-    for facts in graph.parameter_facts.values():
-        made.parameter(facts)
+    for parameter in graph.parameter_facts.values():
+        made.parameter(parameter)
     inside = _replay(made, defaults, dict(_inputs(defaults, made)))
     known = dict(_inputs(graph, made))
     known.update({graph.inputs[n]: inside[v] for n, v in defaults.outputs.items() if n in graph.inputs})
@@ -34,6 +34,6 @@ def _replay(made: Builder, graph: Graph, now: dict[Value, Value]) -> dict[Value,
     for node, results in graph.nodes:
         new = made.add(node.op, *(a and now[a] for a in node.args))
         now.update(zip(results, new, strict=True))
-        if (facts := graph.made.get(node)) and new[0].node:
-            made.made[new[0].node] = facts
+        if (known := graph.made.get(node)) and new[0].node:
+            made.made[new[0].node] = known
     return now

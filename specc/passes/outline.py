@@ -80,14 +80,15 @@ def _fold(part: Part) -> None:
         _fold(inner)
     folded: dict[str, Part] = {}
     run: list[Part] = []
-    for inner in [*part.parts.values(), None]:
-        if inner and inner.name.isdigit() and (not run or run[0].shape_of_it() == inner.shape_of_it()):
+    for inner in part.parts.values():
+        if run and (not inner.name.isdigit() or run[0].shape_of_it() != inner.shape_of_it()):
+            _close(run, folded)
+            run = []
+        if inner.name.isdigit():
             run.append(inner)
-            continue
-        _close(run, folded)
-        run = [inner] if inner and inner.name.isdigit() else []
-        if inner and not run:
+        else:
             folded[inner.name] = inner
+    _close(run, folded)
     part.parts = folded
 
 

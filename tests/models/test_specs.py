@@ -33,7 +33,12 @@ class Case:
 
 
 IMAGE = {"d": 8, "heads": 2, "layers": 2, "hidden": 16, "image": 12, "patch": 4, "channels": 2}
-PAIR = {"source": Ids("src", 17), "source_keep": Keep("src"), "target": Ids("tgt", 17), "target_keep": Keep("tgt")}
+PAIR = {
+    "source": Ids("src", 17),
+    "source_keep": Keep("src"),
+    "target": Ids("tgt", 17),
+    "target_keep": Keep("tgt"),
+}
 PAIRS = {"src": (5, 1, 3), "tgt": (2, 4, 3)}
 BOTH: tuple[Side, ...] = ("left", "right")
 SMALL = {"vocab": 17, "width": 16, "heads": 4, "hidden": 24, "encoder__layers": 2, "decoder__layers": 2}
@@ -57,7 +62,11 @@ CASES = [
     pair("pre", norm="pre", positions="learned(size=9)", act="gelu"),
     pair("sandwich", norm="sandwich", normalize="rms_norm(eps=1e-6)", tied="false", target_vocab=19),
     pair("grouped rotary", norm="pre", kv_heads=2, positions="none", rope="rope(theta=10000.0)", pairs="half"),
-    pair("windows", decoder__attention__mask="causal & window(2)", encoder__attention__mask="window(2, ahead=1)"),
+    pair(
+        "windows",
+        decoder__attention__mask="causal & window(2)",
+        encoder__attention__mask="window(2, ahead=1)",
+    ),
     Case(
         "bert",
         {"vocab": 17, "context": 9, "d": 16, "heads": 2, "layers": 2, "hidden": 24},

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 import onnx
-import specc_numpy
 from numpy.typing import NDArray
 from onnx_runtime import open_quietly
 
+import specc_numpy
 from specc import loading
 from specc.driver import elaborated, open_spec
 from specc.elaborate.context import Env

@@ -6,8 +6,9 @@ from typing import Any, Literal
 from specc.elaborate.arithmetic import fraction
 from specc.elaborate.definitions import bias_grid, expand, mask_grid
 from specc.elaborate.kinds import Mask, Score
-from specc.elaborate.rows import row_names
-from specc.elaborate.values import Results, Tensor, describe
+from specc.elaborate.names import weight_path
+from specc.elaborate.rows import as_grid, row_names
+from specc.elaborate.values import Function, Joined, Results, Tensor, describe
 from specc.elaborate.vocabulary.registry import Site, word
 from specc.ir import ops
 from specc.ir.dim import Dim, DimError
@@ -127,7 +128,10 @@ def scores(site: Site, score: Any, q: Tensor, k: Tensor, rows: Mapping[str, Tens
     """The grid of scores of every query and key: `[batch, (heads,) q, k]`."""
     query = site.one(ops.Insert(len(q.shape) - 1), q)
     key = site.one(ops.Insert(len(k.shape) - 2), k)
-    value = expand(site.context, score, rows, {"q": query, "k": key}, _inner(site, score))
+    if score.kind == "op":
+        value = score.target.make(site, query, key)
+    else:
+        value = expand(site.context, score, rows, {"q": query, "k": key}, _inner(site, score))
     if not isinstance(value, Tensor):
         site.fail("E0605", f"a score is a grid of numbers; this is {describe(value)}", "score")
     if len(value.shape) == len(q.shape) + 1 and value.shape[-1] == 1:
@@ -139,7 +143,9 @@ def scores(site: Site, score: Any, q: Tensor, k: Tensor, rows: Mapping[str, Tens
 
 
 def _inner(site: Site, score: Any) -> str:
-    return site.env.under(score.weights.text).scope if score.weights else site.scope
+    if not score.weights:
+        return site.scope
+    return site.env.under(weight_path(site.context, score.weights, score.env or site.env)).scope
 
 
 def normalized(site: Site, grid: Tensor, mask: Any, normalize: str) -> Tensor:
@@ -186,6 +192,29 @@ def _masked(site: Site, scores: Tensor, mask: Any, how: str) -> Tensor:
     rows = row_names(site.context, wide, len(wide.shape) - 2, wide, len(wide.shape) - 1)
     made = normalized(site, wide, mask_grid(site.context, mask, rows, site.scope, site.spans.get("mask")), how)
     return site.one(ops.Squeeze(1), made) if rank == 2 else made
+
+
+@word(weights=True)
+def grid(site: Site, of: Any, q: Tensor, k: Tensor) -> Tensor:
+    """A score, bias or mask for every query and key row, as a tensor [batch, (heads,) q, k].
+
+    `q` and `k` are [batch, length, d], or have a heads axis behind the batch. A bias or a mask has a
+    heads axis always, and 1 for an axis along which it does not change; one grid can serve several attentions.
+    """
+    at = len(k.shape) - 2
+    if at not in (1, 2) or len(q.shape) != len(k.shape):
+        site.fail("E0307", "`q` and `k` have the same axes: batch, heads if any, length, d", "k", describe(k))
+    rows = row_names(site.context, q, at, k, at)
+    if isinstance(of, Function) and of.kind in ("score", "op"):
+        return scores(site, of, q, k, rows)
+    if isinstance(of, Joined) or (isinstance(of, Function) and of.kind == "mask"):
+        made = mask_grid(site.context, of, rows, site.scope, site.spans.get("of"))
+        shown = site.constant(made, "bool") if isinstance(made, bool) else made
+        return as_grid(site.context, shown, site.span)
+    made = bias_grid(site.context, of, rows, site.scope, site.spans.get("of"))
+    if made is None:
+        site.fail("E0602", "a grid is made of a score, a bias or a mask, not of none", "of")
+    return made
 
 
 @word()

@@ -20,6 +20,13 @@ def linear(site: Site, x: Tensor, *, out: Dim, bias: bool = True, init: str = FA
     return site.one(ops.Linear(), x, weight, offset)
 
 
+@word()
+def affine(site: Site, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """`x @ weight.T + bias` with tensors that are given: weights [out, in] of another name, or shared ones."""
+    _floats(site, x)
+    return site.one(ops.Linear(), x, weight, bias)
+
+
 @word(weights=True)
 def embedding(site: Site, ids: Tensor, *, size: Dim, dim: Dim, init: str = SMALL) -> Tensor:
     """A row of a table for each number. Weight: `weight` [size, dim]."""

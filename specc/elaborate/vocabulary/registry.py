@@ -63,6 +63,11 @@ class Word:
             parts.append(text)
         return f"{self.name}({', '.join(parts)}){' @ name' if self.weights else ''}"
 
+    def takes_two(self) -> bool:
+        """Whether it needs two tensors and nothing else, as `dot` does."""
+        needed = [s for s in self.slots if s.default is MISSING]
+        return len(needed) == 2 and all(s.kind is Tensor and s.positional for s in needed)
+
 
 WORDS: dict[str, Word] = {}
 F = TypeVar("F", bound=Callable[..., Any])

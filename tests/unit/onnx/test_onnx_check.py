@@ -4,6 +4,10 @@ import onnx
 import pytest
 from onnx_models import decoder
 
+from specc.ir import ops
+from specc.ir.dim import Dim
+from specc.ir.graph import Builder, Input
+from specc.ir.types import Type
 from specc_onnx import build, target
 from specc_onnx.check import agree, check, without_weights
 
@@ -50,3 +54,13 @@ def test_a_kernel_that_is_missing_is_found_by_the_load() -> None:
     node.domain = "nobody.knows"
     with pytest.raises(AssertionError, match="is not valid"):
         check(built)
+
+
+def test_vectors_of_positions_do_not_confuse_the_inference() -> None:
+    """ONNX's value propagation takes a `Range` for a shape and refuses to subtract a column from a row of it."""
+    b = Builder()
+    row = b.one(ops.Range(Dim.of(32)))
+    column = b.one(ops.Insert(1), b.one(ops.Range(Dim.of(512))))
+    x = b.input("x", Input(Type.of("i64", 1)))
+    apart = b.one(ops.Arith("add"), b.one(ops.Arith("sub"), column, row), x)
+    check(build(b.finish("apart", {"y": apart}), target("onnx")))

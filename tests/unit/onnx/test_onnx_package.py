@@ -1,4 +1,4 @@
-"""Writing models: weights inside, beside or left where they are; the same bytes each time; nothing halfway."""
+"""Writing models: weights inside, beside, or left in place; the same bytes each time; nothing halfway."""
 
 import json
 from collections.abc import Iterator, Mapping

@@ -1,0 +1,1 @@
+"""What is proved about graphs, and what turns one graph into another."""

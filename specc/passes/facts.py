@@ -1,0 +1,78 @@
+"""Everything that is proved about a graph, in one report for `specc check` and `specc explain`."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from specc.ir.graph import Graph
+from specc.ir.interval import Interval
+from specc.passes.batch import batch_symbol, mixing
+from specc.passes.causality import growing_symbol, prove
+from specc.passes.flow import flow
+from specc.passes.padding import padding
+from specc.text.diagnostic import Diagnostic
+
+
+@dataclass(frozen=True)
+class Report:
+    """`growing` is the symbol along which the model generates, `batch` that of the batch, where there is one.
+
+    `causal` and `apart` are None where there is nothing to prove. `fields` maps each output to the reach
+    of its rows along `growing`: how far back it looks. `padded` names the inputs that say what is padding.
+    """
+
+    growing: str | None
+    causal: bool | None
+    fields: Mapping[str, Interval]
+    batch: str | None
+    apart: bool | None
+    padded: tuple[str, ...]
+    errors: tuple[Diagnostic, ...] = field(default=())
+    warnings: tuple[Diagnostic, ...] = field(default=())
+
+    def lines(self) -> list[str]:
+        """What `specc check` prints, one fact a line."""
+        said = []
+        if self.growing and self.causal:
+            said.append(f"causal along {self.growing}")
+            said += [f"  {name} reads {_back(reach)}" for name, reach in self.fields.items()]
+        if self.batch and self.apart:
+            said.append(f"rows of {self.batch} stay apart")
+        if self.padded and not any(w.code == "W0601" for w in self.warnings):
+            said.append(f"padding stays out of the results ({', '.join(self.padded)})")
+        return said
+
+
+def report(graph: Graph, growing: str | None = None, source: str | None = None) -> Report:
+    """What is proved of `graph`. `growing` names the input that grows, `source` the output drawn from."""
+    symbol = growing_symbol(graph, growing) if growing else None
+    errors: list[Diagnostic] = []
+    fields: dict[str, Interval] = {}
+    if symbol and growing:
+        errors = prove(graph, symbol, growing, [source] if source else list(graph.outputs))
+        found = flow(graph, symbol)
+        for name, value in graph.outputs.items():
+            if axes := found.state(value).axes:
+                fields[name] = axes[min(axes)]
+    batch = batch_symbol(graph)
+    mixed = mixing(graph, batch) if batch else []
+    padded = tuple(n for n, f in graph.input_facts.items() if f.keep)
+    return Report(
+        symbol,
+        not errors if symbol else None,
+        fields,
+        batch,
+        not mixed if batch else None,
+        padded,
+        tuple(errors),
+        (*mixed, *padding(graph)),
+    )
+
+
+def _back(reach: Interval) -> str:
+    if reach.empty:
+        return "no rows"
+    if reach.hi == float("inf"):
+        return "all rows before it"
+    if reach.hi == 0:
+        return "its own row"
+    return f"its own row and {int(reach.hi)} before it"

@@ -1,0 +1,76 @@
+"""Instances in YAML: a few values given to a shipped spec, and nothing else."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from spec_models import assert_agrees, by_reference, opened, random_weights
+
+from specc.text.diagnostic import Failed
+
+INSTANCE = """\
+specc: 1
+model: mine
+extends: encoder_decoder
+config:
+  vocab: 17
+  width: 16
+  heads: 4
+  hidden: 24
+  positions: learned(size=9)
+  norm: pre
+  encoder: {layers: 1, attention: {mask: all}}
+  decoder: {layers: 2, attention: {mask: causal & window(2)}}
+"""
+
+
+def test_small_translator_is_what_it_says() -> None:
+    spec = opened("small_translator")
+    parameters = spec.model.graph.parameters
+    assert "encoder.layers.3.self_attn.q_proj.weight" in parameters
+    assert "encoder.layers.4.self_attn.q_proj.weight" not in parameters
+    assert str(parameters["encoder.embed_positions.weight"].type) == "f32[512, 256]"
+    assert "decoder.layer_norm.weight" in parameters, "pre-norm puts a norm behind the last layer"
+
+
+def test_yaml_and_values_on_the_command_line_give_one_model(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text(INSTANCE)
+    mine = opened(str(tmp_path / "mine.yaml"))
+    set_ = opened(
+        "encoder_decoder",
+        vocab=17,
+        width=16,
+        heads=4,
+        hidden=24,
+        positions="learned(size=9)",
+        norm="pre",
+        encoder__layers=1,
+        decoder__layers=2,
+        decoder__attention__mask="causal & window(2)",
+    )
+    assert mine.model.graph.parameters.keys() == set_.model.graph.parameters.keys()
+    weights = random_weights(mine)
+    keep = np.ones((2, 5), bool)
+    ids = np.random.default_rng(0).integers(0, 17, (2, 5))
+    given = {"source": ids, "source_keep": keep, "target": ids[:, ::-1], "target_keep": keep}
+    one, other = by_reference(mine, weights, given), by_reference(set_, weights, given)
+    assert_agrees(one["logits"], other["logits"], "logits", 0.0)
+
+
+@pytest.mark.parametrize(
+    ("line", "wrong", "code"),
+    [
+        ("heads: 4", "heads: 5", "E0404"),
+        ("vocab: 17", "vocab: 17\n  target_vocab: 18", "E0404"),
+        ("norm: pre", "norm: before", "E0203"),
+        ("width: 16", "widht: 16", "E0201"),
+        ("norm: pre", "norm: pre\n  rope: rope(theta=10000.0)", "E0404"),
+    ],
+)
+def test_what_does_not_fit_is_refused(line: str, wrong: str, code: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text(INSTANCE.replace(line, wrong))
+    with pytest.raises(Failed) as refused:
+        opened(str(tmp_path / "mine.yaml"))
+    assert code in {d.code for d in refused.value.diagnostics}, [
+        str(d.code) + d.title for d in refused.value.diagnostics
+    ]

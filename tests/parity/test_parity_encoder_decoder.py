@@ -1,0 +1,81 @@
+"""`encoder_decoder` in its variants is stacks of torch's layers: norms before or behind, masks, positions."""
+
+from collections.abc import Mapping
+
+import pytest
+import torch
+from padded import Ids, Keep, samples
+from published import Arrays, assert_matches
+from spec_models import opened
+from torch_layers import Stacks, all_layers, stacks
+
+pytestmark = pytest.mark.parity
+
+GIVEN = samples(
+    {
+        "source": Ids("src", 31),
+        "source_keep": Keep("src"),
+        "target": Ids("tgt", 31),
+        "target_keep": Keep("tgt"),
+    },
+    {"src": (7, 1, 4), "tgt": (3, 6, 4)},
+)
+SIZES = {"vocab": 31, "width": 24, "heads": 4, "hidden": 40, "encoder__layers": 2, "decoder__layers": 2}
+TORCH = {"vocab": 31, "width": 24, "heads": 4, "hidden": 40, "layers": 2}
+
+
+def weights_of(module: Stacks) -> Arrays:
+    table = module.embed.weight.detach().numpy().copy()
+    made = {
+        "encoder.embed_tokens.weight": table,
+        "decoder.embed_tokens.weight": table,
+        "output_projection.weight": table,
+    }
+    for stack in ("encoder", "decoder"):
+        if stack in module.places:
+            made[f"{stack}.embed_positions.weight"] = module.places[stack].weight.detach().numpy().copy()
+        if stack in module.norms:
+            made[f"{stack}.layer_norm.weight"] = module.norms[stack].weight.detach().numpy().copy()
+            made[f"{stack}.layer_norm.bias"] = module.norms[stack].bias.detach().numpy().copy()
+    return all_layers(module) | made
+
+
+@pytest.mark.parametrize("norm", ["post", "pre"])
+@pytest.mark.parametrize("act", ["relu", "gelu"])
+@pytest.mark.parametrize("positions", ["sinusoid(layout=interleaved)", "learned(size=9)"])
+def test_norm_placement_activation_and_positions(norm: str, act: str, positions: str) -> None:
+    theirs = stacks(**TORCH, act=act, pre=norm == "pre", positions=9 if "learned" in positions else 0)
+    spec = opened("encoder_decoder", **SIZES, norm=norm, act=act, positions=positions)
+    weights = weights_of(theirs)
+    theirs.double()
+
+    def published(x: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
+        return {"logits": theirs(x)}
+
+    assert_matches(spec, weights, GIVEN, published, {"logits": "tgt"}, ("left", "right"))
+
+
+def test_window_masks() -> None:
+    """A word sees itself and one word back; in the source also one ahead."""
+    theirs = stacks(**TORCH, act="relu", pre=True)
+    spec = opened(
+        "encoder_decoder",
+        **SIZES,
+        norm="pre",
+        decoder__attention__mask="causal & window(2)",
+        encoder__attention__mask="window(2, ahead=1)",
+    )
+    weights = weights_of(theirs)
+    theirs.double()
+
+    def published(x: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
+        back = _apart(x["target"].shape[1]) >= 2
+        far = _apart(x["source"].shape[1]).abs() >= 2
+        return {"logits": theirs(x, back, far)}
+
+    assert_matches(spec, weights, GIVEN, published, {"logits": "tgt"}, ("left", "right"))
+
+
+def _apart(n: int) -> torch.Tensor:
+    rows = torch.arange(n)
+    return rows[:, None] - rows[None, :]

@@ -1,0 +1,38 @@
+"""`vit` is transformers' ViTForImageClassification, at several patch sizes, from the files that it saves."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+import torch
+from padded import Numbers, samples
+from published import assert_matches, loaded, randomized
+from transformers import ViTConfig, ViTForImageClassification
+
+pytestmark = pytest.mark.parity
+
+
+@pytest.mark.parametrize(("patch", "channels", "qkv_bias"), [(4, 3, True), (6, 1, False), (2, 3, True)])
+def test_vit(patch: int, channels: int, qkv_bias: bool, tmp_path: Path) -> None:
+    config = ViTConfig(
+        hidden_size=24,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        intermediate_size=40,
+        image_size=12,
+        patch_size=patch,
+        num_channels=channels,
+        num_labels=5,
+        qkv_bias=qkv_bias,
+        layer_norm_eps=1e-6,
+    )
+    theirs = randomized(ViTForImageClassification(config))
+    theirs.save_pretrained(tmp_path)
+    spec, weights = loaded("vit", tmp_path)
+    theirs.double()
+
+    def published(x: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
+        return {"logits": theirs(x["pixels"]).logits}
+
+    given = samples({"pixels": Numbers((channels, 12, 12))}, {})
+    assert_matches(spec, weights, given, published, {"logits": ""})

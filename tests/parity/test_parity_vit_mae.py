@@ -1,0 +1,64 @@
+"""`vit_mae` is transformers' ViTMAEForPreTraining, given the same noise."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from padded import Numbers, samples
+from published import assert_matches, loaded, randomized
+from safetensors.torch import load_file, save_file
+from transformers import ViTMAEConfig, ViTMAEForPreTraining
+
+pytestmark = pytest.mark.parity
+
+
+def model(mask_ratio: float) -> ViTMAEForPreTraining:
+    config = ViTMAEConfig(
+        hidden_size=24,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=40,
+        decoder_hidden_size=20,
+        decoder_num_hidden_layers=2,
+        decoder_num_attention_heads=2,
+        decoder_intermediate_size=36,
+        image_size=12,
+        patch_size=3,
+        num_channels=2,
+        mask_ratio=mask_ratio,
+        layer_norm_eps=1e-6,
+    )
+    return randomized(ViTMAEForPreTraining(config))
+
+
+@pytest.mark.parametrize("mask_ratio", [0.75, 0.4])
+def test_vit_mae(mask_ratio: float, tmp_path: Path) -> None:
+    theirs = model(mask_ratio)
+    theirs.save_pretrained(tmp_path)
+    spec, weights = loaded("vit_mae", tmp_path)
+    theirs.double()
+
+    def published(x: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
+        made = theirs(x["pixels"], noise=x["noise"])
+        return {
+            "patches": made.logits,
+            "picture": theirs.unpatchify(made.logits),
+            "masked": made.mask.bool(),
+        }
+
+    given = samples({"pixels": Numbers((2, 12, 12)), "noise": Numbers((16,), uniform=True)}, {})
+    assert_matches(spec, weights, given, published, {"patches": "", "picture": "", "masked": ""})
+
+
+def test_the_decoder_goes_by_two_names(tmp_path: Path) -> None:
+    """Files on the Hub say `decoder_layers`, what transformers 5 saves `decoder_encoder.layer`."""
+    model(0.75).save_pretrained(tmp_path)
+    _, weights = loaded("vit_mae", tmp_path)
+    file = tmp_path / "model.safetensors"
+    old = {k.replace("decoder_encoder.layer.", "decoder_layers."): v for k, v in load_file(file).items()}
+    assert old.keys() != load_file(file).keys()
+    save_file(old, file)
+    _, again = loaded("vit_mae", tmp_path)
+    assert all(np.array_equal(again[name], value) for name, value in weights.items())

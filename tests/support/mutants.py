@@ -1,0 +1,201 @@
+"""Damaged specs: shipped ones with bytes, words or whole parts changed, and what must survive them.
+
+A mutant is made from a seed, so that a failure can be made again: `mutant(seed)`.
+"""
+
+import dataclasses
+import random
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from specc import loading, readings
+from specc.elaborate.check import check_symbolic
+from specc.elaborate.config import Reader
+from specc.elaborate.context import Env
+from specc.elaborate.model import context_of, elaborate, requirements
+from specc.elaborate.modules import module_of, paths_of, program_of
+from specc.ir.dim import Dim
+from specc.lang import tree
+from specc.lang.read import decode, read
+from specc.lang.write import write
+from specc.lang.write_yaml import write_yaml
+from specc.library import Files, read_file, root
+
+WORD = re.compile(r"\w+|\s+|[^\w\s]")
+ODD = [
+    "0", "1", "-1", "2", "9007199254740991", "1e400", "0.5", "inf", "pi", "none", "true", "false", "all", "causal",
+    '""', '"{i}"', '"{"', "...", "[]", "{}", "()", "@", "|", "&", "not", "x", "config", "batch", "h", "i", "j", "q",
+    "softmax", "linear", "attend", "window(0)", "dot", "float[]", "int?", "list[int]", "…", "\x00", "\t", "\u2028",
+    "repeat", "scan", "when", "return", "use", "extends", "generate", "gelu", "layer_norm(eps=1e-5)", "//", "%", "**",
+]  # fmt: skip
+"""Words that fit somewhere, and some that fit nowhere."""
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A damaged spec as a file: its name, which tells the syntax, and its bytes."""
+
+    name: str
+    data: bytes
+
+
+@cache
+def library() -> Files:
+    """One library for all mutants: std is read once."""
+    return Files()
+
+
+@cache
+def trees() -> tuple[tuple[str, tree.File], ...]:
+    """Every shipped spec, by the name of its file."""
+    paths = sorted(p for d in ("models", "std") for p in (root() / d).iterdir() if p.suffix in (".specc", ".yaml"))
+    return tuple((p.stem, read_file(p, p.name)) for p in paths)
+
+
+@cache
+def corpus() -> tuple[tuple[str, str], ...]:
+    """Every shipped spec in both syntaxes: file name and text."""
+    found = [(f"{name}.specc", write(file)) for name, file in trees()]
+    return (*found, *((f"{name}.yaml", write_yaml(file)) for name, file in trees()))
+
+
+# --- bytes and words ---------------------------------------------------------------------------
+
+
+def of_bytes(rng: random.Random, data: bytes) -> bytes:
+    """Some bytes changed, cut out, doubled or put elsewhere."""
+    made = bytearray(data)
+    for _ in range(rng.randint(1, 4)):
+        at = rng.randrange(len(made) + 1)
+        end = min(len(made), at + rng.choice([1, 1, 2, 8, 64]))
+        match rng.randrange(5):
+            case 0 if at < len(made):
+                made[at] = rng.randrange(256)
+            case 1:
+                del made[at:end]
+            case 2:
+                made[at:at] = made[at:end] * rng.choice([1, 2, 40])
+            case 3:
+                made[at:at] = rng.choice(ODD).encode()
+            case _:
+                part = made[at:end]
+                del made[at:end]
+                to = rng.randrange(len(made) + 1)
+                made[to:to] = part
+    return bytes(made)
+
+
+def of_words(rng: random.Random, text: str) -> str:
+    """Some words replaced by others of the same text, dropped, doubled, or replaced by odd ones."""
+    words = WORD.findall(text)
+    for _ in range(rng.randint(1, 3)):
+        at = rng.randrange(len(words))
+        match rng.randrange(5):
+            case 0:
+                words[at] = ""
+            case 1:
+                words[at] = words[at] * 2
+            case 2:
+                words[at] = rng.choice(ODD)
+            case 3:
+                words[at] = rng.choice(words)
+            case _:
+                other = rng.randrange(len(words))
+                words[at], words[other] = words[other], words[at]
+    return "".join(words)
+
+
+# --- trees -------------------------------------------------------------------------------------
+
+
+def parts(node: Any) -> Iterator[Any]:
+    """Every node of a tree, itself first."""
+    if dataclasses.is_dataclass(node) and not isinstance(node, type) and type(node).__module__ == tree.__name__:
+        yield node
+        for field in dataclasses.fields(node):
+            yield from parts(getattr(node, field.name))
+    elif isinstance(node, tuple):
+        for item in node:
+            yield from parts(item)
+
+
+EXPRESSIONS = (tree.Num, tree.Text, tree.Name, tree.Call, tree.Index, tree.Unary, tree.Binary, tree.Compare,
+               tree.Choice, tree.ListOf, tree.ListFor, tree.RecordOf)  # fmt: skip
+STATEMENTS = (tree.Let, tree.Repeat, tree.Scan, tree.When, tree.Return, tree.Require)
+
+
+def family(node: Any) -> Any:
+    """What a node can be exchanged for: any expression for an expression, any statement for a statement."""
+    return "expr" if isinstance(node, EXPRESSIONS) else "statement" if isinstance(node, STATEMENTS) else type(node)
+
+
+@cache
+def pool() -> dict[Any, list[Any]]:
+    """Every part of every shipped spec, by family."""
+    found: dict[Any, list[Any]] = {}
+    for _, file in trees():
+        for node in parts(file):
+            found.setdefault(family(node), []).append(node)
+    found["expr"] += [tree.Num(t) for t in ("0", "1", "2", "3", "0.5", "1e-5", "9007199254740991")] * 40
+    found["expr"] += [tree.Name(n) for n in ("true", "false", "none", "inf", "all", "causal", "x", "gelu")] * 40
+    return found
+
+
+def of_tree(rng: random.Random, file: tree.File) -> tree.File:
+    """Some parts exchanged for parts of the same family, or for parts of themselves; some list items dropped."""
+    for _ in range(rng.randint(1, 3)):
+        target = rng.choice([n for n in parts(file) if not isinstance(n, tree.File | tree.Remarks)])
+        others = [n for n in parts(target) if family(n) == family(target) and n is not target]
+        new = rng.choice(others if others and rng.random() < 0.2 else pool()[family(target)])
+        file = _replaced(file, target, new, drop=rng.random() < 0.15)
+    return file
+
+
+def _replaced(node: Any, target: Any, new: Any, *, drop: bool) -> Any:
+    if node is target:
+        return new
+    if isinstance(node, tuple):
+        return tuple(_replaced(n, target, new, drop=drop) for n in node if not (drop and n is target))
+    if dataclasses.is_dataclass(node) and type(node).__module__ == tree.__name__:
+        fields = [f.name for f in dataclasses.fields(node) if not f.name.endswith("span")]
+        return dataclasses.replace(node, **{n: _replaced(getattr(node, n), target, new, drop=drop) for n in fields})  # type: ignore[type-var]
+    return node
+
+
+# --- mutants and what must survive them --------------------------------------------------------
+
+
+def mutant(seed: int) -> Mutant:
+    """The mutant of a seed: one spec of the corpus, damaged in one of three ways."""
+    rng = random.Random(seed)
+    name, text = rng.choice(corpus())
+    match seed % 4:
+        case 0:
+            return Mutant(name, of_bytes(rng, text.encode()))
+        case 1:
+            return Mutant(name, of_words(rng, text).encode(errors="surrogatepass"))
+        case _:
+            file = of_tree(rng, dict(trees())[Path(name).stem])
+            made = write(file) if name.endswith(".specc") else write_yaml(file)
+            return Mutant(name, made.encode(errors="surrogatepass"))
+
+
+def work(given: Mutant, *, thorough: bool = False) -> None:
+    """Read and elaborate a mutant, with few layers. Raises Failed, and must raise nothing else."""
+    module = module_of(read(decode(given.data, given.name)), given.name)
+    module.folder = root() / "models"
+    program = program_of(module, library())
+    fixed = {p: Dim.of(2) for p, e in paths_of(program.fields()).items() if "layers" in p and e.type.name == "int"}
+    if thorough:
+        check_symbolic(program, library())
+    reader = Reader(fixed=fixed)
+    model = elaborate(program, library(), reader)
+    context = context_of(library())
+    config = requirements(context, program, reader)
+    rules = loading.rules_of(context, program, Env(program.module, config))
+    loading.seeded(model.graph, loading.wanted_of(model.graph), rules, 0)
+    readings.reading_of(program, model)
