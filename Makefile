@@ -48,6 +48,7 @@ bench: $(VENV)/parity
 
 tables: $(VENV)/dev
 	$(BIN)/python -m specc.tables
+	$(BIN)/python docs/tables.py
 
 clean:
 	rm -rf $(VENV) build dist out

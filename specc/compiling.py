@@ -1,5 +1,6 @@
 """`specc compile`: a spec to an ONNX model on disk, with its weights and its manifest, all of it or nothing."""
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -128,9 +129,17 @@ def weights_facts(values: Values, options: Options) -> dict[str, Any]:
     """Where the numbers came from, for the manifest: the seed, or each file's size and header hash."""
     if not isinstance(values, Binding):
         return {"seed": options.init or 0}
-    files = {values.checkpoint.file_of(name) for name in values.checkpoint.tensors}
+    files = list({id(f): f for f in map(values.checkpoint.file_of, values.checkpoint.tensors)}.values())
     facts = [{"name": f.path.name, "bytes": f.size, "header": f.header_hash} for f in files]
+    if options.hash_full:
+        facts = [{**fact, "sha256": content_hash(f.path)} for fact, f in zip(facts, files, strict=True)]
     return {"files": sorted(facts, key=lambda f: str(f["name"]))}
+
+
+def content_hash(path: Path) -> str:
+    """The SHA-256 of a whole file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def values_of(spec: Spec, graph: Graph, options: Options) -> Values:

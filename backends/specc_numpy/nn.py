@@ -117,7 +117,7 @@ def patches(op: ops.Patches, env: Env, image: Array, w: Array, b: Array | None =
     (batch, channels, high, wide), (_, _, p, r) = image.shape, w.shape
     if high % p or wide % r:
         fail(
-            "E0914",
+            "E0912",
             f"a picture of {high} by {wide} points is not cut into whole patches of {p} by {r}",
             helps=[f"give a picture whose height is a multiple of {p} and whose width is one of {r}"],
         )

@@ -27,7 +27,7 @@ def run(
     """The outputs of `graph` by name, floats in float64.
 
     `wanted` picks outputs, or any value of `graph.names`; without it every output is computed.
-    Fails with E0911 to E0915 on inputs that the graph cannot take.
+    Fails with E0907 and E0910 to E0913 on inputs that the graph cannot take.
     """
     given: dict[Value, Array] = {}
     sizes: list[tuple[str, Type, tuple[int, ...]]] = []
@@ -40,8 +40,7 @@ def run(
         given[value] = array
         sizes.append((name, value.type, array.shape))
     for name, value in graph.parameters.items():
-        if name not in parameters:
-            fail("E0916", f"no values are given for the parameter `{name}`")
+        assert name in parameters, f"no values are given for the parameter `{name}`"
         given[value] = np.asarray(parameters[name])
         sizes.append((name, value.type, given[value].shape))
     env = bind(sizes, graph.facts, graph.least)
@@ -49,10 +48,7 @@ def run(
     asked = tuple(graph.outputs) if wanted is None else wanted
     named = {**graph.names, **graph.outputs}
     for name in asked:
-        if name not in named:
-            fail(
-                "E0911", f"the model has no value called `{name}`", helps=[f"it gives {_list(graph.outputs)}"]
-            )
+        assert name in named, f"the graph has no value called `{name}`"
     found = walk(graph, given, env, [named[name] for name in asked])
     return {name: found[named[name]] for name in asked}
 
@@ -61,11 +57,11 @@ def _check_names(graph: Graph, inputs: Mapping[str, Array]) -> None:
     read = {a for node, _ in graph.nodes for a in node.args} | set(graph.outputs.values())
     for name, value in graph.inputs.items():
         if name not in inputs and value in read:
-            fail("E0911", f"the input `{name}` is missing", helps=[f"give {_list(graph.inputs)}"])
+            fail("E0910", f"the input `{name}` is missing", helps=[f"give {_list(graph.inputs)}"])
     for name in inputs:
         if name not in graph.inputs:
             fail(
-                "E0911", f"the model has no input called `{name}`", helps=[f"it takes {_list(graph.inputs)}"]
+                "E0910", f"the model has no input called `{name}`", helps=[f"it takes {_list(graph.inputs)}"]
             )
 
 
@@ -73,7 +69,7 @@ def _check_kind(name: str, type: Type, array: Array) -> None:
     letter = LETTER[type.dtype]
     if array.dtype.kind not in ACCEPTED[letter] and not (letter == "f" and array.dtype.kind == "V"):
         fail(
-            "E0913",
+            "E0907",
             f"the input `{name}` holds {array.dtype}, {SAID[letter]} are expected",
             helps=[f"give an array of {type.dtype}"],
         )

@@ -29,13 +29,13 @@ def stored(dtype: str) -> type[np.generic]:
 
 
 def length(dim: Dim, env: Env) -> int:
-    """A length as a number. Fails with E0914 where these inputs give it no value."""
+    """A length as a number. Fails with E0912 where these inputs give it no value."""
     try:
         return dim.at(env)
     except DimError as error:
         known = ", ".join(f"{k} = {env[k]}" for k in sorted(dim.symbols()) if k in env)
         fail(
-            "E0914",
+            "E0912",
             f"these inputs leave a length without a value: {error}",
             notes=[f"here {known}"] if known else [],
             helps=["give inputs whose lengths the model can divide"],
@@ -43,11 +43,11 @@ def length(dim: Dim, env: Env) -> int:
 
 
 def check_numbers(ids: Array, below: int, what: str) -> None:
-    """Fails with E0915 unless every id is a row number of a table of `below` rows."""
+    """Fails with E0913 unless every id is a row number of a table of `below` rows."""
     if ids.size and (ids.min() < 0 or ids.max() >= below):
         wrong = ids.min() if ids.min() < 0 else ids.max()
         fail(
-            "E0915",
+            "E0913",
             f"{what} has rows 0 to {below - 1}, row {wrong} is asked for",
             helps=["check the ids that are given, and that they were made with this model's vocabulary"],
         )

@@ -167,7 +167,7 @@ def split(op: ops.Split, env: Env, x: Array) -> Array:
     sizes = [length(n, env) for n in op.sizes]
     if math.prod(sizes) != x.shape[op.axis]:
         parts = " · ".join(map(str, sizes))
-        fail("E0914", f"an axis of {x.shape[op.axis]} rows is not {parts} rows long")
+        fail("E0912", f"an axis of {x.shape[op.axis]} rows is not {parts} rows long")
     return x.reshape(*x.shape[: op.axis], *sizes, *x.shape[op.axis + 1 :])
 
 
@@ -207,7 +207,7 @@ def slice_(op: ops.Slice, env: Env, x: Array) -> Array:
     """a[*a t *b] -> a[*a u *b]"""
     start, stop = length(op.start, env), length(op.stop, env)
     if not 0 <= start <= stop <= x.shape[op.axis]:
-        fail("E0914", f"rows {start} up to {stop} are taken from an axis of {x.shape[op.axis]} rows")
+        fail("E0912", f"rows {start} up to {stop} are taken from an axis of {x.shape[op.axis]} rows")
     return np.take(x, np.arange(start, stop), axis=op.axis)
 
 
@@ -216,7 +216,7 @@ def index(op: ops.Index, env: Env, x: Array) -> Array:
     """a[*a t *b] -> a[*a *b]"""
     at = length(op.at, env)
     if not 0 <= at < x.shape[op.axis]:
-        fail("E0914", f"row {at} is taken from an axis of {x.shape[op.axis]} rows")
+        fail("E0912", f"row {at} is taken from an axis of {x.shape[op.axis]} rows")
     taken: Array = np.take(x, at, axis=op.axis)
     return taken
 
@@ -226,7 +226,7 @@ def last(op: ops.Last, env: Env, x: Array) -> Array:
     """a[*a t *b] -> a[*a *b]"""
     if not x.shape[op.axis]:
         fail(
-            "E0914", "the newest row is taken from an axis that has no rows", helps=["give at least one row"]
+            "E0912", "the newest row is taken from an axis that has no rows", helps=["give at least one row"]
         )
     taken: Array = np.take(x, x.shape[op.axis] - 1, axis=op.axis)
     return taken

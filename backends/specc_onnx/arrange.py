@@ -84,9 +84,7 @@ def matmul(g: Emitter, x: Tensor, y: Tensor) -> str:
         padded = (*[Dim.of(1)] * (len(beside) - len(lead)), *lead)
         counts = (*[Dim.of(1)] * (len(lead) - len(beside)), *beside)
         full_size = tuple(c if p == 1 else p for p, c in zip(padded, counts, strict=True))
-        doubtful = [
-            c for p, c in zip(padded, counts, strict=True) if p == 1 != c and not g.lengths.positive(c)
-        ]
+        doubtful = [c for p, c in zip(padded, counts, strict=True) if p == 1 != c and not g.lengths.positive(c)]
         needed = doubtful and len(lead)  # a lone matrix is multiplied with all rows at once
         names.append(expand(g, one, (*full_size, *one.type.shape[-2:])) if needed else one.name)
     return g.node("MatMul", *names)

@@ -108,9 +108,7 @@ def _weights(g: Emitter, parts: Parts, scores: str) -> str:
         return softmax_where(g, scores, dtype, parts.mask)
     if parts.mask is not None and not always(parts.mask):
         scores = g.node("Where", parts.mask.name, scores, g.constant(float("-inf"), dtype))
-    sinks = g.node(
-        "Expand", g.node("Reshape", parts.sinks.name, g.shape((1, h, 1, 1))), g.shape((b, 1, q, 1))
-    )
+    sinks = g.node("Expand", g.node("Reshape", parts.sinks.name, g.shape((1, h, 1, 1))), g.shape((b, 1, q, 1)))
     both = g.node("Softmax", g.node("Concat", scores, sinks, axis=3), axis=-1)
     return g.node("Slice", both, g.vector(0), g.shape([k]), g.vector(3))
 

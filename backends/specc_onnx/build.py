@@ -103,9 +103,7 @@ def _enter_parameters(
         if own not in weights:
             sizes = [d.number for d in value.type.shape]
             assert None not in sizes, f"{name} has the open shape {value.type}"
-            weights[own] = TensorProto(
-                name=g.unique(own), data_type=CODE[dtype], dims=[d or 0 for d in sizes]
-            )
+            weights[own] = TensorProto(name=g.unique(own), data_type=CODE[dtype], dims=[d or 0 for d in sizes])
         known = weights[own].name
         if dtype != value.type.dtype:
             known = g.node("Cast", known, to=CODE[value.type.dtype])

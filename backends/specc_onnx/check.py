@@ -58,14 +58,16 @@ def agree(model: ModelProto) -> None:
 
 
 def _inferred(model: ModelProto) -> ModelProto:
-    """The model with the types ONNX infers, where it can without ours.
+    """The model with the types ONNX infers, where it can without ours; operators not its own it is told.
 
     Following values as well as shapes (`data_prop`) it sees more, but stumbles in onnx 1.23 over vectors of
     positions that it takes for shapes. Then it starts from our types and refuses what contradicts them.
     """
     bare = ModelProto()
     bare.CopyFrom(model)
+    foreign = {name for node in model.graph.node if node.domain for name in node.output}
     del bare.graph.value_info[:]
+    bare.graph.value_info.extend(v for v in model.graph.value_info if v.name in foreign)
     try:
         return _infer(bare, data_prop=True)
     except onnx.shape_inference.InferenceError:
@@ -77,9 +79,7 @@ def _inferred(model: ModelProto) -> ModelProto:
 
 
 def _infer(model: ModelProto, data_prop: bool) -> ModelProto:
-    made: ModelProto = onnx.shape_inference.infer_shapes(
-        model, check_type=True, strict_mode=True, data_prop=data_prop
-    )
+    made: ModelProto = onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True, data_prop=data_prop)
     return made
 
 

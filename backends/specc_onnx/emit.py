@@ -155,11 +155,7 @@ class Emitter:
         base, n = name, 1
         while name in self.taken:
             known = self.constants.get(name)
-            if (
-                known is not None
-                and known.raw_data == array.tobytes()
-                and list(known.dims) == list(array.shape)
-            ):
+            if known is not None and known.raw_data == array.tobytes() and list(known.dims) == list(array.shape):
                 return name
             n += 1
             name = f"{base}_{n}"
@@ -229,9 +225,7 @@ def graph_of(
 ) -> GraphProto:
     """A finished body as a graph of its own."""
     outputs = [declare(r, t) for r, t in zip(results, types, strict=True)]
-    return GraphProto(
-        name=name, node=body.nodes, input=inputs, output=outputs, value_info=infos(body, results)
-    )
+    return GraphProto(name=name, node=body.nodes, input=inputs, output=outputs, value_info=infos(body, results))
 
 
 def infos(body: Body, results: Sequence[str]) -> list[ValueInfoProto]:

@@ -23,13 +23,22 @@ def linear(op: ops.Linear, g: Emitter, x: Tensor, w: Tensor, b: Tensor | None) -
     if len(shape) == 1:
         product = g.node("MatMul", w.name, x.name) if turned else g.node("MatMul", x.name, w.name)
         return product if b is None else g.node("Add", product, b.name)
-    if g.target.linear == "fused" and turned and len(shape) > 2 and x.type.dtype == "f32":
-        product = g.node("FusedMatMul", x.name, w.name, domain=CONTRIB, transB=1)
+    if g.target.linear == "product" and len(shape) > 2 and x.type.dtype == "f32":
+        product = _product(g, x, w, turned)
         return product if b is None else g.node("Add", product, b.name)
     rows = flatten(g, x.name, shape)
     result = g.node("Gemm", rows, w.name, b.name if b else None, transB=1 if turned else None)
     made = g.site.types[0].shape
     return result if len(shape) == 2 else unflatten(g, result, made)
+
+
+def _product(g: Emitter, x: Tensor, w: Tensor, turned: bool) -> str:
+    """`x @ w.T` by ONNX Runtime's own operator, whose type ONNX has to be told, or `x @ w` by the standard's."""
+    if not turned:
+        return g.node("MatMul", x.name, w.name)
+    name = g.node("FusedMatMul", x.name, w.name, domain=CONTRIB, transB=1)
+    g.bodies[-1].types[name] = g.site.types[0]
+    return name
 
 
 def unflatten(g: Emitter, x: str, shape: Sequence[Dim]) -> str:

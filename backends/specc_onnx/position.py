@@ -30,9 +30,7 @@ def sinusoid(op: ops.Sinusoid, g: Emitter, positions: Tensor) -> str:
     sines, cosines = g.node("Sin", angles), g.node("Cos", angles)
     if op.layout == "interleaved":
         rank = positions.type.rank
-        pairs = g.node(
-            "Concat", unsqueeze(g, sines, rank + 1), unsqueeze(g, cosines, rank + 1), axis=rank + 1
-        )
+        pairs = g.node("Concat", unsqueeze(g, sines, rank + 1), unsqueeze(g, cosines, rank + 1), axis=rank + 1)
         joined = g.node("Reshape", pairs, g.vector(*[0] * rank, op.dim.number))
     else:
         joined = g.node("Concat", sines, cosines, axis=positions.type.rank)

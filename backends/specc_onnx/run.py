@@ -69,9 +69,7 @@ class RunningModel:
     inputs: Mapping[str, Slot]
     outputs: Mapping[str, Slot]
 
-    def run(
-        self, inputs: Mapping[str, NDArray[Any]], wanted: tuple[str, ...] = ()
-    ) -> dict[str, NDArray[Any]]:
+    def run(self, inputs: Mapping[str, NDArray[Any]], wanted: tuple[str, ...] = ()) -> dict[str, NDArray[Any]]:
         """The outputs by name, all of them or those `wanted`. Fails with E0911 to E0913 and E0924."""
         given = {name: self._fitting(name, inputs) for name in (*self.inputs, *inputs)}
         check_lengths(self.inputs, given)
@@ -122,9 +120,7 @@ def open_bytes(
 def available(provider: str) -> str:
     """ONNX Runtime's name of `provider`. E0921 for an unknown one, E0922 for one that is not installed."""
     known = PROVIDERS.get(provider)
-    installed = [
-        ours for ours, theirs in PROVIDERS.items() if theirs in onnxruntime.get_available_providers()
-    ]
+    installed = [ours for ours, theirs in PROVIDERS.items() if theirs in onnxruntime.get_available_providers()]
     if known is None:
         near = did_you_mean(provider, PROVIDERS)
         fail(
@@ -133,9 +129,7 @@ def available(provider: str) -> str:
             helps=[f"did you mean `{near}`?"] if near else [f"known are {_list(PROVIDERS)}"],
         )
     if provider not in installed:
-        _absent(
-            provider, [f"it is not part of the ONNX Runtime installed here, which has {_list(installed)}"]
-        )
+        _absent(provider, [f"it is not part of the ONNX Runtime installed here, which has {_list(installed)}"])
     return known
 
 
@@ -164,9 +158,7 @@ def _open(model: str | bytes, name: str, provider: str, threads: int, folder: st
     except Exception as error:  # as above
         _refused("E0923", f"ONNX Runtime cannot load `{shown(name)}` for {provider}", error)
     if chosen not in session.get_providers():
-        _absent(
-            provider, ["it is installed, but could not be started; its driver or libraries may be missing"]
-        )
+        _absent(provider, ["it is installed, but could not be started; its driver or libraries may be missing"])
     inputs = {i.name: _slot(i) for i in session.get_inputs()}
     return RunningModel(session, name, provider, inputs, {o.name: _slot(o) for o in session.get_outputs()})
 
@@ -199,9 +191,7 @@ def check_lengths(slots: Mapping[str, Slot], given: Mapping[str, NDArray[Any]]) 
                     fail(
                         "E0912",
                         f"`{wanted}` is {first} in `{where}` but {length} in `{name}`",
-                        notes=[
-                            f"axis {at + 1} of `{where}` and axis {axis + 1} of `{name}` must be equally long"
-                        ],
+                        notes=[f"axis {at + 1} of `{where}` and axis {axis + 1} of `{name}` must be equally long"],
                     )
 
 

@@ -52,9 +52,7 @@ def decide(graph: Graph, values: Values, folder: Path, how: How, opset: int, *, 
     dtypes = {ties.get(n, n): graph.parameters[n].type.dtype for n in names}
     link = how in ("auto", "link")
     reasons: dict[Path, str] = {}
-    pieces = [
-        _piece(n, dtype, values, folder if link else None, opset, reasons) for n, dtype in dtypes.items()
-    ]
+    pieces = [_piece(n, dtype, values, folder if link else None, opset, reasons) for n, dtype in dtypes.items()]
     total = sum(p.nbytes for p in pieces)
     inline = how == "inline" or (how == "auto" and total < SMALL)
     if inline and not fits_inline(pieces):
@@ -71,9 +69,7 @@ def decide(graph: Graph, values: Values, folder: Path, how: How, opset: int, *, 
     return Stored({p.name: p for p in pieces}, ties, decided, inline)
 
 
-def _piece(
-    name: str, dtype: str, values: Values, folder: Path | None, opset: int, reasons: dict[Path, str]
-) -> Piece:
+def _piece(name: str, dtype: str, values: Values, folder: Path | None, opset: int, reasons: dict[Path, str]) -> Piece:
     """A weight as it will be stored; it keeps the type it has in its file only if it can stay there.
 
     `folder` is that of the model where weights may stay; `reasons` collects why a file cannot be used.
@@ -93,9 +89,7 @@ def _all_linked(decided: Plan, pieces: list[Piece], folder: Path) -> None:
     """E0824 where `link` was asked for and something would be copied."""
     left = [p.name for p in pieces if p.name not in decided.linked and p.nbytes]
     if left:
-        reasons = list(decided.reasons.values()) or [
-            "no file has them as they are to be stored, beside the output"
-        ]
+        reasons = list(decided.reasons.values()) or ["no file has them as they are to be stored, beside the output"]
         fail(
             "E0824",
             f"{len(left)} of {len(pieces)} weights cannot be left where they are",

@@ -57,7 +57,7 @@ class SpecModule(nn.Module):
     def forward(self, **inputs: Any) -> dict[str, Tensor]:
         """The graph's results by name, of tensors (or arrays) by input name.
 
-        Fails with E0911 to E0915 on inputs that the graph cannot take.
+        Fails with E0907 and E0910 to E0913 on inputs that the graph cannot take.
         """
         place = self._here()
         known = {n: self._taken(n, x, place) for n, x in inputs.items()}
@@ -107,13 +107,13 @@ class SpecModule(nn.Module):
     def _taken(self, name: str, given: Any, place: Place) -> Tensor:
         if name not in self.graph.inputs:
             known = ", ".join(f"`{n}`" for n in self.graph.inputs)
-            fail("E0911", f"the model has no input called `{name}`", helps=[f"it takes {known}"])
+            fail("E0910", f"the model has no input called `{name}`", helps=[f"it takes {known}"])
         dtype = self.graph.inputs[name].type.dtype
         x = torch.as_tensor(given, device=place.device)
         kind, wanted = _kind(x), LETTER[dtype]
         if kind != wanted and (kind, wanted) != ("i", "f"):
             said = f"the input `{name}` holds {str(x.dtype).removeprefix('torch.')}, {SAID[wanted]} are expected"
-            fail("E0913", said, helps=[f"give a tensor of {dtype}"])
+            fail("E0907", said, helps=[f"give a tensor of {dtype}"])
         return x.to(place.stored(dtype))
 
 
@@ -129,7 +129,7 @@ def _run(
             sizes.append((name, value.type, tuple(inputs[name].shape)))
         elif value in read:
             takes = ", ".join(f"`{n}`" for n in graph.inputs)
-            fail("E0911", f"the input `{name}` is missing", helps=[f"give {takes}"])
+            fail("E0910", f"the input `{name}` is missing", helps=[f"give {takes}"])
     lengths = bind(sizes, graph.facts, graph.least)
     found = walk(graph, given, Place(lengths, place.floats, place.device), [graph.outputs[n] for n in wanted])
     return {name: found[graph.outputs[name]] for name in wanted}

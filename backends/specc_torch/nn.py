@@ -116,7 +116,7 @@ def patches(op: ops.Patches, place: Place, image: Tensor, w: Tensor, b: Tensor |
     (high, wide), (p, r) = image.shape[2:], w.shape[2:]
     if high % p or wide % r:
         fail(
-            "E0914",
+            "E0912",
             f"a picture of {high} by {wide} points is not cut into whole patches of {p} by {r}",
             helps=[f"give a picture whose height is a multiple of {p} and whose width is one of {r}"],
         )

@@ -35,13 +35,13 @@ class Place:
         return STORED.get(dtype, self.floats)
 
     def length(self, dim: Dim) -> int:
-        """A length as a number. Fails with E0914 where these inputs give it no value."""
+        """A length as a number. Fails with E0912 where these inputs give it no value."""
         try:
             return dim.at(self.lengths)
         except DimError as error:
             known = ", ".join(f"{k} = {self.lengths[k]}" for k in sorted(dim.symbols()) if k in self.lengths)
             fail(
-                "E0914",
+                "E0912",
                 f"these inputs leave a length without a value: {error}",
                 notes=[f"here {known}"] if known else [],
                 helps=["give inputs whose lengths the model can divide"],
@@ -53,13 +53,13 @@ class Place:
 
 
 def check_numbers(ids: Tensor, below: int, what: str) -> None:
-    """Fails with E0915 unless every id is a row number of a table of `below` rows."""
+    """Fails with E0913 unless every id is a row number of a table of `below` rows."""
     if not ids.numel():
         return
     least, greatest = (int(n) for n in torch.aminmax(ids))
     if least < 0 or greatest >= below:
         fail(
-            "E0915",
+            "E0913",
             f"{what} has rows 0 to {below - 1}, row {least if least < 0 else greatest} is asked for",
             helps=["check the ids that are given, and that they were made with this model's vocabulary"],
         )

@@ -163,7 +163,7 @@ def split(op: ops.Split, place: Place, x: Tensor) -> Tensor:
     sizes = [place.length(n) for n in op.sizes]
     if math.prod(sizes) != x.shape[op.axis]:
         parts = " · ".join(map(str, sizes))
-        fail("E0914", f"an axis of {x.shape[op.axis]} rows is not {parts} rows long")
+        fail("E0912", f"an axis of {x.shape[op.axis]} rows is not {parts} rows long")
     return x.reshape(*x.shape[: op.axis], *sizes, *x.shape[op.axis + 1 :])
 
 
@@ -203,7 +203,7 @@ def slice_(op: ops.Slice, place: Place, x: Tensor) -> Tensor:
     """a[*a t *b] -> a[*a u *b]"""
     start, stop = place.length(op.start), place.length(op.stop)
     if not 0 <= start <= stop <= x.shape[op.axis]:
-        fail("E0914", f"rows {start} up to {stop} are taken from an axis of {x.shape[op.axis]} rows")
+        fail("E0912", f"rows {start} up to {stop} are taken from an axis of {x.shape[op.axis]} rows")
     return x.narrow(op.axis, start, stop - start)
 
 
@@ -212,7 +212,7 @@ def index(op: ops.Index, place: Place, x: Tensor) -> Tensor:
     """a[*a t *b] -> a[*a *b]"""
     at = place.length(op.at)
     if not 0 <= at < x.shape[op.axis]:
-        fail("E0914", f"row {at} is taken from an axis of {x.shape[op.axis]} rows")
+        fail("E0912", f"row {at} is taken from an axis of {x.shape[op.axis]} rows")
     return x.select(op.axis, at)
 
 
@@ -221,7 +221,7 @@ def last(op: ops.Last, place: Place, x: Tensor) -> Tensor:
     """a[*a t *b] -> a[*a *b]"""
     if not x.shape[op.axis]:
         helps = ["give at least one row"]
-        fail("E0914", "the newest row is taken from an axis that has no rows", helps=helps)
+        fail("E0912", "the newest row is taken from an axis that has no rows", helps=helps)
     return x.select(op.axis, x.shape[op.axis] - 1)
 
 

@@ -19,6 +19,7 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--tap", action="append", default=[], metavar="PATTERN", help="also give values inside, by scope")
     parser.add_argument("--defaults", choices=["inside"], help="compute inputs that have a default in the model")
     parser.add_argument("--weights-as", choices=["link", "copy", "inline"], default="", help="how weights are stored")
+    parser.add_argument("--hash", choices=["header", "full"], default="header", help="what the model notes of weights files")
     parser.add_argument("--no-load", action="store_true", help="skip the last gate, loading the model in ONNX Runtime")
 
 
@@ -36,6 +37,7 @@ def run(given: Namespace) -> int:
             taps=tuple(given.tap),
             defaults_inside=given.defaults == "inside",
             weights_as=given.weights_as,
+            hash_full=given.hash == "full",
             try_load=not given.no_load,
         ),
     )

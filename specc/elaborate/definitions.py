@@ -5,7 +5,8 @@ from dataclasses import replace
 from typing import Any
 
 from specc.elaborate import nodes
-from specc.elaborate.context import Context, Env
+from specc.elaborate.context import Context, Env, joined
+from specc.elaborate.names import weight_path
 from specc.elaborate.names import weight_path
 from specc.elaborate.rows import as_grid
 from specc.elaborate.typing import fit_static
@@ -33,7 +34,8 @@ def hold_definition(context: Context, target: Function, expr: tree.Call, env: En
             helps = [f"did you mean `{near}`?" if near else f"it takes: {', '.join(by_name) or 'nothing'}"]
             fail("E0201", f"`{definition.name}` has no option `{option.name}`", option.name_span, helps=helps)
         given[option.name] = _argument(context, by_name[option.name], option.value, env)
-    return replace(target, given=given, weights=expr.weights, span=expr.span)
+    where = expr.weights and tree.WeightName(weight_path(context, expr.weights, env), span=expr.weights.span)
+    return replace(target, given=given, weights=where, span=expr.span)
 
 
 def _argument(context: Context, param: tree.Parameter, expr: Any, env: Env) -> Any:

@@ -1,6 +1,7 @@
 """Rotary frequencies under the scaling rules of published models."""
 
 import math
+from typing import Any
 
 from specc.elaborate.values import Rope
 from specc.ir.dim import Dim
@@ -11,6 +12,7 @@ def frequencies(rope: Rope, dim: Dim) -> tuple[tuple[float, ...], float]:
 
     `linear` divides all by a factor (arXiv:2306.15595). `llama3` divides only long wave lengths, with a
     smooth passage. `yarn` blends by how often a pair turns in the original context (arXiv:2309.00071, eq. 23).
+    `longrope` has a divisor for each pair (arXiv:2402.13753, eq. 3).
     """
     numbers = dict(rope.numbers)
     if rope.kind == "default" or dim.number is None:
@@ -23,6 +25,8 @@ def frequencies(rope: Rope, dim: Dim) -> tuple[tuple[float, ...], float]:
     if rope.kind == "llama3":
         return tuple(_llama3(f, numbers) for f in plain), 1.0
     given = numbers["attention"]
+    if rope.kind == "longrope":
+        return _longrope(plain, numbers), given if given is not None else _long_factor(factor, numbers["original"])
     scale = given if given is not None else 0.1 * math.log(factor) + 1.0 if factor > 1 else 1.0
     return _yarn(plain, d, rope.theta, numbers), scale
 
@@ -36,6 +40,16 @@ def _llama3(frequency: float, numbers: dict[str, float]) -> float:
         return frequency
     smooth = (original / wave - low) / (high - low)
     return (1 - smooth) * frequency / numbers["factor"] + smooth * frequency
+
+
+def _longrope(plain: list[float], numbers: dict[str, Any]) -> tuple[float, ...]:
+    """As many frequencies as there are divisors; the caller checks that this is all of them."""
+    return tuple(f / divisor for f, divisor in zip(plain, numbers["divisors"], strict=False))
+
+
+def _long_factor(factor: float, original: int) -> float:
+    """What keeps the entropy of attention over longer texts (arXiv:2402.13753, authors' code)."""
+    return math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 and original > 1 else 1.0
 
 
 def _yarn(plain: list[float], d: int, theta: float, numbers: dict[str, float]) -> tuple[float, ...]:

@@ -32,7 +32,7 @@ def bind(
 ) -> dict[str, int]:
     """The value of each symbol. `given` holds the name, declared type and actual shape of each array.
 
-    Fails with E0912 where a shape does not fit or two of them disagree.
+    Fails with E0911 where the number of axes is wrong, with E0912 where lengths do not fit or disagree.
     """
     equations = [e for name, type, shape in given for e in _equations(name, type, shape)]
     env: dict[str, int] = {}
@@ -63,7 +63,7 @@ def bind(
 def _equations(name: str, type: Type, shape: tuple[int, ...]) -> list[_Equation]:
     if len(shape) != type.rank:
         fail(
-            "E0912",
+            "E0911",
             f"`{name}` has {len(shape)} axes, {type.rank} are expected",
             notes=[f"it is declared {type}, the shape given is {list(shape)}"],
         )

@@ -2,8 +2,8 @@
 
 The text may come out of a model that nobody vouches for. Its size and depth are bounded, only the ops
 of `specc.ir.op.OPS` exist, attributes have the types the ops declare, every node is checked by its own
-shape rule, and nothing in the text is run. Every fault fails with E0920 (no IR text of this
-version, or too much of it) or E0921 (a line that is wrong).
+shape rule, and nothing in the text is run. Every fault fails with E0927 (no IR text of this
+version, or too much of it) or E0928 (a line that is wrong).
 """
 
 import json
@@ -39,11 +39,11 @@ DIM = re.compile(r"<([^<>]*)>")
 def read(text: str, name: str = "<ir>") -> dict[str, Graph]:
     """The graphs of a text by name. `name` is what messages call the text."""
     if len(text) > LARGEST_TEXT:
-        fail("E0920", f"`{name}` holds more than {LARGEST_TEXT >> 20} MiB of graph text")
+        fail("E0927", f"`{name}` holds more than {LARGEST_TEXT >> 20} MiB of graph text")
     lines = _Lines(Source(name, text))
     if lines.line != HEADER:
         fail(
-            "E0920",
+            "E0927",
             f"`{name}` is no graph text this version can read",
             notes=[f"its first line should be `{HEADER}`"],
             helps=["compile the model again with this version of specc"],
@@ -91,9 +91,9 @@ class _Lines:
         return Span(self.source, self.start + self.column, self.start + len(self.line))
 
     def wrong(self, what: str, span: Span | None = None) -> NoReturn:
-        """Fails with E0921 at the current place, or at `span`."""
+        """Fails with E0928 at the current place, or at `span`."""
         span = span or self.here()
-        fail("E0921", f"the graph text is wrong: {what}", span, helps=["compile the model again"])
+        fail("E0928", f"the graph text is wrong: {what}", span, helps=["compile the model again"])
 
     def peek(self, word: str) -> bool:
         """Whether `word` stands here."""

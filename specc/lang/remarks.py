@@ -142,7 +142,9 @@ def trail_head(node: Any, text: str) -> Any:
 
 
 def trail(node: Any, text: str) -> Any:
-    """A node with a comment behind its last line: inside the body of those that have one."""
+    """A node with a comment behind its last line: inside the body of those that have one on lines of its own."""
+    if contains(node) and not node.remarks.behind and "\n" not in spanned(node).text:
+        return trail_head(node, text)
     if isinstance(node, tree.When) and node.otherwise:
         return replace(node, else_end=(*node.else_end, text))
     if contains(node):

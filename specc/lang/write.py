@@ -115,8 +115,8 @@ def braced(
         return behind([f"{' ' * indent}{head} {{}}"], node.remarks)
     if len(children) <= short and not node.end and all(c.remarks == tree.NONE for c in children):
         line = " " * indent + f"{head} {{ " + "  ".join(flat(leaf(c)) for c in children) + " }"
-        if len(line) <= WIDTH and not node.remarks.behind:
-            return [line]
+        if len(line) <= WIDTH:
+            return behind([line], node.remarks)
     first = behind([f"{' ' * indent}{head} {{"], node.remarks)
     return [*first, *body(children, node.end, indent + STEP), " " * indent + "}"]
 

@@ -206,15 +206,15 @@ def empty(node: Node) -> bool:
 def comments(source: Source, scalars: list[Span]) -> list[Comment]:
     """The comments of a text, which the events do not tell: every ` #` outside a scalar."""
     found: list[Comment] = []
-    at = 0
-    for match in COMMENT.finditer(source.text):
+    at = position = 0
+    while match := COMMENT.search(source.text, position):
         start = match.start()
         while at < len(scalars) and scalars[at].end <= start:
             at += 1
         if at < len(scalars) and scalars[at].start <= start:
+            position = scalars[at].end
             continue
-        if found and found[-1].end > start:
-            continue
+        position = match.end()
         found.append(Comment(start, start + len(match.group().rstrip()), match.group()[1:].strip()))
     return found
 

@@ -8,7 +8,7 @@ from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Node
 from specc.ir.interval import SAME
 from specc.ir.reach import links
-from specc.passes.causality import span_of
+from specc.passes.causality import span_of, spoken
 from specc.passes.flow import flow, needs_length
 from specc.text.diagnostic import Diagnostic, Label
 
@@ -49,7 +49,7 @@ def _warning(graph: Graph, node: Node, symbol: str) -> Diagnostic:
     outputs = ", ".join(f"`{n}`" for n in graph.outputs)
     return Diagnostic(
         "W0602",
-        f"`{node.op.name}` mixes the rows of `{symbol}`: what one gives depends on the others",
+        f"`{spoken(node.op)}` mixes the rows of `{symbol}`: what one gives depends on the others",
         Label(span, "here rows of the batch meet") if span else None,
         notes=(f"{outputs} may differ between a batch of one and a larger one",),
         helps=("work along another axis",),

@@ -12,6 +12,7 @@ from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Node, Value, needed
 from specc.ir.interval import Interval
+from specc.ir.op import Op
 from specc.passes.bands import band
 from specc.passes.flow import Flow, Leak, flow
 from specc.text.diagnostic import Diagnostic, Label
@@ -31,7 +32,7 @@ class Said:
 def prove(graph: Graph, symbol: str, growing: str, outputs: Sequence[str]) -> list[Diagnostic]:
     """Why `outputs` cannot be generated along the axis `symbol` of the input `growing`; nothing if they can.
 
-    Errors E0701 to E0706, one for each op at fault, in the graph's order.
+    Errors E0711 to E0716, one for each op at fault, in the graph's order.
     """
     found = flow(graph, symbol)
     wanted = [graph.outputs[name] for name in outputs]
@@ -62,13 +63,19 @@ def span_of(graph: Graph, node: Node | None) -> Span | None:
     return None
 
 
+def spoken(op: Op) -> str:
+    """What an op is called in a message: its function where it has several, else its name."""
+    fn = op.attributes().get("fn")
+    return fn if isinstance(fn, str) else op.name
+
+
 def _parameters(graph: Graph, found: Flow, live: set[Node], output: str) -> Iterator[Diagnostic]:
     used = {a for node in live for a in node.args}
     for name, value in graph.parameters.items():
         if value in used and any(d.symbols() & found.related for d in value.type.shape):
             span = graph.parameter_facts[name].span
             yield Diagnostic(
-                "E0706",
+                "E0716",
                 f"`{output}` cannot be generated along `{found.symbol}`: the size of a weight depends on it",
                 Label(span, f"`{name}` is {value.type}") if span else None,
                 notes=(f"`{name}` is {value.type}",),
@@ -82,7 +89,7 @@ def _output(graph: Graph, found: Flow, name: str, value: Value, growing: str) ->
     span = span_of(graph, value.node)
     if not state.moves:
         yield Diagnostic(
-            "E0706",
+            "E0716",
             f"{title}: it does not depend on `{growing}`",
             Label(span, "this stays the same whatever is generated") if span else None,
             helps=(f"compute it from `{growing}`",),
@@ -92,7 +99,7 @@ def _output(graph: Graph, found: Flow, name: str, value: Value, growing: str) ->
         reach = band(value, query, key)
         if reach.lo < 0:
             yield Diagnostic(
-                "E0702",
+                "E0712",
                 f"{title}: its rows hold values for later positions",
                 Label(span, "this has a value for every pair of positions") if span else None,
                 helps=("mask it first, with a mask that has `& causal`",),
@@ -113,7 +120,7 @@ def _diagnostic(graph: Graph, found: Flow, leak: Leak, output: str, growing: str
     notes = said.notes
     if leak.why == "ahead" and leak.reach.lo > -UNBOUNDED and _made_up(found, graph.outputs.get(output)):
         notes = (*notes, MADE_UP)
-    primary = Label(span, f"`{leak.node.op.name}`: {said.what}") if span else None
+    primary = Label(span, f"`{spoken(leak.node.op)}`: {said.what}") if span else None
     return Diagnostic(said.code, title, primary, tuple(others), notes, said.helps)
 
 
@@ -136,24 +143,24 @@ def _said(leak: Leak, found: Flow) -> Said:
     match leak.why:
         case "length":
             return Said(
-                "E0704",
+                "E0714",
                 f"this is the final length of `{symbol}`, which is not known while generating",
                 helps=("use the row numbers, `positions(x)`, or what is `last(x)`",),
             )
         case "newest":
             return Said(
-                "E0703",
+                "E0713",
                 "the newest position is added back to earlier ones",
                 helps=("take `last(...)` at the end, or use a running sum",),
             )
         case "captured":
             return Said(
-                "E0705",
+                "E0715",
                 f"what this loop takes from outside depends on `{symbol}`",
                 helps=("pass it as a scanned input",),
             )
         case "shape":
-            return Said("E0701", f"the rows of its result are no longer the rows of `{symbol}`")
+            return Said("E0711", f"the rows of its result are no longer the rows of `{symbol}`")
     return _reads(leak)
 
 
@@ -165,52 +172,52 @@ def _reads(leak: Leak) -> Said:
             return _mask(leak)
         case ops.Weigh() | ops.MatMul() | ops.Einsum():
             return Said(
-                "E0702",
+                "E0712",
                 "its rows hold values for later positions",
                 _low(leak.reach),
                 ("mask it first: weigh with `attend(..., mask=causal)` or `masked_softmax`",),
             )
         case ops.Reduce(fn=fn):
             return Said(
-                "E0701",
+                "E0711",
                 f"this {fn} reads every position",
                 helps=("use `last(x)`, or a running sum, `cumsum(x)`",),
             )
         case ops.Softmax():
             return Said(
-                "E0701",
+                "E0711",
                 "this softmax divides by a sum over every position",
                 helps=("to weigh keys use `attend(...)`",),
             )
         case ops.LayerNorm() | ops.RMSNorm():
             return Said(
-                "E0701",
+                "E0711",
                 "this norm takes its statistics over every position",
                 helps=("normalize the features, or use a running sum",),
             )
         case ops.Flip():
-            return Said("E0701", "this turns the sequence around")
+            return Said("E0711", "this turns the sequence around")
         case ops.Concat():
             return Said(
-                "E0701",
+                "E0711",
                 "joining along a growing axis moves its positions",
                 helps=("to shift a sequence by one use `delay(x, by=1)`",),
             )
         case ops.Slice() | ops.Index():
             return Said(
-                "E0701",
+                "E0711",
                 "the rows of a growing axis cannot be picked by number",
                 helps=("use `last(x)` for the newest row, `delay(x, by=1)` for the row before",),
             )
         case ops.Split() | ops.Merge():
-            return Said("E0701", "a growing axis can be neither split nor merged")
+            return Said("E0711", "a growing axis can be neither split nor merged")
         case ops.Scan(reverse=True):
-            return Said("E0705", "this scan runs backwards", helps=("scan forward along a growing axis",))
+            return Said("E0715", "this scan runs backwards", helps=("scan forward along a growing axis",))
         case ops.Conv1d() if not every:
-            return Said("E0701", f"this convolution reads {ahead}", helps=("set `ahead=0`",))
+            return Said("E0711", f"this convolution reads {ahead}", helps=("set `ahead=0`",))
         case ops.ArgMax() | ops.ArgSort() | ops.Gather():
-            return Said("E0701", "this picks among every position", helps=("weigh them with `attend(...)`",))
-    return Said("E0701", "this reads every position" if every else f"this lets position t see {ahead}")
+            return Said("E0711", "this picks among every position", helps=("weigh them with `attend(...)`",))
+    return Said("E0711", "this reads every position" if every else f"this lets position t see {ahead}")
 
 
 def _mask(leak: Leak) -> Said:
@@ -218,13 +225,11 @@ def _mask(leak: Leak) -> Said:
     op = leak.node.op
     unmasked = isinstance(op, ops.Attend) and (len(leak.node.args) < 4 or leak.node.args[3] is None)
     if unmasked:
-        return Said("E0702", "without a mask a position sees every later one", helps=("write `mask=causal`",))
+        return Said("E0712", "without a mask a position sees every later one", helps=("write `mask=causal`",))
     if leak.reach.lo == -UNBOUNDED or leak.why == "all":
-        return Said(
-            "E0702", "its mask lets a position see every later one", helps=("add `& causal` to the mask",)
-        )
+        return Said("E0712", "its mask lets a position see every later one", helps=("add `& causal` to the mask",))
     what = f"its mask lets a position see {_count(leak.reach)}"
-    return Said("E0702", what, _low(leak.reach), ("add `& causal` to the mask",))
+    return Said("E0712", what, _low(leak.reach), ("add `& causal` to the mask",))
 
 
 def _low(reach: Interval) -> tuple[str, ...]:

@@ -123,8 +123,11 @@ def _visit(
             case _:
                 whole[r] = True
                 found.append(Leak(node, "all", link.operand))
-    made = [State(before[r], newest[r], whole[r]) for r in range(len(results))]
+    mixed = [bool(newest[r] and before[r]) for r in range(len(results))]
+    made = [State(before[r], newest[r] and not mixed[r], whole[r] or mixed[r]) for r in range(len(results))]
     found += _mixed(node, results, given, made, length, related)
+    if any(mixed):
+        found.append(Leak(node, "newest", next((n for n, s in enumerate(given) if s.newest), None)))
     if found:
         leaks.append(_worst(found))
     for r, value in enumerate(results):
@@ -147,9 +150,6 @@ def _mixed(
 ) -> list[Leak]:
     """Leaks that no single link shows."""
     found: list[Leak] = []
-    if any(s.newest and not s.whole and s.axes for s in made):
-        operand = next((n for n, s in enumerate(given) if s.newest), None)
-        found.append(Leak(node, "newest", operand))
     if needs_length(node, length, related):
         found.append(Leak(node, "length"))
     elif not any(_composite(a, length, related) for a in node.args if a):

@@ -15,7 +15,7 @@ from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Node, Value
 from specc.ir.reach import Link, links
 from specc.passes.bands import ZERO_AT_ZERO
-from specc.passes.causality import span_of
+from specc.passes.causality import span_of, spoken
 from specc.passes.flow import resolve
 from specc.text.diagnostic import Diagnostic, Label
 
@@ -310,7 +310,7 @@ def _warning(graph: Graph, dirt: Dirt, output: str, keep: str) -> Diagnostic:
         title = f"padded rows reach `{output}`: a position is counted from the start of the row, padding included"
         what, mend = "this takes the number of a row, padding included", f"`positions({keep})`"
     else:
-        title = f"padded rows reach `{output}`: `{dirt.node.op.name}` reads them, no mask stands between"
+        title = f"padded rows reach `{output}`: `{spoken(dirt.node.op)}` reads them, no mask stands between"
         what, mend = "this reads padded rows", f"`& visible({keep})`"
     helps = [f"use {mend}"] if dirt.counted or not _pools(dirt.node) else [f"multiply by `{keep}` first"]
     return Diagnostic("W0601", title, Label(span, what) if span else None, (), (), tuple(helps), severity="warning")

@@ -1,12 +1,12 @@
 """`encoder_decoder` in its variants is stacks of torch's layers: norms before or behind, masks, positions."""
 
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 import torch
 from padded import Ids, Keep, samples
-from published import Arrays, assert_matches
-from spec_models import opened
+from published import Arrays, assert_matches, with_weights
 from torch_layers import Stacks, all_layers, stacks
 
 pytestmark = pytest.mark.parity
@@ -43,29 +43,30 @@ def weights_of(module: Stacks) -> Arrays:
 @pytest.mark.parametrize("norm", ["post", "pre"])
 @pytest.mark.parametrize("act", ["relu", "gelu"])
 @pytest.mark.parametrize("positions", ["sinusoid(layout=interleaved)", "learned(size=9)"])
-def test_norm_placement_activation_and_positions(norm: str, act: str, positions: str) -> None:
+def test_norm_placement_activation_and_positions(norm: str, act: str, positions: str, tmp_path: Path) -> None:
     theirs = stacks(**TORCH, act=act, pre=norm == "pre", positions=9 if "learned" in positions else 0)
-    spec = opened("encoder_decoder", **SIZES, norm=norm, act=act, positions=positions)
-    weights = weights_of(theirs)
+    sets = {**SIZES, "norm": norm, "act": act, "positions": positions}
+    ours = with_weights("encoder_decoder", weights_of(theirs), tmp_path, **sets)
     theirs.double()
 
     def published(x: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
         return {"logits": theirs(x)}
 
-    assert_matches(spec, weights, GIVEN, published, {"logits": "tgt"}, ("left", "right"))
+    assert_matches(ours, GIVEN, published, {"logits": "tgt"}, ("left", "right"))
 
 
-def test_window_masks() -> None:
+def test_window_masks(tmp_path: Path) -> None:
     """A word sees itself and one word back; in the source also one ahead."""
     theirs = stacks(**TORCH, act="relu", pre=True)
-    spec = opened(
+    ours = with_weights(
         "encoder_decoder",
+        weights_of(theirs),
+        tmp_path,
         **SIZES,
         norm="pre",
         decoder__attention__mask="causal & window(2)",
         encoder__attention__mask="window(2, ahead=1)",
     )
-    weights = weights_of(theirs)
     theirs.double()
 
     def published(x: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
@@ -73,7 +74,7 @@ def test_window_masks() -> None:
         far = _apart(x["source"].shape[1]).abs() >= 2
         return {"logits": theirs(x, back, far)}
 
-    assert_matches(spec, weights, GIVEN, published, {"logits": "tgt"}, ("left", "right"))
+    assert_matches(ours, GIVEN, published, {"logits": "tgt"}, ("left", "right"))
 
 
 def _apart(n: int) -> torch.Tensor:

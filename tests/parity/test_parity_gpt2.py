@@ -17,16 +17,14 @@ GIVEN = samples({"input_ids": Ids("seq", 31), "attention_mask": Keep("seq")}, {"
 @pytest.mark.parametrize("bare", [False, True], ids=["with a head", "bare"])
 def test_gpt2(bare: bool, tmp_path: Path) -> None:
     """Padding on either side; published, positions of left-padded rows are for the caller to give."""
-    config = GPT2Config(
-        vocab_size=31, n_positions=12, n_embd=24, n_layer=3, n_head=4, bos_token_id=0, eos_token_id=0
-    )
+    config = GPT2Config(vocab_size=31, n_positions=12, n_embd=24, n_layer=3, n_head=4, bos_token_id=0, eos_token_id=0)
     theirs = randomized(GPT2LMHeadModel(config))
     (theirs.transformer if bare else theirs).save_pretrained(tmp_path)
-    spec, weights = loaded("gpt2", tmp_path)
+    ours = loaded("gpt2", tmp_path)
     theirs.double()
 
     def published(x: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
         ids = (x["attention_mask"].long().cumsum(1) - 1).clamp(min=0)
         return {"logits": theirs(**x, position_ids=ids).logits}
 
-    assert_matches(spec, weights, GIVEN, published, {"logits": "seq"}, ("left", "right"))
+    assert_matches(ours, GIVEN, published, {"logits": "seq"}, ("left", "right"))

@@ -28,11 +28,11 @@ def test_vit(patch: int, channels: int, qkv_bias: bool, tmp_path: Path) -> None:
     )
     theirs = randomized(ViTForImageClassification(config))
     theirs.save_pretrained(tmp_path)
-    spec, weights = loaded("vit", tmp_path)
+    ours = loaded("vit", tmp_path)
     theirs.double()
 
     def published(x: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
         return {"logits": theirs(x["pixels"]).logits}
 
     given = samples({"pixels": Numbers((channels, 12, 12))}, {})
-    assert_matches(spec, weights, given, published, {"logits": ""})
+    assert_matches(ours, given, published, {"logits": ""})

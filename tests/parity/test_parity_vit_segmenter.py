@@ -29,7 +29,7 @@ def test_vit_segmenter(tmp_path: Path) -> None:
     file = tmp_path / "model.safetensors"
     linear = {k: torch.from_numpy(v) for k, v in from_module(head, "head.").items()}
     save_file({f"vit.{k}": v for k, v in load_file(file).items()} | linear, file)
-    spec, weights = loaded("vit_segmenter", tmp_path, classes=5)
+    ours = loaded("vit_segmenter", tmp_path, classes=5)
     vit.double()
     head.double()
 
@@ -40,4 +40,4 @@ def test_vit_segmenter(tmp_path: Path) -> None:
         return {"logits": logits, "class_map": wide.argmax(1)}
 
     given = samples({"pixels": Numbers((3, 12, 12))}, {})
-    assert_matches(spec, weights, given, published, {"logits": "", "class_map": ""})
+    assert_matches(ours, given, published, {"logits": "", "class_map": ""})

@@ -161,6 +161,9 @@ def _replaced(node: Any, target: Any, new: Any, *, drop: bool) -> Any:
     if isinstance(node, tuple):
         return tuple(_replaced(n, target, new, drop=drop) for n in node if not (drop and n is target))
     if dataclasses.is_dataclass(node) and type(node).__module__ == tree.__name__:
+        if isinstance(node, tree.Call) and node.function is target and not isinstance(new, tree.Name):
+            return node  # no text says this
+        drop = drop and not isinstance(node, tree.Compare | tree.Scan)
         fields = [f.name for f in dataclasses.fields(node) if not f.name.endswith("span")]
         return dataclasses.replace(node, **{n: _replaced(getattr(node, n), target, new, drop=drop) for n in fields})  # type: ignore[type-var]
     return node
@@ -184,17 +187,37 @@ def mutant(seed: int) -> Mutant:
             return Mutant(name, made.encode(errors="surrogatepass"))
 
 
+def small(entry: tree.Field, path: str) -> Dim | None:
+    """A small number for a field that needs one: few layers, and something where there is no default."""
+    if entry.type.name != "int" or entry.type.optional:
+        return None
+    if "layers" in path or "heads" in path:
+        return Dim.of(2)
+    return Dim.of(8) if entry.default is None else None
+
+
 def work(given: Mutant, *, thorough: bool = False) -> None:
-    """Read and elaborate a mutant, with few layers. Raises Failed, and must raise nothing else."""
+    """Read and elaborate a mutant, with few layers. Raises Failed, and must raise nothing else.
+
+    A mutant of a std file is put in place of that file, and a shipped model elaborated with it.
+    """
     module = module_of(read(decode(given.data, given.name)), given.name)
     module.folder = root() / "models"
-    program = program_of(module, library())
-    fixed = {p: Dim.of(2) for p, e in paths_of(program.fields()).items() if "layers" in p and e.type.name == "int"}
+    files = library()
+    if (root() / "std" / f"{Path(given.name).stem}.specc").exists():
+        files = Files()
+        module.standard = True
+        changed = {name: (item, module) for name, item in module.items.items()}
+        files.__dict__["_std"] = {**library()._std, **changed}
+        models = [n for n, f in trees() if any(isinstance(i, tree.Block) and i.kind == "graph" for i in f.items)]
+        module = files.open(models[len(given.data) % len(models)])
+    program = program_of(module, files)
+    values = {p: n for p, e in paths_of(program.fields()).items() if (n := small(e, p)) is not None}
     if thorough:
-        check_symbolic(program, library())
-    reader = Reader(fixed=fixed)
-    model = elaborate(program, library(), reader)
-    context = context_of(library())
+        check_symbolic(program, files)
+    reader = Reader(fixed=values)
+    model = elaborate(program, files, reader)
+    context = context_of(files)
     config = requirements(context, program, reader)
     rules = loading.rules_of(context, program, Env(program.module, config))
     loading.seeded(model.graph, loading.wanted_of(model.graph), rules, 0)

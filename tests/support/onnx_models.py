@@ -13,9 +13,7 @@ from specc.ir.types import Type
 BATCH, SEQ = Dim.symbol("batch"), Dim.symbol("seq")
 
 
-def decoder(
-    layers: int = 2, width: int = 16, heads: int = 4, least: Mapping[str, int] | None = None
-) -> Graph:
+def decoder(layers: int = 2, width: int = 16, heads: int = 4, least: Mapping[str, int] | None = None) -> Graph:
     """A decoder with rotary positions, grouped heads, both norms and a tied head; 11 tokens."""
     b = Builder()
 
@@ -60,7 +58,6 @@ def parameters(graph: Graph, seed: int = 0) -> dict[str, NDArray[np.float32]]:
     """Random numbers for every parameter; norms and biases are not spared."""
     rng = np.random.default_rng(seed)
     return {
-        name: rng.standard_normal([d.number or 0 for d in value.type.shape]).astype(np.float32)
-        * np.float32(0.5)
+        name: rng.standard_normal([d.number or 0 for d in value.type.shape]).astype(np.float32) * np.float32(0.5)
         for name, value in graph.parameters.items()
     }

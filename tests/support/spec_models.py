@@ -33,14 +33,18 @@ class Opened:
     rules: Rules
 
 
-def opened(spec: str, **sets: object) -> Opened:
+def opened(spec: str, config: str = "", **sets: object) -> Opened:
     """The spec with config values set: `opened("vit", d=8)`; a record's field as `encoder__layers=2`."""
-    given = [f"{name.replace('__', '.')}={value}" for name, value in sets.items()]
-    found = open_spec(spec, sets=given)
+    given = [f"{name.replace('__', '.')}={_text(value)}" for name, value in sets.items()]
+    found = open_spec(spec, config=config, sets=given)
     model = elaborated(found)
     context = context_of(found.library)
-    config = requirements(context, found.program, found.reader)
-    return Opened(model, loading.rules_of(context, found.program, Env(found.program.module, config)))
+    values = requirements(context, found.program, found.reader)
+    return Opened(model, loading.rules_of(context, found.program, Env(found.program.module, values)))
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def random_weights(spec: Opened, seed: int = 0) -> Arrays:

@@ -49,7 +49,7 @@ def rope(
     site: Site,
     *,
     theta: float,
-    kind: Literal["default", "linear", "llama3", "yarn"] = "default",
+    kind: Literal["default", "linear", "llama3", "yarn", "longrope"] = "default",
     factor: float = 1.0,
     low_freq_factor: float = 1.0,
     high_freq_factor: float = 4.0,
@@ -57,8 +57,12 @@ def rope(
     beta_fast: float = 32.0,
     beta_slow: float = 1.0,
     attention_factor: float | None = None,
+    divisors: tuple[float, ...] = (),
 ) -> Rope:
-    """Rotary frequencies `theta^(-2n/d)` and how they are scaled for longer texts."""
+    """Rotary frequencies `theta^(-2n/d)` and how they are scaled for longer texts.
+
+    `longrope` divides each frequency by one of `divisors`, made for texts `factor` times the `original` length.
+    """
     numbers: dict[str, Any] = {}
     if kind != "default":
         numbers = {"factor": fraction(factor)}
@@ -66,8 +70,11 @@ def rope(
         numbers |= {"low": fraction(low_freq_factor), "high": fraction(high_freq_factor)}
     if kind == "yarn":
         numbers |= {"fast": fraction(beta_fast), "slow": fraction(beta_slow)}
-        numbers |= {"attention": None if attention_factor is None else fraction(attention_factor)}
-    if kind in ("llama3", "yarn"):
+    if kind == "longrope":
+        numbers["divisors"] = tuple(fraction(n) for n in divisors)
+    if kind in ("yarn", "longrope"):
+        numbers["attention"] = None if attention_factor is None else fraction(attention_factor)
+    if kind in ("llama3", "yarn", "longrope"):
         numbers["original"] = site.number(original, "original")
     return Rope(fraction(theta), kind, tuple(numbers.items()))
 
@@ -93,5 +100,7 @@ def rotate(
         at = site.one(ops.Insert(0), at)
     width = dim if dim is not None else x.shape[-1]
     made, factor = frequencies(rope, width)
+    if made and width.number is not None and 2 * len(made) != width.number:
+        site.fail("E0203", f"{width} features are {width.number // 2} pairs, `divisors` holds {len(made)}", "rope")
     cos, sin = site.add(ops.RopeAngles(width, rope.theta, factor, made), at)
     return site.one(ops.Rotate(pairs), x, cos, sin)

@@ -70,6 +70,13 @@ def test_linear_maps_keep_the_layout_of_the_checkpoint() -> None:
     assert "Transpose" not in kinds(built)
 
 
+def test_only_the_targets_of_onnx_runtime_use_its_own_operators() -> None:
+    for name, wanted in (("onnx", set()), ("ort-cpu", {"FusedMatMul"})):
+        built = build(decoder(), target(name), 23)
+        assert {n.op_type for n in built.model.graph.node if n.domain} == wanted
+        assert len(built.model.opset_import) == 1 + len(wanted)
+
+
 def test_nodes_are_named_by_their_scopes_without_gaps() -> None:
     names = [n.name for n in build(decoder(least=ONES), target("onnx"), 23).model.graph.node]
     assert len(set(names)) == len(names)

@@ -9,9 +9,7 @@ from specc_onnx import legal, target
 
 @pytest.mark.parametrize("kind", sorted(legal.SINCE))
 def test_the_table_agrees_with_the_schemas(kind: str) -> None:
-    versions = [
-        s.since_version for s in onnx.defs.get_all_schemas_with_history() if s.name == kind and not s.domain
-    ]
+    versions = [s.since_version for s in onnx.defs.get_all_schemas_with_history() if s.name == kind and not s.domain]
     assert min(versions) == legal.SINCE[kind]
     assert not legal.exists(kind, legal.SINCE[kind] - 1)
     assert legal.exists(kind, legal.SINCE[kind])

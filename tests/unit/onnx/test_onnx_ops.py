@@ -169,9 +169,7 @@ def attention_cases() -> list[Case]:
     masks = ("bool[1 1 t s]", "bool[b 1 1 s]", "bool[1 4 1 s]", "bool[b 4 t s]")
     found = [Case(ops.Attend(0.3), (q, k, v, m), masked=3) for m in masks]
     adds = ("f32[b 4 t s]", "f32[1 4 t s]", "f32[1 1 1 s]")
-    found += [
-        Case(ops.Attend(0.3, cap), (q, k, v, masks[1], a), masked=3) for a in adds for cap in (0.0, 1.5)
-    ]
+    found += [Case(ops.Attend(0.3, cap), (q, k, v, masks[1], a), masked=3) for a in adds for cap in (0.0, 1.5)]
     found += [Case(ops.Attend(0.3, cap), (q, k, v, masks[0], None, "f32[4]"), masked=3) for cap in (0.0, 1.5)]
     found += [Case(ops.Attend(1.0), (q, k, v, masks[1], adds[0], "f32[4]"), masked=3)]
     found += [Case(ops.Attend(1.0), ("f32[b 2 t 8]", k, v, masks[3].replace("4", "2")), masked=3)]

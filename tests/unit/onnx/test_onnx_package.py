@@ -39,9 +39,7 @@ class Arrays:
 
     @property
     def wanted(self) -> Mapping[str, Wanted]:
-        return {
-            n: Wanted(n, tuple(d.number or 0 for d in v.type.shape)) for n, v in self.graph.parameters.items()
-        }
+        return {n: Wanted(n, tuple(d.number or 0 for d in v.type.shape)) for n, v in self.graph.parameters.items()}
 
     def tied_to(self, name: str) -> str | None:
         return self.ties.get(name)

@@ -59,9 +59,7 @@ def test_notes_that_do_not_fit_the_model_are_passed_over() -> None:
 
 def test_an_attention_used_under_two_scopes_is_found_under_both() -> None:
     graph = decoder(layers=1)
-    made = {
-        n: Made(("a", "b"), m.spans) if isinstance(n.op, ops.Attend) else m for n, m in graph.made.items()
-    }
+    made = {n: Made(("a", "b"), m.spans) if isinstance(n.op, ops.Attend) else m for n, m in graph.made.items()}
     twice = Graph(**{**{f: getattr(graph, f) for f in Graph.__dataclass_fields__}, "made": made})
     built = build(twice, target("onnx"))
     assert [a["scope"] for a in built.attentions] == ["a", "b"]

@@ -1,0 +1,91 @@
+"""Lengths form a ring, agree with Python's whole numbers, and survive their text."""
+
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from specc.ir.dim import Dim, DimError, exact, floor, largest, remainder, smallest
+from specc.ir.dim_text import parse_dim
+
+NAMES = ("a", "b", "seq")
+small = st.integers(-6, 6)
+numbers = st.fixed_dictionaries({n: st.integers(1, 9) for n in NAMES})
+plain = st.recursive(
+    st.one_of(small.map(Dim.of), st.sampled_from(NAMES).map(Dim.symbol)),
+    lambda inner: st.tuples(st.sampled_from("+-*"), inner, inner).map(
+        lambda t: {"+": t[1] + t[2], "-": t[1] - t[2], "*": t[1] * t[2]}[t[0]]
+    ),
+    max_leaves=6,
+)
+PARTS = {"floor": floor, "remainder": remainder, "min": smallest, "max": largest}
+
+
+@st.composite
+def dims(draw: st.DrawFn) -> Dim:
+    """Polynomials with quotients, remainders, minima and maxima inside."""
+    dim = draw(plain)
+    for _ in range(draw(st.integers(0, 2))):
+        other = draw(plain)
+        fn = draw(st.sampled_from(["floor", "remainder", "min", "max", "exact", "none"]))
+        try:
+            if fn == "exact":
+                dim = exact(dim, other) + draw(plain)
+            elif fn != "none":
+                dim = PARTS[fn](dim, other) * draw(plain)
+        except DimError:
+            assume(False)
+    return dim
+
+
+@given(plain, plain, plain)
+def test_lengths_form_a_commutative_ring(a: Dim, b: Dim, c: Dim) -> None:
+    assert a + b == b + a
+    assert a * b == b * a
+    assert (a + b) + c == a + (b + c)
+    assert (a * b) * c == a * (b * c)
+    assert a * (b + c) == a * b + a * c
+    assert a - a == 0
+    assert a * 1 == a + 0 == a
+    assert hash(a + b) == hash(b + a)
+
+
+@given(plain, plain, numbers)
+def test_values_agree_with_whole_numbers(a: Dim, b: Dim, at: dict[str, int]) -> None:
+    x, y = a.at(at), b.at(at)
+    assert (a + b).at(at) == x + y
+    assert (a - b).at(at) == x - y
+    assert (a * b).at(at) == x * y
+    assert (a**2).at(at) == x * x
+    assert smallest(a, b).at(at) == min(x, y)
+    assert largest(a, b).at(at) == max(x, y)
+    assume(b.number != 0 and y != 0)
+    assert floor(a, b).at(at) == x // y
+    assert remainder(a, b).at(at) == x % y
+    assert exact(a * b, b).at(at) == x
+
+
+@given(dims(), numbers)
+def test_substituting_in_steps_or_at_once_is_the_same(dim: Dim, at: dict[str, int]) -> None:
+    def value(step: dict[str, Dim | int]) -> int | None:
+        try:
+            return dim.substitute(step).at(at)
+        except DimError:
+            return None
+
+    first = value({})
+    assume(first is not None)
+    assert value({"a": at["a"]}) == first
+    assert value({"a": Dim.symbol("b") * 0 + at["a"]}) == first
+
+
+@given(dims())
+def test_a_length_survives_its_text(dim: Dim) -> None:
+    assert parse_dim(str(dim)) == dim
+
+
+@given(st.text("ab+-*/%^(),min max.0123456789 ", max_size=40))
+def test_any_other_text_is_refused_with_a_dim_error(text: str) -> None:
+    try:
+        dim = parse_dim(text)
+    except DimError:
+        return
+    assert parse_dim(str(dim)) == dim

@@ -1,0 +1,50 @@
+"""Graphs survive their text, and a text that was tampered with is refused with a code, never otherwise."""
+
+import random
+
+import numpy as np
+import pytest
+import specc_numpy
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from op_examples import EXAMPLES, graph_of
+from random_graphs import random_graph, values
+
+from specc.ir.read import read
+from specc.ir.verify import verify
+from specc.ir.write import write
+from specc.text.diagnostic import Failed
+
+
+@given(st.integers(0, 10_000))
+@settings(max_examples=40, deadline=None)
+def test_reading_undoes_writing(seed: int) -> None:
+    graph = random_graph(seed)
+    text = write(graph)
+    again = read(text)["random"]
+    assert write(again) == text
+    assert verify(again) == []
+    inputs, weights = values(graph, seed, 5)
+    for name, found in specc_numpy.run(graph, inputs, weights).items():
+        np.testing.assert_array_equal(specc_numpy.run(again, inputs, weights)[name], found)
+
+
+TEXTS = [write(graph_of(e)[0]) for e in EXAMPLES] + [write(random_graph(s)) for s in range(20)]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_mutated_text_is_read_or_refused(seed: int) -> None:
+    rng = random.Random(seed)
+    for _ in range(120):
+        text = rng.choice(TEXTS)
+        for _ in range(rng.randint(1, 3)):
+            at = rng.randrange(len(text))
+            piece = rng.choice(["", "0", "-1", "9" * 20, '"', "%0", "<", "(", "\n", "é", "\x00", "_", rng.choice(text)])
+            text = text[:at] + piece + text[at + rng.choice([0, 0, 1, 5]) :]
+        try:
+            graphs = read(text)
+        except Failed as refused:
+            assert {d.code for d in refused.diagnostics} <= {"E0927", "E0928"}
+        else:
+            for graph in graphs.values():
+                assert verify(graph) == []
