@@ -18,6 +18,8 @@ from specc.lang import tree
 from specc.manifest import KEY, Manifest
 from specc.output import refuse_overwriting
 from specc.passes.inline import inline_defaults
+from specc.passes.rewrite import rewrite
+from specc.passes.split_scan import split_scan
 from specc.text.diagnostic import Diagnostic, fail
 from specc.weights.values import Binding, Values
 
@@ -85,7 +87,7 @@ def compile_spec(spec: Spec, options: Options) -> Compiled:
         return {KEY: made.dump()}
 
     written = onnx.package(
-        graph,
+        rewrite(graph, [split_scan]),
         Path(options.output),
         values,
         target=target,

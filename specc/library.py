@@ -94,13 +94,12 @@ class Files:
         if target.suffix not in SUFFIXES:
             if path in models:
                 return self.module(models[path], path, span)
-            beside = [user.folder / f"{path}{s}" for s in SUFFIXES]
-            found = [p for p in beside if p.is_file()]
+            found = [f"{path}{s}" for s in SUFFIXES if (user.folder / f"{path}{s}").is_file()]
             if not found:
                 near = did_you_mean(path, models)
                 helps = [f"did you mean `{near}`?" if near else f"shipped specs: {', '.join(models)}"]
                 fail("E0802", f"there is no spec called `{path}`", span, helps=helps)
-            target = found[0]
+            target = Path(found[0])
         inside = (user.folder / target).resolve()
         if target.is_absolute() or not inside.is_relative_to(user.folder):
             fail("E0803", f"`{path}` lies outside the folder of the spec that uses it", span)

@@ -22,9 +22,7 @@ def embedding(op: ops.Embedding, env: Env, ids: Array, table: Array) -> Array:
 
 
 @evaluate(ops.LayerNorm)
-def layer_norm(
-    op: ops.LayerNorm, env: Env, x: Array, gain: Array | None = None, bias: Array | None = None
-) -> Array:
+def layer_norm(op: ops.LayerNorm, env: Env, x: Array, gain: Array | None = None, bias: Array | None = None) -> Array:
     """f[*s d], f[d]?, f[d]? -> f[*s d]"""
     y: Array = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + op.eps)
     y = y if gain is None else y * gain

@@ -39,9 +39,7 @@ def rope_angles(op: ops.RopeAngles, env: Env, positions: Array) -> tuple[Array, 
 def rotate(op: ops.Rotate, env: Env, x: Array, cos: Array, sin: Array) -> Array:
     """f[b h t d], f[#b t r], f[#b t r] -> f[b h t d]"""
     r = cos.shape[-1]
-    first, second = (
-        (slice(0, r), slice(r, 2 * r)) if op.pairs == "half" else (slice(0, 2 * r, 2), slice(1, 2 * r, 2))
-    )
+    first, second = (slice(0, r), slice(r, 2 * r)) if op.pairs == "half" else (slice(0, 2 * r, 2), slice(1, 2 * r, 2))
     cos, sin = cos[:, None], sin[:, None]
     turned: Array = x.copy()
     turned[..., first] = x[..., first] * cos - x[..., second] * sin

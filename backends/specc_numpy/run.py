@@ -60,9 +60,7 @@ def _check_names(graph: Graph, inputs: Mapping[str, Array]) -> None:
             fail("E0910", f"the input `{name}` is missing", helps=[f"give {_list(graph.inputs)}"])
     for name in inputs:
         if name not in graph.inputs:
-            fail(
-                "E0910", f"the model has no input called `{name}`", helps=[f"it takes {_list(graph.inputs)}"]
-            )
+            fail("E0910", f"the model has no input called `{name}`", helps=[f"it takes {_list(graph.inputs)}"])
 
 
 def _check_kind(name: str, type: Type, array: Array) -> None:

@@ -225,9 +225,7 @@ def index(op: ops.Index, env: Env, x: Array) -> Array:
 def last(op: ops.Last, env: Env, x: Array) -> Array:
     """a[*a t *b] -> a[*a *b]"""
     if not x.shape[op.axis]:
-        fail(
-            "E0912", "the newest row is taken from an axis that has no rows", helps=["give at least one row"]
-        )
+        fail("E0912", "the newest row is taken from an axis that has no rows", helps=["give at least one row"])
     taken: Array = np.take(x, x.shape[op.axis] - 1, axis=op.axis)
     return taken
 

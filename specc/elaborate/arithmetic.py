@@ -68,14 +68,14 @@ def arithmetic(context: Context, op: str, left: Any, right: Any, expr: Any) -> A
     if isinstance(left, Tensor) or isinstance(right, Tensor):
         return _of_tensors(context, op, left, right, expr)
     if is_number(left) and is_number(right):
-        return _of_numbers(op, left, right, expr)
+        return _of_numbers(context, op, left, right, expr)
     if isinstance(left, tuple) and isinstance(right, tuple) and op == "+":
         return left + right
     title = f"`{op}` has no meaning between {describe(left)} and {describe(right)}"
     fail("E0206", title, expr.span)
 
 
-def _of_numbers(op: str, left: Any, right: Any, expr: Any) -> Any:
+def _of_numbers(context: Context, op: str, left: Any, right: Any, expr: Any) -> Any:
     try:
         if isinstance(left, Dim) and isinstance(right, Dim):
             if op == "**" and right.number is not None and 0 <= right.number <= 64:
@@ -87,6 +87,8 @@ def _of_numbers(op: str, left: Any, right: Any, expr: Any) -> Any:
         helps = ["`//` divides and rounds down"] if op == "/" else []
         fail("E0310", str(error), expr.span, _shown(expr, left, right), helps=helps)
     except (ZeroDivisionError, OverflowError, ValueError):
+        if context.symbolic:  # the numbers that stand in for lengths may have no quotient where real ones do
+            return STAND_IN
         fail("E0310", f"{describe(left)} {op} {describe(right)} has no value", expr.span)
 
 

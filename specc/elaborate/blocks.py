@@ -29,7 +29,8 @@ def call_block(
     enter(context, block, expr)
     try:
         config = _config(context, target, module, caller, options)
-        env = Env(module, config, scope=inner.scope, raw=caller.raw)
+        lengths = caller.lengths if module is caller.module else None if module.standard else {}
+        env = Env(module, config, scope=inner.scope, raw=caller.raw, lengths=lengths)
         given = _pair(block, args, [o for o in options if o.name != "config"], expr)
         pairs = {p.name: (p, value, caller) for p, value in given}
         for name, held in target.given.items():

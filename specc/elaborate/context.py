@@ -65,7 +65,11 @@ class Module:
 
 @dataclass
 class Env:
-    """Names in sight at one place of one module, and the weight scope it is under."""
+    """Names in sight at one place of one module, and the weight scope it is under.
+
+    `lengths` is what the run-time lengths of a used file stand for while it is called; None in the spec
+    itself, where they stand for themselves.
+    """
 
     module: Module
     config: Mapping[str, Any]
@@ -74,6 +78,13 @@ class Env:
     scope: str = ""
     rows: Mapping[str, Any] = field(default_factory=dict)
     raw: Any = None
+    lengths: dict[str, Dim] | None = None
+
+    def run_time(self, name: str) -> Dim | None:
+        """A length that `dims` declares; None for others, and for one that no tensor has given a value yet."""
+        if name not in self.module.dims:
+            return None
+        return Dim.symbol(name) if self.lengths is None else self.lengths.get(name)
 
     def under(self, path: str) -> "Env":
         """The same names, deeper in the weight scopes."""

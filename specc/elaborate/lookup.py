@@ -49,8 +49,8 @@ def _head(context: Context, head: str, env: Env, span: Span | None) -> Any:
         return env.dims[head]
     if head in env.config:
         return env.config[head]
-    if head in env.module.dims:
-        return Dim.symbol(head)
+    if (length := env.run_time(head)) is not None:
+        return length
     if head in FIXED:
         return FIXED[head]
     return function(context, head, env, span)

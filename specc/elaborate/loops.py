@@ -12,7 +12,7 @@ from specc.elaborate.expressions import plain
 from specc.elaborate.values import POISON, Tensor, describe, first, show_type
 from specc.ir import ops
 from specc.ir.dim import Dim
-from specc.ir.graph import Builder, Graph, Node, Value
+from specc.ir.graph import Builder, Graph, Input, Node, Value
 from specc.ir.ops.loop import without
 from specc.lang import tree
 from specc.text.diagnostic import Label, fail
@@ -119,7 +119,8 @@ def cut_body(builder: Builder, inputs: dict[str, Value], outputs: dict[str, Valu
     names = {**inputs, **{f"outer {n}": v for n, v in enumerate(outer)}}
     kept = tuple((n, r) for n, r in builder.nodes.items() if n in live)
     scopes = {n: builder.made[n] for n, _ in kept if n in builder.made}
-    return Graph("body", names, {}, {}, {}, kept, outputs, made=scopes), outer
+    facts = {name: Input(v.type) for name, v in names.items()}
+    return Graph("body", names, facts, {}, {}, kept, outputs, made=scopes), outer
 
 
 def _values(builder: Builder) -> Iterable[Value]:

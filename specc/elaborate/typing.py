@@ -169,6 +169,8 @@ def _match_dim(
         known = env.dims.get(expr.path) or _known(expr.path, env)
         if known is None:
             env.dims[expr.path] = actual
+            if env.lengths is not None and expr.path in env.module.dims:
+                env.lengths[expr.path] = actual
             return
         if known is POISON:
             return
@@ -193,7 +195,7 @@ def _known(name: str, env: Env) -> Any:
     for names in (env.names, env.config):
         if name in names and isinstance(names[name], Dim):
             return names[name]
-    return Dim.symbol(name) if name in env.module.dims else None
+    return env.run_time(name)
 
 
 def _text(expr: Any) -> str:

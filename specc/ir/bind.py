@@ -114,6 +114,4 @@ def _check(equation: _Equation, env: Mapping[str, int], source: Mapping[str, _Eq
             title = f"`{name}` is {expected} by `{first.name}` but {equation.size} in `{equation.name}`"
     else:
         title = f"{equation}, {expected} are expected"
-    fail(
-        "E0912", title, notes=[*origins, f"axis {equation.axis + 1} of `{equation.name}` is `{equation.dim}`"]
-    )
+    fail("E0912", title, notes=[*origins, f"axis {equation.axis + 1} of `{equation.name}` is `{equation.dim}`"])

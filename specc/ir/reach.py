@@ -7,6 +7,7 @@ element's row along that axis. An operand axis without a link to a result is not
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Literal
 
 from specc.ir.graph import Graph, Node, Value
@@ -65,11 +66,13 @@ class Link:
 
 def links(node: Node, results: Sequence[Value]) -> tuple[Link, ...]:
     """Every link between the operands and the results of a node."""
-    args = [a.type if a else None for a in node.args]
-    types = [r.type for r in results]
-    if isinstance(node.op, Scan):
-        return tuple(_scan_links(node.op, args, types))
-    return tuple(_links(node.op, args, types))
+    return known(node.op, tuple(a.type if a else None for a in node.args), tuple(r.type for r in results))
+
+
+@lru_cache(maxsize=4096)
+def known(op: Op, args: tuple[Type | None, ...], results: tuple[Type, ...]) -> tuple[Link, ...]:
+    """The links of an op applied to these types; the layers of a model ask for the same ones again and again."""
+    return tuple(_scan_links(op, args, results) if isinstance(op, Scan) else _links(op, args, results))
 
 
 @dataclass(frozen=True)

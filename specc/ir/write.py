@@ -60,9 +60,7 @@ def _graph(graph: Graph, depth: int) -> Iterator[str]:
     for node, results in graph.nodes:
         args = ", ".join(numbers[a] if a else "_" for a in node.args)
         made = ", ".join(map(new, results))
-        yield from _node(
-            node, f"{indent}{made} = {node.op.name}({args})", graph.made.get(node, Made()), depth
-        )
+        yield from _node(node, f"{indent}{made} = {node.op.name}({args})", graph.made.get(node, Made()), depth)
     for name, value in graph.names.items():
         yield f"{indent}name {quoted(name)} {numbers[value]}"
     for name, value in graph.outputs.items():

@@ -61,7 +61,8 @@ def _option(b: Build, c: list[Any], span: Span) -> tree.Option:
 
 @rule("weighted")
 def _weighted(b: Build, c: list[Any], span: Span) -> tree.Call:
-    return replace(c[0], weights=c[1], span=span)
+    call: tree.Call = c[0]
+    return replace(call, weights=c[1], span=span)
 
 
 @rule("dotted_path")

@@ -330,7 +330,8 @@ def _return(b: Build, c: list[Any], span: Span) -> tree.Return:
 
 @rule("extends")
 def _extends(b: Build, c: list[Any], span: Span) -> tree.Text:
-    return replace(c[0], span=span)
+    title: tree.Text = c[0]
+    return replace(title, span=span)
 
 
 @rule("file")
@@ -339,15 +340,13 @@ def _file(b: Build, c: list[Any], span: Span) -> tree.File:
     if version.text != "1":
         b.fault("E0113", f"version {version.text} of the language is not known", b.span(version), "here",
                 "this compiler reads version 1: `specc 1`")  # fmt: skip
-    last = extends or (doc and tree.Text("", span=b.span(doc))) or model
+    last = (extends.span if extends else b.span(doc) if doc else model.span).end
     before = b.dresser.take(0, span.start)
-    line = b.fragment.text.find("\n", span.start, last.span.end)
+    line = b.fragment.text.find("\n", span.start, last)
     head = b.dresser.take(span.start, line) if line >= 0 else ()
-    before += head[1:] + b.dresser.take(span.start, last.span.end)
-    dressed, end, behind = b.dresser.body(items, last.span.end, len(b.fragment.source.text))
+    before += head[1:] + b.dresser.take(span.start, last)
+    dressed, end, behind = b.dresser.body(items, last, len(b.fragment.source.text))
     both = [*head[:1], *([behind] if behind else [])]
     remarks = tree.Remarks((*before, *both[1:]), both[0] if both else "")
     return tree.File(1, model.value, b.text(doc), extends.value if extends else "", dressed, remarks, end,
                      span=span, extends_span=extends.span if extends else None)  # fmt: skip
-
-

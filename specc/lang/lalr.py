@@ -20,6 +20,9 @@ from specc.text.diagnostic import Diagnostic
 LEFT_CHAINS = frozenset({"binary", "chain_more"})
 """Rules whose first child adds nothing to the height: sums of 5 000 terms are flat to their readers."""
 
+LONG = LEFT_CHAINS | {"power", "choice", "index", "unary"}
+"""Rules that make an expression longer; one that is too long is not read to its end."""
+
 
 class Rule(NamedTuple):
     """What to do when a rule is complete; see `specc.lang.table.rule_entry`."""
@@ -86,6 +89,7 @@ class Run:
     states: list[int] = field(default_factory=list)
     values: list[Made] = field(default_factory=list)
     restarted: set[int] = field(default_factory=set)
+    stopped: bool = False
 
     def parse(self) -> Any:
         """The value of the start symbol; None if there are faults."""
@@ -107,6 +111,8 @@ class Run:
                 at += 1
             else:
                 self.reduce(self.table.rules[~action])
+                if self.stopped:
+                    return None
                 if token.kind == "$END" and self.states[-1] == end:
                     return None if self.faults else self.values[-1].value
 
@@ -122,8 +128,9 @@ class Run:
         del self.values[len(self.values) - size :]
         del self.states[len(self.states) - size :]
         made = self.made(rule, parts)
-        if rule.origin == "expr" and made.last - made.first >= limits.TOKENS:
+        if made.last - made.first >= limits.TOKENS and (rule.origin == "expr" or rule.callback in LONG):
             self.faults.append(self.exceeded("E0111", made.first, made.last))
+            self.stopped = True
         row = self.table.states[self.states[-1]]
         assert isinstance(row, dict)
         self.values.append(made)
@@ -158,8 +165,9 @@ class Run:
             height = max(parts[0].height, max(p.height for p in parts[1:]) + 1)
         else:
             height += 1
-        if height > limits.HEIGHT and first >= 0 and not self.faults:
+        if height > limits.HEIGHT and first >= 0 and not self.stopped:
             self.faults.append(self.exceeded("E0110", first, last))
+            self.stopped = True
         return Made(self.build(rule.callback, children, first, last), first, last, height)
 
     def accepts(self, states: list[int], kind: str) -> bool:

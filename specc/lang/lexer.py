@@ -158,12 +158,12 @@ def stray(fragment: Fragment, at: int, found: Tokens) -> int:
     end = at + 1
     if character.isalpha() or ord(character) > 127:
         name = unicodedata.name(character, f"U+{ord(character):04X}")
-        helps = known.get(character, f"this is {name}; names are made of the letters a to z, digits and `_`")
+        mend = known.get(character, f"this is {name}; names are made of the letters a to z, digits and `_`")
     elif ord(character) < 32 or ord(character) == 127:
-        helps = f"this is the control character U+{ord(character):04X}; delete it"
+        mend = f"this is the control character U+{ord(character):04X}; delete it"
     else:
-        helps = known.get(character, "it has no meaning here")
-    fault(fragment, found, "E0106", "a character that is not part of the language", at, end, "here", helps)
+        mend = known.get(character, "it has no meaning here")
+    fault(fragment, found, "E0106", "a character that is not part of the language", at, end, "here", mend)
     return end
 
 

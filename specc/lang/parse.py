@@ -4,9 +4,10 @@ The grammar is grammar.lark; everything that is one scalar in YAML can be parsed
 that knows where its characters stand in the file.
 """
 
+import re
 from typing import Any
 
-import specc.lang.build_expression  # noqa: F401 — registers the callbacks
+import specc.lang.build_expression
 import specc.lang.build_item  # noqa: F401 — registers the callbacks
 from specc.lang import limits, tree
 from specc.lang.build import Build
@@ -14,8 +15,11 @@ from specc.lang.fragment import Fragment, whole
 from specc.lang.lalr import Run, load
 from specc.lang.lexer import Tokens, lex
 from specc.lang.syntax_error import ITEMS, Explainer
-from specc.text.diagnostic import Diagnostic, Failed, Label
+from specc.text.diagnostic import Diagnostic, Failed, fail
 from specc.text.source import Source, Span
+
+CONTROL = re.compile(r"[\x00-\x08\x0b\x0e-\x1f\x7f\ud800-\udfff\ufffe\uffff]")
+"""Characters that no text has: most mean that a file is no text, or is in another encoding than UTF-8."""
 
 KINDS = {
     "file": "a spec",
@@ -50,7 +54,9 @@ def parse_fragment(fragment: Fragment, start: str = "expr") -> Any:
         title = f"operators inside each other more than {limits.HEIGHT} deep"
         if code == "E0111":
             title = f"an expression of more than {limits.TOKENS} words and signs"
-        return explain.exceeded(code, title, "give parts of it names of their own", lexed.tokens[first], lexed.tokens[last])
+        return explain.exceeded(
+            code, title, "give parts of it names of their own", lexed.tokens[first], lexed.tokens[last]
+        )
 
     run = Run(table, lexed.tokens, start, build, explain, exceeded, restarts(fragment, lexed), build.faults)
     made = run.parse()
@@ -84,14 +90,21 @@ def capped(faults: list[Diagnostic]) -> list[Diagnostic]:
         return ordered
     last = ordered[limits.REPORTED - 1]
     count = f"{unseen} more errors" if len(ordered) < limits.COLLECTED else "many more errors"
-    more = Diagnostic(last.code, last.title, last.primary, last.others,
-                      (*last.notes, f"{count} are not shown"), last.helps, last.fixes)  # fmt: skip
+    more = Diagnostic(
+        last.code,
+        last.title,
+        last.primary,
+        last.others,
+        (*last.notes, f"{count} are not shown"),
+        last.helps,
+        last.fixes,
+    )
     return [*ordered[: limits.REPORTED - 1], more]
 
 
 def parse_dsl(source: Source) -> tree.File:
     """The tree of a `.specc` text. Fails with E01xx, showing up to 20 independent faults."""
-    limit(source)
+    checked(source)
     made: tree.File = parse_fragment(whole(source), "file")
     return made
 
@@ -100,20 +113,31 @@ def parse_expression(source: Source | str) -> tree.Expr:
     """The tree of one expression, such as a value given on the command line."""
     if isinstance(source, str):
         source = Source("<expression>", source)
-    limit(source)
+    checked(source)
     made: tree.Expr = parse_fragment(whole(source), "expr")
     return made
 
 
-def limit(source: Source) -> None:
-    """Fail with E0109 if a text is too long to be read."""
-    size = len(source.text)
-    if size > limits.TEXT:
-        span = Span(source, 0, 0)
-        raise Failed(
-            Diagnostic("E0109", f"a spec of {size} characters; at most {limits.TEXT} are read", Label(span, "starts here"),
-                       helps=("repeat layers with `repeat`, and keep blocks in files of their own with `use`",))  # fmt: skip
+def checked(source: Source) -> Source:
+    """A text without control characters. Fails with E0109 or E0112."""
+    if len(source.text) > limits.TEXT:
+        fail(
+            "E0109",
+            f"a spec of {len(source.text)} characters; at most {limits.TEXT} are read",
+            Span(source, 0, 0),
+            "starts here",
+            helps=["repeat layers with `repeat`, and keep blocks in files of their own with `use`"],
         )
-
-
-
+    found = CONTROL.search(source.text)
+    if found:
+        code = ord(found.group())
+        what = "the control character" if code < 0xD800 else "the character"
+        fail(
+            "E0112",
+            f"{what} U+{code:04X} cannot be in a spec",
+            Span(source, found.start(), found.end()),
+            "here",
+            notes=["many of these mean that the file is not a text, or is in another encoding than UTF-8"],
+            helps=["delete it"],
+        )
+    return source

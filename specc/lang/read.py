@@ -8,7 +8,7 @@ from pathlib import PurePath
 from typing import Literal
 
 from specc.lang import limits, tree
-from specc.lang.parse import parse_dsl, parse_expression
+from specc.lang.parse import checked, parse_dsl, parse_expression
 from specc.lang.yaml import parse_yaml
 from specc.text.diagnostic import fail
 from specc.text.source import Source, Span
@@ -18,7 +18,6 @@ YAML_ENDINGS = (".yaml", ".yml", ".json")
 LEADING = re.compile(r"(?:\s+|#[^\n]*|---[ \t]*(?=\n))*")
 DSL_START = re.compile(r"specc[ \t]+[0-9]|(?:model|config|graph|block|dims)[ \t]+[^\s:]")
 YAML_START = re.compile(r"[\"']?(?:specc|model|extends|config|items|dims)[\"']?[ \t]*:|\{[ \t\r\n]*\"|- ")
-CONTROL = re.compile(r"[\x00-\x08\x0b\x0e-\x1f\x7f\ud800-\udfff\ufffe\uffff]")
 BOMS = (
     (b"\xff\xfe\x00\x00", "UTF-32"),
     (b"\x00\x00\xfe\xff", "UTF-32"),
@@ -48,10 +47,20 @@ def syntax(source: Source) -> Syntax:
         end = source.text.find("\n", start)
         span = Span(source, start, end if end >= 0 else len(source.text))
         if looks == "yaml":
-            fail("E0114", f"this is YAML in a file named {shown(ending)}", span, "written as YAML",
-                 helps=["name the file .yaml, or turn it into the language with `specc convert`"])  # fmt: skip
-        fail("E0114", f"this is the .specc language in a file named {shown(ending)}", span, "not written as YAML",
-             helps=["name the file .specc, or turn it into YAML with `specc convert`"])  # fmt: skip
+            fail(
+                "E0114",
+                f"this is YAML in a file named {shown(ending)}",
+                span,
+                "written as YAML",
+                helps=["name the file .yaml, or turn it into the language with `specc convert`"],
+            )
+        fail(
+            "E0114",
+            f"this is the .specc language in a file named {shown(ending)}",
+            span,
+            "not written as YAML",
+            helps=["name the file .specc, or turn it into YAML with `specc convert`"],
+        )
     return named or looks or "specc"
 
 
@@ -65,8 +74,12 @@ def decode(data: bytes, name: str) -> Source:
     nothing = Source(name, "")
     at_start = Span(nothing, 0, 0)
     if len(data) > limits.TEXT:
-        fail("E0109", f"a spec of {len(data)} bytes; at most {limits.TEXT} are read", at_start,
-             helps=["repeat layers with `repeat`, and keep blocks in files of their own with `use`"])  # fmt: skip
+        fail(
+            "E0109",
+            f"a spec of {len(data)} bytes; at most {limits.TEXT} are read",
+            at_start,
+            helps=["repeat layers with `repeat`, and keep blocks in files of their own with `use`"],
+        )
     for mark, encoding in BOMS:
         if data.startswith(mark):
             fail("E0112", f"this file is in {encoding}; a spec is in UTF-8", at_start, helps=["save it as UTF-8"])
@@ -78,21 +91,6 @@ def decode(data: bytes, name: str) -> Source:
         span = Span(source, len(before), min(len(before) + 1, len(source.text)))
         fail("E0112", f"the byte {data[error.start]:#04x} is not UTF-8", span, "here", helps=["save the file as UTF-8"])
     return checked(Source(name, text))
-
-
-def checked(source: Source) -> Source:
-    """A text without control characters. Fails with E0109 or E0112."""
-    if len(source.text) > limits.TEXT:
-        fail("E0109", f"a spec of {len(source.text)} characters; at most {limits.TEXT} are read", Span(source, 0, 0),
-             "starts here", helps=["repeat layers with `repeat`, and keep blocks in files of their own with `use`"])  # fmt: skip
-    found = CONTROL.search(source.text)
-    if found:
-        code = ord(found.group())
-        what = "the control character" if code < 0xD800 else "the character"
-        fail("E0112", f"{what} U+{code:04X} cannot be in a spec", Span(source, found.start(), found.end()), "here",
-             notes=["many of these mean that the file is not a text, or is in another encoding than UTF-8"],
-             helps=["delete it"])  # fmt: skip
-    return source
 
 
 __all__ = ["decode", "parse_dsl", "parse_expression", "parse_yaml", "read", "syntax"]

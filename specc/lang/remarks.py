@@ -44,7 +44,7 @@ class Dresser:
 
     def body(self, children: Sequence[T], start: int, stop: int) -> tuple[tuple[T, ...], tuple[str, ...], str]:
         """Statements between `start` and `stop` with their comments, those at the end, the one behind `start`."""
-        places = [n for n in self.between(start, stop)]
+        places = self.between(start, stop)
         dressed: list[T] = []
         behind = ""
         edge = start

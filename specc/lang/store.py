@@ -7,7 +7,6 @@ What is loaded is checked for its form: a damaged table is an assertion, never a
 """
 
 from dataclasses import fields
-from functools import cache
 from typing import Any
 
 from specc.lang import tree
@@ -18,10 +17,8 @@ VERSION = 1
 CLASSES = {c.__name__: c for c in NODES}
 
 
-@cache
-def names(kind: type) -> tuple[str, ...]:
-    """All fields of a tree class, in order."""
-    return tuple(f.name for f in fields(kind))
+NAMES = {c: tuple(f.name for f in fields(c)) for c in NODES}
+"""All fields of each tree class, in order."""
 
 
 def dump(file: tree.File) -> dict[str, Any]:
@@ -37,7 +34,7 @@ def dump(file: tree.File) -> dict[str, Any]:
         node, ready = stack.pop()
         if id(node) in number:
             continue
-        values = [getattr(node, name) for name in names(type(node))]
+        values = [getattr(node, name) for name in NAMES[type(node)]]
         if ready:
             number[id(node)] = len(out)
             out.append([type(node).__name__, *(packed(v, number) for v in values)])
@@ -46,7 +43,11 @@ def dump(file: tree.File) -> dict[str, Any]:
         for value in values:
             parts = value if isinstance(value, tuple) else (value,)
             stack.extend((p, False) for p in parts if isinstance(p, NODES))
-    return {"version": VERSION, "fields": {c: list(names(CLASSES[c])) for c in sorted({row[0] for row in out})}, "nodes": out}
+    return {
+        "version": VERSION,
+        "fields": {c: list(NAMES[CLASSES[c]]) for c in sorted({row[0] for row in out})},
+        "nodes": out,
+    }
 
 
 def packed(value: Any, number: dict[int, int]) -> Any:
@@ -65,11 +66,11 @@ def load(data: dict[str, Any], source: Source) -> tree.File:
     """The tree that `dump` wrote; `source` is the text it was read from."""
     assert data["version"] == VERSION, "a table of another version"
     for name, known in data["fields"].items():
-        assert tuple(known) == names(CLASSES[name]), f"{name} has other fields now"
+        assert tuple(known) == NAMES[CLASSES[name]], f"{name} has other fields now"
     made: list[Any] = []
     for name, *values in data["nodes"]:
         kind = CLASSES[name]
-        made.append(kind(**dict(zip(names(kind), (unpacked(v, made, source) for v in values), strict=True))))
+        made.append(kind(**dict(zip(NAMES[kind], (unpacked(v, made, source) for v in values), strict=True))))
     file = made[-1]
     assert isinstance(file, tree.File)
     return file

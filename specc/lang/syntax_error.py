@@ -12,11 +12,34 @@ from specc.text.source import Span
 from specc.text.suggest import did_you_mean
 
 RESERVED = frozenset({"IN", "IF", "ELSE", "FOR", "NOT", "REPEAT", "SCAN", "WHEN", "RETURN", "REQUIRE"})
-ITEMS = frozenset(
-    "USE CONFIG DIMS REQUIRE BLOCK GRAPH MASK SCORE BIAS READING WEIGHTS GENERATE".split()
-)
+ITEMS = frozenset([
+    "USE", "CONFIG", "DIMS", "REQUIRE", "BLOCK", "GRAPH", "MASK", "SCORE", "BIAS", "READING", "WEIGHTS",
+    "GENERATE",
+])  # fmt: skip
 OPERATORS = frozenset(
-    "PLUS MINUS STAR SLASH SLASHES PERCENT STARS PIPE AND EQ NE LE GE LT GT IN IF LSQB DOT AT LPAR".split()
+    [
+        "PLUS",
+        "MINUS",
+        "STAR",
+        "SLASH",
+        "SLASHES",
+        "PERCENT",
+        "STARS",
+        "PIPE",
+        "AND",
+        "EQ",
+        "NE",
+        "LE",
+        "GE",
+        "LT",
+        "GT",
+        "IN",
+        "IF",
+        "LSQB",
+        "DOT",
+        "AT",
+        "LPAR",
+    ]
 )
 SIGNS = {
     "RPAR": "`)`",
@@ -151,16 +174,20 @@ class Explainer:
     def doc_behind(self, run: Run, at: int, expected: frozenset[str]) -> Diagnostic | None:
         """A doc string where none is allowed."""
         token = run.tokens[at]
-        if token.kind != "STRING" or not (ITEMS <= expected or {"RETURN", "RBRACE"} <= expected):
+        if token.kind != "STRING" or not (expected >= ITEMS or {"RETURN", "RBRACE"} <= expected):
             return None
         kinds = [v.value.kind for v in run.values if isinstance(v.value, Token)]
         last = next((k for k in reversed(kinds) if k in ("MASK", "SCORE", "BIAS")), "")
         place = "first inside the braces of a block or graph, or behind the default of a config value"
-        if last and ITEMS <= expected:
+        if last and expected >= ITEMS:
             word = last.lower()
             place = f'before the `=`: `{word} name(…) "what it is" = …`'
-        return Diagnostic("E0117", "a text that describes nothing", Label(self.span(token), "nothing here takes a text"),
-                          helps=(f"a description stands {place}",))  # fmt: skip
+        return Diagnostic(
+            "E0117",
+            "a text that describes nothing",
+            Label(self.span(token), "nothing here takes a text"),
+            helps=(f"a description stands {place}",),
+        )
 
     def name_alone(self, run: Run, at: int, expected: frozenset[str]) -> Diagnostic | None:
         """A statement without `=`: an operator is missing before it, or its result has no name."""
@@ -170,10 +197,13 @@ class Explainer:
         name, before = run.tokens[at - 1], run.tokens[at - 2]
         starts = token.kind == "EQUAL" or at - 1 in run.restarts
         if starts and self.first_on_line(name, before) and before.kind in {*OPERATORS, "COMMA", "EQUAL"}:
-            return Diagnostic("E0101", f"the line before `{name.text} {token.text}` is not finished",
-                              Label(self.span(before), "a value is missing after this"),
-                              (Label(self.span(name).to(self.span(token)), "here begins something new"),),
-                              helps=(f"write the value that belongs behind `{before.text}`, or delete it",))  # fmt: skip
+            return Diagnostic(
+                "E0101",
+                f"the line before `{name.text} {token.text}` is not finished",
+                Label(self.span(before), "a value is missing after this"),
+                (Label(self.span(name).to(self.span(token)), "here begins something new"),),
+                helps=(f"write the value that belongs behind `{before.text}`, or delete it",),
+            )
         if "EQUAL" not in expected or "COLON" not in expected:
             return None
         if not self.first_on_line(name, before):
@@ -299,7 +329,9 @@ def described(expected: frozenset[str]) -> str:
     return f"{', '.join(listed[:4][:-1])} or {listed[:4][-1]}"
 
 
-KEYWORDS = ITEMS | RESERVED | frozenset("SPECC MODEL EXTENDS AS OF FROM UNDER COLLECT ALONG CARRY TIE LOAD".split())
+KEYWORDS = ITEMS | RESERVED | frozenset([
+    "SPECC", "MODEL", "EXTENDS", "AS", "OF", "FROM", "UNDER", "COLLECT", "ALONG", "CARRY", "TIE", "LOAD",
+])  # fmt: skip
 
 
 def hints(tokens: list[Token], at: int, expected: frozenset[str]) -> list[str]:

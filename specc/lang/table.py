@@ -13,10 +13,10 @@ from lark.grammar import Rule
 from lark.lexer import TerminalDef
 
 HERE = Path(__file__).parent
-STARTS = (
-    "file expr type sided_type types source dim_name definition_head repeat_head scan_head"
-    " name names title targets dotted path"
-).split()
+STARTS = [
+    "file", "expr", "type", "sided_type", "types", "source", "dim_name", "definition_head",
+    "repeat_head", "scan_head", "name", "names", "title", "targets", "dotted", "path",
+]  # fmt: skip
 """What can be parsed alone: a file, and everything that is one scalar in YAML."""
 
 

@@ -14,7 +14,7 @@ Spot: TypeAlias = Span | None
 
 def spot() -> Spot:
     """The `span` field of every class here: where it stands, no part of what it says."""
-    return field(default=None, compare=False, repr=False, kw_only=True)  # type: ignore[no-any-return]
+    return field(default=None, compare=False, repr=False, kw_only=True)
 
 
 # --- expressions -----------------------------------------------------------------------------
@@ -166,9 +166,7 @@ class Rest:
     span: Spot = spot()
 
 
-Expr: TypeAlias = (
-    Num | Text | Name | Call | Index | Unary | Binary | Compare | Choice | ListOf | ListFor | RecordOf
-)
+Expr: TypeAlias = Num | Text | Name | Call | Index | Unary | Binary | Compare | Choice | ListOf | ListFor | RecordOf
 
 # --- types -----------------------------------------------------------------------------------
 
@@ -548,9 +546,7 @@ class Generate:
     span: Spot = spot()
 
 
-Item: TypeAlias = (
-    Use | Config | Dims | Require | Block | Definition | Reading | Weights | Generate
-)
+Item: TypeAlias = Use | Config | Dims | Require | Block | Definition | Reading | Weights | Generate
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,23 +6,21 @@ into a list.
 
 from collections.abc import Iterator
 from dataclasses import fields
-from functools import cache
 from typing import Any
 
 from specc.lang import tree
 
-NODES = tuple(c for c in vars(tree).values() if isinstance(c, type) and c.__module__ == tree.__name__)
+NODES: tuple[Any, ...] = tuple(c for c in vars(tree).values() if isinstance(c, type) and c.__module__ == tree.__name__)
 
 
-@cache
-def names(kind: type) -> tuple[str, ...]:
-    """The fields of a tree class that say something: not the spans."""
-    return tuple(f.name for f in fields(kind) if f.name not in ("span", "name_span", "op_span", "extends_span"))
+SPANS = ("span", "name_span", "op_span", "extends_span")
+NAMES = {c: tuple(f.name for f in fields(c) if f.name not in SPANS) for c in NODES}
+"""The fields of each tree class that say something."""
 
 
 def children(node: Any) -> Iterator[Any]:
     """The tree nodes directly inside a node, in the order of the source."""
-    for name in names(type(node)):
+    for name in NAMES[type(node)]:
         value = getattr(node, name)
         if isinstance(value, NODES):
             yield value

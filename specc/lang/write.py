@@ -224,10 +224,11 @@ def head_pieces(node: tree.Repeat | tree.Scan | tree.Block) -> Pieces:
             return [f"repeat {node.variable} in ", *pieces(node.over), *under, *listed("collect", node.collect)]
         case tree.Scan():
             keep: Pieces = [SPACE, "keep ", *pieces(node.keep)] if node.keep is not None else []
+            reverse: Pieces = [SPACE, "reverse"] if node.reverse else []
             return [
                 f"scan {', '.join(node.variables)} in ", *joined(pieces(e) for e in node.over), SPACE,
                 f"along {node.along}", *listed("carry", node.carry), *listed("collect", node.collect),
-                *([SPACE, "reverse"] if node.reverse else []), *keep,
+                *reverse, *keep,
             ]  # fmt: skip
         case tree.Block():
             results = ["(", *joined(param(r) for r in node.results), ")"]

@@ -13,7 +13,7 @@ BINARY = {
 COMPONENT = r"(?:[A-Za-z_][A-Za-z0-9_]*|0|[1-9][0-9]{0,8})"
 DOTTED = re.compile(rf"{COMPONENT}(?:\.{COMPONENT})*")
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-RESERVED = frozenset("in if else for not repeat scan when return require".split())
+RESERVED = frozenset(["in", "if", "else", "for", "not", "repeat", "scan", "when", "return", "require"])
 
 
 def quote(text: str) -> str:
@@ -190,5 +190,3 @@ def field_end(field: tree.Field) -> Pieces:
     if field.doc:
         out += [SPACE, quote(field.doc)]
     return out
-
-

@@ -20,22 +20,36 @@ from collections.abc import Callable
 from typing import Any
 
 from specc.lang import tree
-from specc.lang.parse import capped, limit
-from specc.lang.yaml_nodes import Entry, Mapping, Node, Scalar, Sequence, compose, empty
-from specc.lang.yaml_reader import Reader, first_line
+from specc.lang.parse import capped, checked
+from specc.lang.yaml_config import config
+from specc.lang.yaml_nodes import Entry, Mapping, Node, Sequence, compose
+from specc.lang.yaml_reader import Reader
 from specc.lang.yaml_statements import require, statements
 from specc.text.diagnostic import Failed
 from specc.text.source import Source, Span
 
-TOP = ("specc", "model", "doc", "extends", "use", "config", "dims", "require", "items", "reading", "weights", "generate")
+TOP = (
+    "specc",
+    "model",
+    "doc",
+    "extends",
+    "use",
+    "config",
+    "dims",
+    "require",
+    "items",
+    "reading",
+    "weights",
+    "generate",
+)
 HEAD = ("specc", "model", "doc", "extends")
-FIELD = ("type", "from", "default", "doc")
+
 BLOCK = ("in", "out", "do", "doc")
 
 
 def parse_yaml(source: Source) -> tree.File:
     """The tree of a YAML text. Fails with E01xx and E0201, showing up to 20 independent faults."""
-    limit(source)
+    checked(source)
     document = compose(source)
     reader = Reader(source, document.comments)
     made = file(reader, document.root)
@@ -48,7 +62,9 @@ def file(reader: Reader, root: Node | None) -> tree.File:
     """The whole spec."""
     start = Span(reader.source, 0, 0)
     if root is None:
-        reader.fault("E0113", "this spec is empty", start, "`specc: 1` belongs here", "begin with\n  specc: 1\n  model: my_model")
+        reader.fault(
+            "E0113", "this spec is empty", start, "`specc: 1` belongs here", "begin with\n  specc: 1\n  model: my_model"
+        )
         return tree.File(1, "")
     entries = reader.mapping(root, "a spec", "`specc: 1`, `model: my_model` and so on")
     if not isinstance(root, Mapping):
@@ -57,8 +73,13 @@ def file(reader: Reader, root: Node | None) -> tree.File:
     if "specc" in found:
         version = reader.raw(found["specc"].value, "`specc`")
         if version not in ("1", ""):
-            reader.fault("E0113", f"version {version} of the language is not known", found["specc"].value.span, "here",
-                         "this compiler reads version 1: `specc: 1`")  # fmt: skip
+            reader.fault(
+                "E0113",
+                f"version {version} of the language is not known",
+                found["specc"].value.span,
+                "here",
+                "this compiler reads version 1: `specc: 1`",
+            )
     texts = {key: reader.raw(found[key].value, f"`{key}`") if key in found else "" for key in HEAD[1:]}
     items: list[Any] = []
     for entry in entries:
@@ -95,13 +116,6 @@ def dressed_file(
 # --- items under the top keys and in `items:` --------------------------------------------------
 
 
-def reaching(reader: Reader, entry: Entry) -> Span:
-    """From a key to the end of its value and the comments that belong to it."""
-    start = entry.key.span.start
-    end = reader.below(entry) if empty(entry.value) else reader.reach(entry.value)
-    return Span(reader.source, start, max(entry.key.span.end, entry.value.span.end, end))
-
-
 def use(reader: Reader, entry: Entry) -> list[Any]:
     """`use: [{file: vit.specc, as: v}]`."""
     made = []
@@ -118,75 +132,6 @@ def one_use(reader: Reader, found: dict[str, Entry], key: str, span: Span) -> tr
     return tree.Use(reader.raw(found[key].value, "the file"), reader.name(found["as"].value, "`as`").path, span=span)
 
 
-def config(reader: Reader, entry: Entry) -> list[Any]:
-    """`config: {d: {type: int}, heads: 4}`."""
-    made = [config_entry(reader, e) for e in reader.mapping(entry.value, "`config`", "`d: {type: int, default: 512}`")]
-    dressed, end, behind = reader.body(entry, made)
-    return [tree.Config(dressed, tree.Remarks(behind=behind), end, span=reaching(reader, entry))]
-
-
-def config_entry(reader: Reader, entry: Entry) -> Any:
-    """A field, an expectation, or a value for a field of the extended spec."""
-    span = Span(reader.source, entry.key.span.start, max(entry.key.span.end, entry.value.span.end))
-    if entry.name.startswith("expect "):
-        key = entry.name[len("expect ") :].strip()
-        nodes = entry.value.items if isinstance(entry.value, Sequence) else [entry.value]
-        values = tuple(reader.raw(node, f"`{entry.name}`") for node in nodes)
-        return tree.Expect(key, values, span=span)
-    name = reader.name(entry.key, "the name of a config value").path
-    if isinstance(entry.value, Mapping) and is_field(entry.value):
-        return config_field(reader, name, entry, entry.value, span)
-    return tree.Assign(name, reader.static(entry.value), span=span)
-
-
-def is_field(node: Mapping) -> bool:
-    """Whether a map declares a config value: it has a `type`, and nothing that a declaration does not have."""
-    names = {e.name for e in node.entries}
-    return "type" in names and names <= set(FIELD)
-
-
-def config_field(reader: Reader, name: str, entry: Entry, node: Mapping, span: Span) -> tree.Field:
-    """`{type: int, from: [hidden_size, n_embd], default: 768, doc: width}`."""
-    found = {e.name: e for e in node.entries}
-    kind, above = field_type(reader, found["type"])
-    sources: tuple[Any, ...] = ()
-    if "from" in found:
-        given = found["from"].value
-        sources = tuple(source_of(reader, n) for n in (given.items if isinstance(given, Sequence) else [given]))
-    default = reader.static(found["default"].value) if "default" in found else None
-    doc = reader.raw(found["doc"].value, "`doc`") if "doc" in found else ""
-    return tree.Field(name, kind, sources, default, doc, tree.Remarks(above), span=span)
-
-
-def field_type(reader: Reader, entry: Entry) -> tuple[tree.TypeName, tuple[str, ...]]:
-    """A type as text, or `{record: {layers: {type: int}}}`; comments that found no place in it."""
-    node = entry.value
-    if not isinstance(node, Mapping):
-        return reader.parse(node, "type", "a type"), ()
-    found = reader.known(node.entries, ("record",), "a type", ("record",), node.span)
-    if "record" not in found:
-        return tree.TypeName("_"), ()
-    record = found["record"]
-    fields = []
-    for inner in reader.mapping(record.value, "a record", "`{layers: {type: int, default: 6}}`"):
-        made = config_entry(reader, inner)
-        if isinstance(made, tree.Field):
-            fields.append(made)
-        else:
-            reader.fault("E0126", f"`{inner.name}` has no `type`", first_line(inner.key.span), "`type` is missing here",
-                         f"write `{inner.name}: {{type: int}}`")  # fmt: skip
-    dressed, end, behind = reader.body(record, fields)
-    above = ((behind,) if behind else ()) + end
-    return tree.TypeName("record", fields=dressed, span=node.span), above
-
-
-def source_of(reader: Reader, node: Node) -> Any:
-    """A path in config.json as bare text, or a call such as `len("id2label")`."""
-    if isinstance(node, Scalar) and node.value and not node.value.startswith('"') and "(" not in node.value:
-        return tree.Text(node.value, span=node.span)
-    return reader.parse(node, "source", "a place in config.json")
-
-
 def dims(reader: Reader, entry: Entry) -> list[Any]:
     """`dims: [batch, src, tgt >= 1]`."""
     nodes = entry.value.items if isinstance(entry.value, Sequence) else [entry.value]
@@ -194,7 +139,9 @@ def dims(reader: Reader, entry: Entry) -> list[Any]:
     seen: set[str] = set()
     for name, node in zip(names, nodes, strict=True):
         if name.name in seen and name.name != "_":
-            reader.fault("E0116", f"the length `{name.name}` is given twice", node.span, "again here", "leave one of the two out")
+            reader.fault(
+                "E0116", f"the length `{name.name}` is given twice", node.span, "again here", "leave one of the two out"
+            )
         seen.add(name.name)
     span = Span(reader.source, entry.key.span.start, max(entry.key.span.end, entry.value.span.end))
     return [tree.Dims(names, span=span)]
@@ -253,7 +200,9 @@ def block(reader: Reader, node: Mapping) -> list[Any]:
         results = (tree.Param("", reader.parse(out, "type", "`out`"), span=out.span),)
     where = tuple(
         tree.Equation(reader.name(e.key, "a length").path, reader.expression(e.value), span=e.key.span.to(e.value.span))
-        for e in (reader.mapping(found["where"].value, "`where`", "`where: {total: past + seq}`") if "where" in found else ())
+        for e in (
+            reader.mapping(found["where"].value, "`where`", "`where: {total: past + seq}`") if "where" in found else ()
+        )
     )
     doc = reader.raw(found["doc"].value, "`doc`") if "doc" in found else ""
     body, end = statements(reader, found["do"])
@@ -302,14 +251,17 @@ def reading(reader: Reader, entry: Entry) -> list[Any]:
         else:
             made.append(tree.Reads(reader.name(e.key, "an input").path, reader.expression(e.value), span=span))
     dressed, end, behind = reader.body(entry, made)
-    return [tree.Reading(dressed, tree.Remarks(behind=behind), end, span=reaching(reader, entry))]
+    return [tree.Reading(dressed, tree.Remarks(behind=behind), end, span=reader.reaching(entry))]
 
 
 def weights(reader: Reader, entry: Entry) -> list[Any]:
     """`weights: [{from: file}, {tie: a, to: b}, {load: a, as: b}, {ignore: c}]`."""
-    made = [weight_rule(reader, n) for n in reader.items(entry.value, "`weights`", "a list: `- {tie: a.weight, to: b.weight}`")]
+    made = [
+        weight_rule(reader, n)
+        for n in reader.items(entry.value, "`weights`", "a list: `- {tie: a.weight, to: b.weight}`")
+    ]
     dressed, end, behind = reader.body(entry, [m for m in made if m is not None])
-    return [tree.Weights(dressed, tree.Remarks(behind=behind), end, span=reaching(reader, entry))]
+    return [tree.Weights(dressed, tree.Remarks(behind=behind), end, span=reader.reaching(entry))]
 
 
 RULES = {"from": ("from",), "tie": ("tie", "to", "when"), "load": ("load", "as"), "ignore": ("ignore",)}
@@ -348,8 +300,13 @@ def generate(reader: Reader, entry: Entry) -> list[Any]:
         settings = reader.mapping(e.value, "what is generated", "`{of: ids, from: logits, stop: eos}`")
         found = {s.name: s for s in settings}
         if not {"of", "from"} <= set(found):
-            reader.fault("E0126", "`generate` needs `of` and `from`", e.key.span, "for this",
-                         "`of:` names the input that grows, `from:` the result that its next row is chosen from")  # fmt: skip
+            reader.fault(
+                "E0126",
+                "`generate` needs `of` and `from`",
+                e.key.span,
+                "for this",
+                "`of:` names the input that grows, `from:` the result that its next row is chosen from",
+            )
             continue
         growing, source = (reader.name(found[key].value, f"`{key}`").path for key in ("of", "from"))
         given = [
@@ -359,7 +316,7 @@ def generate(reader: Reader, entry: Entry) -> list[Any]:
         ]  # fmt: skip
         dressed, end, behind = reader.body(e, given)
         remarks = tree.Remarks(behind=behind)
-        made.append(tree.Generate(name, growing, source, dressed, remarks, end, span=reaching(reader, e)))
+        made.append(tree.Generate(name, growing, source, dressed, remarks, end, span=reader.reaching(e)))
     return made
 
 
@@ -394,4 +351,3 @@ IN_ITEMS: dict[str, Callable[[Reader, Mapping], list[Any]]] = {
     "use": used, "require": required,
     **{key: wrapped(key, ITEMS[key]) for key in ("config", "dims", "reading", "weights", "generate")},
 }  # fmt: skip
-

@@ -13,6 +13,7 @@ import yaml
 from specc.lang import limits
 from specc.lang.fragment import Fragment
 from specc.lang.lexer import Comment
+from specc.lang.parse import capped
 from specc.text.diagnostic import Diagnostic, Failed, Label, fail
 from specc.text.source import Source, Span
 
@@ -95,7 +96,7 @@ def compose(source: Source) -> Document:
     except yaml.YAMLError as error:
         raise Failed(unreadable(source, error)) from None
     if composer.faults:
-        raise Failed(*composer.faults)
+        raise Failed(*capped(composer.faults))
     return Document(composer.root, comments(source, composer.scalars))
 
 
@@ -124,17 +125,20 @@ class Composer:
             case yaml.ScalarEvent():
                 self.refuse_marks(event, span)
                 node = Scalar(event.value, event.style or "", span)
-                if node.style:
-                    self.scalars.append(span)
-                elif span.end > span.start:
+                if node.style or span.end > span.start:
                     self.scalars.append(span)
                 self.put(node)
             case yaml.SequenceStartEvent() | yaml.MappingStartEvent():
                 self.refuse_marks(event, span)
                 self.stack.append(Open(span.start, bool(event.flow_style), isinstance(event, yaml.MappingStartEvent)))
                 if len(self.stack) > limits.NESTING:
-                    fail("E0110", f"lists and maps inside each other more than {limits.NESTING} deep", span,
-                         f"number {len(self.stack)}", helps=["give the inner part a name of its own"])  # fmt: skip
+                    fail(
+                        "E0110",
+                        f"lists and maps inside each other more than {limits.NESTING} deep",
+                        span,
+                        f"number {len(self.stack)}",
+                        helps=["give the inner part a name of its own"],
+                    )
             case yaml.SequenceEndEvent() | yaml.MappingEndEvent():
                 self.close(span)
             case _:
@@ -149,9 +153,14 @@ class Composer:
 
     def refuse(self, span: Span, what: str) -> None:
         """Fail because of something that YAML has and the language does not."""
-        fail("E0122", f"{what} is not part of the language", span, "here",
-             notes=["specs know no anchors, aliases, merge keys or tags"],
-             helps=["for a part that is used twice write a `block`; quote a text that starts with `&`, `*` or `!`"])  # fmt: skip
+        fail(
+            "E0122",
+            f"{what} is not part of the language",
+            span,
+            "here",
+            notes=["specs know no anchors, aliases, merge keys or tags"],
+            helps=["for a part that is used twice write a `block`; quote a text that starts with `&`, `*` or `!`"],
+        )
 
     def close(self, span: Span) -> None:
         """The end of a collection; that of a block is where its last entry ends."""
@@ -194,6 +203,8 @@ class Composer:
             again = Label(node.span, "again here")
             self.faults.append(Diagnostic("E0116", f"the key `{node.value}` is given twice", again, (first,),
                                           helps=("leave one of the two out",)))  # fmt: skip
+            if len(self.faults) >= limits.COLLECTED:
+                raise Failed(*capped(self.faults))
         top.keys.setdefault(node.value, node)
         return node
 
@@ -222,17 +233,32 @@ def comments(source: Source, scalars: list[Span]) -> list[Comment]:
 REASONS = (
     ("cannot start any token", "a character that YAML keeps for itself", "put the text in quotes"),
     ("mapping values are not allowed", "a `:` where no key can be", "put the text in quotes, or check the indentation"),
-    ("could not find expected ':'", "a line that is neither `key: value` nor part of a text",
-     "write `key: value`, or check the indentation"),
-    ("did not find expected key", "a line that does not fit the lines before it",
-     "check the indentation; put a text with `: ` or quotes inside in quotes"),
-    ("expected <block end>", "a line that does not fit the lines before it",
-     "check the indentation; put a text with `: ` or quotes inside in quotes"),
+    (
+        "could not find expected ':'",
+        "a line that is neither `key: value` nor part of a text",
+        "write `key: value`, or check the indentation",
+    ),
+    (
+        "did not find expected key",
+        "a line that does not fit the lines before it",
+        "check the indentation; put a text with `: ` or quotes inside in quotes",
+    ),
+    (
+        "expected <block end>",
+        "a line that does not fit the lines before it",
+        "check the indentation; put a text with `: ` or quotes inside in quotes",
+    ),
     ("did not find expected '-'", "a line that does not fit the list before it", "begin it with `- `, or indent it"),
-    ("did not find expected ',' or", "a `[` or `{` that is not closed, or a missing `,`",
-     "close it, and put a text with `[`, `{` or `,` in quotes"),
-    ("expected ',' or", "a `[` or `{` that is not closed, or a missing `,`",
-     "close it, and put a text with `[`, `{` or `,` in quotes"),
+    (
+        "did not find expected ',' or",
+        "a `[` or `{` that is not closed, or a missing `,`",
+        "close it, and put a text with `[`, `{` or `,` in quotes",
+    ),
+    (
+        "expected ',' or",
+        "a `[` or `{` that is not closed, or a missing `,`",
+        "close it, and put a text with `[`, `{` or `,` in quotes",
+    ),
     ("did not find expected node content", "a sign where a value is due", "put the text in quotes"),
     ("expected the node content", "a sign where a value is due", "put the text in quotes"),
     ("unexpected end of stream", "a text in quotes that is never closed", "close it with the same quote"),
@@ -240,7 +266,7 @@ REASONS = (
     ("undefined alias", "an alias is not part of the language", "quote a text that starts with `*`"),
     ("undefined tag handle", "a tag is not part of the language", "quote a text that starts with `!`"),
     ("directive", "a YAML directive is not part of the language", "leave out lines that start with `%`"),
-)  # fmt: skip
+)
 
 
 def unreadable(source: Source, error: yaml.YAMLError) -> Diagnostic:
@@ -270,9 +296,25 @@ def unreadable(source: Source, error: yaml.YAMLError) -> Diagnostic:
 
 
 ESCAPES = {
-    "0": "\0", "a": "\a", "b": "\b", "t": "\t", "\t": "\t", "n": "\n", "v": "\v", "f": "\f", "r": "\r",
-    "e": "\x1b", " ": " ", '"': '"', "/": "/", "\\": "\\", "N": "\x85", "_": "\xa0", "L": "\u2028", "P": "\u2029",
-}  # fmt: skip
+    "0": "\0",
+    "a": "\a",
+    "b": "\b",
+    "t": "\t",
+    "\t": "\t",
+    "n": "\n",
+    "v": "\v",
+    "f": "\f",
+    "r": "\r",
+    "e": "\x1b",
+    " ": " ",
+    '"': '"',
+    "/": "/",
+    "\\": "\\",
+    "N": "\x85",
+    "_": "\xa0",
+    "L": "\u2028",
+    "P": "\u2029",
+}
 HEX = {"x": 2, "u": 4, "U": 8}
 
 
@@ -305,7 +347,7 @@ def single(raw: str, value: str) -> list[int] | None:
 
 
 def double(raw: str, value: str) -> list[int] | None:
-    """Offsets in `"a\\tb"` of the characters of its value and of the closing quote."""
+    r"""Offsets in `"a\tb"` of the characters of its value and of the closing quote."""
     places: list[int] = []
     n = 1
     while n < len(raw) - 1:

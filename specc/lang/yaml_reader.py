@@ -71,7 +71,9 @@ class Reader:
     def wrong_kind(self, node: Node, what: str, due: str, example: str) -> None:
         """Note a list where a map is due, or the like."""
         found = "a list" if isinstance(node, Sequence) else "a map" if isinstance(node, Mapping) else "a text"
-        self.fault("E0125", f"{what} is {due}, not {found}", first_line(node.span), f"this is {found}", f"write {example}")
+        self.fault(
+            "E0125", f"{what} is {due}, not {found}", first_line(node.span), f"this is {found}", f"write {example}"
+        )
 
     def raw(self, node: Node, what: str) -> str:
         """The text of a scalar as it stands."""
@@ -160,9 +162,13 @@ class Reader:
         """`{linear: {in: x, out: d, weights: q_proj}}`."""
         if len(node.entries) != 1:
             names = ", ".join(f"`{e.name}`" for e in node.entries[:4]) or "none"
-            self.fault("E0125", "a value as a map has one key, the name of what is called", first_line(node.span),
-                       f"its keys are {names}" if node.entries else "it has no key",
-                       "write `{linear: {in: x, out: d, weights: q_proj}}`")  # fmt: skip
+            self.fault(
+                "E0125",
+                "a value as a map has one key, the name of what is called",
+                first_line(node.span),
+                f"its keys are {names}" if node.entries else "it has no key",
+                "write `{linear: {in: x, out: d, weights: q_proj}}`",
+            )
             return tree.Name("_", span=node.span)
         entry = node.entries[0]
         function = self.parse(entry.key, "dotted", "the name of what is called")
@@ -217,8 +223,13 @@ class Reader:
         """The end of the comments that stand in place of a value."""
         return self.after(max(entry.key.span.end, entry.value.span.end), self.column(entry.key.span) + 1)
 
+    def reaching(self, entry: Entry) -> Span:
+        """From a key to the end of its value and the comments that belong to it."""
+        end = self.below(entry) if empty(entry.value) else self.reach(entry.value)
+        return Span(self.source, entry.key.span.start, max(entry.key.span.end, entry.value.span.end, end))
+
     def after(self, end: int, column: int) -> int:
-        """The end of the comments behind `end` on its line, and of those below that stand at `column` or right of it."""
+        """The end of the comments behind `end` on its line, and of those below from `column` on."""
         text = self.source.text
         position = end
         for n in range(bisect_left(self.dresser.starts, end), len(self.comments)):

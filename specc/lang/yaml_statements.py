@@ -127,7 +127,9 @@ def scan(reader: Reader, found: dict[str, Entry], node: Mapping) -> Any:
         said = reader.raw(reverse.value, "`reverse`")
         backwards = said == "true"
         if said not in ("true", "false"):
-            reader.fault("E0125", "`reverse` is `true` or `false`", reverse.value.span, "this is neither", "write `true`")
+            reader.fault(
+                "E0125", "`reverse` is `true` or `false`", reverse.value.span, "this is neither", "write `true`"
+            )
     keep = reader.expression(found["keep"].value) if "keep" in found else None
     body, end = statements(reader, found["do"])
     if head is None:

@@ -13,16 +13,15 @@ The interval is a sound hull: an operation it knows nothing of gives [-∞, ∞]
 
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import lru_cache
 from math import ceil, floor
 
 from specc.ir import ops
 from specc.ir.graph import Value
 from specc.ir.interval import ALL, EMPTY, Interval
 
-ZERO_AT_ZERO = frozenset(
-    ("abs", "ceil", "erf", "floor", "gelu", "gelu_tanh", "neg", "quick_gelu", "relu", "relu2", "round")
-    + ("sign", "silu", "sin", "sqrt", "tanh")
-)
+_AT_ZERO = "abs ceil erf floor gelu gelu_tanh neg quick_gelu relu relu2 round sign silu sin sqrt tanh"
+ZERO_AT_ZERO = frozenset(_AT_ZERO.split())
 """Functions of `Pointwise` that give zero for zero."""
 
 MIRROR = {"ge": "le", "gt": "lt"}
@@ -76,11 +75,10 @@ class Affine:
 
     def plus(self, other: "Affine") -> "Affine":
         """The sum."""
-        return Affine(
-            self.query + other.query, self.key + other.key, self.low + other.low, self.high + other.high
-        )
+        return Affine(self.query + other.query, self.key + other.key, self.low + other.low, self.high + other.high)
 
 
+@lru_cache(maxsize=1024)
 def band(value: Value, query: int, key: int) -> Interval:
     """Where `q - k` must lie for `value` to be true or non-zero at row `q` of one axis and `k` of another."""
     return _band(Grid(value, _proper(value, query), _proper(value, key)), False)
@@ -124,9 +122,7 @@ def _band(grid: Grid, negated: bool) -> Interval:
             return _band(operands[1], False) if _last_two(grid) else ALL
         case ops.Attend():
             mask = node.args[3] if len(node.args) > 3 else None
-            weights = (
-                grid.value.type.rank == 4 and (grid.query, grid.key) == (2, 3) and _is_second(grid.value)
-            )
+            weights = grid.value.type.rank == 4 and (grid.query, grid.key) == (2, 3) and _is_second(grid.value)
             return band(mask, 2, 3) if mask and weights else ALL
         case ops.Arith(fn="mul"):
             return _band(operands[0], False) & _band(operands[1], False)
@@ -143,7 +139,9 @@ def _is_second(value: Value) -> bool:
     """Whether a result of `Attend` is its weights: the two differ in the last axis, or are told by it."""
     assert value.node is not None
     query, key, values = value.node.args[:3]
-    assert query and key and values
+    assert query is not None
+    assert key is not None
+    assert values is not None
     return value.type.shape[3] == key.type.shape[2] and value.type.shape[3] != values.type.shape[3]
 
 
@@ -169,9 +167,7 @@ def through(grid: Grid) -> Grid | None:
             return grid.at(x, None if q == axis else q, None if k == axis else k)
         case ops.Slice(axis=axis) if axis not in (q, k):
             return grid.at(x, q, k)
-        case ops.Cast() if not (
-            x.type.dtype.startswith(("f", "bf")) and grid.value.type.dtype in ("i64", "i32")
-        ):
+        case ops.Cast() if not (x.type.dtype.startswith(("f", "bf")) and grid.value.type.dtype in ("i64", "i32")):
             return grid.at(x, q, k)
     return None
 

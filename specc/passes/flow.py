@@ -10,6 +10,7 @@ its operand, whatever a later op makes of it.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Literal
 
 from specc.ir import ops
@@ -65,6 +66,7 @@ class Flow:
         return self.states.get(value, State())
 
 
+@lru_cache(maxsize=4)
 def flow(graph: Graph, symbol: str) -> Flow:
     """Follow the axis called `symbol` through `graph`."""
     related = _related(graph, symbol)
@@ -153,8 +155,8 @@ def _mixed(
     if needs_length(node, length, related):
         found.append(Leak(node, "length"))
     elif not any(_composite(a, length, related) for a in node.args if a):
-        if any(_composite(r, length, related) for r in results) and not any(s.whole for s in made):
-            found.append(Leak(node, "shape"))
+        made_here = any(_composite(r, length, related) for r in results)
+        found += [Leak(node, "shape")] if made_here and not any(s.whole for s in made) else []
     if isinstance(node.op, ops.Scan) and _runs_along(node, node.op, length):
         first = node.op.scanned + (1 if node.op.masked else 0)
         found += [Leak(node, "captured", n) for n in range(first, len(given)) if given[n].moves]
@@ -205,8 +207,8 @@ def resolve(node: Node, link: Link) -> tuple[int | None, Interval]:
 
 
 def _better(a: Interval, b: Interval) -> bool:
-    """Prefer what is causal, then what is shorter."""
-    return (a.lo >= 0, -(a.hi - a.lo)) > (b.lo >= 0, -(b.hi - b.lo))
+    """Prefer what is causal, then what is shorter, then what looks less far ahead."""
+    return (a.lo >= 0, -(a.hi - a.lo), a.lo) > (b.lo >= 0, -(b.hi - b.lo), b.lo)
 
 
 __all__ = ["Flow", "Leak", "State", "flow", "needs_length", "resolve"]

@@ -144,7 +144,8 @@ class _Walk:
         match node.op:
             case ops.Weigh() | ops.MatMul():
                 left, right = node.args[0], node.args[1]
-                assert left and right
+                assert left is not None
+                assert right is not None
                 return left.type.rank - 1 in given[0].zero or right.type.rank - 2 in given[1].zero
             case ops.Einsum(equation=equation):
                 terms = [t.split() for t in equation.split("->")[0].split(",")]

@@ -11,13 +11,24 @@ from dataclasses import dataclass
 from typing import Any
 
 from specc.text.diagnostic import Diagnostic, Label
-from specc.text.source import Source, Span
+from specc.text.source import Span
 
 TAB = 4
 WIDEST = 160
 """Columns of a source line that are shown; of a longer one a window around the mark."""
 
-COLORS = {"error": "1;31", "warning": "1;33", "primary": "1;31", "other": "1;34", "rim": "34", "note": "1", "help": "1;32"}
+LONG = 1000
+"""Characters of a line from which on only those near the marks are looked at."""
+
+COLORS = {
+    "error": "1;31",
+    "warning": "1;33",
+    "primary": "1;31",
+    "other": "1;34",
+    "rim": "34",
+    "note": "1",
+    "help": "1;32",
+}
 
 
 def render(diagnostics: Iterable[Diagnostic], *, color: bool = False) -> str:
@@ -64,7 +75,7 @@ class Paint:
 
 
 def escaped(text: str) -> str:
-    """A text whose control characters, direction marks and line separators are shown as `\\u{1b}`."""
+    r"""A text whose control characters, direction marks and line separators are shown as `\u{1b}`."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() or c == " " else f"\\u{{{ord(c):x}}}" for c in text)
@@ -115,13 +126,13 @@ def excerpt(labels: Sequence[Label], primary: Label | None, rim: str, paint: Pai
     previous = None
     for number in sorted(by_line):
         if previous is not None and number == previous + 2:
-            out.append(numbered(source, number - 1, rim, paint, (0, WIDEST)))
+            out.append(numbered(number - 1, View.of(source.line(number - 1), [(0, 0, 0)]), rim, paint))
         elif previous is not None and number > previous + 2:
             out.append(paint("rim", "..."))
         here = sorted(by_line[number], key=lambda label: anchor(label.span)[1])
-        window = shown_window(source.line(number), [anchor(label.span) for label in here])
-        out.append(numbered(source, number, rim, paint, window))
-        out += [f"{rim} {bar} {line}" for line in marks(source, number, here, primary, paint, window)]
+        view = View.of(source.line(number), [anchor(label.span) for label in here])
+        out.append(numbered(number, view, rim, paint))
+        out += [f"{rim} {bar} {line}" for line in marks(view, here, primary, paint)]
         previous = number
     return out
 
@@ -135,64 +146,79 @@ def anchor(span: Span) -> tuple[int, int, int]:
     return number, start, max(end, start)
 
 
-def shown_window(line: str, places: Sequence[tuple[int, int, int]]) -> tuple[int, int]:
-    """The columns that are shown: all of a short line, else those around the marks."""
-    _, at = columns(line)
-    if at[-1] <= WIDEST:
-        return 0, WIDEST
-    start = max(0, at[min(p[1] for p in places)] - WIDEST // 2)
-    return start, start + WIDEST
+@dataclass(frozen=True, slots=True)
+class View:
+    """What is shown of a source line: columns `start` to `start + WIDEST` of its characters from `base` on.
+
+    `places[n]` is the column of character `base + n`, counted from the column of character `base`.
+    """
+
+    text: str
+    places: list[int]
+    base: int
+    start: int
+    more: bool
+
+    @classmethod
+    def of(cls, line: str, anchors: Sequence[tuple[int, int, int]]) -> "View":
+        """All of a short line; of a long one, what is around the first mark."""
+        first = min(a[1] for a in anchors)
+        base = max(0, first - LONG // 2) if len(line) > LONG else 0
+        part = line[base : base + LONG]
+        text, places = columns(part)
+        whole = base == 0 and len(part) == len(line) and places[-1] <= WIDEST
+        start = 0 if whole else max(0, places[first - base] - WIDEST // 2)
+        return cls(text, places, base, start, len(part) < len(line) - base)
+
+    def column(self, character: int) -> int:
+        """Where a character of the line is shown, from 0."""
+        place = self.places[max(0, min(character - self.base, len(self.places) - 1))]
+        return max(0, min(place - self.start + (1 if self.cut else 0), WIDEST + 1))
+
+    @property
+    def cut(self) -> bool:
+        """Whether something before the shown part is left out."""
+        return self.start > 0 or self.base > 0
+
+    def shown(self) -> str:
+        """The text, `…` where something is left out."""
+        at, out = 0, []
+        for character in self.text:
+            if self.start <= at < self.start + WIDEST:
+                out.append(character)
+            at += width(character)
+        return ("…" if self.cut else "") + "".join(out) + ("…" if self.more or at > self.start + WIDEST else "")
 
 
-def numbered(source: Source, number: int, rim: str, paint: Paint, window: tuple[int, int]) -> str:
+def numbered(number: int, view: View, rim: str, paint: Paint) -> str:
     """A source line behind its number."""
-    text = clipped(columns(source.line(number))[0], window)
-    return f"{paint('rim', str(number).rjust(len(rim)) + ' |')} {text}"
+    return f"{paint('rim', str(number).rjust(len(rim)) + ' |')} {view.shown()}"
 
 
-def clipped(text: str, window: tuple[int, int]) -> str:
-    """The part of a line inside a window, `…` where something is cut off."""
-    start, end = window
-    if start == 0 and width(text) <= end:
-        return text
-    at, out = 0, []
-    for character in text:
-        if start <= at < end:
-            out.append(character)
-        at += width(character)
-    return ("…" if start else "") + "".join(out) + ("…" if at > end else "")
-
-
-def marks(
-    source: Source, number: int, labels: Sequence[Label], primary: Label | None, paint: Paint, window: tuple[int, int]
-) -> list[str]:
+def marks(view: View, labels: Sequence[Label], primary: Label | None, paint: Paint) -> list[str]:
     """The lines under a source line: `^^^^` and `----`, then what they say."""
-    _, at = columns(source.line(number))
-    shift = window[0] - (1 if window[0] else 0)
     spots: list[tuple[int, int, Label]] = []
     for label in labels:
         _, start, end = anchor(label.span)
-        first = at[start] - shift
-        spots.append((first, max(first + 1, min(at[end] - shift, WIDEST + 1)), label))
+        first = view.column(start)
+        spots.append((first, max(first + 1, view.column(end)), label))
     row: list[str] = []
-    for first, last, label in spots:
+    for first, last, label in sorted(spots, key=lambda s: s[2] is primary):  # the primary mark lies on top
         sign, role = ("^", "primary") if label is primary else ("-", "other")
-        row += [" "] * (first - len(row))
+        row += [" "] * (last - len(row))
         row[first:last] = [paint(role, sign)] * (last - first)
-    last_label = spots[-1][2]
-    role = "primary" if last_label is primary else "other"
-    out = ["".join(row) + (" " + paint(role, escaped(last_label.text)) if last_label.text else "")]
+    _, _, final = spots[-1]
+    role = "primary" if final is primary else "other"
+    out = ["".join(row) + (" " + paint(role, escaped(final.text)) if final.text else "")]
     for n in range(len(spots) - 2, -1, -1):
         first, _, label = spots[n]
-        if not label.text:
-            continue
-        role = "primary" if label is primary else "other"
-        bars: list[str] = []
-        for other, _, above in spots[:n]:
-            if above.text and other >= len(bars):
-                bars += [" "] * (other - len(bars)) + ["|"]
-        bars += [" "] * (first - len(bars))
-        out.append("".join(bars[:first]) + paint(role, escaped(label.text)))
+        if label.text:
+            bars = [" "] * first
+            for column, _, earlier in spots[:n]:
+                if earlier.text and column < first:
+                    bars[column] = "|"
+            role = "primary" if label is primary else "other"
+            out.append("".join(bars) + paint(role, escaped(label.text)))
     return out
 
 
@@ -253,8 +279,11 @@ def result(diagnostic: Diagnostic, rule: int) -> dict[str, Any]:
     """One SARIF result."""
     text = "\n".join([diagnostic.title, *diagnostic.notes, *(f"help: {h}" for h in diagnostic.helps)])
     out: dict[str, Any] = {
-        "ruleId": diagnostic.code, "ruleIndex": rule, "level": diagnostic.severity, "message": {"text": escaped_lines(text)},
-    }  # fmt: skip
+        "ruleId": diagnostic.code,
+        "ruleIndex": rule,
+        "level": diagnostic.severity,
+        "message": {"text": escaped_lines(text)},
+    }
     if diagnostic.primary is not None:
         out["locations"] = [location(diagnostic.primary)]
     if diagnostic.others:

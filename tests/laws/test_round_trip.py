@@ -36,10 +36,16 @@ def difference(a: Any, b: Any, path: str = "") -> str:
     if type(a) is not type(b):
         return f"{path}: {a!r} is not {b!r}"
     if dataclasses.is_dataclass(a):
-        named = (difference(getattr(a, f.name), getattr(b, f.name), f"{path}.{f.name}") for f in dataclasses.fields(a) if f.compare)
+        named = (
+            difference(getattr(a, f.name), getattr(b, f.name), f"{path}.{f.name}")
+            for f in dataclasses.fields(a)
+            if f.compare
+        )
         return next((d for d in named if d), "")
     if isinstance(a, tuple) and len(a) == len(b):
-        return next((d for n, (x, y) in enumerate(zip(a, b, strict=True)) if (d := difference(x, y, f"{path}[{n}]"))), "")
+        return next(
+            (d for n, (x, y) in enumerate(zip(a, b, strict=True)) if (d := difference(x, y, f"{path}[{n}]"))), ""
+        )
     return "" if a == b else f"{path}: {a!r} is not {b!r}"
 
 
@@ -71,7 +77,25 @@ names = st.sampled_from(WORDS)
 some_names = st.lists(names, min_size=1, max_size=3, unique=True).map(tuple)
 few_names = st.lists(names, max_size=2, unique=True).map(tuple)
 texts = st.one_of(
-    st.sampled_from(["", "a: b", "# no comment", "it's", '"', "no", "1e-5", "{i}", "[x]", "a\nb", "\t", "-", "é\u2028", "&a", "a # b"]),
+    st.sampled_from(
+        [
+            "",
+            "a: b",
+            "# no comment",
+            "it's",
+            '"',
+            "no",
+            "1e-5",
+            "{i}",
+            "[x]",
+            "a\nb",
+            "\t",
+            "-",
+            "é\u2028",
+            "&a",
+            "a # b",
+        ]
+    ),
     st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), max_size=8),
 )
 docs = texts
@@ -82,7 +106,9 @@ remarks = st.one_of(
     st.builds(tree.Remarks, st.lists(remark, max_size=2).map(tuple), st.one_of(st.just(""), remark), st.booleans()),
 )
 ends = st.one_of(st.just(()), st.lists(remark, max_size=2).map(tuple))
-paths = st.one_of(st.sampled_from(["a", "a.b", "self.from.repeat", "h.0.1.w", "layers.{i}.q", "a b", "1e5"]), texts).map(tree.WeightName)
+paths = st.one_of(
+    st.sampled_from(["a", "a.b", "self.from.repeat", "h.0.1.w", "layers.{i}.q", "a b", "1e5"]), texts
+).map(tree.WeightName)
 numbers = st.sampled_from(["0", "1", "12", "1e-5", "0.5", "9007199254740991", "1E+3"]).map(tree.Num)
 dotted = st.one_of(names, st.sampled_from(["a.b", "config.mask.x", "true", "none", "false"])).map(tree.Name)
 functions = st.sampled_from(["f", "v.encode", "choice", "len", "linear"]).map(tree.Name)
@@ -98,14 +124,14 @@ def larger(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     subscripts = st.one_of(inner, st.builds(tree.Slice, optional, optional), st.just(tree.Rest()))
     operators = st.sampled_from(["==", "!=", "<=", ">=", "<", ">", "in"])
     return st.one_of(
-        st.builds(tree.Call, functions, st.lists(inner, max_size=3).map(tuple), options(inner), st.one_of(st.none(), paths)),
+        st.builds(
+            tree.Call, functions, st.lists(inner, max_size=3).map(tuple), options(inner), st.one_of(st.none(), paths)
+        ),
         st.builds(tree.Index, inner, st.lists(subscripts, min_size=1, max_size=3).map(tuple)),
         st.builds(tree.Unary, st.sampled_from(["-", "not"]), inner),
         st.builds(tree.Binary, st.sampled_from(["+", "-", "*", "/", "//", "%", "**", "&", "|"]), inner, inner),
         st.lists(inner, min_size=2, max_size=3).flatmap(
-            lambda parts: st.builds(
-                tree.Compare, st.tuples(*[operators] * (len(parts) - 1)), st.just(tuple(parts))
-            )
+            lambda parts: st.builds(tree.Compare, st.tuples(*[operators] * (len(parts) - 1)), st.just(tuple(parts)))
         ),
         st.builds(tree.Choice, inner, inner, inner),
         st.builds(tree.ListOf, st.lists(inner, max_size=3).map(tuple)),
@@ -115,18 +141,35 @@ def larger(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 
 
 expressions = st.recursive(st.one_of(numbers, dotted, texts.map(tree.Text)), larger, max_leaves=8)
-small = st.one_of(numbers, dotted, st.builds(tree.Call, functions, st.lists(dotted, max_size=2).map(tuple), options(numbers), st.one_of(st.none(), paths)))
+small = st.one_of(
+    numbers,
+    dotted,
+    st.builds(
+        tree.Call, functions, st.lists(dotted, max_size=2).map(tuple), options(numbers), st.one_of(st.none(), paths)
+    ),
+)
 values = st.one_of(small, expressions)
 maybe = st.one_of(st.none(), small)
 dims = st.one_of(st.none(), st.lists(st.one_of(small, st.just(tree.Rest())), max_size=3).map(tuple))
-plain = st.builds(tree.TypeName, st.sampled_from(["float", "int", "keep", "mask", "activation", "from"]), dims, st.booleans())
+plain = st.builds(
+    tree.TypeName, st.sampled_from(["float", "int", "keep", "mask", "activation", "from"]), dims, st.booleans()
+)
 
 
 def larger_type(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    fields = st.lists(st.builds(tree.Field, names.filter(lambda n: n != "from"), inner, default=maybe, doc=docs), max_size=2, unique_by=lambda f: f.name)
+    fields = st.lists(
+        st.builds(tree.Field, names.filter(lambda n: n != "from"), inner, default=maybe, doc=docs),
+        max_size=2,
+        unique_by=lambda f: f.name,
+    )
     return st.one_of(
         st.builds(tree.TypeName, st.just("list"), optional=st.booleans(), of=inner),
-        st.builds(tree.TypeName, st.just("choice"), optional=st.booleans(), names=st.lists(words, min_size=1, max_size=3, unique=True).map(tuple)),
+        st.builds(
+            tree.TypeName,
+            st.just("choice"),
+            optional=st.booleans(),
+            names=st.lists(words, min_size=1, max_size=3, unique=True).map(tuple),
+        ),
         st.builds(tree.TypeName, st.just("record"), optional=st.booleans(), fields=fields.map(tuple)),
     )
 
@@ -134,10 +177,11 @@ def larger_type(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 types = st.recursive(plain, larger_type, max_leaves=4)
 sided = st.one_of(types, st.builds(tree.TypeName, st.just("keep"), dims, side=st.sampled_from(["left", "right"])))
 target = st.builds(tree.Target, names, st.one_of(st.none(), types))
+targets = st.lists(target, min_size=1, max_size=3, unique_by=lambda t: t.name).map(tuple)
 requires = st.builds(tree.Require, values, texts, remarks)
 statements = st.deferred(
     lambda: st.one_of(
-        st.builds(tree.Let, st.lists(target, min_size=1, max_size=3, unique_by=lambda t: t.name).map(tuple), values, remarks),
+        st.builds(tree.Let, targets, values, remarks),
         st.builds(tree.Return, st.lists(values, min_size=1, max_size=3).map(tuple), remarks),
         requires,
         st.builds(tree.Repeat, names, values, st.one_of(st.none(), paths), few_names, bodies, remarks, ends),
@@ -152,9 +196,19 @@ statements = st.deferred(
 )  # fmt: skip
 bodies = st.lists(statements, max_size=2).map(tuple)
 field_names = names.filter(lambda n: n != "from")
-source = st.one_of(texts.map(tree.Text), st.builds(tree.Call, functions, st.lists(small, max_size=1).map(tuple), options(numbers)))
+source = st.one_of(
+    texts.map(tree.Text), st.builds(tree.Call, functions, st.lists(small, max_size=1).map(tuple), options(numbers))
+)
 entries = st.one_of(
-    st.builds(tree.Field, field_names, types, st.lists(source, max_size=2).map(tuple), st.one_of(st.none(), values), docs, remarks),
+    st.builds(
+        tree.Field,
+        field_names,
+        types,
+        st.lists(source, max_size=2).map(tuple),
+        st.one_of(st.none(), values),
+        docs,
+        remarks,
+    ),
     st.builds(tree.Assign, field_names, values, remarks),
 )
 results = st.one_of(
@@ -162,30 +216,59 @@ results = st.one_of(
     st.lists(st.builds(tree.Param, names, sided), min_size=1, max_size=3, unique_by=lambda p: p.name).map(tuple),
 )
 params = st.lists(st.builds(tree.Param, names, sided, maybe), max_size=3, unique_by=lambda p: p.name).map(tuple)
-parameters = st.lists(st.builds(tree.Parameter, names, st.one_of(st.none(), types), maybe), max_size=3, unique_by=lambda p: p.name).map(tuple)
+parameters = st.lists(
+    st.builds(tree.Parameter, names, st.one_of(st.none(), types), maybe), max_size=3, unique_by=lambda p: p.name
+).map(tuple)
 equations = st.lists(st.builds(tree.Equation, names, small), max_size=2, unique_by=lambda e: e.name).map(tuple)
-reads = st.lists(st.one_of(st.builds(tree.Reads, names, values, remarks), st.builds(tree.Shows, names, values, remarks)),
-                 max_size=3, unique_by=lambda r: (type(r), r.name)).map(tuple)  # fmt: skip
+read = st.one_of(st.builds(tree.Reads, names, values, remarks), st.builds(tree.Shows, names, values, remarks))
+reads = st.lists(read, max_size=3, unique_by=lambda r: (type(r), r.name)).map(tuple)
 rules = st.one_of(
     st.builds(tree.From, texts, remarks),
     st.builds(tree.Tie, paths, paths, maybe, remarks),
     st.builds(tree.Load, paths, values, remarks),
     st.builds(tree.Ignore, paths, remarks),
 )
-made = st.lists(st.builds(tree.Setting, names.filter(lambda n: n not in ("of", "from")), values, remarks), max_size=3, unique_by=lambda s: s.name).map(tuple)
+made = st.lists(
+    st.builds(tree.Setting, names.filter(lambda n: n not in ("of", "from")), values, remarks),
+    max_size=3,
+    unique_by=lambda s: s.name,
+).map(tuple)
 items = st.one_of(
     st.builds(tree.Use, texts, names, remarks),
     st.builds(tree.Config, st.lists(entries, max_size=3, unique_by=lambda e: e.name).map(tuple), remarks, ends),
-    st.builds(tree.Dims, st.lists(st.builds(tree.DimName, names, st.integers(0, 2)), min_size=1, max_size=3, unique_by=lambda d: d.name).map(tuple), remarks),
+    st.builds(
+        tree.Dims,
+        st.lists(
+            st.builds(tree.DimName, names, st.integers(0, 2)), min_size=1, max_size=3, unique_by=lambda d: d.name
+        ).map(tuple),
+        remarks,
+    ),
     requires,
     st.builds(tree.Block, st.just("block"), names, params, results, bodies, st.just(()), docs, remarks, ends),
     st.builds(tree.Block, st.just("graph"), names, params, results, bodies, equations, docs, remarks, ends),
-    st.builds(tree.Definition, st.sampled_from(["mask", "score", "bias"]), names, st.one_of(st.none(), parameters), values, docs, remarks),
+    st.builds(
+        tree.Definition,
+        st.sampled_from(["mask", "score", "bias"]),
+        names,
+        st.one_of(st.none(), parameters),
+        values,
+        docs,
+        remarks,
+    ),
     st.builds(tree.Reading, reads, remarks, ends),
     st.builds(tree.Weights, st.lists(rules, max_size=3).map(tuple), remarks, ends),
     st.builds(tree.Generate, names, names, names, made, remarks, ends),
 )
-files = st.builds(tree.File, st.just(1), words, docs, st.one_of(st.just(""), words), st.lists(items, max_size=4).map(tuple), remarks, ends)
+files = st.builds(
+    tree.File,
+    st.just(1),
+    words,
+    docs,
+    st.one_of(st.just(""), words),
+    st.lists(items, max_size=4).map(tuple),
+    remarks,
+    ends,
+)
 
 
 @given(expressions)

@@ -16,7 +16,8 @@ from specc.text.render import as_json, as_sarif, render
 from specc.text.source import Source
 
 EXAMPLES = sorted((Path(__file__).parents[1] / "unit" / "lang" / "examples").glob("*.specc"))
-SPLICES = list("{}()[]\"'#:,@=.-+*|&!?%<>\\\t\n\r \0é\u2028") + [
+SPLICES = [
+    *"{}()[]\"'#:,@=.-+*|&!?%<>\\\t\n\r \0é\u2028",
     "\n\n", ": ", " #", "- ", "---\n", "...", "&a ", "*a", "!t ", "<<: ", "->", "**", "//", "specc 1\n", "block ",
     "repeat i in 3 { ", "no", "none", "1e999", "010", "{i}", '"""', "'''", "|\n", ">\n", "? ",
 ]  # fmt: skip
@@ -27,7 +28,6 @@ def reads_cleanly(name: str, data: bytes) -> None:
     try:
         file = read(decode(data, name))
     except Failed as failed:
-        assert failed.diagnostics
         for diagnostic in failed.diagnostics:
             for label in (diagnostic.primary, *diagnostic.others):
                 assert label is None or 0 <= label.span.start <= label.span.end <= len(label.span.source.text)

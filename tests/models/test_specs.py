@@ -9,11 +9,13 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
+import numpy as np
 import pytest
 from padded import Arrays, Field, Ids, Keep, Numbers, Samples, Side, samples
 from spec_models import InOnnx, Opened, assert_agrees, by_reference, opened, random_weights
 
 from specc.driver import check, open_spec
+from specc_numpy import run
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,8 @@ CASES = [
     pair("pre", norm="pre", positions="learned(size=9)", act="gelu"),
     pair("sandwich", norm="sandwich", normalize="rms_norm(eps=1e-6)", tied="false", target_vocab=19),
     pair("grouped rotary", norm="pre", kv_heads=2, positions="none", rope="rope(theta=10000.0)", pairs="half"),
+    pair("scores", kv_heads=2, encoder__attention__score="cosine", decoder__attention__score="additive(6)"),
+    pair("more scores", decoder__attention__score="dot", decoder__cross__score="general"),
     pair(
         "windows",
         decoder__attention__mask="causal & window(2)",
@@ -149,6 +153,26 @@ def test_onnx_runtime_gives_the_same(case: Case) -> None:
         together = model.run(given.together(side, extra=2))
         for row, wanted in enumerate(alone):
             _rows_agree(case, given, wanted, together, row, side, 1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "ids", "wanted"),
+    [
+        ("bert", {"input_ids": [[5, 6, 0]]}, {"attention_mask": [[True, True, False]], "token_type_ids": [[0, 0, 0]]}),
+        ("gpt2", {"input_ids": [[5, 0, 6]]}, {"attention_mask": [[True, True, True]]}),
+        (
+            "transformer",
+            {"source": [[5, 6, 0]], "target": [[1, 0]]},
+            {"source_keep": [[True, True, False]], "target_keep": [[True, False]]},
+        ),
+    ],
+)
+def test_inputs_that_are_left_out(name: str, ids: dict[str, Any], wanted: dict[str, Any]) -> None:
+    """What the runner puts where an input with a default is not given."""
+    graph = opened(name, layers=1).model.defaults
+    assert graph is not None
+    given = {k: np.array(v) for k, v in ids.items() if k in graph.inputs}
+    assert {k: v.tolist() for k, v in run(graph, given, {}).items()} == wanted
 
 
 def _rows_agree(

@@ -79,6 +79,16 @@ def test_norm_placement(place: str, tmp_path: Path) -> None:
     assert_agrees(found, wanted, place, 1e-9)
 
 
+def test_class_head(tmp_path: Path) -> None:
+    body = "return class_head(masked_mean(x, keep), classes=3) @ head"
+    inputs = "x: float[batch, seq, 8], keep: keep[batch, seq]"
+    found, w = result(tmp_path, inputs, "float[batch, 3]", body, {"x": X, "keep": KEEP})
+    pooled = np.stack([x[k].astype(np.float64).mean(0) for x, k in zip(X, KEEP, strict=True)])
+    hidden = np.tanh(pooled @ w["head.dense.weight"].T + w["head.dense.bias"])
+    wanted = hidden @ w["head.out_proj.weight"].T + w["head.out_proj.bias"]
+    assert_agrees(found, wanted, "class_head", 1e-9)
+
+
 def test_sinusoid_grid_is_that_of_the_masked_autoencoder(tmp_path: Path) -> None:
     body = "return x + sinusoid_grid(rows=2, columns=3, dim=8)"
     inputs = "x: float[batch, 6, 8]"

@@ -1,11 +1,13 @@
 """One test for each promise, for every op at once."""
 
+import re
+
 import numpy as np
 import pytest
-import specc_numpy
 from op_examples import EXAMPLES, Example, graph_of
 
-from specc.ir.op import OPS
+import specc_numpy
+from specc.ir.op import OPS, Op
 from specc.ir.read import read
 from specc.ir.verify import verify
 from specc.ir.write import write
@@ -34,3 +36,13 @@ def test_a_node_verifies_and_survives_its_text(example: Example) -> None:
     (again,) = read(write(graph)).values()
     assert write(again) == write(graph)
     assert verify(again) == []
+
+
+MARK = re.compile(r"(?<=\w)(\|\w+|\[\w+:\w+\]|[>$@~])(?=[\s\]])")
+
+
+@pytest.mark.parametrize("op", OPS.values(), ids=lambda op: op.name)
+def test_the_docstring_of_a_meaning_states_its_shapes(op: type[Op]) -> None:
+    """It is the signature without the marks, so that neither can go its own way."""
+    doc = specc_numpy.evaluate.table[op].__doc__ or ""
+    assert doc.splitlines()[0] == MARK.sub("", op.signature.text)

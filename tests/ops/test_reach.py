@@ -8,9 +8,9 @@ from math import isfinite
 
 import numpy as np
 import pytest
-import specc_numpy
 from op_examples import EXAMPLES, Array, Example, graph_of
 
+import specc_numpy
 from specc.ir.reach import Gate, Link, links
 
 
@@ -78,9 +78,7 @@ def test_what_moves_is_what_the_signature_says(example: Example) -> None:
                         here = [k for k in declared if (k.operand, k.operand_axis, k.result) == (n, axis, r)]
                         seen = {g: through(g, operands, others, row) for k in here for g in k.gates}
                         for index in zip(*np.nonzero(~np.isclose(old, new, rtol=1e-12, atol=0)), strict=True):
-                            fits = [
-                                k for k in here if allows(k, row, x.shape[axis], index, seen, shared(k, operands))
-                            ]
+                            fits = [k for k in here if allows(k, row, x.shape[axis], index, seen, shared(k, operands))]
                             assert fits, f"operand {n} axis {axis} row {row} moved {index} of result {r}"
                             for k in fits:
                                 if k.kind in ("same", "window") and k.result_axis is not None:

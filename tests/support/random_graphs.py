@@ -2,6 +2,7 @@
 
 import random
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 
@@ -150,11 +151,11 @@ class Drawn:
         return self.build.add(ops.Scan(body, 2, 1, 1, reverse=reverse), x, y, zero)[1]
 
 
-def random_graph(seed: int) -> Graph:
+def random_graph(seed: int, keep: Literal["left", "right", "any"] = "any") -> Graph:
     """A graph of `x: f64[batch, seq, 3]` and `keep: bool[batch, seq]` with the output `y: f64[batch, seq, 3]`."""
     drawn = Drawn(random.Random(seed))
     drawn.streams.append(drawn.build.input("x", Input(Type.of("f64", BATCH, SEQ, WIDTH))))
-    drawn.build.input("keep", Input(Type.of("bool", BATCH, SEQ), keep="any"))
+    drawn.build.input("keep", Input(Type.of("bool", BATCH, SEQ), keep=keep))
     for _ in range(drawn.rng.randint(2, 6)):
         drawn.streams.append(drawn.step())
     return drawn.build.finish("random", {"y": drawn.streams[-1]})

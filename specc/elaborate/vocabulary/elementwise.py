@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from specc.elaborate import nodes
-from specc.elaborate.arithmetic import as_tensor, fraction, is_number, pair
+from specc.elaborate.arithmetic import STAND_IN, as_tensor, fraction, is_number, pair
 from specc.elaborate.values import Tensor, describe
 from specc.elaborate.vocabulary.registry import MISSING, WORDS, Site, Slot, Word, word
 from specc.ir import ops
@@ -61,6 +61,8 @@ def _of_number(site: Site, fn: str, x: Any) -> Any:
     try:
         value = ON_NUMBERS[fn](fraction(x))
     except (ValueError, OverflowError, ZeroDivisionError):
+        if site.context.symbolic:
+            return STAND_IN
         site.fail("E0310", f"{fn}({x}) has no value", "x")
     return Dim.of(int(value)) if fn in ("ceil", "floor", "round") else float(value)
 
