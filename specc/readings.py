@@ -43,16 +43,24 @@ def _resolved(data: Mapping[str, Any], folder: Path, span: Span | None) -> dict[
     args = list(data.get("args", ()))
     match made["kind"]:
         case "choice" | "class_map" if args:
-            made["labels"] = [str(label) for label in args.pop(0)]
+            made["labels"] = _labels(args.pop(0), made["kind"], span)
         case "text" if args:
             return _text(args[0], made, folder, span)
         case "characters" if args:
             made["vocab"] = _vocabulary(args.pop(0), folder, span)
         case "picture" if args:
+            if not isinstance(args[0], dict):
+                fail("E0203", "`picture` takes the `image(…)` whose colors it gives back", span)
             made["image"] = _resolved(args.pop(0), folder, span)
         case "image" if args:
             fail("E0211", "`image` takes options only: image(size=[8, 8], channels=1)", span)
     return made
+
+
+def _labels(given: Any, kind: str, span: Span | None) -> list[str]:
+    if not isinstance(given, list):
+        fail("E0203", f"the labels of `{kind}` are a list", span, helps=[f'write `{kind}(["cat", "dog"])`, or name a config list'])
+    return [str(label) for label in given]
 
 
 def _text(vocabulary: Any, options: dict[str, Any], folder: Path, span: Span | None) -> dict[str, Any]:

@@ -17,7 +17,7 @@ TOLERANCE = 1e-5
 SIZES = (1, 2, 3, 5, 7, 11, 13)
 
 
-def verify(model: Loaded, *, seed: int = 0, rounds: int = 4) -> Iterator[str]:
+def verify(model: Loaded, *, seed: int = 0, rounds: int = 3) -> Iterator[str]:
     """A line a round. Fails with E0930 at the first output that differs by more than it may."""
     numpy = backend.load("numpy")
     graph = model.manifest.graph

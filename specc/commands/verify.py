@@ -11,7 +11,7 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL.onnx")
     parser.add_argument("--provider", default="cpu", help="cpu, cuda, … (an execution provider of ONNX Runtime)")
     parser.add_argument("--seed", type=int, default=0, help="for the random inputs")
-    parser.add_argument("--rounds", type=int, default=4, metavar="N", help="how many sizes to try")
+    parser.add_argument("--rounds", type=int, default=3, metavar="N", help="how many sizes to try")
 
 
 def run(given: Namespace) -> int:

@@ -8,7 +8,7 @@ from specc.elaborate import nodes
 from specc.elaborate.context import Context, NeedsValue
 from specc.elaborate.values import Function, Joined, Picked, Tensor, describe
 from specc.ir import ops
-from specc.ir.dim import Dim, DimError, exact, floor, remainder
+from specc.ir.dim import Dim, DimError, DimLimit, exact, floor, remainder
 from specc.ir.signature import letter
 from specc.text.diagnostic import fail
 from specc.text.source import Span
@@ -83,6 +83,8 @@ def _of_numbers(context: Context, op: str, left: Any, right: Any, expr: Any) -> 
             if op in WHOLE:
                 return WHOLE[op](left, right)
         return FLOATS[op](_float(left), _float(right))
+    except DimLimit as error:
+        fail("E0309", str(error), expr.span, _shown(expr, left, right))
     except DimError as error:
         helps = ["`//` divides and rounds down"] if op == "/" else []
         fail("E0310", str(error), expr.span, _shown(expr, left, right), helps=helps)

@@ -54,6 +54,10 @@ def enter(context: Context, block: tree.Block, expr: tree.Call) -> None:
         cycle = [c.split("@")[0] for c in context.calls[context.calls.index(key) :]] + [block.name]
         context.calls.append(key)
         fail("E0210", f"`{block.name}` calls itself: {' → '.join(cycle)}", expr.span, helps=["use `repeat`"])
+    if len(context.calls) >= DEEPEST:
+        context.calls.append(key)
+        title = f"blocks call blocks more than {DEEPEST} deep"
+        fail("E0110", title, expr.span, f"`{block.name}` would be number {DEEPEST + 1}", helps=["call one after the other"])
     context.calls.append(key)
 
 
@@ -151,7 +155,7 @@ def finish(context: Context, block: tree.Block, returned: Any, env: Env) -> Resu
         title = f"`{block.name}` declares {len(block.results)} results and returns {len(values)}"
         fail("E0214", title, statement.span)
     made = []
-    for param, value, shown in zip(block.results, values, (*statement.values, *statement.values), strict=False):
+    for param, value, shown in zip(block.results, values, statement.values * len(values), strict=False):
         span = shown.span if len(statement.values) == len(values) else statement.span
         what = f"the result `{param.name}`" if param.name else "the result"
         made.append(match_tensor(context, param.type, first(value), env, span, what))

@@ -94,6 +94,9 @@ def _run(
         inner = inner.under(weight_path(context, expr.weights, env))
     if target.kind == "op":
         return _call_word(context, target, expr, args, options, env, inner)
+    if target.kind != "block":
+        helps = [f"give it to `attend` or `attend_by`, as `{target.kind if target.kind != 'bias' else 'add'}=`"]
+        fail("E0205", f"{describe(target)} is not applied to tensors", expr.span, helps=helps)
     return call_block(context, target, expr, args, options, env, inner)
 
 

@@ -9,14 +9,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from specc.elaborate.config import Reader
-from specc.elaborate.context import Library, NeedsValue
+from specc.elaborate.context import Library, NeedsValue, undecided
 from specc.elaborate.model import elaborate
 from specc.elaborate.modules import Program, paths_of
 from specc.elaborate.values import Picked
 from specc.ir.dim import Dim
 from specc.ir.model import Model
 from specc.lang import tree
-from specc.text.diagnostic import Diagnostic, Failed, fail
+from specc.text.diagnostic import Diagnostic, Failed
 
 MOST_TRIALS = 48
 
@@ -62,7 +62,7 @@ def _settle(program: Program, library: Library, graph: str, fixed: dict[str, Any
         except NeedsValue as need:
             found = [p for s in need.symbols for p in _fields_of(s) if p in fields and p not in fixed]
             if not found:
-                fail("E0310", f"this hangs on {', '.join(sorted(need.symbols))}, known only at run time", need.span)
+                undecided(need)
             for path in found:
                 fixed[path] = _usual(fields[path])
     raise AssertionError("a field was fixed twice")

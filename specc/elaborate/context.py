@@ -3,13 +3,13 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 from specc.elaborate.values import Tensor
 from specc.ir.dim import Dim
 from specc.ir.graph import Builder
 from specc.lang import tree
-from specc.text.diagnostic import Diagnostic, Failed
+from specc.text.diagnostic import Diagnostic, Failed, fail
 from specc.text.source import Span
 
 MOST_ERRORS = 20
@@ -28,6 +28,13 @@ class NeedsValue(Exception):
         super().__init__(", ".join(sorted(symbols)))
         self.symbols = symbols
         self.span = span
+
+
+def undecided(need: NeedsValue) -> NoReturn:
+    """E0207: what is built hangs on a length that only an input will tell."""
+    names = ", ".join(f"`{s}`" for s in sorted(need.symbols))
+    helps = ["counts, conditions and names come from the config: make it a config value"]
+    fail("E0207", f"this is decided while compiling, and {names} is known only at run time", need.span, helps=helps)
 
 
 class Library(Protocol):
@@ -99,7 +106,7 @@ def joined(scope: str, path: str) -> str:
 @dataclass
 class Context:
     """State of one elaboration. `evaluate`, `call`, `held` and `configure` tie the knot between the
-    modules here.
+    modules here. `weighed` is how many numbers each weight of known size holds.
     """
 
     library: Library
@@ -113,6 +120,7 @@ class Context:
     configure: Callable[..., Any] = field(default=lambda *a: None)
     symbolic: bool = False
     scope: str = ""
+    weighed: dict[str, int] = field(default_factory=dict)
 
     def bound(self, ids: Tensor, size: Dim) -> None:
         """Note that numbers given by the caller index a table of `size` rows."""

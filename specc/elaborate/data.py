@@ -7,14 +7,15 @@ from specc.elaborate.lookup import lookup
 from specc.elaborate.values import POISON, Function, Joined, Picked, Record, Rope, first
 from specc.ir.dim import Dim
 from specc.lang import tree
+from specc.text.source import Span
 
 
-def data_of(value: Any) -> Any:
-    """A static value as plain data. NeedsValue for a symbol."""
+def data_of(value: Any, span: Span | None = None) -> Any:
+    """A static value as plain data. NeedsValue for a symbol; `span` is where the value stands."""
     match first(value):
         case Dim() as dim:
             if dim.number is None:
-                raise NeedsValue(dim.symbols(), None)
+                raise NeedsValue(dim.symbols(), span)
             return dim.number
         case Picked(word):
             return word
@@ -53,9 +54,9 @@ def described(context: Context, expr: Any, env: Env) -> Any:
             found = lookup(context, expr, env)
         if found is POISON and "." in expr.path:
             found = lookup(context, expr, env, quiet=True)
-        return expr.path if found is POISON else data_of(found)
+        return expr.path if found is POISON else data_of(found, expr.span)
     if isinstance(expr, tree.Binary) and expr.op == "/":
         left, right = described(context, expr.left, env), described(context, expr.right, env)
         if isinstance(left, int | float) and isinstance(right, int | float) and right:
             return left // right if left % right == 0 and isinstance(left, int) else left / right
-    return data_of(context.evaluate(context, expr, env))
+    return data_of(context.evaluate(context, expr, env), expr.span)

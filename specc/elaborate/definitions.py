@@ -1,6 +1,7 @@
 """Masks, scores and biases: held until someone knows the rows they are about, then expanded in place."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +16,9 @@ from specc.lang import tree
 from specc.text.diagnostic import fail
 from specc.text.source import Span
 from specc.text.suggest import did_you_mean
+
+MOST_TURNS = 8
+"""How often one definition may stand inside itself: a mask may take masks, but not without end."""
 
 
 def hold_definition(context: Context, target: Function, expr: tree.Call, env: Env) -> Function:
@@ -44,8 +48,30 @@ def _argument(context: Context, param: tree.Parameter, expr: Any, env: Env) -> A
     return fit_static(context, value, param.type, f"`{param.name}`", expr.span, env)
 
 
+@contextmanager
+def inside(context: Context, held: Function) -> Iterator[None]:
+    """While a definition is being expanded. E0210 for one that comes back to itself without end."""
+    definition = held.target[0]
+    chain = [*(c for c in context.calls if c.startswith("definition ")), f"definition {definition.name}"]
+    if chain.count(chain[-1]) > MOST_TURNS:
+        names = [c.removeprefix("definition ") for c in chain]
+        loop = [*names[names.index(definition.name) : names.index(definition.name, names.index(definition.name) + 1)], definition.name]
+        title = f"`{definition.name}` is defined by itself: {' → '.join(loop)}"
+        fail("E0210", title, definition.name_span, helps=["write one of them without the other"])
+    context.calls.append(chain[-1])
+    try:
+        yield
+    finally:
+        context.calls.pop()
+
+
 def expand(context: Context, held: Function, rows: Mapping[str, Any], names: Mapping[str, Any], scope: str) -> Any:
     """The value of a definition over these rows."""
+    with inside(context, held):
+        return _value(context, held, rows, names, scope)
+
+
+def _value(context: Context, held: Function, rows: Mapping[str, Any], names: Mapping[str, Any], scope: str) -> Any:
     definition, module = held.target
     assert isinstance(definition, tree.Definition)
     config = held.env.config if held.env and held.env.module is module else {}
@@ -57,12 +83,7 @@ def expand(context: Context, held: Function, rows: Mapping[str, Any], names: Map
             env.names[param.name] = first(context.evaluate(context, param.default, env))
         else:
             fail("E0211", f"`{definition.name}` needs `{param.name}`", held.span)
-    context.calls.append(definition.name)
-    if context.calls.count(definition.name) > 1:
-        fail("E0210", f"`{definition.name}` is defined by itself", definition.name_span)
-    value = first(context.evaluate(context, definition.value, env))
-    context.calls.pop()
-    return value
+    return first(context.evaluate(context, definition.value, env))
 
 
 def mask_grid(context: Context, mask: Any, rows: Mapping[str, Any], scope: str, span: Span | None) -> Any:
@@ -79,7 +100,9 @@ def mask_grid(context: Context, mask: Any, rows: Mapping[str, Any], scope: str, 
             grids = [mask_grid(context, p, rows, scope, span) for p in parts]
             return _join(context, op, grids, span)
         case Function(kind="mask"):
-            return mask_grid(context, expand(context, mask, rows, {}, scope), rows, scope, mask.span or span)
+            with inside(context, mask):
+                value = _value(context, mask, rows, {}, scope)
+                return mask_grid(context, value, rows, scope, mask.span or span)
     fail("E0601", f"{describe(mask)} is no mask", span)
 
 

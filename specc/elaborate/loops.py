@@ -12,7 +12,7 @@ from specc.elaborate.expressions import plain
 from specc.elaborate.values import POISON, Tensor, describe, first, show_type
 from specc.ir import ops
 from specc.ir.dim import Dim
-from specc.ir.graph import Builder, Graph, Input, Node, Value
+from specc.ir.graph import Builder, Graph, Input, Made, Node, Value
 from specc.ir.ops.loop import without
 from specc.lang import tree
 from specc.text.diagnostic import Label, fail
@@ -116,11 +116,20 @@ def cut_body(builder: Builder, inputs: dict[str, Value], outputs: dict[str, Valu
             todo += [a for a in value.node.args if a]
     order = {v: n for n, v in enumerate(_values(builder))}
     outer = sorted(captured, key=lambda v: order.get(v, -1))
-    names = {**inputs, **{f"outer {n}": v for n, v in enumerate(outer)}}
-    kept = tuple((n, r) for n, r in builder.nodes.items() if n in live)
-    scopes = {n: builder.made[n] for n, _ in kept if n in builder.made}
+    names = {**inputs, **{f"outer {n}": Value(v.type) for n, v in enumerate(outer)}}
+    now = dict(zip([*inputs.values(), *outer], names.values(), strict=True))
+    kept: list[tuple[Node, tuple[Value, ...]]] = []
+    scopes: dict[Node, Made] = {}
+    for old, results in builder.nodes.items():
+        if old in live:
+            node = Node(old.op, tuple(now[a] if a else None for a in old.args))
+            kept.append((node, tuple(Value(r.type, node) for r in results)))
+            now.update(zip(results, kept[-1][1], strict=True))
+            if old in builder.made:
+                scopes[node] = builder.made[old]
     facts = {name: Input(v.type) for name, v in names.items()}
-    return Graph("body", names, facts, {}, {}, kept, outputs, made=scopes), outer
+    given = {name: now[v] for name, v in outputs.items()}
+    return Graph("body", names, facts, {}, {}, tuple(kept), given, made=scopes), outer
 
 
 def _values(builder: Builder) -> Iterable[Value]:

@@ -1,12 +1,13 @@
 """A whole spec to a model: config read, requirements held, the graph built, what stands around it noted."""
 
+import sys
 from collections.abc import Mapping
 from typing import Any
 
 from specc.elaborate.blocks import finish
 from specc.elaborate.calls import call, held
 from specc.elaborate.config import Reader, read_config
-from specc.elaborate.context import Context, Env, Library, Module, NeedsValue
+from specc.elaborate.context import Context, Env, Library, Module, NeedsValue, undecided
 from specc.elaborate.data import data_of, described
 from specc.elaborate.expressions import evaluate
 from specc.elaborate.facts import assume
@@ -14,13 +15,17 @@ from specc.elaborate.modules import Assigned, Program, assign, program_of
 from specc.elaborate.statements import require, run_body
 from specc.elaborate.typing import declared, is_tensor, match_tensor
 from specc.elaborate.values import RawConfig, Record, Results, Tensor, describe, first
-from specc.ir.dim import Dim
+from specc.ir.dim import Dim, DimLimit
 from specc.ir.graph import Builder, Graph, Input
 from specc.ir.model import Generation, Model
 from specc.lang import tree
 from specc.text.diagnostic import Diagnostic, Failed, Label, fail
 from specc.text.source import Span
 from specc.text.suggest import did_you_mean
+
+
+DEEP = 8000
+"""Python frames that elaboration may use: 64 blocks inside each other, each with expressions 64 deep."""
 
 
 def context_of(library: Library, *, symbolic: bool = False) -> Context:
@@ -32,7 +37,24 @@ def context_of(library: Library, *, symbolic: bool = False) -> Context:
 
 
 def elaborate(program: Program, library: Library, reader: Reader, graph: str = "") -> Model:
-    """The model a program describes. Raises Failed with everything found wrong."""
+    """The model a program describes. Raises Failed with everything found wrong; with symbols also NeedsValue."""
+    usual = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(usual, DEEP))
+    try:
+        return _elaborated(program, library, reader, graph)
+    except NeedsValue as need:
+        if reader.symbolic:
+            raise
+        undecided(need)
+    except DimLimit as error:
+        fail("E0309", str(error), program.module.file.span)
+    except RecursionError:
+        fail("E0110", "the blocks and expressions of this spec stand too deep inside each other", program.module.file.span)
+    finally:
+        sys.setrecursionlimit(usual)
+
+
+def _elaborated(program: Program, library: Library, reader: Reader, graph: str) -> Model:
     context = context_of(library, symbolic=reader.symbolic)
     config = requirements(context, program, reader)
     block = _graph_of(program, graph)

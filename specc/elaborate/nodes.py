@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from specc.elaborate.context import MOST_NODES, Context
 from specc.elaborate.values import Tensor, show_type
 from specc.ir import ops
-from specc.ir.dim import Dim
+from specc.ir.dim import Dim, DimLimit
 from specc.ir.op import Op
 from specc.ir.types import ShapeError
 from specc.text.diagnostic import Diagnostic, Failed, Label, fail
@@ -22,6 +22,8 @@ def add(
         made = context.builder.add(op, *(o.value if o else None for o in operands), scope=scope or context.scope, span=span)
     except ShapeError as error:
         raise Failed(clash(error, operands, span, word or op.name)) from None
+    except DimLimit as error:
+        fail("E0309", f"`{word or op.name}`: {error}", span)
     return tuple(Tensor(v, span) for v in made)
 
 

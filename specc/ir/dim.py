@@ -22,6 +22,10 @@ class DimError(Exception):
     """An operation on lengths that has no answer; the text says which."""
 
 
+class DimLimit(DimError):
+    """A length past what is kept exactly: 2^53, or 64 terms."""
+
+
 @dataclass(frozen=True, slots=True)
 class Part:
     """An opaque factor: `fn` of two dims, one of `/ // % min max`."""
@@ -52,9 +56,9 @@ class Dim:
     def __init__(self, terms: Mapping[Monomial, int], origin: Origin | None = None) -> None:
         kept = [(m, c) for m, c in terms.items() if c]
         if len(kept) > MOST_MONOMIALS:
-            raise DimError(f"a length of {len(kept)} terms is more than {MOST_MONOMIALS}")
+            raise DimLimit(f"a length of {len(kept)} terms; at most {MOST_MONOMIALS} are kept exactly")
         if any(abs(c) >= LARGEST for _, c in kept):
-            raise DimError("a length of 2^53 or more")
+            raise DimLimit("a length of 2^53 or more; whole numbers stay below that")
         kept.sort(key=_monomial_key)
         self.terms: tuple[tuple[Monomial, int], ...] = tuple(kept)
         self.origin = origin
@@ -122,7 +126,7 @@ class Dim:
         terms = dict(self.terms)
         for monomial, c in Dim.of(other).terms:
             terms[monomial] = terms.get(monomial, 0) + c
-        return Dim(terms)
+        return _reduced(terms)
 
     __radd__ = __add__
 
@@ -142,7 +146,7 @@ class Dim:
             for right, d in other.terms:
                 for monomial, e in _product(left, right):
                     terms[monomial] = terms.get(monomial, 0) + c * d * e
-        return Dim(terms)
+        return _reduced(terms)
 
     __rmul__ = __mul__
 
@@ -294,6 +298,22 @@ def _product(left: Monomial, right: Monomial) -> tuple[tuple[Monomial, int], ...
             if rest is not None and (whole := _divide(Dim({rest: 1}), q)) is not None:
                 return (whole * p).terms
     return ((monomial, 1),)
+
+
+def _reduced(terms: dict[Monomial, int]) -> Dim:
+    """A sum in which `3 · (a / 3)` has become `a`: the divisor's number may stand in the coefficient."""
+    for monomial, c in terms.items():
+        if abs(c) < 2:
+            continue
+        for atom, _ in monomial:
+            if not isinstance(atom, Part) or atom.fn != "/":
+                continue
+            p, q = atom.args
+            rest = _without(monomial, ((atom, 1),))
+            if rest is not None and (whole := _divide(Dim({rest: c}), q)) is not None:
+                others = {m: n for m, n in terms.items() if m != monomial}
+                return _reduced(others) + whole * p
+    return Dim(terms)
 
 
 def _atom_key(item: tuple[Atom, int]) -> tuple[bool, str]:

@@ -22,6 +22,8 @@ LEFT_CHAINS = frozenset({"binary", "chain_more"})
 
 LONG = LEFT_CHAINS | {"power", "choice", "index", "unary"}
 """Rules that make an expression longer; one that is too long is not read to its end."""
+TALL = frozenset({"unary", "power", "choice", "index", "call", "list_of", "list_for", "record_of", "chain_first"})
+"""Rules that put one expression inside another."""
 
 
 class Rule(NamedTuple):
@@ -88,13 +90,14 @@ class Run:
     faults: list[Diagnostic]
     states: list[int] = field(default_factory=list)
     values: list[Made] = field(default_factory=list)
-    restarted: set[int] = field(default_factory=set)
+    names: set[int] = field(default_factory=set)
     stopped: bool = False
 
     def parse(self) -> Any:
         """The value of the start symbol; None if there are faults."""
         self.states = [self.table.starts[self.start]]
         end = self.table.ends[self.start]
+        possible = set(self.restarts)
         at = 0
         while True:
             token = self.tokens[at]
@@ -106,6 +109,8 @@ class Run:
                     return None
                 at = restart
             elif action >= 0:
+                if at in possible and self.accepts(self.states, "NAME"):
+                    self.names.add(at)
                 self.states.append(action)
                 self.values.append(Made(token, at, at, 0))
                 at += 1
@@ -163,7 +168,7 @@ class Run:
             return Made(children[0], first, last, height)
         if rule.callback in LEFT_CHAINS:
             height = max(parts[0].height, max(p.height for p in parts[1:]) + 1)
-        else:
+        elif rule.callback in TALL:
             height += 1
         if height > limits.HEIGHT and first >= 0 and not self.stopped:
             self.faults.append(self.exceeded("E0110", first, last))
@@ -202,9 +207,9 @@ class Run:
         That may be the word before `at`, if it was taken for a name.
         """
         for n in self.restarts[bisect_left(self.restarts, at - 1) :]:
-            if n in self.restarted or n == at:
+            if n == at or (n < at and n not in self.names):
                 continue
-            self.restarted.add(n)
+            self.names.discard(n)
             for depth in range(len(self.states), 1, -1):
                 states = self.states[:depth]
                 if self.accepts(states, self.tokens[n].kind) and not self.accepts(states, "NAME"):

@@ -95,6 +95,9 @@ def _extreme(site: Site, fn: str, whole: Callable[..., Dim], x: Any, others: tup
     items = list(x) if isinstance(x, tuple) and not others else [x, *others]
     if not items:
         site.fail("E0203", f"`{fn}` of an empty list has no value")
+    for item in items:
+        if not isinstance(item, Tensor) and not is_number(item):
+            site.fail("E0203", f"`{fn}` compares numbers; this is {describe(item)}", "x" if item is x else "")
     result = items[0]
     for item in items[1:]:
         if isinstance(result, Tensor) or isinstance(item, Tensor):

@@ -13,6 +13,7 @@ from typing import Any, NoReturn, TypeVar
 from specc.elaborate import nodes
 from specc.elaborate.context import Context, Env, NeedsValue, joined
 from specc.elaborate.kinds import Kind
+from specc.elaborate.sizes import check_length, check_size
 from specc.elaborate.values import Tensor, describe
 from specc.ir.dim import Dim
 from specc.ir.graph import Parameter
@@ -132,7 +133,9 @@ class Site:
             at = self.spans.get(option)
             origin = Origin(at, f"`{option}=` of the weight `{name}`") if at else None
             dim = Dim.of(length)
+            check_length(dim, name, at or self.span)
             dims.append(dim.since(origin) if origin else dim)
+        check_size(self.context, dims, name, self.span)
         wanted = Parameter(name, Type("f32", tuple(dims)), initial, self.span, self.call.function.path)
         known = self.context.builder.parameter_facts.get(name)
         if known and known.type != wanted.type:

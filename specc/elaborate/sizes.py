@@ -1,0 +1,30 @@
+"""Sizes of weights, refused while they are still numbers in a spec: before any memory is touched."""
+
+from collections.abc import Sequence
+from math import prod
+
+from specc.elaborate.context import Context
+from specc.ir.dim import LARGEST, Dim
+from specc.text.diagnostic import Label, fail
+from specc.text.source import Span
+
+
+def check_length(dim: Dim, name: str, at: Span | None) -> None:
+    """E0308 for a weight without rows. `at` is what decides the length."""
+    if dim.number is None or dim.number >= 1:
+        return
+    source = dim.origin.span if dim.origin else None
+    others = [Label(source, "which comes from here")] if source and source != at else []
+    fail("E0308", f"the weight `{name}` would be {dim} long", at, "this decides its size", others=others)
+
+
+def check_size(context: Context, shape: Sequence[Dim], name: str, at: Span | None) -> None:
+    """E0308 where one weight, or all of them, hold more numbers than can be counted exactly."""
+    if any(d.number is None for d in shape):
+        return
+    context.weighed[name] = prod(d.number or 0 for d in shape)
+    if context.weighed[name] >= LARGEST:
+        shown = " × ".join(str(d) for d in shape)
+        fail("E0308", f"the weight `{name}` would hold {shown} numbers, 2^53 or more", at)
+    if sum(context.weighed.values()) >= LARGEST:
+        fail("E0308", "the weights of this model would hold 2^53 numbers or more", at, f"reached with `{name}`")

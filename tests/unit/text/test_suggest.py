@@ -1,0 +1,33 @@
+"""A guess is offered only when it is close."""
+
+import pytest
+
+from specc.text.suggest import did_you_mean, distance, listing
+
+OPTIONS = ("mask", "scale", "cap", "sinks", "window", "heads", "num_layers", "bias")
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [
+        ("haeds", "heads"), ("head", "heads"), ("masks", "mask"), ("Mask", "mask"), ("numlayers", "num_layers"),
+        ("num-layers", "num_layers"),
+        ("sacle", "scale"), ("sib_a", "bias"), ("temperature", None), ("x", None), ("", None),
+    ],
+)  # fmt: skip
+def test_guesses(word: str, meant: str | None) -> None:
+    assert did_you_mean(word, OPTIONS) == meant
+
+
+def test_ties_go_to_the_first_in_the_alphabet() -> None:
+    assert did_you_mean("caz", ("caq", "cap")) == "cap"
+
+
+def test_distance_counts_a_swap_once() -> None:
+    assert distance("heads", "haeds", 3) == 1
+    assert distance("abc", "xyz", 2) == 3
+
+
+def test_listing_is_cut() -> None:
+    assert listing(["b", "a"]) == "a, b"
+    assert listing(f"n{n:02}" for n in range(15)).endswith("n11 and 3 more")
