@@ -1,8 +1,8 @@
 """The command line: words to commands, diagnostics to the terminal, exit codes. The only module that prints.
 
 Exit codes: 0 done; 1 something given is wrong; 2 the command line is; 3 the environment is (a file cannot be
-written, a package is missing); 4 verification found a difference; 70 a bug of ours; 130 interrupted; 141 the
-reader of our output went away.
+read or written, a package is missing); 4 verification found a difference; 70 a bug of ours; 130 interrupted;
+141 the reader of our output went away.
 """
 
 import argparse
@@ -17,7 +17,10 @@ from specc.text.diagnostic import Diagnostic, Failed
 from specc.text.render import as_json, as_sarif, render, short
 from specc.text.suggest import did_you_mean
 
-ENVIRONMENT = ("E08",)
+USAGE = {"E0200", "E0407", "E0821", "E0822", "E0921"}
+"""Codes of words on the command line that name nothing."""
+ENVIRONMENT = {"E0801", "E0802", "E0810", "E0812", "E0813", "E0815", "E0902", "E0922"}
+"""Codes of files that cannot be read or written and of packages that are missing."""
 DIFFERENCE = "E0930"
 
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -118,17 +121,18 @@ def _parse(words: Sequence[str]) -> tuple[Callable[[argparse.Namespace], int], a
     module.arguments(made)
     common(made)
     command: Callable[[argparse.Namespace], int] = module.run
-    return command, made.parse_args(words[1:])
+    return command, made.parse_intermixed_args(words[1:])
 
 
 def exit_code(diagnostics: Sequence[Diagnostic]) -> int:
-    """3 where the environment is at fault, 4 for a difference found, else 1."""
-    codes = [d.code for d in diagnostics if d.severity == "error"]
-    if codes and all(c.startswith(ENVIRONMENT) for c in codes):
-        return 3
-    if DIFFERENCE in codes:
-        return 4
-    return 1 if codes else 0
+    """2 or 3 where all that is wrong is the command line or the environment, 4 for a difference, else 1."""
+    codes = {d.code for d in diagnostics if d.severity == "error"}
+    if not codes:
+        return 0
+    for code, family in ((2, USAGE), (3, ENVIRONMENT)):
+        if codes <= family:
+            return code
+    return 4 if DIFFERENCE in codes else 1
 
 
 def _report(diagnostics: Sequence[Diagnostic], arguments: argparse.Namespace) -> None:

@@ -93,7 +93,7 @@ class Files:
         target = Path(path)
         if target.suffix not in SUFFIXES:
             if path in models:
-                return self.module(models[path], path, span)
+                return self.module(models[path], models[path].name, span)
             found = [f"{path}{s}" for s in SUFFIXES if (user.folder / f"{path}{s}").is_file()]
             if not found:
                 near = did_you_mean(path, models)

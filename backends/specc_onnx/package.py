@@ -71,6 +71,7 @@ def store(out: OutputDirectory, stem: str, built: Built, stored: Stored, values:
         return None
     data = None
     if stored.plan.copied:
+        out.need(stored.plan.size)
         chunks = content(stored.plan, lambda name: values.chunks(name, stored.pieces[name].dtype))
         data = out.hashed(stem, ".data", chunks)
     put_places(built, stored.plan.places(data or ""))

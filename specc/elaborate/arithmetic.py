@@ -86,8 +86,8 @@ def _of_numbers(context: Context, op: str, left: Any, right: Any, expr: Any) -> 
     except DimLimit as error:
         fail("E0309", str(error), expr.span, _shown(expr, left, right))
     except DimError as error:
-        helps = ["`//` divides and rounds down"] if op == "/" else []
-        fail("E0310", str(error), expr.span, _shown(expr, left, right), helps=helps)
+        fail("E0310", str(error), expr.span, _shown(expr, left, right), notes=_origins(expr, left, right),
+             helps=_mends(op, left, right))  # fmt: skip
     except (ZeroDivisionError, OverflowError, ValueError):
         if context.symbolic:  # the numbers that stand in for lengths may have no quotient where real ones do
             return STAND_IN
@@ -99,6 +99,26 @@ def _float(value: Any) -> float:
         return fraction(value)
     except DimError:
         return STAND_IN
+
+
+def _origins(expr: Any, left: Dim, right: Dim) -> list[str]:
+    """`d` is 500, from `config.json:9:18`: where each side's number was given."""
+    sides = ((expr.left, left), (expr.right, right))
+    known = [(e, v.origin) for e, v in sides if e.span and v.origin and v.origin.span]
+    return [f"`{e.span.text}` is given in {o.span}" for e, o in known if not _same(e.span, o.span)]
+
+
+def _same(a: Span, b: Span | None) -> bool:
+    return b is not None and a.source is b.source and a.start == b.start
+
+
+def _mends(op: str, left: Dim, right: Dim) -> list[str]:
+    """What divides, for a quotient that leaves a remainder."""
+    whole, part = left.number, right.number
+    if op != "/" or not whole or not part:
+        return []
+    near = sorted((n for n in range(1, min(abs(whole), 4096) + 1) if whole % n == 0), key=lambda n: abs(n - part))[:2]
+    return [f"near {part}, these divide {whole}: {', '.join(map(str, sorted(near)))}", "to round down write `//`"]
 
 
 def _shown(expr: Any, left: Dim, right: Dim) -> str:

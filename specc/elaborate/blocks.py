@@ -127,10 +127,10 @@ def bind(context: Context, block: tree.Block, pairs: dict[str, Any], env: Env, e
 
 def _bind_one(context: Context, block: tree.Block, param: tree.Param, expr: Any, caller: Env, env: Env) -> None:
     what = f"`{param.name}` of `{block.name}`"
-    if param.type.name == "choice" and isinstance(expr, tree.Name) and expr.path not in caller.names:
-        if expr.path in param.type.names:
-            env.names[param.name] = Picked(expr.path, param.type.names)
-            return
+    words = param.type.names if param.type.name == "choice" else ()
+    if isinstance(expr, tree.Name) and expr.path in words and expr.path not in caller.names:
+        env.names[param.name] = Picked(expr.path, words)
+        return
     value = context.held(context, expr, caller) if applied(param.type) else context.evaluate(context, expr, caller)
     value = first(value)
     if is_tensor(param.type):

@@ -6,7 +6,6 @@ from typing import Any
 from specc.elaborate.context import Context, Env
 from specc.elaborate.values import POISON, Function, RawConfig, Record, Results
 from specc.elaborate.vocabulary.registry import WORDS
-from specc.ir.dim import Dim
 from specc.lang import tree
 from specc.text.diagnostic import Label, fail
 from specc.text.source import Span

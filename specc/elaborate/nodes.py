@@ -24,6 +24,10 @@ def add(
         raise Failed(clash(error, operands, span, word or op.name)) from None
     except DimLimit as error:
         fail("E0309", f"`{word or op.name}`: {error}", span)
+    for value in made:
+        for dim in value.type.shape:
+            if dim.number is not None and dim.number < 0:
+                fail("E0303", f"`{word or op.name}` would give a length of {dim}", span, "here")
     return tuple(Tensor(v, span) for v in made)
 
 

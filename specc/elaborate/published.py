@@ -76,12 +76,20 @@ def _typed(context: Context, member: Member, type: tree.TypeName, entry: tree.Fi
     if type.name == "record" and isinstance(value, JsonObject):
         return RawConfig(member.key.text.strip('"'), value)
     if type.name == "list":
+        if isinstance(value, JsonObject) and (items := _numbered(value)) is not None:
+            return tuple(_scalar(context, item, type.of, member, entry, env) for item in items if type.of)
         if not isinstance(value, JsonList):
             one = type.of and _scalar(context, value, type.of, member, entry, env)
             return (one,)
         assert type.of is not None
         return tuple(_scalar(context, item, type.of, member, entry, env) for item in value.items)
     return _scalar(context, value, type, member, entry, env)
+
+
+def _numbered(value: JsonObject) -> list[Json] | None:
+    """The values of `{"0": …, "1": …}` in order, as labels are written; None where keys are no such numbers."""
+    keys = [str(n) for n in range(len(value.members))]
+    return [value.members[key].value for key in keys] if set(keys) == set(value.members) else None
 
 
 def _scalar(

@@ -11,7 +11,7 @@ from specc.elaborate.typing import fit_static, is_tensor, match_tensor
 from specc.elaborate.values import POISON, Results, Tensor, describe, first
 from specc.ir.dim import Dim
 from specc.lang import tree
-from specc.text.diagnostic import fail
+from specc.text.diagnostic import Label, fail
 
 
 def run_body(context: Context, body: Sequence[Any], env: Env) -> Any:
@@ -122,8 +122,11 @@ def require(context: Context, statement: tree.Require, env: Env) -> None:
         known = sorted({n.path: None for n in names_in(statement.condition)})
         values = [(n, env.names.get(n, env.config.get(n))) for n in known]
         facts = ", ".join(f"{n} = {v}" for n, v in values if isinstance(v, Dim | float | str))
+        origins = [(n, v) for n, v in values if isinstance(v, Dim) and v.origin and v.origin.span]
+        others = [Label(v.origin.span, f"{n} is {v}") for n, v in origins if v.origin and v.origin.span]
         title = statement.because or "a requirement of this spec does not hold"
-        fail("E0404", title, statement.condition.span, "this does not hold", notes=[facts] if facts else [])
+        notes = [facts] if facts else []
+        fail("E0404", title, statement.condition.span, "this does not hold", others=others, notes=notes)
 
 
 def names_in(expr: Any) -> list[tree.Name]:

@@ -9,6 +9,8 @@ from padded import Numbers, samples
 from published import assert_matches, loaded, randomized
 from transformers import ViTConfig, ViTForImageClassification
 
+from specc.reading.record import Choice
+
 pytestmark = pytest.mark.parity
 
 
@@ -36,3 +38,6 @@ def test_vit(patch: int, channels: int, qkv_bias: bool, tmp_path: Path) -> None:
 
     given = samples({"pixels": Numbers((channels, 12, 12))}, {})
     assert_matches(ours, given, published, {"logits": ""})
+    shown = dict(ours.compiled.manifest.reading.outputs)["logits"]
+    assert isinstance(shown, Choice)
+    assert shown.labels == tuple(config.id2label.values()), "the file's own labels are shown"

@@ -16,7 +16,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from sklearn.datasets import load_digits
-from specc_torch import SpecModule
 from torch import Tensor
 from torch.nn import functional
 
@@ -24,6 +23,7 @@ from specc.driver import elaborated, open_spec
 from specc.reading.image import prepare
 from specc.reading.record import Image
 from specc.readings import reading_of
+from specc_torch import SpecModule
 
 HERE = Path(__file__).resolve()
 SPEC = HERE.parents[3] / "specs" / "models" / "digits.yaml"
@@ -32,7 +32,7 @@ MOST_INK = 16  # the greatest value of the data
 BATCH = 64
 RATE = 2e-3
 DECAY = 0.05
-SMOOTHING = 0.05  # of the labels, so that the model stays honest about its doubts
+SMOOTHING = 0.02  # of the labels, so that the model stays honest about its doubts
 TURN = math.radians(12)
 STRETCH, SHIFT = 0.10, 0.14  # shares of the picture's size
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import specc_numpy
 from numpy.typing import NDArray
 
+import specc_numpy
 from specc.driver import Spec, check, elaborated, open_spec
 from specc.ir.model import Model
 from specc.ir.verify import verify
@@ -27,10 +27,11 @@ TEN: dict[str, str] = {
     "t5": "vocab=17 d=16 head_dim=8 hidden=24 heads=2 encoder_layers=2 buckets=8 longest=20",
     "albert": f"{TEXT} words=8 longest=9 groups=2 layers=4 inner=2",
     "phi3": f"{TEXT} kv_heads=2 window=3",
-    "clip": " ".join(f"{part}.{s}" for part in ("text", "vision") for s in "d=16 heads=2 hidden=24 layers=2".split())
-    + " shared=12 text.vocab=17 text.longest=9 text.eos=2 vision.image=8 vision.patch=4",
+    "clip": "shared=12 text.d=16 text.layers=2 text.heads=2 text.hidden=24 text.vocab=17 text.longest=9 text.eos=2"
+    " vision.d=20 vision.layers=2 vision.heads=2 vision.hidden=24 vision.image=8 vision.patch=4",
     "vision_encoder_decoder": "encoder.d=16 encoder.layers=2 encoder.heads=2 encoder.hidden=24 encoder.image=8"
-    " encoder.patch=4 decoder.vocab=17 decoder.d=24 decoder.layers=2 decoder.heads=4 decoder.hidden=16 decoder.longest=9",
+    " encoder.patch=4 decoder.vocab=17 decoder.d=24 decoder.layers=2 decoder.heads=4 decoder.hidden=16"
+    " decoder.longest=9",
     "luong": "source_vocab=17 words=6 hidden=8 layers=2 reach=2",
     "ntm_read": "inputs=5 hidden=8 cells=6 width=4",
     "decomposable": "vocab=17 words=6 hidden=8 farthest=2",
@@ -146,5 +147,6 @@ def test_local_attention_stays_in_its_window() -> None:
 
 
 def test_hard_attention_looks_at_one_region() -> None:
-    looked = results(elaborated(opened("show_attend_tell.specc", f"{TEN['show_attend_tell']} normalize=hard")))["looked"]
+    model = elaborated(opened("show_attend_tell.specc", f"{TEN['show_attend_tell']} normalize=hard"))
+    looked = results(model)["looked"]
     assert (np.sort(looked, axis=-1) == [0, 0, 0, 1]).all()

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import specc_numpy
 from numpy.typing import NDArray
 
+import specc_numpy
 from specc.driver import elaborated, open_spec
 
 torch = pytest.importorskip("torch")
@@ -27,7 +27,7 @@ def grid(folder: Path, bias: str, q: int, k: int, table: NDArray[np.float64] | N
     path = folder / "biases.specc"
     path.write_text(SPEC.format(bias=bias))
     model = elaborated(open_spec(str(path)))
-    numbers = {name: table for name in model.graph.parameters}
+    numbers = dict.fromkeys(model.graph.parameters, table)
     given = {"x": np.zeros((1, q, 2)), "y": np.zeros((1, k, 2))}
     return specc_numpy.run(model.graph, given, numbers)["grid"][0]
 

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-import specc_numpy
 from op_examples import EXAMPLES, Example, graph_of
 
+import specc_numpy
 from specc.ir import ops
 from specc.ir.op import OPS
 
