@@ -145,7 +145,7 @@ def content_hash(path: Path) -> str:
 
 
 def values_of(spec: Spec, graph: Graph, options: Options) -> Values:
-    """The numbers of the parameters: a checkpoint's, the spec's own file's, or a seed's. E0518 names the three."""
+    """The numbers of the parameters: a checkpoint's, the spec's own file's, or a seed's. E0523 names the three."""
     wanted = loading.wanted_of(graph)
     context = context_of(spec.library)
     config = requirements(context, spec.program, spec.reader)
@@ -157,7 +157,7 @@ def values_of(spec: Spec, graph: Graph, options: Options) -> Values:
         return loading.bound(wanted, rules, path)
     if wanted:
         fail(
-            "E0518",
+            "E0523",
             f"nothing says where the weights of `{spec.program.name}` come from",
             helps=[
                 "--weights FILE or DIR reads a checkpoint",
@@ -187,7 +187,7 @@ def with_taps(graph: Graph, patterns: tuple[str, ...]) -> Graph:
         hits = [name for name in graph.names if fnmatchcase(name, pattern)]
         if not hits:
             some = ", ".join(list(graph.names)[:8])
-            fail("E0209", f"nothing in the model is called `{shown(pattern)}`", helps=[f"there are {some} …"])
+            fail("E0408", f"nothing in the model is called `{shown(pattern)}`", helps=[f"there are {some} …"])
         outputs.update({_output_name(n, outputs): graph.names[n] for n in hits})
     return Graph(**{**graph.__dict__, "outputs": outputs})
 

@@ -11,7 +11,7 @@ NAME = "config.json"
 
 
 def config_at(path: str | Path) -> JsonObject:
-    """The configuration in a file, or in the config.json of a folder. Fails with E0410 to E0415."""
+    """The configuration in a file, or in the config.json of a folder. Fails with E0802, E0410 to E0415."""
     path = Path(path)
     try:
         if path.is_dir():
@@ -20,7 +20,7 @@ def config_at(path: str | Path) -> JsonObject:
     except (Unreadable, OSError, ValueError) as error:
         reason = error.reason if isinstance(error, Unreadable) else "the name is not one a file can have"
         fail(
-            "E0410",
+            "E0802",
             f"cannot read the configuration `{shown(str(path))}`: {reason}",
             helps=["give the file, or the folder with its config.json, with --config"],
         )

@@ -2,23 +2,20 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
+from specc.config_file import config_at
 from specc.elaborate.check import Trial, check_symbolic
 from specc.elaborate.config import Reader
-from specc.elaborate.config_json import JsonObject, config_source, read_config
 from specc.elaborate.model import elaborate
 from specc.elaborate.modules import Assigned, Program, assign, flatten, program_of
 from specc.elaborate.published import check_expected
-from specc.input import Unreadable, read_regular, shown
+from specc.input import shown
 from specc.ir.model import Model
 from specc.lang import tree
 from specc.lang.parse import parse_expression
 from specc.library import Files
 from specc.text.diagnostic import Diagnostic, Failed, fail
 from specc.text.source import Source
-
-LARGEST_CONFIG = 16 * 2**20
 
 
 @dataclass
@@ -44,19 +41,11 @@ def open_spec(spec: str, *, config: str = "", sets: Sequence[str] = ()) -> Spec:
         expr = parse_expression(Source(f"--set {path}", text))
         flatten(path.strip(), expr, expr.span, assigned)
     program = assign(program, assigned)
-    data = _config_file(config) if config else None
+    data = config_at(config) if config else None
     if data is not None:
         expects = [e for i, _ in program.items(tree.Config) for e in i.entries if isinstance(e, tree.Expect)]
         check_expected(expects, data)
     return Spec(program, library, Reader(published=library.published if data else None, raw=data), spec, config)
-
-
-def _config_file(config: str) -> JsonObject:
-    path = Path(config) / "config.json" if Path(config).is_dir() else Path(config)
-    try:
-        return read_config(config_source(read_regular(path, LARGEST_CONFIG), str(path)))
-    except Unreadable as error:
-        fail("E0802", f"the config file `{shown(str(path))}` cannot be read: {error.reason}")
 
 
 @dataclass

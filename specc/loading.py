@@ -68,7 +68,7 @@ class _Reader:
                 return t.Tensor(value)
             case tree.Call():
                 return self._call(expr)
-        fail("E0509", "a weight is made from tensors of the file", expr.span, "this is not the name of one")
+        fail("E0522", "a weight is made from tensors of the file", expr.span, "this is not the name of one")
 
     def _call(self, expr: tree.Call) -> t.Expr:
         name = expr.function.path
@@ -76,9 +76,9 @@ class _Reader:
         if make is None:
             near = did_you_mean(name, TRANSFORMS)
             hint = f"did you mean `{near}`?" if near else f"there are {', '.join(TRANSFORMS)}"
-            fail("E0509", f"there is no transform `{name}`", expr.function.span, helps=[hint])
+            fail("E0522", f"there is no transform `{name}`", expr.function.span, helps=[hint])
         if not expr.args:
-            fail("E0509", f"`{name}` needs the name of a tensor", expr.span)
+            fail("E0522", f"`{name}` needs the name of a tensor", expr.span)
         return make(expr)
 
     def _makers(self) -> Mapping[str, Callable[[tree.Call], t.Expr]]:
@@ -130,7 +130,7 @@ class _Reader:
     def _int(self, e: tree.Call, name: str, default: int | None = None) -> int:
         value = self._value(e, name, default)
         if not isinstance(value, int):
-            fail("E0509", f"`{name}` of `{e.function.path}` is a whole number", e.span)
+            fail("E0522", f"`{name}` of `{e.function.path}` is a whole number", e.span)
         return value
 
     def _ints(self, e: tree.Call, name: str, default: Any) -> Any:
@@ -152,7 +152,7 @@ class _Reader:
         return tuple((o.name, self._int(e, o.name)) for o in e.options if o.name not in known)
 
     def _missing(self, e: tree.Call, name: str) -> NoReturn:
-        fail("E0509", f"`{e.function.path}` needs `{name}`", e.span)
+        fail("E0522", f"`{e.function.path}` needs `{name}`", e.span)
 
 
 def seeded(graph: Graph, wanted: list[Wanted], rules: Rules, seed: int) -> Seeded:

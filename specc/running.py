@@ -138,7 +138,7 @@ def read_arguments(model: Loaded, arguments: Sequence[str]) -> dict[str, Array]:
             given[name] = _read_one(reading.of_input(name), rest, name)
             continue
         if equals and name.isidentifier() and did_you_mean(name, names) and not Path(argument).exists():
-            fail("E0901", f"the model has no input `{shown(name)}`", helps=[f"did you mean `{did_you_mean(name, names)}`?"])
+            fail("E0910", f"the model has no input `{shown(name)}`", helps=[f"did you mean `{did_you_mean(name, names)}`?"])
         if argument.endswith((".npz", ".json")) and isinstance(reading.of_input(asked[0] if asked else ""), Numbers):
             arrays = read_arrays(argument)
             only = arrays.pop("", None)
@@ -148,7 +148,7 @@ def read_arguments(model: Loaded, arguments: Sequence[str]) -> dict[str, Array]:
             continue
         target = next(free, None)
         if target is None:
-            fail("E0920", f"`{shown(argument)}` is one argument too many", helps=[f"the inputs are {', '.join(asked)}"])
+            fail("E0910", f"`{shown(argument)}` is one argument too many", helps=[f"the inputs are {', '.join(asked)}"])
         given[target] = _read_one(reading.of_input(target), argument, target)
     return given
 
@@ -163,7 +163,7 @@ def _read_one(record: Any, text: str, name: str) -> Array:
         try:
             return nested_array(json.loads(text), name)
         except ValueError:
-            fail("E0904", f"the input `{name}` is neither a file nor a list of numbers", helps=[f"`{shown(text)}`"])
+            fail("E0906", f"the input `{name}` is neither a file nor a list of numbers", helps=[f"`{shown(text)}`"])
     return read_array(text)
 
 
@@ -175,4 +175,4 @@ def _text(text: str) -> str:
     try:
         return data.decode("utf-8").rstrip("\n")
     except UnicodeDecodeError:
-        fail("E0904", f"`{shown(text[1:])}` is not UTF-8 text")
+        fail("E0112", f"`{shown(text[1:])}` is not UTF-8 text")

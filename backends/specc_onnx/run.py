@@ -70,7 +70,7 @@ class RunningModel:
     outputs: Mapping[str, Slot]
 
     def run(self, inputs: Mapping[str, NDArray[Any]], wanted: tuple[str, ...] = ()) -> dict[str, NDArray[Any]]:
-        """The outputs by name, all of them or those `wanted`. Fails with E0911 to E0913 and E0924."""
+        """The outputs by name, all of them or those `wanted`. Fails with E0907, E0910 to E0912 and E0924."""
         given = {name: self._fitting(name, inputs) for name in (*self.inputs, *inputs)}
         check_lengths(self.inputs, given)
         names = list(wanted or self.outputs)
@@ -86,13 +86,13 @@ class RunningModel:
         if slot is None:
             near = did_you_mean(name, self.inputs)
             helps = [f"did you mean `{near}`?"] if near else [f"it takes {_list(self.inputs)}"]
-            fail("E0911", f"the model has no input called `{shown(name)}`", helps=helps)
+            fail("E0910", f"the model has no input called `{shown(name)}`", helps=helps)
         if name not in inputs:
-            fail("E0911", f"the input `{name}` is missing", helps=[f"give {_list(self.inputs)}"])
+            fail("E0910", f"the input `{name}` is missing", helps=[f"give {_list(self.inputs)}"])
         array = np.asarray(inputs[name])
         if array.dtype.newbyteorder("=") != slot.dtype:
             fail(
-                "E0913",
+                "E0907",
                 f"the input `{name}` holds {array.dtype}, {slot.dtype} is expected",
                 helps=[f"convert it first: array.astype({str(slot.dtype)!r})"],
             )
@@ -168,13 +168,13 @@ def _slot(known: Any) -> Slot:
 
 
 def check_lengths(slots: Mapping[str, Slot], given: Mapping[str, NDArray[Any]]) -> None:
-    """Lengths fit what is declared, and one symbol is one length everywhere. E0912 where not."""
+    """Lengths fit what is declared, and one symbol is one length everywhere. E0911 or E0912 where not."""
     found: dict[str, tuple[int, str, int]] = {}
     for name, slot in slots.items():
         shape = given[name].shape
         if len(shape) != len(slot.shape):
             fail(
-                "E0912",
+                "E0911",
                 f"`{name}` has {len(shape)} axes, {len(slot.shape)} are expected",
                 notes=[_declared(slot)],
             )

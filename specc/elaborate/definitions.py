@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from specc.elaborate import nodes
-from specc.elaborate.context import Context, Env, joined
+from specc.elaborate.context import Context, Env
 from specc.elaborate.names import weight_path
 from specc.elaborate.rows import as_grid
 from specc.elaborate.typing import fit_static

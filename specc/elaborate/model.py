@@ -23,7 +23,6 @@ from specc.text.diagnostic import Diagnostic, Failed, Label, fail
 from specc.text.source import Span
 from specc.text.suggest import did_you_mean
 
-
 DEEP = 8000
 """Python frames that elaboration may use: 64 blocks inside each other, each with expressions 64 deep."""
 
@@ -187,7 +186,7 @@ def _generation(
             if name not in known:
                 near = did_you_mean(name, known)
                 hint = f"did you mean `{near}`?" if near else f"it has {', '.join(known)}"
-                fail("E0701", f"the graph `{block.name}` has no {word} `{name}`", item.span, helps=[hint])
+                fail("E0221", f"the graph `{block.name}` has no {word} `{name}`", item.span, helps=[hint])
         settings = {} if symbolic else {s.name: described(context, s.value, env) for s in item.settings}
         return Generation(item.name, item.growing, item.source, settings)
     return None
@@ -205,7 +204,7 @@ def _reading(context: Context, program: Program, block: tree.Block, env: Env, ki
                 near = did_you_mean(entry.name, known)
                 hint = f"did you mean `{near}`?" if near else f"there are {', '.join(known)}"
                 what = "input" if kind is tree.Reads else "result"
-                fail("E0201", f"the graph `{block.name}` has no {what} `{entry.name}`", entry.span, helps=[hint])
+                fail("E0221", f"the graph `{block.name}` has no {what} `{entry.name}`", entry.span, helps=[hint])
             found[entry.name] = {"home": module.path, **_call_data(described(context, entry.value, env), entry.span)}
     return found
 

@@ -122,7 +122,7 @@ def _no_loose_assigns(module: Module) -> None:
         for entry in config.entries:
             if isinstance(entry, tree.Assign):
                 helps = [f"declare it: `{entry.name}: int = …`; or write `extends` to set fields of another spec"]
-                fail("E0209", f"`{entry.name}` is given a value but has no type", entry.span, helps=helps)
+                fail("E0220", f"`{entry.name}` is given a value but has no type", entry.span, helps=helps)
 
 
 def flatten(path: str, value: Any, span: Span | None, into: dict[str, Assigned]) -> None:

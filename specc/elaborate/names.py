@@ -16,10 +16,10 @@ PLAIN = re.compile(r"[^\x00-\x20\x7f{}]*")
 
 
 def weight_path(context: Context, name: tree.WeightName, env: Env) -> str:
-    """The path with every `{…}` replaced by the value of what it holds. E0508 where that makes no name."""
+    """The path with every `{…}` replaced by the value of what it holds. E0521 where that makes no name."""
     path = filled(context, name.text, env, name.span, HOLE)
     if not PLAIN.fullmatch(path):
-        fail("E0508", f"`{path}` cannot be the name of a weight", name.span)
+        fail("E0521", f"`{path}` cannot be the name of a weight", name.span)
     return path
 
 
@@ -43,6 +43,6 @@ def filled(
                 return word
         if isinstance(value, Dim):
             raise NeedsValue(value.symbols(), span)
-        fail("E0508", f"`{{{inner}}}` in a name is {describe(value)}, not a number or a text", span)
+        fail("E0521", f"`{{{inner}}}` in a name is {describe(value)}, not a number or a text", span)
 
     return holes.sub(fill, text) if "{" in text else text

@@ -17,7 +17,7 @@ def shown(path: str) -> str:
 
 
 def read_bytes(path: str, most: int) -> bytes:
-    """The whole file. Fails with E0901 if it cannot be read, E0904 if it holds more than `most` bytes."""
+    """The whole file. Fails with E0802 if it cannot be read, E0904 if it holds more than `most` bytes."""
     try:
         status = os.stat(path)
         if stat.S_ISDIR(status.st_mode):
@@ -50,7 +50,7 @@ def too_large(path: str, why: str) -> NoReturn:
 
 def _unreadable(path: str, why: str) -> NoReturn:
     fail(
-        "E0901",
+        "E0802",
         f"cannot read `{shown(path)}`: {why}",
         helps=["check the path; it is taken relative to the folder you are in"],
     )

@@ -38,7 +38,7 @@ MIDDLE = 127.5  # between black and white
 def read_image(path: str, record: Image) -> Floats:
     """The picture in a file as `f32[1, channels, rows, columns]`.
 
-    Fails with E0901 to E0904: no such file, no Pillow, no picture, too large.
+    Fails with E0802 and E0902 to E0904: no such file, no Pillow, no picture, too large.
     """
     return prepare(decode(read_bytes(path, MAX_IMAGE_BYTES), path), record)
 

@@ -70,7 +70,7 @@ class Checkpoint:
 def open_weights(path: str | Path) -> Checkpoint:
     """The checkpoint at a path: a safetensors file, an index of shards, or a folder with either.
 
-    Fails with E0502, E0506, E0509, E0513, E0514 or E0518.
+    Fails with E0502, E0506, E0509, E0802, E0514 or E0518.
     """
     path = Path(path)
     if _is_folder(path):
@@ -95,7 +95,7 @@ def _in_folder(folder: Path) -> Path:
         names = sorted(p.name for p in folder.iterdir())
     except OSError as error:
         fail(
-            "E0513",
+            "E0802",
             f"cannot look into the folder `{shown(str(folder))}`: {str(error.strerror).lower()}",
             helps=["check the permissions of the folder"],
         )
@@ -183,7 +183,7 @@ def _weight_map(path: Path) -> dict[str, str]:
     try:
         data = read_regular(path, MOST_INDEX_BYTES)
     except Unreadable as error:
-        fail("E0513", f"cannot read `{shown(str(path))}`: {error.reason}", helps=["check the path"])
+        fail("E0802", f"cannot read `{shown(str(path))}`: {error.reason}", helps=["check the path"])
     if found := recognized(data[:64], shown(path.name)):
         fail("E0509", f"`{shown(str(path))}` is not an index but {found[0]}", helps=[found[1]])
     try:

@@ -152,13 +152,13 @@ class TensorFile:
 
 
 def open_tensors(path: str | Path) -> TensorFile:
-    """A safetensors file, its header checked. Fails with E0502, E0506 or E0513."""
+    """A safetensors file, its header checked. Fails with E0502, E0506 or E0802."""
     path = Path(path)
     try:
         fd = open_regular(path)
     except Unreadable as error:
         fail(
-            "E0513",
+            "E0802",
             f"cannot read the weights `{shown(str(path))}`: {error.reason}",
             helps=["check the path; it is taken relative to the folder you are in"],
         )

@@ -126,7 +126,7 @@ class Site:
         """The weight `scope.leaf`. `sizes` are the options that fixed each length, for messages."""
         name = joined(self.scope, leaf)
         if not name:
-            self.fail("E0506", f"these weights of `{self.call.function.path}` have no name", helps=["add `@ name`"])
+            self.fail("E0520", f"these weights of `{self.call.function.path}` have no name", helps=["add `@ name`"])
         dims = []
         for n, length in enumerate(shape):
             option = sizes[n] if n < len(sizes) else ""
@@ -146,7 +146,7 @@ class Site:
         others = (Label(known.span, f"here it is {known.type}"),) if known.span else ()
         raise Failed(
             Diagnostic(
-                "E0502",
+                "E0519",
                 f"two different weights are called `{wanted.name}`",
                 Label(self.span, f"here it is {wanted.type}") if self.span else None,
                 others,

@@ -131,7 +131,7 @@ def test_files(tmp_path: Path) -> None:
     assert beside.plain() == {"a": 1}
     assert config_beside(tmp_path / "elsewhere" / "model.safetensors") is None
     for path in (tmp_path / "absent", "/dev/zero", "a\0b"):
-        with pytest.raises(Failed, match="E0410"):
+        with pytest.raises(Failed, match="E0802"):
             config_at(path)
 
 

@@ -38,17 +38,17 @@ def test_outputs_come_by_name_all_or_those_wanted() -> None:
 @pytest.mark.parametrize(
     ("inputs", "message"),
     [
-        ({"left": f32(3, 2)}, "E0911: the input `right` is missing"),
+        ({"left": f32(3, 2)}, "E0910: the input `right` is missing"),
         (
             {"left": f32(3, 2), "right": f32(3, 2), "rihgt": f32(1)},
-            "E0911: the model has no input called `rihgt`",
+            "E0910: the model has no input called `rihgt`",
         ),
         ({"left": f32(3, 2), "right": f32(1, 2)}, "E0912: `n` is 3 in `left` but 1 in `right`"),
         ({"left": f32(3, 4), "right": f32(3, 2)}, "E0912: `left` has 4 rows along axis 2, 2 are expected"),
-        ({"left": f32(3), "right": f32(3, 2)}, "E0912: `left` has 1 axes, 2 are expected"),
+        ({"left": f32(3), "right": f32(3, 2)}, "E0911: `left` has 1 axes, 2 are expected"),
         (
             {"left": np.ones((3, 2)), "right": f32(3, 2)},
-            "E0913: the input `left` holds float64, float32 is expected",
+            "E0907: the input `left` holds float64, float32 is expected",
         ),
     ],
 )

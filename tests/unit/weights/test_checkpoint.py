@@ -103,4 +103,4 @@ def test_folders_that_do_not_say_which(tmp_path: Path) -> None:
     write_safetensors(tmp_path / "a.safetensors", {"a": ONE})
     write_safetensors(tmp_path / "b.safetensors", {"a": ONE})
     assert "several sets of weights" in fault_of(tmp_path)
-    assert fault_of(tmp_path / "absent").startswith("E0513")
+    assert fault_of(tmp_path / "absent").startswith("E0802")
