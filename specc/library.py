@@ -75,7 +75,7 @@ class Files:
                 return self.module(models[spec], spec=str(models[spec].name))
             near = did_you_mean(spec, models)
             hint = f"did you mean `{near}`?" if near else f"shipped specs: {', '.join(models)}"
-            fail("E0802", f"there is no spec file and no shipped spec called `{spec}`", helps=[hint])
+            fail("E0222", f"there is no spec file and no shipped spec called `{spec}`", helps=[hint])
         return self.module(path, spec=spec)
 
     def module(self, path: Path, spec: str, span: Span | None = None) -> Module:
@@ -98,11 +98,12 @@ class Files:
             if not found:
                 near = did_you_mean(path, models)
                 helps = [f"did you mean `{near}`?" if near else f"shipped specs: {', '.join(models)}"]
-                fail("E0802", f"there is no spec called `{path}`", span, helps=helps)
+                fail("E0222", f"there is no spec called `{path}`", span, helps=helps)
             target = Path(found[0])
         inside = (user.folder / target).resolve()
         if target.is_absolute() or not inside.is_relative_to(user.folder):
-            fail("E0803", f"`{path}` lies outside the folder of the spec that uses it", span)
+            helps = ["put it into that folder or below it, or use a shipped spec by its name"]
+            fail("E0803", f"`{path}` lies outside the folder of the spec that uses it", span, helps=helps)
         return self.module(inside, path, span)
 
     def published(self, context: Context, entry: tree.Field, env: Env) -> Any:

@@ -76,7 +76,7 @@ def _vocabulary(given: Any, folder: Path, span: Span | None) -> list[str]:
         return [str(token) for token in given]
     path = (folder / str(given)).resolve()
     if not path.is_relative_to(folder.resolve()):
-        fail("E0803", f"`{given}` lies outside the folder of the spec", span)
+        fail("E0803", f"`{given}` lies outside the folder of the spec", span, helps=["put it into that folder or below it"])
     try:
         data = read_regular(path, LARGEST_VOCABULARY)
     except Unreadable as error:

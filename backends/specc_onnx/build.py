@@ -57,6 +57,7 @@ def build(
     g = Emitter(target, opset, Lengths(types, graph.facts, graph.least), {*graph.inputs, *graph.outputs})
     for name, value in graph.inputs.items():
         g.tensors[value] = Tensor(name, value.type, value)
+        g.padded[value] = graph.input_facts[name].keep
     weights = _enter_parameters(g, graph, stored or {}, ties or {})
     lower_nodes(g, graph)
     outputs = _outputs(g, graph)

@@ -3,8 +3,8 @@
 `SpecModule(graph)` starts with seeded weights; `module.save(path)` writes what `compile --weights` reads.
 """
 
-from specc_torch import loop, nn, position, tensor
+from specc_torch import loop, nn, position, recurrent, tensor
 from specc_torch.module import SpecModule
 from specc_torch.table import evaluate
 
-__all__ = ["SpecModule", "evaluate", "loop", "nn", "position", "tensor"]
+__all__ = ["SpecModule", "evaluate", "loop", "nn", "position", "recurrent", "tensor"]

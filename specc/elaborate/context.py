@@ -5,7 +5,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
-from specc.elaborate.values import Tensor
 from specc.ir.dim import Dim
 from specc.ir.graph import Builder
 from specc.lang import tree
@@ -121,13 +120,6 @@ class Context:
     symbolic: bool = False
     scope: str = ""
     weighed: dict[str, int] = field(default_factory=dict)
-
-    def bound(self, ids: Tensor, size: Dim) -> None:
-        """Note that numbers given by the caller index a table of `size` rows."""
-        for name, value in self.builder.inputs.items():
-            if value is ids.value:
-                facts = self.builder.input_facts[name]
-                self.builder.input_facts[name] = replace(facts, below=facts.below or size)
 
     def report(self, *found: Diagnostic) -> None:
         """Keep a fault, up to a limit; the same fault from several turns of a loop is one."""

@@ -149,7 +149,7 @@ def _link(
         case "~":
             return Link(operand, axis, r, None, "all")
         case ">":
-            return Link(operand, axis, r, to, "window", PAST)
+            return Link(operand, axis, r, to, "window" if to is not None else "newest", PAST)
         case "[":
             low, high = (_bound(op, b) for b in mark.mark[1:-1].split(":"))
             return Link(operand, axis, r, to, "window", Interval(low, high))

@@ -54,6 +54,13 @@ def _scan(op: ops.Scan, t: list[Type]) -> Dim:
     return first.shape[op.axis] * total(multiply_adds(n) for n, _ in op.body.nodes)
 
 
+def _recurrent(op: ops.Rnn | ops.Gru | ops.Lstm, t: list[Type]) -> Dim:
+    b, n, i = t[0].shape
+    rows, fed_back = t[2].shape
+    projection = product(t[-1].shape) if t[-1].shape == (fed_back, *op.infer(*t[:3])[0].shape[:0]) else Dim.of(0)
+    return b * n * (rows * (i + fed_back) + projection)
+
+
 TABLE: Mapping[type[Op], Cost] = {
     ops.Linear: _linear,
     ops.MatMul: _matmul,

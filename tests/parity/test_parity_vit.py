@@ -38,6 +38,6 @@ def test_vit(patch: int, channels: int, qkv_bias: bool, tmp_path: Path) -> None:
 
     given = samples({"pixels": Numbers((channels, 12, 12))}, {})
     assert_matches(ours, given, published, {"logits": ""})
-    shown = dict(ours.compiled.manifest.reading.outputs)["logits"]
+    shown = dict(ours.compiled.manifest.reading.shows)["logits"]
     assert isinstance(shown, Choice)
     assert shown.labels == tuple(config.id2label.values()), "the file's own labels are shown"

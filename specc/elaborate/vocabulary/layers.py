@@ -1,5 +1,6 @@
 """Words that own weights."""
 
+from dataclasses import replace
 from typing import Any
 
 from specc.elaborate.values import Tensor, describe
@@ -32,8 +33,17 @@ def embedding(site: Site, ids: Tensor, *, size: Dim, dim: Dim, init: str = SMALL
     """A row of a table for each number. Weight: `weight` [size, dim]."""
     if ids.type.dtype != "i64":
         site.fail("E0301", f"an embedding looks up whole numbers, not {describe(ids)}", "ids")
-    site.context.bound(ids, size)
+    _bound(site, ids, size)
     return site.one(ops.Embedding(), ids, site.parameter("weight", [size, dim], init, "size", "dim"))
+
+
+def _bound(site: Site, ids: Tensor, size: Dim) -> None:
+    """Note that numbers the caller gives index a table of `size` rows."""
+    builder = site.context.builder
+    for name, value in builder.inputs.items():
+        if value is ids.value:
+            facts = builder.input_facts[name]
+            builder.input_facts[name] = replace(facts, below=facts.below or size)
 
 
 @word(weights=True)

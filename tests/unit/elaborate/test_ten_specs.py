@@ -43,7 +43,7 @@ OTHERS = ("vit_tower", "trocr_decoder")
 """Specs that one of the ten is put together from."""
 
 VARIANTS: dict[str, tuple[str, ...]] = {
-    "t5": ("inner=gated-gelu", "tied=false"),
+    "t5": ("inner=gated-gelu", "scaled=false"),
     "phi3": ("scaling=longrope short=[1.0,1.5,2.0,4.0] long=[2.0,3.0,4.0,8.0] original=4 longest=16 context=16",),
     "luong": ("place=local_m", "place=local_p", "place=local_p score=additive(5)", "score=dot feeding=false"),
     "decomposable": ("inside=false",),

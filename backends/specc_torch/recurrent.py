@@ -1,0 +1,150 @@
+"""Recurrent layers, in PyTorch: its own fused ones where they are the same function, else row by row."""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+from torch.nn.functional import linear
+
+from specc.ir import ops
+from specc_torch.table import Place, evaluate
+
+Step = Callable[[Tensor, tuple[Tensor, ...]], tuple[Tensor, ...]]
+"""The states after a row `W x + b`, the one that is given out first."""
+
+ACTIVATIONS = {"tanh": torch.tanh, "relu": torch.relu, "sigmoid": torch.sigmoid}
+
+
+@evaluate(ops.Rnn)
+def rnn(
+    op: ops.Rnn,
+    place: Place,
+    x: Tensor,
+    w_ih: Tensor,
+    w_hh: Tensor,
+    b_ih: Tensor | None = None,
+    b_hh: Tensor | None = None,
+    keep: Tensor | None = None,
+    start: Tensor | None = None,
+) -> tuple[Tensor, ...]:
+    """f[b t i], f[h i], f[h h], f[h]?, f[h]?, b[b t]?, f[b h]? -> f[b t h], f[b h]"""
+    states = (_first(start, x, w_hh.shape[1]),)
+
+    def step(row: Tensor, before: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        return (ACTIVATIONS[op.activation](row + linear(before[0], w_hh, b_hh)),)
+
+    if _fusable(x, keep) and op.activation != "sigmoid":
+        layer = torch.rnn_tanh if op.activation == "tanh" else torch.rnn_relu
+        return _fused(layer, x, states, (w_ih, w_hh, b_ih, b_hh), op.reverse)
+    return _run(step, linear(x, w_ih, b_ih), keep, states, op.reverse)
+
+
+@evaluate(ops.Gru)
+def gru(
+    op: ops.Gru,
+    place: Place,
+    x: Tensor,
+    w_ih: Tensor,
+    w_hh: Tensor,
+    b_ih: Tensor | None = None,
+    b_hh: Tensor | None = None,
+    keep: Tensor | None = None,
+    start: Tensor | None = None,
+) -> tuple[Tensor, ...]:
+    """f[b t i], f[g i], f[g h], f[g]?, f[g]?, b[b t]?, f[b h]? -> f[b t h], f[b h]"""
+    size = w_hh.shape[1]
+    b_n = None if b_hh is None else b_hh[2 * size :]
+    states = (_first(start, x, size),)
+
+    def step(row: Tensor, before: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        (h,) = before
+        r_x, z_x, n_x = row.chunk(3, dim=1)
+        r_h, z_h, n_h = linear(h, w_hh, b_hh).chunk(3, dim=1)
+        r, z = torch.sigmoid(r_x + r_h), torch.sigmoid(z_x + z_h)
+        n = torch.tanh(n_x + (r * n_h if op.reset == "after" else linear(r * h, w_hh[2 * size :], b_n)))
+        return ((1 - z) * n + z * h if op.update == "old" else (1 - z) * h + z * n,)
+
+    if _fusable(x, keep) and (op.reset, op.update) == ("after", "old"):
+        return _fused(torch.gru, x, states, (w_ih, w_hh, b_ih, b_hh), op.reverse)
+    return _run(step, linear(x, w_ih, b_ih), keep, states, op.reverse)
+
+
+@evaluate(ops.Lstm)
+def lstm(
+    op: ops.Lstm,
+    place: Place,
+    x: Tensor,
+    w_ih: Tensor,
+    w_hh: Tensor,
+    b_ih: Tensor | None = None,
+    b_hh: Tensor | None = None,
+    keep: Tensor | None = None,
+    start: Tensor | None = None,
+    cell: Tensor | None = None,
+    peepholes: Tensor | None = None,
+    w_hr: Tensor | None = None,
+) -> tuple[Tensor, ...]:
+    """f[b t i], f[g i], f[g r], f[g]?, f[g]?, b[b t]?, f[b r]?, f[b h]?, f[p]?, f[r h]? -> f[b t r], f[b r], f[b h]"""
+    size = w_ih.shape[0] // 4
+    states = (_first(start, x, w_hh.shape[1]), _first(cell, x, size))
+
+    def step(row: Tensor, before: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        h, c = before
+        i, f, g, o = (row + linear(h, w_hh, b_hh)).chunk(4, dim=1)
+        if peepholes is not None:
+            p_i, p_f, p_o = peepholes.chunk(3)
+            i, f = i + p_i * c, f + p_f * c
+        c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
+        out = torch.sigmoid(o if peepholes is None else o + p_o * c) * torch.tanh(c)
+        return out if w_hr is None else linear(out, w_hr), c
+
+    if _fusable(x, keep) and peepholes is None and w_hr is None:
+        return _fused(torch.lstm, x, states, (w_ih, w_hh, b_ih, b_hh), op.reverse)
+    return _run(step, linear(x, w_ih, b_ih), keep, states, op.reverse)
+
+
+def _fusable(x: Tensor, keep: Tensor | None) -> bool:
+    """Whether PyTorch's layers can do it: every row exists, and there are some."""
+    return keep is None and x.numel() > 0
+
+
+def _fused(
+    layer: Callable[..., Sequence[Tensor]],
+    x: Tensor,
+    states: tuple[Tensor, ...],
+    weights: tuple[Tensor, Tensor, Tensor | None, Tensor | None],
+    reverse: bool,
+) -> tuple[Tensor, ...]:
+    """One of PyTorch's layers; backwards by turning the rows around, and back."""
+    w_ih, w_hh, b_ih, b_hh = weights
+    given = [w_ih, w_hh]
+    if b_ih is not None or b_hh is not None:
+        given += [w_ih.new_zeros(w_ih.shape[0]) if b is None else b for b in (b_ih, b_hh)]
+    before = [s[None] for s in states]
+    rows = x.flip(1) if reverse else x
+    out, *after = layer(rows, before[0] if len(before) == 1 else before, given, len(given) == 4, 1, 0.0, False, False, True)
+    return (out.flip(1) if reverse else out, *(s[0] for s in after))
+
+
+def _run(
+    step: Step, rows: Tensor, keep: Tensor | None, states: tuple[Tensor, ...], reverse: bool
+) -> tuple[Tensor, ...]:
+    """All results and the final states; where `keep` is false nothing happens."""
+    batch, steps, _ = rows.shape
+    out: list[Tensor] = []
+    for t in reversed(range(steps)) if reverse else range(steps):
+        after = step(rows[:, t], states)
+        here = after[0]
+        if keep is not None:
+            kept = keep[:, t, None]
+            after = tuple(torch.where(kept, new, old) for new, old in zip(after, states, strict=True))
+            here = torch.where(kept, here, torch.zeros_like(here))
+        states = after
+        out.append(here)
+    if not out:
+        return (rows.new_zeros(batch, 0, states[0].shape[1]), *states)
+    return (torch.stack(out[::-1] if reverse else out, dim=1), *states)
+
+
+def _first(start: Tensor | None, x: Tensor, size: int) -> Tensor:
+    return x.new_zeros(x.shape[0], size) if start is None else start

@@ -1,0 +1,125 @@
+"""Recurrent layers as loops: the `scan` that each of the fused ops stands for, where a target lacks the op.
+
+What the rows alone decide, `W x + b`, is computed for all of them before the loop.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from specc.ir import ops
+from specc.ir.dim import Dim, exact
+from specc.ir.graph import Builder, Graph, Input, Value
+from specc.ir.ops.loop import without
+
+Recurrent = ops.Rnn | ops.Gru | ops.Lstm
+Captures = Mapping[str, Value]
+Step = Callable[["Body", Value, list[Value], Captures], list[Value]]
+
+
+def as_scan(b: Builder, op: Recurrent, args: Sequence[Value | None], scope: str = "") -> tuple[Value, ...]:
+    """The results of `op`, by nodes added to `b`."""
+    x, w_ih, w_hh, b_ih, b_hh, keep, *more = (*args, *[None] * (ops.recurrent.PROJECTION + 1 - len(args)))
+    assert x is not None
+    assert w_ih is not None
+    rows = b.one(ops.Linear(), x, w_ih, b_ih, scope=scope)
+    kinds = op.infer(*(a.type if a else None for a in args))[1:]
+    starts = [s or _zeros(b, t.shape, t.dtype) for s, t in zip(more, kinds, strict=False)]
+    if isinstance(op, ops.Lstm):
+        given, step = {"u": w_hh, "c": b_hh, "peep": more[2], "map": more[3]}, _lstm
+    elif isinstance(op, ops.Gru):
+        given, step = _gru_weights(b, op, w_hh, b_hh, kinds[0].shape[1]), _gru(op)
+    else:
+        given, step = {"u": w_hh, "c": b_hh}, _rnn(op)
+    captures = {name: value for name, value in given.items() if value}
+    body = _body(rows, starts, captures, step)
+    scan = ops.Scan(body, 1, len(starts), 1, op.reverse, keep is not None)
+    made = b.add(scan, *([keep] if keep else []), rows, *starts, *captures.values(), scope=scope)
+    return (made[-1], *made[:-1])
+
+
+@dataclass(frozen=True)
+class Body:
+    """Arithmetic on one row."""
+
+    b: Builder
+
+    def do(self, fn: str, *args: Value) -> Value:
+        """`add`, `mul`, `sub` of two values, or a function of one number."""
+        return self.b.one(ops.Arith(fn) if len(args) == 2 else ops.Pointwise(fn), *args)  # type: ignore[arg-type]
+
+    def linear(self, x: Value, w: Value, bias: Value | None = None) -> Value:
+        """`x @ w.T + bias`."""
+        return self.b.one(ops.Linear(), x, w, bias)
+
+    def parts(self, x: Value, count: int) -> list[Value]:
+        """The last axis in equal parts; a length that divides evenly by the ops' own rules."""
+        axis = x.type.rank - 1
+        size = exact(x.type.shape[axis], count)
+        return [self.b.one(ops.Slice(axis, size * n, size * (n + 1)), x) for n in range(count)]
+
+
+def _body(rows: Value, starts: Sequence[Value], captures: Captures, step: Step) -> Graph:
+    inner = Builder()
+    row = inner.input("row", Input(without(rows.type, 1)))
+    carries = [inner.input(f"state {n}", Input(s.type)) for n, s in enumerate(starts)]
+    outer = {name: inner.input(name, Input(v.type)) for name, v in captures.items()}
+    after = step(Body(inner), row, carries, outer)
+    return inner.finish("step", {**{f"next {n}": s for n, s in enumerate(after)}, "out": after[0]})
+
+
+def _rnn(op: ops.Rnn) -> Step:
+    def step(f: Body, row: Value, states: list[Value], w: Captures) -> list[Value]:
+        return [f.do(op.activation, f.do("add", row, f.linear(states[0], w["u"], w.get("c"))))]
+
+    return step
+
+
+def _gru_weights(b: Builder, op: ops.Gru, u: Value | None, c: Value | None, h: Dim) -> dict[str, Value | None]:
+    """The state's matrix and bias; those of the new state apart where the reset gate acts before them."""
+    if op.reset == "after":
+        return {"u": u, "c": c}
+    made: dict[str, Value | None] = {}
+    for name, value in (("u", u), ("c", c)):
+        if value:
+            made[name] = b.one(ops.Slice(0, Dim.of(0), h * 2), value)
+            made[f"{name} new"] = b.one(ops.Slice(0, h * 2, h * 3), value)
+    return made
+
+
+def _gru(op: ops.Gru) -> Step:
+    def step(f: Body, row: Value, states: list[Value], w: Captures) -> list[Value]:
+        h = states[0]
+        r_x, z_x, n_x = f.parts(row, 3)
+        from_h = f.parts(f.linear(h, w["u"], w.get("c")), 3 if op.reset == "after" else 2)
+        r = f.do("sigmoid", f.do("add", r_x, from_h[0]))
+        z = f.do("sigmoid", f.do("add", z_x, from_h[1]))
+        if op.reset == "after":
+            past = f.do("mul", r, from_h[2])
+        else:
+            past = f.linear(f.do("mul", r, h), w["u new"], w.get("c new"))
+        new = f.do("tanh", f.do("add", n_x, past))
+        kept, other = (h, new) if op.update == "old" else (new, h)
+        return [f.do("add", other, f.do("mul", z, f.do("sub", kept, other)))]
+
+    return step
+
+
+def _lstm(f: Body, row: Value, states: list[Value], w: Captures) -> list[Value]:
+    h, c = states
+    i, forget, new, o = f.parts(f.do("add", row, f.linear(h, w["u"], w.get("c"))), 4)
+    if "peep" in w:
+        from_i, from_f, from_o = f.parts(w["peep"], 3)
+        i, forget = f.do("add", i, f.do("mul", from_i, c)), f.do("add", forget, f.do("mul", from_f, c))
+    taken = f.do("mul", f.do("sigmoid", i), f.do("tanh", new))
+    c = f.do("add", f.do("mul", f.do("sigmoid", forget), c), taken)
+    if "peep" in w:
+        o = f.do("add", o, f.do("mul", from_o, c))
+    out = f.do("mul", f.do("sigmoid", o), f.do("tanh", c))
+    return [f.linear(out, w["map"]) if "map" in w else out, c]
+
+
+def _zeros(b: Builder, shape: Sequence[Dim], dtype: str) -> Value:
+    made = b.one(ops.Constant(0.0, dtype))
+    for axis, length in enumerate(shape):
+        made = b.one(ops.Expand(axis, length), b.one(ops.Insert(axis), made))
+    return made
