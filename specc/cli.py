@@ -10,16 +10,18 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
+from io import TextIOWrapper
 from typing import NoReturn
 
 from specc import __version__
+from specc.input import shown
+from specc.messages import report
 from specc.text.diagnostic import Diagnostic, Failed
-from specc.text.render import as_json, as_sarif, render, short
 from specc.text.suggest import did_you_mean
 
 USAGE = {"E0200", "E0407", "E0408", "E0821", "E0822", "E0921"}
 """Codes of words on the command line that name nothing."""
-ENVIRONMENT = {"E0801", "E0802", "E0810", "E0812", "E0813", "E0815", "E0902", "E0922"}
+ENVIRONMENT = {"E0801", "E0802", "E0804", "E0805", "E0810", "E0812", "E0813", "E0815", "E0902", "E0922"}
 """Codes of files that cannot be read or written and of packages that are missing."""
 DIFFERENCE = "E0930"
 
@@ -42,7 +44,11 @@ class Parser(argparse.ArgumentParser):
     """argparse with our form of a message."""
 
     def error(self, message: str) -> NoReturn:
-        """A fault in the command line; exit code 2."""
+        """A fault in the command line, with the option that was probably meant; exit code 2."""
+        wrong = message.removeprefix("unrecognized arguments: ").split()
+        if message.startswith("unrecognized") and wrong[0].startswith("-"):
+            near = did_you_mean(wrong[0].split("=")[0], self._option_string_actions)
+            message = f"there is no option `{shown(wrong[0])}`" + (f"; did you mean `{near}`?" if near else "")
         print(f"error: {message}\n{self.format_usage().strip()}", file=sys.stderr)
         raise SystemExit(2)
 
@@ -63,21 +69,22 @@ def parser() -> Parser:
 
 def common(made: argparse.ArgumentParser) -> None:
     """Options every command takes."""
-    made.add_argument("--format", choices=["full", "short", "json", "sarif"], default="full", help="how messages are written")
-    made.add_argument("--color", choices=["auto", "always", "never"], default="auto")
+    forms = ["full", "short", "json", "sarif"]
+    made.add_argument("--format", choices=forms, default="full", help="how messages are written")
+    made.add_argument("--color", choices=["auto", "always", "never"], default="auto", help="colors in messages")
     made.add_argument("--debug", action="store_true", help="show where in specc a failure happened")
 
 
 def entry() -> NoReturn:
-    """The `specc` command."""
+    """The `specc` command. Names that the terminal cannot show are escaped, not a reason to stop."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     raise SystemExit(main(sys.argv[1:]))
 
 
 def main(words: Sequence[str]) -> int:
     """Run one command and give its exit code."""
-    if not words:
-        parser().print_help()
-        return 2
     try:
         command, arguments = _parse(words)
     except SystemExit as stop:
@@ -89,14 +96,20 @@ def main(words: Sequence[str]) -> int:
     except Failed as failed:
         if arguments.debug:
             raise
-        _report(failed.diagnostics, arguments)
+        report(failed.diagnostics, arguments.format, arguments.color)
         return exit_code(failed.diagnostics)
     except KeyboardInterrupt:
         print("interrupted; nothing more was written", file=sys.stderr)
         return 130
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return 141
+    except (OSError, MemoryError) as error:
+        if arguments.debug:
+            raise
+        _drop_output()
+        report([_environment(error)], arguments.format, arguments.color)
+        return 3
     except Exception as error:
         if arguments.debug:
             raise
@@ -108,20 +121,43 @@ def main(words: Sequence[str]) -> int:
         return 70
 
 
+def _drop_output() -> None:
+    """What stands in the buffer cannot be written; without this Python would try again at its end, and complain."""
+    if isinstance(sys.stdout, TextIOWrapper):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _environment(error: OSError | MemoryError) -> Diagnostic:
+    """What the system could not give, where no stage has said so in its own words."""
+    if isinstance(error, MemoryError):
+        helps = ("make the sizes smaller, or use a machine with more memory",)
+        return Diagnostic("E0804", "there is not enough memory for this", helps=helps)
+    what = f" `{shown(str(error.filename))}`" if error.filename else ""
+    words = error.strerror or str(error)
+    return Diagnostic("E0805", f"the system refuses{what}: {words[:1].lower()}{words[1:]}")
+
+
 def _parse(words: Sequence[str]) -> tuple[Callable[[argparse.Namespace], int], argparse.Namespace]:
+    if not words:
+        parser().print_help(sys.stderr)
+        raise SystemExit(2)
     name = words[0]
     if name not in COMMANDS:
-        if not name.startswith("-"):
-            near = did_you_mean(name, COMMANDS)
-            hint = f"; did you mean `{near}`?" if near else ""
-            parser().error(f"there is no command `{name}`{hint}")
-        parser().parse_args(words)
+        if name in ("-h", "--help", "--version"):
+            parser().parse_args(words[:1])
+        if name.startswith("-"):
+            parser().error(f"the command stands first: specc COMMAND {shown(name)} …")
+        near = did_you_mean(name, COMMANDS)
+        hint = f"; did you mean `{near}`?" if near else ""
+        parser().error(f"there is no command `{shown(name)}`{hint}")
     module = import_module(COMMANDS[name][0])
-    made = Parser(prog=f"specc {name}", description=module.__doc__.splitlines()[0] if module.__doc__ else None)
+    made = Parser(prog=f"specc {name}", description=module.__doc__.splitlines()[0] if module.__doc__ else None,
+                  allow_abbrev=False)  # fmt: skip
     module.arguments(made)
     common(made)
     command: Callable[[argparse.Namespace], int] = module.run
-    return command, made.parse_intermixed_args(words[1:])
+    # what stands behind `--` is no option; only the plain parser knows that
+    return command, (made.parse_args if "--" in words else made.parse_intermixed_args)(words[1:])
 
 
 def exit_code(diagnostics: Sequence[Diagnostic]) -> int:
@@ -133,31 +169,3 @@ def exit_code(diagnostics: Sequence[Diagnostic]) -> int:
         if codes <= family:
             return code
     return 4 if DIFFERENCE in codes else 1
-
-
-def _report(diagnostics: Sequence[Diagnostic], arguments: argparse.Namespace) -> None:
-    report(diagnostics, arguments.format, arguments.color)
-
-
-def report(diagnostics: Sequence[Diagnostic], form: str, color: str) -> None:
-    """Diagnostics on stderr; JSON and SARIF, which programs read, on stdout."""
-    match form:
-        case "json":
-            print(as_json(diagnostics))
-        case "sarif":
-            print(as_sarif(diagnostics, __version__))
-        case "short":
-            print("\n".join(short(d) for d in diagnostics), file=sys.stderr)
-        case _:
-            print(render(diagnostics, color=colored(color)), file=sys.stderr)
-
-
-def colored(choice: str) -> bool:
-    """Whether to color: `--color`, then NO_COLOR, FORCE_COLOR, then whether stderr is a terminal."""
-    if choice != "auto":
-        return choice == "always"
-    if os.environ.get("NO_COLOR"):
-        return False
-    if os.environ.get("FORCE_COLOR"):
-        return True
-    return sys.stderr.isatty() and os.environ.get("TERM") != "dumb"

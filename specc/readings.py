@@ -9,7 +9,8 @@ from specc.input import Unreadable, read_regular
 from specc.ir.model import Model
 from specc.lang import tree
 from specc.lang.read import decode
-from specc.reading.record import Reading, input_reading, output_reading
+from specc.reading.fields import Complain
+from specc.reading.record import OutputReading, Reading, input_reading, output_reading
 from specc.reading.text import read_vocabulary
 from specc.text.diagnostic import fail
 from specc.text.source import Span
@@ -33,8 +34,15 @@ def reading_of(program: Program, model: Model) -> Reading:
 
     return Reading(
         tuple((n, record(n, d, input_reading)) for n, d in model.reading.items()),
-        tuple((n, record(n, d, output_reading)) for n, d in model.showing.items()),
+        tuple((n, record(n, d, _output_reading)) for n, d in model.showing.items()),
     )
+
+
+def _output_reading(value: dict[str, Any], path: tuple[str, ...], complain: Complain) -> OutputReading:
+    """A result's record. `text(…)` says by its vocabulary how ids become text, as for an input how text becomes ids."""
+    if value["kind"] in ("characters", "bytes"):
+        value = {"kind": "text", "vocabulary": value}
+    return output_reading(value, path, complain)
 
 
 def _resolved(data: Mapping[str, Any], folder: Path, span: Span | None) -> dict[str, Any]:

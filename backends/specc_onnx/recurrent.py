@@ -12,7 +12,7 @@ from specc.ir import ops
 from specc.ir.dim import Dim, exact
 from specc.ir.graph import Builder, Input
 from specc.ir.recurrence import Recurrent, as_scan
-from specc_onnx.arrange import at_least_one, cast, cut, expand, full, reduce, rows, typed, unsqueeze, where
+from specc_onnx.arrange import cast, expand, full, reduce, rows, typed, unsqueeze, where
 from specc_onnx.emit import Emitter, Tensor
 from specc_onnx.table import lower, lower_nodes
 
@@ -65,13 +65,15 @@ class _Layer:
             return self._loop()
         size = self.w_hh.type.shape[1].number
         lengths = self._lengths()
-        inputs = [self._rows(), *self._weights(), lengths, *(s and unsqueeze(g, s.name, 0) for s in (start, cell))]
-        inputs += [self._ordered(peepholes, IOF) and unsqueeze(g, self._ordered(peepholes, IOF), 0)] if peepholes else []
+        counts = self._filled(lengths, (self.batch,)) if lengths else None
+        starts = [unsqueeze(g, self._filled(s.name, s.type.shape), 0) if s else None for s in (start, cell)]
+        inputs = [self._rows(), *self._weights(), counts, *starts]
+        inputs += [unsqueeze(g, self._ordered(peepholes, IOF), 0)] if peepholes else []
         finals = 2 if kind == "LSTM" else 1
         direction = "reverse" if self.op.reverse else "forward"
         made = g.nodes(kind, 1 + finals, *inputs, hidden_size=size, direction=direction, **attributes)
         out = g.node("Transpose", g.node("Squeeze", made[0], g.vector(1)), perm=[1, 0, 2])
-        ends = [g.node("Squeeze", end, g.vector(0)) for end in made[1:]]
+        ends = [self._cut(g.node("Squeeze", end, g.vector(0)), (self.batch,)) for end in made[1:]]
         return (self._placed(out), *(self._end(e, s, lengths) for e, s in zip(ends, (start, cell), strict=False)))
 
     def _loop(self) -> tuple[str, ...]:
@@ -111,9 +113,31 @@ class _Layer:
 
     def _rows(self) -> str:
         g, x = self.g, self.x
-        if not self._together():
-            x = typed(self._moved(x.name, self._from()), x.type.dtype, x.type.shape)
-        return g.node("Transpose", at_least_one(g, x, 1), perm=[1, 0, 2])
+        moved = x.name if self._together() else self._moved(x.name, self._from())
+        return g.node("Transpose", self._filled(moved, x.type.shape), perm=[1, 0, 2])
+
+    def _filled(self, x: str, shape: Sequence[Dim]) -> str:
+        """`x` with a row of zeros where batch or time, its first axes, turn out to be empty.
+
+        ONNX Runtime 1.31 ends the process there, other runtimes may as well.
+        """
+        g = self.g
+        doubtful = [n < 2 and length in (self.batch, self.length) and not g.lengths.positive(length)
+                    for n, length in enumerate(shape)]
+        if not any(doubtful):
+            return x
+        zero = g.vector(0)
+        behind = [g.node("Max", g.node("Sub", g.vector(1), g.shape([d])), zero) if doubt else zero
+                  for d, doubt in zip(shape, doubtful, strict=True)]
+        return g.node("Pad", x, g.node("Concat", *[zero] * len(shape), *behind, axis=0))
+
+    def _cut(self, x: str, shape: Sequence[Dim]) -> str:
+        """`x` without what `_filled` added; `shape` are its first axes."""
+        g = self.g
+        if all(g.lengths.positive(d) for d in shape):
+            return x
+        axes = range(len(shape))
+        return g.node("Slice", x, g.vector(*[0 for _ in axes]), g.shape(shape), g.vector(*axes))
 
     def _lengths(self) -> str | None:
         """How many rows exist, i32[b]; None where all do."""
@@ -144,8 +168,7 @@ class _Layer:
 
     def _placed(self, out: str) -> str:
         """The results where their rows were; what lies behind the rows that exist is zero."""
-        if not self.g.lengths.positive(self.length):
-            out = cut(self.g, out, 1, Dim.of(0), self.length)
+        out = self._cut(out, (self.batch, self.length))
         return out if self._together() else self._moved(out, self._to())
 
     def _end(self, end: str, start: Tensor | None, lengths: str | None) -> str:

@@ -1,14 +1,13 @@
 """Check a spec without weights: every length a symbol first, then with the config's numbers."""
 
-import sys
 from argparse import ArgumentParser, Namespace
 
+from specc import messages
 from specc.commands.spec_options import spec_arguments, spec_of
 from specc.driver import Checked, Spec, check
 from specc.passes.facts import report
+from specc.text.diagnostic import Failed
 from specc.ties import own_parameters
-from specc.text.diagnostic import Diagnostic, Failed
-from specc.text.render import render
 
 
 def arguments(parser: ArgumentParser) -> None:
@@ -25,16 +24,13 @@ def run(given: Namespace) -> int:
     proved = report(model.graph, grows.growing, grows.source) if grows else report(model.graph)
     if proved.errors:
         raise Failed(*proved.errors)
-    _warn([*found.warnings, *proved.warnings])
+    messages.report([*found.warnings, *proved.warnings], given.format, given.color)
+    if given.format in messages.PROGRAMS:
+        return 0
     print(f"{spec.program.name}: ok")
     for line in (*_tried(spec, found), *proved.lines()):
         print(f"  {line}")
     return 0
-
-
-def _warn(warnings: list[Diagnostic]) -> None:
-    if warnings:
-        print(render(warnings), file=sys.stderr)
 
 
 def _tried(spec: Spec, found: Checked) -> list[str]:

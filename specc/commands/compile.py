@@ -3,9 +3,9 @@
 import sys
 from argparse import ArgumentParser, Namespace
 
-from specc.commands.spec_options import spec_arguments, spec_of
+from specc import messages
+from specc.commands.spec_options import seed, spec_arguments, spec_of
 from specc.compiling import Options, compile_spec
-from specc.text.render import render
 
 
 def arguments(parser: ArgumentParser) -> None:
@@ -13,7 +13,7 @@ def arguments(parser: ArgumentParser) -> None:
     spec_arguments(parser)
     parser.add_argument("-o", "--output", required=True, metavar="MODEL.onnx")
     parser.add_argument("--weights", default="", metavar="FILE|DIR", help="safetensors to take the weights from")
-    parser.add_argument("--init", type=int, metavar="SEED", help="draw random weights from a seed instead")
+    parser.add_argument("--init", type=seed, metavar="SEED", help="draw random weights from a seed instead")
     parser.add_argument("--target", choices=["onnx", "ort-cpu", "ort-cuda"], default="ort-cpu")
     parser.add_argument("--opset", type=int, default=0, metavar="N", help="17 to 26; the target has its own otherwise")
     parser.add_argument("--tap", action="append", default=[], metavar="PATTERN", help="also give values inside, by scope")
@@ -41,8 +41,9 @@ def run(given: Namespace) -> int:
             try_load=not given.no_load,
         ),
     )
-    if made.warnings:
-        print(render(made.warnings), file=sys.stderr)
+    messages.report(made.warnings, given.format, given.color)
+    if given.format in messages.PROGRAMS:
+        return 0
     for remark in made.remarks:
         print(f"note: {remark}", file=sys.stderr)
     for path, size in made.files:

@@ -1,6 +1,6 @@
 """The options of every command that reads a spec."""
 
-from argparse import ArgumentParser, Namespace
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
 
 from specc.driver import Spec, open_spec
 
@@ -16,3 +16,19 @@ def spec_arguments(parser: ArgumentParser) -> None:
 def spec_of(arguments: Namespace) -> Spec:
     """The spec these options name."""
     return open_spec(arguments.spec, config=arguments.config, sets=arguments.set)
+
+
+def seed(text: str) -> int:
+    """A seed of the command line: a whole number of 64 bits."""
+    return _number(text, 0, 2**64 - 1, "a seed")
+
+
+def rounds(text: str) -> int:
+    """How often to try."""
+    return _number(text, 1, 1000, "a number of rounds")
+
+
+def _number(text: str, least: int, most: int, what: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) <= 20 and least <= int(text) <= most):
+        raise ArgumentTypeError(f"{what} is a whole number from {least} to {most}")
+    return int(text)

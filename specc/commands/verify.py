@@ -2,6 +2,7 @@
 
 from argparse import ArgumentParser, Namespace
 
+from specc.commands.spec_options import rounds, seed
 from specc.running import open_model
 from specc.verifying import verify
 
@@ -10,8 +11,8 @@ def arguments(parser: ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument("model", metavar="MODEL.onnx")
     parser.add_argument("--provider", default="cpu", help="cpu, cuda, … (an execution provider of ONNX Runtime)")
-    parser.add_argument("--seed", type=int, default=0, help="for the random inputs")
-    parser.add_argument("--rounds", type=int, default=3, metavar="N", help="how many sizes to try")
+    parser.add_argument("--seed", type=seed, default=0, help="for the random inputs")
+    parser.add_argument("--rounds", type=rounds, default=3, metavar="N", help="how many sizes to try")
 
 
 def run(given: Namespace) -> int:

@@ -60,6 +60,11 @@ def read_config(context: Context, program: Program, reader: Reader) -> dict[str,
 def _value(
     context: Context, assigned: Mapping[str, Assigned], entry: tree.Field, path: str, env: Env, reader: Reader
 ) -> Any:
+    if entry.type.name == "record" and path in assigned:
+        span = assigned[path].span
+        helps = (f"it has {', '.join(f'{path}.{f.name}' for f in entry.type.fields)}",)
+        raise Failed(Diagnostic("E0203", f"`{path}` is a record: its values are set one by one",
+                                Label(span, "one value") if span else None, helps=helps))  # fmt: skip
     if entry.type.name == "record":
         inner = Env(**{**env.__dict__, "names": dict(env.names)})
         made: dict[str, Any] = {}

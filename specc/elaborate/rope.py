@@ -1,7 +1,6 @@
 """Rotary frequencies under the scaling rules of published models."""
 
 import math
-from typing import Any
 
 from specc.elaborate.values import Rope
 from specc.ir.dim import Dim
@@ -12,7 +11,8 @@ def frequencies(rope: Rope, dim: Dim) -> tuple[tuple[float, ...], float]:
 
     `linear` divides all by a factor (arXiv:2306.15595). `llama3` divides only long wave lengths, with a
     smooth passage. `yarn` blends by how often a pair turns in the original context (arXiv:2309.00071, eq. 23).
-    `longrope` has a divisor for each pair (arXiv:2402.13753, eq. 3).
+    `longrope` has a divisor for each pair (arXiv:2402.13753, eq. 3); there may be too few or too many, which the
+    caller checks.
     """
     numbers = dict(rope.numbers)
     if rope.kind == "default" or dim.number is None:
@@ -26,7 +26,8 @@ def frequencies(rope: Rope, dim: Dim) -> tuple[tuple[float, ...], float]:
         return tuple(_llama3(f, numbers) for f in plain), 1.0
     given = numbers["attention"]
     if rope.kind == "longrope":
-        return _longrope(plain, numbers), given if given is not None else _long_factor(factor, numbers["original"])
+        divided = tuple(rope.theta ** (-2 * n / d) / divisor for n, divisor in enumerate(numbers["divisors"]))
+        return divided, given if given is not None else _long_factor(factor, numbers["original"])
     scale = given if given is not None else 0.1 * math.log(factor) + 1.0 if factor > 1 else 1.0
     return _yarn(plain, d, rope.theta, numbers), scale
 
@@ -40,11 +41,6 @@ def _llama3(frequency: float, numbers: dict[str, float]) -> float:
         return frequency
     smooth = (original / wave - low) / (high - low)
     return (1 - smooth) * frequency / numbers["factor"] + smooth * frequency
-
-
-def _longrope(plain: list[float], numbers: dict[str, Any]) -> tuple[float, ...]:
-    """As many frequencies as there are divisors; the caller checks that this is all of them."""
-    return tuple(f / divisor for f, divisor in zip(plain, numbers["divisors"], strict=False))
 
 
 def _long_factor(factor: float, original: int) -> float:

@@ -92,6 +92,11 @@ def activation(context: Context, name: str, env: Env, span: Span | None) -> Any:
 def declared(context: Context, type: tree.TypeName, env: Env, origin: str) -> Type:
     """The type of a graph input: every length must be known by name."""
     assert type.dims is not None
+    undeclared = [d for d in type.dims if isinstance(d, tree.Name) and not _named(context, d, env)]
+    for dim in undeclared:
+        env.dims[dim.path] = Dim.symbol(dim.path)  # said once, for all inputs
+    if undeclared:
+        raise Failed(*(_undeclared(d, env) for d in undeclared))
     shape = []
     for dim in type.dims:
         if isinstance(dim, tree.Rest):
@@ -99,6 +104,23 @@ def declared(context: Context, type: tree.TypeName, env: Env, origin: str) -> Ty
         made = _dim(context, dim, env)
         shape.append(made.since(Origin(type.span, origin)))
     return Type(dtype_of(type), tuple(shape))
+
+
+def _named(context: Context, dim: tree.Name, env: Env) -> bool:
+    try:
+        context.evaluate(context, dim, env)
+    except Failed as failed:
+        return not any(d.code == "E0202" for d in failed.diagnostics)
+    return True
+
+
+def _undeclared(dim: tree.Name, env: Env) -> Diagnostic:
+    """E0202 for a length that nothing declares."""
+    near = did_you_mean(dim.path, [*env.module.dims, *(n for n, v in env.config.items() if isinstance(v, Dim))])
+    declare = f"a length that the input decides is declared above: `dims {', '.join([*env.module.dims, dim.path])}`"
+    helps = (f"did you mean `{near}`?", declare) if near else (declare,)
+    primary = Label(dim.span, "unknown length") if dim.span else None
+    return Diagnostic("E0202", f"the length `{dim.path}` is not declared", primary, helps=helps)
 
 
 def dtype_of(type: tree.TypeName) -> str:

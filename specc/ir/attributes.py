@@ -2,7 +2,7 @@
 
 from dataclasses import fields
 from types import UnionType
-from typing import get_args, get_origin
+from typing import Literal, get_args, get_origin
 
 from specc.ir.dim import LARGEST, Dim
 from specc.ir.graph import Graph
@@ -36,6 +36,8 @@ def _fits(value: object, type: object) -> bool:
         return isinstance(value, Graph)
     if isinstance(type, UnionType):
         return any(_fits(value, t) for t in get_args(type))
+    if get_origin(type) is Literal:
+        return isinstance(value, str) and value in get_args(type)
     if get_origin(type) is tuple:
         item = get_args(type)[0]
         return isinstance(value, tuple) and all(_fits(v, item) for v in value)

@@ -213,6 +213,8 @@ def _reads(leak: Leak) -> Said:
             return Said("E0711", "a growing axis can be neither split nor merged")
         case ops.Scan(reverse=True):
             return Said("E0715", "this scan runs backwards", helps=("scan forward along a growing axis",))
+        case ops.Rnn(reverse=True) | ops.Gru(reverse=True) | ops.Lstm(reverse=True):
+            return Said("E0715", "this layer runs backwards", helps=("use `direction=forward` along a growing axis",))
         case ops.Conv1d() if not every:
             return Said("E0711", f"this convolution reads {ahead}", helps=("set `ahead=0`",))
         case ops.ArgMax() | ops.ArgSort() | ops.Gather():

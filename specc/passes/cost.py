@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from specc.ir import ops
-from specc.ir.dim import Dim, product, total
+from specc.ir.dim import Dim, exact, product, total
 from specc.ir.graph import Graph, Node
 from specc.ir.op import Op
 from specc.ir.types import Type
@@ -57,8 +57,14 @@ def _scan(op: ops.Scan, t: list[Type]) -> Dim:
 def _recurrent(op: ops.Rnn | ops.Gru | ops.Lstm, t: list[Type]) -> Dim:
     b, n, i = t[0].shape
     rows, fed_back = t[2].shape
-    projection = product(t[-1].shape) if t[-1].shape == (fed_back, *op.infer(*t[:3])[0].shape[:0]) else Dim.of(0)
-    return b * n * (rows * (i + fed_back) + projection)
+    return b * n * rows * (i + fed_back)
+
+
+def _lstm(op: ops.Lstm, t: list[Type]) -> Dim:
+    b, n, _ = t[0].shape
+    projection = (t[2].shape[1], exact(t[1].shape[0], 4))
+    mapped = b * n * product(projection) if t[-1].shape == projection else Dim.of(0)
+    return _recurrent(op, t) + mapped
 
 
 TABLE: Mapping[type[Op], Cost] = {
@@ -70,6 +76,9 @@ TABLE: Mapping[type[Op], Cost] = {
     ops.Conv1d: _conv1d,
     ops.Einsum: _einsum,
     ops.Scan: _scan,
+    ops.Rnn: _recurrent,
+    ops.Gru: _recurrent,
+    ops.Lstm: _lstm,
 }
 """Every heavy op; a test compares."""
 

@@ -104,6 +104,8 @@ class _Walk:
         """Whether the rows that exist in the result do not depend on padded rows through this link."""
         operand = given[link.operand]
         zero = link.operand_axis in operand.zero
+        if _passes_over(node, given):
+            return True
         match link.kind:
             case "same" | "extent":
                 return True
@@ -235,6 +237,8 @@ class _Walk:
             case ops.Scan(masked=True, axis=axis) if node.args[0] is not None and 1 in given[0].zero:
                 if value.type.rank > axis and value.type.shape[axis] == self.length:
                     yield axis
+            case ops.Rnn() | ops.Gru() | ops.Lstm() if value.type.rank == 3 and _passes_over(node, given):
+                yield 1
 
     def _stands(self, node: Node, n: int, axis: int, known: frozenset[int], keeps: set[Link]) -> bool:
         """Whether operand `n` is zero where the result's `axis` is padded."""
@@ -251,6 +255,12 @@ class _Walk:
                     yield axis
                 case op if op.view and any(at):
                     yield axis
+
+
+def _passes_over(node: Node, given: list[Rows]) -> bool:
+    """Whether a recurrent layer is told which rows are padded."""
+    at = ops.recurrent.KEEP
+    return isinstance(node.op, ops.Rnn | ops.Gru | ops.Lstm) and len(given) > at and 1 in given[at].zero
 
 
 def _mask_axis(node: Node, operand: int) -> int:
@@ -314,6 +324,8 @@ def _warning(graph: Graph, dirt: Dirt, output: str, keep: str) -> Diagnostic:
         title = f"padded rows reach `{output}`: `{spoken(dirt.node.op)}` reads them, no mask stands between"
         what, mend = "this reads padded rows", f"`& visible({keep})`"
     helps = [f"use {mend}"] if dirt.counted or not _pools(dirt.node) else [f"multiply by `{keep}` first"]
+    if isinstance(dirt.node.op, ops.Rnn | ops.Gru | ops.Lstm | ops.Scan):
+        helps = [f"add `keep={keep}`"] if not isinstance(dirt.node.op, ops.Scan) else [f"add `keep {keep}`"]
     return Diagnostic("W0601", title, Label(span, what) if span else None, (), (), tuple(helps), severity="warning")
 
 

@@ -168,7 +168,25 @@ def _layers() -> list[Example]:
     ]
 
 
-EXAMPLES: list[Example] = [*_shapes(), *_numbers(), *_layers()]
+def _recurrent() -> list[Example]:
+    x, keep, h = f(2, 5, 3), b(2, 5), f(2, 4)
+    rnn, gru, lstm = (x, f(4, 3), f(4, 4)), (x, f(12, 3), f(12, 4)), (x, f(16, 3), f(16, 4))
+    return [
+        Example(ops.Rnn(), rnn),
+        Example(ops.Rnn("relu", reverse=True), (*rnn, f(4), None, keep)),
+        Example(ops.Rnn("sigmoid"), (*rnn, f(4), f(4), keep, h)),
+        *(Example(ops.Gru(r, u), (*gru, f(12), f(12))) for r in ("before", "after") for u in ("old", "new")),
+        Example(ops.Gru("before", reverse=True), (*gru, None, f(12), keep, h)),
+        Example(ops.Gru("after"), (*gru, None, None, keep)),
+        Example(ops.Lstm(), lstm),
+        Example(ops.Lstm(), (*lstm, f(16), f(16), None, h, h)),
+        Example(ops.Lstm(reverse=True), (*lstm, f(16), f(16), keep, h, h, f(12))),
+        Example(ops.Lstm(), (*lstm[:2], f(16, 2), f(16), f(16), keep, f(2, 2), h, None, f(2, 4))),
+        Example(ops.Lstm(reverse=True), (*lstm[:2], f(16, 2), None, None, None, None, h, f(12), f(2, 4))),
+    ]
+
+
+EXAMPLES: list[Example] = [*_shapes(), *_numbers(), *_layers(), *_recurrent()]
 
 
 def graph_of(example: Example) -> tuple[Graph, list[Value | None]]:

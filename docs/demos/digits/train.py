@@ -33,8 +33,8 @@ BATCH = 64
 RATE = 2e-3
 DECAY = 0.05
 SMOOTHING = 0.02  # of the labels, so that the model stays honest about its doubts
-TURN = math.radians(12)
-STRETCH, SHIFT = 0.10, 0.14  # shares of the picture's size
+TURN = math.radians(8)
+STRETCH, SHIFT = 0.08, 0.10  # shares of the picture's size
 
 
 def pictures(record: Image) -> tuple[Tensor, Tensor]:

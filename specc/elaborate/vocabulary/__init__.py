@@ -1,6 +1,6 @@
 """The words of the language that are not written in it. Importing this package makes them all known."""
 
-from specc.elaborate.vocabulary import attention, elementwise, layers, positions, shapes, static
+from specc.elaborate.vocabulary import attention, elementwise, layers, positions, recurrent, shapes, static
 from specc.elaborate.vocabulary.registry import WORDS
 
-__all__ = ["WORDS", "attention", "elementwise", "layers", "positions", "shapes", "static"]
+__all__ = ["WORDS", "attention", "elementwise", "layers", "positions", "recurrent", "shapes", "static"]

@@ -15,8 +15,9 @@ from specc.ir.types import ShapeError, Type
 
 __all__ = ["Gru", "Lstm", "Rnn"]
 
-PROJECTION = 9
-"""The operand of an LSTM that maps what it gives out."""
+ACTIVATIONS = ("tanh", "relu", "sigmoid")
+KEEP, PROJECTION = 5, 9
+"""The operands that say which rows exist, and that map what an LSTM gives out."""
 
 
 class Rnn(Op, sig="f[b t> i], f[h~ i], f[h~ h~], f[h~]?, f[h~]?, b[b t>]?, f[b h~]? -> f[b t h], f[b h]", heavy=True):

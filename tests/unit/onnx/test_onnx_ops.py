@@ -183,6 +183,32 @@ def attention_cases() -> list[Case]:
 CASES += attention_cases()
 
 
+def recurrent_cases() -> list[Case]:
+    """Every operand of every layer once; both directions; loops where ONNX has no operator."""
+    keep, h = "bool[b t]", "f32[b 4]"
+    rnn, gru, lstm = ((F, f"f32[{n * 4} 6]", f"f32[{n * 4} 4]") for n in (1, 3, 4))
+    found = [
+        Case(ops.Rnn(), rnn),
+        Case(ops.Rnn("relu", reverse=True), (*rnn, "f32[4]", None, keep), masked=5),
+        Case(ops.Rnn("sigmoid"), (*rnn, "f32[4]", "f32[4]", keep, h), masked=5),
+        Case(ops.Lstm(), (*lstm, None, None, None, None, h)),
+        Case(ops.Lstm(), (*lstm[:2], "f32[16 2]", "f32[16]", None, keep, None, None, None, "f32[2 4]"), masked=5),
+        Case(ops.Lstm(), ("f64[b t 6]", "f64[16 6]", "f64[16 4]", None, "f64[16]")),
+    ]
+    for reverse in (False, True):
+        for reset in ("before", "after"):
+            found.append(Case(ops.Gru(reset, "new", reverse), (*gru, "f32[12]", "f32[12]")))
+            found.append(Case(ops.Gru(reset, "old", reverse), (*gru, "f32[12]", None, keep, h), masked=5))
+        every = ("f32[16]", "f32[16]", keep, h, h, "f32[12]")
+        found.append(Case(ops.Lstm(reverse), (*lstm, *every), masked=5))
+        found.append(Case(ops.Lstm(reverse), (*lstm, "f32[16]", "f32[16]")))
+    found += [Case(found[-1].op, found[-1].args, least={"b": 1, "t": 1}, empty=False)]
+    return found
+
+
+CASES += recurrent_cases()
+
+
 def graph_of(case: Case) -> Graph:
     """The op alone, its operands as inputs; `anchor` is an input that knows every length."""
     b = Builder()

@@ -1,0 +1,206 @@
+"""Dates as people write them, in English, French and German, with what they mean: pairs to train and to test on.
+
+Everything is made from the calendar; nothing is collected. A form is used only where it has one reading:
+`03/05/79` is in no pair, because it is the third of May to some and the fifth of March to others, while
+`25/12/79` can only be Christmas. Years of two digits lie between 1930 and 2029. The days of the test are
+days that training never sees, in no form.
+
+    python docs/demos/dates/data.py        # prints a few pairs
+"""
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import date, timedelta
+from functools import cache
+
+FIRST, LAST = date(1800, 1, 1), date(2099, 12, 31)
+RECENT = range(1930, 2030)  # years that two digits can mean
+HELD_OUT_DAYS = 4000
+SEED = 20141
+
+Form = Callable[["Day"], str]
+Test = Callable[["Day"], bool]
+
+ENGLISH = "January February March April May June July August September October November December".split()
+ENGLISH_SHORT = "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split()
+ENGLISH_DAYS = "Monday Tuesday Wednesday Thursday Friday Saturday Sunday".split()
+FRENCH = "janvier février mars avril mai juin juillet août septembre octobre novembre décembre".split()
+FRENCH_SHORT = "janv. févr. mars avr. mai juin juil. août sept. oct. nov. déc.".split()
+FRENCH_DAYS = "lundi mardi mercredi jeudi vendredi samedi dimanche".split()
+GERMAN = "Januar Februar März April Mai Juni Juli August September Oktober November Dezember".split()
+GERMAN_SHORT = "Jan. Feb. März Apr. Mai Juni Juli Aug. Sept. Okt. Nov. Dez.".split()
+GERMAN_DAYS = "Montag Dienstag Mittwoch Donnerstag Freitag Samstag Sonntag".split()
+
+
+@dataclass(frozen=True)
+class Day:
+    """A day with its parts under the names that the forms use."""
+
+    date: date
+
+    @property
+    def y(self) -> int:
+        """The year, all digits."""
+        return self.date.year
+
+    @property
+    def yy(self) -> str:
+        """The last two digits of the year."""
+        return f"{self.date.year % 100:02d}"
+
+    @property
+    def m(self) -> int:
+        """The month, 1 to 12."""
+        return self.date.month
+
+    @property
+    def d(self) -> int:
+        """The day of the month, 1 to 31."""
+        return self.date.day
+
+    @property
+    def th(self) -> str:
+        """The day as English counts it: 1st, 2nd, 3rd, 4th."""
+        ending = "th" if self.d in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(self.d % 10, "th")
+        return f"{self.d}{ending}"
+
+    @property
+    def er(self) -> str:
+        """The day as French counts it: the first is `1er`."""
+        return "1er" if self.d == 1 else str(self.d)
+
+    def named(self, names: Sequence[str]) -> str:
+        """The month's name."""
+        return names[self.m - 1]
+
+    def weekday(self, names: Sequence[str]) -> str:
+        """The name of the day of the week."""
+        return names[self.date.weekday()]
+
+
+def always(_: Day) -> bool:
+    """Forms that have one reading on every day."""
+    return True
+
+
+def recent(day: Day) -> bool:
+    """Two digits are enough for the year."""
+    return day.y in RECENT
+
+
+def plain(day: Day) -> bool:
+    """Day and month cannot be taken for one another."""
+    return day.d > 12 or day.d == day.m
+
+
+def plain_and_recent(day: Day) -> bool:
+    """Nor can the year's two digits be taken for a day."""
+    return recent(day) and day.d > 12 and int(day.yy) > 31
+
+
+ANY: list[tuple[Test, Form]] = [
+    (always, lambda t: f"{t.y}-{t.m:02d}-{t.d:02d}"),
+    (always, lambda t: f"{t.y}/{t.m:02d}/{t.d:02d}"),
+    (plain, lambda t: f"{t.d}/{t.m}/{t.y}"),
+    (plain, lambda t: f"{t.d:02d}/{t.m:02d}/{t.y}"),
+    (plain, lambda t: f"{t.m:02d}/{t.d:02d}/{t.y}"),
+    (plain_and_recent, lambda t: f"{t.d:02d}/{t.m:02d}/{t.yy}"),
+    (plain_and_recent, lambda t: f"{t.m}/{t.d}/{t.yy}"),
+]
+IN_ENGLISH: list[tuple[Test, Form]] = [
+    (always, lambda t: f"{t.d} {t.named(ENGLISH)} {t.y}"),
+    (always, lambda t: f"{t.named(ENGLISH)} {t.d}, {t.y}"),
+    (always, lambda t: f"{t.named(ENGLISH)} {t.th}, {t.y}"),
+    (always, lambda t: f"{t.named(ENGLISH)} {t.th} {t.y}"),
+    (always, lambda t: f"the {t.th} of {t.named(ENGLISH)}, {t.y}"),
+    (always, lambda t: f"{t.th} {t.named(ENGLISH)} {t.y}"),
+    (always, lambda t: f"{t.d} {t.named(ENGLISH_SHORT)} {t.y}"),
+    (always, lambda t: f"{t.named(ENGLISH_SHORT)}. {t.d}, {t.y}"),
+    (always, lambda t: f"{t.d:02d}-{t.named(ENGLISH_SHORT)}-{t.y}"),
+    (always, lambda t: f"{t.weekday(ENGLISH_DAYS)}, {t.named(ENGLISH)} {t.d}, {t.y}"),
+    (always, lambda t: f"{t.weekday(ENGLISH_DAYS)[:3]}, {t.d} {t.named(ENGLISH_SHORT)} {t.y}"),
+    (recent, lambda t: f"{t.d} {t.named(ENGLISH)} '{t.yy}"),
+    (recent, lambda t: f"{t.named(ENGLISH_SHORT)} {t.d}, '{t.yy}"),
+]
+IN_FRENCH: list[tuple[Test, Form]] = [
+    (always, lambda t: f"{t.er} {t.named(FRENCH)} {t.y}"),
+    (always, lambda t: f"{t.d} {t.named(FRENCH)} {t.y}"),
+    (always, lambda t: f"le {t.er} {t.named(FRENCH)} {t.y}"),
+    (always, lambda t: f"{t.weekday(FRENCH_DAYS)} {t.er} {t.named(FRENCH)} {t.y}"),
+    (always, lambda t: f"{t.d} {t.named(FRENCH_SHORT)} {t.y}"),
+    (recent, lambda t: f"{t.er} {t.named(FRENCH)} {t.yy}"),
+]
+IN_GERMAN: list[tuple[Test, Form]] = [
+    (always, lambda t: f"{t.d}. {t.named(GERMAN)} {t.y}"),
+    (always, lambda t: f"{t.d:02d}. {t.named(GERMAN)} {t.y}"),
+    (always, lambda t: f"{t.d}. {t.named(GERMAN_SHORT)} {t.y}"),
+    (always, lambda t: f"den {t.d}. {t.named(GERMAN)} {t.y}"),
+    (always, lambda t: f"{t.weekday(GERMAN_DAYS)}, {t.d}. {t.named(GERMAN)} {t.y}"),
+    (always, lambda t: f"{t.d}.{t.m}.{t.y}"),
+    (always, lambda t: f"{t.d:02d}.{t.m:02d}.{t.y}"),
+    (recent, lambda t: f"{t.d}.{t.m}.{t.yy}"),
+    (recent, lambda t: f"{t.d}. {t.named(GERMAN)} {t.yy}"),
+]
+FAMILIES = ((ANY, 1), (IN_ENGLISH, 2), (IN_FRENCH, 2), (IN_GERMAN, 2))
+"""Forms, and how often a family is drawn."""
+
+
+@cache
+def calendar() -> tuple[list[Day], list[Day]]:
+    """The days to train on and the days held out, always the same."""
+    days = [Day(FIRST + timedelta(days=n)) for n in range((LAST - FIRST).days + 1)]
+    random.Random(SEED).shuffle(days)
+    return days[HELD_OUT_DAYS:], days[:HELD_OUT_DAYS]
+
+
+def pair(day: Day, rng: random.Random) -> tuple[str, str]:
+    """A day in a form that fits it, and the day in ISO 8601. Now and then all letters are small or capital."""
+    (family,) = rng.choices([f for f, _ in FAMILIES], [often for _, often in FAMILIES])
+    written = rng.choice([form for fits, form in family if fits(day)])(day)
+    case = rng.random()
+    written = written.lower() if case < 0.1 else written.upper() if case < 0.15 else written
+    return written, day.date.isoformat()
+
+
+def drawn(days: Sequence[Day], rng: random.Random) -> Day:
+    """Any day, every other time one of the years that people write about most."""
+    day = rng.choice(days)
+    while not recent(day) and rng.random() < 0.5:
+        day = rng.choice(days)
+    return day
+
+
+def training(count: int, seed: int) -> list[tuple[str, str]]:
+    """`count` pairs of training days."""
+    rng = random.Random(seed)
+    days, _ = calendar()
+    return [pair(drawn(days, rng), rng) for _ in range(count)]
+
+
+def held_out(count: int) -> list[tuple[str, str]]:
+    """`count` different pairs of days that training never sees, always the same ones."""
+    rng = random.Random(SEED + 1)
+    _, days = calendar()
+    pairs: dict[str, str] = {}
+    while len(pairs) < count:
+        written, meant = pair(drawn(days, rng), rng)
+        pairs[written] = meant
+    return list(pairs.items())
+
+
+def characters() -> list[str]:
+    """Every character that a form can hold, in order."""
+    texts = [form(Day(date(y, m, d))) for family, _ in FAMILIES for _, form in family
+             for y, m, d in _every_word()]  # fmt: skip
+    return sorted({c for text in texts for c in (text, text.lower(), text.upper()) for c in c})
+
+
+def _every_word() -> list[tuple[int, int, int]]:
+    """Days that between them use every month, every weekday, every ending and every digit."""
+    return [(1900 + 7 * m + d, m, d) for m in range(1, 13) for d in range(1, 29)]
+
+
+if __name__ == "__main__":
+    for written, meant in held_out(30):
+        print(f"{meant}  {written}")
