@@ -49,7 +49,7 @@ def compile(
         opset=opset,
         taps=tuple(taps),
     )
-    return compiling.compile_spec(_open(spec, config, set), options)
+    return compiling.compile_spec(_open(spec, config, set, options.weights), options)
 
 
 def load(model: str | Path, *, provider: str = "cpu", threads: int = 0) -> running.Loaded:
@@ -57,9 +57,11 @@ def load(model: str | Path, *, provider: str = "cpu", threads: int = 0) -> runni
     return running.open_model(str(model), provider=provider, threads=threads)
 
 
-def _open(spec: str | Path, config: str | Path, given: Mapping[str, Any] | None) -> driver.Spec:
+def _open(
+    spec: str | Path, config: str | Path, given: Mapping[str, Any] | None, weights: str = ""
+) -> driver.Spec:
     sets = [f"{name}={_text(value)}" for name, value in (given or {}).items()]
-    return driver.open_spec(str(spec), config=str(config) if config else "", sets=sets)
+    return driver.open_spec(str(spec), config=str(config) if config else "", sets=sets, weights=weights)
 
 
 def _text(value: Any) -> str:

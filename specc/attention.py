@@ -11,13 +11,15 @@ import numpy as np
 
 from specc.reading.image import restore
 from specc.reading.picture import heatmap, overlay
-from specc.reading.record import Image, TextBytes, TextCharacters
+from specc.reading.record import Image, TextBytes, TextCharacters, TextOf
 from specc.reading.text import decode
 from specc.running import Loaded
 from specc.text.diagnostic import fail
 
 Array = Any
 MOST_HEADS = 8
+ALIGNMENT = "alignment"
+"""A result of this name, [batch, target, source], is drawn instead: attention inside a loop has no other way out."""
 
 
 def picture_of(model: Loaded, inputs: Mapping[str, Array], weights: Mapping[str, Array]) -> bytes:
@@ -38,6 +40,23 @@ def picture_of(model: Loaded, inputs: Mapping[str, Array], weights: Mapping[str,
     labels = _labels(model, inputs)
     titles = [f"{scope} head {n}" if n == 0 else f"head {n}" for n in range(min(len(maps), MOST_HEADS))]
     return heatmap(maps[:MOST_HEADS], labels.get(rows), labels.get(columns), titles)
+
+
+def alignment_of(model: Loaded, inputs: Mapping[str, Array], weights: Array, written: Array | None = None) -> bytes:
+    """A PNG of the first row of a batch of alignments, [batch, target, source] or with heads before the target.
+
+    `written` i64[batch, target] are the tokens that the rows chose, where the model wrote them itself.
+    """
+    maps = np.asarray(weights)[0]
+    if maps.ndim not in (2, 3) or not maps.size:
+        fail("E0931", f"the result `{ALIGNMENT}` holds no weights to draw", notes=[f"its shape is {list(weights.shape)}"])
+    rows, columns = maps.shape[-2:]
+    labels = _labels(model, inputs)
+    down = labels.get(rows)
+    texts = [r.vocabulary for _, r in model.manifest.reading.shows if isinstance(r, TextOf)]
+    if written is not None and texts:
+        down = _symbols(written[0], texts[0])
+    return heatmap(maps if maps.ndim == 2 else maps[:MOST_HEADS], down, labels.get(columns))
 
 
 def patch_grid(keys: int, size: tuple[int, int]) -> tuple[int, int, int] | None:
@@ -68,5 +87,10 @@ def _labels(model: Loaded, inputs: Mapping[str, Array]) -> dict[int, list[str]]:
         record = model.manifest.reading.of_input(name)
         if isinstance(record, TextCharacters | TextBytes) and np.ndim(array) == 2:
             ids = np.asarray(array)[0]
-            found[len(ids)] = [decode([int(i)], record) or "·" for i in ids]
+            found[len(ids)] = _symbols(ids, record)
     return found
+
+
+def _symbols(ids: Array, record: TextBytes | TextCharacters) -> list[str]:
+    """A label an id; specials, which have no text, are dots."""
+    return [decode([int(i)], record) or "·" for i in ids]

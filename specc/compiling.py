@@ -97,7 +97,7 @@ def compile_spec(spec: Spec, options: Options) -> Compiled:
         load=options.try_load,
     )
     warnings = values.warnings if isinstance(values, Binding) else ()
-    return Compiled(written.path, files_of(written), model, _remarks(written, options), warnings)
+    return Compiled(written.path, files_of(written), model, (*spec.remarks, *_remarks(written, options)), warnings)
 
 
 def files_of(written: Any) -> tuple[tuple[Path, int], ...]:

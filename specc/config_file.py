@@ -27,12 +27,9 @@ def config_at(path: str | Path) -> JsonObject:
     return read_config(config_source(data, shown(str(path))))
 
 
-def config_beside(weights: str | Path) -> JsonObject | None:
-    """The config.json in the folder of a checkpoint (or of its file), if there is one."""
-    folder = Path(weights)
+def has_config(folder: str) -> bool:
+    """Whether a checkpoint is a folder that holds a config.json."""
     try:
-        folder = folder if folder.is_dir() else folder.parent
-        there = (folder / NAME).exists()
+        return bool(folder) and Path(folder).is_dir() and (Path(folder) / NAME).exists()
     except (OSError, ValueError):
-        return None
-    return config_at(folder / NAME) if there else None
+        return False

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from specc.config_file import config_at
+from specc.config_file import config_at, has_config
 from specc.elaborate.check import Trial, check_symbolic
 from specc.elaborate.config import Reader
 from specc.elaborate.model import elaborate
@@ -27,10 +27,14 @@ class Spec:
     reader: Reader
     named: str
     config_file: str = ""
+    remarks: tuple[str, ...] = ()
 
 
-def open_spec(spec: str, *, config: str = "", sets: Sequence[str] = ()) -> Spec:
-    """Read a spec, what it extends, a config file and the values of `--set`."""
+def open_spec(spec: str, *, config: str = "", sets: Sequence[str] = (), weights: str = "") -> Spec:
+    """Read a spec, what it extends, a config file and the values of `--set`.
+
+    The config.json of a checkpoint folder `weights` is read where the spec takes values from one and no other is given.
+    """
     library = Files()
     program = program_of(library.open(spec), library)
     assigned: dict[str, Assigned] = {}
@@ -41,11 +45,16 @@ def open_spec(spec: str, *, config: str = "", sets: Sequence[str] = ()) -> Spec:
         expr = parse_expression(Source(f"--set {path}", text))
         flatten(path.strip(), expr, expr.span, assigned)
     program = assign(program, assigned)
+    remarks: tuple[str, ...] = ()
+    if not config and any(field.sources for field in program.fields()) and has_config(weights):
+        config = weights
+        remarks = (f"config values come from the config.json in `{shown(weights)}`",)
     data = config_at(config) if config else None
     if data is not None:
         expects = [e for i, _ in program.items(tree.Config) for e in i.entries if isinstance(e, tree.Expect)]
         check_expected(expects, data)
-    return Spec(program, library, Reader(published=library.published if data else None, raw=data), spec, config)
+    reader = Reader(published=library.published if data else None, raw=data)
+    return Spec(program, library, reader, spec, config, remarks)
 
 
 @dataclass

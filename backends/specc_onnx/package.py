@@ -4,6 +4,7 @@ The same graph, weights and options give the same bytes. Weights stream tensor b
 its final name before everything is written; the `.onnx` comes last.
 """
 
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,6 +57,8 @@ def package(
     stored = decide(graph, values, path.parent, weights_as, opset, alignment=target.alignment)
     built = build(graph, target, opset, stored.dtypes, stored.ties)
     check(built, load=load)
+    for name in stored.plan.linked:  # what stays where it is is looked at too: a NaN stops the work (E0507)
+        deque(values.chunks(name, stored.pieces[name].dtype), maxlen=0)
     with OutputDirectory(path.parent) as out:
         data = store(out, path.stem, built, stored, values)
         describe(built.model, metadata(built, stored) if metadata else {})

@@ -26,7 +26,7 @@ def arguments(parser: ArgumentParser) -> None:
 def run(given: Namespace) -> int:
     """Compile, and say what was written."""
     made = compile_spec(
-        spec_of(given),
+        spec_of(given, given.weights),
         Options(
             output=given.output,
             weights=given.weights,

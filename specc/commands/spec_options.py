@@ -13,9 +13,9 @@ def spec_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--graph", default="", metavar="NAME", help="which graph, where a spec has several")
 
 
-def spec_of(arguments: Namespace) -> Spec:
-    """The spec these options name."""
-    return open_spec(arguments.spec, config=arguments.config, sets=arguments.set)
+def spec_of(arguments: Namespace, weights: str = "") -> Spec:
+    """The spec these options name; `weights` is the checkpoint it is to be filled from."""
+    return open_spec(arguments.spec, config=arguments.config, sets=arguments.set, weights=weights)
 
 
 def seed(text: str) -> int:

@@ -54,7 +54,7 @@ def loaded(spec: str, folder: Path, **sets: object) -> Ours:
     values = loading.bound(loading.wanted_of(found.model.graph), found.rules, str(folder))
     weights = {name: array_of(values, values.tied_to(name) or name) for name in values.wanted}
     path = folder / "model.onnx"
-    specc.compile(spec, path, weights=folder, config=config, set={k.replace("__", "."): v for k, v in sets.items()})
+    specc.compile(spec, path, weights=folder, set={k.replace("__", "."): v for k, v in sets.items()})
     return Ours(found, weights, specc.load(path, threads=1))
 
 

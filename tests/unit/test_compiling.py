@@ -107,3 +107,13 @@ def test_without_weights_the_three_ways_are_named(spec: Path, tmp_path: Path) ->
     (found,) = failed.value.diagnostics
     assert found.code == "E0523"
     assert len(found.helps) == 3
+
+
+def test_a_broken_number_is_found_also_in_weights_that_stay_in_their_file(spec: Path, tmp_path: Path) -> None:
+    specc.compile(spec, tmp_path / "m.onnx", init=0, set={"vocab": 40000})
+    weights = {n: np.array(a) for n, a in specc.load(tmp_path / "m.onnx").weights().items()}
+    weights["words.weight"][3, 1] = np.nan
+    write_safetensors(tmp_path / "w.safetensors", weights, {})
+    with pytest.raises(specc.Failed, match=r"E0507.*words\.weight"):
+        specc.compile(spec, tmp_path / "linked.onnx", weights=tmp_path / "w.safetensors", set={"vocab": 40000})
+    assert not (tmp_path / "linked.onnx").exists()

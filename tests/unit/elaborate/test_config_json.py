@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specc.config_file import config_at, config_beside
+from specc.config_file import config_at, has_config
 from specc.elaborate.config_json import JsonObject, config_source, read_config
 from specc.text.diagnostic import Diagnostic, Failed
 from specc.text.source import Source
@@ -126,10 +126,9 @@ def test_bytes() -> None:
 def test_files(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"a": 1}')
     assert config_at(tmp_path).plain() == config_at(tmp_path / "config.json").plain() == {"a": 1}
-    beside = config_beside(tmp_path / "model.safetensors")
-    assert beside
-    assert beside.plain() == {"a": 1}
-    assert config_beside(tmp_path / "elsewhere" / "model.safetensors") is None
+    assert has_config(str(tmp_path))
+    assert not has_config(str(tmp_path / "model.safetensors"))
+    assert not has_config("")
     for path in (tmp_path / "absent", "/dev/zero", "a\0b"):
         with pytest.raises(Failed, match="E0802"):
             config_at(path)

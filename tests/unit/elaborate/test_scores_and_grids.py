@@ -67,7 +67,8 @@ def test_a_location_is_scored_by_the_query_alone(tmp_path: Path) -> None:
 def test_attention_by_a_word_is_attention_by_its_definition(tmp_path: Path) -> None:
     made = "float[batch, q, 4]"
     found = computed(tmp_path, "attend_by(dot, x, y, y, mask=visible(keep))", made)
-    np.testing.assert_allclose(found, computed(tmp_path, "attend(x, y, y, mask=visible(keep), scale=1.0)", made), rtol=1e-9)
+    expected = computed(tmp_path, "attend(x, y, y, mask=visible(keep), scale=1.0)", made)
+    np.testing.assert_allclose(found, expected, rtol=1e-9)
 
 
 def test_a_word_that_needs_more_than_two_vectors_is_no_score(tmp_path: Path) -> None:
