@@ -122,7 +122,12 @@ class _Stack:
         site, sides = self.site, SIDES[self.direction]
         if len(x.shape) != 3 or not x.type.dtype.startswith(("f", "bf")):
             site.fail("E0301", f"`{site.call.function.path}` reads [batch, time, features]", "x", f"this is {describe(x)}")
+        if self.keep is not None and (self.keep.type.dtype != "bool" or self.keep.shape != x.shape[:2]):
+            title = f"`keep` says which rows exist: bool[{x.shape[0]}, {x.shape[1]}]"
+            site.fail("E0301", title, "keep", f"this is {describe(self.keep)}")
         count = site.number(self.layers, "layers")
+        if count < 1:
+            site.fail("E0203", f"`{site.call.function.path}` has at least one layer, not {count}", "layers")
         firsts = [self._firsts(s, count * len(sides), n) for s, n in zip(starts, ("start", "start_cell"), strict=False)]
         ends: list[tuple[Tensor, ...]] = []
         for layer in range(count):
@@ -161,7 +166,7 @@ class _Stack:
         if len(start.shape) == 2 and count == 1:
             return [start]
         if len(start.shape) != 3 or start.shape[1] != count:
-            title = f"`{option}` holds the first state of {count} layers: [batch, {count}, hidden]"
+            title = f"`{option}` holds the first state of {count} layer{'s' * (count > 1)}: [batch, {count}, hidden]"
             self.site.fail("E0301", title, option, f"this is {describe(start)}")
         return [self.site.one(ops.Index(1, Dim.of(n)), start) for n in range(count)]
 

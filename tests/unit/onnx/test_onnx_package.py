@@ -110,13 +110,13 @@ def test_the_same_model_is_the_same_bytes(tmp_path: Path) -> None:
 
 
 def test_linked_weights_stay_in_the_checkpoint(tmp_path: Path) -> None:
-    """Nothing is read, and odd offsets do not matter."""
+    """Nothing is copied, only looked at for what is not finite, and odd offsets do not matter."""
     graph = decoder()
     arrays = parameters(graph)
     (tmp_path / "weights").mkdir()
     values = in_a_file(graph, arrays, tmp_path / "weights" / "model.safetensors")
     written = write(graph, values, tmp_path / "m.onnx", weights_as="link")
-    assert values.read == []
+    assert values.read == list(graph.parameters)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["m.onnx", "weights"]
     assert_runs(graph, arrays, written.path)
 

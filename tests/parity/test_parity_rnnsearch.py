@@ -1,0 +1,130 @@
+"""`rnnsearch` is the paper's equations in NumPy, float64.
+
+Symbols, numbers of sections and of equations are those of arXiv:1409.0473. The matrices are drawn under the
+paper's names, each by itself; `by_our_names` stacks them as the spec's weights lie.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from padded import Ids, Keep, samples
+from published import assert_matches, with_weights
+
+pytestmark = pytest.mark.parity
+
+Array = NDArray[np.float64]
+N, M, L, A = 7, 5, 4, 6  # n hidden units, m of an embedding, l of the readout, n' of the alignment
+K_X, K_Y = 13, 11  # words of source and target
+SIZES = {"hid": N, "emb": M, "readout": L, "att": A, "src_vocab": K_X, "tgt_vocab": K_Y}
+
+SHAPES = {
+    "E_x": (K_X, M),
+    "E_y": (K_Y, M),
+    **{f"{name}_{side}": shape
+       for side in ("forward", "backward")
+       for name, shape in {"W": (N, M), "W_z": (N, M), "W_r": (N, M), "U": (N, N), "U_z": (N, N), "U_r": (N, N),
+                           "b": (N,), "b_z": (N,), "b_r": (N,)}.items()},
+    "W_s": (N, N), "b_s": (N,),
+    "v_a": (A,), "W_a": (A, N), "U_a": (A, 2 * N),
+    "W": (N, M), "W_z": (N, M), "W_r": (N, M),
+    "U": (N, N), "U_z": (N, N), "U_r": (N, N),
+    "C": (N, 2 * N), "C_z": (N, 2 * N), "C_r": (N, 2 * N),
+    "b": (N,), "b_z": (N,), "b_r": (N,),
+    "U_o": (2 * L, N), "V_o": (2 * L, M), "C_o": (2 * L, 2 * N), "b_o": (2 * L,),
+    "W_o": (K_Y, L), "b_y": (K_Y,),
+}  # fmt: skip
+GIVEN = samples(
+    {"source": Ids("src", K_X), "source_keep": Keep("src"), "target": Ids("tgt", K_Y)},
+    {"src": (6, 1, 3), "tgt": (2, 5, 4)},
+)
+
+
+def drawn() -> dict[str, Array]:
+    """The paper's matrices, and the biases that it leaves out for readability; numbers that f32 holds."""
+    rng = np.random.default_rng(7)
+    return {k: rng.normal(size=s).astype(np.float32).astype(np.float64) / 2 for k, s in SHAPES.items()}
+
+
+def sigma(x: Array) -> Array:
+    return 1 / (1 + np.exp(-x))
+
+
+def encoder(p: Mapping[str, Array], words: Array, side: str) -> list[Array]:
+    """App. A.2.1: the states of one direction, in the order in which the words are read."""
+    h, states = np.zeros(N), []
+    for x in words:
+        z = sigma(p[f"W_z_{side}"] @ x + p[f"U_z_{side}"] @ h + p[f"b_z_{side}"])
+        r = sigma(p[f"W_r_{side}"] @ x + p[f"U_r_{side}"] @ h + p[f"b_r_{side}"])
+        candidate = np.tanh(p[f"W_{side}"] @ x + p[f"U_{side}"] @ (r * h) + p[f"b_{side}"])
+        h = (1 - z) * h + z * candidate
+        states.append(h)
+    return states
+
+
+def translate(p: Mapping[str, Array], source: NDArray[np.int64], target: NDArray[np.int64]) -> tuple[Array, Array]:
+    """App. A.2.2: for each target word the scores of the next, and how much it looks at each source word."""
+    words = p["E_x"][source]
+    backward = encoder(p, words[::-1], "backward")[::-1]
+    h = np.concatenate([encoder(p, words, "forward"), backward], axis=1)  # eq. 7
+    s = np.tanh(p["W_s"] @ backward[0] + p["b_s"])
+    scores, alignment = [], []
+    for y in p["E_y"][target]:
+        e = np.array([p["v_a"] @ np.tanh(p["W_a"] @ s + p["U_a"] @ h_j) for h_j in h])
+        alpha = np.exp(e) / np.exp(e).sum()  # eq. 6
+        c = alpha @ h  # eq. 5
+        t_tilde = p["U_o"] @ s + p["V_o"] @ y + p["C_o"] @ c + p["b_o"]
+        t = np.array([max(t_tilde[2 * j], t_tilde[2 * j + 1]) for j in range(L)])
+        scores.append(p["W_o"] @ t + p["b_y"])
+        alignment.append(alpha)
+        z = sigma(p["W_z"] @ y + p["U_z"] @ s + p["C_z"] @ c + p["b_z"])
+        r = sigma(p["W_r"] @ y + p["U_r"] @ s + p["C_r"] @ c + p["b_r"])
+        candidate = np.tanh(p["W"] @ y + p["U"] @ (r * s) + p["C"] @ c + p["b"])
+        s = (1 - z) * s + z * candidate
+    return np.array(scores), np.array(alignment)
+
+
+def by_our_names(p: Mapping[str, Array]) -> dict[str, NDArray[np.float32]]:
+    """Gates in the order reset, update, new; the encoder's update gate is open where it keeps the old state."""
+    made = {"encoder.embed.weight": p["E_x"], "decoder.embed.weight": p["E_y"]}
+    for side, suffix in (("forward", "_l0"), ("backward", "_l0_reverse")):
+        for letter, name in (("W", "weight_ih"), ("U", "weight_hh"), ("b", "bias_ih")):
+            reset, update, new = p[f"{letter}_r_{side}"], p[f"{letter}_z_{side}"], p[f"{letter}_{side}"]
+            made[f"encoder.rnn.{name}{suffix}"] = np.concatenate([reset, -update, new])
+        made[f"encoder.rnn.bias_hh{suffix}"] = np.zeros(3 * N)
+    given = [np.concatenate([p["W" + gate], p["C" + gate]], axis=1) for gate in ("_r", "_z", "")]
+    made |= {
+        "decoder.init.weight": p["W_s"],
+        "decoder.init.bias": p["b_s"],
+        "decoder.align.W.weight": p["W_a"],
+        "decoder.align.U.weight": p["U_a"],
+        "decoder.align.v.weight": p["v_a"][None],
+        "decoder.rnn.weight_ih": np.concatenate(given),
+        "decoder.rnn.weight_hh": np.concatenate([p["U_r"], p["U_z"], p["U"]]),
+        "decoder.rnn.bias_ih": np.zeros(3 * N),
+        "decoder.rnn.bias_hh": np.concatenate([p["b_r"], p["b_z"], p["b"]]),
+        "decoder.readout.weight": np.concatenate([p["U_o"], p["V_o"], p["C_o"]], axis=1),
+        "decoder.readout.bias": p["b_o"],
+        "decoder.out.weight": p["W_o"],
+        "decoder.out.bias": p["b_y"],
+    }
+    return {name: value.astype(np.float32) for name, value in made.items()}
+
+
+def test_rnnsearch(tmp_path: Path) -> None:
+    p = drawn()
+    ours = with_weights("rnnsearch", by_our_names(p), tmp_path, **SIZES)
+
+    def published(x: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
+        keep = x["source_keep"].numpy()
+        rows, tgt = x["target"].shape
+        logits, alignment = np.zeros((rows, tgt, K_Y)), np.zeros((rows, tgt, keep.shape[1]))
+        for row in range(rows):
+            source, target = x["source"][row].numpy()[keep[row]], x["target"][row].numpy()
+            logits[row], alignment[row][:, keep[row]] = translate(p, source, target)
+        return {"logits": torch.from_numpy(logits), "alignment": torch.from_numpy(alignment)}
+
+    assert_matches(ours, GIVEN, published, {"logits": "tgt", "alignment": "tgt"})
