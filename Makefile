@@ -44,6 +44,7 @@ lint: $(VENV)/dev
 	$(BIN)/mypy
 
 bench: $(VENV)/parity
+	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[bench,parity,dev,image]'
 	$(BIN)/python benchmarks/run.py
 
 tables: $(VENV)/dev

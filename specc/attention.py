@@ -49,7 +49,8 @@ def alignment_of(model: Loaded, inputs: Mapping[str, Array], weights: Array, wri
     """
     maps = np.asarray(weights)[0]
     if maps.ndim not in (2, 3) or not maps.size:
-        fail("E0931", f"the result `{ALIGNMENT}` holds no weights to draw", notes=[f"its shape is {list(weights.shape)}"])
+        notes = [f"its shape is {list(weights.shape)}"]
+        fail("E0931", f"the result `{ALIGNMENT}` holds no weights to draw", notes=notes)
     rows, columns = maps.shape[-2:]
     labels = _labels(model, inputs)
     down = labels.get(rows)

@@ -9,6 +9,7 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from importlib import import_module
 from io import TextIOWrapper
 from typing import NoReturn
@@ -123,7 +124,7 @@ def main(words: Sequence[str]) -> int:
 
 def _drop_output() -> None:
     """What stands in the buffer cannot be written; without this Python would try again at its end, and complain."""
-    if isinstance(sys.stdout, TextIOWrapper):
+    with suppress(OSError):  # an output that is no file of the system
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

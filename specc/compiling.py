@@ -17,6 +17,7 @@ from specc.ir.model import Model
 from specc.lang import tree
 from specc.manifest import KEY, Manifest
 from specc.output import refuse_overwriting
+from specc.passes.fuse_scan import fuse_scan
 from specc.passes.inline import inline_defaults
 from specc.passes.rewrite import rewrite
 from specc.passes.split_scan import split_scan
@@ -87,7 +88,7 @@ def compile_spec(spec: Spec, options: Options) -> Compiled:
         return {KEY: made.dump()}
 
     written = onnx.package(
-        rewrite(graph, [split_scan]),
+        rewrite(graph, [fuse_scan, split_scan]),
         Path(options.output),
         values,
         target=target,

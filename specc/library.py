@@ -1,8 +1,9 @@
 """Where specs are: shipped ones inside the wheel or at the top of a checkout, the user's on disk.
 
-The one module that reads spec files. A file may use others in or below its own folder, and shipped ones by name.
+A file may use others in or below its own folder, and shipped ones by name.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.resources import files
@@ -13,7 +14,8 @@ from specc.elaborate.context import Context, Env, Module
 from specc.elaborate.modules import module_of
 from specc.elaborate.published import published
 from specc.lang import tree
-from specc.lang.read import decode, read
+from specc.lang.read import read
+from specc.standard import Standard, source_of
 from specc.text.diagnostic import fail
 from specc.text.source import Span
 from specc.text.suggest import did_you_mean
@@ -34,13 +36,7 @@ def shipped() -> dict[str, Path]:
 
 def read_file(path: Path, shown: str, span: Span | None = None) -> tree.File:
     """A spec file as a tree. E0802 when it cannot be read."""
-    try:
-        if not path.is_file():
-            fail("E0802", f"there is no spec file `{shown}`", span)
-        data = path.read_bytes()
-    except OSError as error:
-        fail("E0802", f"`{shown}` cannot be read: {error.strerror or error}", span)
-    return read(decode(data, shown))
+    return read(source_of(path, shown, span))
 
 
 @dataclass
@@ -50,13 +46,8 @@ class Files:
     modules: dict[Path, Module] = field(default_factory=dict)
 
     @cached_property
-    def _std(self) -> dict[str, tuple[tree.Block | tree.Definition, Module]]:
-        found: dict[str, tuple[tree.Block | tree.Definition, Module]] = {}
-        for path in sorted((root() / "std").iterdir()):
-            if path.suffix in SUFFIXES:
-                module = module_of(read_file(path, f"std/{path.name}"), f"std/{path.name}", standard=True)
-                found.update({name: (item, module) for name, item in module.items.items()})
-        return found
+    def _std(self) -> Mapping[str, tuple[tree.Block | tree.Definition, Module]]:
+        return Standard(root() / "std", root() / "std.json")
 
     def standard(self, name: str) -> tuple[tree.Block | tree.Definition, Module] | None:
         """The std block or definition of that name."""

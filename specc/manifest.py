@@ -99,7 +99,7 @@ def load(text: str, path: str) -> Manifest:
         _text(data, "target", path),
         data["opset"] if isinstance(data.get("opset"), int) else 0,
         _text(data, "specc", path),
-        tuple(_attention(a, path) for a in data.get("attentions") or ()),
+        tuple(_attention(a, path) for a in _list(data, "attentions", path)),
     )
 
 
@@ -107,6 +107,13 @@ def _attention(data: Any, path: str) -> dict[str, str]:
     if not isinstance(data, dict) or not all(isinstance(v, str) for v in data.values()):
         _damaged(path, "its list of attentions is broken")
     return {str(k): v for k, v in data.items()}
+
+
+def _list(data: Mapping[str, Any], key: str, path: str) -> list[Any]:
+    found = data.get(key, [])
+    if not isinstance(found, list):
+        _damaged(path, f"`{key}` is no list")
+    return found
 
 
 def _text(data: Mapping[str, Any], key: str, path: str) -> str:

@@ -78,6 +78,15 @@ def hard(op: ops.Hard, env: Env, scores: Array, mask: Array) -> Array:
     return chosen
 
 
+@evaluate(ops.Share)
+def share(op: ops.Share, env: Env, scores: Array, mask: Array) -> Array:
+    """f[*s q k], b[#*s #q #k] -> f[*s q k]"""
+    seen = np.where(mask, np.maximum(scores, 0.0), 0.0)
+    total = seen.sum(-1, keepdims=True)
+    result: Array = np.divide(seen, total, out=np.zeros_like(seen), where=total != 0)
+    return result
+
+
 @evaluate(ops.Weigh)
 def weigh(op: ops.Weigh, env: Env, weights: Array, values: Array) -> Array:
     """f[#*s q k], f[#*s k e] -> f[*s q e]"""

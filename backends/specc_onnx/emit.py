@@ -66,7 +66,9 @@ class Emitter:
     `wishes` holds what each name would be if it were not taken; `specc_onnx.names` counts again at the end.
 
     `packed` maps a `[b, h, t, d]` tensor to the same numbers as `[b, t, h·d]`, where they exist.
-    `padded` says of inputs that tell which rows exist on which side rows may be missing.
+    `rows` maps a recurrent layer's result to what says which rows exist, and to the same numbers with time in
+    front and those rows first, as the next layer takes them.
+    `padded` tells, for each input that says which rows exist, on which side some may be missing.
     `attentions` notes, per attention, its scope, the node that computes it and where its weights are.
     """
 
@@ -78,6 +80,7 @@ class Emitter:
     tensors: dict[Value, Tensor] = field(default_factory=dict)
     constants: dict[str, TensorProto] = field(default_factory=dict)
     packed: dict[str, str] = field(default_factory=dict)
+    rows: dict[str, tuple[str, str]] = field(default_factory=dict)
     padded: dict[Value, str] = field(default_factory=dict)
     attentions: list[dict[str, str]] = field(default_factory=list)
     parameters: dict[str, Tensor] = field(default_factory=dict)

@@ -119,6 +119,16 @@ def hard(op: ops.Hard, g: Emitter, x: Tensor, mask: Tensor) -> str:
     return cast(g, first, "bool", dtype)
 
 
+@lower(ops.Share)
+def share(op: ops.Share, g: Emitter, x: Tensor, mask: Tensor) -> str:
+    """The visible over their sum, or over one where that is zero."""
+    dtype, axis = x.type.dtype, x.type.rank - 1
+    seen = g.node("Where", mask.name, g.node("Relu", x.name), g.constant(0, dtype))
+    total = reduce(g, "ReduceSum", seen, axis, keep=True)
+    empty = g.node("Equal", total, g.constant(0, dtype))
+    return g.node("Div", seen, g.node("Where", empty, g.constant(1, dtype), total))
+
+
 @lower(ops.Weigh)
 def weigh(op: ops.Weigh, g: Emitter, weights: Tensor, values: Tensor) -> str:
     """A matrix product."""

@@ -72,9 +72,11 @@ class _Layer:
         finals = 2 if kind == "LSTM" else 1
         direction = "reverse" if self.op.reverse else "forward"
         made = g.nodes(kind, 1 + finals, *inputs, hidden_size=size, direction=direction, **attributes)
-        out = g.node("Transpose", g.node("Squeeze", made[0], g.vector(1)), perm=[1, 0, 2])
+        steps = g.node("Squeeze", made[0], g.vector(1))
+        out = self._placed(g.node("Transpose", steps, perm=[1, 0, 2]))
+        g.rows[out] = self._kept(), steps
         ends = [self._cut(g.node("Squeeze", end, g.vector(0)), (self.batch,)) for end in made[1:]]
-        return (self._placed(out), *(self._end(e, s, lengths) for e, s in zip(ends, (start, cell), strict=False)))
+        return (out, *(self._end(e, s, lengths) for e, s in zip(ends, (start, cell), strict=False)))
 
     def _loop(self) -> tuple[str, ...]:
         """The layer as the loop it stands for."""
@@ -88,6 +90,14 @@ class _Layer:
     # Weights: gates in ONNX's order, one direction.
 
     def _weights(self) -> list[str | None]:
+        """`W`, `U` and both biases in a row. Put in order outside of any loop, so that it is done but once."""
+        g, own = self.g, {t.name for t in self.g.parameters.values()}
+        if all(w.name in own for w in (self.w_ih, self.w_hh, self.b_ih, self.b_hh) if w):
+            with g.outside(g.site.scope):
+                return self._in_order()
+        return self._in_order()
+
+    def _in_order(self) -> list[str | None]:
         g = self.g
         bias = None
         if self.b_ih or self.b_hh:
@@ -113,8 +123,27 @@ class _Layer:
 
     def _rows(self) -> str:
         g, x = self.g, self.x
+        if known := self._known(x):
+            return known
         moved = x.name if self._together() else self._moved(x.name, self._from())
         return g.node("Transpose", self._filled(moved, x.type.shape), perm=[1, 0, 2])
+
+    def _known(self, x: Tensor) -> str | None:
+        """The rows of a layer below, or of its two directions side by side, before they were put in their places."""
+        kept, steps = self.g.rows.get(x.name, ("", ""))
+        if steps:
+            return steps if kept == self._kept() else None
+        node = x.value.node if x.value else None
+        if node is None or node.op != ops.Concat(2):
+            return None
+        sides = [self.g.rows.get(self.g.tensors[a].name, ("", "")) for a in node.args if a in self.g.tensors]
+        if len(sides) < len(node.args) or any(kept != self._kept() or not steps for kept, steps in sides):
+            return None
+        return self.g.node("Concat", *(steps for _, steps in sides), axis=2)
+
+    def _kept(self) -> str:
+        """What says which rows exist; a dot where all do."""
+        return self.keep.name if self.keep else "."
 
     def _filled(self, x: str, shape: Sequence[Dim]) -> str:
         """`x` with a row of zeros where batch or time, its first axes, turn out to be empty.
@@ -122,13 +151,17 @@ class _Layer:
         ONNX Runtime 1.31 ends the process there, other runtimes may as well.
         """
         g = self.g
-        doubtful = [n < 2 and length in (self.batch, self.length) and not g.lengths.positive(length)
-                    for n, length in enumerate(shape)]
+        doubtful = [
+            n < 2 and length in (self.batch, self.length) and not g.lengths.positive(length)
+            for n, length in enumerate(shape)
+        ]
         if not any(doubtful):
             return x
         zero = g.vector(0)
-        behind = [g.node("Max", g.node("Sub", g.vector(1), g.shape([d])), zero) if doubt else zero
-                  for d, doubt in zip(shape, doubtful, strict=True)]
+        behind = [
+            g.node("Max", g.node("Sub", g.vector(1), g.shape([d])), zero) if doubt else zero
+            for d, doubt in zip(shape, doubtful, strict=True)
+        ]
         return g.node("Pad", x, g.node("Concat", *[zero] * len(shape), *behind, axis=0))
 
     def _cut(self, x: str, shape: Sequence[Dim]) -> str:

@@ -80,6 +80,14 @@ def hard(op: ops.Hard, place: Place, scores: Tensor, mask: Tensor) -> Tensor:
     return (chosen.bool() & among).to(scores.dtype)
 
 
+@evaluate(ops.Share)
+def share(op: ops.Share, place: Place, scores: Tensor, mask: Tensor) -> Tensor:
+    """f[*s q k], b[#*s #q #k] -> f[*s q k]"""
+    seen = torch.where(mask, scores.clamp(min=0), 0.0)
+    total = seen.sum(-1, keepdim=True)
+    return seen / torch.where(total == 0, 1.0, total)
+
+
 @evaluate(ops.Weigh)
 def weigh(op: ops.Weigh, place: Place, weights: Tensor, values: Tensor) -> Tensor:
     """f[#*s q k], f[#*s k e] -> f[*s q e]"""

@@ -1,11 +1,18 @@
 #!/bin/sh
-# What `make demo` shows: a trained model, compiled from its spec, reading real pictures.
+# What `make demo` shows: trained models, compiled from their specs, reading real pictures and translating dates.
 set -eu
 specc=$1
 out=out
 mkdir -p "$out"
 
-say() { printf '\n\033[1m$ specc %s\033[0m\n' "$*"; "$specc" "$@"; }
+say() {
+  printf '\n\033[1m$ specc'
+  for word; do
+    case $word in *" "*) printf ' "%s"' "$word" ;; *) printf ' %s' "$word" ;; esac
+  done
+  printf '\033[0m\n'
+  "$specc" "$@"
+}
 
 echo "A small Vision Transformer, described in specs/models/digits.yaml, trained on scanned digits."
 say compile specs/models/digits.yaml -o "$out/digits.onnx"
@@ -15,3 +22,12 @@ done
 say run "$out/digits.onnx" docs/demos/digits/seven.png --attention "$out/seven-attention.png"
 say verify "$out/digits.onnx"
 printf '\nWhere [CLS] looked: %s/seven-attention.png\n' "$out"
+
+printf '\nA recurrent translator with additive attention (2014), described in specs/models/dates.yaml.\n'
+say compile specs/models/dates.yaml -o "$out/dates.onnx"
+for date in "3 mai 1979" "Thursday, May 3rd, 1979" "3. Mai 1979"; do
+  say run "$out/dates.onnx" "$date"
+done
+say run "$out/dates.onnx" "3 mai 1979" --attention "$out/dates-attention.png"
+say verify "$out/dates.onnx"
+printf '\nHow day, month and year cross over: %s/dates-attention.png\n' "$out"

@@ -1,4 +1,4 @@
-"""Convert a spec from one syntax to the other; nothing is lost."""
+"""Convert a spec from one syntax to the other, nothing lost; or GloVe's word vectors to safetensors."""
 
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
@@ -7,16 +7,21 @@ from specc.lang.write import write
 from specc.lang.write_yaml import write_yaml
 from specc.library import read_file
 from specc.output import atomic_write, refuse_overwriting
+from specc.text.diagnostic import fail
+from specc.weights.glove import TENSOR, read_glove
+from specc.weights.safetensors import write_safetensors
 
 
 def arguments(parser: ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("file", metavar="SPEC")
+    parser.add_argument("file", metavar="FILE", help="a spec, or word vectors in GloVe's text format (.txt)")
     parser.add_argument("-o", "--output", default="", metavar="FILE", help="where to; stdout otherwise")
 
 
 def run(given: Namespace) -> int:
     """Write DSL as YAML, YAML as DSL; with -o, what the file name says."""
+    if given.file.endswith(".txt"):
+        return vectors(given.file, given.output)
     tree = read_file(Path(given.file), given.file)
     target = given.output or ("x.yaml" if given.file.endswith(".specc") else "x.specc")
     text = write(tree) if target.endswith(".specc") else write_yaml(tree)
@@ -25,4 +30,19 @@ def run(given: Namespace) -> int:
         atomic_write(given.output, [text.encode()])
     else:
         print(text, end="")
+    return 0
+
+
+def vectors(source: str, target: str) -> int:
+    """Write the tensor `embedding.weight`, and beside it the words, one a line, in the order of its rows."""
+    if not target.endswith(".safetensors"):
+        helps = [f"specc convert {source} -o {Path(source).stem}.safetensors"]
+        fail("E0816", "word vectors become a safetensors file, so they need a name for one", helps=helps)
+    found = read_glove(source)
+    words = Path(target).with_suffix(".vocab")
+    for path in (target, words):
+        refuse_overwriting(path, [source])
+    atomic_write(words, ["".join(f"{word}\n" for word in found.words).encode()])
+    write_safetensors(target, {TENSOR: found.array})
+    print(f"{target}: `{TENSOR}` [{found.array.shape[0]}, {found.array.shape[1]}]; {words}: the word of each row")
     return 0

@@ -70,6 +70,7 @@ def arithmetic(context: Context, op: str, left: Any, right: Any, expr: Any) -> A
     if is_number(left) and is_number(right):
         return _of_numbers(context, op, left, right, expr)
     if isinstance(left, tuple) and isinstance(right, tuple) and op == "+":
+        context.making(len(left) + len(right), expr.span)
         return left + right
     title = f"`{op}` has no meaning between {describe(left)} and {describe(right)}"
     fail("E0206", title, expr.span)
@@ -82,7 +83,10 @@ def _of_numbers(context: Context, op: str, left: Any, right: Any, expr: Any) -> 
                 return left**right.number
             if op in WHOLE:
                 return WHOLE[op](left, right)
-        return FLOATS[op](_float(left), _float(right))
+        made = FLOATS[op](_float(left), _float(right))
+        if isinstance(made, complex):  # the root of a negative number
+            raise ValueError
+        return made
     except DimLimit as error:
         fail("E0309", str(error), expr.span, _shown(expr, left, right))
     except DimError as error:
@@ -132,7 +136,7 @@ def _of_tensors(context: Context, op: str, left: Any, right: Any, expr: Any) -> 
     left, right = pair(context, left, right, expr.span)
     if op == "/" and letter(left.type.dtype) == "i":
         fail("E0206", "whole numbers are divided with `//`, which rounds down", expr.span)
-    return nodes.add(context, ops.Arith(TENSORS[op]), [left, right], expr.span, word=op)[0]
+    return nodes.add(context, ops.Arith(TENSORS[op]), [left, right], expr.span, word=op, at=expr.op_span)[0]
 
 
 def pair(context: Context, left: Any, right: Any, span: Span | None) -> tuple[Tensor, Tensor]:

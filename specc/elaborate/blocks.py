@@ -147,12 +147,15 @@ def _bind_one(context: Context, block: tree.Block, param: tree.Param, expr: Any,
 def finish(context: Context, block: tree.Block, returned: Any, env: Env) -> Results:
     """The declared results of a block, checked."""
     if returned is None:
-        fail("E0214", f"`{block.name}` ends without `return`", block.name_span)
+        names = ", ".join(p.name or "value" for p in block.results)
+        helps = [f"end it with `return {names}`"]
+        fail("E0214", f"`{block.name}` ends without `return`", block.name_span, "nothing comes out of this", helps=helps)
     statement, values = returned
     if len(values) == 1 and isinstance(values[0], Results) and len(block.results) > 1:
         values = values[0].values
     if len(values) != len(block.results):
-        title = f"`{block.name}` declares {len(block.results)} results and returns {len(values)}"
+        declared = f"{len(block.results)} result{'s' if len(block.results) != 1 else ''}"
+        title = f"`{block.name}` declares {declared} and returns {len(values)}"
         fail("E0214", title, statement.span)
     made = []
     for param, value, shown in zip(block.results, values, statement.values * len(values), strict=False):

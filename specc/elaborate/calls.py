@@ -110,6 +110,8 @@ def _call_word(
     inner: Env,
 ) -> Any:
     word: Word = target.target
+    if word.name == "apply":
+        fail("E0205", "`apply` itself is not something to apply", expr.span)
     site = Site(context, inner, expr)
     given = _pair(word, args, options, expr, site.spans)
     values: dict[str, Any] = dict(target.given)
@@ -174,7 +176,16 @@ def _no_option(called: str, option: tree.Option, known: Mapping[str, Any]) -> No
     helps = (f"did you mean `{near}`? {takes_}" if near else takes_,)
     fixes = (Fix(at, near),) if near and at else ()
     primary = Label(at, "unknown option") if at else None
-    raise Failed(Diagnostic("E0201", f"`{called}` has no option `{option.name}`", primary, helps=helps, fixes=fixes))
+    notes = (READ_FROM_SHAPES[called],) if called in READ_FROM_SHAPES and "head" in option.name else ()
+    title = f"`{called}` has no option `{option.name}`"
+    raise Failed(Diagnostic("E0201", title, primary, notes=notes, helps=helps, fixes=fixes))
+
+
+READ_FROM_SHAPES = {
+    "attend": "the head count is read from the shape of `q`, so the option can go",
+    "attend_by": "the head count is read from the shape of `q`, so the option can go",
+}
+"""What people coming from other libraries want to give as an option."""
 
 
 def _complete(word: Word, values: Mapping[str, Any], rest: bool, expr: tree.Call) -> None:

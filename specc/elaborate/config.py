@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
+from specc.elaborate.config_json import JsonObject
 from specc.elaborate.context import Context, Env, Poisoned
 from specc.elaborate.lookup import lookup
 from specc.elaborate.modules import Assigned, Program
@@ -118,7 +119,19 @@ def _stand_in(type: tree.TypeName) -> Any:
 
 def _missing(entry: tree.Field, path: str, reader: Reader) -> NoReturn:
     helps = [f"give it: `--set {path}=…`, or in an instance `{path}: …`"]
+    keys = [s.value for s in entry.sources if isinstance(s, tree.Text)]
+    title, notes = f"`{path}` has no value", []
     if entry.sources and reader.raw is None:
         helps.append("it can come from a config file: `--config DIR`")
+    elif keys and isinstance(reader.raw, JsonObject):
+        file = reader.raw.span.source.name
+        quoted = [f'"{k}"' for k in keys]
+        title = f"`{path}` has no value: {' or '.join(quoted)} is not in {file}"
+        ends = {k.rpartition(".")[2] for k in keys}
+        nested = [p for p, _ in reader.raw.walk() if p.rpartition(".")[2] in ends]
+        if nested:
+            notes.append(f"{file} has {', '.join(nested[:4])}")
+            both = dict.fromkeys([*nested[:2], *keys])
+            helps.insert(0, "write  from " + " | ".join(f'"{k}"' for k in both))
     primary = Label(entry.span, "declared here, without a default") if entry.span else None
-    raise Failed(Diagnostic("E0401", f"`{path}` has no value", primary, helps=tuple(helps)))
+    raise Failed(Diagnostic("E0401", title, primary, notes=tuple(notes), helps=tuple(helps)))

@@ -105,7 +105,8 @@ def joined(scope: str, path: str) -> str:
 @dataclass
 class Context:
     """State of one elaboration. `evaluate`, `call`, `held` and `configure` tie the knot between the
-    modules here. `weighed` is how many numbers each weight of known size holds.
+    modules here. `weighed` is how many numbers each weight of known size holds, `items` how many list
+    items have been made.
     """
 
     library: Library
@@ -120,6 +121,13 @@ class Context:
     symbolic: bool = False
     scope: str = ""
     weighed: dict[str, int] = field(default_factory=dict)
+    items: int = 0
+
+    def making(self, count: int, span: Span | None) -> None:
+        """Count list items that are made. E0216 past a limit, before they take memory."""
+        self.items += count
+        if self.items > MOST_NODES:
+            fail("E0216", f"the lists of this spec hold more than {MOST_NODES} items", span)
 
     def report(self, *found: Diagnostic) -> None:
         """Keep a fault, up to a limit; the same fault from several turns of a loop is one."""

@@ -138,6 +138,7 @@ def _list_for(context: Context, expr: tree.ListFor, env: Env) -> Any:
     over = plain(context, expr.over, env)
     items = over if isinstance(over, tuple) else range(number_of(over, "what `for` runs over", expr.over.span))
     made = []
+    context.making(len(items), expr.over.span)
     for item in items:
         inner = Env(**{**env.__dict__, "names": {**env.names, expr.variable: _static(item)}})
         made.append(plain(context, expr.item, inner))

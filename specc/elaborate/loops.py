@@ -81,11 +81,15 @@ def _carried(statement: tree.Scan, name: str, before: Value, env: Env) -> Value:
     if after is POISON:
         raise Poisoned
     if not isinstance(after, Tensor) or after.value is before:
-        fail("E0305", f"`{name}` is carried, but the body does not set it", statement.span)
+        helps = [f"set `{name}` in the body; what does not change needs no `carry`"]
+        fail("E0305", f"`{name}` is carried, but the body does not set it", statement.span, helps=helps)
     if after.type != before.type:
-        others = [Label(after.span, f"after a step it is {show_type(after.type)}")] if after.span else []
+        others = [Label(statement.span, f"before the loop it is {show_type(before.type)}")] if statement.span else []
         title = f"`{name}` is carried and changes from {show_type(before.type)} to {show_type(after.type)}"
-        fail("E0305", title, statement.span, others=others)
+        same = after.type.dtype == before.type.dtype
+        help = f"a linear map brings it back to its size: `{name} = linear(…, out=…)`" if same else "cast(x, to=float) makes numbers of it"
+        helps = [f"{help}; or start `{name}` as what a step makes of it"]
+        fail("E0305", title, after.span or statement.span, f"after a step it is {show_type(after.type)}", others=others, helps=helps)
     return after.value
 
 

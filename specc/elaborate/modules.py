@@ -113,8 +113,25 @@ def program_of(module: Module, library: Library) -> Program:
 def _only_an_instance(module: Module) -> None:
     for item in module.file.items:
         if isinstance(item, tree.Block | tree.Definition | tree.Dims | tree.Require | tree.Use):
-            title = "an instance gives values to the config of what it extends, and may say how it is read, weighted and generated"
-            fail("E0209", title, item.span, "this belongs into a spec of its own", helps=["drop `extends`, or move this"])
+            fail(
+                "E0209",
+                f"{_spoken(item)} cannot stand in a spec that extends another",
+                item.span,
+                "this belongs into a spec of its own",
+                notes=["such a spec gives values to the config of the other; it may also say how inputs are read, "
+                       "where weights come from and what is generated"],
+                helps=["drop `extends`, or move this"],
+            )  # fmt: skip
+
+
+def _spoken(item: Any) -> str:
+    match item:
+        case tree.Block(kind=kind):
+            return f"a {kind}"
+        case tree.Definition(kind=kind):
+            return f"a {kind}"
+        case other:
+            return f"`{type(other).__name__.lower()}`"
 
 
 def _no_loose_assigns(module: Module) -> None:

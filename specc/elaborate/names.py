@@ -10,6 +10,8 @@ from specc.lang.parse import parse_expression
 from specc.text.diagnostic import fail
 from specc.text.source import Source, Span
 
+LONGEST = 10_000
+"""Characters of a text whose holes are filled."""
 HOLE = re.compile(r"\{([^{}]*)\}")
 NAMED = re.compile(r"\{([A-Za-z_][^{}]*)\}")
 PLAIN = re.compile(r"[^\x00-\x20\x7f{}]*")
@@ -43,6 +45,9 @@ def filled(
                 return word
         if isinstance(value, Dim):
             raise NeedsValue(value.symbols(), span)
-        fail("E0521", f"`{{{inner}}}` in a name is {describe(value)}, not a number or a text", span)
+        fail("E0521", f"`{{{inner}}}` in a name is {describe(value)}, not a whole number or a text", span)
 
-    return holes.sub(fill, text) if "{" in text else text
+    made = holes.sub(fill, text) if "{" in text else text
+    if len(made) > LONGEST:
+        fail("E0521", f"a text of {len(made)} characters; at most {LONGEST} can be made", span)
+    return made

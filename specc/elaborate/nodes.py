@@ -13,15 +13,23 @@ from specc.text.source import Span
 
 
 def add(
-    context: Context, op: Op, operands: Sequence[Tensor | None], span: Span | None, scope: str = "", word: str = ""
+    context: Context,
+    op: Op,
+    operands: Sequence[Tensor | None],
+    span: Span | None,
+    scope: str = "",
+    word: str = "",
+    at: Span | None = None,
 ) -> tuple[Tensor, ...]:
-    """The results of `op`, or E0301/E0302 under the text of the operands. `word` is what the user called it."""
+    """The results of `op`, or E0301/E0302 under the text of the operands. `word` is what the user
+    called it, `at` the sign or word itself where that is less than `span`.
+    """
     if len(context.builder.nodes) >= MOST_NODES:
         fail("E0109", f"this spec expands to more than {MOST_NODES} operations", span)
     try:
         made = context.builder.add(op, *(o.value if o else None for o in operands), scope=scope or context.scope, span=span)
     except ShapeError as error:
-        raise Failed(clash(error, operands, span, word or op.name)) from None
+        raise Failed(clash(error, operands, at or span, word or op.name)) from None
     except DimLimit as error:
         fail("E0309", f"`{word or op.name}`: {error}", span)
     for value in made:

@@ -5,6 +5,7 @@ from typing import Any
 from specc.elaborate.config import ABSENT
 from specc.elaborate.config_json import Json, JsonList, JsonObject, JsonScalar, Member
 from specc.elaborate.context import Context, Env
+from specc.elaborate.rope import fault
 from specc.elaborate.typing import STATIC, activation
 from specc.elaborate.values import Picked, RawConfig, Rope
 from specc.ir.dim import Dim
@@ -124,7 +125,8 @@ def _wrong(value: Any, member: Member, type: tree.TypeName, entry: tree.Field, s
     kinds = {"int": "a whole number", "float": "a number", "bool": "true or false", "text": "a text"}
     wanted = kinds.get(type.name, type.name)
     assert type.name in STATIC or type.name in ("choice", "list")
-    title = f"{member.key.text} is {value!r} where {wanted} is expected"
+    shown = span.text if isinstance(value, str | bool | int | float) and len(span.text) < 60 else value
+    title = f"{member.key.text} is {shown} where {wanted} is expected"
     fail("E0403", title, span, f"`{entry.name}` takes {wanted}", others=_at(entry))
 
 
@@ -139,29 +141,48 @@ def _rope(source: tree.Call, entry: tree.Field, data: JsonObject) -> Any:
     """Both forms of rotary settings: `rope_parameters`, or `rope_theta` with `rope_scaling`. They must agree."""
     usual = next((o.value for o in source.options if o.name == "theta"), None)
     theta = float(usual.text) if isinstance(usual, tree.Num) else 10000.0
-    new, old = data.find("rope_parameters"), data.find("rope_scaling")
-    top = data.find("rope_theta")
-    inner = new.value if new and isinstance(new.value, JsonObject) else None
-    scaling = inner or (old.value if old and isinstance(old.value, JsonObject) else None)
-    found = inner.find("rope_theta") if inner else None
-    values = {m.value.value for m in (found, top) if m and isinstance(m.value, JsonScalar)}
-    if len(values) > 1 and top:
-        fail("E0403", f"two rotary bases differ: {sorted(map(str, values))}", top.value.span, others=_at(entry))
-    theta = float(next(iter(values), theta) or theta)
+    inner, old = _settings("rope_parameters", data, entry), _settings("rope_scaling", data, entry)
+    top, found = data.find("rope_theta"), inner.find("rope_theta") if inner else None
+    values = [_number(m, entry) for m in (found, top) if m and not _null(m)]
+    if len(set(values)) > 1 and top:
+        fail("E0403", f"two rotary bases differ: {values[0]:g} and {values[1]:g}", top.value.span, others=_at(entry))
+    theta = values[0] if values else theta
+    scaling = inner or old
     if scaling is None:
         return Rope(theta)
     named = scaling.find("rope_type") or scaling.find("type")
-    kind = named.value.value if named and isinstance(named.value, JsonScalar) else "default"
+    kind = named.value.value if named and isinstance(named.value, JsonScalar) else None if named else "default"
     if kind not in SCALED:
-        fail("E0403", f"the rotary scaling `{kind}` is not known", scaling.span, others=_at(entry))
-    return Rope(theta, str(kind), _numbers(scaling, str(kind)))
+        shown = named.value.span.text if named else kind
+        fail("E0403", f"the rotary scaling {shown} is not known", scaling.span, others=_at(entry))
+    made = Rope(theta, str(kind), _numbers(scaling, str(kind), entry))
+    if why := fault(made):
+        fail("E0403", f"the rotary settings cannot be used: {why}", scaling.span, others=_at(entry))
+    return made
 
 
-def _numbers(scaling: JsonObject, kind: str) -> tuple[tuple[str, Any], ...]:
+def _settings(key: str, data: JsonObject, entry: tree.Field) -> JsonObject | None:
+    """The object under a key; nothing where it is absent or null."""
+    member = data.find(key)
+    if member is None or _null(member):
+        return None
+    if not isinstance(member.value, JsonObject):
+        fail("E0403", f'"{key}" is no table of settings', member.value.span, others=_at(entry))
+    return member.value
+
+
+def _number(member: Member, entry: tree.Field) -> float:
+    value = member.value.value if isinstance(member.value, JsonScalar) else None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        title = f"{member.key.text} is no number"
+        fail("E0403", title, member.value.span, "a number is expected", others=_at(entry))
+    return float(value)
+
+
+def _numbers(scaling: JsonObject, kind: str, entry: tree.Field) -> tuple[tuple[str, Any], ...]:
     def number(key: str, usual: float | None) -> float | None:
         member = scaling.find(key)
-        value = member.value.value if member and isinstance(member.value, JsonScalar) else None
-        return float(value) if isinstance(value, int | float) else usual
+        return usual if member is None or _null(member) else _number(member, entry)
 
     if kind == "default":
         return ()
@@ -172,5 +193,5 @@ def _numbers(scaling: JsonObject, kind: str) -> tuple[tuple[str, Any], ...]:
         made += [("fast", number("beta_fast", 32.0)), ("slow", number("beta_slow", 1.0))]
         made += [("attention", number("attention_factor", None))]
     if kind in ("llama3", "yarn"):
-        made.append(("original", int(number("original_max_position_embeddings", 8192.0) or 8192)))
+        made.append(("original", int(number("original_max_position_embeddings", 8192.0) or 0)))
     return tuple(made)

@@ -6,6 +6,20 @@ from specc.elaborate.values import Rope
 from specc.ir.dim import Dim
 
 
+def fault(rope: Rope) -> str:
+    """Why no frequencies come of these numbers, as the end of "the rotary settings: …"; empty where they do."""
+    numbers = dict(rope.numbers)
+    for name, value in (("theta", rope.theta), *numbers.items()):
+        for one in value if isinstance(value, tuple) else (value,):
+            if one is not None and not (math.isfinite(one) and one > 0):
+                return f"`{name}` is {one:g}, and must be above 0"
+    if rope.kind == "yarn" and rope.theta <= 1:
+        return f"`theta` is {rope.theta:g}, and `yarn` needs it above 1"
+    if rope.kind == "llama3" and numbers["low"] >= numbers["high"]:
+        return "the low frequency factor must be less than the high one"
+    return ""
+
+
 def frequencies(rope: Rope, dim: Dim) -> tuple[tuple[float, ...], float]:
     """`(frequencies, attention factor)`; no frequencies where they are plainly `theta^(-2n/dim)`.
 

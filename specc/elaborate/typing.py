@@ -93,8 +93,8 @@ def declared(context: Context, type: tree.TypeName, env: Env, origin: str) -> Ty
     """The type of a graph input: every length must be known by name."""
     assert type.dims is not None
     undeclared = [d for d in type.dims if isinstance(d, tree.Name) and not _named(context, d, env)]
-    for dim in undeclared:
-        env.dims[dim.path] = Dim.symbol(dim.path)  # said once, for all inputs
+    for name in undeclared:
+        env.dims[name.path] = Dim.symbol(name.path)  # said once, for all inputs
     if undeclared:
         raise Failed(*(_undeclared(d, env) for d in undeclared))
     shape = []
@@ -206,7 +206,7 @@ def _match_dim(
     raise Failed(
         Diagnostic(
             "E0302",
-            f"{what} has a length of {actual} where `{_text(expr)}` is {wanted}",
+            f"{what} has a length of {actual} where {_wanted(expr, wanted)}",
             Label(span, f"this is {describe(value)}") if span else None,
             tuple({lab.span: lab for lab in labels}.values()),
         )
@@ -218,6 +218,11 @@ def _known(name: str, env: Env) -> Any:
         if name in names and isinstance(names[name], Dim):
             return names[name]
     return env.run_time(name)
+
+
+def _wanted(expr: Any, wanted: Dim) -> str:
+    text = _text(expr)
+    return f"{wanted} is declared" if text == str(wanted) else f"`{text}` is {wanted}"
 
 
 def _text(expr: Any) -> str:

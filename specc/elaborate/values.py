@@ -134,7 +134,7 @@ def describe(value: Any) -> str:
         case Tensor() as t:
             return show_type(t.type)
         case Dim() as d:
-            return f"the number {d}"
+            return f"the number {d}" if d.number is not None else "a whole number"
         case bool(b):
             return str(b).lower()
         case float(f):
@@ -161,9 +161,14 @@ def describe(value: Any) -> str:
             return str(type(other).__name__).lower()
 
 
+MOST_SHOWN = 12
+"""Axes of a type that messages show."""
 WORDS = {"f32": "float", "i64": "int", "bool": "bool"}
 
 
 def show_type(type: Type) -> str:
     """A type as specs write it: `float[batch, n, 512]`."""
-    return f"{WORDS.get(type.dtype, type.dtype)}[{', '.join(map(str, type.shape))}]"
+    dims = [str(d) for d in type.shape]
+    if len(dims) > MOST_SHOWN:
+        dims = [*dims[:4], f"… {len(dims) - 6} more …", *dims[-2:]]
+    return f"{WORDS.get(type.dtype, type.dtype)}[{', '.join(dims)}]"

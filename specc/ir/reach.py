@@ -13,13 +13,13 @@ from typing import Literal
 from specc.ir.graph import Graph, Node, Value
 from specc.ir.interval import ALL, EMPTY, FUTURE, PAST, SAME, Interval
 from specc.ir.op import Op
-from specc.ir.ops import Attend, Einsum, Extent, Hard, MaskedSoftmax, MatMul, Scan, Weigh
+from specc.ir.ops import Attend, Einsum, Extent, Hard, MaskedSoftmax, MatMul, Scan, Share, Weigh
 from specc.ir.signature import Axis, Term, layout
 from specc.ir.types import Type
 
 Kind = Literal["same", "window", "band", "newest", "extent", "all"]
 
-GATE: Mapping[type[Op], int] = {Attend: 3, MaskedSoftmax: 1, Hard: 1, Weigh: 0, MatMul: 0}
+GATE: Mapping[type[Op], int] = {Attend: 3, MaskedSoftmax: 1, Hard: 1, Share: 1, Weigh: 0, MatMul: 0}
 """The operand that says which keys a query reads: a mask, or weights that are zero where a mask was false."""
 
 

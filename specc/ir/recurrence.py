@@ -10,6 +10,7 @@ from specc.ir import ops
 from specc.ir.dim import Dim, exact
 from specc.ir.graph import Builder, Graph, Input, Value
 from specc.ir.ops.loop import without
+from specc.ir.ops.recurrent import KEEP, PROJECTION
 
 Recurrent = ops.Rnn | ops.Gru | ops.Lstm
 Captures = Mapping[str, Value]
@@ -18,23 +19,33 @@ Step = Callable[["Body", Value, list[Value], Captures], list[Value]]
 
 def as_scan(b: Builder, op: Recurrent, args: Sequence[Value | None], scope: str = "") -> tuple[Value, ...]:
     """The results of `op`, by nodes added to `b`."""
-    x, w_ih, w_hh, b_ih, b_hh, keep, *more = (*args, *[None] * (ops.recurrent.PROJECTION + 1 - len(args)))
+    given = [*args, *[None] * (PROJECTION + 1 - len(args))]
+    (x, w_ih, w_hh, b_ih, b_hh, keep), more = given[: KEEP + 1], given[KEEP + 1 :]
     assert x is not None
     assert w_ih is not None
     rows = b.one(ops.Linear(), x, w_ih, b_ih, scope=scope)
     kinds = op.infer(*(a.type if a else None for a in args))[1:]
     starts = [s or _zeros(b, t.shape, t.dtype) for s, t in zip(more, kinds, strict=False)]
+    weights: dict[str, Value | None] = {"u": w_hh, "c": b_hh}
     if isinstance(op, ops.Lstm):
-        given, step = {"u": w_hh, "c": b_hh, "peep": more[2], "map": more[3]}, _lstm
+        weights |= {"peep": more[2], "map": more[3]}
     elif isinstance(op, ops.Gru):
-        given, step = _gru_weights(b, op, w_hh, b_hh, kinds[0].shape[1]), _gru(op)
-    else:
-        given, step = {"u": w_hh, "c": b_hh}, _rnn(op)
-    captures = {name: value for name, value in given.items() if value}
-    body = _body(rows, starts, captures, step)
+        weights = _gru_weights(b, op, w_hh, b_hh, kinds[0].shape[1])
+    captures = {name: value for name, value in weights.items() if value}
+    body = _body(rows, starts, captures, _step(op))
     scan = ops.Scan(body, 1, len(starts), 1, op.reverse, keep is not None)
     made = b.add(scan, *([keep] if keep else []), rows, *starts, *captures.values(), scope=scope)
     return (made[-1], *made[:-1])
+
+
+def _step(op: Recurrent) -> Step:
+    match op:
+        case ops.Lstm():
+            return _lstm
+        case ops.Gru():
+            return _gru(op)
+        case ops.Rnn():
+            return _rnn(op)
 
 
 @dataclass(frozen=True)
@@ -45,7 +56,7 @@ class Body:
 
     def do(self, fn: str, *args: Value) -> Value:
         """`add`, `mul`, `sub` of two values, or a function of one number."""
-        return self.b.one(ops.Arith(fn) if len(args) == 2 else ops.Pointwise(fn), *args)  # type: ignore[arg-type]
+        return self.b.one(ops.Arith(fn) if len(args) == 2 else ops.Pointwise(fn), *args)
 
     def linear(self, x: Value, w: Value, bias: Value | None = None) -> Value:
         """`x @ w.T + bias`."""

@@ -118,7 +118,7 @@ def _band(grid: Grid, negated: bool) -> Interval:
     if negated:
         return ALL
     match node.op:
-        case ops.MaskedSoftmax() | ops.Hard():
+        case ops.MaskedSoftmax() | ops.Hard() | ops.Share():
             return _band(operands[1], False) if _last_two(grid) else ALL
         case ops.Attend():
             mask = node.args[3] if len(node.args) > 3 else None

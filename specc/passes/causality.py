@@ -168,7 +168,7 @@ def _reads(leak: Leak) -> Said:
     """The words for an op that reads rows ahead."""
     ahead, every = _count(leak.reach), leak.why == "all"
     match leak.node.op:
-        case ops.Attend() | ops.MaskedSoftmax() | ops.Hard():
+        case ops.Attend() | ops.MaskedSoftmax() | ops.Hard() | ops.Share():
             return _mask(leak)
         case ops.Weigh() | ops.MatMul() | ops.Einsum():
             return Said(

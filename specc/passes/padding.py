@@ -8,7 +8,7 @@ Row numbers count padded rows before them; only their differences are clean.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from specc.ir import ops
 from specc.ir.dim import Dim
@@ -25,10 +25,14 @@ LOW = -1e4
 
 @dataclass(frozen=True, slots=True)
 class Dirt:
-    """The op through which padded rows came in. `counted`: by their number, not by their values."""
+    """The op through which padded rows came in. `counted`: by their number, not by their values.
+
+    `inside` is the body of the loop that the op stands in, if it stands in one.
+    """
 
     node: Node
     counted: bool = False
+    inside: Graph | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,14 +73,43 @@ class _Walk:
 
     def run(self, graph: Graph) -> Mapping[Value, Rows]:
         """What is known of every value."""
-        states: dict[Value, Rows] = {self.keep: Rows(zero=frozenset({self.keep.type.rank - 1}))}
+        return self.states(graph, {self.keep: Rows(zero=frozenset({self.keep.type.rank - 1}))})
+
+    def states(self, graph: Graph, known: Mapping[Value, Rows]) -> Mapping[Value, Rows]:
+        """What is known of every value of a graph or of a loop's body, from what is `known` of its inputs."""
+        states = dict(known)
         for node, results in graph.nodes:
             given = [states.get(a, Rows()) if a else Rows() for a in node.args]
+            if isinstance(node.op, ops.Scan) and not self._along(node, node.op):
+                states.update(zip(results, self._looped(node.op, given), strict=True))
+                continue
             found = links(node, results)
             for r, value in enumerate(results):
                 here = [k for k in found if k.result == r]
                 states[value] = self.visit(node, value, given, here)
         return states
+
+    def _along(self, node: Node, op: ops.Scan) -> bool:
+        """Whether a loop runs along the padded axis."""
+        row = node.args[1 if op.masked else 0]
+        return row is not None and row.type.shape[op.axis] == self.length
+
+    def _looped(self, op: ops.Scan, given: list[Rows]) -> list[Rows]:
+        """What is known of the results of a loop along another axis, whatever the number of steps."""
+        rest = given[1 if op.masked else 0 :]
+        rows = [_moved(r, op.axis, -1) for r in rest[: op.scanned]]
+        carries, captured = rest[op.scanned : op.scanned + op.carries], rest[op.scanned + op.carries :]
+        inputs, outputs = list(op.body.inputs.values()), list(op.body.outputs.values())
+        while True:
+            found = self.states(op.body, dict(zip(inputs, (*rows, *carries, *captured), strict=True)))
+            made = [found.get(v, Rows()) for v in outputs]
+            after = [_either(old, new) for old, new in zip(carries, made[: op.carries], strict=True)]
+            if after == carries:
+                break
+            carries = after
+        outside = {r.dirt for r in given}
+        collected = (_moved(r, op.axis, 1) for r in made[op.carries :])
+        return [_placed(r, op.body, outside) for r in (*carries, *collected)]
 
     @property
     def length(self) -> Dim:
@@ -226,7 +259,7 @@ class _Walk:
                 yield axis
         last = value.type.rank - 1
         match node.op:
-            case ops.MaskedSoftmax() | ops.Hard():
+            case ops.MaskedSoftmax() | ops.Hard() | ops.Share():
                 if _mask_axis(node, 1) in given[1].zero:
                     yield last
             case ops.Attend() if len(node.args) > 3 and node.args[3] and value.type.shape[-1] == self.length:
@@ -255,6 +288,33 @@ class _Walk:
                     yield axis
                 case op if op.view and any(at):
                     yield axis
+
+
+def _moved(rows: Rows, axis: int, by: int) -> Rows:
+    """`rows` where an axis was taken out (-1) or put in (1) at `axis`."""
+
+    def moved(known: frozenset[int]) -> frozenset[int]:
+        return frozenset(a + by if a >= axis else a for a in known if by > 0 or a != axis)
+
+    return replace(rows, zero=moved(rows.zero), low=moved(rows.low))
+
+
+def _either(one: Rows, other: Rows) -> Rows:
+    """What is known of a value that is one or the other."""
+    return Rows(
+        one.zero & other.zero,
+        one.low & other.low,
+        one.count or other.count,
+        one.turned or other.turned,
+        one.dirt or other.dirt,
+    )
+
+
+def _placed(rows: Rows, body: Graph, outside: set[Dirt | None]) -> Rows:
+    """Dirt that came in inside a loop, with the loop's body."""
+    if rows.dirt is None or rows.dirt in outside or rows.dirt.inside:
+        return rows
+    return replace(rows, dirt=replace(rows.dirt, inside=body))
 
 
 def _passes_over(node: Node, given: list[Rows]) -> bool:
@@ -316,7 +376,7 @@ def _gives_zero(node: Node, at: list[bool]) -> bool:
 
 
 def _warning(graph: Graph, dirt: Dirt, output: str, keep: str) -> Diagnostic:
-    span = span_of(graph, dirt.node)
+    span = span_of(dirt.inside or graph, dirt.node)
     if dirt.counted:
         title = f"padded rows reach `{output}`: a position is counted from the start of the row, padding included"
         what, mend = "this takes the number of a row, padding included", f"`positions({keep})`"

@@ -41,6 +41,7 @@ PAIR = {
     "target": Ids("tgt", 17),
     "target_keep": Keep("tgt"),
 }
+WORDS = {"ids": Ids("seq", 17), "keep": Keep("seq")}
 PAIRS = {"src": (5, 1, 3), "tgt": (2, 4, 3)}
 BOTH: tuple[Side, ...] = ("left", "right")
 SMALL = {"vocab": 17, "width": 16, "heads": 4, "hidden": 24, "encoder__layers": 2, "decoder__layers": 2}
@@ -84,6 +85,41 @@ CASES = [
         {"input_ids": Ids("seq", 17), "attention_mask": Keep("seq")},
         {"logits": "seq"},
         {"seq": (6, 1, 3)},
+        BOTH,
+    ),
+    Case("elman", {"inputs": 4, "hidden": 6, "outputs": 3}, {"x": Numbers((5, 4))}, {"y": "", "last": ""}),
+    Case("jordan", {"inputs": 4, "hidden": 6, "outputs": 3, "decay": 0.5}, {"x": Numbers((5, 4))}, {"y": ""}),
+    Case("lstm_lm", {"vocab": 17, "width": 6, "tied": True}, WORDS, {"logits": "seq"}, {"seq": (6, 1, 3)}, BOTH),
+    Case(
+        "gru_lm",
+        {"vocab": 17, "width": 6, "reset": "before", "update": "new"},
+        WORDS,
+        {"logits": "seq"},
+        {"seq": (6, 1, 3)},
+        BOTH,
+    ),
+    Case(
+        "bilstm_tagger",
+        {"vocab": 17, "tags": 5, "width": 6, "hidden": 7, "layers": 2},
+        WORDS,
+        {"logits": "seq", "best": "seq"},
+        {"seq": (6, 1, 3)},
+        BOTH,
+    ),
+    Case(
+        "seq2seq",
+        {"vocab": 17, "target_vocab": 19, "width": 6, "hidden": 7, "layers": 2},
+        PAIR,
+        {"logits": "tgt"},
+        PAIRS,
+        BOTH,
+    ),
+    Case(
+        "autoencoder",
+        {"vocab": 17, "target_vocab": 17, "width": 6, "hidden": 7},
+        PAIR,
+        {"logits": "tgt"},
+        PAIRS,
         BOTH,
     ),
     Case("vit", {**IMAGE, "classes": 5}, {"pixels": Numbers((2, 12, 12))}, {"logits": ""}),

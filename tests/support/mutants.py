@@ -148,7 +148,10 @@ def pool() -> dict[Any, list[Any]]:
 def of_tree(rng: random.Random, file: tree.File) -> tree.File:
     """Some parts exchanged for parts of the same family, or for parts of themselves; some list items dropped."""
     for _ in range(rng.randint(1, 3)):
-        target = rng.choice([n for n in parts(file) if not isinstance(n, tree.File | tree.Remarks)])
+        targets = [n for n in parts(file) if not isinstance(n, tree.File | tree.Remarks)]
+        if not targets:
+            return file
+        target = rng.choice(targets)
         others = [n for n in parts(target) if family(n) == family(target) and n is not target]
         new = rng.choice(others if others and rng.random() < 0.2 else pool()[family(target)])
         file = _replaced(file, target, new, drop=rng.random() < 0.15)

@@ -147,6 +147,7 @@ def _layers() -> list[Example]:
         Example(ops.MaskedSoftmax(), mask),
         Example(ops.MaskedSoftmax(), (f(2, 3, 5), b(2, 1, 5))),
         Example(ops.Hard(), mask),
+        Example(ops.Share(), mask),
         Example(ops.Weigh(), (f(2, 3, 5), f(2, 5, 7))),
         Example(ops.Weigh(), (f(6, 3, 5), f(1, 5, 7))),
         Example(ops.Attend(0.5), (*qkv, None, None, None)),

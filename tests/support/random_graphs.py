@@ -71,13 +71,23 @@ class Drawn:
                 return self.one(ops.Compare("le"), self.one(ops.Arith(self.rng.choice(["min", "max"])), j, i), i)
         return self.one(ops.Insert(1), self.build.inputs["keep"])
 
+    def gru(self, x: Value) -> Value:
+        """A recurrent layer: every state, or the final one beside each row."""
+        op = ops.Gru("after", reverse=self.rng.random() < 0.1)
+        keep = self.build.inputs["keep"] if self.rng.random() < 0.5 else None
+        weights = self.weight(3 * WIDTH, WIDTH), self.weight(3 * WIDTH, WIDTH)
+        out, last = self.build.add(op, x, *weights, None, None, keep)
+        if self.rng.random() < 0.1:
+            return self.one(ops.Arith("add"), x, self.one(ops.Insert(1), last))
+        return out
+
     def scores(self, x: Value, y: Value) -> Value:
         return self.one(ops.Einsum("b q d, b k d -> b q k"), x, y)
 
     def step(self) -> Value:
         """One more stream."""
         x, y = self.stream(), self.stream()
-        kinds = ["linear", "add", "delay", "cumsum", "conv", "norm", "gelu", "mul"] + ["attend", "weigh", "scan"] * 2
+        kinds = ["linear", "add", "delay", "cumsum", "conv", "norm", "gelu", "mul", "gru"] + ["attend", "weigh", "scan"] * 2
         kinds += ["flip", "softmax", "mean", "last", "around"] if self.rng.random() < 0.25 else []
         match self.rng.choice(kinds):
             case "linear":
@@ -104,6 +114,8 @@ class Drawn:
                 return self.weigh(x, y)
             case "scan":
                 return self.scan(x, y)
+            case "gru":
+                return self.gru(x)
             case "flip":
                 return self.one(ops.Flip(1), x)
             case "softmax":

@@ -2,7 +2,7 @@
 
 A case is a spec, which is checked; or `$ specc …` lines, `% …` lines that break something, and files behind
 `=== name`. Arrays and weights are written from JSON: `=== x.npy`, `=== w.safetensors` (name: shape, or
-`{"shape": …, "value": …, "dtype": …}`); `=== f hex` holds bytes. Only commands that fail are heard.
+`{"shape": …, "value": …, "dtype": …}`); `=== f hex` holds bytes. Only commands that fail or warn are heard.
 """
 
 import errno
@@ -29,7 +29,7 @@ DTYPES = {"F32": "<f4", "F64": "<f8", "F16": "<f2", "I64": "<i8", "BF16": ml_dty
 
 
 def told(case: str, folder: Path, patch: pytest.MonkeyPatch, capture: pytest.CaptureFixture[str], name: str) -> str:
-    """What the commands of a case say, those that fail, with their exit codes."""
+    """What the commands of a case say, those that fail or warn, with their exit codes."""
     patch.chdir(folder)
     patch.setenv("NO_COLOR", "1")
     lines = case.splitlines(keepends=True)
@@ -47,8 +47,9 @@ def told(case: str, folder: Path, patch: pytest.MonkeyPatch, capture: pytest.Cap
         assert words[0] == "specc", line
         code = cli.main(words[1:])
         captured = capture.readouterr()
-        if code:
-            out.append(f"{captured.err}{captured.out}exit {code}\n".replace(f"{folder.resolve()}/", ""))
+        heard = f"{captured.err}{captured.out}" if code else captured.err
+        if code or "warning[" in heard:
+            out.append(f"{heard}exit {code}\n".replace(f"{folder.resolve()}/", ""))
     assert out, "nothing failed"
     return "\n".join(out)
 
@@ -75,7 +76,7 @@ def write(path: Path, kind: str, text: str) -> None:
         path.write_bytes(bytes.fromhex(re.sub(r"\s", "", text)))
     elif path.suffix == ".npy":
         np.save(path, np.array(json.loads(text)))
-    elif path.suffix == ".safetensors":
+    elif path.suffix == ".safetensors" and kind != "text":
         path.write_bytes(safetensors(json.loads(text)))
     else:
         path.write_text(text, encoding="utf-8")

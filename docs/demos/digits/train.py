@@ -3,7 +3,7 @@
 There is no model in this file. `specs/models/digits.yaml` says what is computed and how a picture is
 read; `specc_torch` makes a module of it whose parameters bear the spec's names. Pictures go through the
 same code that `specc run` reads files with, so that training and use cannot differ. Every fifth picture
-(index % 5 == 0) is held out: it is never trained on, nor looked at to choose anything.
+(index % 5 == 0) is held out and never trained on; the settings below were chosen on other fifths.
 
     python docs/demos/digits/train.py
 """
@@ -33,8 +33,8 @@ BATCH = 64
 RATE = 2e-3
 DECAY = 0.05
 SMOOTHING = 0.02  # of the labels, so that the model stays honest about its doubts
-TURN = math.radians(8)
-STRETCH, SHIFT = 0.08, 0.10  # shares of the picture's size
+TURN = math.radians(12)
+STRETCH, SHIFT = 0.10, 0.14  # shares of the picture's size
 
 
 def pictures(record: Image) -> tuple[Tensor, Tensor]:
@@ -88,7 +88,7 @@ def train(model: SpecModule, pixels: Tensor, target: Tensor, epochs: int) -> Non
             optimizer.step()
             schedule.step()
             total += float(loss.detach()) * len(chosen)
-        if epoch % 10 == 9 or epoch + 1 == epochs:
+        if epoch % 20 == 19 or epoch + 1 == epochs:
             print(f"epoch {epoch + 1:3d}  loss {total / len(pixels):.4f}")
 
 
@@ -104,7 +104,7 @@ def mistakes(model: SpecModule, pixels: Tensor, target: Tensor) -> NDArray[np.in
 def main() -> None:
     """Train, report on the held-out pictures, save beside the spec."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--epochs", type=int, default=150)
+    parser.add_argument("--epochs", type=int, default=300)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("-o", "--output", type=Path, default=SPEC.with_name("digits.safetensors"))
     args = parser.parse_args()

@@ -123,6 +123,9 @@ def sum_(site: Site, x: Any, *, axis: Dim = Dim.of(-1)) -> Any:
         return reduce(site, "sum", x, axis)
     if not x:
         return Dim.of(0)
+    for item in x:
+        if not isinstance(item, Tensor) and not is_number(item):
+            site.fail("E0203", f"`sum` adds numbers; this is {describe(item)}", "x")
     result = x[0]
     for item in x[1:]:
         if isinstance(result, Tensor) or isinstance(item, Tensor):

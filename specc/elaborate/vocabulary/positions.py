@@ -3,11 +3,15 @@
 from typing import Any, Literal
 
 from specc.elaborate.arithmetic import fraction
-from specc.elaborate.rope import frequencies
+from specc.elaborate.rope import fault, frequencies
 from specc.elaborate.values import Rope, Tensor, describe
 from specc.elaborate.vocabulary.registry import Site, word
 from specc.ir import ops
 from specc.ir.dim import Dim
+
+
+WIDEST = 2**20
+"""Features of a head that can be turned: each pair has a frequency of its own in the model."""
 
 
 @word()
@@ -76,7 +80,10 @@ def rope(
         numbers["attention"] = None if attention_factor is None else fraction(attention_factor)
     if kind in ("llama3", "yarn", "longrope"):
         numbers["original"] = site.number(original, "original")
-    return Rope(fraction(theta), kind, tuple(numbers.items()))
+    made = Rope(fraction(theta), kind, tuple(numbers.items()))
+    if why := fault(made):
+        site.fail("E0203", f"`rope`: {why}")
+    return made
 
 
 @word()
@@ -99,6 +106,8 @@ def rotate(
     if len(at.shape) == 1:
         at = site.one(ops.Insert(0), at)
     width = dim if dim is not None else x.shape[-1]
+    if width.number is not None and not 2 <= width.number <= WIDEST:
+        site.fail("E0203", f"`rotate` turns from 2 to {WIDEST} features, not {width}", "dim")
     made, factor = frequencies(rope, width)
     if made and width.number is not None and 2 * len(made) != width.number:
         site.fail("E0203", f"{width} features are {width.number // 2} pairs, `divisors` holds {len(made)}", "rope")

@@ -63,11 +63,12 @@ def gru(
 ) -> Results:
     """Gated recurrent units (arXiv:1406.1078, eq. 5 to 8) over [batch, time, in]. Gives (out, last).
 
-    `out` [batch, time, hidden] holds every state, both directions side by side; `last` [batch, layers, hidden] the final
-    ones, layer by layer, forward before backward, as `start` the first (zero unless given). Rows that `keep` leaves out are
-    passed over and give zeros. `reset`: before the state's matrix, as in the paper, or after it, as in PyTorch.
-    `update`: the open gate keeps the old state, or takes the new one. Weights: `weight_ih_l0` [3 hidden, in], `weight_hh_l0`
-    [3 hidden, hidden], `bias_ih_l0`, `bias_hh_l0`; `_l1` and so on above, `_reverse` behind. Gates: reset, update, new.
+    `out` [batch, time, hidden] holds every state, both directions side by side; `last` [batch, layers, hidden]
+    the final ones, layer by layer, forward before backward, as `start` the first (zero unless given). Rows that
+    `keep` leaves out are passed over and give zeros. `reset`: before the state's matrix, as in the paper, or after
+    it, as in PyTorch. `update`: the open gate keeps the old state, or takes the new one. Weights: `weight_ih_l0`
+    [3 hidden, in], `weight_hh_l0` [3 hidden, hidden], `bias_ih_l0`, `bias_hh_l0`; `_l1` and so on above, `_reverse`
+    behind. Gates: reset, update, new.
     """
     stack = _Stack(site, hidden, 3, layers, direction, keep, bias, init)
     return stack.results(x, lambda reverse: ops.Gru(reset, update, reverse), [start], ("out", "last"))
@@ -92,9 +93,9 @@ def lstm(
     """Long short-term memory (Gers et al. 2000) over [batch, time, in]. Gives (out, last, cell).
 
     Options, results and weights are those of `gru`, with four gates: input, forget, cell, output; `cell` and
-    `start_cell` are [batch, layers, hidden]. `peepholes` lets the gates see the cell (Gers and Schmidhuber 2000), weight
-    `peephole_l0` [3 hidden]: input, forget, output. `proj` maps each state to so many numbers before it is given out and
-    fed back (arXiv:1402.1128), weight `weight_hr_l0` [proj, hidden].
+    `start_cell` are [batch, layers, hidden]. `peepholes` lets the gates see the cell (Gers and Schmidhuber 2000),
+    weight `peephole_l0` [3 hidden]: input, forget, output. `proj` maps each state to so many numbers before it is
+    given out and fed back (arXiv:1402.1128), weight `weight_hr_l0` [proj, hidden].
     """
     stack = _Stack(site, hidden, 4, layers, direction, keep, bias, init, peepholes, proj)
     return stack.results(x, ops.Lstm, [start, start_cell], ("out", "last", "cell"))
@@ -121,13 +122,13 @@ class _Stack:
         """The last layer's rows, and the final states of all."""
         site, sides = self.site, SIDES[self.direction]
         if len(x.shape) != 3 or not x.type.dtype.startswith(("f", "bf")):
-            site.fail("E0301", f"`{site.call.function.path}` reads [batch, time, features]", "x", f"this is {describe(x)}")
+            site.fail(
+                "E0301", f"`{site.call.function.path}` reads [batch, time, features]", "x", f"this is {describe(x)}"
+            )
         if self.keep is not None and (self.keep.type.dtype != "bool" or self.keep.shape != x.shape[:2]):
             title = f"`keep` says which rows exist: bool[{x.shape[0]}, {x.shape[1]}]"
             site.fail("E0301", title, "keep", f"this is {describe(self.keep)}")
-        count = site.number(self.layers, "layers")
-        if count < 1:
-            site.fail("E0203", f"`{site.call.function.path}` has at least one layer, not {count}", "layers")
+        count = site.count(self.layers, "layers")
         firsts = [self._firsts(s, count * len(sides), n) for s, n in zip(starts, ("start", "start_cell"), strict=False)]
         ends: list[tuple[Tensor, ...]] = []
         for layer in range(count):

@@ -11,7 +11,7 @@ from inspect import getdoc, signature
 from typing import Any, NoReturn, TypeVar
 
 from specc.elaborate import nodes
-from specc.elaborate.context import Context, Env, NeedsValue, joined
+from specc.elaborate.context import MOST_LAYERS, Context, Env, NeedsValue, joined
 from specc.elaborate.kinds import Kind
 from specc.elaborate.sizes import check_length, check_size
 from specc.elaborate.values import Tensor, describe
@@ -153,6 +153,13 @@ class Site:
                 helps=("give each its own `@` name, or make both the same size to share it",),
             )
         )
+
+    def count(self, value: Dim, option: str) -> int:
+        """How often something is done: from 1 to 4096, known. E0216 otherwise."""
+        number = self.number(value, option)
+        if not 1 <= number <= MOST_LAYERS:
+            self.fail("E0216", f"`{option}` of `{self.call.function.path}` is from 1 to {MOST_LAYERS}, not {number}", option)
+        return number
 
     def number(self, value: Dim, option: str) -> int:
         """A number that must be known; NeedsValue while it is a symbol."""

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from specc.elaborate.arithmetic import as_tensor, fraction
+from specc.elaborate.arithmetic import as_tensor, fraction, is_number
 from specc.elaborate.values import Results, Tensor, describe, first
 from specc.elaborate.vocabulary.patterns import steps_of
 from specc.elaborate.vocabulary.registry import Site, word
@@ -110,13 +110,12 @@ def parts(site: Site, x: Tensor, *, into: tuple[Dim, ...], axis: Dim = Dim.of(-1
 def chunk(site: Site, x: Tensor, count: Dim, *, axis: Dim = Dim.of(-1)) -> Results:
     """`count` equal consecutive pieces of an axis: `q, k, v = chunk(x, 3)`."""
     at = site.axis(x, axis)
-    if count.number is None or count.number < 1:
-        site.fail("E0203", f"nothing can be cut into {count} pieces", "count")
+    pieces = site.count(count, "count")
     try:
-        each = exact(x.shape[at], count)
+        each = exact(x.shape[at], pieces)
     except DimError as error:
         site.fail("E0310", str(error), "count", describe(x))
-    return parts(site, x, into=(each,) * count.number, axis=axis)
+    return parts(site, x, into=(each,) * pieces, axis=axis)
 
 
 @word()
@@ -130,6 +129,8 @@ def delay(site: Site, x: Tensor, *, by: Dim = Dim.of(1), first: Any = Dim.of(0),
     """Shifted right: row t is row `t - by` of the operand, the first `by` rows are `first`."""
     if by.number is None:
         site.fail("E0203", "`by` is a number", "by")
+    if not isinstance(first, bool) and not is_number(first):
+        site.fail("E0203", f"`first` of `delay` takes a number, not {describe(first)}", "first")
     value: float | int | bool = first if isinstance(first, bool) else fraction(first)
     if x.type.dtype == "i64":
         value = int(value)

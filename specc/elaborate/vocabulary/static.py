@@ -1,8 +1,9 @@
 """Words that are worked out while compiling."""
 
+import math
 from typing import Any
 
-from specc.elaborate.arithmetic import fraction
+from specc.elaborate.arithmetic import fraction, is_number
 from specc.elaborate.values import Record, Tensor, describe
 from specc.elaborate.vocabulary.registry import Site, word
 from specc.ir.dim import Dim
@@ -22,7 +23,11 @@ def len_(site: Site, x: Any) -> Dim:
 @word(name="int")
 def int_(site: Site, x: Any) -> Dim:
     """A number cut to a whole one."""
-    return x if isinstance(x, Dim) else Dim.of(int(fraction(x)))
+    if not is_number(x):
+        site.fail("E0203", f"`int` takes a number, not {describe(x)}", "x")
+    if isinstance(x, float) and not math.isfinite(x):
+        site.fail("E0310", f"int({x:g}) has no value", "x")
+    return x if isinstance(x, Dim) else Dim.of(int(x))
 
 
 @word(name="float")
@@ -31,6 +36,8 @@ def float_(site: Site, x: Any) -> Any:
     if isinstance(x, Tensor):
         from_ = {"i64": "f32", "bool": "f32"}.get(x.type.dtype)
         return site.cast(x, from_) if from_ else x
+    if not is_number(x):
+        site.fail("E0203", f"`float` takes a number or a tensor, not {describe(x)}", "x")
     return fraction(x)
 
 

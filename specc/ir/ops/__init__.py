@@ -5,7 +5,6 @@ from specc.ir.ops.loop import *  # noqa: F403
 from specc.ir.ops.nn import *  # noqa: F403
 from specc.ir.ops.position import *  # noqa: F403
 from specc.ir.ops.recurrent import *  # noqa: F403
-from specc.ir.ops.recurrent import *  # noqa: F403
 from specc.ir.ops.tensor import *  # noqa: F403
 
 __all__ = [*tensor.__all__, *nn.__all__, *position.__all__, *recurrent.__all__, *loop.__all__]

@@ -15,6 +15,7 @@ __all__ = [
     "MaskedSoftmax",
     "Patches",
     "RMSNorm",
+    "Share",
     "Softmax",
     "Weigh",
 ]
@@ -52,6 +53,10 @@ class MaskedSoftmax(Op, sig="f[*s q k|q], b[#*s #q #k|q] -> f[*s q k]"):
 
 class Hard(Op, sig="f[*s q k|q], b[#*s #q #k|q] -> f[*s q k]"):
     """One at the greatest visible score of each row (the first of equals), zero elsewhere; none visible, all zeros."""
+
+
+class Share(Op, sig="f[*s q k|q], b[#*s #q #k|q] -> f[*s q k]"):
+    """The visible scores divided by their sum, as a kernel's average weighs (Nadaraya 1964); those below zero count as zero. A sum of zero gives zeros."""
 
 
 class Weigh(Op, sig="f[#*s q k|q], f[#*s k|q e] -> f[*s q e]", heavy=True):

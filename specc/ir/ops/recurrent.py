@@ -61,9 +61,9 @@ class Lstm(
 ):
     """Long short-term memory (Gers et al. 2000): all results, the final one, and the final cell.
 
-    `c' = σ(f) c + σ(i) tanh(g)`, `h' = σ(o) tanh(c')`. Operands: those of `rnn`, then the first cell, peepholes of the
-    input, forget and output gates (Gers and Schmidhuber 2000; the last sees `c'`), and a matrix that maps `h'` before it
-    is given out and fed back (arXiv:1402.1128).
+    `c' = σ(f) c + σ(i) tanh(g)`, `h' = σ(o) tanh(c')`. Operands: those of `rnn`, then the first cell, peepholes of
+    the input, forget and output gates (Gers and Schmidhuber 2000; the last sees `c'`), and a matrix that maps `h'`
+    before it is given out and fed back (arXiv:1402.1128).
     """
 
     reverse: bool = False

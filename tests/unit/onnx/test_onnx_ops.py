@@ -147,6 +147,8 @@ CASES: list[Case] = [
     Case(ops.MaskedSoftmax(), ("f32[b t s]", "bool[t s]"), masked=1),
     Case(ops.Hard(), ("f32[b 2 t s]", "bool[b 1 1 s]"), masked=1),
     Case(ops.Hard(), ("f32[b t s]", "bool[b t s]"), masked=1),
+    Case(ops.Share(), ("f32[b 2 t s]", "bool[b 1 1 s]"), masked=1),
+    Case(ops.Share(), ("f32[b t s]", "bool[b t s]"), masked=1),
     Case(ops.Weigh(), ("f32[b 2 t s]", "f32[b 2 s 3]")),
     Case(ops.Weigh(), ("f32[2 t s]", "f32[b 1 s 3]")),
     Case(ops.Patches(), ("f32[b 3 8 6]", "f32[5 3 4 2]", "f32[5]")),

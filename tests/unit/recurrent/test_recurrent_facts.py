@@ -59,7 +59,7 @@ def test_no_sample_feels_another(gates: int) -> None:
 
 
 def test_cost_counts_both_matrices_and_the_projection() -> None:
-    (node, _), = layer(4, False, True).nodes
+    ((node, _),) = layer(4, False, True).nodes
     assert multiply_adds(node) == B * T * 20 * (3 + 5)
     b = Builder()
     types = [("x", (B, T, 3)), ("w", (20, 3)), ("u", (20, 2)), ("r", (2, 5))]

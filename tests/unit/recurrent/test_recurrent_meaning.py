@@ -68,7 +68,9 @@ def test_padding_on_any_side_and_between_is_as_if_it_were_not_there(example: Exa
         keep = np.isin(np.arange(5), kept)
         found = specc_numpy.run(graph, {**given, "x5": np.tile(keep, (2, 1))}, {})
         without = {**given, "x0": given["x0"][:, kept], "x5": np.ones((2, len(kept)), bool)}
-        alone = specc_numpy.evaluate[example.op](example.op, {}, *(without.get(f"x{n}") for n in range(len(example.operands))))
+        alone = specc_numpy.evaluate[example.op](
+            example.op, {}, *(without.get(f"x{n}") for n in range(len(example.operands)))
+        )
         assert not found["y0"][:, ~keep].any()
         np.testing.assert_allclose(found["y0"][:, kept], alone[0], rtol=1e-12)
         for n, state in enumerate(alone[1:], start=1):

@@ -54,17 +54,29 @@ def test_a_backward_layer_bears_the_names_of_the_backward_half(tmp_path: Path) -
 
 def test_shapes_hold_for_every_size(tmp_path: Path) -> None:
     call = "gru(x, hidden=hidden, reset=after, layers=layers, direction=both, keep=keep, start=s) @ enc"
-    (tmp_path / "m.specc").write_text(SPEC.format(call=call.replace("layers=layers, ", "")).replace("...", "batch, seq, 2 * hidden"))
+    (tmp_path / "m.specc").write_text(
+        SPEC.format(call=call.replace("layers=layers, ", "")).replace("...", "batch, seq, 2 * hidden")
+    )
     found = check(open_spec(str(tmp_path / "m.specc")))
     assert found.model
     assert str(found.model.graph.outputs["y"].type) == "f32[batch, seq, 10]"
 
 
 def test_final_states_are_ordered_by_layer_then_direction(tmp_path: Path) -> None:
-    text = SPEC.format(call="x").replace("...", "batch, seq, _").replace("y = x\n  return y", """\
+    text = (
+        SPEC.format(call="x")
+        .replace("...", "batch, seq, _")
+        .replace(
+            "y = x\n  return y",
+            """\
 out, last, cell = lstm(x, hidden=hidden, layers=layers, direction=both, keep=keep) @ enc
   a, la = lstm(x, hidden=hidden, direction=both, keep=keep) @ enc
-  return last, la, a""").replace("y: float[batch, seq, _]", "last: float[batch, 4, _], one: float[batch, 2, _], a: float[batch, seq, _]")
+  return last, la, a""",
+        )
+        .replace(
+            "y: float[batch, seq, _]", "last: float[batch, _, _], one: float[batch, 2, _], a: float[batch, seq, _]"
+        )
+    )
     (tmp_path / "m.specc").write_text(text)
     found = opened(str(tmp_path / "m.specc"))
     rng = np.random.default_rng(0)
@@ -83,7 +95,7 @@ out, last, cell = lstm(x, hidden=hidden, layers=layers, direction=both, keep=kee
         ("lstm(x, hidden=hidden, direction=sideways) @ e", "E0203", "cannot be `sideways`"),
         ("lstm(x[:, 0], hidden=hidden) @ e", "E0301", "reads [batch, time, features]"),
         ("lstm(x, hidden=hidden, layers=3, start=s) @ e", "E0301", "first state of 3 layers"),
-        ("lstm(x, hidden=hidden, layers=0) @ e", "E0203", "at least one layer"),
+        ("lstm(x, hidden=hidden, layers=0) @ e", "E0216", "from 1 to 4096"),
         ("rnn(x, hidden=hidden, act=gelu) @ e", "E0203", "tanh, relu or sigmoid"),
         ("lstm(x, hidden=hidden, keep=x) @ e", "E0301", "which rows exist"),
         ("lstm(x, hidden=hidden, start=x) @ e", "E0301", "first state of 1 layer"),

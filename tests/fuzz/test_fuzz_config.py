@@ -1,0 +1,69 @@
+"""Damaged config.json files: every value of every wrong kind, and bytes changed."""
+
+import json
+import random
+from functools import cache
+from typing import Any
+
+import pytest
+
+from specc.driver import Spec, check, open_spec
+from specc.elaborate.config import Reader
+from specc.elaborate.config_json import config_source, read_config
+from specc.elaborate.modules import paths_of
+from specc.lang import tree
+from specc.text.diagnostic import Failed
+
+ODD: list[Any] = [
+    None, True, False, 0, -1, 1, 2, 3, 7, 2**31, 2**53 - 1, 2**53, 10**400, 0.5, 768.0, -0.0, 1e308, "", "768", "gelu",
+    "none", "𝔘", "a\nb", [], [1], [None], ["a", 2], {}, {"rope_type": "yarn"}, {"type": "su"}, {"a": {"b": [1, {}]}},
+]  # fmt: skip
+NAMES = ("gpt2", "bert", "vit", "vit_mae")
+
+
+@cache
+def opened(name: str) -> Spec:
+    return open_spec(name)
+
+
+def keys_of(spec: Spec) -> list[str]:
+    """Every key of a config file that a spec reads."""
+    fields = paths_of(spec.program.fields()).values()
+    return sorted({s.value for f in fields for s in f.sources if isinstance(s, tree.Text)})
+
+
+def survive(name: str, data: bytes) -> None:
+    spec = opened(name)
+    try:
+        raw = read_config(config_source(data, "config.json"))
+        check(Spec(spec.program, spec.library, Reader(published=spec.library.published, raw=raw), name))
+    except Failed as failed:
+        assert failed.diagnostics
+    except Exception as error:
+        error.add_note(f"{name}: {data!r}")
+        raise
+
+
+def mutant(rng: random.Random, keys: list[str]) -> bytes:
+    config = {key: rng.choice(ODD) for key in rng.sample(keys, k=min(len(keys), rng.randint(1, 3)))}
+    data = bytearray(json.dumps(config).encode())
+    if rng.random() < 0.3:
+        for _ in range(rng.randint(1, 3)):
+            data[rng.randrange(len(data))] = rng.randrange(256)
+    return bytes(data)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_config_of_every_wrong_kind(name: str) -> None:
+    rng = random.Random(name)
+    keys = keys_of(opened(name))
+    for _ in range(40):
+        survive(name, mutant(rng, keys))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_every_key_with_every_value(name: str) -> None:
+    for key in keys_of(opened(name)):
+        for value in ODD:
+            survive(name, json.dumps({key: value}).encode())

@@ -1,0 +1,39 @@
+"""Damaged specs of every kind, in both syntaxes: each is read and elaborated, or refused with a diagnostic."""
+
+import pytest
+from mutants import mutant, work
+
+from specc.text.diagnostic import Failed
+from specc.text.render import as_json, render
+
+BATCH = 100
+
+
+def survive(seed: int) -> None:
+    """One mutant: it is a model, or what is said about it can be shown, and points into its text."""
+    given = mutant(seed)
+    try:
+        work(given, thorough=seed % 10 == 0)
+    except Failed as failed:
+        assert failed.diagnostics
+        assert render(failed.diagnostics)
+        assert as_json(failed.diagnostics)
+        for diagnostic in failed.diagnostics:
+            for label in (diagnostic.primary, *diagnostic.others):
+                assert label is None or 0 <= label.span.start <= label.span.end <= len(label.span.source.text)
+    except Exception as error:
+        error.add_note(f"mutant({seed}) of {given.name}")
+        raise
+
+
+@pytest.mark.parametrize("start", range(0, 800, BATCH))
+def test_mutants(start: int) -> None:
+    for seed in range(start, start + BATCH):
+        survive(seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("start", range(10_000, 40_000, 1000))
+def test_many_mutants(start: int) -> None:
+    for seed in range(start, start + 1000):
+        survive(seed)

@@ -1,0 +1,49 @@
+"""`decomposable` is the equations of the paper's sec. 3 in NumPy, with and without attention inside a sentence."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+from equations import Array, Arrays, affine, assert_follows, relu, sentences, softmax
+
+FARTHEST = 2
+
+
+def network(w: Arrays, name: str, x: Array) -> Array:
+    return relu(affine(w, f"{name}.2", relu(affine(w, f"{name}.0", x))))
+
+
+def embedded(w: Arrays, inside: bool, ids: Array) -> Array:
+    """Sec. 3.4: each word beside what it attends to, distances of more than FARTHEST alike."""
+    a = w["embedding.weight"][ids] @ w["projection.weight"].T
+    if not inside:
+        return a
+    f = network(w, "F_intra", a)
+    rows = []
+    for i in range(len(a)):
+        away = np.clip(i - np.arange(len(a)), -FARTHEST, FARTHEST)
+        rows.append(softmax(f @ f[i] + w["distance.weight"][away + FARTHEST, 0]) @ a)
+    return np.concatenate([a, np.stack(rows)], axis=1)
+
+
+def decomposable(inside: bool, w: Arrays, a: Array, a_keep: Array, b: Array, b_keep: Array) -> Arrays:
+    """Eq. 1 to 6: attend, compare, aggregate."""
+    x, y = embedded(w, inside, a), embedded(w, inside, b)
+    e = network(w, "F", x) @ network(w, "F", y).T
+    over_b = np.stack([softmax(row) for row in e])
+    over_a = np.stack([softmax(column) for column in e.T])
+    v1 = network(w, "G", np.concatenate([x, over_b @ y], axis=1)).sum(0)
+    v2 = network(w, "G", np.concatenate([y, over_a @ x], axis=1)).sum(0)
+    return {"logits": affine(w, "output", network(w, "H", np.concatenate([v1, v2]))), "alignment": over_b}
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_it_follows_the_equations(inside: bool) -> None:
+    rng = np.random.default_rng(0)
+    rows = [
+        {"a": a, "a_keep": np.ones(len(a), bool), "b": b, "b_keep": np.ones(len(b), bool)}
+        for a, b in zip(sentences(rng, 11, (6, 1, 4)), sentences(rng, 11, (3, 5, 1)), strict=True)
+    ]
+    padded = {name: (0,) for name in rows[0]}
+    size = {"vocab": 11, "words": 5, "hidden": 6, "farthest": FARTHEST, "inside": inside}
+    assert_follows("decomposable", partial(decomposable, inside), rows, padded, **size)

@@ -1,0 +1,41 @@
+"""`jordan` is its paper's equations in NumPy."""
+
+import numpy as np
+import pytest
+from spec_models import InOnnx, assert_agrees, by_reference, opened, random_weights
+
+
+def logistic(x: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]
+    return 1 / (1 + np.exp(-x))
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.6])
+def test_the_state_gathers_the_outputs(decay: float) -> None:
+    """Jordan 1986: `s' = m s + y`, `h = f(W x + U s + b)`, `y = g(V h + c)`."""
+    spec = opened("jordan", inputs=4, hidden=6, outputs=3, decay=decay)
+    w = random_weights(spec)
+    x = np.random.default_rng(0).standard_normal((2, 5, 4))
+    state, wanted = np.zeros((2, 3)), np.zeros((2, 5, 3))
+    for t in range(5):
+        h = logistic(x[:, t] @ w["input.weight"].T + state @ w["context.weight"].T + w["input.bias"])
+        wanted[:, t] = logistic(h @ w["output.weight"].T + w["output.bias"])
+        state = decay * state + wanted[:, t]
+    assert_agrees(by_reference(spec, w, {"x": x})["y"], wanted, "reference", 1e-9)
+    assert_agrees(InOnnx(spec, w).run({"x": x})["y"], wanted, "in ONNX Runtime")
+
+
+def test_elman_with_logistic_units() -> None:
+    """Elman 1990, which torch's nn.RNN cannot say: its units are tanh or relu."""
+    spec = opened("elman", inputs=4, hidden=6, outputs=3)
+    w = random_weights(spec)
+    x = np.random.default_rng(0).standard_normal((2, 5, 4))
+    h, wanted = np.zeros((2, 6)), np.zeros((2, 5, 3))
+    for t in range(5):
+        h = logistic(
+            x[:, t] @ w["rnn.weight_ih_l0"].T + w["rnn.bias_ih_l0"] + h @ w["rnn.weight_hh_l0"].T + w["rnn.bias_hh_l0"]
+        )
+        wanted[:, t] = h @ w["output.weight"].T + w["output.bias"]
+    found = by_reference(spec, w, {"x": x})
+    assert_agrees(found["y"], wanted, "reference", 1e-9)
+    assert_agrees(found["last"][:, 0], h, "final state", 1e-9)
+    assert_agrees(InOnnx(spec, w).run({"x": x})["y"], wanted, "in ONNX Runtime")

@@ -1,0 +1,46 @@
+"""`kv_lookup` is a Python dictionary when exact, and a softmax of shared letters in NumPy when soft."""
+
+import numpy as np
+from equations import Array, assert_follows, softmax
+from spec_models import by_reference, opened
+
+NAMES = {"Luke": 1.0, "Donald": 2.0, "Jeff": 3.0, "Puke": 4.0}
+
+
+def letters(names: list[str]) -> Array:
+    return np.array([[ord(c) for c in name.ljust(8)] for name in names])
+
+
+def database(asked: list[str]) -> dict[str, Array]:
+    values = np.array([[[v] for v in NAMES.values()]], np.float32)
+    return {"query": letters(asked)[None], "keys": letters(list(NAMES))[None], "values": values}
+
+
+def test_an_exact_match_is_a_dictionary() -> None:
+    """Names that are not there give zero."""
+    asked = ["Puke", "Luke", "Leia", "Jeff"]
+    found = by_reference(opened("kv_lookup"), {}, database(asked))["found"]
+    assert found[0, :, 0].tolist() == [NAMES.get(name, 0.0) for name in asked]
+
+
+def test_a_soft_match_is_mostly_the_nearest() -> None:
+    """`Luka` is nearest to Luke, then to Puke."""
+    given = database(["Luka"])
+    weights = by_reference(opened("kv_lookup", match="soft"), {}, given)["weights"][0, 0]
+    assert [list(NAMES)[n] for n in np.argsort(-weights)][:2] == ["Luke", "Puke"]
+
+
+def test_both_follow_the_formula_in_onnx() -> None:
+    rows = [{name: value[0] for name, value in database(asked).items()} for asked in (["Luke", "Han"], ["Jeff", "Duke"])]
+
+    def exact(w: object, query: Array, keys: Array, values: Array) -> dict[str, Array]:
+        same = np.array([[float((q == k).all()) for k in keys] for q in query])
+        weights = same / np.maximum(same.sum(1, keepdims=True), 1)
+        return {"found": weights @ values, "weights": weights}
+
+    def soft(w: object, query: Array, keys: Array, values: Array) -> dict[str, Array]:
+        weights = np.stack([softmax(6 * (q == keys).mean(1)) for q in query])
+        return {"found": weights @ values, "weights": weights}
+
+    assert_follows("kv_lookup", exact, rows, {})
+    assert_follows("kv_lookup", soft, rows, {}, match="soft", sharpness=6.0)

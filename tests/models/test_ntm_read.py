@@ -1,0 +1,49 @@
+"""`ntm_read` is the paper's eq. 2 to 9 in NumPy."""
+
+import numpy as np
+from equations import Array, Arrays, affine, assert_follows, lstm_step, sigmoid, softmax
+
+CELLS = 5
+
+
+def softplus(x: Array) -> Array:
+    return np.log1p(np.exp(x))
+
+
+def addressed(w: Arrays, head: str, h: Array, memory: Array, before: Array) -> Array:
+    """Eq. 5 to 9; the shift is a circular convolution over -1, 0 and 1."""
+    key = affine(w, f"{head}.key", h)
+    beta = softplus(affine(w, f"{head}.strength", h))
+    alike = np.array([key @ m / (np.linalg.norm(key) * np.linalg.norm(m) + 1e-8) for m in memory])
+    content = softmax(beta * alike)
+    g = sigmoid(affine(w, f"{head}.gate", h))
+    mixed = g * content + (1 - g) * before
+    s = np.zeros(CELLS)
+    s[[-1, 0, 1]] = softmax(affine(w, f"{head}.shift", h))
+    moved = np.array([sum(mixed[j] * s[(i - j) % CELLS] for j in range(CELLS)) for i in range(CELLS)])
+    sharp = moved ** (1 + softplus(affine(w, f"{head}.sharpening", h)))
+    return sharp / sharp.sum()
+
+
+def ntm(w: Arrays, x: Array) -> Arrays:
+    memory = w["memory"][0]
+    w_read, w_write = softmax(w["read.start"][0]), softmax(w["write.start"][0])
+    r, h, c = np.zeros(4), np.zeros(6), np.zeros(6)
+    y, reading = [], []
+    for row in x:
+        h, c = lstm_step(w, "controller", "", np.concatenate([row, r]), h, c)
+        w_write = addressed(w, "write", h, memory, w_write)
+        erase, add = sigmoid(affine(w, "write.erase", h)), affine(w, "write.add", h)
+        memory = memory * (1 - np.outer(w_write, erase)) + np.outer(w_write, add)
+        w_read = addressed(w, "read", h, memory, w_read)
+        r = w_read @ memory
+        y.append(sigmoid(affine(w, "output", np.concatenate([h, r]))))
+        reading.append(w_read)
+    return {"y": np.stack(y), "reading": np.stack(reading)}
+
+
+def test_it_follows_the_equations() -> None:
+    rng = np.random.default_rng(0)
+    rows = [{"x": rng.standard_normal((n, 3)).astype(np.float32)} for n in (7, 1, 4)]
+    size = {"inputs": 3, "outputs": 2, "hidden": 6, "cells": CELLS, "width": 4}
+    assert_follows("ntm_read", ntm, rows, {"x": (0,)}, **size)

@@ -1,0 +1,198 @@
+"""`rnnsearch`: what its loop holds (R20), padding on both sides, and `dates`, which translates by itself."""
+
+import importlib.util
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import onnx
+import pytest
+from padded import Ids, Keep, samples
+from spec_models import Arrays, InOnnx, Opened, assert_agrees, by_reference, opened, random_weights
+
+import specc
+from specc.cli import main
+from specc.decoding import decode, plan_of
+from specc.driver import check, open_spec
+from specc.library import shipped
+from specc.passes.padding import padding
+from specc.reading.record import TextCharacters
+from specc.reading.text import decode as text_of
+from specc.reading.text import encode, pad
+from specc.running import Loaded
+
+ROOT = Path(__file__).parents[2]
+SIZES = {"src_vocab": 17, "tgt_vocab": 19, "emb": 6, "hid": 8, "att": 5, "readout": 4}
+PRODUCTS = ("MatMul", "Gemm", "FusedMatMul", "Einsum")
+GIVEN = samples(
+    {"source": Ids("src", 17), "source_keep": Keep("src"), "target": Ids("tgt", 19)},
+    {"src": (5, 1, 3), "tgt": (4, 4, 4)},
+)
+
+
+@pytest.fixture(scope="module")
+def spec() -> Opened:
+    return opened("rnnsearch", **SIZES)
+
+
+@pytest.fixture(scope="module")
+def weights(spec: Opened) -> Arrays:
+    return random_weights(spec)
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("dates") / "dates.onnx"
+    specc.compile("dates", made)
+    return made
+
+
+@pytest.fixture(scope="module")
+def dates(path: Path) -> Loaded:
+    return specc.load(path)
+
+
+@pytest.fixture(scope="module")
+def vocabulary(dates: Loaded) -> TextCharacters:
+    record = dates.manifest.reading.of_input("source")
+    assert isinstance(record, TextCharacters)
+    return record
+
+
+@pytest.fixture(scope="module")
+def calendar() -> ModuleType:
+    """docs/demos/dates/data.py, a script beside the one that trains."""
+    found = importlib.util.spec_from_file_location("dates_data", ROOT / "docs" / "demos" / "dates" / "data.py")
+    assert found
+    assert found.loader
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    return module
+
+
+def test_shapes_hold_for_every_size() -> None:
+    assert check(open_spec("rnnsearch")).trials
+
+
+def test_padding_is_not_seen_and_a_missing_mask_is(spec: Opened, tmp_path: Path) -> None:
+    assert padding(spec.model.graph) == []
+    text = shipped()["rnnsearch"].read_text(encoding="utf-8")
+    (tmp_path / "leak.specc").write_text(text.replace("mask=visible(source_keep)", "mask=all"), encoding="utf-8")
+    (warning,) = padding(opened(str(tmp_path / "leak.specc"), **SIZES).model.graph)
+    assert warning.title == "padded rows reach `logits`: `softmax` reads them, no mask stands between"
+    assert warning.primary
+    assert "attend_by" in warning.primary.span.text, "the op inside the loop, not the loop"
+
+
+def inside_the_loops(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+    for node in graph.node:
+        for attribute in node.attribute:
+            if node.op_type == "Scan" and attribute.name == "body":
+                yield from attribute.g.node
+
+
+def test_only_what_the_state_needs_is_in_the_loop(tmp_path: Path) -> None:
+    """R20. Per step: W s, v · tanh(…), the weighted sum of the memory, what [y, context] adds to the gates, and two
+    products with the state: of reset and update gate together, and, behind the reset gate, of the candidate.
+
+    U h is computed once; readout and vocabulary projection for all steps behind the loop.
+    """
+    path = tmp_path / "model.onnx"
+    specc.compile("rnnsearch", path, init=0, set=SIZES)
+    model = onnx.load(path)
+    inside = Counter(node.op_type for node in inside_the_loops(model.graph))
+    assert sum(inside[op] for op in PRODUCTS) == 6
+    outside = Counter(node.op_type for node in model.graph.node)
+    assert sum(outside[op] for op in PRODUCTS) == 4, "first state, U h, readout, vocabulary"
+    assert outside["Scan"] == 1
+    assert outside["GRU"] >= 1, "the encoder is no loop of ours"
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_a_sample_alone_is_a_sample_among_others(spec: Opened, weights: Arrays, side: str) -> None:
+    """PAD and BATCH, for sources padded on either side."""
+    together = GIVEN.together(side, extra=2)  # type: ignore[arg-type]
+    rows = [GIVEN.alone(row) for row in range(3)]
+    together["target"] = np.concatenate([row["target"] for row in rows])  # grows to the right, never padded
+    for found, within in (by_reference(spec, weights, together), 1e-9), (InOnnx(spec, weights).run(together), 1e-5):
+        for row, alone in enumerate(rows):
+            wanted = by_reference(spec, weights, alone)
+            kept = GIVEN.kept(row, "src", together["source"].shape[1], side)  # type: ignore[arg-type]
+            assert_agrees(found["logits"][row], wanted["logits"][0], f"logits of {row}", within)
+            assert_agrees(found["alignment"][row][:, kept], wanted["alignment"][0], f"alignment of {row}", within)
+            assert found["alignment"][row].sum() == pytest.approx(4)
+
+
+def test_the_weights_are_small() -> None:
+    assert (shipped()["dates"].parent / "dates.safetensors").stat().st_size < 10**6
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("3 mai 1979", "1979-05-03"),
+        ("May 3rd, 1979", "1979-05-03"),
+        ("Donnerstag, 3. Mai 1979", "1979-05-03"),
+        ("le 1er août 2031", "2031-08-01"),
+        ("29 February 1904", "1904-02-29"),
+        ("25/12/79", "1979-12-25"),
+        ("3.5.08", "2008-05-03"),
+    ],
+)
+def test_dates_are_translated(path: Path, written: str, meant: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", str(path), written]) == 0
+    assert capsys.readouterr().out == f"{meant}\n"
+
+
+def test_days_and_months_cross_over(path: Path, dates: Loaded, vocabulary: TextCharacters, tmp_path: Path) -> None:
+    """The alignment of "3 mai 1979" and 1979-05-03: last comes first."""
+    given = {"source": encode("3 mai 1979", vocabulary)[None]}
+    plan = plan_of(dates, given)
+    assert plan
+    found = decode(dates, plan, given)
+    looked = np.asarray(found.results["alignment"])[0].argmax(-1)
+    assert looked.shape == (11,)
+    assert set(looked[:4]) <= set(range(6, 11)), "the year"
+    assert set(looked[5:7]) <= {2, 3, 4}, "the month"
+    assert looked[9] == 0, "the day"
+    picture, arrays = tmp_path / "crossing.png", tmp_path / "crossing.npz"
+    assert main(["run", str(path), "3 mai 1979", "--attention", str(picture), "-o", str(arrays)]) == 0
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    saved = np.load(arrays)
+    np.testing.assert_array_equal(saved["translation"], found.tokens)
+    assert saved["alignment"].shape == (1, 11, 11)
+
+
+def test_a_batch_is_written_as_each_text_alone(dates: Loaded, vocabulary: TextCharacters) -> None:
+    ids, _ = pad([encode(text, vocabulary) for text in ("3 mai 1979", "Wednesday, December 31st, 2031")], 0)
+    plan = plan_of(dates, {"source": ids})
+    assert plan
+    found = decode(dates, plan, {"source": ids})
+    assert found.complete
+    assert [text_of(row, vocabulary) for row in found.tokens] == ["1979-05-03", "2031-12-31"]
+    short = decode(dates, plan, {"source": ids}, longest=4)
+    assert not short.complete
+    assert [text_of(row, vocabulary) for row in short.tokens] == ["1979", "2031"]
+    assert decode(dates, plan, {"source": ids[:0]}).tokens.shape == (0, 1)
+
+
+def test_a_given_target_is_scored_and_not_written(dates: Loaded, vocabulary: TextCharacters) -> None:
+    source = encode("3 mai 1979", vocabulary)[None]
+    target = np.concatenate([[1], encode("1979-05-03", vocabulary)[:-1]])[None]
+    assert plan_of(dates, {"source": source, "target": target}) is None
+    logits = dates.run(source=source, target=target)["logits"]
+    assert text_of(logits[0].argmax(-1), vocabulary) == "1979-05-03"
+
+
+def test_held_out_days(dates: Loaded, vocabulary: TextCharacters, calendar: ModuleType) -> None:
+    """A part of what docs/demos/dates/train.py reports on: exact match on days that training never saw."""
+    learned, held_out = calendar.calendar()
+    assert not {d.date for d in learned} & {d.date for d in held_out}
+    pairs = calendar.held_out(200)
+    ids, _ = pad([encode(written, vocabulary) for written, _ in pairs], 0)
+    plan = plan_of(dates, {"source": ids})
+    assert plan
+    answers = [text_of(row, vocabulary) for row in decode(dates, plan, {"source": ids}).tokens]
+    assert np.mean([a == meant for a, (_, meant) in zip(answers, pairs, strict=True)]) >= 0.98

@@ -1,0 +1,43 @@
+"""`bilstm_tagger` is torch's bidirectional nn.LSTM over packed sequences, with an nn.Embedding and an nn.Linear."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+import torch
+from padded import Ids, Keep, samples
+from published import assert_matches, from_module, randomized, with_weights
+from torch import nn
+from torch_recurrent import over_kept
+
+pytestmark = pytest.mark.parity
+
+GIVEN = samples({"ids": Ids("seq", 31), "keep": Keep("seq")}, {"seq": (7, 1, 4)})
+
+
+class Tagger(nn.Module):
+    """Words to tags."""
+
+    def __init__(self, layers: int) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(31, 6)
+        self.lstm = nn.LSTM(6, 5, num_layers=layers, bidirectional=True, batch_first=True)
+        self.output = nn.Linear(10, 7)
+
+    def forward(self, ids: torch.Tensor, keep: torch.Tensor) -> torch.Tensor:
+        return self.output(over_kept(self.lstm, self.embed(ids), keep)[0])
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+def test_bilstm_tagger(layers: int, tmp_path: Path) -> None:
+    theirs = randomized(Tagger(layers))
+    ours = with_weights(
+        "bilstm_tagger", from_module(theirs), tmp_path, vocab=31, tags=7, width=6, hidden=5, layers=layers
+    )
+    theirs.double()
+
+    def published(x: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
+        logits = theirs(x["ids"], x["keep"])
+        return {"logits": logits, "best": logits.argmax(-1)}
+
+    assert_matches(ours, GIVEN, published, {"logits": "seq", "best": "seq"}, ("left", "right"))

@@ -1,0 +1,83 @@
+"""Models written again from their papers' equations, in NumPy and float64, for one sample; and the comparison.
+
+A spec that agrees with such a transcription, alone and in a padded batch, says what the paper says.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from spec_models import InOnnx, assert_agrees, by_reference, opened, random_weights
+
+Array = NDArray[Any]
+Arrays = Mapping[str, Array]
+Equations = Callable[..., Arrays]
+"""The weights and one sample's inputs by name, without batch axis or padding, to its results."""
+
+
+def sigmoid(x: Array) -> Array:
+    return 1 / (1 + np.exp(-x))
+
+
+def softmax(x: Array) -> Array:
+    powers: Array = np.exp(x - x.max())
+    return powers / powers.sum()
+
+
+def relu(x: Array) -> Array:
+    return np.maximum(x, 0)
+
+
+def affine(w: Arrays, name: str, x: Array) -> Array:
+    """`W x + b` of each row of x, without b where there is none."""
+    made: Array = x @ w[f"{name}.weight"].T + w.get(f"{name}.bias", 0.0)
+    return made
+
+
+def lstm_step(w: Arrays, name: str, suffix: str, x: Array, h: Array, c: Array) -> tuple[Array, Array]:
+    """Gates in PyTorch's order: input, forget, cell, output."""
+    gates = w[f"{name}.weight_ih{suffix}"] @ x + w[f"{name}.bias_ih{suffix}"]
+    gates = gates + w[f"{name}.weight_hh{suffix}"] @ h + w[f"{name}.bias_hh{suffix}"]
+    i, f, g, o = np.split(gates, 4)
+    c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
+    return sigmoid(o) * np.tanh(c), c
+
+
+def together(rows: Sequence[Arrays], padded: Mapping[str, tuple[int, ...]]) -> dict[str, Array]:
+    """Samples as one batch. The axes named in `padded` get a row more than the longest, filled with what must not matter."""
+    made = {}
+    for name in rows[0]:
+        shape = list(np.max([r[name].shape for r in rows], axis=0))
+        for axis in padded.get(name, ()):
+            shape[axis] += 1
+        dtype = rows[0][name].dtype
+        made[name] = np.full((len(rows), *shape), {"b": False, "i": 1, "f": 9}[dtype.kind], dtype)
+        for n, row in enumerate(rows):
+            made[name][(n, *map(slice, row[name].shape))] = row[name]
+    return made
+
+
+def assert_follows(
+    spec: str, equations: Equations, rows: Sequence[Arrays], padded: Mapping[str, tuple[int, ...]], **sets: object
+) -> None:
+    """The spec gives what the equations give: the reference to 1e-9, ONNX Runtime to 1e-5 (R17)."""
+    found = opened(spec, **sets)
+    weights = random_weights(found)
+    exact = {name: w.astype(np.float64) for name, w in weights.items()}
+    model = InOnnx(found, weights)
+    wanted = [equations(exact, **{k: v.astype(np.float64) if v.dtype.kind == "f" else v for k, v in r.items()}) for r in rows]
+    for chosen, inputs in ((wanted[:1], {k: v[None] for k, v in rows[0].items()}), (wanted, together(rows, padded))):
+        reference, compiled = by_reference(found, weights, inputs), model.run(inputs)
+        for n, results in enumerate(chosen):
+            assert set(results) == set(reference)
+            for name, value in results.items():
+                there = (n, *map(slice, value.shape))
+                what = f"{name} of sample {n} of {len(chosen)}"
+                assert_agrees(reference[name][there], value, f"{what}, reference", 1e-9)
+                assert_agrees(compiled[name][there], value, f"{what}, compiled", 1e-5)
+
+
+def sentences(rng: np.random.Generator, below: int, lengths: Sequence[int]) -> list[Array]:
+    """Ids from 3 up: no padding, no marks."""
+    return [rng.integers(3, below, n) for n in lengths]
