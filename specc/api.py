@@ -8,12 +8,15 @@ Everything that is wrong with what is given is raised as `specc.Failed`, whose `
 place and help.
 """
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
 from specc import compiling, driver, running
-from specc.text.diagnostic import Failed
+from specc.input import shown
+from specc.text.diagnostic import Failed, fail
 
 __all__ = ["Failed", "check", "compile", "load"]
 
@@ -60,16 +63,35 @@ def load(model: str | Path, *, provider: str = "cpu", threads: int = 0) -> runni
 def _open(
     spec: str | Path, config: str | Path, given: Mapping[str, Any] | None, weights: str = ""
 ) -> driver.Spec:
-    sets = [f"{name}={_text(value)}" for name, value in (given or {}).items()]
+    sets = [f"{name}={text}" for name, text in _texts("", given or {})]
     return driver.open_spec(str(spec), config=str(config) if config else "", sets=sets, weights=weights)
 
 
-def _text(value: Any) -> str:
-    """A Python value as the language writes it."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if value is None:
-        return "none"
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(map(_text, value))}]"
-    return str(value)
+def _texts(prefix: str, given: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Config values by dotted path, as the language writes them."""
+    for key, value in given.items():
+        path = f"{prefix}{key}"
+        if "=" in path:
+            fail("E0407", f"`{shown(path)}` is no name of a config value")
+        if isinstance(value, Mapping):
+            yield from _texts(f"{path}.", value)
+        else:
+            yield path, _text(value, path)
+
+
+def _text(value: Any, path: str) -> str:
+    """A Python value as the language writes it. E0203 for one that has no such form."""
+    match value:
+        case None:
+            return "none"
+        case bool():
+            return str(value).lower()
+        case str():
+            return value
+        case list() | tuple():
+            return f"[{', '.join(_text(item, path) for item in value)}]"
+        case Integral():
+            return str(int(value))
+        case Real() if math.isfinite(value):
+            return repr(float(value))
+    fail("E0203", f"`{shown(path)}` cannot be set to {shown(repr(value))[:60]}", helps=["give a number, a truth, a text, a list or none"])

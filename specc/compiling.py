@@ -131,7 +131,7 @@ def _text_of(file: tree.File) -> str:
 def weights_facts(values: Values, options: Options) -> dict[str, Any]:
     """Where the numbers came from, for the manifest: the seed, or each file's size and header hash."""
     if not isinstance(values, Binding):
-        return {"seed": options.init or 0}
+        return {} if options.init is None else {"seed": options.init}
     files = list({id(f): f for f in map(values.checkpoint.file_of, values.checkpoint.tensors)}.values())
     facts = [{"name": f.path.name, "bytes": f.size, "header": f.header_hash} for f in files]
     if options.hash_full:
@@ -151,7 +151,8 @@ def values_of(spec: Spec, graph: Graph, options: Options) -> Values:
     context = context_of(spec.library)
     config = requirements(context, spec.program, spec.reader)
     rules = loading.rules_of(context, spec.program, Env(spec.program.module, config))
-    if options.init is not None and not options.weights:
+    if options.init is not None:
+        _check_seed(options)
         return loading.seeded(graph, wanted, rules, options.init)
     path = options.weights or own_weights(spec)
     if path:
@@ -167,6 +168,13 @@ def values_of(spec: Spec, graph: Graph, options: Options) -> Values:
             ],
         )
     return loading.seeded(graph, wanted, rules, 0)
+
+
+def _check_seed(options: Options) -> None:
+    if options.weights:
+        fail("E0525", "weights come from a file or from a seed, not from both", helps=["leave out --weights or --init"])
+    if options.init is not None and not 0 <= options.init < 2**64:
+        fail("E0525", f"the seed {options.init} is no number from 0 to 2^64 - 1")
 
 
 def own_weights(spec: Spec) -> str:

@@ -6,7 +6,6 @@ A file may use others in or below its own folder, and shipped ones by name.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ SUFFIXES = (".specc", ".yaml", ".yml")
 
 def root() -> Path:
     """The `specs/` folder: `specc/_specs` in a wheel, `<checkout>/specs` in a checkout."""
-    packaged = Path(str(files("specc"))) / "_specs"
+    packaged = Path(__file__).parent / "_specs"
     return packaged if packaged.is_dir() else Path(__file__).parents[1] / "specs"
 
 
@@ -104,6 +103,6 @@ class Files:
 
 def explanations() -> dict[str, Path]:
     """The page of every code."""
-    packaged = Path(str(files("specc"))) / "_errors"
+    packaged = Path(__file__).parent / "_errors"
     folder = packaged if packaged.is_dir() else Path(__file__).parents[1] / "docs" / "errors"
     return {p.stem: p for p in sorted(folder.glob("[EW]*.md"))}

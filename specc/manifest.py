@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 
 from specc import __version__
 from specc.ir.graph import Graph
+from specc.ir.model import DEFAULTS
 from specc.ir.read import read as read_graphs
 from specc.ir.write import write as write_graphs
 from specc.reading.record import Reading
@@ -84,12 +85,12 @@ def load(text: str, path: str) -> Manifest:
     names = list(graphs)
     if not names:
         _damaged(path, "it holds no graph")
-    main = next(n for n in names if n != "defaults" or len(names) == 1)
+    main = next((n for n in names if n != DEFAULTS), names[0])
     return Manifest(
         _text(data, "model", path),
         _text(data, "doc", path),
         graphs[main],
-        graphs.get("defaults") if main != "defaults" else None,
+        graphs.get(DEFAULTS) if main != DEFAULTS else None,
         Reading.from_json(data.get("reading")),
         _dict(data, "config", path),
         None if data.get("generation") is None else _dict(data, "generation", path),

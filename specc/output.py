@@ -55,6 +55,22 @@ def refuse_overwriting(path: str | Path, inputs: Iterable[str | Path]) -> None:
             )
 
 
+def need_space(folder: str | Path, size: int) -> None:
+    """Refuses to begin what cannot end: E0813 where the disk has fewer than `size` bytes left."""
+    try:
+        disk = os.statvfs(folder)
+    except (OSError, ValueError):
+        return  # what is wrong with the folder, writing will tell
+    free = disk.f_bavail * disk.f_frsize
+    if free < size:
+        fail(
+            "E0813",
+            f"there is no space left for `{shown(str(folder))}`: {size / 1e9:.3g} GB are to be written",
+            notes=[f"the disk has {free / 1e9:.3g} GB left", "nothing was written; what was there before is unchanged"],
+            helps=["free some space, or write to another disk with -o"],
+        )
+
+
 class OutputDirectory:
     """A set of files that appears in a folder together.
 
@@ -79,21 +95,6 @@ class OutputDirectory:
             _explain(NotADirectoryError(errno.ENOTDIR, "not a directory"), self.path)
         _clear_stale(self.path)
         return self
-
-    def need(self, size: int) -> None:
-        """Refuses to begin what cannot end: E0813 where the disk has fewer than `size` bytes left."""
-        try:
-            disk = os.statvfs(self.path)
-        except OSError:
-            return  # a file system that does not say: writing will tell
-        free = disk.f_bavail * disk.f_frsize
-        if free < size:
-            fail(
-                "E0813",
-                f"there is no space left for `{shown(str(self.path))}`: {size / 1e9:.3g} GB are to be written",
-                notes=[f"the disk has {free / 1e9:.3g} GB left", "nothing was written; what was there before is unchanged"],
-                helps=["free some space, or write to another disk with -o"],
-            )
 
     def hashed(self, stem: str, suffix: str, chunks: Iterable[Chunk]) -> str:
         """Writes a file whose name holds the hash of its content, and gives the name.

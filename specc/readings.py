@@ -67,7 +67,8 @@ def _resolved(data: Mapping[str, Any], folder: Path, span: Span | None) -> dict[
 
 def _labels(given: Any, kind: str, span: Span | None) -> list[str]:
     if not isinstance(given, list):
-        fail("E0203", f"the labels of `{kind}` are a list", span, helps=[f'write `{kind}(["cat", "dog"])`, or name a config list'])
+        helps = [f'write `{kind}(["cat", "dog"])`, or name a config list']
+        fail("E0203", f"the labels of `{kind}` are a list", span, helps=helps)
     return [str(label) for label in given]
 
 
@@ -84,7 +85,8 @@ def _vocabulary(given: Any, folder: Path, span: Span | None) -> list[str]:
         return [str(token) for token in given]
     path = (folder / str(given)).resolve()
     if not path.is_relative_to(folder.resolve()):
-        fail("E0803", f"`{given}` lies outside the folder of the spec", span, helps=["put it into that folder or below it"])
+        helps = ["put it into that folder or below it"]
+        fail("E0803", f"`{given}` lies outside the folder of the spec", span, helps=helps)
     try:
         data = read_regular(path, LARGEST_VOCABULARY)
     except Unreadable as error:

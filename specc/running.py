@@ -15,9 +15,11 @@ from specc import backend
 from specc.input import shown
 from specc.ir.dim import DimError
 from specc.ir.dim_text import parse_dim
+from specc.ir.graph import Graph
 from specc.manifest import KEY, Manifest, load
 from specc.reading.arrays import exact, nested_array, read_array, read_arrays
-from specc.reading.check import InputSpec, check_inputs
+from specc.passes.limits import limits
+from specc.reading.check import Bound, InputSpec, check_inputs
 from specc.reading.files import read_bytes
 from specc.reading.image import read_image
 from specc.reading.record import Image, Numbers, TextBytes, TextCharacters
@@ -60,7 +62,7 @@ class Loaded:
         for name, value in inputs.items():
             array = value if isinstance(value, np.ndarray) else nested_array(value, name)
             given[name] = exact(array, kinds[name].dtype, name) if name in kinds else array
-        checked = check_inputs(self.inputs, given, solve=_solve)
+        checked = check_inputs(self.inputs, given, bounds=bounds_of(self.manifest.graph), solve=_solve)
         return {**self._filled(checked), **checked}
 
     def _filled(self, given: Mapping[str, Array]) -> dict[str, Array]:
@@ -112,6 +114,19 @@ def manifest_in(file: Any, path: str) -> Manifest:
     return load(found[KEY], shown(path))
 
 
+def bounds_of(graph: Graph) -> dict[str, Bound]:
+    """What each length may be: at least what `dims` promises, at most what a table of positions holds."""
+    most = limits(graph)
+    found = {}
+    for symbol in {*graph.least, *most}:
+        limit = most.get(symbol)
+        reasons = [f"`dims` promises {symbol} >= {graph.least[symbol]}"] if symbol in graph.least else []
+        reasons += [f"the table `{limit.table}` has {limit.most} positions"] if limit else []
+        why = "; ".join(reasons)
+        found[symbol] = Bound(graph.least.get(symbol, 0), limit.most if limit else None, why)
+    return found
+
+
 def input_specs(manifest: Manifest) -> tuple[InputSpec, ...]:
     """What the runner checks of each input."""
     graph = manifest.graph
@@ -131,26 +146,42 @@ def read_arguments(model: Loaded, arguments: Sequence[str]) -> dict[str, Array]:
     names = [s.name for s in model.inputs]
     asked = [s.name for s in model.inputs if not s.optional]
     given: dict[str, Array] = {}
-    free = iter([n for n in asked if not any(a.startswith(f"{n}=") for a in arguments)])
+    named = {n for n in names if any(a.startswith(f"{n}=") for a in arguments)}
     for argument in arguments:
         name, equals, rest = argument.partition("=")
         if equals and name in names:
-            given[name] = _read_one(reading.of_input(name), rest, name)
+            _give(given, name, _read_one(reading.of_input(name), rest, name))
             continue
         if equals and name.isidentifier() and did_you_mean(name, names) and not Path(argument).exists():
-            fail("E0910", f"the model has no input `{shown(name)}`", helps=[f"did you mean `{did_you_mean(name, names)}`?"])
-        if argument.endswith((".npz", ".json")) and isinstance(reading.of_input(asked[0] if asked else ""), Numbers):
+            helps = [f"did you mean `{did_you_mean(name, names)}`?"]
+            fail("E0910", f"the model has no input `{shown(name)}`", helps=helps)
+        target = next((n for n in asked if n not in given and n not in named), None)
+        if argument.endswith((".npz", ".json")) and isinstance(reading.of_input(target or ""), Numbers):
             arrays = read_arrays(argument)
             only = arrays.pop("", None)
-            given.update(arrays)
-            if only is not None:
-                given[next(free)] = only
+            for found, array in arrays.items():
+                _give(given, found, array)
+            if only is None:
+                continue
+            given[_asked(target, argument, asked)] = only
             continue
-        target = next(free, None)
-        if target is None:
-            fail("E0910", f"`{shown(argument)}` is one argument too many", helps=[f"the inputs are {', '.join(asked)}"])
+        target = _asked(target, argument, asked)
         given[target] = _read_one(reading.of_input(target), argument, target)
     return given
+
+
+def _asked(target: str | None, argument: str, asked: list[str]) -> str:
+    """The input that a word without a name is for. E0910 where every input has one."""
+    if target is None:
+        helps = [f"the inputs are {', '.join(asked)}"]
+        fail("E0910", f"`{shown(argument)}` is one argument too many", helps=helps)
+    return target
+
+
+def _give(given: dict[str, Array], name: str, array: Array) -> None:
+    if name in given:
+        fail("E0910", f"the input `{shown(name)}` is given twice")
+    given[name] = array
 
 
 def _read_one(record: Any, text: str, name: str) -> Array:

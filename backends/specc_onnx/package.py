@@ -12,7 +12,7 @@ from pathlib import Path
 from onnx import ModelProto
 
 from specc.ir.graph import Graph
-from specc.output import OutputDirectory
+from specc.output import OutputDirectory, need_space
 from specc.weights.external import Plan, content
 from specc.weights.values import Values
 from specc_onnx import legal
@@ -55,6 +55,8 @@ def package(
     """
     legal.check_opset(opset)
     stored = decide(graph, values, path.parent, weights_as, opset, alignment=target.alignment)
+    if stored.plan.copied:
+        need_space(path.parent, stored.plan.size)
     built = build(graph, target, opset, stored.dtypes, stored.ties)
     check(built, load=load)
     for name in stored.plan.linked:  # what stays where it is is looked at too: a NaN stops the work (E0507)
@@ -74,7 +76,6 @@ def store(out: OutputDirectory, stem: str, built: Built, stored: Stored, values:
         return None
     data = None
     if stored.plan.copied:
-        out.need(stored.plan.size)
         chunks = content(stored.plan, lambda name: values.chunks(name, stored.pieces[name].dtype))
         data = out.hashed(stem, ".data", chunks)
     put_places(built, stored.plan.places(data or ""))

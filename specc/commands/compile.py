@@ -16,10 +16,14 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--init", type=seed, metavar="SEED", help="draw random weights from a seed instead")
     parser.add_argument("--target", choices=["onnx", "ort-cpu", "ort-cuda"], default="ort-cpu")
     parser.add_argument("--opset", type=int, default=0, metavar="N", help="17 to 26; the target has its own otherwise")
-    parser.add_argument("--tap", action="append", default=[], metavar="PATTERN", help="also give values inside, by scope")
+    parser.add_argument(
+        "--tap", action="append", default=[], metavar="PATTERN", help="also give values inside, by scope"
+    )
     parser.add_argument("--defaults", choices=["inside"], help="compute inputs that have a default in the model")
     parser.add_argument("--weights-as", choices=["link", "copy", "inline"], default="", help="how weights are stored")
-    parser.add_argument("--hash", choices=["header", "full"], default="header", help="what the model notes of weights files")
+    parser.add_argument(
+        "--hash", choices=["header", "full"], default="header", help="what the model notes of weights files"
+    )
     parser.add_argument("--no-load", action="store_true", help="skip the last gate, loading the model in ONNX Runtime")
 
 

@@ -8,7 +8,9 @@ from specc.commands.spec_options import spec_arguments, spec_of
 from specc.driver import elaborated
 from specc.ir.dim import Dim, DimError, product, total
 from specc.ir.graph import Graph
+from specc.ir.types import Type
 from specc.passes.cost import parameters
+from specc.passes.limits import limits
 from specc.passes.outline import outline, walk
 from specc.text.diagnostic import fail
 from specc.ties import own_parameters
@@ -24,8 +26,8 @@ def run(given: Namespace) -> int:
     """Print the tree."""
     graph, count = graph_of(given)
     at = sizes(given.at, graph)
-    for name, value in graph.inputs.items():
-        print(f"input   {name}: {value.type}")
+    inputs = [f"input   {name}: {type_at(value.type, at)}" for name, value in graph.inputs.items()]
+    results = [f"result  {name}: {type_at(value.type, at)}" for name, value in graph.outputs.items()]
     rows = [("", "gives", "weights", "multiply-adds")]
     for depth, part in walk(outline(graph)):
         shown = f" ({part.op})" if not part.parts and part.op else ""
@@ -35,11 +37,10 @@ def run(given: Namespace) -> int:
         name = f"{'  ' * depth}{part.name or graph.name}{times}{shown}"
         rows.append((name, type_, formula(weights, {}) if weights.terms else "", formula(work, at) if work.terms else ""))
     widths = [max(len(r[n]) for r in rows) for n in range(3)]
+    print("\n".join(inputs))
     for row in rows:
         print("  ".join(text.ljust(w) for text, w in zip(row, (*widths, 0), strict=True)).rstrip())
-    for name, value in graph.outputs.items():
-        print(f"result  {name}: {value.type}")
-    print(count)
+    print("\n".join([*results, count]))
     return 0
 
 
@@ -68,10 +69,19 @@ def sizes(text: str, graph: Graph) -> Mapping[str, int]:
     found = {}
     for part in text.split(",") if text else []:
         name, _, number = part.partition("=")
-        if name.strip() not in known or not number.strip().isdigit():
+        if name.strip() not in known or not (number.strip().isascii() and number.strip().isdecimal()):
             fail("E0407", f"`--at {part}` is no length of this model", helps=[f"it has {', '.join(sorted(known))}"])
         found[name.strip()] = int(number)
+        limit = limits(graph).get(name.strip())
+        if limit and found[name.strip()] > limit.most:
+            notes = [f"the table `{limit.table}` has no row for a later position"]
+            fail("E0407", f"`--at {part}`: this model takes at most {limit.most}", notes=notes)
     return found
+
+
+def type_at(type: Type, at: Mapping[str, int]) -> str:
+    """`f32[batch, 128, 768]`."""
+    return f"{type.dtype}[{', '.join(formula(d, at) for d in type.shape)}]"
 
 
 def formula(dim: Dim, at: Mapping[str, int]) -> str:

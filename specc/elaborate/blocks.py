@@ -57,7 +57,13 @@ def enter(context: Context, block: tree.Block, expr: tree.Call) -> None:
     if len(context.calls) >= DEEPEST:
         context.calls.append(key)
         title = f"blocks call blocks more than {DEEPEST} deep"
-        fail("E0110", title, expr.span, f"`{block.name}` would be number {DEEPEST + 1}", helps=["call one after the other"])
+        fail(
+            "E0110",
+            title,
+            expr.span,
+            f"`{block.name}` would be number {DEEPEST + 1}",
+            helps=["call one after the other"],
+        )
     context.calls.append(key)
 
 
@@ -149,7 +155,9 @@ def finish(context: Context, block: tree.Block, returned: Any, env: Env) -> Resu
     if returned is None:
         names = ", ".join(p.name or "value" for p in block.results)
         helps = [f"end it with `return {names}`"]
-        fail("E0214", f"`{block.name}` ends without `return`", block.name_span, "nothing comes out of this", helps=helps)
+        fail(
+            "E0214", f"`{block.name}` ends without `return`", block.name_span, "nothing comes out of this", helps=helps
+        )
     statement, values = returned
     if len(values) == 1 and isinstance(values[0], Results) and len(block.results) > 1:
         values = values[0].values

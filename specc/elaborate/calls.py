@@ -197,7 +197,9 @@ def _complete(word: Word, values: Mapping[str, Any], rest: bool, expr: tree.Call
             what = "input" if slot.positional else "option"
             helps = [f"`{word.shown()}`"]
             if words := words_of(slot.kind):
-                helps = [f"write `{slot.name}={'` or `'.join(f'{slot.name}={w}' for w in words)[len(slot.name) + 1 :]}`"]
+                helps = [
+                    f"write `{slot.name}={'` or `'.join(f'{slot.name}={w}' for w in words)[len(slot.name) + 1 :]}`"
+                ]
             fail("E0211", f"`{word.name}` needs the {what} `{slot.name}`", expr.span, helps=helps)
 
 
@@ -257,5 +259,3 @@ def hold(context: Context, target: Function, expr: tree.Call, env: Env) -> Any:
     if expr.args:
         fail("E0211", f"`{target.name}` is to be applied later: give it options only", expr.args[0].span)
     return replace(target, given=given, weights=expr.weights, env=target.env)
-
-

@@ -55,7 +55,10 @@ def inside(context: Context, held: Function) -> Iterator[None]:
     chain = [*(c for c in context.calls if c.startswith("definition ")), f"definition {definition.name}"]
     if chain.count(chain[-1]) > MOST_TURNS:
         names = [c.removeprefix("definition ") for c in chain]
-        loop = [*names[names.index(definition.name) : names.index(definition.name, names.index(definition.name) + 1)], definition.name]
+        loop = [
+            *names[names.index(definition.name) : names.index(definition.name, names.index(definition.name) + 1)],
+            definition.name,
+        ]
         title = f"`{definition.name}` is defined by itself: {' → '.join(loop)}"
         fail("E0210", title, definition.name_span, helps=["write one of them without the other"])
     context.calls.append(chain[-1])

@@ -57,7 +57,8 @@ def _head(context: Context, head: str, env: Env, span: Span | None) -> Any:
             "insert(x, axis=1) gives the query a length axis, of one row",
             "around(center, reach) and ending(at, back) are told where each query looks",
         ]
-        fail("E0604", "the query has no position: it is one vector for each sample", span, "its position would be read here", helps=helps)
+        title = "the query has no position: it is one vector for each sample"
+        fail("E0604", title, span, "its position would be read here", helps=helps)
     return function(context, head, env, span)
 
 

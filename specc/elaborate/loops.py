@@ -86,10 +86,12 @@ def _carried(statement: tree.Scan, name: str, before: Value, env: Env) -> Value:
     if after.type != before.type:
         others = [Label(statement.span, f"before the loop it is {show_type(before.type)}")] if statement.span else []
         title = f"`{name}` is carried and changes from {show_type(before.type)} to {show_type(after.type)}"
-        same = after.type.dtype == before.type.dtype
-        help = f"a linear map brings it back to its size: `{name} = linear(…, out=…)`" if same else "cast(x, to=float) makes numbers of it"
-        helps = [f"{help}; or start `{name}` as what a step makes of it"]
-        fail("E0305", title, after.span or statement.span, f"after a step it is {show_type(after.type)}", others=others, helps=helps)
+        mend = f"a linear map brings it back to its size: `{name} = linear(…, out=…)`"
+        if after.type.dtype != before.type.dtype:
+            mend = "cast(x, to=float) makes numbers of it"
+        helps = [f"{mend}; or start `{name}` as what a step makes of it"]
+        now = f"after a step it is {show_type(after.type)}"
+        fail("E0305", title, after.span or statement.span, now, others=others, helps=helps)
     return after.value
 
 

@@ -17,7 +17,7 @@ from specc.elaborate.typing import declared, is_tensor, match_tensor
 from specc.elaborate.values import RawConfig, Record, Results, Tensor, describe, first
 from specc.ir.dim import Dim, DimLimit
 from specc.ir.graph import Builder, Graph, Input
-from specc.ir.model import Generation, Model
+from specc.ir.model import DEFAULTS, Generation, Model
 from specc.lang import tree
 from specc.text.diagnostic import Diagnostic, Failed, Label, fail
 from specc.text.source import Span
@@ -48,7 +48,11 @@ def elaborate(program: Program, library: Library, reader: Reader, graph: str = "
     except DimLimit as error:
         fail("E0309", str(error), program.module.file.span)
     except RecursionError:
-        fail("E0110", "the blocks and expressions of this spec stand too deep inside each other", program.module.file.span)
+        fail(
+            "E0110",
+            "the blocks and expressions of this spec stand too deep inside each other",
+            program.module.file.span,
+        )
     finally:
         sys.setrecursionlimit(usual)
 
@@ -97,7 +101,11 @@ def requirements(context: Context, program: Program, reader: Reader) -> dict[str
 def _graph_of(program: Program, name: str) -> tree.Block:
     graphs = [i for i in program.module.items.values() if isinstance(i, tree.Block) and i.kind == "graph"]
     if not graphs:
-        fail("E0219", f"`{program.module.path}` has no graph", helps=["a model is one `graph name(inputs) -> (results) { … }`"])
+        fail(
+            "E0219",
+            f"`{program.module.path}` has no graph",
+            helps=["a model is one `graph name(inputs) -> (results) { … }`"],
+        )
     for block in graphs:
         if not name or block.name == name:
             return block
@@ -106,9 +114,7 @@ def _graph_of(program: Program, name: str) -> tree.Block:
     fail("E0219", f"`{program.module.path}` has no graph called `{name}`", helps=[f"did you mean {hint}?"])
 
 
-def _run_graph(
-    context: Context, program: Program, block: tree.Block, config: dict[str, Any], reader: Reader
-) -> Graph:
+def _run_graph(context: Context, program: Program, block: tree.Block, config: dict[str, Any], reader: Reader) -> Graph:
     env = Env(program.module, config, raw=reader.raw)
     env.dims.update(_facts(context, block, env))
     _inputs(context, block, env)
@@ -170,16 +176,14 @@ def _defaults(
             outputs[param.name] = made.value
     if context.diagnostics:
         raise Failed(*context.diagnostics)
-    graph = context.builder.finish("defaults", outputs)
+    graph = context.builder.finish(DEFAULTS, outputs)
     needed = {a for n, _ in graph.nodes for a in n.args} | set(graph.outputs.values())
     kept = Builder({k: v for k, v in graph.inputs.items() if v in needed}, nodes=dict(graph.nodes))
     kept.input_facts = {k: graph.input_facts[k] for k in kept.inputs}
-    return kept.finish("defaults", outputs)
+    return kept.finish(DEFAULTS, outputs)
 
 
-def _generation(
-    context: Context, program: Program, block: tree.Block, env: Env, symbolic: bool
-) -> Generation | None:
+def _generation(context: Context, program: Program, block: tree.Block, env: Env, symbolic: bool) -> Generation | None:
     for item, _ in program.items(tree.Generate):
         inputs, results = [p.name for p in block.params], [p.name for p in block.results]
         for name, known, word in ((item.growing, inputs, "input"), (item.source, results, "result")):
@@ -236,5 +240,3 @@ def _configure(context: Context, module: Module, given: Any, span: Span | None) 
 def _flatten_values(path: str, record: Record, span: Span | None, into: dict[str, Assigned]) -> None:
     for name, value in record.fields.items():
         into[f"{path}{name}"] = Assigned(value, span)
-
-

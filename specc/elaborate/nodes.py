@@ -27,7 +27,9 @@ def add(
     if len(context.builder.nodes) >= MOST_NODES:
         fail("E0109", f"this spec expands to more than {MOST_NODES} operations", span)
     try:
-        made = context.builder.add(op, *(o.value if o else None for o in operands), scope=scope or context.scope, span=span)
+        made = context.builder.add(
+            op, *(o.value if o else None for o in operands), scope=scope or context.scope, span=span
+        )
     except ShapeError as error:
         raise Failed(clash(error, operands, at or span, word or op.name)) from None
     except DimLimit as error:

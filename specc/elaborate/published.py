@@ -57,7 +57,7 @@ def _from(context: Context, source: Any, entry: tree.Field, data: JsonObject, en
             return Dim.of(count).since(member.origin())
         case tree.Call(function=tree.Name(path="rope_config")):
             return _rope(source, entry, data)
-    fail("E0406", "a config value comes from a text path, `len(\"…\")` or `rope_config(…)`", source.span)
+    fail("E0406", 'a config value comes from a text path, `len("…")` or `rope_config(…)`', source.span)
 
 
 def _null(member: Member) -> bool:
@@ -93,9 +93,7 @@ def _numbered(value: JsonObject) -> list[Json] | None:
     return [value.members[key].value for key in keys] if set(keys) == set(value.members) else None
 
 
-def _scalar(
-    context: Context, value: Json, type: tree.TypeName, member: Member, entry: tree.Field, env: Env
-) -> Any:
+def _scalar(context: Context, value: Json, type: tree.TypeName, member: Member, entry: tree.Field, env: Env) -> Any:
     span = value.span
     plain = value.value if isinstance(value, JsonScalar) else _no(value, member, type, entry)
     match type.name:
@@ -112,7 +110,9 @@ def _scalar(
         case "activation" if isinstance(plain, str):
             return activation(context, plain, env, span)
     if type.name == "choice":
-        fail("E0403", f"{member.key.text} is {plain!r}; this spec knows {', '.join(type.names)}", span, others=_at(entry))
+        fail(
+            "E0403", f"{member.key.text} is {plain!r}; this spec knows {', '.join(type.names)}", span, others=_at(entry)
+        )
     return _wrong(plain, member, type, entry, span)
 
 
@@ -149,7 +149,10 @@ def _rope(source: tree.Call, entry: tree.Field, data: JsonObject) -> Any:
     theta = values[0] if values else theta
     scaling = inner or old
     if scaling is None:
-        return Rope(theta)
+        made = Rope(theta)
+        if (why := fault(made)) and (where := found or top):
+            fail("E0403", f"the rotary settings cannot be used: {why}", where.value.span, others=_at(entry))
+        return made
     named = scaling.find("rope_type") or scaling.find("type")
     kind = named.value.value if named and isinstance(named.value, JsonScalar) else None if named else "default"
     if kind not in SCALED:

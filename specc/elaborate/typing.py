@@ -141,9 +141,7 @@ def _dim(context: Context, expr: Any, env: Env) -> Dim:
     return value
 
 
-def match_tensor(
-    context: Context, type: tree.TypeName, value: Any, env: Env, span: Span | None, what: str
-) -> Tensor:
+def match_tensor(context: Context, type: tree.TypeName, value: Any, env: Env, span: Span | None, what: str) -> Tensor:
     """Check a tensor against a declared type; names not known yet become the lengths found."""
     if not isinstance(value, Tensor):
         label = f"this is {describe(value)}"
@@ -227,5 +225,3 @@ def _wanted(expr: Any, wanted: Dim) -> str:
 
 def _text(expr: Any) -> str:
     return expr.span.text if expr.span else str(expr)
-
-

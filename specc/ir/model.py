@@ -6,6 +6,10 @@ from dataclasses import dataclass, field
 from specc.ir.graph import Graph
 
 
+DEFAULTS = "input defaults"
+"""The name of the graph that computes absent inputs; with a blank in it, no graph of a spec can have it."""
+
+
 @dataclass(frozen=True)
 class Generation:
     """What `generate` says: `growing` is the input that grows, `source` the result its next row is drawn from.

@@ -9,7 +9,7 @@ from specc.passes.batch import batch_symbol, mixing
 from specc.passes.causality import growing_symbol, prove
 from specc.passes.flow import flow
 from specc.passes.padding import padding
-from specc.text.diagnostic import Diagnostic
+from specc.text.diagnostic import Diagnostic, Label
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,8 @@ def report(graph: Graph, growing: str | None = None, source: str | None = None) 
     symbol = growing_symbol(graph, growing) if growing else None
     errors: list[Diagnostic] = []
     fields: dict[str, Interval] = {}
+    if growing and not symbol:
+        errors = [_cannot_grow(graph, growing)]
     if symbol and growing:
         errors = prove(graph, symbol, growing, [source] if source else list(graph.outputs))
         found = flow(graph, symbol)
@@ -65,6 +67,16 @@ def report(graph: Graph, growing: str | None = None, source: str | None = None) 
         padded,
         tuple(errors),
         (*mixed, *padding(graph)),
+    )
+
+
+def _cannot_grow(graph: Graph, growing: str) -> Diagnostic:
+    span = graph.input_facts[growing].span
+    return Diagnostic(
+        "E0702",
+        f"`{growing}` cannot grow: it has no axis behind the batch whose length is a run-time length",
+        Label(span, f"this is {graph.inputs[growing].type}") if span else None,
+        helps=("give it the axes [batch, length], the length from `dims`",),
     )
 
 

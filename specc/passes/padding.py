@@ -125,6 +125,8 @@ class _Walk:
         """What is known of one result."""
         dirt = next((s.dirt for s in given if s.dirt), None)
         dirt = dirt or self._counted(node, given)
+        if not dirt and isinstance(node.op, ops.Size) and node.op.length.symbols() & self.length.symbols():
+            dirt = Dirt(node, counted=True)  # how many rows there are, padding included, as a number
         for link in here:
             if not dirt and self.padded(node, link) and not self.clean(node, link, given):
                 dirt = Dirt(node)

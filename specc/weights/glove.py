@@ -87,7 +87,8 @@ def _vector(line: str, width: int) -> tuple[str, NDArray[Any]]:
     word = " ".join(fields[:-width])
     extra = [f for f in fields[1:-width] if _number(f) is not None]
     if extra or not word:
-        raise _Wrong(f"a word and {width} numbers belong here, there are {len(fields)} fields" if extra else "it has no word")
+        counted = f"a word and {width} numbers belong here, there are {len(fields)} fields"
+        raise _Wrong(counted if extra else "it has no word")
     numbers = [_number(f) for f in fields[-width:]]
     if None in numbers:
         raise _Wrong(f"`{shown(fields[-width:][numbers.index(None)][:40])}` is no number")
@@ -114,5 +115,7 @@ def _refuse(path: str | Path, why: str) -> NoReturn:
         "E0524",
         f"`{shown(str(path))}` is not a file of word vectors",
         notes=[why],
-        helps=["each line of GloVe's text format is a word and its numbers, with one space between: `the 0.418 0.24968`"],
+        helps=[
+            "in GloVe's text format each line is a word and its numbers, with one space between: `the 0.418 0.24968`"
+        ],
     )

@@ -28,7 +28,23 @@ reading {
   show y = choice(["a", "b", "c", "d"])
 }
 """
-ODD: list[Any] = [None, True, 0, -1, 2**70, 0.5, "", "x", "specc-ir 1\n", [], [[]], {}, {"a": 1}, {"kind": "image"}, "\ud800"]
+ODD: list[Any] = [
+    None,
+    True,
+    0,
+    -1,
+    2**70,
+    0.5,
+    "",
+    "x",
+    "specc-ir 1\n",
+    [],
+    [[]],
+    {},
+    {"a": 1},
+    {"kind": "image"},
+    "\ud800",
+]
 
 
 @pytest.fixture(scope="module")

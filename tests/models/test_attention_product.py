@@ -67,7 +67,11 @@ def spec(score: str, kind: str, heads: int) -> str:
         lines.insert(0, "  y = x")
     names = ", ".join(r.split(":")[0] for r in results)
     body = "\n".join(lines)
-    return f"specc 1\nmodel product\ndims batch, n, m\ngraph f({inputs})\n  -> ({', '.join(results)}) {{\n{body}\n  return {names}\n}}\n"
+    return model(f"graph f({inputs})\n  -> ({', '.join(results)}) {{\n{body}\n  return {names}\n}}\n")
+
+
+def model(graph: str) -> str:
+    return f"specc 1\nmodel product\ndims batch, n, m\n{graph}"
 
 
 def drawn(kind: str, heads: int) -> dict[str, Array]:
@@ -168,10 +172,9 @@ def test_the_reference_is_what_the_definitions_say(score: str, tmp_path: Path) -
 def test_local_p_is_a_window_and_then_a_bell(tmp_path: Path) -> None:
     """The block of the standard library (arXiv:1508.04025, eq. 10) is the combination above."""
     inputs = "x: float[batch, n, 6], y: float[batch, m, 6], keep: keep[batch, m], center: float[batch, n]"
-    text = "specc 1\nmodel try\ndims batch, n, m\n"
-    text += f"graph f({inputs}) -> (out: float[batch, n, 6], weights: float[batch, n, m]) {{\n"
-    text += "  out, weights = local_p(general, x, y, y, center, 1.5, mask=visible(keep)) @ a\n  return out, weights\n}\n"
-    (tmp_path / "try.specc").write_text(text)
+    graph = f"graph f({inputs}) -> (out: float[batch, n, 6], weights: float[batch, n, m]) {{\n"
+    graph += "  out, weights = local_p(general, x, y, y, center, 1.5, mask=visible(keep)) @ a\n"
+    (tmp_path / "try.specc").write_text(model(graph + "  return out, weights\n}\n"))
     block = opened(str(tmp_path / "try.specc"))
     given = {k: v for k, v in drawn("cross", 1).items() if k in ("x", "y", "keep", "center")}
     found, weights = built(tmp_path, "general", "cross", 1)
@@ -185,10 +188,9 @@ def test_local_p_is_a_window_and_then_a_bell(tmp_path: Path) -> None:
 def test_samples_come_as_often_as_softmax_says(wanted: float, tmp_path: Path) -> None:
     """Gumbel noise made by `gumbel` from even numbers (arXiv:1611.01144): 20 000 draws between two keys."""
     inputs = "x: float[batch, n, 1], y: float[batch, 2, 1], u: float[batch, n, 2]"
-    text = "specc 1\nmodel try\ndims batch, n\n"
-    text += f"graph f({inputs}) -> (w: float[batch, n, 2]) {{\n"
-    text += "  _, w = attend_by(dot, x, y, y, mask=all, normalize=sampled, noise=gumbel(u))\n  return w\n}\n"
-    (tmp_path / "try.specc").write_text(text)
+    graph = f"graph f({inputs}) -> (w: float[batch, n, 2]) {{\n"
+    graph += "  _, w = attend_by(dot, x, y, y, mask=all, normalize=sampled, noise=gumbel(u))\n  return w\n}\n"
+    (tmp_path / "try.specc").write_text(model(graph))
     logit = np.log(wanted / (1 - wanted))
     given = {"x": np.ones((1, 20_000, 1)), "y": np.array([[[logit], [0.0]]])}
     given["u"] = np.random.default_rng(0).random((1, 20_000, 2))

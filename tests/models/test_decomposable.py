@@ -44,6 +44,6 @@ def test_it_follows_the_equations(inside: bool) -> None:
         {"a": a, "a_keep": np.ones(len(a), bool), "b": b, "b_keep": np.ones(len(b), bool)}
         for a, b in zip(sentences(rng, 11, (6, 1, 4)), sentences(rng, 11, (3, 5, 1)), strict=True)
     ]
-    padded = {name: (0,) for name in rows[0]}
+    padded = dict.fromkeys(rows[0], (0,))
     size = {"vocab": 11, "words": 5, "hidden": 6, "farthest": FARTHEST, "inside": inside}
     assert_follows("decomposable", partial(decomposable, inside), rows, padded, **size)

@@ -9,8 +9,8 @@ def heads(w: Arrays, name: str, x: Array, edges: Array) -> tuple[list[Array], li
     """Eq. 1 to 4 before the nonlinearity: for each head the new nodes, and its weights."""
     a_i, a_j = w[f"{name}.a.a_i"][:, 0, 0], w[f"{name}.a.a_j"][:, 0, 0]
     made, weights = [], []
-    for W, one, other in zip(np.split(w[f"{name}.W.weight"], len(a_i)), a_i, a_j, strict=True):
-        h = x @ W.T
+    for matrix, one, other in zip(np.split(w[f"{name}.W.weight"], len(a_i)), a_i, a_j, strict=True):
+        h = x @ matrix.T
         a = np.concatenate([one, other])
         alpha = np.zeros((len(x), len(x)))
         for i in range(len(x)):
@@ -36,8 +36,6 @@ def gat(w: Arrays, x: Array, edges: Array) -> Arrays:
 @pytest.mark.parametrize(("layers", "last_heads"), [(1, 2), (2, 1), (3, 3)])
 def test_it_follows_the_equations(layers: int, last_heads: int) -> None:
     rng = np.random.default_rng(0)
-    rows = [
-        {"x": rng.standard_normal((n, 5)).astype(np.float32), "edges": rng.random((n, n)) < 0.4} for n in (6, 1, 3)
-    ]
+    rows = [{"x": rng.standard_normal((n, 5)).astype(np.float32), "edges": rng.random((n, n)) < 0.4} for n in (6, 1, 3)]
     size = {"inputs": 5, "hidden": 3, "classes": 4, "heads": 2, "last_heads": last_heads, "layers": layers}
     assert_follows("graph_attention", gat, rows, {"x": (0,), "edges": (0, 1)}, **size)

@@ -31,7 +31,8 @@ def test_a_soft_match_is_mostly_the_nearest() -> None:
 
 
 def test_both_follow_the_formula_in_onnx() -> None:
-    rows = [{name: value[0] for name, value in database(asked).items()} for asked in (["Luke", "Han"], ["Jeff", "Duke"])]
+    asked = (["Luke", "Han"], ["Jeff", "Duke"])
+    rows = [{name: value[0] for name, value in database(names).items()} for names in asked]
 
     def exact(w: object, query: Array, keys: Array, values: Array) -> dict[str, Array]:
         same = np.array([[float((q == k).all()) for k in keys] for q in query])

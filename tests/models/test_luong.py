@@ -11,7 +11,7 @@ SIZE = {"source_vocab": 11, "vocab": 13, "words": 5, "hidden": 6, "layers": LAYE
 
 
 def scored(w: Arrays, score: str, h: Array, memory: Array) -> Array:
-    """Eq. 7 and 8."""
+    """The scores of sec. 3.1 and eq. 8."""
     match score:
         case "dot":
             return memory @ h
@@ -25,9 +25,7 @@ def scored(w: Arrays, score: str, h: Array, memory: Array) -> Array:
             return (w["attention.W.weight"] @ h)[: len(memory)]
 
 
-def luong(
-    w: Arrays, score: str, place: str, feeding: bool, source: Array, source_keep: Array, target: Array
-) -> Arrays:
+def luong(w: Arrays, score: str, place: str, feeding: bool, source: Array, source_keep: Array, target: Array) -> Arrays:
     """Sec. 3 for one pair of sentences."""
     memory = w["encoder.embed.weight"][source]
     hs, cs = np.zeros((LAYERS, 6)), np.zeros((LAYERS, 6))
@@ -63,8 +61,7 @@ def pairs() -> list[Arrays]:
     rng = np.random.default_rng(0)
     sources, targets = sentences(rng, 11, (6, 1, 4)), sentences(rng, 13, (3, 9, 1))
     return [
-        {"source": s, "source_keep": np.ones(len(s), bool), "target": t}
-        for s, t in zip(sources, targets, strict=True)
+        {"source": s, "source_keep": np.ones(len(s), bool), "target": t} for s, t in zip(sources, targets, strict=True)
     ]
 
 

@@ -45,7 +45,7 @@ def lstm_step(w: Arrays, name: str, suffix: str, x: Array, h: Array, c: Array) -
 
 
 def together(rows: Sequence[Arrays], padded: Mapping[str, tuple[int, ...]]) -> dict[str, Array]:
-    """Samples as one batch. The axes named in `padded` get a row more than the longest, filled with what must not matter."""
+    """Samples as one batch. The axes in `padded` get a row more than the longest, filled with what must not matter."""
     made = {}
     for name in rows[0]:
         shape = list(np.max([r[name].shape for r in rows], axis=0))
@@ -66,7 +66,7 @@ def assert_follows(
     weights = random_weights(found)
     exact = {name: w.astype(np.float64) for name, w in weights.items()}
     model = InOnnx(found, weights)
-    wanted = [equations(exact, **{k: v.astype(np.float64) if v.dtype.kind == "f" else v for k, v in r.items()}) for r in rows]
+    wanted = [equations(exact, **{k: _in_float64(v) for k, v in row.items()}) for row in rows]
     for chosen, inputs in ((wanted[:1], {k: v[None] for k, v in rows[0].items()}), (wanted, together(rows, padded))):
         reference, compiled = by_reference(found, weights, inputs), model.run(inputs)
         for n, results in enumerate(chosen):
@@ -81,3 +81,7 @@ def assert_follows(
 def sentences(rng: np.random.Generator, below: int, lengths: Sequence[int]) -> list[Array]:
     """Ids from 3 up: no padding, no marks."""
     return [rng.integers(3, below, n) for n in lengths]
+
+
+def _in_float64(x: Array) -> Array:
+    return x.astype(np.float64) if x.dtype.kind == "f" else x

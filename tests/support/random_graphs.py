@@ -87,7 +87,8 @@ class Drawn:
     def step(self) -> Value:
         """One more stream."""
         x, y = self.stream(), self.stream()
-        kinds = ["linear", "add", "delay", "cumsum", "conv", "norm", "gelu", "mul", "gru"] + ["attend", "weigh", "scan"] * 2
+        kinds = ["linear", "add", "delay", "cumsum", "conv", "norm", "gelu", "mul", "gru"]
+        kinds += ["attend", "weigh", "scan"] * 2
         kinds += ["flip", "softmax", "mean", "last", "around"] if self.rng.random() < 0.25 else []
         match self.rng.choice(kinds):
             case "linear":
@@ -140,7 +141,7 @@ class Drawn:
 
     def weigh(self, x: Value, y: Value) -> Value:
         mask = self.mask()
-        op = self.rng.choice([ops.MaskedSoftmax(), ops.Hard()])
+        op = self.rng.choice([ops.MaskedSoftmax(), ops.Hard(), ops.Share()])
         weights = self.one(op, self.scores(x, y), mask)
         if self.rng.random() < 0.3:
             weights = self.one(ops.Arith("mul"), weights, self.one(ops.Pointwise("abs"), self.scores(y, x)))

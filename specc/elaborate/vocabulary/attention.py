@@ -107,11 +107,11 @@ def attend_by(
     """Attention by any score: a definition of `q` and `k`, two vectors. Gives (out, weights).
 
     `q` is [batch, length, d] or [batch, d], or has a heads axis behind the batch; `k` and `v` alike.
-    `normalize` makes weights of the scores that the mask shows: `softmax` over the keys (arXiv:1409.0473, eq. 6), or over
-    the `queries` of each key (arXiv:2006.15055, sec. 2.1); `hard`, one at the greatest (arXiv:1502.03044, sec. 4.1);
-    `sampled`, one at a key drawn with softmax's chances: the greatest after Gumbel `noise`, shaped as the weights, is added
-    (arXiv:1611.01144, eq. 1); `kernel`, each score's share of their sum (Nadaraya 1964), scores below zero counting as zero;
-    `uniform`, all alike. Where nothing is shown, or all kernels are zero, weights are zeros.
+    `normalize` makes weights of the scores that the mask shows: `softmax` over the keys (arXiv:1409.0473, eq. 6), or
+    over the `queries` of each key (arXiv:2006.15055, sec. 2.1); `hard`, one at the greatest (arXiv:1502.03044, 4.1);
+    `sampled`, one at a key drawn with softmax's chances, the greatest after Gumbel `noise`, shaped as the weights, is
+    added (arXiv:1611.01144, eq. 1); `kernel`, each score's share of their sum (Nadaraya 1964), those below zero as
+    zero; `uniform`, all alike. Where nothing is shown, or all kernels are zero, weights are zeros.
     """
     if (noise is None) == (normalize == "sampled"):
         _noise_fault(site, noise)
@@ -199,7 +199,8 @@ def scores(site: Site, score: Any, q: Tensor, k: Tensor, rows: Mapping[str, Tens
         value = site.one(ops.Squeeze(len(q.shape)), value)
     if len(value.shape) != len(q.shape) or value.shape[-1] != k.shape[-2] or value.shape[-2] != q.shape[-2]:
         title = f"the score `{score.name}` gives {describe(value)}, not one number for each query and key"
-        site.fail("E0605", title, "score", helps=["dot(a, b) sums over the features; a last axis of length 1 is dropped"])
+        helps = ["dot(a, b) sums over the features; a last axis of length 1 is dropped"]
+        site.fail("E0605", title, "score", helps=helps)
     return value
 
 

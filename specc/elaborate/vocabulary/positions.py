@@ -9,7 +9,6 @@ from specc.elaborate.vocabulary.registry import Site, word
 from specc.ir import ops
 from specc.ir.dim import Dim
 
-
 WIDEST = 2**20
 """Features of a head that can be turned: each pair has a frequency of its own in the model."""
 

@@ -4,9 +4,9 @@
 options; annotations are kinds (`specc.elaborate.kinds`). The first parameter is the `Site` of the call.
 """
 
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from inspect import Parameter as P
 from inspect import getdoc, signature
 from typing import Any, NoReturn, TypeVar
 
@@ -82,9 +82,11 @@ def word(*, name: str = "", weights: bool = False) -> Callable[[F], F]:
         assert called not in WORDS, f"two words are called {called}"
         slots = []
         for p in list(signature(make).parameters.values())[1:]:
-            default = MISSING if p.default is P.empty else p.default
-            many = p.kind is P.VAR_POSITIONAL
-            slots.append(Slot(p.name.rstrip("_"), p.annotation, default, p.kind is not P.KEYWORD_ONLY, many))
+            default = MISSING if p.default is inspect.Parameter.empty else p.default
+            many = p.kind is inspect.Parameter.VAR_POSITIONAL
+            slots.append(
+                Slot(p.name.rstrip("_"), p.annotation, default, p.kind is not inspect.Parameter.KEYWORD_ONLY, many)
+            )
         WORDS[called] = Word(called, tuple(slots), make, weights, getdoc(make) or "")
         return make
 
@@ -158,7 +160,9 @@ class Site:
         """How often something is done: from 1 to 4096, known. E0216 otherwise."""
         number = self.number(value, option)
         if not 1 <= number <= MOST_LAYERS:
-            self.fail("E0216", f"`{option}` of `{self.call.function.path}` is from 1 to {MOST_LAYERS}, not {number}", option)
+            self.fail(
+                "E0216", f"`{option}` of `{self.call.function.path}` is from 1 to {MOST_LAYERS}, not {number}", option
+            )
         return number
 
     def number(self, value: Dim, option: str) -> int:

@@ -56,7 +56,10 @@ class Hard(Op, sig="f[*s q k|q], b[#*s #q #k|q] -> f[*s q k]"):
 
 
 class Share(Op, sig="f[*s q k|q], b[#*s #q #k|q] -> f[*s q k]"):
-    """The visible scores divided by their sum, as a kernel's average weighs (Nadaraya 1964); those below zero count as zero. A sum of zero gives zeros."""
+    """The visible scores divided by their sum, as a kernel's average weighs (Nadaraya 1964).
+
+    Scores below zero count as zero. A sum of zero gives zeros.
+    """
 
 
 class Weigh(Op, sig="f[#*s q k|q], f[#*s k|q e] -> f[*s q e]", heavy=True):

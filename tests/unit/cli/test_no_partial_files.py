@@ -2,7 +2,6 @@
 
 import errno
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +26,11 @@ graph g(x: float[batch, n, 64]) -> (y: float[batch, n, width]) {
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "m.specc").write_text(SPEC)
     assert cli.main(["compile", "m.specc", "--init", "0", "--weights-as", "copy", "-o", "m.onnx"]) == 0
-    yield tmp_path
+    return tmp_path
 
 
 def content(folder: Path) -> dict[str, bytes]:

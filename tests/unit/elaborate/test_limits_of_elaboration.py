@@ -18,7 +18,9 @@ LIBRARY = Files()
 def model(body: str, before: str = "", inputs: str = "x: float[batch, n, 4]") -> Model:
     """The model of a graph whose result is its first input."""
     text = f"specc 1\nmodel m\n{before}\ndims batch, n\ngraph g({inputs}) -> (y: float[...]) {{\n{body}\nreturn x\n}}\n"
-    return elaborate(program_of(module_of(read(decode(text.encode(), "m.specc")), "m.specc"), LIBRARY), LIBRARY, Reader())
+    return elaborate(
+        program_of(module_of(read(decode(text.encode(), "m.specc")), "m.specc"), LIBRARY), LIBRARY, Reader()
+    )
 
 
 def refused(body: str, before: str = "", inputs: str = "x: float[batch, n, 4]") -> Diagnostic:
@@ -110,9 +112,12 @@ def test_little_text_that_would_take_all_memory(body: str, code: str) -> None:
     assert refused(body).code == code
 
 
-@pytest.mark.parametrize(
-    "body", ["a = 1 / 0", "a = 7 / 2", "a = 10.0 ** 400", "a = 0.0 ** (0.0 - 1.0)", "a = (0.0 - 8.0) ** 0.5", "a = log(0.0)",
-             "a = exp(1000.0)", "a = int(inf)", "a = floor(inf)", "a = 5 // 0", "a = 5 % 0"]
-)  # fmt: skip
-def test_calculations_without_a_result(body: str) -> None:
-    assert refused(body).code == "E0310"
+NO_RESULT = [
+    "1 / 0", "7 / 2", "5 // 0", "5 % 0", "10.0 ** 400", "0.0 ** (0.0 - 1.0)", "(0.0 - 8.0) ** 0.5", "log(0.0)", "exp(1000.0)",
+    "int(inf)", "floor(inf)",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("calculation", NO_RESULT)
+def test_calculations_without_a_result(calculation: str) -> None:
+    assert refused(f"a = {calculation}").code == "E0310"
