@@ -34,7 +34,7 @@ def arguments(parser: ArgumentParser) -> None:
 def run(given: Namespace) -> int:
     """Print the results, and write what was asked for."""
     model = open_model(given.model, provider=given.provider)
-    if model.manifest.seed is not None:
+    if model.manifest.seed is not None and model.manifest.graph.parameters:
         print(f"note: the weights are random (seed {model.manifest.seed})", file=sys.stderr)
     inputs = read_arguments(model, given.inputs)
     plan = plan_of(model, inputs)

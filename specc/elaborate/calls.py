@@ -13,6 +13,7 @@ from specc.elaborate.lookup import FIXED, function, is_nothing, lookup
 from specc.elaborate.names import weight_path
 from specc.elaborate.values import POISON, Function, Tensor, describe
 from specc.elaborate.vocabulary.registry import MISSING, WORDS, Site, Slot, Word
+from specc.ir.dim import DimError, DimLimit
 from specc.lang import tree
 from specc.text.diagnostic import Diagnostic, Failed, Fix, Label, fail
 from specc.text.source import Span
@@ -134,7 +135,12 @@ def _call_word(
     many = [s for s in word.slots if s.many]
     first = [values.pop(s.name) for s in word.slots if s.positional and not s.many and s.name in values and many]
     python = {_python(k): v for k, v in values.items()}
-    return word.make(site, *first, *rest, **python)
+    try:
+        return word.make(site, *first, *rest, **python)
+    except DimLimit as error:
+        fail("E0309", f"`{word.name}`: {error}", expr.span)
+    except DimError as error:
+        fail("E0310", f"`{word.name}`: {error}", expr.span)
 
 
 def _python(name: str) -> str:

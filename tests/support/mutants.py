@@ -125,7 +125,7 @@ def parts(node: Any) -> Iterator[Any]:
 
 EXPRESSIONS = (tree.Num, tree.Text, tree.Name, tree.Call, tree.Index, tree.Unary, tree.Binary, tree.Compare,
                tree.Choice, tree.ListOf, tree.ListFor, tree.RecordOf)  # fmt: skip
-STATEMENTS = (tree.Let, tree.Repeat, tree.Scan, tree.When, tree.Return, tree.Require)
+STATEMENTS = (tree.Let, tree.Repeat, tree.Scan, tree.When, tree.Return)
 
 
 def family(node: Any) -> Any:

@@ -38,7 +38,8 @@ def content(folder: Path) -> dict[str, bytes]:
 
 
 def compiled(*words: str) -> int:
-    return cli.main(["compile", "m.specc", "--init", "1", "--weights-as", "copy", "-o", "m.onnx", *words])
+    source = [] if "--weights" in words else ["--init", "1"]
+    return cli.main(["compile", "m.specc", *source, "--weights-as", "copy", "-o", "m.onnx", *words])
 
 
 @pytest.mark.parametrize("call", ["write", "fsync", "replace"])
