@@ -4,7 +4,6 @@
 """
 
 import ast
-import re
 from pathlib import Path
 
 from specc.elaborate.vocabulary import WORDS
@@ -20,15 +19,23 @@ def specs_table(prefix: str) -> str:
     rows = ["| mechanism | spec | source | checked against |", "|---|---|---|---|"]
     for name, path in shipped().items():
         head = path.read_text(encoding="utf-8").split("\n\n")[0]
-        comment = " ".join(line[1:].strip() for line in head.splitlines() if line.startswith("#"))
-        mechanism, _, paper = comment.partition(": ")
+        mechanism, _, paper = first_sentence(head).partition(": ")
         base = read_file(path, path.name).extends
         if base:
-            mechanism, paper = comment.split(". ")[0].rstrip("."), f"an instance of `{base}`"
-        else:
-            paper = re.split(r"\. (?=[A-Z])|; | \(no ", paper)[0].rstrip(".")
+            mechanism, paper = first_sentence(head).split(". ")[0], f"an instance of `{base}`"
         rows.append(f"| {mechanism} | [`{name}`]({prefix}{path.name}) | {paper} | {checked(name, base)} |")
     return "\n".join(rows)
+
+
+def first_sentence(head: str) -> str:
+    """What the head comment says up to the first line that ends a sentence: the mechanism and its source."""
+    found = []
+    for line in head.splitlines():
+        if line.startswith("#"):
+            found.append(line[1:].strip())
+            if line.endswith("."):
+                break
+    return " ".join(found).split(" (no arXiv")[0].rstrip(".")
 
 
 def checked(name: str, base: str) -> str:

@@ -17,8 +17,8 @@ from specc.ir.dim import DimError
 from specc.ir.dim_text import parse_dim
 from specc.ir.graph import Graph
 from specc.manifest import KEY, Manifest, load
-from specc.reading.arrays import exact, nested_array, read_array, read_arrays
 from specc.passes.limits import limits
+from specc.reading.arrays import exact, nested_array, read_array, read_arrays
 from specc.reading.check import Bound, InputSpec, check_inputs
 from specc.reading.files import read_bytes
 from specc.reading.image import read_image

@@ -225,9 +225,7 @@ class _Reader:
         value = self.value(0)
         self.scan.space()
         if self.scan.at < len(self.scan.text):
-            self.scan.refuse(
-                "nothing more is expected here", help="a configuration is one { … }; take the rest away"
-            )
+            self.scan.refuse("nothing more is expected here", help="a configuration is one { … }; take the rest away")
         return value
 
     def value(self, level: int) -> Json:
@@ -249,9 +247,7 @@ class _Reader:
                 start = self.scan.at
                 return JsonScalar(self.scan.string(), self.scan.span(start))
             case "":
-                return self.scan.refuse(
-                    "the text ends where a value is due", help="the file is cut off; get it again"
-                )
+                return self.scan.refuse("the text ends where a value is due", help="the file is cut off; get it again")
             case _:
                 return self.scalar()
 
@@ -328,9 +324,7 @@ class _Reader:
         self.scan.at = start
         lower = word[0].lower()
         close = {"none": "null", "nil": "null"}.get(lower, lower if lower in _WORDS else "")
-        return self.scan.refuse(
-            f"`{word[0][:40]}` is no JSON value", help=f"did you mean `{close}`?" if close else ""
-        )
+        return self.scan.refuse(f"`{word[0][:40]}` is no JSON value", help=f"did you mean `{close}`?" if close else "")
 
 
 def _number(text: str, real: bool, span: Span) -> int | float:

@@ -3,7 +3,6 @@
 `evaluate` never guesses types: the kind of the left and right side decides which operation is meant.
 """
 
-
 from collections.abc import Callable
 from typing import Any
 
@@ -236,4 +235,3 @@ RULES: dict[type, Callable[[Context, Any, Env], Any]] = {
     tree.RecordOf: _record,
     tree.Index: _index,
 }
-

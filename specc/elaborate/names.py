@@ -25,9 +25,7 @@ def weight_path(context: Context, name: tree.WeightName, env: Env) -> str:
     return path
 
 
-def filled(
-    context: Context, text: str, env: Env, span: Span | None, holes: "re.Pattern[str]" = NAMED
-) -> str:
+def filled(context: Context, text: str, env: Env, span: Span | None, holes: "re.Pattern[str]" = NAMED) -> str:
     """A text with every hole `{…}` replaced by the value of what it holds: a number, a text, a word.
 
     In texts that are not weight names a hole begins with a letter; other braces stand for themselves.

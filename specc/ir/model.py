@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 
 from specc.ir.graph import Graph
 
-
 DEFAULTS = "input defaults"
 """The name of the graph that computes absent inputs; with a blank in it, no graph of a spec can have it."""
 

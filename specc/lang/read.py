@@ -30,7 +30,9 @@ def read(source: Source) -> tree.File:
     checked(source)
     if syntax(source) == "specc":
         return parse_dsl(source)
-    from specc.lang.yaml import parse_yaml  # a sixth of the start-up of `specc check`, and specs in the DSL need none of it
+    from specc.lang.yaml import (
+        parse_yaml,  # a sixth of the start-up of `specc check`, and specs in the DSL need none of it
+    )
 
     return parse_yaml(source)
 

@@ -19,7 +19,6 @@ from specc.ir.graph import Builder, Graph, Input, Node, Value
 from specc.ir.op import Op
 from specc.passes.lift import lift, liftable
 
-
 ZERO: dict[str, float | int | bool] = {"f": 0.0, "i": 0, "b": False}
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 import specc
-from specc.library import shipped
+from specc.cli import main
+from specc.library import SUFFIXES, root, shipped
 from specc.verifying import verify
 
 TRANSFORMER = {"vocab": 17, "d": 16, "heads": 2, "layers": 2, "hidden": 24}
@@ -66,3 +67,9 @@ def test_it_compiles_loads_and_agrees(spec: str, target: str, opset: int, tmp_pa
     seed = None if spec in TRAINED else 0
     specc.compile(spec, path, set=SMALL[spec], init=seed, target=target, opset=opset)
     assert list(verify(specc.load(path), rounds=2))
+
+
+@pytest.mark.parametrize("path", sorted(p for f in ("std", "models") for p in (root() / f).iterdir()), ids=lambda p: p.name)
+def test_it_stands_in_canonical_form(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    if path.suffix in SUFFIXES:
+        assert main(["fmt", "--check", str(path)]) == 0, capsys.readouterr().err

@@ -84,9 +84,7 @@ def parameter(site: Site, *, shape: tuple[Dim, ...], init: str = SMALL) -> Tenso
 
 
 @word(weights=True)
-def patches(
-    site: Site, x: Tensor, *, size: Dim, out: Dim, bias: bool = True, init: str = FAN_IN
-) -> Tensor:
+def patches(site: Site, x: Tensor, *, size: Dim, out: Dim, bias: bool = True, init: str = FAN_IN) -> Tensor:
     """An image [batch, channels, height, width] cut into squares of `size`, each mapped to `out` numbers.
 
     The result is [batch, (height / size) · (width / size), out], in reading order (arXiv:2010.11929,
@@ -169,6 +167,6 @@ def dot(site: Site, a: Tensor, b: Tensor) -> Tensor:
 def _floats(site: Site, x: Tensor) -> None:
     if x.type.dtype not in ("f32", "f64", "f16", "bf16") or not x.shape:
         helps = ["embedding(ids, size=…, dim=…) turns numbers of things into vectors"]
-        site.fail("E0301", f"`{site.call.function.path}` takes vectors of numbers", "x", f"this is {describe(x)}", helps=helps)
-
-
+        site.fail(
+            "E0301", f"`{site.call.function.path}` takes vectors of numbers", "x", f"this is {describe(x)}", helps=helps
+        )

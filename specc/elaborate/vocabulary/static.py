@@ -45,5 +45,3 @@ def float_(site: Site, x: Any) -> Any:
 def apply(site: Site, f: Any, *inputs: Any) -> Any:
     """What `f` stands for (a block, an activation, a norm, positions), of these inputs."""
     raise AssertionError("`apply` is resolved by the caller")
-
-

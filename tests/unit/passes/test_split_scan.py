@@ -4,8 +4,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import specc_numpy
 
+import specc_numpy
 from specc.driver import elaborated, open_spec
 from specc.ir import ops
 from specc.ir.graph import Graph
