@@ -4,18 +4,18 @@ import sys
 from pathlib import Path
 
 import torch
-from models import MODELS, Only, tensors
+from models import published, tensors
 
 
 def main(name: str, folder: str, out: str) -> None:
     """Load the checkpoint and export it with dynamic batch and length."""
-    model = type(MODELS[name].make()).from_pretrained(Path(folder)).eval()
+    model = published(name, Path(folder))
     shape = (2,) if name == "vit" else (2, 16)
     batch, length = torch.export.Dim.DYNAMIC, torch.export.Dim.DYNAMIC
     axes = {0: batch} if name == "vit" else {0: batch, 1: length}
     given = tensors(name, shape)
     torch.onnx.export(
-        Only(name, model), given, out, dynamo=True, opset_version=23, dynamic_shapes=((axes,) * len(given),),
+        model, given, out, dynamo=True, opset_version=23, dynamic_shapes=((axes,) * len(given),),
         verbose=False,
     )  # fmt: skip
 

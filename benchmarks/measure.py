@@ -7,16 +7,30 @@ of the same function. "No worse" means that the bootstrap 95 % interval of the r
 import json
 import os
 import random
-import resource
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from platform import python_version
 
 REST = 0.08
 DRAWS = 2000
+
+WATCH = """
+import json, resource, subprocess, sys, time
+start = time.perf_counter()
+done = subprocess.run(sys.argv[1:], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+taken = time.perf_counter() - start
+used = resource.getrusage(resource.RUSAGE_CHILDREN)
+if done.returncode:
+    sys.stderr.buffer.write(done.stderr[-2000:])
+print(json.dumps([done.returncode, taken, used.ru_utime + used.ru_stime, used.ru_maxrss]))
+"""
+"""Runs a command and says how it ended, its wall and processor seconds, and the most memory it held in KiB."""
 
 
 @dataclass(frozen=True)
@@ -37,10 +51,11 @@ class Ratio:
 
 
 def in_turn(calls: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
-    """Seconds of each call, `rounds` times, one after the other in every round."""
+    """Seconds of each call in each of `rounds` rounds; every other round goes through them backwards."""
     times: dict[str, list[float]] = {name: [] for name in calls}
-    for _ in range(rounds):
-        for name, call in calls.items():
+    for n in range(rounds):
+        for name in list(calls)[:: 1 if n % 2 == 0 else -1]:
+            call = calls[name]
             time.sleep(REST)
             call()
             start = time.perf_counter()
@@ -50,48 +65,49 @@ def in_turn(calls: Mapping[str, Callable[[], object]], rounds: int) -> dict[str,
 
 
 def ratio(ours: Sequence[float], theirs: Sequence[float], seed: int = 0) -> Ratio:
-    """Median of ours over median of theirs, and the bootstrap interval of that."""
+    """Median of ours over median of theirs. The interval draws whole rounds: both sides of one met the same noise."""
     rng = random.Random(seed)
-    drawn = sorted(
-        statistics.median(rng.choices(ours, k=len(ours))) / statistics.median(rng.choices(theirs, k=len(theirs)))
-        for _ in range(DRAWS)
-    )
+    rounds = range(len(ours))
+
+    def drawn() -> float:
+        some = rng.choices(rounds, k=len(rounds))
+        return statistics.median(ours[n] for n in some) / statistics.median(theirs[n] for n in some)
+
+    found = sorted(drawn() for _ in range(DRAWS))
     value = statistics.median(ours) / statistics.median(theirs)
-    return Ratio(value, drawn[int(0.025 * DRAWS)], drawn[int(0.975 * DRAWS)])
+    return Ratio(value, found[int(0.025 * DRAWS)], found[int(0.975 * DRAWS)])
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What a process took: wall seconds, and the most memory it held, in MB."""
+    """What a process took: wall seconds, processor seconds, and the most memory it held, in MB."""
 
     seconds: float
+    processor: float
     megabytes: float
 
 
-def of_process(command: Sequence[str]) -> Cost:
-    """Run a command to its end and measure it from outside."""
-    code = (
-        "import json,resource,subprocess,sys,time\n"
-        "s=time.perf_counter()\n"
-        "r=subprocess.run(sys.argv[1:],stdout=subprocess.DEVNULL,stderr=subprocess.PIPE)\n"
-        "t=time.perf_counter()-s\n"
-        "m=resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss\n"
-        "sys.stderr.buffer.write(r.stderr[-2000:]) if r.returncode else None\n"
-        "print(json.dumps([r.returncode,t,m]))\n"
+def of_process(command: Sequence[str], compiled: Path | None = None) -> Cost:
+    """Run a command to its end and measure it from outside.
+
+    `compiled` is where Python keeps what it made of source files: an installed package has that at hand.
+    """
+    environment = dict(os.environ)
+    if compiled is not None:
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)
+        environment["PYTHONPYCACHEPREFIX"] = str(compiled)
+    done = subprocess.run(
+        [sys.executable, "-c", WATCH, *command], capture_output=True, text=True, check=True, env=environment
     )
-    done = subprocess.run([sys.executable, "-c", code, *command], capture_output=True, text=True, check=True)
-    status, seconds, kilobytes = json.loads(done.stdout)
+    status, seconds, processor, kibibytes = json.loads(done.stdout)
     if status:
         raise SystemExit(f"{' '.join(command)} failed:\n{done.stderr}")
-    return Cost(seconds, kilobytes / 1000)
+    return Cost(seconds, processor, kibibytes * 1024 / 1e6)
 
 
 def machine() -> str:
-    """Cores and memory, in a line."""
-    pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return f"{len(os.sched_getaffinity(0))} cores, {pages / 1e9:.0f} GB"
-
-
-def own_peak() -> float:
-    """The most memory this process has held, in MB."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000
+    """Cores, memory and versions, in a line."""
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    packages = ("onnx", "onnxruntime", "torch", "transformers", "onnxscript")
+    versions = ", ".join(f"{name} {version(name)}" for name in packages)
+    return f"{len(os.sched_getaffinity(0))} cores, {memory / 1e9:.0f} GB; Python {python_version()}, {versions}"

@@ -11,10 +11,11 @@ import transformers
 
 @dataclass(frozen=True)
 class Published:
-    """A model of transformers, the spec that is the same, and the inputs it is timed on."""
+    """A model of transformers, its config, the spec that is the same, and the inputs it is timed on."""
 
     spec: str
-    make: Any
+    model: Any
+    config: Any
     shapes: tuple[tuple[int, ...], ...]
     output: str
 
@@ -28,33 +29,43 @@ class Published:
         return given | ({"token_type_ids": np.zeros(shape, np.int64)} if self.spec == "bert" else {})
 
 
-def bert() -> Any:
-    """BERT-base."""
-    return transformers.BertForPreTraining(transformers.BertConfig(attn_implementation="sdpa"))
-
-
-def vit() -> Any:
-    """ViT-base, 224 × 224."""
-    config = transformers.ViTConfig(attn_implementation="sdpa", num_labels=1000)
-    return transformers.ViTForImageClassification(config)
-
-
-def gpt2() -> Any:
-    """GPT-2 small."""
-    return transformers.GPT2LMHeadModel(transformers.GPT2Config(attn_implementation="sdpa", use_cache=False))
-
-
 MODELS = {
-    "bert": Published("bert", bert, ((1, 128), (8, 128)), "prediction_logits"),
-    "vit": Published("vit", vit, ((1,), (8,)), "logits"),
-    "gpt2": Published("gpt2", gpt2, ((1, 128),), "logits"),
+    "bert": Published(
+        "bert",
+        transformers.BertForPreTraining,
+        transformers.BertConfig(),
+        ((1, 128), (8, 128)),
+        "prediction_logits",
+    ),
+    "vit": Published(
+        "vit",
+        transformers.ViTForImageClassification,
+        transformers.ViTConfig(num_labels=1000),
+        ((1,), (8,)),
+        "logits",
+    ),
+    "gpt2": Published(
+        "gpt2",
+        transformers.GPT2LMHeadModel,
+        transformers.GPT2Config(use_cache=False),
+        ((1, 128),),
+        "logits",
+    ),
 }
+"""BERT-base with its pre-training heads, ViT-base of 224 × 224 pixels, GPT-2 small."""
 
 
 def save(name: str, folder: Path) -> None:
     """A checkpoint folder, as published ones are."""
     torch.manual_seed(0)
-    MODELS[name].make().eval().save_pretrained(folder, safe_serialization=True)
+    made = MODELS[name].model(MODELS[name].config)
+    made.eval().save_pretrained(folder, safe_serialization=True)
+
+
+def published(name: str, folder: Path) -> Any:
+    """The model of a checkpoint folder, with PyTorch's own fused attention, as an exporter takes it."""
+    found = MODELS[name].model.from_pretrained(folder, attn_implementation="sdpa")
+    return Only(name, found).eval()
 
 
 class Only(torch.nn.Module):
