@@ -60,9 +60,7 @@ def load(model: str | Path, *, provider: str = "cpu", threads: int = 0) -> runni
     return running.open_model(str(model), provider=provider, threads=threads)
 
 
-def _open(
-    spec: str | Path, config: str | Path, given: Mapping[str, Any] | None, weights: str = ""
-) -> driver.Spec:
+def _open(spec: str | Path, config: str | Path, given: Mapping[str, Any] | None, weights: str = "") -> driver.Spec:
     sets = [f"{name}={text}" for name, text in _texts("", given or {})]
     return driver.open_spec(str(spec), config=str(config) if config else "", sets=sets, weights=weights)
 
@@ -94,4 +92,8 @@ def _text(value: Any, path: str) -> str:
             return str(int(value))
         case Real() if math.isfinite(value):
             return repr(float(value))
-    fail("E0203", f"`{shown(path)}` cannot be set to {shown(repr(value))[:60]}", helps=["give a number, a truth, a text, a list or none"])
+    fail(
+        "E0203",
+        f"`{shown(path)}` cannot be set to {shown(repr(value))[:60]}",
+        helps=["give a number, a truth, a text, a list or none"],
+    )

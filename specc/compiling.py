@@ -184,7 +184,12 @@ def own_weights(spec: Spec) -> str:
             if isinstance(rule, tree.From):
                 inside = (module.folder / rule.path).resolve()
                 if Path(rule.path).is_absolute() or not inside.is_relative_to(module.folder):
-                    fail("E0803", f"`{rule.path}` lies outside the folder of the spec", rule.span, helps=["name it with --weights instead"])
+                    fail(
+                        "E0803",
+                        f"`{rule.path}` lies outside the folder of the spec",
+                        rule.span,
+                        helps=["name it with --weights instead"],
+                    )
                 return str(inside)
     return ""
 

@@ -32,7 +32,8 @@ def verify(model: Loaded, *, seed: int = 0, rounds: int = 3) -> Iterator[str]:
         for name, reference in want.items():
             worst = max(worst, _compare(name, np.asarray(got[name]), np.asarray(reference), sizes))
         shown = ", ".join(f"{k}={v}" for k, v in sizes.items()) or "fixed sizes"
-        yield f"{shown}: {len(want)} result{'s' if len(want) > 1 else ''} agree, worst difference {worst:.1e} of the largest value"
+        agree = "1 result agrees" if len(want) == 1 else f"{len(want)} results agree"
+        yield f"{shown}: {agree}, worst difference {worst:.1e} of the largest value"
 
 
 def sizes_for(graph: Graph, turn: int) -> dict[str, int]:

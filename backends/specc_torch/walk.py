@@ -9,9 +9,7 @@ from specc.ir.graph import Graph, Value, needed
 from specc_torch.table import Place, evaluate
 
 
-def walk(
-    graph: Graph, given: Mapping[Value, Tensor], place: Place, wanted: Iterable[Value]
-) -> dict[Value, Tensor]:
+def walk(graph: Graph, given: Mapping[Value, Tensor], place: Place, wanted: Iterable[Value]) -> dict[Value, Tensor]:
     """What `wanted` are when the inputs and parameters of `graph` are `given`."""
     wanted = list(wanted)
     live = needed(wanted)

@@ -35,7 +35,9 @@ def run(given: Namespace) -> int:
         type_ = "" if part.type is None else f"[{', '.join(formula(d, at) for d in part.type.shape)}]"
         weights, work = part.all_weights(), part.all_work()
         name = f"{'  ' * depth}{part.name or graph.name}{times}{shown}"
-        rows.append((name, type_, formula(weights, {}) if weights.terms else "", formula(work, at) if work.terms else ""))
+        rows.append(
+            (name, type_, formula(weights, {}) if weights.terms else "", formula(work, at) if work.terms else "")
+        )
     widths = [max(len(r[n]) for r in rows) for n in range(3)]
     print("\n".join(inputs))
     for row in rows:

@@ -39,7 +39,9 @@ def liftable(op: Op, args: Sequence[Value | None], moving: Sequence[bool], axis:
         case ops.Transpose(order=order):
             return order[:axis] == tuple(range(axis))
         case _ if isinstance(op, LEADING):
-            return moving[0] and not any(moving[1:]) and args[0] is not None and args[0].type.rank > _tail(op) + axis - 1
+            return (
+                moving[0] and not any(moving[1:]) and args[0] is not None and args[0].type.rank > _tail(op) + axis - 1
+            )
     if not isinstance(op, ELEMENTWISE):
         return False
     rank = max(a.type.rank for a, _ in given)
@@ -82,5 +84,3 @@ def _beside(b: Builder, fixed: Value, rank: int, axis: int) -> Value:
 
 def _repeated(b: Builder, fixed: Value, axis: int, length: Dim) -> Value:
     return b.one(ops.Expand(axis, length), b.one(ops.Insert(axis), fixed))
-
-

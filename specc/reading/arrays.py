@@ -206,9 +206,7 @@ def _read_npz(data: bytes, path: str) -> dict[str, Array]:
                 with archive.open(member) as file:
                     content = file.read(member.file_size + 1)
                 if not content.startswith(NPY):
-                    _bad_array(
-                        path, f"`{shown(member.filename)}` in it is not an array", "save it with numpy.savez"
-                    )
+                    _bad_array(path, f"`{shown(member.filename)}` in it is not an array", "save it with numpy.savez")
                 found[name] = parse_npy(content, f"{path}: {name}")
             return found
     except (zipfile.BadZipFile, zlib.error, OSError, EOFError, ValueError, RuntimeError) as fault:

@@ -189,9 +189,7 @@ def _wrong_rank(spec: InputSpec, array: Array, found: _Findings) -> None:
     helps = []
     if array.ndim == len(spec.dims) - 1:
         helps = [
-            "a batch of one is array[None]"
-            if spec.dims[0] == "batch"
-            else "add the missing axis with array[None]"
+            "a batch of one is array[None]" if spec.dims[0] == "batch" else "add the missing axis with array[None]"
         ]
     found.add(
         "E0911",

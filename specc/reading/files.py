@@ -25,9 +25,7 @@ def read_bytes(path: str, most: int) -> bytes:
         if not stat.S_ISREG(status.st_mode):
             _unreadable(path, "it is a pipe or a device, not a file")
         if status.st_size > most:
-            too_large(
-                path, f"it holds {status.st_size:,} bytes, and at most {most:,} are read".replace(",", " ")
-            )
+            too_large(path, f"it holds {status.st_size:,} bytes, and at most {most:,} are read".replace(",", " "))
         with open(path, "rb") as file:
             data = file.read(most + 1)
     except (OSError, ValueError) as fault:  # ValueError: a NUL in the path

@@ -147,9 +147,7 @@ def _middle(pixels: Array, size: tuple[int, int]) -> Array:
 def _check_size(size: tuple[int, int], name: str) -> None:
     width, height = size
     if width * height > MAX_PIXELS:
-        too_large(
-            name, f"it is {width} × {height} pixels; at most {MAX_PIXELS >> 20} million pixels are read"
-        )
+        too_large(name, f"it is {width} × {height} pixels; at most {MAX_PIXELS >> 20} million pixels are read")
     if not width * height:
         fail("E0903", f"`{shown(name)}` has no pixels", helps=["give a picture of at least one pixel"])
 

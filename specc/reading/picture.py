@@ -169,9 +169,7 @@ def _column_labels(
             x = left + i * cell + (cell - text_height(font)) // 2 - font
             canvas.text(labels[i], bottom - width, x, font, upright=True)
         else:
-            canvas.text(
-                labels[i], bottom - text_height(font) + 2 * font, left + i * cell + (cell - width) // 2, font
-            )
+            canvas.text(labels[i], bottom - text_height(font) + 2 * font, left + i * cell + (cell - width) // 2, font)
 
 
 def _draw_bar(canvas: Canvas, scale: _Scale, top: int, left: int, height: int) -> None:
@@ -204,9 +202,7 @@ def _cell(cells: int, across: int) -> int:
 
 
 def _labels(labels: Sequence[str] | None, count: int, step: int) -> list[str]:
-    every = (
-        [str(i) for i in range(count)] if labels is None else [visible(label, MAX_LABEL) for label in labels]
-    )
+    every = [str(i) for i in range(count)] if labels is None else [visible(label, MAX_LABEL) for label in labels]
     assert len(every) == count, f"{len(every)} labels for {count} rows or columns"
     return every[::step]
 

@@ -21,12 +21,7 @@ def encode_png(pixels: NDArray[np.uint8]) -> bytes:
     assert pixels.size, "a picture has pixels"
     header = struct.pack(">IIBBBBB", columns, rows, 8, COLOR_TYPE[channels], 0, 0, 0)
     filtered = _smallest(pixels.reshape(rows, columns * channels))
-    return (
-        SIGNATURE
-        + _chunk(b"IHDR", header)
-        + _chunk(b"IDAT", zlib.compress(filtered, 9))
-        + _chunk(b"IEND", b"")
-    )
+    return SIGNATURE + _chunk(b"IHDR", header) + _chunk(b"IDAT", zlib.compress(filtered, 9)) + _chunk(b"IEND", b"")
 
 
 def _smallest(lines: NDArray[np.uint8]) -> bytes:

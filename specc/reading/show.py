@@ -43,9 +43,7 @@ def show(reading: Reading, outputs: Mapping[str, Array]) -> Shown:
     pictures: list[tuple[str, bytes]] = []
     for name, record in plan:
         if name not in outputs:
-            fail(
-                "E0916", f"the model gave no output `{shown(name)}`", notes=[f"it gave {', '.join(outputs)}"]
-            )
+            fail("E0916", f"the model gave no output `{shown(name)}`", notes=[f"it gave {', '.join(outputs)}"])
         one = show_output(name, record, outputs[name])
         if len(plan) > 1 and one.lines and not isinstance(record, Numbers):
             lines.append(f"{shown(name)}:")
@@ -77,9 +75,7 @@ def probabilities(logits: Array) -> NDArray[np.float64]:
         powers = np.exp(scores - np.where(np.isfinite(peak), peak, 0))
         total = powers.sum(axis=-1, keepdims=True)
         even = 1 / max(1, scores.shape[-1])
-        return np.asarray(
-            np.where(np.isfinite(total) & (total > 0), powers / np.where(total > 0, total, 1), even)
-        )
+        return np.asarray(np.where(np.isfinite(total) & (total > 0), powers / np.where(total > 0, total, 1), even))
 
 
 def percent(share: float) -> str:
@@ -181,9 +177,7 @@ def _class_maps(name: str, record: ClassMap, value: Array) -> Shown:
             lines.append(f"{lead}{labels[i]:<{width}}  {percent(counts[i] / ids_of_one.size):>5}  {color}")
             lead = " " * len(lead)
     pictures = [encode_png(palette[one]) for one in maps[:MAX_ROWS]]
-    return Shown(
-        (*lines, *_rest(len(maps))), tuple((_file(name, i, len(maps)), p) for i, p in enumerate(pictures))
-    )
+    return Shown((*lines, *_rest(len(maps))), tuple((_file(name, i, len(maps)), p) for i, p in enumerate(pictures)))
 
 
 def _file(name: str, index: int, count: int) -> str:

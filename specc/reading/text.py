@@ -88,9 +88,7 @@ def decode(ids: Sequence[int] | NDArray[np.integer], record: TextCharacters | Te
             break
         kept.append(number)
     if isinstance(record, TextBytes):
-        data = bytes(
-            number - record.offset for number in kept if record.offset <= number < record.offset + 256
-        )
+        data = bytes(number - record.offset for number in kept if record.offset <= number < record.offset + 256)
         return data.decode("utf-8", errors="replace")
     parts = [REPLACEMENT if i == record.unknown else record.vocab[i] for i in kept if i != record.start]
     return "".join(part for part in parts if len(part) == 1)
@@ -158,9 +156,7 @@ def _token(line: str, span: Span) -> str:
                 "this line of the vocabulary is easily lost or changed by an editor",
                 span,
                 notes=["empty lines, spaces at an edge and control characters are written as JSON strings"],
-                helps=[f"write {json.dumps(token, ensure_ascii=False)}"]
-                if token
-                else ["remove the empty line"],
+                helps=[f"write {json.dumps(token, ensure_ascii=False)}"] if token else ["remove the empty line"],
             )
     if not token or len(token) > MAX_TOKEN:
         fail("E0909", f"a token has 1 to {MAX_TOKEN} characters", span)

@@ -81,9 +81,7 @@ def bind(wanted: Sequence[Wanted], rules: Rules, checkpoint: Checkpoint) -> Bind
     }
     bound, missing = _resolve(by_name, exprs, ties, checkpoint)
     made = {name: b.expr or exprs[name] for name, b in bound.items()}
-    wrong = [
-        m for name, e in made.items() if _has(checkpoint, e) and (m := _misfit(sources[name], e, checkpoint))
-    ]
+    wrong = [m for name, e in made.items() if _has(checkpoint, e) and (m := _misfit(sources[name], e, checkpoint))]
     used = {n for name in by_name for n in tensors_of(exprs[name])}
     ignored = _ignored(rules.ignores, naming, checkpoint)
     unused = [n for n in present if n not in used and n not in ignored]
@@ -220,9 +218,7 @@ def _ignored(rules: Sequence[IgnoreRule], naming: Naming, checkpoint: Checkpoint
     """The tensors that a rule names, under any of their spellings."""
     patterns = [Pattern(r.pattern) for r in rules]
     return {
-        n
-        for n in checkpoint.tensors
-        if any(p.matches(spelling) for p in patterns for spelling in naming.spellings(n))
+        n for n in checkpoint.tensors if any(p.matches(spelling) for p in patterns for spelling in naming.spellings(n))
     }
 
 
@@ -234,9 +230,7 @@ def _decide(
     A tied parameter of which the file has another copy with other values keeps its own, with a warning.
     """
     dtypes = {n: e.dtype for n, e in checkpoint.tensors.items()}
-    decided = {
-        name: b if b.expr is None else replace(b, dtype=dtype_of(b.expr, dtypes)) for name, b in bound.items()
-    }
+    decided = {name: b if b.expr is None else replace(b, dtype=dtype_of(b.expr, dtypes)) for name, b in bound.items()}
     warnings: list[Diagnostic] = []
     for name, b in bound.items():
         own = exprs[name]

@@ -156,9 +156,7 @@ def _open_shards(path: Path) -> Checkpoint:
     shards = sorted(set(wanted.values()))
     for shard in shards:
         if not shard.endswith(".safetensors") or "/" in shard or "\\" in shard or shard.startswith("."):
-            _bad_index(
-                path, f"it names the file `{shown(shard[:200])}`, which is not the name of a file beside it"
-            )
+            _bad_index(path, f"it names the file `{shown(shard[:200])}`, which is not the name of a file beside it")
         if not (path.parent / shard).exists():
             _bad_index(path, f"it names the file `{shown(shard)}`, which is not there")
     files = _open_all(path.parent / shard for shard in shards)

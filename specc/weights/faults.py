@@ -71,9 +71,7 @@ def different_copies(wanted: Wanted, root: str, checkpoint: Checkpoint) -> Diagn
     )
 
 
-def _nothing_fits(
-    checkpoint: Checkpoint, missing: Sequence[tuple[Wanted, str]], unused: Sequence[str]
-) -> Diagnostic:
+def _nothing_fits(checkpoint: Checkpoint, missing: Sequence[tuple[Wanted, str]], unused: Sequence[str]) -> Diagnostic:
     first = missing[0][0]
     have = f"`{shown(str(checkpoint.path))}` has {shown(listed(sorted(unused)))}"
     return Diagnostic(
@@ -84,9 +82,7 @@ def _nothing_fits(
             f"the model needs {shown(listed([m[0].name for m in missing]))}",
             have if unused else "it is empty",
         ),
-        helps=(
-            "is this the checkpoint for this spec? If only names differ, say how with `load` in `weights`",
-        ),
+        helps=("is this the checkpoint for this spec? If only names differ, say how with `load` in `weights`",),
     )
 
 
@@ -102,9 +98,7 @@ def _missing(
         if close := nearest(name, same_shape) or nearest(name, unused):
             taken.add(close)
             if not helps:
-                helps.append(
-                    f'did you mean `{shown(close)}`? Write  load "{general(w.name)}" = "{general(close)}"'
-                )
+                helps.append(f'did you mean `{shown(close)}`? Write  load "{general(w.name)}" = "{general(close)}"')
     if not helps:
         helps = [f'if another tensor holds it, write  load "{general(wanted.name)}" = …  in `weights`']
     notes = [f"looked for `{shown(tensor)}` in `{shown(str(checkpoint.path))}`"]
@@ -143,9 +137,7 @@ def _misfit(checkpoint: Checkpoint, group: Sequence[Misfit]) -> Diagnostic:
     title = f"`{name}` should be {wanted.dtype}, but the checkpoint holds {first.dtype}{_more(group)}"
     help = "numbers are converted between float types and between whole-number types, not across"
     if first.dtype in ("i8", "u8", "i32") and wanted.dtype.startswith(("f", "bf")):
-        help = (
-            "such tensors are mostly packed by a quantizer; use the checkpoint as it was before quantization"
-        )
+        help = "such tensors are mostly packed by a quantizer; use the checkpoint as it was before quantization"
     return Diagnostic("E0508", title, label, others, notes, (help,))
 
 
@@ -157,9 +149,7 @@ def _shape_help(misfit: Misfit) -> str:
         if len(shape) == 2 and shape[::-1] == wanted:
             return f'it is stored transposed; write  load "{name}" = transpose("{source}")  in `weights`'
         if math.prod(shape) == math.prod(wanted):
-            return (
-                f'the elements are as many; write  load "{name}" = reshape("{source}", shape={list(wanted)})'
-            )
+            return f'the elements are as many; write  load "{name}" = reshape("{source}", shape={list(wanted)})'
     if len(shape) == len(wanted):
         odd = [a for a in range(len(shape)) if shape[a] != wanted[a]]
         if len(odd) == 1:
@@ -179,8 +169,7 @@ def _unused(checkpoint: Checkpoint, names: Sequence[str]) -> Diagnostic:
     one = len(names) == 1
     return Diagnostic(
         "E0505",
-        f"{'a tensor' if one else f'{len(names)} tensors'} in the checkpoint "
-        f"{'is' if one else 'are'} used by nothing",
+        f"{'a tensor' if one else f'{len(names)} tensors'} in the checkpoint {'is' if one else 'are'} used by nothing",
         notes=(
             f"in `{shown(str(checkpoint.path))}`: {shown(listed(sorted(names), 8))}",
             *([f"{len(short)} kinds of names in all"] if len(short) > 8 else []),

@@ -83,9 +83,7 @@ def skeleton(name: str) -> tuple[str, ...]:
 def general(name: str) -> str:
     """The name as a pattern: `h.3.attn.bias` to `h.{i}.attn.bias`."""
     literals = skeleton(name)
-    return literals[0] + "".join(
-        f"{{{_LETTERS[k % len(_LETTERS)]}}}{rest}" for k, rest in enumerate(literals[1:])
-    )
+    return literals[0] + "".join(f"{{{_LETTERS[k % len(_LETTERS)]}}}{rest}" for k, rest in enumerate(literals[1:]))
 
 
 def grouped(names: Iterable[str]) -> list[str]:

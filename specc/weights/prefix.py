@@ -56,9 +56,7 @@ def naming_of(needed: Iterable[str], present: Set[str], path: Path) -> Naming:
             "E0515",
             f"`{shown(str(path))}` holds the weights under several prefixes",
             notes=[f"{best} of {len(names)} names are found {n}" for n in winners[:6]],
-            helps=[
-                "say which are meant: give the spec's names that prefix with `under`, and `ignore` the others"
-            ],
+            helps=["say which are meant: give the spec's names that prefix with `under`, and `ignore` the others"],
         )
     return winners[0]
 

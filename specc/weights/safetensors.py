@@ -51,9 +51,7 @@ class Entry:
 class TensorFile:
     """An open safetensors file whose header has been checked."""
 
-    def __init__(
-        self, path: Path, fd: int, tensors: dict[str, Entry], metadata: dict[str, str], header: bytes
-    ) -> None:
+    def __init__(self, path: Path, fd: int, tensors: dict[str, Entry], metadata: dict[str, str], header: bytes) -> None:
         self.path = path
         self.tensors: Mapping[str, Entry] = tensors
         self.metadata: Mapping[str, str] = metadata

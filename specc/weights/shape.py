@@ -105,9 +105,7 @@ def view_of(expr: Expr, entries: Mapping[str, Entry]) -> View | None:
             return view_of(only, entries)
         case Reshape(x=x):
             return view_of(x, entries)
-        case Cast(x=x, dtype=dtype) if dtype == dtype_of(
-            x, {n: e.dtype for n, e in entries.items() if n in shapes}
-        ):
+        case Cast(x=x, dtype=dtype) if dtype == dtype_of(x, {n: e.dtype for n, e in entries.items() if n in shapes}):
             return view_of(x, entries)
         case Transpose(x=x):
             shape = shape_of(x, shapes)

@@ -25,9 +25,7 @@ DTYPES = [
     ml_dtypes.float8_e5m2,
 ]
 
-names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12).filter(
-    lambda n: n != "__metadata__"
-)
+names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12).filter(lambda n: n != "__metadata__")
 shapes = st.lists(st.integers(0, 4), max_size=3).map(tuple)
 
 

@@ -69,7 +69,9 @@ def test_it_compiles_loads_and_agrees(spec: str, target: str, opset: int, tmp_pa
     assert list(verify(specc.load(path), rounds=2))
 
 
-@pytest.mark.parametrize("path", sorted(p for f in ("std", "models") for p in (root() / f).iterdir()), ids=lambda p: p.name)
+@pytest.mark.parametrize(
+    "path", sorted(p for f in ("std", "models") for p in (root() / f).iterdir()), ids=lambda p: p.name
+)
 def test_it_stands_in_canonical_form(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     if path.suffix in SUFFIXES:
         assert main(["fmt", "--check", str(path)]) == 0, capsys.readouterr().err

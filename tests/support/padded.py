@@ -54,9 +54,7 @@ class Samples:
         made = {}
         for name, field in self.fields.items():
             kept = isinstance(field, Keep)
-            made[name] = (
-                np.ones((1, self.lengths[row][field.dim]), bool) if kept else self.rows[row][name][None]
-            )
+            made[name] = np.ones((1, self.lengths[row][field.dim]), bool) if kept else self.rows[row][name][None]
         return made
 
     def together(self, side: Side = "right", extra: int = 1) -> Arrays:

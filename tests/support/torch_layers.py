@@ -36,9 +36,7 @@ class Stacks(nn.Module):
         }
         self.heads = heads
         self.embed = nn.Embedding(vocab, width)
-        self.places = nn.ModuleDict(
-            {k: nn.Embedding(positions, width) for k in ("encoder", "decoder") if positions}
-        )
+        self.places = nn.ModuleDict({k: nn.Embedding(positions, width) for k in ("encoder", "decoder") if positions})
         self.encoder = nn.ModuleList(nn.TransformerEncoderLayer(**options) for _ in range(layers))
         self.decoder = nn.ModuleList(nn.TransformerDecoderLayer(**options) for _ in range(layers))
         self.norms = nn.ModuleDict({k: nn.LayerNorm(width) for k in ("encoder", "decoder") if pre})

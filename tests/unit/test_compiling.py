@@ -46,7 +46,9 @@ def test_defaults_inside_leave_no_input_to_fill(spec: Path, tmp_path: Path) -> N
     specc.compile(spec, outside, init=0)
     assert main(["compile", str(spec), "--init", "0", "--defaults", "inside", "-o", str(inside)]) == 0
     assert [i.name for i in onnx.load(inside).graph.input] == ["ids"]
-    np.testing.assert_allclose(specc.load(inside).run(ids=IDS)["tags"], specc.load(outside).run(ids=IDS)["tags"], atol=1e-6)
+    np.testing.assert_allclose(
+        specc.load(inside).run(ids=IDS)["tags"], specc.load(outside).run(ids=IDS)["tags"], atol=1e-6
+    )
 
 
 def test_the_manifest_says_where_everything_came_from(spec: Path, tmp_path: Path) -> None:
@@ -74,9 +76,7 @@ def test_weights_of_a_checkpoint_are_noted_by_size_and_hash(spec: Path, tmp_path
     np.testing.assert_array_equal(specc.load(second).run(ids=IDS)["tags"], specc.load(first).run(ids=IDS)["tags"])
 
 
-def test_random_weights_are_said_to_be_random(
-    spec: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_random_weights_are_said_to_be_random(spec: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     specc.compile(spec, tmp_path / "m.onnx", init=3)
     assert main(["run", str(tmp_path / "m.onnx"), "[[1, 2, 3]]"]) == 0
     assert "random (seed 3)" in capsys.readouterr().err

@@ -214,9 +214,7 @@ def test_an_output_that_is_an_input(tmp_path: Path) -> None:
 
 
 def test_what_a_killed_run_left_is_cleared(tmp_path: Path) -> None:
-    gone = subprocess.run(
-        [sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True
-    )
+    gone = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True)
     stale = tmp_path / f".specc-{int(gone.stdout)}-0"
     fresh = tmp_path / f".specc-{int(gone.stdout)}-1"
     ours = tmp_path / f".specc-{os.getpid()}-0"

@@ -76,7 +76,8 @@ class Attend(
     `weights = softmax(cap(scale · q kᵀ) + add, where mask)`, `result = weights v` (arXiv:1706.03762,
     eq. 1). Each of the `g` key heads serves `h / g` neighboring query heads (arXiv:2305.13245). With
     `cap > 0` a score s becomes `cap · tanh(s / cap)` before anything is added (arXiv:2408.00118). A sink
-    is one more score per head that takes weight and gives nothing. Without a mask every key is seen. A query that sees none gives zeros.
+    is one more score per head that takes weight and gives nothing. Without a mask every key is seen. A query
+    that sees none gives zeros.
     """
 
     scale: float

@@ -148,9 +148,7 @@ plain = st.recursive(
 
 @settings(max_examples=100, deadline=None)
 @given(st.dictionaries(texts, plain, max_size=4), st.booleans(), st.sampled_from([None, 1, "\t"]))
-def test_what_json_writes_is_read_as_json_reads_it(
-    value: object, ascii: bool, indent: "int | str | None"
-) -> None:
+def test_what_json_writes_is_read_as_json_reads_it(value: object, ascii: bool, indent: "int | str | None") -> None:
     assert read(json.dumps(value, ensure_ascii=ascii, indent=indent)).plain() == value
 
 

@@ -44,7 +44,11 @@ def test_clean(body: str, tmp_path: Path) -> None:
     ("body", "op", "where"),
     [
         ("found = row + mean(x, axis=1); s = 0.5 * s", "mean", "mean(x, axis=1)"),
-        ("found, _ = attend_by(dot, row, x, x, mask=all); s = 0.5 * s", "softmax", "attend_by(dot, row, x, x, mask=all)"),
+        (
+            "found, _ = attend_by(dot, row, x, x, mask=all); s = 0.5 * s",
+            "softmax",
+            "attend_by(dot, row, x, x, mask=all)",
+        ),
         ("found = row + sum(s, axis=1); s = s + 1.0", "sum", "sum(s, axis=1)"),  # zeros before the first step only
     ],
 )

@@ -65,9 +65,7 @@ def test_python_objects_are_never_unpickled(tmp_path):
     assert code_of(lambda: read_array(str(tmp_path / "t.npy"))) == "E0905"
 
 
-@pytest.mark.parametrize(
-    "array", [np.array(["a"]), np.array([1j]), np.array([(1, 2)], "i4,i4"), np.zeros(2, "M8[s]")]
-)
+@pytest.mark.parametrize("array", [np.array(["a"]), np.array([1j]), np.array([(1, 2)], "i4,i4"), np.zeros(2, "M8[s]")])
 def test_other_elements_are_refused(array):
     assert code_of(lambda: parse_npy(saved(array), "x")) == "E0905"
 

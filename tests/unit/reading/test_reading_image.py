@@ -142,9 +142,7 @@ def test_pictures_of_one_pixel_and_of_one_line():
 # --- files that are not what they should be -----------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "data", [b"", b"hello", b"\x89PNG\r\n\x1a\n", b"GIF89a" + bytes(20), b"\x93NUMPY\x01\x00"]
-)
+@pytest.mark.parametrize("data", [b"", b"hello", b"\x89PNG\r\n\x1a\n", b"GIF89a" + bytes(20), b"\x93NUMPY\x01\x00"])
 def test_what_is_no_picture_is_refused(data):
     assert code_of(lambda: decode(data, "x")) == "E0903"
 

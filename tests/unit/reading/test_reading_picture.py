@@ -88,9 +88,7 @@ def test_the_greatest_weight_is_the_brightest_cell():
     assert dark.sum() > 15 * 500
 
 
-@pytest.mark.parametrize(
-    "shape", [(1, 1), (3, 1), (1, 40), (200, 300), (1, 4, 4), (12, 7, 7), (0, 3), (2, 0, 0)]
-)
+@pytest.mark.parametrize("shape", [(1, 1), (3, 1), (1, 40), (200, 300), (1, 4, 4), (12, 7, 7), (0, 3), (2, 0, 0)])
 def test_any_size_gives_a_picture(shape):
     picture = opened(heatmap(np.random.default_rng(0).random(shape)))
     assert picture.ndim == 3

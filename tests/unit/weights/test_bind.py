@@ -236,9 +236,7 @@ def test_truth_values_are_0_or_1(tmp_path: Path) -> None:
 
 
 def test_conversion_on_the_way(tmp_path: Path) -> None:
-    with saved(
-        tmp_path, {"a": numbers(3, dtype=ml_dtypes.bfloat16), "b": numbers(2, start=70000)}
-    ) as checkpoint:
+    with saved(tmp_path, {"a": numbers(3, dtype=ml_dtypes.bfloat16), "b": numbers(2, start=70000)}) as checkpoint:
         binding: Binding = bind(wanted(a=(3,), b=(2,)), Rules(), checkpoint)
         assert binding.stored_dtype("a") == "bf16"
         assert array_of(binding, "a", "f32").dtype == np.float32

@@ -40,9 +40,7 @@ def test_what_lies_below_the_output_is_linked(tmp_path: Path, weights: Path) -> 
 
 
 def test_an_offset_the_provider_cannot_use_is_copied(tmp_path: Path, weights: Path) -> None:
-    found = plan(
-        [piece("a", 16, weights, 72), piece("b", 16, weights, 128)], tmp_path, link=True, alignment=64
-    )
+    found = plan([piece("a", 16, weights, 72), piece("b", 16, weights, 128)], tmp_path, link=True, alignment=64)
     assert set(found.linked) == {"b"}
     assert set(found.copied) == {"a"}
     assert not found.reasons
