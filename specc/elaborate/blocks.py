@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from specc.elaborate.context import Context, Env
+from specc.elaborate.context import Context, Env, Poisoned
 from specc.elaborate.statements import run_body
 from specc.elaborate.typing import applied, fit_static, is_tensor, match_tensor
 from specc.elaborate.values import POISON, Function, Picked, Results, Tensor, first
@@ -109,6 +109,7 @@ def _pair(
 def bind(context: Context, block: tree.Block, pairs: dict[str, Any], env: Env, expr: tree.Call) -> None:
     """Give every parameter its value: static arguments first, then tensors, then defaults in order."""
     faults: list[Diagnostic] = []
+    poisoned = False
     for tensors in (False, True):
         for param, value, caller in pairs.values():
             if is_tensor(param.type) == tensors:
@@ -116,8 +117,12 @@ def bind(context: Context, block: tree.Block, pairs: dict[str, Any], env: Env, e
                     _bind_one(context, block, param, value, caller, env)
                 except Failed as failed:
                     faults += failed.diagnostics
+                except Poisoned:
+                    poisoned = True
     if faults:
         raise Failed(*faults)
+    if poisoned:
+        raise Poisoned
     for param in block.params:
         if param.name in env.names:
             continue

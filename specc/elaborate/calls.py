@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from specc.elaborate.blocks import call_block
-from specc.elaborate.context import Context, Env
+from specc.elaborate.context import Context, Env, Poisoned
 from specc.elaborate.definitions import hold_definition
 from specc.elaborate.expressions import evaluate, plain
 from specc.elaborate.kinds import Applied, Mask, alternatives, fit, takes, words_of
@@ -118,6 +118,7 @@ def _call_word(
     values: dict[str, Any] = dict(target.given)
     faults: list[Diagnostic] = []
     rest: list[Any] = []
+    poisoned = False
     for slot, value in given:
         what = f"`{slot.name}` of `{word.name}`" if not slot.many else f"`{word.name}`"
         try:
@@ -125,12 +126,17 @@ def _call_word(
         except Failed as failed:
             faults += failed.diagnostics
             continue
+        except Poisoned:
+            poisoned = True
+            continue
         if slot.many:
             rest.append(made)
         else:
             values[slot.name] = made
     if faults:
         raise Failed(*faults)
+    if poisoned:
+        raise Poisoned
     _complete(word, values, bool(rest), expr)
     many = [s for s in word.slots if s.many]
     first = [values.pop(s.name) for s in word.slots if s.positional and not s.many and s.name in values and many]

@@ -86,7 +86,12 @@ def _unary(context: Context, expr: tree.Unary, env: Env) -> Any:
 
 
 def _binary(context: Context, expr: tree.Binary, env: Env) -> Any:
-    left, right = plain(context, expr.left, env), plain(context, expr.right, env)
+    try:
+        left = plain(context, expr.left, env)
+    except Poisoned:  # said before; what is wrong on the right is still to be said
+        plain(context, expr.right, env)
+        raise
+    right = plain(context, expr.right, env)
     context.scope = env.scope
     if expr.op in ("&", "|"):
         return logic(context, expr.op, [left, right], expr)

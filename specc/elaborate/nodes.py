@@ -107,4 +107,4 @@ def _short(text: str) -> str:
 def constant(context: Context, value: float | int | bool, dtype: str, span: Span | None = None) -> Tensor:
     """A number as a tensor without axes."""
     kind = float if dtype.startswith(("f", "b")) and dtype != "bool" else bool if dtype == "bool" else int
-    return one(context, ops.Constant(kind(value), dtype), span=span)
+    return one(context, ops.Constant(kind(value) or kind(0), dtype), span=span)  # no -0.0, which equals 0.0

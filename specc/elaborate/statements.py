@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from specc.elaborate.context import MOST_LAYERS, Context, Env
+from specc.elaborate.context import MOST_LAYERS, Context, Env, Poisoned
 from specc.elaborate.expressions import evaluate, number_of, plain, truth
 from specc.elaborate.loops import run_scan
 from specc.elaborate.names import weight_path
@@ -106,7 +106,13 @@ def _when(context: Context, statement: tree.When, env: Env) -> Any:
 
 
 def _return(context: Context, statement: tree.Return, env: Env) -> Any:
-    return statement, tuple(evaluate(context, v, env) for v in statement.values)
+    values: list[Any] = []
+    for value in statement.values:
+        with context.catching():
+            values.append(evaluate(context, value, env))
+    if len(values) < len(statement.values):
+        raise Poisoned
+    return statement, tuple(values)
 
 
 def _require(context: Context, statement: tree.Require, env: Env) -> None:

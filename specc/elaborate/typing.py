@@ -102,6 +102,10 @@ def declared(context: Context, type: tree.TypeName, env: Env, origin: str) -> Ty
         if isinstance(dim, tree.Rest):
             fail("E0303", "`...` has no meaning on the input of a graph", dim.span)
         made = _dim(context, dim, env)
+        if made == 0:
+            source = made.origin.span if made.origin else None
+            others = [Label(source, "which comes from here")] if source else []
+            fail("E0308", f"{origin} would be empty: `{_text(dim)}` is 0", dim.span, others=others)
         shape.append(made.since(Origin(type.span, origin)))
     return Type(dtype_of(type), tuple(shape))
 

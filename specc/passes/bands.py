@@ -276,8 +276,8 @@ def affine(grid: Grid) -> Affine | None:
     return affine(inner_grid) if inner_grid else None
 
 
-EXACT = ("i64", "i32", "f64", "f32")
-"""Element types that hold row numbers as they are."""
+EXACT = ("i64", "i32", "f64")
+"""Element types that hold every row number as it is; f32 does so only below 2^24."""
 
 
 def _arith(fn: str, a: Affine, b: Affine, dtype: str) -> Affine | None:

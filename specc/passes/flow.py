@@ -85,9 +85,8 @@ def flow(graph: Graph, symbol: str) -> Flow:
 def _related(graph: Graph, symbol: str) -> frozenset[str]:
     """The symbol and those that a fact states in terms of it."""
     found = {symbol}
-    for name, dim in graph.facts.items():
-        if symbol in dim.symbols():
-            found.add(name)
+    while more := {name for name, dim in graph.facts.items() if dim.symbols() & found} - found:
+        found |= more
     return frozenset(found)
 
 

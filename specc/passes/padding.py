@@ -19,8 +19,8 @@ from specc.passes.causality import span_of, spoken
 from specc.passes.flow import resolve
 from specc.text.diagnostic import Diagnostic, Label
 
-LOW = -1e4
-"""What is at most this is taken for minus infinity: no score of a trained model comes near it."""
+LOW = -1e30
+"""What is at most this is taken for minus infinity: no number a model computes in f32 with any accuracy left."""
 
 
 @dataclass(frozen=True, slots=True)
