@@ -38,7 +38,7 @@ parity-full: $(VENV)/parity
 fuzz: $(VENV)/dev
 	$(BIN)/python -m pytest -m slow tests/fuzz tests/laws -n 2
 
-lint: $(VENV)/dev
+lint: $(VENV)/parity
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
