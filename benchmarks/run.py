@@ -144,7 +144,7 @@ def main() -> None:
         parts = {
             "check": lambda: check(folder, 5 if quick else 20),
             "compile": lambda: compiling(folder, 1 if quick else 3),
-            "latency": lambda: latency(folder, 5 if quick else 30, given.models.split(",")),
+            "latency": lambda: latency(folder, 5 if quick else 20, given.models.split(",")),
             "recurrence": lambda: recurrence(folder, 5 if quick else 20, quick),
         }
         for name in wanted:

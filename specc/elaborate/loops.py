@@ -3,7 +3,8 @@
 What a body mentions but does not change is computed outside, once: membership follows from dependence.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 from specc.elaborate import nodes
@@ -24,24 +25,42 @@ def run_scan(context: Context, statement: tree.Scan, env: Env, run_body: Callabl
     scanned = [_scanned(context, e, length, statement, env) for e in statement.over]
     axis = scanned[0].shape.index(length)
     keep = _keep(context, statement, env, length)
-    starts = [_start(statement, name, env) for name in statement.carry]
+    starts = {name: _start(statement, name, env) for name in statement.carry}
+    first_ones = [(label, t) for name, value in starts.items() for label, t in leaves(name, value)]
     rows = [Value(without(x.type, axis)) for x in scanned]
-    carries = [Value(s.type) for s in starts]
-    inner = Env(**{**env.__dict__, "names": dict(env.names)})
-    for names, values in ((statement.variables, rows), (statement.carry, carries)):
-        inner.names.update({n: Tensor(v, statement.span) for n, v in zip(names, values, strict=True)})
+    carries = [Value(t.type) for _, t in first_ones]
+    inner = replace(env, names=dict(env.names))
+    inner.names.update({n: Tensor(v, statement.span) for n, v in zip(statement.variables, rows, strict=True)})
+    state = iter([Tensor(v, statement.span) for v in carries])
+    inner.names.update({name: rebuilt(value, state) for name, value in starts.items()})
     if run_body(context, statement.body, inner) is not None:
         fail("E0214", "`return` cannot stand inside `scan`", statement.span)
-    after = [_carried(statement, n, c, inner) for n, c in zip(statement.carry, carries, strict=True)]
+    before = iter(carries)
+    after = [v for name, value in starts.items() for v in _carried(statement, name, value, before, inner)]
     collected = [_collected(statement, n, inner) for n in statement.collect]
-    named = {**dict(zip(statement.variables, rows, strict=True)), **dict(zip(statement.carry, carries, strict=True))}
-    made = dict(zip((*(f"next {n}" for n in statement.carry), *statement.collect), after + collected, strict=True))
+    labels = [label for label, _ in first_ones]
+    named = {**dict(zip(statement.variables, rows, strict=True)), **dict(zip(labels, carries, strict=True))}
+    made = dict(zip((*(f"next {n}" for n in labels), *statement.collect), after + collected, strict=True))
     body, captures = cut_body(context.builder, named, made)
     op = ops.Scan(body, len(rows), len(carries), axis, statement.reverse, keep is not None)
-    operands = [*([keep] if keep else []), *scanned, *starts, *(Tensor(c) for c in captures)]
-    results = nodes.add(context, op, operands, statement.span, env.scope, "scan")
-    for name, result in zip((*statement.carry, *statement.collect), results, strict=True):
-        env.names[name] = result
+    operands = [*([keep] if keep else []), *scanned, *(t for _, t in first_ones), *(Tensor(c) for c in captures)]
+    results = iter(nodes.add(context, op, operands, statement.span, env.scope, "scan"))
+    env.names.update({name: rebuilt(value, results) for name, value in starts.items()})
+    env.names.update(zip(statement.collect, results, strict=True))
+
+
+def leaves(name: str, value: Any) -> Iterator[tuple[str, Tensor]]:
+    """The tensors of a carried value, a tensor or a list (of lists) of such, under the names messages use."""
+    if isinstance(value, Tensor):
+        yield name, value
+    else:
+        for n, item in enumerate(value):
+            yield from leaves(f"{name}[{n}]", item)
+
+
+def rebuilt(value: Any, tensors: Iterator[Tensor]) -> Any:
+    """A value of the same form made of other tensors."""
+    return next(tensors) if isinstance(value, Tensor) else tuple(rebuilt(item, tensors) for item in value)
 
 
 def _scanned(context: Context, expr: Any, length: Dim, statement: tree.Scan, env: Env) -> Tensor:
@@ -66,20 +85,38 @@ def _keep(context: Context, statement: tree.Scan, env: Env, length: Dim) -> Tens
     return value
 
 
-def _start(statement: tree.Scan, name: str, env: Env) -> Tensor:
+def _start(statement: tree.Scan, name: str, env: Env) -> Any:
+    """What a carry is before the loop: a tensor, or a list of them, one a layer."""
     value = first(env.names.get(name))
     if value is POISON:
         raise Poisoned
-    if not isinstance(value, Tensor):
+    if not _carriable(value):
         helps = [f"set `{name}` before the loop, e.g. to zeros"]
         fail("E0305", f"`{name}` is carried, but has no value before the loop", statement.span, helps=helps)
     return value
 
 
-def _carried(statement: tree.Scan, name: str, before: Value, env: Env) -> Value:
+def _carriable(value: Any) -> bool:
+    return isinstance(value, Tensor) or (isinstance(value, tuple) and bool(value) and all(map(_carriable, value)))
+
+
+def _carried(statement: tree.Scan, name: str, start: Any, before: Iterator[Value], env: Env) -> Iterator[Value]:
+    """What a carry is after a step, tensor by tensor: of the same form and types as before it."""
     after = first(env.names[name])
     if after is POISON:
         raise Poisoned
+    if isinstance(start, Tensor):
+        yield _carried_tensor(statement, name, after, next(before))
+        return
+    if not isinstance(after, tuple) or len(after) != len(start):
+        now = f"a list of {len(after)}" if isinstance(after, tuple) else describe(after)
+        title = f"`{name}` is carried as a list of {len(start)}, and the body makes it {now}"
+        fail("E0305", title, statement.span, helps=["`repeat … collect` makes a list, one item a turn"])
+    for n, (item, was) in enumerate(zip(after, start, strict=True)):
+        yield from _carried(statement, f"{name}[{n}]", was, before, replace(env, names={f"{name}[{n}]": item}))
+
+
+def _carried_tensor(statement: tree.Scan, name: str, after: Any, before: Value) -> Value:
     if not isinstance(after, Tensor) or after.value is before:
         helps = [f"set `{name}` in the body; what does not change needs no `carry`"]
         fail("E0305", f"`{name}` is carried, but the body does not set it", statement.span, helps=helps)
