@@ -37,12 +37,16 @@ def compile(
     target: str = "ort-cpu",
     opset: int = 0,
     taps: Sequence[str] = (),
+    graph: str = "",
+    weights_as: str = "",
+    defaults_inside: bool = False,
 ) -> compiling.Compiled:
     """Compile a spec to the ONNX model `output`.
 
     Weights come from `weights` (a safetensors file or a checkpoint folder), from the file the spec names,
     or are drawn from the seed `init`. `set` gives config values by dotted name: `{"encoder.layers": 4}`.
-    `opset` 17 to 26 overrides the target's. `taps` name scopes whose values become further results.
+    `opset` 17 to 26 overrides the target's. `taps` name scopes whose values become further results. `graph` picks
+    one of several, `weights_as` is `link`, `copy` or `inline`, `defaults_inside` computes absent inputs in the model.
     """
     options = compiling.Options(
         output=str(output),
@@ -51,6 +55,9 @@ def compile(
         target=target,
         opset=opset,
         taps=tuple(taps),
+        graph=graph,
+        weights_as=weights_as,
+        defaults_inside=defaults_inside,
     )
     return compiling.compile_spec(_open(spec, config, set, options.weights), options)
 

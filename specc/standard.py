@@ -5,6 +5,7 @@ not the one its tree was made of is parsed, so that editing a block needs no fur
 """
 
 import json
+import os
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -14,7 +15,8 @@ from typing import Any
 
 from specc.elaborate.context import Module
 from specc.elaborate.modules import module_of
-from specc.lang import store, tree
+from specc.input import Unreadable, open_regular
+from specc.lang import limits, store, tree
 from specc.lang.read import decode, read
 from specc.text.diagnostic import fail
 from specc.text.source import Source, Span
@@ -25,11 +27,12 @@ Item = tree.Block | tree.Definition
 def source_of(path: Path, shown: str, span: Span | None = None) -> Source:
     """The text of a spec file. E0802 when it cannot be read."""
     try:
-        if not path.is_file():
-            fail("E0802", f"there is no spec file `{shown}`", span)
-        data = path.read_bytes()
+        with os.fdopen(open_regular(path), "rb") as file:
+            data = file.read(limits.TEXT + 1)  # one more than a spec may have is enough to refuse it (E0109)
+    except Unreadable as error:
+        fail("E0802", f"the spec file `{shown}` cannot be read: {error.reason}", span)
     except OSError as error:
-        fail("E0802", f"`{shown}` cannot be read: {error.strerror or error}", span)
+        fail("E0802", f"the spec file `{shown}` cannot be read: {error.strerror or error}", span)
     return decode(data, shown)
 
 

@@ -15,6 +15,8 @@ from specc.text.diagnostic import fail
 
 TOLERANCE = 1e-5
 SIZES = (1, 2, 3, 5, 7, 11, 13)
+ANY_INT = 10
+"""Numbers that look nothing up are drawn below this."""
 
 
 def verify(model: Loaded, *, seed: int = 0, rounds: int = 3) -> Iterator[str]:
@@ -60,7 +62,7 @@ def random_inputs(graph: Graph, sizes: Mapping[str, int], rng: np.random.Generat
         elif value.type.dtype == "bool":
             made[name] = rng.random(shape) < 0.7
         elif value.type.dtype in ("i64", "i32"):
-            below = facts.below.number if facts.below is not None and facts.below.number else 2
+            below = facts.below.number if facts.below is not None and facts.below.number else ANY_INT
             made[name] = rng.integers(0, below, shape).astype("i8" if value.type.dtype == "i64" else "i4")
         else:
             made[name] = rng.normal(size=shape).astype("f4")
