@@ -14,6 +14,7 @@ from specc.ir.graph import Graph, Node, Value, needed
 from specc.ir.interval import Interval
 from specc.ir.op import Op
 from specc.passes.bands import band
+from specc.passes.crossing import crossing
 from specc.passes.flow import Flow, Leak, flow
 from specc.text.diagnostic import Diagnostic, Label
 from specc.text.source import Span
@@ -32,7 +33,7 @@ class Said:
 def prove(graph: Graph, symbol: str, growing: str, outputs: Sequence[str]) -> list[Diagnostic]:
     """Why `outputs` cannot be generated along the axis `symbol` of the input `growing`; nothing if they can.
 
-    Errors E0711 to E0716, one for each op at fault, in the graph's order.
+    Errors E0711 to E0717, one for each op at fault, in the graph's order.
     """
     found = flow(graph, symbol)
     wanted = [graph.outputs[name] for name in outputs]
@@ -43,6 +44,7 @@ def prove(graph: Graph, symbol: str, growing: str, outputs: Sequence[str]) -> li
             name = next(n for n, v in zip(outputs, wanted, strict=True) if leak.node in needed([v]))
             faults.append(_diagnostic(graph, found, leak, name, growing))
     if not faults:
+        faults += [_crossed(graph, found, node, why) for node, why in crossing(graph, found, live)]
         for name, value in zip(outputs, wanted, strict=True):
             faults += _output(graph, found, name, value, growing)
     return faults
@@ -81,6 +83,16 @@ def _parameters(graph: Graph, found: Flow, live: set[Node], output: str) -> Iter
                 notes=(f"`{name}` is {value.type}",),
                 helps=("give the weight a fixed number of rows and look them up by position",),
             )
+
+
+def _crossed(graph: Graph, found: Flow, node: Node, why: str) -> Diagnostic:
+    span = span_of(graph, node)
+    return Diagnostic(
+        "E0717",
+        f"no step can be derived along `{found.symbol}`: {why}",
+        Label(span, f"`{spoken(node.op)}`: {why}") if span else None,
+        helps=("loop along the growing axis itself, or let attention bring the two axes together",),
+    )
 
 
 def _output(graph: Graph, found: Flow, name: str, value: Value, growing: str) -> Iterator[Diagnostic]:

@@ -133,14 +133,19 @@ class _Rebuild:
         own = {r for n in inside for r in made[n]} | set(self.carries)
         scanned = [v for v in used if v in self.whole and v not in own] or self.rows[:1]
         captured = [v for v in used if v in self.outside]
-        inputs = {f"row {n}": v for n, v in enumerate(scanned)}
-        inputs |= {f"carry {n}": v for n, v in enumerate(self.carries)}
-        inputs |= {f"outer {n}": v for n, v in enumerate(captured)}
-        outputs = {f"next {n}": v for n, v in enumerate(nexts)} | {f"out {n}": v for n, v in enumerate(stacked)}
-        kept = tuple((n, made[n]) for n in inside)
-        scopes = {n: m for n, m in self.op.body.made.items() if n in set(inside)}
-        facts = {name: Input(v.type) for name, v in inputs.items()}
-        body = Graph("body", inputs, facts, {}, {}, kept, outputs, made=scopes)
+        inner, now = Builder(), dict[Value, Value]()
+        for word, values in (("row", scanned), ("carry", self.carries), ("outer", captured)):
+            for n, v in enumerate(values):
+                now[v] = inner.input(f"{word} {n}", Input(v.type))
+        for node in inside:
+            new = inner.add(node.op, *(a and now[a] for a in node.args))
+            now.update(zip(made[node], new, strict=True))
+            if (known := self.op.body.made.get(node)) and new[0].node:
+                inner.made[new[0].node] = known
+        outputs = {f"next {n}": now[v] for n, v in enumerate(nexts)} | {
+            f"out {n}": now[v] for n, v in enumerate(stacked)
+        }
+        body = inner.finish("body", outputs)
         op = replace(self.op, body=body, scanned=len(scanned), carries=len(self.carries))
         args = [*([self.keep] if self.keep else []), *(self.whole[v] for v in scanned), *self.starts]
         results = self.b.add(op, *args, *(self.outside[v] for v in captured))

@@ -1,0 +1,116 @@
+"""What is derived is the same function: a full pass equals any steps, on random graphs and for any split.
+
+Every graph that is proved causal is taken apart and run in steps of several sizes by the reference; rows agree to
+1e-9. Mistakes planted in the passes are found by the same test.
+"""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from random_graphs import random_graph, values
+from steps import steps
+
+import specc_numpy
+from specc.ir import ops
+from specc.ir.dim import Dim
+from specc.ir.graph import Graph, Node, Value
+from specc.ir.verify import verify
+from specc.passes import demand, plan
+from specc.passes.causality import prove
+from specc.passes.derive import derive
+from specc.passes.step import Step
+
+ROWS = 7
+GRAPHS = 250
+PLANS = ([7], [1] * 7, [2, 2, 2, 1], [3, 4], [5, 1, 1], [1, 6])
+
+
+def heavy(graph: Graph) -> int:
+    """The contractions and loops of a graph, those inside loops too."""
+    count = 0
+    for node, _ in graph.nodes:
+        count += node.op.heavy
+        if isinstance(node.op, ops.Scan):
+            count += heavy(node.op.body)
+    return count
+
+
+def difference(seed: int) -> str:
+    """How the steps of graph `seed` differ from its full pass; empty where they do not or where it is refused."""
+    graph = random_graph(seed)
+    if prove(graph, "seq", "x", ["y"]):
+        return ""
+    inputs, weights = values(graph, seed, ROWS, batch=2)
+    inputs = {n: v for n, v in inputs.items() if n in graph.inputs}
+    full = specc_numpy.run(graph, inputs, weights)["y"]
+    for rows in ("new", "newest"):
+        derived = derive(graph, "x", {"y": rows})
+        if faults := verify(derived.step) + (verify(derived.encode) if derived.encode else []):
+            return f"graph {seed}: {faults[0]}"
+        if heavy(derived.step) > heavy(graph):
+            return f"graph {seed}: a step has {heavy(derived.step)} heavy ops, the whole graph {heavy(graph)}"
+        for counts in PLANS:
+            got = [made["y"] for made in steps(derived, graph, inputs, weights, counts)]
+            ends = np.cumsum(counts)
+            want = np.split(full, ends[:-1], axis=1) if rows == "new" else [full[:, e - 1 : e] for e in ends]
+            for step, (a, b) in enumerate(zip(got, want, strict=True)):
+                if a.shape != b.shape or not np.allclose(a, b, rtol=1e-9, atol=1e-9):
+                    return f"graph {seed}, rows {rows}, steps {counts}: step {step} differs"
+    return ""
+
+
+@pytest.mark.parametrize("start", range(0, GRAPHS, 50))
+def test_steps_equal_the_full_pass(start: int) -> None:
+    faults = [f for seed in range(start, start + 50) if (f := difference(seed))]
+    assert not faults
+
+
+def first_fault(graphs: int = 150) -> str:
+    """The first fault among some graphs; a pass that crashes on one is caught too."""
+    for seed in range(graphs):
+        try:
+            fault = difference(seed)
+        except Exception as error:
+            fault = f"graph {seed}: {type(error).__name__}"
+        if fault:
+            return fault
+    return ""
+
+
+def _no_look_back(*args: object) -> float:
+    return 0.0
+
+
+def _from_the_start(self: Any, need: float) -> Value:
+    return self.b.one(ops.Size(Dim.of(0)))
+
+
+def _first_rows(self: Any, value: Value, axis: int, has: float, need: float) -> Value:
+    """Drops the newest rows where the oldest are to be dropped."""
+    return value if has == need else self.b.one(ops.Slice(axis, Dim.of(0), self.plan.rows(need)), value)
+
+
+def _no_states(self: Any, node: Node, results: tuple[Value, ...]) -> dict[int, int]:
+    return {}
+
+
+MISTAKES: dict[str, tuple[object, str, object]] = {
+    "nothing looks back": (demand, "_through", _no_look_back),
+    "positions start at zero in every step": (Step, "_first", _from_the_start),
+    "the wrong end is dropped": (Step, "_tail", _first_rows),
+    "no loop goes on from its state": (Step, "_start_operands", _no_states),
+    "nothing is kept": (plan, "kept_values", lambda *_: []),
+    "everything counts as free": (
+        plan,
+        "free_values",
+        lambda graph, *_: {r for _, results in graph.nodes for r in results},
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_planted_mistakes_are_found(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    place, name, wrong = MISTAKES[mistake]
+    monkeypatch.setattr(place, name, wrong)
+    assert first_fault(), mistake

@@ -1,0 +1,62 @@
+"""Run a derived graph step by step with the reference, as a decoder would."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+import specc_numpy
+from specc.ir.derived import Derived
+from specc.ir.dim import Dim
+from specc.ir.graph import Graph
+
+Array = Any
+NUMPY = {"f32": np.float64, "f64": np.float64, "i64": np.int64, "i32": np.int32, "bool": np.bool_}
+
+
+def steps(
+    derived: Derived, graph: Graph, inputs: Mapping[str, Array], weights: Mapping[str, Array], plan: Sequence[int]
+) -> Iterable[dict[str, Array]]:
+    """The results of each step, `plan` saying how many rows it takes of the whole `inputs` of `graph`."""
+    once = {n: v for n, v in inputs.items() if n not in along(graph, derived)}
+    made: dict[str, Array] = {}
+    if derived.encode:
+        given = {n: inputs[n] for n in derived.encode.inputs}
+        if derived.growing in given:
+            given[derived.growing] = given[derived.growing][:, :0]
+        own = {n: weights[n] for n in derived.encode.parameters}
+        made = specc_numpy.run(derived.encode, given, own)
+    batch = len(inputs[derived.growing])
+    states = {
+        s.name: made[s.initial] if s.initial else empty(s.type, s.rows, batch, inputs, graph) for s in derived.states
+    }
+    past = 0
+    for count in plan:
+        given = {n: made.get(n, once.get(n)) for n in derived.handed}
+        for name in along(graph, derived):
+            if name in derived.step.inputs:
+                start = 0 if name in derived.whole else past
+                given[name] = inputs[name][:, start : past + count]
+        used = {n: v for n, v in {**given, **states}.items() if n in derived.step.inputs}
+        own = {n: weights[n] for n in derived.step.parameters}
+        results = specc_numpy.run(derived.step, used, own)
+        states = {s.name: results[s.next] for s in derived.states}
+        past += count
+        yield {n: results[n] for n in derived.step.outputs if n in graph.outputs}
+
+
+def along(graph: Graph, derived: Derived) -> list[str]:
+    """The inputs that have the growing axis."""
+    symbol = graph.inputs[derived.growing].type.shape[1]
+    return [n for n, v in graph.inputs.items() if symbol in v.type.shape]
+
+
+def empty(type: Any, rows: int | None, batch: int, inputs: Mapping[str, Array], graph: Graph) -> Array:
+    """A state before the first step: zeros, without rows where it has an axis of them."""
+    env: dict[str, int] = {}
+    for name, value in graph.inputs.items():
+        for d, n in zip(value.type.shape, np.shape(inputs.get(name, np.zeros([0] * value.type.rank))), strict=True):
+            if d.name and name in inputs:
+                env[d.name] = n
+    lengths = [0 if n == rows else Dim.of(d).at(env) for n, d in enumerate(type.shape)]
+    return np.zeros(lengths, NUMPY[type.dtype])
