@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test parity parity-full fuzz lint bench tables clean python
+.PHONY: demo test parity parity-full readers fuzz lint bench tables clean python
 
 python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -35,6 +35,14 @@ parity: $(VENV)/parity
 parity-full: $(VENV)/parity
 	$(BIN)/python -m pytest -m "parity or slow" -n 2
 
+# the programs that read our packages, each in a place of its own: Optimum needs an older transformers
+readers: | python
+	$(PYTHON) -m venv .readers/genai
+	.readers/genai/bin/pip install -q onnxruntime-genai==0.18.0 torch==2.13.0 "transformers>=5,<6" onnx onnx_ir
+	$(PYTHON) -m venv .readers/optimum
+	.readers/optimum/bin/pip install -q "optimum-onnx[onnxruntime]==0.1.0" "transformers<4.58" torch==2.13.0
+	npm install --silent --ignore-scripts --prefix .readers/node @huggingface/transformers@4.3.1
+
 fuzz: $(VENV)/dev
 	$(BIN)/python -m pytest -m slow tests/fuzz tests/laws -n 2
 
@@ -52,4 +60,4 @@ tables: $(VENV)/dev
 	$(BIN)/python docs/tables.py
 
 clean:
-	rm -rf $(VENV) build dist out
+	rm -rf $(VENV) .readers build dist out

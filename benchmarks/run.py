@@ -16,7 +16,7 @@ import onnxruntime
 
 HERE = Path(__file__).parent
 SPECC = [sys.executable, "-m", "specc"]
-PARTS = ("check", "compile", "latency", "recurrence")
+PARTS = ("check", "compile", "latency", "recurrence", "generation")
 
 
 def check(folder: Path, rounds: int) -> Iterator[str]:
@@ -101,6 +101,13 @@ def recurrence(folder: Path, rounds: int, quick: bool) -> Iterator[str]:
     yield from part.rows(folder, rounds, quick)
 
 
+def generation(folder: Path, rounds: int, quick: bool) -> Iterator[str]:
+    """Writing text token by token, beside the programs that do it."""
+    import generation as part
+
+    yield from part.rows(folder, rounds, quick)
+
+
 def _checkpoint(name: str, folder: Path) -> Path:
     """A folder with random weights of that model, written once."""
     import models
@@ -146,6 +153,7 @@ def main() -> None:
             "compile": lambda: compiling(folder, 1 if quick else 3),
             "latency": lambda: latency(folder, 5 if quick else 20, given.models.split(",")),
             "recurrence": lambda: recurrence(folder, 5 if quick else 20, quick),
+            "generation": lambda: generation(folder, 2 if quick else 20, quick),
         }
         for name in wanted:
             for line in parts[name]():

@@ -10,15 +10,20 @@ place and help.
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
-from specc import compiling, driver, running
+from specc import compiling, driver, generating, packaging, running
+from specc.entrance import Entrance
 from specc.input import shown
+from specc.manifest import Manifest
+from specc.package_index import is_package
+from specc.packages import open_package
 from specc.text.diagnostic import Failed, fail
 
-__all__ = ["Failed", "check", "compile", "load"]
+__all__ = ["Failed", "Model", "check", "compile", "load"]
 
 
 def check(spec: str | Path, *, config: str | Path = "", set: Mapping[str, Any] | None = None) -> driver.Checked:
@@ -40,6 +45,9 @@ def compile(
     graph: str = "",
     weights_as: str = "",
     defaults_inside: bool = False,
+    parts: Sequence[str] = (),
+    names: str = "specc",
+    settings: Mapping[str, Any] | None = None,
 ) -> compiling.Compiled:
     """Compile a spec to the ONNX model `output`.
 
@@ -47,6 +55,9 @@ def compile(
     or are drawn from the seed `init`. `set` gives config values by dotted name: `{"encoder.layers": 4}`.
     `opset` 17 to 26 overrides the target's. `taps` name scopes whose values become further results. `graph` picks
     one of several, `weights_as` is `link`, `copy` or `inline`, `defaults_inside` computes absent inputs in the model.
+    With `parts` (`score`, `encode`, `step`, `generate`) the output is a folder with these graphs over the same
+    weights; `names` says whose names its inputs and outputs have: `specc`, `hf` or `genai`. `generate` alone may be one
+    file; its strategy is the spec's, or that of `settings` (`strategy`, `beams`, `n_best`, …).
     """
     options = compiling.Options(
         output=str(output),
@@ -58,13 +69,81 @@ def compile(
         graph=graph,
         weights_as=weights_as,
         defaults_inside=defaults_inside,
+        parts=tuple(parts),
+        names=names,
+        settings=dict(settings or {}),
     )
-    return compiling.compile_spec(_open(spec, config, set, options.weights), options)
+    opened = _open(spec, config, set, options.weights)
+    return packaging.compile_package(opened, options) if parts else compiling.compile_spec(opened, options)
 
 
-def load(model: str | Path, *, provider: str = "cpu", threads: int = 0) -> running.Loaded:
-    """Open a compiled model on an execution provider: `cpu`, `cuda`, … There is no silent fall-back."""
-    return running.open_model(str(model), provider=provider, threads=threads)
+@dataclass(frozen=True)
+class Model:
+    """A compiled model, or a package: `run` computes the whole graph, `generate` writes."""
+
+    scoring: running.Loaded | None
+    writer: generating.Writer | None
+
+    @property
+    def whole(self) -> running.Loaded:
+        """The whole graph. E0832 where a package lacks it."""
+        if self.scoring is None:
+            fail("E0832", "this package has no `score` graph", helps=["compile it with `score` among its parts"])
+        return self.scoring
+
+    def run(self, **inputs: Any) -> dict[str, Any]:
+        """The results by name for these inputs: arrays, nested lists, texts. E09xx on inputs it cannot take."""
+        return self.whole.run(**inputs)
+
+    def attention(self, **inputs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The results, and the weights of every attention by its scope: [batch, heads, query, key]."""
+        return self.whole.attention(**inputs)
+
+    def generate(self, *given: Any, **settings: Any) -> generating.Writing:
+        """Write behind what is given: see `specc.generating.Writer.generate`. E0701 for a model that does not."""
+        if self.writer is None:
+            fail("E0701", "this model does not generate", helps=["compile a spec that says `generate`"])
+        return self.writer.generate(*given, **settings)
+
+    def prepared(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """Checked arrays for every input of the whole graph, defaults filled in."""
+        return self.whole.prepared(inputs)
+
+    @property
+    def entrance(self) -> Entrance:
+        """What may be given to it."""
+        return self.writer.entrance if self.scoring is None and self.writer else self.whole.entrance
+
+    @property
+    def path(self) -> Path:
+        """Where the whole graph lies."""
+        return self.whole.path
+
+    @property
+    def manifest(self) -> Manifest:
+        """What the whole graph says about itself."""
+        return self.whole.manifest
+
+    @property
+    def session(self) -> Any:
+        """The whole graph in the runtime."""
+        return self.whole.session
+
+    def weights(self) -> dict[str, Any]:
+        """The parameters by the spec's names."""
+        return self.whole.weights()
+
+
+def load(model: str | Path, *, provider: str = "cpu", threads: int = 0) -> Model:
+    """Open a compiled model, or a package, on an execution provider: `cpu`, `cuda`, … There is no silent fall-back."""
+    if not is_package(model):
+        scoring = running.open_model(str(model), provider=provider, threads=threads)
+        return Model(scoring, generating.writer_of(scoring))
+    package = open_package(model)
+    roles = package.roles
+    whole = package.load("score", provider=provider, threads=threads) if "score" in roles else None
+    writes = generating.open_writer(package, provider=provider, threads=threads) if "step" in roles else None
+    return Model(whole, writes or (generating.writer_of(whole) if whole else None))
 
 
 def _open(spec: str | Path, config: str | Path, given: Mapping[str, Any] | None, weights: str = "") -> driver.Spec:

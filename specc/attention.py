@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from specc.reading.batch import TEXT
 from specc.reading.image import restore
 from specc.reading.picture import heatmap, overlay
-from specc.reading.record import Image, TextBytes, TextCharacters, TextOf
-from specc.reading.text import decode
+from specc.reading.record import Image, TextOf, TextReading
+from specc.reading.text import symbol
 from specc.running import Loaded
 from specc.text.diagnostic import fail
 
@@ -22,8 +23,13 @@ ALIGNMENT = "alignment"
 """A result of this name, [batch, target, source], is drawn instead: attention inside a loop has no other way out."""
 
 
-def picture_of(model: Loaded, inputs: Mapping[str, Array], weights: Mapping[str, Array]) -> bytes:
-    """A PNG of the last attention of the model, its heads side by side. E0931 where there is none to see."""
+def picture_of(
+    model: Loaded, inputs: Mapping[str, Array], weights: Mapping[str, Array], written: Array | None = None
+) -> bytes:
+    """A PNG of the last attention of the model, its heads side by side. E0931 where there is none to see.
+
+    `written` i64[batch, target] are the tokens that the rows chose, where the model wrote them itself.
+    """
     if not weights:
         fail("E0931", "this model has no attention whose weights can be read")
     scope, chosen = list(weights.items())[-1]
@@ -38,8 +44,11 @@ def picture_of(model: Loaded, inputs: Mapping[str, Array], weights: Mapping[str,
             return overlay(pixels, over, titles)
     rows, columns = maps.shape[-2:]
     labels = _labels(model, inputs)
+    down = labels.get(rows)
+    if written is not None and written.shape[1] == rows != columns:
+        down = _chosen(model, written) or down
     titles = [f"{scope} head {n}" if n == 0 else f"head {n}" for n in range(min(len(maps), MOST_HEADS))]
-    return heatmap(maps[:MOST_HEADS], labels.get(rows), labels.get(columns), titles)
+    return heatmap(maps[:MOST_HEADS], down, labels.get(columns), titles)
 
 
 def alignment_of(model: Loaded, inputs: Mapping[str, Array], weights: Array, written: Array | None = None) -> bytes:
@@ -54,9 +63,8 @@ def alignment_of(model: Loaded, inputs: Mapping[str, Array], weights: Array, wri
     rows, columns = maps.shape[-2:]
     labels = _labels(model, inputs)
     down = labels.get(rows)
-    texts = [r.vocabulary for _, r in model.manifest.reading.shows if isinstance(r, TextOf)]
-    if written is not None and texts:
-        down = _symbols(written[0], texts[0])
+    if written is not None:
+        down = _chosen(model, written) or down
     return heatmap(maps if maps.ndim == 2 else maps[:MOST_HEADS], down, labels.get(columns))
 
 
@@ -86,12 +94,18 @@ def _labels(model: Loaded, inputs: Mapping[str, Array]) -> dict[int, list[str]]:
     found: dict[int, list[str]] = {}
     for name, array in inputs.items():
         record = model.manifest.reading.of_input(name)
-        if isinstance(record, TextCharacters | TextBytes) and np.ndim(array) == 2:
+        if isinstance(record, TEXT) and np.ndim(array) == 2:
             ids = np.asarray(array)[0]
             found[len(ids)] = _symbols(ids, record)
     return found
 
 
-def _symbols(ids: Array, record: TextBytes | TextCharacters) -> list[str]:
+def _chosen(model: Loaded, written: Array) -> list[str] | None:
+    """Symbols of the tokens that the first row wrote, where the model shows them as text."""
+    texts = [r.vocabulary for _, r in model.manifest.reading.shows if isinstance(r, TextOf)]
+    return _symbols(written[0], texts[0]) if texts else None
+
+
+def _symbols(ids: Array, record: TextReading) -> list[str]:
     """A label an id; specials, which have no text, are dots."""
-    return [decode([int(i)], record) or "·" for i in ids]
+    return [symbol(int(i), record) for i in ids]

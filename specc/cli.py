@@ -20,9 +20,9 @@ from specc.messages import report
 from specc.text.diagnostic import Diagnostic, Failed
 from specc.text.suggest import did_you_mean
 
-USAGE = {"E0200", "E0407", "E0408", "E0525", "E0821", "E0822", "E0921"}
+USAGE = {"E0200", "E0407", "E0408", "E0525", "E0821", "E0822", "E0832", "E0921"}
 """Codes of words on the command line that name nothing."""
-ENVIRONMENT = {"E0801", "E0802", "E0804", "E0805", "E0810", "E0812", "E0813", "E0815", "E0902", "E0922"}
+ENVIRONMENT = {"E0801", "E0802", "E0804", "E0805", "E0810", "E0812", "E0813", "E0815", "E0902", "E0922", "E0940"}
 """Codes of files that cannot be read or written and of packages that are missing."""
 DIFFERENCE = "E0930"
 

@@ -21,6 +21,8 @@ from specc.passes.fuse_scan import fuse_scan
 from specc.passes.inline import inline_defaults
 from specc.passes.rewrite import rewrite
 from specc.passes.split_scan import split_scan
+from specc.reading.record import Reading
+from specc.reading.tokenizer import SUFFIX
 from specc.text.diagnostic import Diagnostic, fail
 from specc.weights.values import Binding, Values
 
@@ -29,7 +31,9 @@ from specc.weights.values import Binding, Values
 class Options:
     """What `compile` is told. `weights`, `init` or the spec's own file give the numbers.
 
-    `weights_as` is `link`, `copy`, `inline`, or empty for what fits best.
+    `weights_as` is `link`, `copy`, `inline`, or empty for what fits best. `parts` are the graphs of a package (`score`,
+    `encode`, `step`, `generate`), `names` whose names its inputs and outputs have (`specc.profiles`), `settings` how
+    the one that decodes by itself chooses tokens (`specc.generation.settings`).
     """
 
     output: str
@@ -41,6 +45,9 @@ class Options:
     taps: tuple[str, ...] = ()
     defaults_inside: bool = False
     weights_as: str = ""
+    parts: tuple[str, ...] = ()
+    names: str = "specc"
+    settings: Mapping[str, Any] = field(default_factory=dict)
     hash_full: bool = False
     try_load: bool = True
 
@@ -63,11 +70,12 @@ def compile_spec(spec: Spec, options: Options) -> Compiled:
     if options.defaults_inside and model.defaults:
         graph = inline_defaults(graph, model.defaults)
     values = values_of(spec, graph, options)
-    reading = readings.reading_of(spec.program, model)
+    given = readings.folders_of(options.weights, spec.config_file)
+    reading = readings.reading_of(spec.program, model, given).placed(Path(options.output).stem)
     onnx = backend.load("onnx")
     target = onnx.target(options.target)
     opset = options.opset or onnx.USUAL
-    refuse_overwriting(options.output, _files_read(spec, values))
+    refuse_overwriting(options.output, files_read(spec, values))
 
     def manifest(built: Any, stored: Any) -> Mapping[str, str]:
         made = Manifest(
@@ -96,18 +104,21 @@ def compile_spec(spec: Spec, options: Options) -> Compiled:
         weights_as=options.weights_as or "auto",
         metadata=manifest,
         load=options.try_load,
+        beside=[(SUFFIX, file.content) for file in reading.files if file.name],
     )
     warnings = values.warnings if isinstance(values, Binding) else ()
-    return Compiled(written.path, files_of(written), model, (*spec.remarks, *_remarks(written, options)), warnings)
+    remarks = (*spec.remarks, *readings.remarks(model, given), *remarks_of(written, options))
+    return Compiled(written.path, files_of(written, reading), model, remarks, warnings)
 
 
-def files_of(written: Any) -> tuple[tuple[Path, int], ...]:
+def files_of(written: Any, reading: Reading) -> tuple[tuple[Path, int], ...]:
     """The files a model consists of that were written now, with their sizes."""
-    names = [written.path, *([written.path.parent / written.data] if written.data else [])]
+    beside = [*([written.data] if written.data else []), *(file.name for file in reading.files if file.name)]
+    names = [written.path, *(written.path.parent / name for name in beside)]
     return tuple((path, path.stat().st_size) for path in names)
 
 
-def _remarks(written: Any, options: Options) -> tuple[str, ...]:
+def remarks_of(written: Any, options: Options) -> tuple[str, ...]:
     """What became of the weights, where there was a choice."""
     linked, reasons = len(written.plan.linked), sorted(set(written.plan.reasons.values()))
     if linked:
@@ -117,7 +128,8 @@ def _remarks(written: Any, options: Options) -> tuple[str, ...]:
     return ()
 
 
-def _files_read(spec: Spec, values: Values) -> list[Path]:
+def files_read(spec: Spec, values: Values) -> list[Path]:
+    """Every file that a model is made from, none of which it may be written over."""
     found = list(spec.library.modules)
     if isinstance(values, Binding):
         found += [values.checkpoint.file_of(name).path for name in values.checkpoint.tensors]

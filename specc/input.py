@@ -15,9 +15,9 @@ class Unreadable(Exception):
     reason: str
 
 
-def shown(text: str) -> str:
-    """A name from outside as messages print it: control characters and lone surrogates escaped."""
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+def shown(text: str, keep: str = "") -> str:
+    """A text from outside as it is printed: control characters, but those in `keep`, and lone surrogates escaped."""
+    return "".join(c if c.isprintable() or c in keep else ascii(c)[1:-1] for c in text)
 
 
 def open_regular(path: str | os.PathLike[str]) -> int:

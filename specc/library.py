@@ -59,7 +59,7 @@ class Files:
     def open(self, spec: str) -> Module:
         """The spec a user names: a path, or the name of a shipped one."""
         path = Path(spec)
-        if path.suffix not in SUFFIXES and not path.exists():
+        if path.suffix not in SUFFIXES and not path.is_file():
             models = shipped()
             if spec in models:
                 return self.module(models[spec], spec=str(models[spec].name))

@@ -14,6 +14,7 @@ import stat
 import time
 from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import NoReturn
@@ -71,15 +72,28 @@ def need_space(folder: str | Path, size: int) -> None:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class FileFacts:
+    """What tells a file from another one under the same name."""
+
+    bytes: int
+    sha256: str
+
+
 class OutputDirectory:
     """A set of files that appears in a folder together.
 
     Used as a context: `hashed` and `entry` write temporary files; leaving without an exception gives them
     their names. Entries take theirs in the order given, so the one that readers open first comes last.
+    `facts` are those of every file written so far. With `make` the folder itself is made if there is none,
+    and goes again if nothing comes of it. `superseded` are removed when the new set stands.
     """
 
-    def __init__(self, path: str | Path, *, superseded: Iterable[str] = ()) -> None:
+    def __init__(self, path: str | Path, *, superseded: Iterable[str] = (), make: bool = False) -> None:
         self.path = Path(path)
+        self.facts: dict[str, FileFacts] = {}
+        self._make = make
+        self._new_folder = False
         self._superseded = tuple(superseded)
         self._parts: dict[str, Path] = {}
         self._entries: dict[str, Path] = {}
@@ -88,9 +102,12 @@ class OutputDirectory:
 
     def __enter__(self) -> "OutputDirectory":
         try:
+            if self._make and not os.path.lexists(self.path):
+                os.mkdir(self.path)
+                self._new_folder = True
             mode = os.stat(self.path).st_mode
         except (OSError, ValueError) as error:
-            _explain(error, self.path)
+            _explain(error, self.path if not self._make else self.path.parent)
         if not stat.S_ISDIR(mode):
             _explain(NotADirectoryError(errno.ENOTDIR, "not a directory"), self.path)
         _clear_stale(self.path)
@@ -102,9 +119,10 @@ class OutputDirectory:
         16 hexadecimal digits of SHA-256: no two versions of a file share a name, so a reader that has
         the old entry file still finds the old parts.
         """
-        temporary, digest = self._write(f"{stem}{suffix}", chunks)
-        name = f"{stem}-{digest[:16]}{suffix}"
+        temporary, facts = self._write(f"{stem}{suffix}", chunks)
+        name = f"{stem}-{facts.sha256[:16]}{suffix}"
         self._parts[name] = temporary
+        self.facts[name] = facts
         return name
 
     def entry(self, name: str, chunks: Iterable[Chunk]) -> str:
@@ -124,9 +142,10 @@ class OutputDirectory:
                 notes=["nothing was written"],
                 helps=["give the name of a file with -o"],
             )
-        temporary, digest = self._write(name, chunks)
+        temporary, facts = self._write(name, chunks)
         self._entries[name] = temporary
-        return digest
+        self.facts[name] = facts
+        return facts.sha256
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -144,16 +163,17 @@ class OutputDirectory:
             if error is not None:
                 self._discard()
 
-    def _write(self, name: str, chunks: Iterable[Chunk]) -> tuple[Path, str]:
-        """A temporary file with that content, safely on the disk, and the content's SHA-256."""
+    def _write(self, name: str, chunks: Iterable[Chunk]) -> tuple[Path, FileFacts]:
+        """A temporary file with that content, safely on the disk, and the facts of the content."""
         temporary = self._reserve()
-        digest = hashlib.sha256()
+        digest, size = hashlib.sha256(), 0
         try:
             # O_EXCL: never into a file, or through a link, that someone else put there. Mode: from the umask.
             fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
             try:
                 for chunk in chunks:
                     digest.update(chunk)
+                    size += memoryview(chunk).nbytes
                     _write_all(fd, chunk)
                 os.fsync(fd)
             except BaseException:
@@ -162,7 +182,7 @@ class OutputDirectory:
             os.close(fd)
         except OSError as error:
             _explain(error, self.path / name)
-        return temporary, digest.hexdigest()
+        return temporary, FileFacts(size, digest.hexdigest())
 
     def _reserve(self) -> Path:
         """A new temporary name, remembered before the file exists so that it is always cleaned up."""
@@ -189,16 +209,20 @@ class OutputDirectory:
             _unlink_quietly(left)
 
     def _publish_entries(self) -> None:
-        """One entry changes in one step; several are put back if a later one fails."""
+        """One entry changes in one step; several are put back if a later one fails.
+
+        Once an entry may stand, the parts it refers to stay, whatever fails behind it.
+        """
+        if len(self._entries) == 1:
+            self._publish_one(*self._entries.items())
+            return
         former: dict[Path, Path | None] = {}
         try:
             for name, temporary in self._entries.items():
                 target = self.path / name
-                if len(self._entries) > 1:
-                    former[target] = self._second_name(target)
+                former[target] = self._second_name(target)
                 os.replace(temporary, target)
-            if former:
-                _sync_directory(self.path)
+            _sync_directory(self.path)
         except BaseException:
             for target, kept in former.items():
                 if kept is not None:
@@ -206,8 +230,18 @@ class OutputDirectory:
                 else:
                     _unlink_quietly(target)
             raise
-        if self._entries and not former:
-            _sync_last(self.path)
+        self._made = []
+
+    def _publish_one(self, entry: tuple[str, Path]) -> None:
+        """The last step of a set with one entry."""
+        name, temporary = entry
+        made, self._made = self._made, []
+        try:
+            os.replace(temporary, self.path / name)
+        except OSError:
+            self._made = made
+            raise
+        _sync_last(self.path)
 
     def _second_name(self, target: Path) -> Path | None:
         """A second name for a former entry, or nothing if there was none."""
@@ -221,6 +255,9 @@ class OutputDirectory:
         """Removes everything this run made."""
         for path in (*self._temporary, *self._made):
             _unlink_quietly(path)
+        if self._new_folder:
+            with suppress(OSError):  # not empty: someone else has put something there
+                os.rmdir(self.path)
 
 
 def _write_all(fd: int, chunk: Chunk) -> None:

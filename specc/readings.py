@@ -1,67 +1,124 @@
-"""A spec's `reading { … }` as the record the runner works by, vocabulary files read in."""
+"""A spec's `reading { … }` as the record the runner works by, vocabulary and tokenizer files read in."""
 
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
 from specc.elaborate.modules import Program
-from specc.input import Unreadable, read_regular
+from specc.input import Unreadable, read_regular, shown
 from specc.ir.model import Model
 from specc.lang import tree
 from specc.lang.read import decode
 from specc.reading.fields import Complain
-from specc.reading.record import OutputReading, Reading, input_reading, output_reading
+from specc.reading.record import TEXTS, Files, InputReading, OutputReading, Reading, input_reading, output_reading
 from specc.reading.text import read_vocabulary
+from specc.reading.tokenizer import MAX_BYTES, NAME, TokenizerFile
+from specc.reading.tokenizing import checked_file
 from specc.text.diagnostic import fail
 from specc.text.source import Span
 
 LARGEST_VOCABULARY = 16 * 2**20
+_ABSENT = object()
+"""Marks a tokenizer that no one gave; nothing that a spec can write is this object."""
 
 
-def reading_of(program: Program, model: Model) -> Reading:
-    """How each input is read and each result shown. Paths are seen from the file that says them."""
+@dataclass(frozen=True)
+class _Place:
+    """Where an entry stands: the folder that paths are seen from, and what has been found for the whole spec.
+
+    `given` are folders named at compile time, `files` the tokenizers found so far, by hash.
+    """
+
+    folder: Path
+    span: Span | None
+    given: tuple[Path, ...] = ()
+    files: dict[str, TokenizerFile] = field(default_factory=dict)
+
+
+def reading_of(program: Program, model: Model, given: Sequence[Path] = ()) -> Reading:
+    """How each input is read and each result shown. Paths are seen from the file that says them.
+
+    `text(tokenizer())` takes the tokenizer.json in the first of the folders `given` that has one. Where none has,
+    the input has no reading: it takes ids.
+    """
     spans = {e.name: e.span for item, _ in program.items(tree.Reading) for e in item.entries}
     folders = {m.path: m.folder for m in program.chain}
+    shared = _Place(Path(), None, tuple(given))
 
     def record(name: str, data: Any, make: Any) -> Any:
-        folder = folders[data["home"]]
-        plain = _resolved({k: v for k, v in data.items() if k != "home"}, folder, spans.get(name))
+        place = replace(shared, folder=folders[data["home"]], span=spans.get(name))
+        plain = _resolved({k: v for k, v in data.items() if k != "home"}, place)
 
         def complain(path: tuple[str, ...], what: str) -> NoReturn:
             fail("E0203", f"`{'.'.join(path) or name}` {what}", spans.get(name))
 
-        return make(plain, (), complain)
+        return None if plain.get("absent") is _ABSENT else make(plain, (), complain, place.files)
 
-    return Reading(
-        tuple((n, record(n, d, input_reading)) for n, d in model.reading.items()),
-        tuple((n, record(n, d, _output_reading)) for n, d in model.showing.items()),
-    )
+    inputs = [(n, record(n, d, _input_reading)) for n, d in model.reading.items()]
+    shows = [(n, record(n, d, _output_reading)) for n, d in model.showing.items()]
+    return Reading(tuple(i for i in inputs if i[1] is not None), tuple(s for s in shows if s[1] is not None))
 
 
-def _output_reading(value: dict[str, Any], path: tuple[str, ...], complain: Complain) -> OutputReading:
+def folders_of(*paths: str) -> tuple[Path, ...]:
+    """Those of these paths that are folders: where a tokenizer may lie."""
+    found = []
+    for path in dict.fromkeys(filter(None, paths)):
+        try:
+            found += [Path(path)] if Path(path).is_dir() else []
+        except (OSError, ValueError):  # no name that a file can have; whoever reads it says so
+            continue
+    return tuple(found)
+
+
+def remarks(model: Model, given: Sequence[Path]) -> tuple[str, ...]:
+    """What became of `tokenizer()`, where folders were named."""
+    asked = [n for n, data in (*model.reading.items(), *model.showing.items()) if _asks(data)]
+    if not asked or not given:
+        return ()
+    path = tokenizer_in(given)
+    if path is None:
+        return (f"`{shown(str(given[0]))}` holds no {NAME}: `{asked[0]}` takes ids, not text",)
+    return (f"the tokenizer is `{shown(str(path))}`",)
+
+
+def _asks(data: Any) -> bool:
+    """Whether a reading asks for the tokenizer given at compile time."""
+    inner = data["args"][0] if isinstance(data, dict) and data.get("kind") == "text" and data.get("args") else data
+    return isinstance(inner, dict) and inner.get("kind") == "tokenizer" and not inner.get("args")
+
+
+def _input_reading(value: dict[str, Any], path: tuple[str, ...], complain: Complain, files: Files) -> InputReading:
+    return input_reading(value, path, complain, files)
+
+
+def _output_reading(value: dict[str, Any], path: tuple[str, ...], complain: Complain, files: Files) -> OutputReading:
     """A result's record. `text(…)` says by its vocabulary how ids become text, as for an input how text becomes ids."""
-    if value["kind"] in ("characters", "bytes"):
+    if value["kind"] in TEXTS:
         value = {"kind": "text", "vocabulary": value}
-    return output_reading(value, path, complain)
+    return output_reading(value, path, complain, files)
 
 
-def _resolved(data: Mapping[str, Any], folder: Path, span: Span | None) -> dict[str, Any]:
+def _resolved(data: Mapping[str, Any], place: _Place) -> dict[str, Any]:
     """The call's positional arguments under their names: `text(characters("x.vocab"))`, `choice(labels)`."""
     made = {k: v for k, v in data.items() if k != "args"}
     args = list(data.get("args", ()))
     match made["kind"]:
         case "choice" | "class_map" if args:
-            made["labels"] = _labels(args.pop(0), made["kind"], span)
+            made["labels"] = _labels(args.pop(0), made["kind"], place.span)
         case "text" if args:
-            return _text(args[0], made, folder, span)
+            return _text(args[0], made, place)
         case "characters" if args:
-            made["vocab"] = _vocabulary(args.pop(0), folder, span)
+            made["vocab"] = _vocabulary(args.pop(0), place)
+        case "tokenizer":
+            made |= _tokenizer(args, place)
         case "picture" if args:
             if not isinstance(args[0], dict):
-                fail("E0203", "`picture` takes the `image(…)` whose colors it gives back", span)
-            made["image"] = _resolved(args.pop(0), folder, span)
+                fail("E0203", "`picture` takes the `image(…)` whose colors it gives back", place.span)
+            made["image"] = _resolved(args.pop(0), place)
         case "image" if args:
-            fail("E0211", "`image` takes options only: image(size=[8, 8], channels=1)", span)
+            fail("E0211", "`image` takes options only: image(size=[8, 8], channels=1)", place.span)
     return made
 
 
@@ -72,23 +129,55 @@ def _labels(given: Any, kind: str, span: Span | None) -> list[str]:
     return [str(label) for label in given]
 
 
-def _text(vocabulary: Any, options: dict[str, Any], folder: Path, span: Span | None) -> dict[str, Any]:
+def _text(vocabulary: Any, options: dict[str, Any], place: _Place) -> dict[str, Any]:
     if not isinstance(vocabulary, dict):
-        fail("E0203", '`text` takes what it is read by: text(characters("x.vocab")) or text(bytes())', span)
-    inner = _resolved(vocabulary, folder, span)
+        title = '`text` takes what it is read by: text(characters("x.vocab")), text(bytes()), text(tokenizer("x.json"))'
+        fail("E0203", title, place.span)
+    inner = _resolved(vocabulary, place)
     rest = {k: v for k, v in options.items() if k != "kind"}
     return {**inner, **rest}
 
 
-def _vocabulary(given: Any, folder: Path, span: Span | None) -> list[str]:
+def _vocabulary(given: Any, place: _Place) -> list[str]:
     if isinstance(given, list):
         return [str(token) for token in given]
-    path = (folder / str(given)).resolve()
-    if not path.is_relative_to(folder.resolve()):
-        helps = ["put it into that folder or below it"]
-        fail("E0803", f"`{given}` lies outside the folder of the spec", span, helps=helps)
-    try:
-        data = read_regular(path, LARGEST_VOCABULARY)
-    except Unreadable as error:
-        fail("E0802", f"the vocabulary `{given}` cannot be read: {error.reason}", span)
+    data = _content(_inside(str(given), place), LARGEST_VOCABULARY, f"the vocabulary `{given}`", place.span)
     return list(read_vocabulary(decode(data, str(given))))
+
+
+def _tokenizer(args: list[Any], place: _Place) -> dict[str, Any]:
+    """The fields of a tokenizer's record; `absent` where none is named and none was given."""
+    if len(args) > 1 or not all(isinstance(a, str) for a in args):
+        helps = ['write `tokenizer("tokenizer.json")`, or `tokenizer()` for the one beside the weights']
+        fail("E0203", "`tokenizer` takes the name of one file", place.span, helps=helps)
+    path = _inside(args[0], place) if args else tokenizer_in(place.given)
+    if path is None:
+        return {"absent": _ABSENT}
+    name = args[0] if args else str(path)
+    file = checked_file(_content(path, MAX_BYTES, f"the tokenizer `{shown(name)}`", place.span), name, place.span)
+    place.files[file.sha256] = file
+    return {"file": file.sha256}
+
+
+def tokenizer_in(folders: Sequence[Path]) -> Path | None:
+    """The tokenizer.json of the first folder that has one."""
+    return next((folder / NAME for folder in folders if os.path.lexists(folder / NAME)), None)
+
+
+def _inside(given: str, place: _Place) -> Path:
+    """A file in or below the folder of the spec. E0803 for any other."""
+    try:
+        path = (place.folder / given).resolve()
+    except (OSError, ValueError, RuntimeError):  # RuntimeError: links in a circle
+        fail("E0802", f"`{shown(given)[:200]}` is no name of a file", place.span)
+    if not path.is_relative_to(place.folder.resolve()):
+        helps = ["put it into that folder or below it"]
+        fail("E0803", f"`{shown(given)}` lies outside the folder of the spec", place.span, helps=helps)
+    return path
+
+
+def _content(path: Path, most: int, what: str, span: Span | None) -> bytes:
+    try:
+        return read_regular(path, most)
+    except Unreadable as error:
+        fail("E0802", f"{what} cannot be read: {error.reason}", span)

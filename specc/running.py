@@ -5,25 +5,21 @@ Inputs are checked against the graph in the manifest before ONNX Runtime sees th
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from specc import backend
+from specc.entrance import Entrance, bounds_of
 from specc.input import shown
-from specc.ir.dim import DimError
-from specc.ir.dim_text import parse_dim
-from specc.ir.graph import Graph
 from specc.manifest import KEY, Manifest, load
-from specc.passes.limits import limits
-from specc.reading.arrays import exact, nested_array, read_array, read_arrays
-from specc.reading.check import Bound, InputSpec, check_inputs
+from specc.reading.arrays import nested_array, read_array, read_arrays
+from specc.reading.check import InputSpec
 from specc.reading.files import read_bytes
 from specc.reading.image import read_image
 from specc.reading.record import Image, Numbers, TextBytes, TextCharacters
 from specc.reading.text import encode
+from specc.reading.tokenizer import TextTokenizer
 from specc.text.diagnostic import fail
 from specc.text.suggest import did_you_mean
 
@@ -42,10 +38,17 @@ class Loaded:
     provider: str
     file: Any = field(repr=False)
     session: Any = field(repr=False)
-    inputs: tuple[InputSpec, ...] = ()
+
+    @property
+    def inputs(self) -> tuple[InputSpec, ...]:
+        """What it takes."""
+        return self.entrance.specs
 
     def run(self, **inputs: Array) -> dict[str, Array]:
-        """The results for these inputs, arrays or nested lists. Fails with E09xx on inputs it cannot take."""
+        """The results for these inputs: arrays, nested lists, and texts where the spec reads text.
+
+        Fails with E09xx on inputs it cannot take.
+        """
         made: dict[str, Array] = self.session.run(self.prepared(inputs))
         return made
 
@@ -55,25 +58,16 @@ class Loaded:
         made = session.run(self.prepared(inputs))
         return {n: made[n] for n in self.session.outputs}, {scope: made[n] for scope, n in names.items()}
 
+    @property
+    def entrance(self) -> Entrance:
+        """What may be given to it."""
+        manifest = self.manifest
+        growing = str((manifest.generation or {}).get("growing", ""))
+        return Entrance(manifest.graph, manifest.reading, manifest.defaults, growing, bounds_of(manifest.graph))
+
     def prepared(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Checked arrays for every input, defaults filled in."""
-        kinds = {s.name: s for s in self.inputs}
-        given = {}
-        for name, value in inputs.items():
-            array = value if isinstance(value, np.ndarray) else nested_array(value, name)
-            given[name] = exact(array, kinds[name].dtype, name) if name in kinds else array
-        checked = check_inputs(self.inputs, given, bounds=bounds_of(self.manifest.graph), solve=_solve)
-        return {**self._filled(checked), **checked}
-
-    def _filled(self, given: Mapping[str, Array]) -> dict[str, Array]:
-        defaults = self.manifest.defaults
-        absent = tuple(n for n in defaults.outputs if n not in given) if defaults else ()
-        if not absent or defaults is None:
-            return {}
-        known = {n: v for n, v in given.items() if n in defaults.inputs}
-        made = backend.load("numpy").run(defaults, known, {}, wanted=absent)
-        types = {n: v.type.dtype for n, v in self.manifest.graph.inputs.items()}
-        return {n: exact(np.asarray(v), types[n], n) for n, v in made.items()}
+        return self.entrance.prepared(inputs)
 
     def weights(self) -> dict[str, Array]:
         """The model's parameters by the spec's names."""
@@ -81,19 +75,19 @@ class Loaded:
         return found
 
 
-def _solve(text: str, env: Mapping[str, int]) -> int | None:
-    try:
-        return parse_dim(text).at(env)
-    except DimError:
-        return None
-
-
 def open_model(path: str, *, provider: str = "cpu", threads: int = 0) -> Loaded:
     """A compiled model. E0918 for one without our manifest, E0921 and E0922 for a provider that is not there."""
     file = backend.load("onnx").file.read_model(Path(path))
-    manifest = manifest_in(file, path)
-    session = file.open(provider, threads)
-    return Loaded(Path(path), manifest, provider, file, session, input_specs(manifest))
+    return loaded(file, manifest_in(file, path), provider, threads)
+
+
+def loaded(file: Any, manifest: Manifest, provider: str, threads: int = 0) -> Loaded:
+    """A model file with its manifest and what lies beside it, ready to run.
+
+    E0921 and E0922 for a provider that is not there, E0942 for a tokenizer that is not the model's.
+    """
+    manifest = replace(manifest, reading=manifest.reading.opened(file.path.parent))
+    return Loaded(file.path, manifest, provider, file, file.open(provider, threads))
 
 
 def manifest_of(path: str) -> Manifest:
@@ -114,37 +108,11 @@ def manifest_in(file: Any, path: str) -> Manifest:
     return load(found[KEY], shown(path))
 
 
-def bounds_of(graph: Graph) -> dict[str, Bound]:
-    """What each length may be: at least what `dims` promises, at most what a table of positions holds."""
-    most = limits(graph)
-    found = {}
-    for symbol in {*graph.least, *most}:
-        limit = most.get(symbol)
-        reasons = [f"`dims` promises {symbol} >= {graph.least[symbol]}"] if symbol in graph.least else []
-        reasons += [f"the table `{limit.table}` has {limit.most} positions"] if limit else []
-        why = "; ".join(reasons)
-        found[symbol] = Bound(graph.least.get(symbol, 0), limit.most if limit else None, why)
-    return found
-
-
-def input_specs(manifest: Manifest) -> tuple[InputSpec, ...]:
-    """What the runner checks of each input."""
-    graph = manifest.graph
-    absent = set(manifest.defaults.outputs) if manifest.defaults else set()
-    specs = []
-    for name, value in graph.inputs.items():
-        facts = graph.input_facts.get(name)
-        dims = tuple(d.number if d.number is not None else str(d) for d in value.type.shape)
-        below = facts.below.number if facts and facts.below is not None else None
-        specs.append(InputSpec(name, value.type.dtype, dims, below, name in absent))
-    return tuple(specs)
-
-
-def read_arguments(model: Loaded, arguments: Sequence[str]) -> dict[str, Array]:
+def read_arguments(model: Entrance, arguments: Sequence[str]) -> dict[str, Array]:
     """Words of the command line as arrays: `name=value` or in the order of the inputs that are asked for."""
-    reading = model.manifest.reading
-    names = [s.name for s in model.inputs]
-    asked = [s.name for s in model.inputs if not s.optional]
+    reading, specs = model.reading, model.specs
+    names = [s.name for s in specs]
+    asked = [s.name for s in specs if not s.optional]
     given: dict[str, Array] = {}
     named = {n for n in names if any(a.startswith(f"{n}=") for a in arguments)}
     for argument in arguments:
@@ -188,7 +156,7 @@ def _read_one(record: Any, text: str, name: str) -> Array:
     match record:
         case Image():
             return read_image(text, record)
-        case TextCharacters() | TextBytes():
+        case TextCharacters() | TextBytes() | TextTokenizer():
             return encode(_text(text), record)[None]
     if text[:1] in "[{0123456789-" and not Path(text).exists():
         try:

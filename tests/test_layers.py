@@ -15,23 +15,30 @@ MAY_IMPORT: dict[str, set[str]] = {
     "specc.input": set(),
     "specc.ir": {"specc.text"},
     "specc.lang": {"specc.text", "lark", "yaml"},
-    "specc.elaborate": {"specc.lang", "specc.ir", "specc.text"},
+    "specc.generation.options": {"specc.text"},  # names and ranges alone: a spec says them too
+    "specc.elaborate": {"specc.lang", "specc.ir", "specc.text", "specc.generation.options"},
     "specc.passes": {"specc.ir", "specc.text"},
     "specc.output": {"specc.text", "specc.input"},
-    "specc.weights": {"specc.ir", "specc.text", "specc.input", "specc.output", "numpy", "ml_dtypes"},
-    "specc.reading": {"specc.text", "specc.ir", "specc.input", "numpy", "PIL"},
+    "specc.package_index": {"specc.text", "specc.input", "specc.output"},
+    "specc.weights.random": {"numpy"},
+    "specc.weights": {
+        "specc.ir", "specc.text", "specc.input", "specc.output", "specc.weights.random", "numpy", "ml_dtypes",
+    },
+    "specc.generation": {"specc.weights.random", "specc.generation.options", "specc.text", "numpy"},
+    "specc.reading": {"specc.text", "specc.ir", "specc.input", "numpy", "PIL", "tokenizers"},
     "specc.config_file": {"specc.elaborate", "specc.input", "specc.text"},
     "specc.backend": {"specc.text"},
     "specc_numpy": {"specc.ir", "specc.text", "specc.backend", "numpy"},
     "specc_onnx": {
         "specc", "specc.ir", "specc.text", "specc.input", "specc.output", "specc.backend", "specc.weights",
-        "numpy", "onnx", "onnxruntime", "google", "ml_dtypes",
+        "specc.weights.random", "specc.package_index", "numpy", "onnx", "onnxruntime", "google", "ml_dtypes",
     },
     "specc_torch": {"specc.ir", "specc.text", "specc.backend", "specc.weights", "numpy", "torch"},
     # the edge: files, printing, and the one place where everything meets; never a backend by name
     "specc": {
         "specc.text", "specc.input", "specc.ir", "specc.lang", "specc.elaborate", "specc.passes", "specc.output",
-        "specc.weights", "specc.reading", "specc.backend", "specc.config_file", "numpy",
+        "specc.weights", "specc.reading", "specc.backend", "specc.config_file", "specc.package_index",
+        "specc.generation", "specc.generation.options", "numpy",
     },
 }  # fmt: skip
 

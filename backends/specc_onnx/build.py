@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from onnx import GraphProto, ModelProto, TensorProto, helper
 
 from specc import __version__
-from specc.ir.graph import Graph
+from specc.ir.graph import Graph, Value
+from specc.ir.types import Type
 from specc_onnx import legal
 from specc_onnx.elements import CODE
 from specc_onnx.emit import CONTRIB, Emitter, Site, Tensor, declare, infos
 from specc_onnx.lengths import Lengths
-from specc_onnx.names import inputs_of, live, rename, settled
+from specc_onnx.names import domains_of, inputs_of, live, rename, settled
 from specc_onnx.table import lower_nodes
 from specc_onnx.targets import Target
 
@@ -58,31 +59,42 @@ def build(
     for name, value in graph.inputs.items():
         g.tensors[value] = Tensor(name, value.type, value)
         g.padded[value] = graph.input_facts[name].keep
-    weights = _enter_parameters(g, graph, stored or {}, ties or {})
+    weights = enter_parameters(g, graph.parameters, stored or {}, ties or {})
     lower_nodes(g, graph)
-    outputs = _outputs(g, graph)
-    taken = {*graph.inputs, *graph.outputs, *g.constants, *(t.name for t in weights.values())}
-    names = _name_again(g, outputs, taken)
+    return finished(g, graph, types, {n: g.tensors[v] for n, v in graph.outputs.items()}, weights)
+
+
+def finished(
+    g: Emitter,
+    graph: Graph,
+    inputs: Mapping[str, Type],
+    outputs: Mapping[str, Tensor],
+    weights: Mapping[str, TensorProto],
+) -> Built:
+    """The model of what has been written: names settled, the unread dropped. `graph` is what it was made from."""
+    bearers = _outputs(g, inputs, outputs)
+    taken = {*inputs, *outputs, *g.constants, *(t.name for t in weights.values())}
+    names = _name_again(g, bearers, taken)
     nodes = g.bodies[0].nodes
     read = {name for node in nodes for name in inputs_of(node)}
     constants = [t for name, t in g.constants.items() if name in read]
     made = GraphProto(
         name=graph.name or "main",
         node=nodes,
-        input=[declare(n, t) for n, t in types.items()],
-        output=[declare(n, v.type) for n, v in graph.outputs.items()],
+        input=[declare(n, t) for n, t in inputs.items()],
+        output=[declare(n, t.type) for n, t in outputs.items()],
         initializer=[*weights.values(), *constants],
-        value_info=infos(g.bodies[0], list(graph.outputs)),
+        value_info=infos(g.bodies[0], list(outputs)),
     )
-    model = _model(made, opset)
+    model = _model(made, g.opset)
     # a protobuf list copies what is put into it, so the initializers are those of the model
     placed = dict(zip(weights, model.graph.initializer, strict=False))
-    return Built(model, graph, target, opset, placed, _attentions(g, names))
+    return Built(model, graph, g.target, g.opset, placed, _attentions(g, names))
 
 
 def _model(made: GraphProto, opset: int) -> ModelProto:
     imports = [helper.make_opsetid("", opset)]
-    if any(node.domain == CONTRIB for node in made.node):
+    if CONTRIB in domains_of(made.node):
         imports.append(helper.make_opsetid(CONTRIB, 1))
     return ModelProto(
         ir_version=legal.ir_version(opset),
@@ -93,12 +105,12 @@ def _model(made: GraphProto, opset: int) -> ModelProto:
     )
 
 
-def _enter_parameters(
-    g: Emitter, graph: Graph, stored: Mapping[str, str], ties: Mapping[str, str]
+def enter_parameters(
+    g: Emitter, parameters: Mapping[str, Value], stored: Mapping[str, str], ties: Mapping[str, str]
 ) -> dict[str, TensorProto]:
     """Initializers under the parameters' own names; those stored in another element type are widened."""
     weights: dict[str, TensorProto] = {}
-    for name, value in graph.parameters.items():
+    for name, value in parameters.items():
         own = ties.get(name, name)
         dtype = stored.get(own, value.type.dtype)
         if own not in weights:
@@ -112,14 +124,14 @@ def _enter_parameters(
     return weights
 
 
-def _outputs(g: Emitter, graph: Graph) -> dict[str, str]:
+def _outputs(g: Emitter, inputs: Mapping[str, Type], outputs: Mapping[str, Tensor]) -> dict[str, str]:
     """Which values are to bear the outputs' names. Where there is no node of its own, one is made."""
     own = {name for node in g.bodies[0].nodes for name in node.output}
     names: dict[str, str] = {}
     g.site = Site(("outputs",))
-    for name, value in graph.outputs.items():
-        assert name not in graph.inputs, f"{name} is an input and an output"
-        result = g.tensors[value].name
+    for name, tensor in outputs.items():
+        assert name not in inputs, f"{name} is an input and an output"
+        result = tensor.name
         if result not in own or result in names:
             result = g.alias(result, g.place(name))
         names[result] = name

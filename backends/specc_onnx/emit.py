@@ -70,6 +70,7 @@ class Emitter:
     front and those rows first, as the next layer takes them.
     `padded` tells, for each input that says which rows exist, on which side some may be missing.
     `attentions` notes, per attention, its scope, the node that computes it and where its weights are.
+    `root` is the body in which lengths are known: 0, the main graph, or that of a loop around a whole graph.
     """
 
     target: Target
@@ -86,6 +87,7 @@ class Emitter:
     parameters: dict[str, Tensor] = field(default_factory=dict)
     site: Site = field(default_factory=Site)
     bodies: list[Body] = field(default_factory=lambda: [Body()])
+    root: int = 0
 
     def has(self, kind: str) -> bool:
         """Whether the fused operator `kind` is to be used."""
@@ -141,10 +143,20 @@ class Emitter:
             self.site = site
 
     @contextmanager
-    def outside(self, scope: str) -> Iterator[None]:
-        """Write into the main graph, whatever body is open."""
+    def rooted(self, lengths: Lengths) -> Iterator[None]:
+        """Lower a graph of its own into the innermost body, whose inputs tell its `lengths`."""
+        before, root = self.lengths, self.root
+        self.lengths, self.root = lengths, len(self.bodies) - 1
+        try:
+            yield
+        finally:
+            self.lengths, self.root = before, root
+
+    @contextmanager
+    def outside(self, scope: str, *, level: int | None = None) -> Iterator[None]:
+        """Write where lengths are known, whatever body is open; with `level` 0 into the main graph."""
         bodies, site = self.bodies, self.site
-        self.bodies, self.site = bodies[:1], Site((scope,))
+        self.bodies, self.site = bodies[: (self.root if level is None else level) + 1], Site((scope,))
         try:
             yield
         finally:

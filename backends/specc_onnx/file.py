@@ -4,7 +4,7 @@ A model is parsed as untrusted: its size is capped before it is read, and weight
 regular files in or below its folder.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 import onnx
 from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
-from onnx import ModelProto
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
 from specc.input import Unreadable, read_regular, shown
 from specc.text.diagnostic import fail
@@ -34,6 +34,22 @@ class ModelFile:
     def metadata(self) -> dict[str, str]:
         """The texts the model carries."""
         return {p.key: p.value for p in self.model.metadata_props}
+
+    def outside(self) -> list[tuple[str, int]]:
+        """The files beside the model that its tensors lie in, and how many bytes of each they need; -1: unclear."""
+        ends: dict[str, int] = {}
+        tensors = [*_tensors(self.model.graph)]
+        for function in self.model.functions:
+            tensors += _in_nodes(function.node)
+        for tensor in tensors:
+            if tensor.data_location != TensorProto.EXTERNAL:
+                continue
+            facts = {entry.key: entry.value for entry in tensor.external_data}
+            offset, length = _number(facts.get("offset", "0")), _number(facts.get("length", ""))
+            location = facts.get("location", "")
+            known = ends.get(location, 0)
+            ends[location] = -1 if min(known, offset, length) < 0 else max(known, offset + length)
+        return list(ends.items())
 
     def weights(self, names: Mapping[str, str]) -> dict[str, NDArray[Any]]:
         """Each parameter's numbers; `names` says which initializer holds it. E0925 where they cannot be read."""
@@ -76,6 +92,11 @@ def read_model(path: Path) -> ModelFile:
         data = read_regular(path, LARGEST)
     except Unreadable as error:
         fail("E0802", f"the model `{shown(str(path))}` cannot be read: {error.reason}")
+    return parse_model(data, path)
+
+
+def parse_model(data: bytes, path: Path) -> ModelFile:
+    """A model from the bytes of the file `path`. E0926 when they are no ONNX model."""
     model = ModelProto()
     try:
         model.ParseFromString(data)
@@ -84,3 +105,26 @@ def read_model(path: Path) -> ModelFile:
     if not model.graph.node and not model.graph.output:
         fail("E0926", f"`{shown(str(path))}` is no ONNX model", helps=["`specc compile SPEC -o MODEL.onnx` makes one"])
     return ModelFile(path, model)
+
+
+def _tensors(graph: GraphProto) -> Iterator[TensorProto]:
+    """Every tensor of a graph: initializers, and those in attributes, at any depth."""
+    yield from graph.initializer
+    for sparse in graph.sparse_initializer:
+        yield from (sparse.values, sparse.indices)
+    yield from _in_nodes(graph.node)
+
+
+def _in_nodes(nodes: Iterable[NodeProto]) -> Iterator[TensorProto]:
+    for node in nodes:
+        for attribute in node.attribute:
+            yield from (attribute.t, *attribute.tensors)
+            for sparse in (attribute.sparse_tensor, *attribute.sparse_tensors):
+                yield from (sparse.values, sparse.indices)
+            for graph in (attribute.g, *attribute.graphs):
+                yield from _tensors(graph)
+
+
+def _number(text: str) -> int:
+    """A number of bytes as a model writes it; -1 for anything else."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else -1

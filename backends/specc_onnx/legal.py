@@ -12,6 +12,7 @@ FIRST, LAST, USUAL = 17, 26, 23
 SINCE: dict[str, int] = {
     "Attention": 23,
     "BitwiseAnd": 18,
+    "BitwiseXor": 18,
     "Gelu": 20,
     "RMSNormalization": 23,
     "RotaryEmbedding": 23,

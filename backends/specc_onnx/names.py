@@ -29,6 +29,11 @@ def inputs_of(node: NodeProto) -> Iterator[str]:
             yield result.name
 
 
+def domains_of(nodes: Iterable[NodeProto]) -> set[str]:
+    """The operator sets that nodes and the bodies inside them are from."""
+    return {node.domain for node in nodes} | {d for node in nodes for b in bodies_of(node) for d in domains_of(b.node)}
+
+
 def live(nodes: list[NodeProto], wanted: Iterable[str]) -> list[NodeProto]:
     """The nodes that `wanted` is made from."""
     read, kept = set(wanted), []

@@ -1,13 +1,15 @@
-"""From an IR graph and its weights to files: decide where weights go, lower, pass the gates, write.
+"""From IR graphs and their weights to files: decide where weights go, lower, pass the gates, write.
 
-The same graph, weights and options give the same bytes. Weights stream tensor by tensor. Nothing is at
-its final name before everything is written; the `.onnx` comes last.
+The same graphs, weights and options give the same bytes. Weights stream tensor by tensor. Nothing is at
+its final name before everything is written; the `.onnx` comes last. A model of one file is the case of one
+graph; `specc_onnx.directory` writes several as a package.
 """
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 from onnx import ModelProto
 
@@ -18,10 +20,14 @@ from specc.weights.values import Values
 from specc_onnx import legal
 from specc_onnx.build import Built, build
 from specc_onnx.check import check
+from specc_onnx.generating import Generating, build_generating
 from specc_onnx.targets import Target
 from specc_onnx.weights import How, Stored, decide, put_inline, put_places
 
 Metadata = Callable[[Built, Stored], Mapping[str, str]]
+
+Source: TypeAlias = Graph | Generating
+"""What a model is made from: a graph, or a graph and how to decode with it."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +44,7 @@ class Written:
 
 
 def package(
-    graph: Graph,
+    graph: Source,
     path: Path,
     values: Values,
     *,
@@ -47,39 +53,99 @@ def package(
     weights_as: How = "auto",
     metadata: Metadata | None = None,
     load: bool = True,
+    beside: Sequence[tuple[str, bytes]] = (),
 ) -> Written:
     """Write `graph` as the model `path`. `metadata` makes the texts that the model carries, once it is built.
 
-    `load=False` leaves out the last gate, the load in ONNX Runtime. Fails with E0810 to E0815 (files),
+    `load=False` leaves out the last gate, the load in ONNX Runtime. `beside` are further files, suffix and content,
+    that appear with the model under its name and their content's hash. Fails with E0810 to E0815 (files),
     E0821 (opset), E0823, E0824 (weights), E0923 (load), and as `values` does.
     """
+    prepared = prepare([graph], path.parent, values, target, opset, weights_as, load=load)
+    with OutputDirectory(path.parent) as out:
+        for suffix, content in beside:
+            out.hashed(path.stem, suffix, [content])
+        data = enter(out, path.stem, prepared, values, [(path.name, metadata)])
+    return Written(path, data, prepared.built[0], prepared.stored.plan)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Graphs that have passed the gates, and what becomes of their weights; nothing is written yet."""
+
+    built: tuple[Built, ...]
+    stored: Stored
+
+
+def prepare(
+    graphs: Sequence[Source],
+    folder: Path,
+    values: Values,
+    target: Target,
+    opset: int,
+    weights_as: How,
+    *,
+    load: bool = True,
+) -> Prepared:
+    """Decide, lower and check graphs that are to be written to `folder` together."""
     legal.check_opset(opset)
-    stored = decide(graph, values, path.parent, weights_as, opset, alignment=target.alignment)
+    weighed = [g.stored if isinstance(g, Generating) else g for g in graphs]
+    stored = decide(weighed, values, folder, weights_as, opset, alignment=target.alignment)
     if stored.plan.copied:
-        need_space(path.parent, stored.plan.size)
-    built = build(graph, target, opset, stored.dtypes, stored.ties)
-    check(built, load=load)
+        need_space(folder if folder.exists() else folder.parent, stored.plan.size)
+    built = tuple(_built(graph, target, opset, stored) for graph in graphs)
+    for one in built:
+        check(one, load=load)
     for name in stored.plan.linked:  # what stays where it is is looked at too: a NaN stops the work (E0507)
         deque(values.chunks(name, stored.pieces[name].dtype), maxlen=0)
-    with OutputDirectory(path.parent) as out:
-        data = store(out, path.stem, built, stored, values)
-        describe(built.model, metadata(built, stored) if metadata else {})
-        out.entry(path.name, [serialized(built.model)])
-    return Written(path, data, built, stored.plan)
+    return Prepared(built, stored)
 
 
-def store(out: OutputDirectory, stem: str, built: Built, stored: Stored, values: Values) -> str | None:
-    """Put the weights where they belong and say so in the model; the name of our own file, if it got one."""
+def _built(graph: Source, target: Target, opset: int, stored: Stored) -> Built:
+    if isinstance(graph, Generating):
+        return build_generating(graph, target, opset, stored.dtypes, stored.ties)
+    return build(graph, target, opset, stored.dtypes, stored.ties)
+
+
+def enter(
+    out: OutputDirectory,
+    stem: str,
+    prepared: Prepared,
+    values: Values,
+    entries: Sequence[tuple[str, Metadata | None]],
+) -> str | None:
+    """Write the weights, once, and each graph under its name; gives the name of our own file of weights, if any."""
+    data = store(out, stem, prepared.stored, values)
+    for built, (name, metadata) in zip(prepared.built, entries, strict=True):
+        place(built, prepared.stored, values, data)
+        describe(built.model, metadata(built, prepared.stored) if metadata else {})
+        out.entry(name, [serialized(built.model)])
+        if len(entries) > 1:
+            release(built)
+    return data
+
+
+def store(out: OutputDirectory, stem: str, stored: Stored, values: Values) -> str | None:
+    """Write the weights that go to a file of our own; its name, if there is one."""
+    if stored.inline or not stored.plan.copied:
+        return None
+    chunks = content(stored.plan, lambda name: values.chunks(name, stored.pieces[name].dtype))
+    return out.hashed(stem, ".data", chunks)
+
+
+def place(built: Built, stored: Stored, values: Values, data: str | None) -> None:
+    """Put the weights into the model, or say there where they lie."""
     if stored.inline:
         put_inline(built, stored, values)
         put_places(built, stored.plan.linked)
-        return None
-    data = None
-    if stored.plan.copied:
-        chunks = content(stored.plan, lambda name: values.chunks(name, stored.pieces[name].dtype))
-        data = out.hashed(stem, ".data", chunks)
-    put_places(built, stored.plan.places(data or ""))
-    return data
+    else:
+        put_places(built, stored.plan.places(data or ""))
+
+
+def release(built: Built) -> None:
+    """Let go of numbers in a model that has been written, so that those of one graph at a time are in memory."""
+    for tensor in built.weights.values():
+        tensor.ClearField("raw_data")
 
 
 def describe(model: ModelProto, texts: Mapping[str, str]) -> None:

@@ -28,20 +28,23 @@ Args = tuple[Tensor | None, ...]
 @lower(ops.Rnn)
 def rnn(op: ops.Rnn, g: Emitter, *args: Tensor | None) -> tuple[str, ...]:
     """`RNN`."""
-    return _Layer(g, op, args, (0,)).results("RNN", activations=[op.activation.capitalize()])
+    beyond = "" if op.activation == "tanh" else "activation"
+    return _Layer(g, op, args, (0,)).results("RNN", beyond, activations=[op.activation.capitalize()])
 
 
 @lower(ops.Gru)
 def gru(op: ops.Gru, g: Emitter, *args: Tensor | None) -> tuple[str, ...]:
     """`GRU`, whose open update gate keeps the old state: for the other kind its weights change their sign."""
     negated = 1 if op.update == "new" else -1
-    return _Layer(g, op, args, ZRH, negated).results("GRU", linear_before_reset=int(op.reset == "after"))
+    beyond = "" if op.reset == "after" else "reset before"
+    return _Layer(g, op, args, ZRH, negated).results("GRU", beyond, linear_before_reset=int(not beyond))
 
 
 @lower(ops.Lstm)
 def lstm(op: ops.Lstm, g: Emitter, *args: Tensor | None) -> tuple[str, ...]:
     """`LSTM`, which knows no projection."""
-    return _Layer(g, op, args, IOFC).results("LSTM")
+    layer = _Layer(g, op, args, IOFC)
+    return layer.results("LSTM", "peepholes" if layer.more[2] else "")
 
 
 class _Layer:
@@ -58,14 +61,14 @@ class _Layer:
         self.given = args
         self.batch, self.length = x.type.shape[:2]
 
-    def results(self, kind: str, **attributes: Any) -> tuple[str, ...]:
-        """All rows, then the final states."""
+    def results(self, kind: str, beyond: str, **attributes: Any) -> tuple[str, ...]:
+        """All rows, then the final states. `beyond` is what not every target's `kind` can do, if it is needed."""
         g, (start, cell, peepholes, projection) = self.g, self.more
-        if projection or self.x.type.dtype not in FUSED:
+        if projection or self.x.type.dtype not in FUSED or (beyond and beyond not in g.target.cells):
             return self._loop()
         size = self.w_hh.type.shape[1].number
         lengths = self._lengths()
-        counts = self._filled(lengths, (self.batch,)) if lengths else None
+        counts = self._counts(lengths) if lengths else None
         starts = [unsqueeze(g, self._filled(s.name, s.type.shape), 0) if s else None for s in (start, cell)]
         inputs = [self._rows(), *self._weights(), counts, *starts]
         inputs += [unsqueeze(g, self._ordered(peepholes, IOF), 0)] if peepholes else []
@@ -93,7 +96,7 @@ class _Layer:
         """`W`, `U` and both biases in a row. Put in order outside of any loop, so that it is done but once."""
         g, own = self.g, {t.name for t in self.g.parameters.values()}
         if all(w.name in own for w in (self.w_ih, self.w_hh, self.b_ih, self.b_hh) if w):
-            with g.outside(g.site.scope):
+            with g.outside(g.site.scope, level=0):
                 return self._in_order()
         return self._in_order()
 
@@ -158,11 +161,12 @@ class _Layer:
         if not any(doubtful):
             return x
         zero = g.vector(0)
-        behind = [
-            g.node("Max", g.node("Sub", g.vector(1), g.shape([d])), zero) if doubt else zero
-            for d, doubt in zip(shape, doubtful, strict=True)
-        ]
+        behind = [self._missing(d) if doubt else zero for d, doubt in zip(shape, doubtful, strict=True)]
         return g.node("Pad", x, g.node("Concat", *[zero] * len(shape), *behind, axis=0))
+
+    def _missing(self, length: Dim) -> str:
+        """[1] where a length is 0, otherwise [0]."""
+        return self.g.node("Max", self.g.node("Sub", self.g.vector(1), self.g.shape([length])), self.g.vector(0))
 
     def _cut(self, x: str, shape: Sequence[Dim]) -> str:
         """`x` without what `_filled` added; `shape` are its first axes."""
@@ -177,6 +181,13 @@ class _Layer:
         if self.keep is None:
             return None
         return reduce(self.g, "ReduceSum", cast(self.g, self.keep.name, "bool", "i32"), 1)
+
+    def _counts(self, lengths: str) -> str:
+        """`lengths` for the rows of `_filled`. Not by `Pad`, which has no kernel for i32 on a card."""
+        g = self.g
+        if g.lengths.positive(self.batch):
+            return lengths
+        return g.node("Concat", lengths, g.node("Expand", g.constant(0, "i32"), self._missing(self.batch)), axis=0)
 
     def _to(self) -> str:
         """Where each row goes: those that exist to the front, in order, the others behind them, in order."""

@@ -5,18 +5,22 @@ it takes big-endian arrays for little-endian ones and lets lengths that should b
 says goes into a diagnostic; nothing is printed.
 """
 
+import io
 from collections.abc import Mapping
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
+import onnx
 import onnxruntime
 from numpy.typing import NDArray
 
 from specc.input import shown
 from specc.text.diagnostic import fail
 from specc.text.suggest import did_you_mean
+from specc_onnx.placement import computing
 
 PROVIDERS: dict[str, str] = {
     "cpu": "CPUExecutionProvider",
@@ -46,8 +50,17 @@ NUMPY_OF: dict[str, np.dtype[Any]] = {
 }
 """NumPy's form of the element types that inputs have."""
 
-SILENT = 4
-"""Only what ends the process is logged; everything else reaches us as an exception."""
+DEVICE = {"cuda": "cuda"}
+"""Where a provider holds tensors, if not on the host."""
+
+SILENT, USUAL = 4, 2
+"""Only what ends the process is logged; everything else reaches us as an exception. ONNX Runtime's own choice."""
+
+SHOWN = 6
+"""Nodes that a message names."""
+
+TELLS_PLACES = (1, 24)
+"""The first ONNX Runtime that says which node went to which provider."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +92,28 @@ class RunningModel:
         except Exception as error:  # ONNX Runtime has no base class for what it raises
             _refused("E0924", f"`{self.name}` stopped while running", error)
         return dict(zip(names, results, strict=True))
+
+    def tensor(self, array: NDArray[Any]) -> Any:
+        """An array as the runtime holds it, on the device of the model."""
+        return onnxruntime.OrtValue.ortvalue_from_numpy(np.asarray(array, order="C"), DEVICE.get(self.provider, "cpu"))
+
+    def tensors(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """The outputs as the runtime holds them, from arrays or from outputs of before; nothing is checked.
+
+        States so go from one run to the next without being copied. Fails with E0924.
+        """
+        binding = self.session.io_binding()
+        for name, value in inputs.items():
+            if isinstance(value, np.ndarray):
+                value = self.tensor(value)
+            binding.bind_ortvalue_input(name, value)
+        for name in self.outputs:
+            binding.bind_output(name, DEVICE.get(self.provider, "cpu"))
+        try:
+            self.session.run_with_iobinding(binding)
+        except Exception as error:  # as above
+            _refused("E0924", f"`{self.name}` stopped while running", error)
+        return dict(zip(self.outputs, binding.get_outputs(), strict=True))
 
     def _fitting(self, name: str, inputs: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
         """An input as ONNX Runtime has to be given it: native byte order, contiguous."""
@@ -150,17 +185,52 @@ def _open(model: str | bytes, name: str, provider: str, threads: int, folder: st
     if folder:
         options.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)
     if provider != "cpu":
-        options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
+        _prepare(provider, options)
     try:
         session = onnxruntime.InferenceSession(
             model, options, providers=[(chosen, OPTIONS.get(provider, {}))], enable_fallback=0
         )
     except Exception as error:  # as above
         _refused("E0923", f"ONNX Runtime cannot load `{shown(name)}` for {provider}", error)
+    finally:
+        onnxruntime.set_default_logger_severity(USUAL)
     if chosen not in session.get_providers():
         _absent(provider, ["it is installed, but could not be started; its driver or libraries may be missing"])
+    if provider != "cpu" and _tells_places():
+        _check_places(session, model, name, provider)
     inputs = {i.name: _slot(i) for i in session.get_inputs()}
     return RunningModel(session, name, provider, inputs, {o.name: _slot(o) for o in session.get_outputs()})
+
+
+def _tells_places() -> bool:
+    return tuple(int(n) for n in onnxruntime.__version__.split(".")[:2]) >= TELLS_PLACES
+
+
+def _prepare(provider: str, options: Any) -> None:
+    """Nothing may be moved to the processor unseen; NVIDIA's libraries may lie among the Python packages."""
+    onnxruntime.set_default_logger_severity(SILENT)  # what a provider says that cannot start follows no session
+    told = "session.record_ep_graph_assignment_info" if _tells_places() else "session.disable_cpu_ep_fallback"
+    options.add_session_config_entry(told, "1")
+    if provider in ("cuda", "tensorrt"):
+        with redirect_stdout(io.StringIO()):  # what it does not find may be found in other ways
+            onnxruntime.preload_dlls()
+
+
+def _check_places(session: Any, model: str | bytes, name: str, provider: str) -> None:
+    """E0923 for a node of the model that was left to the processor and does more than count lengths."""
+    places = session.get_provider_graph_assignment_info()
+    left = [(n.op_type, n.name) for p in places if p.ep_name == PROVIDERS["cpu"] for n in p.get_nodes()]
+    if not left:
+        return
+    held = onnx.ModelProto.FromString(model) if isinstance(model, bytes) else onnx.load_model(model, load_external_data=False)
+    if found := computing(held, left):
+        more = f", and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
+        fail(
+            "E0923",
+            f"{provider} cannot compute all of `{shown(name)}`, and nothing is moved to the processor unasked",
+            notes=[f"left to the processor: {', '.join(f'`{shown(n)}` ({shown(o)})' for o, n in found[:SHOWN])}{more}"],
+            helps=[f"compile it for this provider: `--target ort-{provider}`"] * (provider in ("cuda",)) + ["use `--provider cpu`"],
+        )
 
 
 def _slot(known: Any) -> Slot:

@@ -4,10 +4,10 @@ A rule takes the op, the emitter and one `Tensor` per operand (None where an opt
 and gives the names of the results. What it needs to know of the results is in `g.site`.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import TypeAlias
 
-from specc.ir.graph import Graph, Value
+from specc.ir.graph import Graph, Node, Value
 from specc.ir.rules import Rules
 from specc_onnx.emit import Emitter, Site, Tensor
 
@@ -18,10 +18,12 @@ lower: Rules[Rule] = Rules("onnx")
 """One rule per op; complete once `specc_onnx` is imported."""
 
 
-def lower_nodes(g: Emitter, graph: Graph) -> None:
-    """Lower every node of `graph` whose inputs and parameters `g` knows already."""
+def lower_nodes(g: Emitter, graph: Graph, only: Collection[Node] | None = None) -> None:
+    """Lower the nodes of `graph`, or `only` some; `g` knows what they read that they do not make."""
     used = _used(graph)
     for node, results in graph.nodes:
+        if only is not None and node not in only:
+            continue
         made = graph.made.get(node)
         scopes = made.scopes if made else ()
         g.site = Site(scopes, tuple(r.type for r in results), tuple(r in used for r in results))

@@ -20,6 +20,7 @@ class Target:
     adds the bias apart, which its optimizer then joins with the norm or activation that follows.
     `packed_heads`: the attention kernel reads `[b, t, h·d]`, so that no transpose is needed.
     `fused`: which of the standard's fused operators are used where the opset has them.
+    `cells`: which recurrent layers `RNN`, `GRU` and `LSTM` compute there, beyond those that PyTorch has too.
     `alignment` is what an offset of weights in a file must be a multiple of.
     `provider` is the one that opens models of this target unless the user names another.
     """
@@ -29,18 +30,22 @@ class Target:
     linear: Literal["gemm", "product"]
     packed_heads: bool
     fused: frozenset[str]
+    cells: frozenset[str]
     about: str
     alignment: int = 1
 
 
 FUSED = frozenset({"Attention", "Gelu", "RMSNormalization", "RotaryEmbedding"})
 
+CELLS = frozenset({"activation", "reset before", "peepholes"})
+"""An `RNN` of other than tanh, a `GRU` that resets before its linear map, an `LSTM` whose gates see its cell."""
+
 TARGETS: Mapping[str, Target] = {
     t.name: t
     for t in (
-        Target("onnx", "cpu", "gemm", True, FUSED, "standard operators only, for any runtime"),
-        Target("ort-cpu", "cpu", "product", True, FUSED, "ONNX Runtime on the processor"),
-        Target("ort-cuda", "cuda", "gemm", True, FUSED, "ONNX Runtime on an NVIDIA card", 16),
+        Target("onnx", "cpu", "gemm", True, FUSED, CELLS, "standard operators only, for any runtime"),
+        Target("ort-cpu", "cpu", "product", True, FUSED, CELLS, "ONNX Runtime on the processor"),
+        Target("ort-cuda", "cuda", "gemm", True, FUSED, frozenset(), "ONNX Runtime on an NVIDIA card", 16),
     )
 }
 """Every target by name."""

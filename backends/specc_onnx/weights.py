@@ -1,10 +1,12 @@
-"""Where a model's weights are put: in the ONNX file, in a file of ours beside it, or left in the checkpoint.
+"""Where weights are put: in the ONNX file, in a file of ours beside it, or left in the checkpoint.
+
+Graphs that are written together share one decision: a parameter of several of them is stored once.
 
 The decision is made from headers alone, before anything is lowered, because a weight that stays in its
 file keeps its element type and is widened in the graph; one that is copied is converted on the way.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -12,6 +14,7 @@ from typing import Literal
 from onnx import TensorProto
 
 from specc.ir.graph import Graph
+from specc.ir.types import Type
 from specc.text.diagnostic import fail
 from specc.weights.external import Piece, Place, Plan, bytes_of, fits_inline, linkable, plan
 from specc.weights.values import Values
@@ -31,7 +34,8 @@ WIDENED = {"f16": 17, "bf16": 17, "f8_e4m3": 19, "f8_e5m2": 19}
 class Stored:
     """The decision: `pieces` in the order they are stored, and where each goes.
 
-    `inline`: those that are not linked stand in the ONNX file. `ties` maps parameters to the stored one.
+    `inline`: those that are not linked stand in each ONNX file that needs them. `ties` maps parameters to the
+    stored one.
     """
 
     pieces: Mapping[str, Piece]
@@ -45,16 +49,21 @@ class Stored:
         return {name: piece.dtype for name, piece in self.pieces.items()}
 
 
-def decide(graph: Graph, values: Values, folder: Path, how: How, opset: int, *, alignment: int = 1) -> Stored:
-    """Where the weights go when the model is written to `folder`. E0823 if they cannot stand inline."""
-    names = list(graph.parameters)
-    ties = {name: own for name in names if (own := values.tied_to(name)) is not None}
-    dtypes = {ties.get(n, n): graph.parameters[n].type.dtype for n in names}
+def decide(
+    graphs: Sequence[Graph], values: Values, folder: Path, how: How, opset: int, *, alignment: int = 1
+) -> Stored:
+    """Where the weights of all graphs go when they are written to `folder`. E0823 if they cannot stand inline.
+
+    Several graphs have theirs in a file unless `inline` is asked for, which repeats what they share.
+    """
+    types = united(graphs)
+    ties = {name: own for name in types if (own := values.tied_to(name)) is not None}
+    dtypes = {ties.get(name, name): type.dtype for name, type in types.items()}
     link = how in ("auto", "link")
     reasons: dict[Path, str] = {}
     pieces = [_piece(n, dtype, values, folder if link else None, opset, reasons) for n, dtype in dtypes.items()]
     total = sum(p.nbytes for p in pieces)
-    inline = how == "inline" or (how == "auto" and total < SMALL)
+    inline = how == "inline" or (how == "auto" and total < SMALL and len(graphs) == 1)
     if inline and not fits_inline(pieces):
         fail(
             "E0823",
@@ -67,6 +76,16 @@ def decide(graph: Graph, values: Values, folder: Path, how: How, opset: int, *, 
     if how == "link":
         _all_linked(decided, pieces, folder)
     return Stored({p.name: p for p in pieces}, ties, decided, inline)
+
+
+def united(graphs: Sequence[Graph]) -> dict[str, Type]:
+    """The parameters of all graphs, in the order in which they first come; one name is one type."""
+    types: dict[str, Type] = {}
+    for graph in graphs:
+        for name, value in graph.parameters.items():
+            known = types.setdefault(name, value.type)
+            assert known == value.type, f"{name} is {known} in one graph and {value.type} in {graph.name}"
+    return types
 
 
 def _piece(name: str, dtype: str, values: Values, folder: Path | None, opset: int, reasons: dict[Path, str]) -> Piece:

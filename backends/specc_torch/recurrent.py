@@ -122,9 +122,9 @@ def _fused(
         given += [w_ih.new_zeros(w_ih.shape[0]) if b is None else b for b in (b_ih, b_hh)]
     before = [s[None] for s in states]
     rows = x.flip(1) if reverse else x
-    out, *after = layer(
-        rows, before[0] if len(before) == 1 else before, given, len(given) == 4, 1, 0.0, False, False, True
-    )
+    state = before[0] if len(before) == 1 else before
+    learns = torch.is_grad_enabled()  # cuDNN goes backwards only through what was called as training
+    out, *after = layer(rows, state, given, len(given) == 4, 1, 0.0, learns, False, True)
     return (out.flip(1) if reverse else out, *(s[0] for s in after))
 
 

@@ -82,7 +82,8 @@ COMPARE: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
 @evaluate(ops.Constant)
 def constant(op: ops.Constant, place: Place) -> Tensor:
     """-> a[]"""
-    return torch.tensor(op.value, dtype=place.stored(op.dtype), device=place.device)
+    # filled where it is: a number that is copied to a GPU waits for all work there
+    return torch.full((), op.value, dtype=place.stored(op.dtype), device=place.device)
 
 
 @evaluate(ops.Range)
@@ -100,7 +101,7 @@ def extent(op: ops.Extent, place: Place, x: Tensor) -> Tensor:
 @evaluate(ops.Size)
 def size(op: ops.Size, place: Place) -> Tensor:
     """-> i[]"""
-    return torch.tensor(place.length(op.length), dtype=torch.int64, device=place.device)
+    return torch.full((), place.length(op.length), dtype=torch.int64, device=place.device)
 
 
 @evaluate(ops.Pointwise)

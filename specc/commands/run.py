@@ -1,4 +1,4 @@
-"""Run a compiled model on images, texts or arrays, and show what it gives."""
+"""Run a compiled model on images, texts or arrays, and show what it gives; write, with one that generates."""
 
 import sys
 from argparse import ArgumentParser, Namespace
@@ -10,11 +10,15 @@ from typing import Any
 import numpy as np
 
 from specc.attention import ALIGNMENT, alignment_of, picture_of
-from specc.decoding import Plan, decode, plan_of
+from specc.commands.writing_options import settings_given, writing_arguments
+from specc.generating import Result, Writer, Writing, open_writer, writer_of
+from specc.input import shown
 from specc.output import atomic_write
-from specc.reading.record import TextOf
+from specc.package_index import is_package
+from specc.packages import open_either, open_package
 from specc.reading.show import Shown, show
-from specc.running import Loaded, open_model, read_arguments
+from specc.running import Loaded, read_arguments
+from specc.text.diagnostic import fail
 
 Array = Any
 Arrays = dict[str, Array]
@@ -22,53 +26,119 @@ Arrays = dict[str, Array]
 
 def arguments(parser: ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("model", metavar="MODEL.onnx")
+    parser.add_argument("model", metavar="MODEL.onnx|DIR")
     parser.add_argument(
         "inputs", nargs="*", metavar="INPUT", help="a file (.png, .npy, .npz, .json) or a text; NAME=INPUT names one"
     )
+    parser.add_argument("--graph", default="", metavar="NAME", help="which of a package's graphs")
     parser.add_argument("--provider", default="cpu", help="cpu, cuda, … (an execution provider of ONNX Runtime)")
     parser.add_argument("--attention", default="", metavar="OUT.png", help="draw where the model looked")
     parser.add_argument("-o", "--output", default="", metavar="OUT.npz", help="write the results as arrays")
+    writing_arguments(parser)
 
 
 def run(given: Namespace) -> int:
     """Print the results, and write what was asked for."""
-    model = open_model(given.model, provider=given.provider)
-    if model.manifest.seed is not None and model.manifest.graph.parameters:
-        print(f"note: the weights are random (seed {model.manifest.seed})", file=sys.stderr)
-    inputs = read_arguments(model, given.inputs)
-    plan = plan_of(model, inputs)
-    results, shown = _write(model, plan, inputs, given.attention) if plan else _compute(model, inputs, given.attention)
-    for line in shown.lines:
-        print(line)
-    for name, png in shown.pictures:
-        atomic_write(Path(name), [png])
-        print(f"{name} written", file=sys.stderr)
-    if given.output:
-        _save(given.output, results)
+    writer, model = _opened(given)
+    settings = settings_given(given)
+    if model is not None:
+        _say_seed(model.manifest.seed if model.manifest.graph.parameters else None)
+        inputs = read_arguments(model.entrance, given.inputs)
+        if writer is None or (writer.entrance.growing in inputs and not settings):
+            if settings:
+                fail("E0702", "this model does not generate, so there is nothing to set", helps=["leave out --max"])
+            return _compute(model, inputs, given)
+    else:
+        assert writer is not None
+        _say_seed(writer.seed)
+        inputs = read_arguments(writer.entrance, given.inputs)
+    return _write(writer, inputs, settings, given)
+
+
+def _opened(given: Namespace) -> tuple[Writer | None, Loaded | None]:
+    """The model that writes, the model that computes: a package with a step has only the first."""
+    if is_package(given.model) and not given.graph:
+        package = open_package(given.model)
+        if "step" in package.roles:
+            return open_writer(package, provider=given.provider), None
+    model = open_either(given.model, graph=given.graph, provider=given.provider)
+    return writer_of(model), model
+
+
+def _say_seed(seed: int | None) -> None:
+    if seed is not None:
+        print(f"note: the weights are random (seed {seed})", file=sys.stderr)
+
+
+def _compute(model: Loaded, inputs: Arrays, given: Namespace) -> int:
+    results = _draw(model, inputs, given.attention) if given.attention else model.run(**inputs)
+    _print(show(model.manifest.reading, results))
+    _save(given.output, results)
     return 0
 
 
-def _compute(model: Loaded, inputs: Arrays, picture: str) -> tuple[Arrays, Shown]:
-    results = _draw(model, inputs, picture) if picture else model.run(**inputs)
-    return results, show(model.manifest.reading, results)
+def _print(made: Shown) -> None:
+    for line in made.lines:
+        print(line)
+    for name, png in made.pictures:
+        atomic_write(Path(name), [png])
+        print(f"{name} written", file=sys.stderr)
 
 
-def _write(model: Loaded, plan: Plan, inputs: Arrays, picture: str) -> tuple[Arrays, Shown]:
-    """What a model writes by itself; its tokens are a result under the name that the spec gives them."""
-    decoded = decode(model, plan, inputs)
-    if plan.strategy != "greedy":
-        print(f"note: the spec asks for {plan.strategy}; the most probable token is taken each time", file=sys.stderr)
-    if not decoded.complete and plan.stop:
-        print(f"note: cut off after {decoded.tokens.shape[1]} tokens, at which it had not ended", file=sys.stderr)
-    if picture:
-        _draw(model, decoded.inputs, picture, decoded.tokens)
-    reading = model.manifest.reading
-    if not reading.shows:
-        return {**decoded.results, plan.name: decoded.tokens}, show(reading, {plan.name: decoded.tokens})
-    text = any(name == plan.source and isinstance(record, TextOf) for name, record in reading.shows)
-    seen = {**decoded.results, plan.source: decoded.tokens} if text else decoded.results
-    return {**decoded.results, plan.name: decoded.tokens}, show(reading, seen)
+def _write(writer: Writer, inputs: Arrays, settings: Mapping[str, Any], given: Namespace) -> int:
+    """What a model writes: its text as it comes, or its tokens."""
+    writing = writer.generate(**inputs, **settings)
+    whole = writing.settings.n_best > 1 or len(writing.prompt) > 1
+    if not whole and writer.decode:
+        for piece in writing.pieces():
+            print(shown(piece[0], keep="\n\t"), end="", flush=True)
+        print()
+    results = writing.results()
+    if whole or not writer.decode:
+        _print_results(results)
+    first = results[0][0]
+    if not first.complete and writing.settings.stop:
+        print(f"note: cut off after {len(first.tokens)} tokens, at which it had not ended", file=sys.stderr)
+    seen = _draw_written(writing, first, given) if given.attention else {}
+    _save(given.output, {**seen, **_arrays(writing, results)})
+    return 0
+
+
+def _print_results(results: list[list[Result]]) -> None:
+    for row in results:
+        for result in row:
+            score = "" if result.score is None or len(row) == 1 else f"{result.score:8.4f}  "
+            text = " ".join(map(str, result.tokens)) if result.text is None else shown(result.text, keep="\n\t")
+            print(f"{score}{text}")
+
+
+def _draw_written(writing: Writing, best: Result, given: Namespace) -> Arrays:
+    """Where the model looked while it wrote: the whole graph once more, on all that was written."""
+    model = _scoring(given)
+    growing = writing.writer.entrance.growing
+    prompt = writing.prompt[:1]
+    tokens = np.array([best.tokens], np.int64)
+    batch = writing.writer.entrance.graph.inputs[growing].type.shape[0]
+    first = {
+        n: v[:1] if writing.writer.entrance.graph.inputs[n].type.shape[:1] == (batch,) else v
+        for n, v in writing.prepared.items()
+        if writing.writer.entrance.graph.inputs[growing].type.shape[1] not in model.manifest.graph.inputs[n].type.shape
+    }
+    return _draw(model, {**first, growing: np.concatenate([prompt, tokens[:, :-1]], axis=1)}, given.attention, tokens)
+
+
+def _scoring(given: Namespace) -> Loaded:
+    """The whole graph of what is run. E0931 where a package lacks it."""
+    if is_package(given.model):
+        package = open_package(given.model)
+        if "score" not in package.roles:
+            fail(
+                "E0931",
+                "the weights of attention are seen in the whole graph, which this package lacks",
+                helps=["compile it with `--for all`, or with `--for score,step`"],
+            )
+        return package.load("score", provider=given.provider)
+    return open_either(given.model, provider=given.provider)
 
 
 def _draw(model: Loaded, inputs: Mapping[str, Array], path: str, written: Array | None = None) -> Arrays:
@@ -78,14 +148,30 @@ def _draw(model: Loaded, inputs: Mapping[str, Array], path: str, written: Array 
         png = alignment_of(model, inputs, results[ALIGNMENT], written)
     else:
         results, weights = model.attention(**inputs)
-        png = picture_of(model, inputs, weights)
+        png = picture_of(model, inputs, weights, written)
     atomic_write(path, [png])
     print(f"{path} written", file=sys.stderr)
     return results
 
 
+def _arrays(writing: Writing, results: list[list[Result]]) -> Arrays:
+    """Tokens i64[batch, n_best, longest] (without n_best where there is one), with scores where there are any."""
+    longest = max((len(r.tokens) for row in results for r in row), default=0)
+    filler = writing.settings.filler
+    tokens = np.array([[[*r.tokens, *[filler] * (longest - len(r.tokens))] for r in row] for row in results], np.int64)
+    made = {writing.writer.generation.name: tokens[:, 0] if writing.settings.n_best == 1 else tokens}
+    if all(r.score is not None for row in results for r in row):
+        made["scores"] = np.array([[r.score for r in row] for row in results], np.float32)
+    if all(r.log_probs is not None for row in results for r in row):
+        padded = [[[*(r.log_probs or ()), *[0.0] * (longest - len(r.tokens))] for r in row] for row in results]
+        made["log_probabilities"] = np.array(padded, np.float32)
+    return made
+
+
 def _save(path: str, results: Arrays) -> None:
     """An .npz with a fixed date, so that equal results are equal files."""
+    if not path:
+        return
     buffer = BytesIO()
     np.savez(buffer, **results)
     atomic_write(path, [buffer.getvalue()])

@@ -3,12 +3,14 @@
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping
 from importlib import import_module
+from typing import Any
 
 from specc.commands.spec_options import spec_arguments, spec_of
 from specc.driver import elaborated
 from specc.ir.dim import Dim, DimError, product, total
 from specc.ir.graph import Graph
 from specc.ir.types import Type
+from specc.package_index import is_package
 from specc.passes.cost import parameters
 from specc.passes.limits import limits
 from specc.passes.outline import outline, walk
@@ -23,7 +25,11 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def run(given: Namespace) -> int:
-    """Print the tree."""
+    """Print the tree; of a package without `--graph`, what it holds."""
+    if is_package(given.spec) and not given.graph:
+        packages = import_module("specc.packages")
+        print("\n".join(packages.overview(packages.open_package(given.spec))))
+        return 0
     graph, count = graph_of(given)
     at = sizes(given.at, graph)
     inputs = [f"input   {name}: {type_at(value.type, at)}" for name, value in graph.inputs.items()]
@@ -54,8 +60,9 @@ def _count(graph: Graph, own: Dim) -> str:
 
 def graph_of(given: Namespace) -> tuple[Graph, str]:
     """The graph of a spec or of a compiled model, and how many parameters it has."""
-    if given.spec.endswith(".onnx"):
-        manifest = import_module("specc.running").manifest_of(given.spec)
+    compiled = given.spec.endswith(".onnx")
+    if compiled or is_package(given.spec):
+        manifest = import_module("specc.running").manifest_of(given.spec) if compiled else _in_package(given)
         stored = set(manifest.stored.values())
         held = [f for n, f in manifest.graph.parameter_facts.items() if manifest.stored.get(n) in stored]
         own = {manifest.stored[f.name]: product(f.type.shape) for f in held}
@@ -63,6 +70,12 @@ def graph_of(given: Namespace) -> tuple[Graph, str]:
     spec = spec_of(given)
     graph = elaborated(spec, given.graph).graph
     return graph, _count(graph, own_parameters(spec.program, graph))
+
+
+def _in_package(given: Namespace) -> Any:
+    """The manifest of one graph of a package."""
+    package = import_module("specc.packages").open_package(given.spec)
+    return package.manifest(package.role(given.graph))
 
 
 def sizes(text: str, graph: Graph) -> Mapping[str, int]:

@@ -11,6 +11,7 @@ from specc.elaborate.context import Context, Env, Library, Module, NeedsValue, u
 from specc.elaborate.data import data_of, described
 from specc.elaborate.expressions import evaluate
 from specc.elaborate.facts import assume
+from specc.elaborate.generating import generation_settings
 from specc.elaborate.modules import Assigned, Program, assign, program_of
 from specc.elaborate.statements import require, run_body
 from specc.elaborate.typing import declared, is_tensor, match_tensor
@@ -191,8 +192,8 @@ def _generation(context: Context, program: Program, block: tree.Block, env: Env,
                 near = did_you_mean(name, known)
                 hint = f"did you mean `{near}`?" if near else f"it has {', '.join(known)}"
                 fail("E0221", f"the graph `{block.name}` has no {word} `{name}`", item.span, helps=[hint])
-        settings = {} if symbolic else {s.name: described(context, s.value, env) for s in item.settings}
-        return Generation(item.name, item.growing, item.source, settings)
+        settings = generation_settings(context, item, env)
+        return Generation(item.name, item.growing, item.source, {} if symbolic else settings)
     return None
 
 

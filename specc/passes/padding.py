@@ -17,6 +17,7 @@ from specc.ir.reach import Link, links
 from specc.passes.bands import ZERO_AT_ZERO
 from specc.passes.causality import span_of, spoken
 from specc.passes.flow import resolve
+from specc.passes.row_numbers import Count, count_of, either, shows
 from specc.text.diagnostic import Diagnostic, Label
 
 LOW = -1e30
@@ -40,13 +41,13 @@ class Rows:
     """What is known of a value along a padded axis.
 
     It is zero or false (`zero`), or very low (`low`), wherever its row along one of these axes is padded.
-    `count`: it grows by one with every padded row before. `turned`: its features were rotated by the
+    `count`: it grows with the number of padded rows before. `turned`: its features were rotated by the
     angles of that value. `dirt`: padded rows have reached rows that exist.
     """
 
     zero: frozenset[int] = frozenset()
     low: frozenset[int] = frozenset()
-    count: bool = False
+    count: Count = ""
     turned: Value | None = None
     dirt: Dirt | None = None
 
@@ -205,18 +206,9 @@ class _Walk:
 
     def _counted(self, node: Node, given: list[Rows]) -> Dirt | None:
         """Whether an op uses an absolute count, or what was turned by one, for more than a difference."""
-        counts = [s.count for s in given]
         turned = [s.turned for s in given if s.turned]
-        if any(counts):
-            match node.op:
-                case ops.RopeAngles() | ops.Compare() if not isinstance(node.op, ops.Compare) or all(counts):
-                    pass
-                case ops.Arith(fn="add" | "sub" | "mul") | ops.Extent() | ops.Cast() | ops.Where():
-                    pass
-                case op if op.view:
-                    pass
-                case _:
-                    return Dirt(node, counted=True)
+        if shows(node, [s.count for s in given], self.length):
+            return Dirt(node, counted=True)
         if turned:
             match node.op:
                 case ops.Rotate() | ops.Concat() | ops.Extent():
@@ -231,18 +223,16 @@ class _Walk:
                     return Dirt(node, counted=True)
         return None
 
-    def _count(self, node: Node, given: list[Rows]) -> bool:
+    def _count(self, node: Node, given: list[Rows]) -> Count:
+        operand = node.args[0] if node.args else None
         match node.op:
             case ops.Extent(axis=axis):
-                operand = node.args[0]
-                return operand is not None and operand.type.shape[axis] == self.length and self.side != "right"
+                here = operand is not None and operand.type.shape[axis] == self.length
             case ops.Range(length=length):
-                return length == self.length and self.side != "right"
-            case ops.Arith(fn="sub"):
-                return given[0].count != given[1].count
-            case ops.Arith() | ops.Cast() | ops.Where():
-                return any(s.count for s in given)
-        return node.op.view and any(s.count for s in given)
+                here = length == self.length
+            case _:
+                return count_of(node, [s.count for s in given], self.length)
+        return "even" if here and self.side != "right" else ""
 
     def _turned(self, node: Node, given: list[Rows]) -> Value | None:
         if isinstance(node.op, ops.RopeAngles):
@@ -306,7 +296,7 @@ def _either(one: Rows, other: Rows) -> Rows:
     return Rows(
         one.zero & other.zero,
         one.low & other.low,
-        one.count or other.count,
+        either(one.count, other.count),
         one.turned or other.turned,
         one.dirt or other.dirt,
     )

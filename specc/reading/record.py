@@ -5,10 +5,13 @@ it.
 compiler builds its records through `from_json` too, with a complaint of its own that points into the spec.
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Literal, TypeAlias, cast
 
 from specc.reading.fields import Complain, Fields, Json, damaged
+from specc.reading.tokenizer import TextTokenizer, TokenizerFile, files_from, files_to_json
 
 Resize = Literal["bilinear", "bicubic", "box", "nearest"]
 RESIZES: tuple[Resize, ...] = ("bilinear", "bicubic", "box", "nearest")
@@ -19,6 +22,7 @@ MAX_TOKEN = 256  # characters
 MAX_LABELS = 100_000
 MAX_LABEL = 1000  # characters
 MAX_PORTS = 1000  # inputs or outputs with a reading
+TEXTS = ("characters", "bytes", "tokenizer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +153,21 @@ class TextBytes:
         return TextBytes(offset, end, start)
 
 
+TextReading: TypeAlias = TextCharacters | TextBytes | TextTokenizer
+Files: TypeAlias = Mapping[str, TokenizerFile]
+
+
+def text_reading(kind: str, fields: Fields, files: Files) -> TextReading:
+    """The record of one way to read text."""
+    match kind:
+        case "characters":
+            return TextCharacters.from_fields(fields)
+        case "bytes":
+            return TextBytes.from_fields(fields)
+        case _:
+            return TextTokenizer.from_fields(fields, files)
+
+
 @dataclass(frozen=True, slots=True)
 class Numbers:
     """An array: the reading of everything without one. `digits` are significant digits when shown."""
@@ -187,19 +206,17 @@ class Choice:
 class TextOf:
     """Ids, or scores of ids along the last axis, shown as text."""
 
-    vocabulary: TextCharacters | TextBytes
+    vocabulary: TextReading
 
     def to_json(self) -> Json:
         """The record as JSON."""
         return {"kind": "text", "vocabulary": self.vocabulary.to_json()}
 
     @staticmethod
-    def from_fields(fields: Fields) -> "TextOf":
+    def from_fields(fields: Fields, files: Files) -> "TextOf":
         """The record from JSON."""
         child = fields.child("vocabulary")
-        kind = child.choice("kind", ("characters", "bytes"))
-        record: TextCharacters | TextBytes
-        record = TextCharacters.from_fields(child) if kind == "characters" else TextBytes.from_fields(child)
+        record = text_reading(child.choice("kind", TEXTS), child, files)
         child.done()
         return TextOf(record)
 
@@ -254,7 +271,7 @@ class ClassMap:
         return ClassMap(labels, tuple(colors))
 
 
-InputReading: TypeAlias = Image | TextCharacters | TextBytes | Numbers
+InputReading: TypeAlias = Image | TextReading | Numbers
 OutputReading: TypeAlias = Choice | Numbers | TextOf | ImageOf | ClassMap
 
 
@@ -272,46 +289,87 @@ class Reading:
         """How the input `name` is read."""
         return dict(self.inputs).get(name, Numbers())
 
+    @property
+    def files(self) -> tuple[TokenizerFile, ...]:
+        """The tokenizer files, each once."""
+        records = [r for _, r in self.inputs] + [r.vocabulary for _, r in self.shows if isinstance(r, TextOf)]
+        return tuple(dict.fromkeys(r.file for r in records if isinstance(r, TextTokenizer)))
+
+    def placed(self, stem: str) -> "Reading":
+        """As the model called `stem` carries it: files that are too large to be inside have their names."""
+        return self._changed(lambda file: file.placed(stem))
+
+    def named(self, names: Mapping[str, str]) -> "Reading":
+        """With the files of these hashes beside the model under these names, as a package of graphs has them."""
+        return self._changed(lambda file: file.named(names.get(file.sha256, file.name)))
+
+    def opened(self, folder: Path) -> "Reading":
+        """With what lies in files beside the model in `folder`. Fails with E0942."""
+        return self._changed(lambda file: file.opened(folder))
+
+    def _changed(self, change: Callable[[TokenizerFile], TokenizerFile]) -> "Reading":
+        made = {file: change(file) for file in self.files}
+        if not made:
+            return self
+        inputs = ((n, replace(r, file=made[r.file]) if isinstance(r, TextTokenizer) else r) for n, r in self.inputs)
+        shows: list[tuple[str, OutputReading]] = []
+        for name, shown in self.shows:
+            if isinstance(shown, TextOf) and isinstance(shown.vocabulary, TextTokenizer):
+                shown = TextOf(replace(shown.vocabulary, file=made[shown.vocabulary.file]))
+            shows.append((name, shown))
+        return Reading(tuple(inputs), tuple(shows))
+
     def to_json(self) -> Json:
         """The record as JSON."""
         inputs: dict[str, Json] = {name: reading.to_json() for name, reading in self.inputs}
         shows: dict[str, Json] = {name: reading.to_json() for name, reading in self.shows}
-        return {"inputs": inputs, "shows": shows}
+        files: dict[str, Json] = {"tokenizers": files_to_json(self.files)} if self.files else {}
+        return {"inputs": inputs, "shows": shows, **files}
 
     @staticmethod
     def from_json(value: object) -> "Reading":
-        """The record from JSON of unknown origin. Fails with E0915."""
+        """The record from JSON of unknown origin; files beside the model are not read yet. Fails with E0915."""
         whole = Fields(value, ("reading",))
         inputs, shows = whole.child("inputs"), whole.child("shows")
+        files = files_from(whole.child("tokenizers")) if whole.has("tokenizers") else {}
         whole.done()
         for part in (inputs, shows):
             if len(part.names()) > MAX_PORTS or any(len(name) > MAX_TOKEN for name in part.names()):
                 damaged(part.path, "is too large")
         return Reading(
-            tuple((name, input_reading(inputs.get(name), (*inputs.path, name))) for name in inputs.names()),
-            tuple((name, output_reading(shows.get(name), (*shows.path, name))) for name in shows.names()),
+            tuple(
+                (name, input_reading(inputs.get(name), (*inputs.path, name), damaged, files)) for name in inputs.names()
+            ),
+            tuple(
+                (name, output_reading(shows.get(name), (*shows.path, name), damaged, files)) for name in shows.names()
+            ),
         )
 
 
-def input_reading(value: object, path: tuple[str, ...] = (), complain: Complain = damaged) -> InputReading:
-    """One input's record from JSON; `complain` is told the path of a field and what is wrong with it."""
+def input_reading(
+    value: object, path: tuple[str, ...] = (), complain: Complain = damaged, files: Files | None = None
+) -> InputReading:
+    """One input's record from JSON; `complain` is told the path of a field and what is wrong with it.
+
+    `files` are the tokenizers that a record may name by their hash.
+    """
     fields = Fields(value, path, complain)
     record: InputReading
-    match fields.choice("kind", ("image", "characters", "bytes", "numbers")):
+    match fields.choice("kind", ("image", *TEXTS, "numbers")):
         case "image":
             record = Image.from_fields(fields)
-        case "characters":
-            record = TextCharacters.from_fields(fields)
-        case "bytes":
-            record = TextBytes.from_fields(fields)
-        case _:
+        case "numbers":
             record = Numbers.from_fields(fields)
+        case kind:
+            record = text_reading(kind, fields, files or {})
     fields.done()
     return record
 
 
-def output_reading(value: object, path: tuple[str, ...] = (), complain: Complain = damaged) -> OutputReading:
-    """One output's record from JSON; `complain` as in `input_reading`."""
+def output_reading(
+    value: object, path: tuple[str, ...] = (), complain: Complain = damaged, files: Files | None = None
+) -> OutputReading:
+    """One output's record from JSON; `complain` and `files` as in `input_reading`."""
     fields = Fields(value, path, complain)
     record: OutputReading
     match fields.choice("kind", ("choice", "numbers", "text", "picture", "class_map")):
@@ -320,7 +378,7 @@ def output_reading(value: object, path: tuple[str, ...] = (), complain: Complain
         case "numbers":
             record = Numbers.from_fields(fields)
         case "text":
-            record = TextOf.from_fields(fields)
+            record = TextOf.from_fields(fields, files or {})
         case "picture":
             record = ImageOf.from_fields(fields)
         case _:

@@ -17,6 +17,7 @@ from specc.reading.image import restore
 from specc.reading.png import encode_png
 from specc.reading.record import Choice, ClassMap, ImageOf, Numbers, OutputReading, Reading, TextOf
 from specc.reading.text import decode
+from specc.reading.tokenizer import TextTokenizer
 from specc.text.diagnostic import fail
 
 Array: TypeAlias = NDArray[Any]
@@ -109,10 +110,12 @@ def _choices(name: str, record: Choice, value: Array) -> list[str]:
 
 
 def _texts(name: str, record: TextOf, value: Array) -> list[str]:
-    size = record.vocabulary.size
+    vocabulary = record.vocabulary
     if value.dtype.kind == "f":
-        if value.ndim < 2 or value.shape[-1] != size:
-            _unfit(name, value, f"ids, or {size} scores along its last axis")
+        size = value.shape[-1:] if isinstance(vocabulary, TextTokenizer) else (vocabulary.size,)
+        if value.ndim < 2 or not value.shape[-1] or value.shape[-1:] != size:
+            due = "scores" if isinstance(vocabulary, TextTokenizer) else f"{vocabulary.size} scores"
+            _unfit(name, value, f"ids, or {due} along its last axis")
         value = value.argmax(axis=-1)
     if value.dtype.kind not in "iu" or value.ndim == 0:
         _unfit(name, value, "ids along its last axis")

@@ -1,4 +1,5 @@
-r"""Text as ids and ids as text: one id a character, or one id a byte; and the file that lists the characters.
+r"""Text as ids and ids as text: one id a character, one id a byte, or what a `tokenizer.json` says; and the file
+that lists the characters.
 
 A vocabulary file is UTF-8, one token a line; the first line is id 0. A token that begins or ends with a
 space, holds a control character or begins with a quote is written as a JSON string: `" "`, `"\n"`, `"\""`.
@@ -13,7 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specc.reading.files import shown
-from specc.reading.record import MAX_TOKEN, MAX_VOCABULARY, TextBytes, TextCharacters
+from specc.reading.record import MAX_TOKEN, MAX_VOCABULARY, TextBytes, TextCharacters, TextReading
+from specc.reading.tokenizer import MAX_ID, TextTokenizer
+from specc.reading.tokenizing import ids_of, symbol_of, text_of
 from specc.text.diagnostic import Label, fail
 from specc.text.source import Source, Span
 
@@ -52,46 +55,65 @@ def write_vocabulary(tokens: Iterable[str]) -> str:
     return "".join(f"{_line(token)}\n" for token in tokens)
 
 
-def encode(text: str, record: TextCharacters | TextBytes) -> NDArray[np.int64]:
+def encode(text: str, record: TextReading) -> NDArray[np.int64]:
     """Ids of a text, `i64[length]`, between the record's `start` and `end` where it has them.
 
-    Fails with E0908 for a character that has no id.
+    Fails with E0908 for a character that has no id, with E0940 and E0941 as tokenizer files do.
     """
-    if isinstance(record, TextBytes):
+    if isinstance(record, TextCharacters):
+        ids = _character_ids(text, record)
+    else:
         try:
-            ids = [byte + record.offset for byte in text.encode("utf-8")]
+            data = text.encode("utf-8")
         except UnicodeEncodeError as fault:
             _unknown(text, fault.start, "is half of a character pair and has no bytes")
-    else:
-        ids = _character_ids(text, record)
-    before = [] if record.start is None else [record.start]
-    after = [] if record.end is None else [record.end]
+        ids = [byte + record.offset for byte in data] if isinstance(record, TextBytes) else ids_of(text, record)
+    there = isinstance(record, TextTokenizer) and record.special  # the file may put the same ids there
+    before = [] if record.start is None or (there and ids[:1] == [record.start]) else [record.start]
+    after = [] if record.end is None or (there and ids[-1:] == [record.end]) else [record.end]
     return np.array([*before, *ids, *after], np.int64)
 
 
-def decode(ids: Sequence[int] | NDArray[np.integer], record: TextCharacters | TextBytes) -> str:
+def decode(ids: Sequence[int] | NDArray[np.integer], record: TextReading) -> str:
     """The text of a list of ids, up to the first `end`. Specials have no text; an unknown one is `\ufffd`.
 
-    Fails with E0916 for an id that the vocabulary does not have.
+    Fails with E0916 for an id that the vocabulary does not have; a tokenizer file passes over it, because models
+    have more rows than their tokenizers have tokens.
     """
+    kept, _ = checked_ids(ids, record)
+    if isinstance(record, TextTokenizer):
+        return text_of(kept, record)
+    if isinstance(record, TextBytes):
+        data = bytes(number - record.offset for number in kept if record.offset <= number < record.offset + 256)
+        return data.decode("utf-8", errors="replace")
+    parts = [REPLACEMENT if i == record.unknown else record.vocab[i] for i in kept]
+    return "".join(part for part in parts if len(part) == 1)
+
+
+def checked_ids(ids: Sequence[int] | NDArray[np.integer], record: TextReading) -> tuple[list[int], bool]:
+    """The ids before the first `end` that are not `start`, and whether there was an `end`. Fails with E0916."""
     kept: list[int] = []
+    last = MAX_ID if isinstance(record, TextTokenizer) else record.size - 1
     for position, item in enumerate(ids):
         number = int(item)
-        if not 0 <= number < record.size:
+        if not 0 <= number <= last:
             fail(
                 "E0916",
-                f"the model gave the id {number}, and its vocabulary ends at {record.size - 1}",
+                f"the model gave the id {number}, and its vocabulary goes from 0 to {last}",
                 notes=[f"it is number {position} of the result"],
                 helps=["check that the vocabulary of `reading` is the one the model was trained with"],
             )
         if number == record.end:
-            break
-        kept.append(number)
-    if isinstance(record, TextBytes):
-        data = bytes(number - record.offset for number in kept if record.offset <= number < record.offset + 256)
-        return data.decode("utf-8", errors="replace")
-    parts = [REPLACEMENT if i == record.unknown else record.vocab[i] for i in kept if i != record.start]
-    return "".join(part for part in parts if len(part) == 1)
+            return kept, True
+        if number != record.start:
+            kept.append(number)
+    return kept, False
+
+
+def symbol(number: int, record: TextReading) -> str:
+    """One id as a label of a picture: its text, or a dot for one without."""
+    text = symbol_of(number, record) if isinstance(record, TextTokenizer) else decode([number], record)
+    return text or "·"
 
 
 def pad(

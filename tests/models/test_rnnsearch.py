@@ -13,15 +13,14 @@ from padded import Ids, Keep, samples
 from spec_models import Arrays, InOnnx, Opened, assert_agrees, by_reference, opened, random_weights
 
 import specc
+from specc.api import Model
 from specc.cli import main
-from specc.decoding import decode, plan_of
 from specc.driver import check, open_spec
 from specc.library import shipped
 from specc.passes.padding import padding
 from specc.reading.record import TextCharacters
 from specc.reading.text import decode as text_of
-from specc.reading.text import encode, pad
-from specc.running import Loaded
+from specc.reading.text import encode
 
 ROOT = Path(__file__).parents[2]
 SIZES = {"src_vocab": 17, "tgt_vocab": 19, "emb": 6, "hid": 8, "att": 5, "readout": 4}
@@ -50,12 +49,12 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def dates(path: Path) -> Loaded:
+def dates(path: Path) -> Model:
     return specc.load(path)
 
 
 @pytest.fixture(scope="module")
-def vocabulary(dates: Loaded) -> TextCharacters:
+def vocabulary(dates: Model) -> TextCharacters:
     record = dates.manifest.reading.of_input("source")
     assert isinstance(record, TextCharacters)
     return record
@@ -146,13 +145,12 @@ def test_dates_are_translated(path: Path, written: str, meant: str, capsys: pyte
     assert capsys.readouterr().out == f"{meant}\n"
 
 
-def test_days_and_months_cross_over(path: Path, dates: Loaded, vocabulary: TextCharacters, tmp_path: Path) -> None:
+def test_days_and_months_cross_over(path: Path, dates: Model, vocabulary: TextCharacters, tmp_path: Path) -> None:
     """The alignment of "3 mai 1979" and 1979-05-03: last comes first."""
-    given = {"source": encode("3 mai 1979", vocabulary)[None]}
-    plan = plan_of(dates, given)
-    assert plan
-    found = decode(dates, plan, given)
-    looked = np.asarray(found.results["alignment"])[0].argmax(-1)
+    ((best,),) = dates.generate("3 mai 1979").results()
+    source = encode("3 mai 1979", vocabulary)[None]
+    found = dates.run(source=source, target=np.array([[1, *best.tokens[:-1]]]))
+    looked = np.asarray(found["alignment"])[0].argmax(-1)
     assert looked.shape == (11,)
     assert set(looked[:4]) <= set(range(6, 11)), "the year"
     assert set(looked[5:7]) <= {2, 3, 4}, "the month"
@@ -161,38 +159,43 @@ def test_days_and_months_cross_over(path: Path, dates: Loaded, vocabulary: TextC
     assert main(["run", str(path), "3 mai 1979", "--attention", str(picture), "-o", str(arrays)]) == 0
     assert picture.read_bytes().startswith(b"\x89PNG")
     saved = np.load(arrays)
-    np.testing.assert_array_equal(saved["translation"], found.tokens)
+    np.testing.assert_array_equal(saved["translation"], [best.tokens])
     assert saved["alignment"].shape == (1, 11, 11)
 
 
-def test_a_batch_is_written_as_each_text_alone(dates: Loaded, vocabulary: TextCharacters) -> None:
-    ids, _ = pad([encode(text, vocabulary) for text in ("3 mai 1979", "Wednesday, December 31st, 2031")], 0)
-    plan = plan_of(dates, {"source": ids})
-    assert plan
-    found = decode(dates, plan, {"source": ids})
-    assert found.complete
-    assert [text_of(row, vocabulary) for row in found.tokens] == ["1979-05-03", "2031-12-31"]
-    short = decode(dates, plan, {"source": ids}, longest=4)
-    assert not short.complete
-    assert [text_of(row, vocabulary) for row in short.tokens] == ["1979", "2031"]
-    assert decode(dates, plan, {"source": ids[:0]}).tokens.shape == (0, 1)
+def test_a_batch_is_written_as_each_text_alone(dates: Model) -> None:
+    texts = ["3 mai 1979", "Wednesday, December 31st, 2031"]
+    found = dates.generate(texts).results()
+    assert [(row[0].text, row[0].complete) for row in found] == [("1979-05-03", True), ("2031-12-31", True)]
+    short = dates.generate(texts, max_tokens=4).results()
+    assert [(row[0].text, row[0].complete) for row in short] == [("1979", False), ("2031", False)]
+    assert dates.generate(source=np.zeros((0, 5), np.int64)).results() == []
 
 
-def test_a_given_target_is_scored_and_not_written(dates: Loaded, vocabulary: TextCharacters) -> None:
+def test_a_package_writes_what_the_whole_graph_writes(dates: Model, tmp_path: Path) -> None:
+    """The step graph with its state, greedy and by a search over beams, and in pieces as they come."""
+    specc.compile("dates", tmp_path / "dates", parts=["encode", "step"])
+    package = specc.load(tmp_path / "dates")
+    for texts in ("3 mai 1979", ["Dec 1, 1999", "2. Januar 2034"]):
+        for settings in ({}, {"beams": 3, "n_best": 2}, {"strategy": "sample", "seed": 5, "temperature": 3.0}):
+            want, got = (m.generate(texts, **settings).results() for m in (dates, package))
+            assert [[(r.tokens, r.text) for r in row] for row in got] == [
+                [(r.tokens, r.text) for r in row] for row in want
+            ]
+    assert [p[0] for p in package.generate("3 mai 1979").pieces() if p[0]] == list("1979-05-03")
+
+
+def test_a_given_target_is_scored_and_not_written(dates: Model, vocabulary: TextCharacters) -> None:
     source = encode("3 mai 1979", vocabulary)[None]
     target = np.concatenate([[1], encode("1979-05-03", vocabulary)[:-1]])[None]
-    assert plan_of(dates, {"source": source, "target": target}) is None
     logits = dates.run(source=source, target=target)["logits"]
     assert text_of(logits[0].argmax(-1), vocabulary) == "1979-05-03"
 
 
-def test_held_out_days(dates: Loaded, vocabulary: TextCharacters, calendar: ModuleType) -> None:
+def test_held_out_days(dates: Model, calendar: ModuleType) -> None:
     """A part of what docs/demos/dates/train.py reports on: exact match on days that training never saw."""
     learned, held_out = calendar.calendar()
     assert not {d.date for d in learned} & {d.date for d in held_out}
     pairs = calendar.held_out(200)
-    ids, _ = pad([encode(written, vocabulary) for written, _ in pairs], 0)
-    plan = plan_of(dates, {"source": ids})
-    assert plan
-    answers = [text_of(row, vocabulary) for row in decode(dates, plan, {"source": ids}).tokens]
+    answers = [row[0].text for row in dates.generate([written for written, _ in pairs]).results()]
     assert np.mean([a == meant for a, (_, meant) in zip(answers, pairs, strict=True)]) >= 0.98

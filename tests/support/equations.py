@@ -35,6 +35,13 @@ def affine(w: Arrays, name: str, x: Array) -> Array:
     return made
 
 
+def layer_norm(w: Arrays, name: str, x: Array, eps: float = 1e-5) -> Array:
+    """arXiv:1607.06450, eq. 4, of each row of x."""
+    apart = x - x.mean(-1, keepdims=True)
+    made: Array = apart / np.sqrt((apart**2).mean(-1, keepdims=True) + eps) * w[f"{name}.weight"] + w[f"{name}.bias"]
+    return made
+
+
 def lstm_step(w: Arrays, name: str, suffix: str, x: Array, h: Array, c: Array) -> tuple[Array, Array]:
     """Gates in PyTorch's order: input, forget, cell, output."""
     gates = w[f"{name}.weight_ih{suffix}"] @ x + w[f"{name}.bias_ih{suffix}"]

@@ -69,13 +69,25 @@ def from_module(module: torch.nn.Module, prefix: str = "") -> Arrays:
     return {f"{prefix}{name}": p.detach().numpy().copy() for name, p in module.state_dict().items()}
 
 
-def assert_matches(
+def assert_published(
     ours: Ours, given: Samples, published: Run, results: Mapping[str, str], sides: tuple[Side, ...] = ("right",)
+) -> None:
+    """As `assert_matches`, for models that take some steps in float32 whatever they are asked for."""
+    assert_matches(ours, given, published, results, sides, exactly=1e-5)
+
+
+def assert_matches(
+    ours: Ours,
+    given: Samples,
+    published: Run,
+    results: Mapping[str, str],
+    sides: tuple[Side, ...] = ("right",),
+    exactly: float = 1e-9,
 ) -> None:
     """The spec gives what the published model gives in float64: alone, and in a padded batch of 3 (R17).
 
     `results` says along which padded axis each result runs, if along any; only valid rows are compared.
-    The reference is in float64 too, and so agrees far better than R17 asks.
+    The reference is in float64 too, and so agrees far better than R17 asks: to `exactly`.
     """
     batches: list[tuple[Arrays, Side | None]] = [(given.alone(0), None)]
     batches += [(given.together(side), side) for side in sides]
@@ -89,8 +101,21 @@ def assert_matches(
                 theirs = wanted[name][row].numpy()
                 valid = given.kept(row, dim, len(theirs), side) if dim and side else slice(None)
                 what = f"{name} of sample {row}, {side or 'alone'}"
-                assert_agrees(reference[name][row][valid], theirs[valid], f"{what}, reference", 1e-9)
+                assert_agrees(reference[name][row][valid], theirs[valid], f"{what}, reference", exactly)
                 assert_agrees(compiled[name][row][valid], theirs[valid], f"{what}, compiled", 1e-5)
+
+
+def one_by_one(x: Mapping[str, torch.Tensor], run: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+    """[batch, seq, …]: what a model gives for each text without its padding, zeros where there is none.
+
+    For models that know no padding, or not on both sides. `x` holds the ids and which of them are there.
+    """
+    ids, keep = x.values()
+    made = [run(row[kept][None])[0] for row, kept in zip(ids, keep, strict=True)]
+    whole = torch.zeros(*ids.shape, *made[0].shape[1:], dtype=torch.float64)
+    for n, row in enumerate(made):
+        whole[n, keep[n]] = row
+    return whole
 
 
 def _tensor(array: NDArray[Any]) -> torch.Tensor:

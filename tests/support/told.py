@@ -155,6 +155,7 @@ BREAKS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "too many files": lambda p: p.setattr(check, "check", _raises(OSError(errno.EMFILE, "Too many open files"))),
     "onnx is missing": _no_onnx,
     "Pillow is missing": lambda p: p.setitem(sys.modules, "PIL", None),
+    "tokenizers is missing": lambda p: p.setitem(sys.modules, "tokenizers", None),
     "the runtime stops": lambda p: p.setattr(
         onnxruntime.InferenceSession, "run", _raises(RuntimeError("Non-zero status code returned"))
     ),

@@ -146,6 +146,33 @@ def test_a_failing_call_leaves_the_old_package(
     assert faulty.left > 0
 
 
+def test_parts_stay_when_only_the_last_confirmation_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The entry stands and refers to them."""
+    count = 0
+
+    def fsync(fd: int) -> None:
+        nonlocal count
+        count += 1
+        if count == 4:  # the part, the entry, the folder with the part; then the folder with the entry
+            raise full_disk()
+
+    monkeypatch.setattr(output.os, "fsync", fsync)
+    with pytest.raises(Failed, match=r"E0815: .* is complete, but not confirmed"), OutputDirectory(tmp_path) as out:
+        part = out.hashed("weights", ".bin", [b"1"])
+        out.entry("m.onnx", [b"2"])
+    assert content(tmp_path) == {part: b"1", "m.onnx": b"2"}
+
+
+def test_a_folder_that_is_made_goes_again_if_nothing_comes_of_it(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError), OutputDirectory(tmp_path / "new", make=True) as out:
+        out.entry("a", [b"1"])
+        raise RuntimeError
+    assert not (tmp_path / "new").exists()
+    with OutputDirectory(tmp_path / "new", make=True) as out:
+        out.entry("a", [b"12"])
+    assert (out.facts["a"].bytes, content(tmp_path / "new")) == (2, {"a": b"12"})
+
+
 def test_a_failure_of_whoever_makes_the_chunks_leaves_nothing(tmp_path: Path) -> None:
     def chunks() -> Iterator[bytes]:
         yield b"half"

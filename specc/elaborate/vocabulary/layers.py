@@ -1,7 +1,6 @@
 """Words that own weights."""
 
 from dataclasses import replace
-from typing import Any
 
 from specc.elaborate.values import Tensor, describe
 from specc.elaborate.vocabulary.registry import Site, word
@@ -134,7 +133,7 @@ def matmul(site: Site, a: Tensor, b: Tensor) -> Tensor:
 
 
 @word()
-def einsum(site: Site, equation: str, *operands: Any) -> Tensor:
+def einsum(site: Site, equation: str, *operands: Tensor) -> Tensor:
     """Products summed over the names missing on the right: `einsum("b i d, b j d -> b i j", x, y)`."""
     if equation.count("->") != 1 or equation.count(",") != len(operands) - 1:
         site.fail("E0306", f"the equation does not fit {len(operands)} operands", "equation")

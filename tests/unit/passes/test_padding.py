@@ -81,6 +81,42 @@ def test_row_numbers_count_padding_on_the_left(side: Side, clean: bool) -> None:
         assert found[0].endswith("a position is counted from the start of the row, padding included")
 
 
+class Biased(Model):
+    """An attention with a bias of the row numbers of its keys; padding stands on the left."""
+
+    def __init__(self) -> None:
+        super().__init__("left")
+        self.rows = self.one(ops.Cast("f32"), self.one(ops.Extent(1), self.x))
+        self.slopes = self.build.input("slopes", Input(Type.of("f32", 1, 2, 1, 1)))
+        self.heads = self.one(ops.Expand(1, Dim.of(2)), self.one(ops.Insert(1), self.x))
+        self.mask = self.one(ops.Insert(1), self.one(ops.Insert(1), self.keep))
+
+    def attended(self, bias: Value, sinks: Value | None = None) -> Value:
+        return self.one(ops.Attend(0.5), self.heads, self.heads, self.heads, self.mask, bias, sinks)
+
+
+def test_a_bias_that_moves_all_scores_alike_is_clean() -> None:
+    """ALiBi as `slope * j`: a softmax does not see what is added to all of its scores."""
+    model = Biased()
+    far = model.one(ops.Arith("mul"), model.slopes, model.rows)
+    assert model.warnings(model.attended(far)) == []
+    assert model.warnings(model.attended(model.one(ops.Pointwise("neg"), far))) == []
+    scores = model.one(ops.MatMul(), model.heads, model.one(ops.Transpose((0, 1, 3, 2)), model.heads))
+    moved = model.one(ops.Arith("add"), scores, far)
+    weights = model.one(ops.MaskedSoftmax(), moved, model.mask)
+    assert model.warnings(model.one(ops.Weigh(), weights, model.heads)) == []
+
+
+def test_a_bias_that_moves_scores_apart_is_not() -> None:
+    model = Biased()
+    squared = model.one(ops.Arith("mul"), model.rows, model.rows)
+    by_key = model.one(ops.Arith("mul"), model.rows, model.build.input("w", Input(Type.of("f32", S))))
+    for bias in (squared, by_key, model.one(ops.Pointwise("tanh"), model.rows)):
+        assert len(model.warnings(model.attended(model.one(ops.Arith("mul"), model.slopes, bias)))) == 1
+    sinks = model.build.input("sinks", Input(Type.of("f32", 2)))
+    assert len(model.warnings(model.attended(model.one(ops.Arith("mul"), model.slopes, model.rows), sinks))) == 1
+
+
 def test_positions_counted_by_keep_are_clean() -> None:
     model = Model("left")
     ids = model.one(ops.CumSum(1), model.one(ops.Cast("i64"), model.keep))

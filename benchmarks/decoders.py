@@ -1,0 +1,195 @@
+"""Programs that write text, timed token by token: what each does is behind one function.
+
+A `Writer` reads prompts i64[batch, n], writes `count` tokens, always the most probable, and says when it had each.
+"""
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import torch
+import transformers
+from numpy.typing import NDArray
+
+HERE = Path(__file__).parent
+THREADS = 2
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Trace:
+    """Seconds until the first token, of each token behind it, and the tokens i64[batch, count]."""
+
+    prefill: float
+    steps: tuple[float, ...]
+    tokens: Ints
+
+
+Writer = Callable[[Ints, int], Trace]
+Step = Callable[[Ints], Ints]
+
+
+def traced(start: Callable[[Ints], tuple[Ints, Step]]) -> Writer:
+    """A writer of two functions: `start` reads prompts and gives the best next tokens and what to call with them."""
+
+    def write(ids: Ints, count: int) -> Trace:
+        began = time.perf_counter()
+        tokens, step = start(ids)
+        times, made = [time.perf_counter()], [tokens]
+        for _ in range(count - 1):
+            tokens = step(tokens)
+            times.append(time.perf_counter())
+            made.append(tokens)
+        steps = tuple(b - a for a, b in pairwise(times))
+        return Trace(times[0] - began, steps, np.stack(made, axis=1))
+
+    return write
+
+
+def steps(model: Any, prompt: Ints) -> Callable[[Ints], NDArray[np.float32]]:
+    """specc: a text of `model`, the writer of a package; each call feeds tokens i64[batch, n] and gives logits."""
+    prepared = model.entrance.prepared({model.entrance.growing: prompt})
+    taken: Callable[[Ints], NDArray[np.float32]] = model.stepper(prepared).step
+    return taken
+
+
+def of_specc(package: Path) -> Writer:
+    """A package of ours through the Python API."""
+    import specc
+
+    model = specc.load(package, threads=THREADS).writer
+
+    def start(ids: Ints) -> tuple[Ints, Step]:
+        step = steps(model, ids)
+        return step(ids).argmax(1), lambda tokens: step(tokens[:, None]).argmax(1)
+
+    return traced(start)
+
+
+class _Clock:
+    """Takes the time whenever `generate` of transformers hands a token out; the first time it is the prompt."""
+
+    def __init__(self) -> None:
+        self.times: list[float] = []
+
+    def put(self, value: Any) -> None:
+        """Called with the prompt, then with each token."""
+        self.times.append(time.perf_counter())
+
+    def end(self) -> None:
+        """Called when all is written."""
+
+
+def published(checkpoint: Path) -> Any:
+    """The model of transformers, eager, with PyTorch's own fused attention."""
+    torch.set_num_threads(THREADS)
+    return transformers.AutoModelForCausalLM.from_pretrained(checkpoint, attn_implementation="sdpa").eval()
+
+
+def of_transformers(model: Any, cache: str) -> Writer:
+    """`generate` of transformers with the `dynamic` or the `static` cache."""
+
+    def write(ids: Ints, count: int) -> Trace:
+        clock = _Clock()
+        given = torch.from_numpy(ids)
+        began = time.perf_counter()
+        with torch.inference_mode():
+            made = model.generate(
+                given, attention_mask=torch.ones_like(given), max_new_tokens=count, min_new_tokens=count,
+                do_sample=False, use_cache=True, cache_implementation=cache, disable_compile=True,
+                streamer=clock, pad_token_id=0,
+            )  # fmt: skip
+        times = clock.times[1:]
+        gaps = tuple(b - a for a, b in pairwise(times))
+        return Trace(times[0] - began, gaps, made[:, ids.shape[1] :].numpy())
+
+    return write
+
+
+def of_export(path: Path) -> Writer:
+    """An exported model with past in ONNX Runtime; states stay with the runtime from step to step."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = THREADS
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    names, outputs = [i.name for i in session.get_inputs()], [o.name for o in session.get_outputs()]
+    past = names[2:]
+    shape = [d if isinstance(d, int) else 0 for d in session.get_inputs()[2].shape]
+
+    def run(tokens: Ints, length: int, states: Sequence[Any]) -> tuple[Ints, list[Any]]:
+        binding = session.io_binding()
+        for name, value in zip(names, (tokens, np.ones((len(tokens), length), np.int64)), strict=False):
+            binding.bind_cpu_input(name, value)
+        for name, state in zip(past, states, strict=True):
+            binding.bind_ortvalue_input(name, state)
+        for name in outputs:
+            binding.bind_output(name)
+        session.run_with_iobinding(binding)
+        made = binding.get_outputs()
+        return made[0].numpy()[:, -1].argmax(1), made[1:]
+
+    def start(ids: Ints) -> tuple[Ints, Step]:
+        empty = np.zeros((len(ids), shape[1], 0, shape[3]), np.float32)
+        length = ids.shape[1]
+        first, states = run(ids, length, [onnxruntime.OrtValue.ortvalue_from_numpy(empty)] * len(past))
+
+        def step(tokens: Ints) -> Ints:
+            nonlocal length, states
+            length += 1
+            made, states = run(tokens[:, None], length, states)
+            return made
+
+        return first, step
+
+    return traced(start)
+
+
+class OfGenai:
+    """onnxruntime-genai in a process of its own, which does the timing; call it to write, `close` it at the end."""
+
+    def __init__(self, python: str, folder: Path) -> None:
+        command = [python, str(HERE / "genai_writer.py"), str(folder), str(THREADS)]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def __call__(self, ids: Ints, count: int) -> Trace:
+        """Prompts and a count go over as a line of JSON, times and tokens come back as one."""
+        assert self.process.stdin
+        assert self.process.stdout
+        self.process.stdin.write(json.dumps([ids.tolist(), count]) + "\n")
+        self.process.stdin.flush()
+        answer = self.process.stdout.readline()
+        if not answer:
+            raise SystemExit(f"onnxruntime-genai ended with status {self.process.wait()}")
+        prefill, gaps, tokens = json.loads(answer)
+        return Trace(prefill, tuple(gaps), np.array(tokens))
+
+    def close(self) -> None:
+        """End the process."""
+        self.process.communicate()
+
+
+def built_by_genai(python: str, checkpoint: Path, out: Path) -> str:
+    """The model builder on a checkpoint, fp32 for the CPU; gives what it says where it cannot."""
+    with tempfile.TemporaryDirectory() as cache:
+        builder = [python, "-m", "onnxruntime_genai.models.builder", "-p", "fp32", "-e", "cpu", "-c", cache]
+        return _failing([*builder, "-i", str(checkpoint), "-o", str(out)])
+
+
+def exported(checkpoint: Path, out: Path, opset: int) -> str:
+    """`torch.onnx.export(dynamo=True)` with past, in a process of its own; gives what it says where it cannot."""
+    return _failing([sys.executable, str(HERE / "export_past.py"), str(checkpoint), str(out), str(opset)])
+
+
+def _failing(command: Sequence[str]) -> str:
+    """The last line that a command says when it fails, else nothing."""
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return "" if done.returncode == 0 else done.stderr.strip().splitlines()[-1]

@@ -1,0 +1,234 @@
+"""Trains the numbers model: the spec itself, as a PyTorch module, on pairs made from the rules of two languages.
+
+There is no model in this file. `specs/models/numbers.yaml` says what is computed and how a text is read;
+`specc_torch` makes a module of it whose parameters bear the spec's names. The model learns to continue the true
+beginning of an answer; the report at the end is on answers that it writes alone, for numbers that it has never
+seen in any language. The same seed and number of steps give the same file on the same machine.
+
+    python docs/demos/numbers/train.py --device cuda --minutes 8
+    python docs/demos/numbers/train.py --minutes 2 --warmup 100 --batch 64 --out /tmp     # to see it work
+"""
+
+import argparse
+import math
+import os
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import data
+import numpy as np
+import torch
+from batches import STEPS as TOGETHER
+from batches import Alphabet, Half, made_ahead
+from torch import Tensor
+from torch.nn import functional
+
+from specc.compiling import Options, values_of
+from specc.driver import elaborated, open_spec
+from specc.reading.record import TextCharacters
+from specc.reading.text import decode, encode, pad, write_vocabulary
+from specc.readings import reading_of
+from specc_torch import SpecModule
+
+HERE = Path(__file__).resolve()
+SPEC = HERE.parents[3] / "specs" / "models" / "numbers.yaml"
+SPECIALS = ("<pad>", "<start>", "<end>")  # ids 0, 1, 2, as in the config of the spec
+PAD, START, END = range(3)
+RATE = 2e-3
+DECAY = 0.01
+WARMUP = 1000
+UNTIMED = 0.4  # of the warm-up: a GPU, and the processes that make data, start slowly
+SPARE = 0.95  # of the time that is left is planned for; a run cut short has not come to rest
+SHOWN = 200  # steps between two lines
+LONGEST = 80  # characters of an answer, and some more
+TEST_PAIRS = 2000
+DUE = 0.98
+
+
+@dataclass
+class Plan:
+    """How many steps there are. A limit in time becomes a number of steps once the speed is known.
+
+    The rate of learning depends on the number of steps alone after the warm-up, and on nothing before, so that
+    a run under a limit in time can be repeated with `--steps`.
+    """
+
+    warmup: int
+    steps: int | None
+    seconds: float
+    since: float = 0.0
+    timed: float = 0.0
+
+    def rate(self, step: int) -> float:
+        """The share of `RATE` at a step: a linear rise, then half a wave down to zero."""
+        if step < self.warmup or self.steps is None or self.steps <= self.warmup:
+            return min((step + 1) / self.warmup, 1)
+        done = (step - self.warmup) / (self.steps - self.warmup)
+        return 0.5 * (1 + math.cos(math.pi * min(done, 1)))
+
+    def passed(self, step: int, now: float) -> bool:
+        """Whether `step` steps are enough at the time `now`."""
+        untimed = int(UNTIMED * self.warmup)
+        if step == untimed:
+            self.timed = now
+        if step == self.warmup and self.seconds < math.inf:
+            left = SPARE * (self.seconds - (now - self.since))
+            fit = self.warmup + int(left * (self.warmup - untimed) / (now - self.timed))
+            self.steps = max(self.warmup, min(fit, self.steps or fit))
+            print(f"{self.steps} steps fit into the time", flush=True)
+        return (self.steps is not None and step >= self.steps) or now - self.since > self.seconds
+
+
+def alphabet_of(record: TextCharacters) -> Alphabet:
+    """The ids that `encode` gives to single characters."""
+    known = set(record.vocab)
+    ids = tuple(int(encode(chr(c), record)[0]) if chr(c) in known else -1 for c in range(256))
+    assert record.end is not None
+    return Alphabet(ids, PAD, record.end)
+
+
+def halves(
+    record: TextCharacters, batch: int, seed: int, workers: int, device: torch.device
+) -> Iterator[list[tuple[Tensor, Tensor]]]:
+    """For each step: texts given `i64[b, src]` and wanted `i64[b, tgt]`, once to be read and once to be written."""
+
+    def there(half: Half) -> tuple[Tensor, Tensor]:
+        given, wanted = (torch.from_numpy(x).to(device) for x in half)
+        return given, wanted
+
+    for both in made_ahead(alphabet_of(record), batch, seed, workers):
+        moved = [there(half) for half in both]
+        for step in range(TOGETHER):
+            yield [(given[step].long(), wanted[step].long()) for given, wanted in moved]
+
+
+def loss_of(model: SpecModule, source: Tensor, wanted: Tensor) -> Tensor:
+    """How improbable the model finds each next character of the answers, on average."""
+    start = torch.full_like(wanted[:, :1], START)
+    logits = model(source=source, target=torch.cat([start, wanted[:, :-1]], dim=1))["logits"]
+    return functional.cross_entropy(logits.flatten(0, 1), wanted.flatten(), ignore_index=PAD)
+
+
+def train(model: SpecModule, steps: Iterator[list[tuple[Tensor, Tensor]]], plan: Plan) -> int:
+    """Fit the model's parameters, in place. The number of steps done."""
+    parameters = list(model.parameters())
+    fused = parameters[0].device.type == "cuda"  # one call for all of them
+    optimizer = torch.optim.AdamW(parameters, RATE, betas=(0.9, 0.98), weight_decay=DECAY, fused=fused)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, plan.rate)
+    losses: list[Tensor] = []
+    plan.since = time.monotonic()
+    for step, batch in enumerate(steps, start=1):
+        loss = torch.stack([loss_of(model, source, wanted) for source, wanted in batch])
+        optimizer.zero_grad()
+        loss.sum().backward()
+        torch.nn.utils.clip_grad_norm_(parameters, 1.0)
+        optimizer.step()
+        schedule.step()
+        losses.append(loss.detach())
+        if step % SHOWN == 0 or step == plan.steps:
+            reading, writing = torch.stack(losses).mean(0).tolist()  # waits for the device: the clock is right below
+            now = time.monotonic() - plan.since
+            print(f"step {step:5d}  reading {reading:.4f}  writing {writing:.4f}  {now:.0f} s", flush=True)
+            losses = []
+        if plan.passed(step, time.monotonic()):
+            break
+    return step
+
+
+def answers(model: SpecModule, record: TextCharacters, texts: Sequence[str]) -> list[str]:
+    """What the model writes by itself, always the most probable character."""
+    device = next(model.parameters()).device
+    source = torch.from_numpy(pad([encode(text, record) for text in texts], PAD)[0]).to(device)
+    made = torch.full((len(texts), 1), START, device=device)
+    ended = torch.zeros(len(texts), dtype=torch.bool, device=device)
+    with torch.no_grad():
+        while not ended.all() and made.shape[1] <= LONGEST:
+            newest = model(source=source, target=made)["logits"][:, -1].argmax(-1)
+            ended |= newest == END
+            made = torch.cat([made, newest[:, None]], dim=1)
+    return [decode(row, record) for row in made[:, 1:].cpu().numpy()]
+
+
+def exact(model: SpecModule, record: TextCharacters, direction: data.Words, count: int) -> float:
+    """The share of held-out pairs whose answer is right to the last character; the first wrong ones are shown."""
+    pairs = data.evaluation(direction, count)
+    found = answers(model, record, [given for given, _ in pairs])
+    wrong = [(given, a, wanted) for (given, wanted), a in zip(pairs, found, strict=True) if a != wanted]
+    for given, answer, wanted in wrong[:3]:
+        print(f"  {given!r}: {answer!r}, not {wanted!r}")
+    return 1 - len(wrong) / len(pairs)
+
+
+def report(model: SpecModule, record: TextCharacters, count: int) -> float:
+    """Exact match in each direction, printed, and in all of them together."""
+    shares = []
+    for name, direction in data.DIRECTIONS.items():
+        shares.append(exact(model, record, direction, count // len(data.DIRECTIONS)))
+        print(f"{name}: {shares[-1]:.2%}", flush=True)
+    right = float(np.mean(shares))
+    print(f"exact match: {right:.2%} of {count} held-out pairs")
+    return right
+
+
+def opened(path: Path, seed: int, sets: Sequence[str] = ()) -> tuple[SpecModule, TextCharacters]:
+    """The spec as a module with fresh parameters, and how it reads text."""
+    spec = open_spec(str(path), sets=sets)
+    described = elaborated(spec)
+    record = reading_of(spec.program, described).of_input("source")
+    assert isinstance(record, TextCharacters), "the numbers spec reads characters"
+    fresh = values_of(spec, described.graph, Options(output="", init=seed))
+    shared = {name: fresh.tied_to(name) for name in described.graph.parameters}
+    ties = {name: other for name, other in shared.items() if other is not None}
+    return SpecModule(described.graph, seed=seed, ties=ties, defaults=described.defaults), record
+
+
+def arguments() -> argparse.Namespace:
+    """What the command line says."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--steps", type=int, help="20000 where no time is given")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="the time training may take")
+    parser.add_argument("--warmup", type=int, default=WARMUP, help="steps before the full rate of learning")
+    parser.add_argument("--batch", type=int, default=1024, help="pairs of each half of a step")
+    parser.add_argument("--workers", type=int, default=max((os.cpu_count() or 1) - 2, 0), help="processes for the data")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--test-pairs", type=int, default=TEST_PAIRS)
+    parser.add_argument("--spec", type=Path, default=SPEC)
+    parser.add_argument("--out", type=Path, help="the folder for the weights; where the spec is, if not given")
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Train, report on the held-out pairs, save beside the spec."""
+    args = arguments()
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # what repeatable sums on a GPU need
+    device = torch.device(args.device)
+    torch.use_deterministic_algorithms(True, warn_only=device.type != "cpu")
+    torch.utils.deterministic.fill_uninitialized_memory = False  # nothing reads any
+    torch.set_num_threads(1)  # tensors this small gain nothing from more
+    vocabulary = write_vocabulary([*SPECIALS, *data.characters()])
+    args.spec.with_name("numbers.vocab").write_text(vocabulary, encoding="utf-8")
+    model, record = opened(args.spec, args.seed)
+    model.to(device)
+    print(f"{sum(p.numel() for p in model.parameters())} parameters, {2 * args.batch} pairs a step")
+
+    steps = 20000 if args.steps is None and args.minutes == math.inf else args.steps
+    plan = Plan(args.warmup, steps, 60 * args.minutes)
+    done = train(model, halves(record, args.batch, args.seed, args.workers, device), plan)
+    again = f"the same again: --steps {done} --warmup {args.warmup} --batch {args.batch} --seed {args.seed}"
+    print(f"{done} steps; {again if done == plan.steps else f'cut short of {plan.steps} by the time'}")
+    right = report(model, record, args.test_pairs)
+    out = args.out or args.spec.parent
+    out.mkdir(parents=True, exist_ok=True)
+    path = out / ("numbers.safetensors" if right >= DUE else "numbers.unfinished.safetensors")
+    model.save(path)
+    (out / "numbers.vocab").write_text(vocabulary, encoding="utf-8")
+    print(f"wrote {path.name}, {path.stat().st_size / 1000:.0f} kB")
+    if right < DUE:
+        raise SystemExit(f"less than {DUE:.0%} are right")
+
+
+if __name__ == "__main__":
+    main()

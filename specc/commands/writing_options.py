@@ -1,0 +1,55 @@
+"""The options of a command that writes: how tokens are chosen, and when a text ends."""
+
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from typing import Any
+
+from specc.generation.options import STRATEGIES
+
+HELP = {
+    "--max": ("N", "write at most N tokens"),
+    "--temperature": ("T", "sample, with logits divided by T"),
+    "--top-k": ("K", "sample among the K best tokens"),
+    "--top-p": ("P", "sample among the best tokens that together reach the probability P"),
+    "--min-p": ("P", "sample among tokens of at least P times the best one's probability"),
+    "--repetition-penalty": ("R", "make what is there already R times less likely"),
+    "--beams": ("N", "search with N beams"),
+    "--length-penalty": ("A", "divide a beam's score by its length to the power of A"),
+    "--n-best": ("N", "give the N best texts of a beam search"),
+    "--seed": ("SEED", "the seed that samples are drawn by"),
+}
+WHOLE = ("--max", "--top-k", "--beams", "--n-best", "--seed")
+NAMES = {"--max": "max_tokens"}
+
+
+def writing_arguments(parser: ArgumentParser) -> None:
+    """Declare them; none has a default, so that the spec's own settings hold."""
+    group = parser.add_argument_group("writing (docs/generation.md)")
+    group.add_argument("--strategy", choices=STRATEGIES, help="the spec's own otherwise")
+    for flag, (word, about) in HELP.items():
+        group.add_argument(flag, type=_whole if flag in WHOLE else _number, metavar=word, help=about, dest=_name(flag))
+    group.add_argument("--stop", action="append", metavar="TEXT", dest="stop_strings", help="end before this text")
+    group.add_argument("--log-probs", action="store_const", const=True, dest="log_probabilities", help="for -o")
+
+
+def settings_given(given: Namespace) -> dict[str, Any]:
+    """What was given, by the names of `specc.generation.settings`."""
+    names = ("strategy", *map(_name, HELP), "stop_strings", "log_probabilities")
+    found = vars(given)
+    return {name: found[name] for name in names if found[name] is not None}
+
+
+def _name(flag: str) -> str:
+    return NAMES.get(flag, flag.strip("-").replace("-", "_"))
+
+
+def _whole(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) <= 20):
+        raise ArgumentTypeError(f"{text[:40]!r} is no whole number")
+    return int(text)
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ArgumentTypeError(f"{text[:40]!r} is no number") from None

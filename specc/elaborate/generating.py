@@ -1,0 +1,53 @@
+"""What a spec's `generate` says, as plain data, with every wrong word and value an error at its place.
+
+With symbols in place of config values, names are checked all the same, and so is every value that needs none.
+"""
+
+from typing import Any
+
+from specc.elaborate.context import Context, Env, NeedsValue
+from specc.elaborate.data import described
+from specc.generation.options import spec_faults
+from specc.lang import tree
+from specc.text.diagnostic import Failed
+from specc.text.source import Span
+
+
+def generation_settings(context: Context, item: tree.Generate, env: Env) -> dict[str, Any]:
+    """The settings of one `generate`. Fails with every fault found: E0731, E0732, E0733."""
+    made: dict[str, Any] = {}
+    spans: dict[str, Span | None] = {}
+    for setting in item.settings:
+        spans[f"{setting.name} name"] = setting.span
+        spans[setting.name] = setting.value.span or setting.span
+        if isinstance(setting.value, tree.Call):
+            made[setting.name] = _call(context, setting.name, setting.value, env, spans)
+        else:
+            made[setting.name] = _known(context, setting.value, env)
+    faults = spec_faults(made, spans, item.span)
+    if faults:
+        raise Failed(*faults)
+    return made
+
+
+def _call(context: Context, name: str, call: tree.Call, env: Env, spans: dict[str, Span | None]) -> dict[str, Any]:
+    """`beam(width=4)` as `{"kind": "beam", "width": 4}`, with the places of its parts in `spans`."""
+    spans[f"{name} name"] = call.function.span or call.span
+    made: dict[str, Any] = {"kind": call.function.path}
+    if call.args:
+        made["args"] = [_known(context, a, env) for a in call.args]
+    for option in call.options:
+        spans[f"{name}.{option.name}"] = option.value.span or option.span
+        spans[f"{name}.{option.name} name"] = option.name_span or option.span
+        made[option.name] = _known(context, option.value, env)
+    return made
+
+
+def _known(context: Context, expr: tree.Expr, env: Env) -> Any:
+    """An expression as data; None where it hangs on config values that are still symbols."""
+    try:
+        return described(context, expr, env)
+    except NeedsValue:
+        if not context.symbolic:
+            raise
+        return None

@@ -1,0 +1,85 @@
+"""What a caller may give a model: names, types and lengths of its inputs, checked and completed before it runs."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from specc import backend
+from specc.ir.dim import DimError
+from specc.ir.dim_text import parse_dim
+from specc.ir.graph import Graph
+from specc.passes.limits import limits
+from specc.reading.arrays import exact, nested_array
+from specc.reading.batch import with_texts
+from specc.reading.check import Bound, InputSpec, check_inputs
+from specc.reading.record import Reading
+
+Array = Any
+
+
+@dataclass(frozen=True)
+class Entrance:
+    """The inputs of `graph`, how `reading` reads them and how `defaults` computes those that are absent.
+
+    `growing` is the input that grows, where one does; `bounds` says what each length may be.
+    """
+
+    graph: Graph
+    reading: Reading
+    defaults: Graph | None = None
+    growing: str = ""
+    bounds: Mapping[str, Bound] = field(default_factory=dict)
+
+    @property
+    def specs(self) -> tuple[InputSpec, ...]:
+        """What is checked of each input."""
+        absent = set(self.defaults.outputs) if self.defaults else set()
+        made = []
+        for name, value in self.graph.inputs.items():
+            facts = self.graph.input_facts.get(name)
+            dims = tuple(d.number if d.number is not None else str(d) for d in value.type.shape)
+            below = facts.below.number if facts and facts.below is not None else None
+            made.append(InputSpec(name, value.type.dtype, dims, below, name in absent))
+        return tuple(made)
+
+    def prepared(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Arrays for every input from arrays, nested lists and texts, defaults filled in. Fails with E09xx."""
+        specs = self.specs
+        kinds = {s.name: s for s in specs}
+        given = {}
+        for name, value in with_texts(self.graph, self.reading, inputs, self.growing).items():
+            array = value if isinstance(value, np.ndarray) else nested_array(value, name)
+            given[name] = exact(array, kinds[name].dtype, name) if name in kinds else array
+        checked = check_inputs(specs, given, bounds=dict(self.bounds), solve=_solve)
+        return {**self._filled(checked), **checked}
+
+    def _filled(self, given: Mapping[str, Array]) -> dict[str, Array]:
+        absent = tuple(n for n in self.defaults.outputs if n not in given) if self.defaults else ()
+        if not absent or self.defaults is None:
+            return {}
+        known = {n: v for n, v in given.items() if n in self.defaults.inputs}
+        made = backend.load("numpy").run(self.defaults, known, {}, wanted=absent)
+        types = {n: v.type.dtype for n, v in self.graph.inputs.items()}
+        return {n: exact(np.asarray(v), types[n], n) for n, v in made.items() if n in types}
+
+
+def bounds_of(graph: Graph) -> dict[str, Bound]:
+    """What each length may be: at least what `dims` promises, at most what a table of positions holds."""
+    most = limits(graph)
+    found = {}
+    for symbol in {*graph.least, *most}:
+        limit = most.get(symbol)
+        reasons = [f"`dims` promises {symbol} >= {graph.least[symbol]}"] if symbol in graph.least else []
+        reasons += [f"the table `{limit.table}` has {limit.most} positions"] if limit else []
+        why = "; ".join(reasons)
+        found[symbol] = Bound(graph.least.get(symbol, 0), limit.most if limit else None, why)
+    return found
+
+
+def _solve(text: str, env: Mapping[str, int]) -> int | None:
+    try:
+        return parse_dim(text).at(env)
+    except DimError:
+        return None

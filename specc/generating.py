@@ -1,0 +1,280 @@
+"""`specc run` and `model.generate`: a model that writes, from what it is given to tokens and text.
+
+    model = specc.load("gpt2/")
+    for piece in model.generate("Once upon a time", max_tokens=64).pieces():
+        print(piece[0], end="", flush=True)
+
+A package goes on with its step graph; a model of one graph runs it again for every token. What is written is the same.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from specc import generating_facts
+from specc.entrance import Entrance
+from specc.generating_facts import Facts
+from specc.generation.beam import Hypothesis, searched
+from specc.generation.settings import Settings, settings_of
+from specc.generation.stepper import Bools, Ints, Made
+from specc.generation.text import Texts, cut, ending
+from specc.generation.writing import written
+from specc.ir.model import Generation
+from specc.packages import Package
+from specc.reading.batch import keep_of
+from specc.reading.check import Bound
+from specc.reading.record import Reading, TextBytes, TextCharacters, TextOf
+from specc.reading.text import decode
+from specc.reading.tokenizer import TextTokenizer
+from specc.running import Loaded
+from specc.stepping import FullStepper, StateStepper
+from specc.text.diagnostic import fail
+
+Array = Any
+
+
+@dataclass(frozen=True)
+class Result:
+    """What was written for one row: tokens without the prompt, a stop included; its text, where the model has one.
+
+    `score` is a beam's, `log_probs` are those of its tokens where asked for. `complete`: it ended by itself.
+    """
+
+    tokens: tuple[int, ...]
+    text: str | None
+    complete: bool
+    score: float | None = None
+    log_probs: tuple[float, ...] | None = None
+
+
+@dataclass
+class Writer:
+    """A model that writes: `generate` starts a text. `entrance` says what it may be given."""
+
+    entrance: Entrance
+    generation: Generation
+    reading: Reading
+    context: int | None
+    table: str
+    seed: int | None
+    stepper: Callable[[Mapping[str, Array]], FullStepper | StateStepper] = field(repr=False)
+
+    def generate(self, *given: Any, **settings: Any) -> "Writing":
+        """Begin to write behind what is given: inputs by name, or in the order in which the spec has them.
+
+        An input is an array, a nested list, a text or a list of texts. Other names are settings (docs/generation.md):
+        `max_tokens`, `strategy`, `temperature`, `top_k`, `top_p`, `min_p`, `repetition_penalty`, `beams`,
+        `length_penalty`, `early_stopping`, `n_best`, `stop`, `stop_strings`, `seed`, `log_probabilities`. Fails with
+        E09xx on inputs, E0731 to E0733 on settings, E0943 for prompts longer than the context.
+        """
+        inputs = {n: settings.pop(n) for n in list(settings) if n in self.entrance.graph.inputs}
+        free = [s.name for s in self.entrance.specs if not s.optional and s.name not in inputs]
+        if len(given) > len(free):
+            fail("E0910", f"{len(given)} inputs are given, {len(free)} are open", helps=[f"they are {', '.join(free)}"])
+        inputs |= dict(zip(free, given, strict=False))
+        return self.begin(inputs, settings_of(self.generation.settings, **settings))
+
+    def begin(self, inputs: Mapping[str, Any], settings: Settings) -> "Writing":
+        """Begin with inputs by name and settings that are checked."""
+        growing = self.entrance.growing
+        inputs = dict(inputs)
+        if growing in inputs:
+            inputs |= self._prompts(inputs[growing])
+        elif settings.start is not None:
+            others = self.entrance.prepared({**inputs, growing: np.full((self._rows(inputs), 1), settings.start)})
+            inputs[growing] = others[growing]
+        prepared = self.entrance.prepared(inputs)
+        prompt = prepared[growing]
+        self._check_context(prompt)
+        if not prompt.shape[1]:
+            fail("E0912", f"`{growing}` is empty: a text begins with at least one token")
+        room = settings.max_tokens if self.context is None else self.context - prompt.shape[1] + 1
+        keep = keep_of(self.entrance.graph, growing)
+        return Writing(self, settings, prepared, prompt, prepared.get(keep) if keep else None, room)
+
+    def _prompts(self, given: Any) -> dict[str, Any]:
+        """Prompts of unequal length, lists of ids, padded on the left, with what says so."""
+        growing = self.entrance.growing
+        if not isinstance(given, list | tuple) or not given or not all(isinstance(r, list | tuple) for r in given):
+            return {growing: given}
+        longest = max(len(row) for row in given)
+        if all(len(row) == longest for row in given):
+            return {growing: given}
+        keep = keep_of(self.entrance.graph, growing)
+        if not keep:
+            fail(
+                "E0912",
+                f"the prompts have {min(len(r) for r in given)} to {longest} tokens, and the model cannot tell padding",
+                notes=["it has no `keep` input of the same axes"],
+                helps=["run prompts of one length together, or add `keep: keep[batch, n]` to the graph's inputs"],
+            )
+        padded = [[0] * (longest - len(row)) + list(row) for row in given]
+        shown = [[False] * (longest - len(row)) + [True] * len(row) for row in given]
+        return {growing: padded, keep: shown}
+
+    def _rows(self, inputs: Mapping[str, Any]) -> int:
+        """How many texts are written: how many rows the inputs that are given have."""
+        batch = self.entrance.graph.inputs[self.entrance.growing].type.shape[0]
+        for name, value in inputs.items():
+            known = self.entrance.graph.inputs.get(name)
+            if known is None or batch not in known.type.shape[:1]:
+                continue
+            return 1 if isinstance(value, str) else len(value)
+        return 1
+
+    def _check_context(self, prompt: Ints) -> None:
+        if self.context is not None and prompt.shape[1] > self.context:
+            fail(
+                "E0943",
+                f"the prompt has {prompt.shape[1]} tokens, the model can see {self.context}",
+                notes=[f"its table `{self.table}` has so many positions"] if self.table else [],
+                helps=["give a shorter prompt"],
+            )
+
+    @cached_property
+    def decode(self) -> Callable[[Sequence[int]], str] | None:
+        """Ids to text as the model shows its result, else as it reads what grows; None where it does neither."""
+        shown = [r.vocabulary for n, r in self.reading.shows if isinstance(r, TextOf) and n == self.generation.source]
+        record = shown[0] if shown else self.reading.of_input(self.entrance.growing)
+        if isinstance(record, TextCharacters | TextBytes | TextTokenizer):
+            return partial(decode, record=record)
+        return None
+
+
+@dataclass
+class Writing:
+    """A text, or a batch of texts, being written. Iterate it for tokens, `pieces` for text, `results` for the end."""
+
+    writer: Writer
+    settings: Settings
+    prepared: Mapping[str, Array]
+    prompt: Ints
+    keep: Bools | None
+    room: int
+    log: list[Made] = field(default_factory=list)
+    stepper: FullStepper | StateStepper | None = None
+    found: list[list[Hypothesis]] | None = None
+
+    def __iter__(self) -> Iterator[Made]:
+        """Tokens i64[rows] as they are made; a beam search finds whole texts first."""
+        return self._beam() if self.settings.strategy == "beam" else self._tokens(None)
+
+    def pieces(self) -> Iterator[list[str]]:
+        """What each row's text gains, as soon as it is certain."""
+        texts = self._texts()
+        steps = self._beam() if self.settings.strategy == "beam" else self._tokens(texts)
+        for made in steps:
+            if self.settings.strategy == "beam":
+                texts.take(made.tokens, made.ended)
+            yield texts.fresh()
+        yield texts.close()
+
+    def results(self) -> list[list[Result]]:
+        """Each row's texts, the best first; only a search over beams has more than one. Writes to the end."""
+        if self.found is None and not self.log:
+            for _ in self:
+                pass
+        if self.found is not None:
+            return [[self._result(h.tokens, h.ended, h.score, h.log_probs) for h in row] for row in self.found]
+        return [[self._row(r)] for r in range(len(self.prompt))]
+
+    def _row(self, row: int) -> Result:
+        tokens, scores, ended = [], [], False
+        for made in self.log:
+            if ended:
+                break
+            tokens.append(int(made.tokens[row]))
+            if made.log_probs is not None:
+                scores.append(float(made.log_probs[row]))
+            ended = bool(made.ended[row])
+        return self._result(tuple(tokens), ended, None, tuple(scores) if self.settings.log_probabilities else None)
+
+    def _result(
+        self, tokens: tuple[int, ...], ended: bool, score: float | None, scores: tuple[float, ...] | None
+    ) -> Result:
+        text = None
+        if self.writer.decode:
+            shown = tokens[:-1] if tokens and tokens[-1] in self.settings.stop else tokens
+            text = cut(self.writer.decode(shown), self.settings.stop_strings)
+        return Result(tokens, text, ended, score, scores)
+
+    def _bounded(self) -> Settings:
+        """The settings, with no more tokens than there are positions for."""
+        if self.settings.max_tokens <= self.room:
+            return self.settings
+        return replace(self.settings, max_tokens=self.room)
+
+    def _begin(self) -> FullStepper | StateStepper:
+        self.stepper = self.writer.stepper(self.prepared)
+        return self.stepper
+
+    def _tokens(self, texts: Texts | None) -> Iterator[Made]:
+        watch = texts.take if texts else self._texts().take if self.settings.stop_strings else None
+        self.log = []
+        for made in written(self._begin(), self.prompt, self._bounded(), keep=self.keep, watch=watch):
+            self.log.append(made)
+            yield made
+
+    def _beam(self) -> Iterator[Made]:
+        ends = ending(self._decode(), self.settings.stop_strings) if self.settings.stop_strings else None
+        self.found = searched(self._begin(), self.prompt, self._bounded(), keep=self.keep, ends=ends)
+        best = [row[0] for row in self.found]
+        for step in range(max((len(h.tokens) for h in best), default=0)):
+            inside = [step < len(h.tokens) for h in best]
+            tokens = [h.tokens[step] if i else self.settings.filler for h, i in zip(best, inside, strict=True)]
+            ended = [h.ended and step + 1 >= len(h.tokens) for h in best]
+            yield Made(np.array(tokens, np.int64), None, np.array(ended, np.bool_))
+
+    def _texts(self) -> Texts:
+        return Texts(self._decode(), len(self.prompt), self.settings.stop_strings)
+
+    def _decode(self) -> Callable[[Sequence[int]], str]:
+        if self.writer.decode is None:
+            fail(
+                "E0945",
+                "this model's tokens are no text",
+                notes=["its spec does not say how they are read"],
+                helps=["iterate over the tokens instead", "say `show logits = text(…)` in the spec's `reading`"],
+            )
+        return self.writer.decode
+
+
+def writer_of(model: Loaded) -> Writer | None:
+    """How a model of one graph writes; None where it says nothing of it."""
+    said = model.manifest.generation
+    settings = (said or {}).get("settings")
+    graph = model.manifest.graph
+    if not said or not isinstance(settings, dict):
+        return None
+    generation = Generation(str(said.get("name")), str(said.get("growing")), str(said.get("source")), settings)
+    grows, source = graph.inputs.get(generation.growing), graph.outputs.get(generation.source)
+    if grows is None or source is None or grows.type.rank != 2 or source.type.rank != 3:
+        return None
+    bound = model.entrance.bounds.get(grows.type.shape[1].name or "", Bound())
+
+    def stepper(prepared: Mapping[str, Array]) -> FullStepper:
+        return FullStepper(model.session, model.entrance, generation.source, prepared)
+
+    manifest = model.manifest
+    return Writer(model.entrance, generation, manifest.reading, bound.high, "", manifest.seed, stepper)
+
+
+def open_writer(package: Package, *, provider: str = "cpu", threads: int = 0) -> Writer:
+    """How a package writes. E0831 or E0832 where it holds no step, E0921 and E0922 for the provider."""
+    role = package.role("step")
+    graph = package.manifest(role).graph
+    facts: Facts = generating_facts.load(package.index.about, graph, str(package.path))
+    reading = facts.reading.opened(Path(package.path))
+    step = package.session(role, provider=provider, threads=threads)
+    encode = package.session("encode", provider=provider, threads=threads) if "encode" in package.roles else None
+    bounds = {n: Bound(least) for n, least in facts.signature.least.items()}
+    entrance = Entrance(facts.signature, reading, facts.defaults, facts.generation.growing, bounds)
+
+    def stepper(prepared: Mapping[str, Array]) -> StateStepper:
+        return StateStepper(facts, entrance, encode, step, graph, prepared)
+
+    return Writer(entrance, facts.generation, reading, facts.context, facts.table, facts.seed, stepper)

@@ -1,0 +1,231 @@
+"""`specc compile --for`: a package of the graphs derived from one spec, over weights that are stored once."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from specc import backend, readings
+from specc.compiling import Compiled, Options, files_of, files_read, remarks_of, values_of, weights_facts, with_taps
+from specc.driver import Spec, elaborated
+from specc.generating_facts import Facts
+from specc.generation.settings import settings_of
+from specc.ir.derived import Derived
+from specc.ir.graph import Graph
+from specc.ir.model import Generation, Model
+from specc.manifest import KEY, Manifest
+from specc.output import refuse_overwriting
+from specc.passes.causality import growing_symbol, prove
+from specc.passes.derive import derive
+from specc.passes.flow import flow
+from specc.passes.fuse_scan import fuse_scan
+from specc.passes.inline import inline_defaults
+from specc.passes.limits import limits
+from specc.passes.plan import Rows
+from specc.passes.rewrite import rewrite
+from specc.passes.split_scan import split_scan
+from specc.profiles.dress import ROWS, check_profile, dressed
+from specc.reading.record import Reading
+from specc.text.diagnostic import Failed, fail
+from specc.weights.values import Binding, Values
+
+PARTS = ("score", "encode", "step", "generate")
+"""What a package can hold: the graph as it is written, what is computed once, one step, and all of it in one file."""
+
+
+def compile_package(spec: Spec, options: Options) -> Compiled:
+    """Derive, bind the weights, lower, write `options.output`, a folder. Fails as `compile_spec` does.
+
+    E0701 where the spec does not generate, E0711 to E0717 where it cannot.
+    """
+    check_profile(options.names)
+    model = elaborated(spec, options.graph)
+    graph = with_taps(model.graph, options.taps)
+    if options.defaults_inside and model.defaults:
+        graph = inline_defaults(graph, model.defaults)
+    values = values_of(spec, graph, options)
+    given = readings.folders_of(options.weights, spec.config_file)
+    reading = readings.reading_of(spec.program, model, given)
+    reading = reading.named({file.sha256: "tokenizer.json" for file in reading.files})
+    work = _Package(spec, options, model, graph, values, reading)
+    if options.parts == ("generate",) and options.output.endswith(".onnx"):
+        one = work.write_one()
+        return Compiled(one.path, files_of(one, Reading()), model, (*spec.remarks, *remarks_of(one, options)))
+    written = work.write()
+    warnings = values.warnings if isinstance(values, Binding) else ()
+    remarks = (*spec.remarks, *readings.remarks(model, given), *remarks_of(written, options))
+    return Compiled(written.folder, written.files, model, remarks, warnings)
+
+
+def lowered(graph: Graph) -> Graph:
+    """The graph as every target gets it: loops that an op does, and out of loops what need not be in them."""
+    return rewrite(graph, [fuse_scan, split_scan])
+
+
+def generation_of(model: Model) -> Generation:
+    """What the model says it generates. E0701 where it says nothing."""
+    if model.generation is None:
+        fail(
+            "E0701",
+            f"`{model.name}` does not say what it generates",
+            notes=["only `--for score` can be made of it"],
+            helps=["add `generate NAME of INPUT from RESULT { … }` to the spec"],
+        )
+    return model.generation
+
+
+def derived_of(graph: Graph, generation: Generation, rows: Rows = "newest") -> Derived:
+    """`encode` and `step` for the result that is drawn from, and for results that can be had beside it.
+
+    Fails with the proof's errors, E0711 to E0717, where the model cannot be generated.
+    """
+    symbol = growing_symbol(graph, generation.growing)
+    if symbol is None:
+        fail("E0702", f"`{generation.growing}` cannot grow: it has no axis behind the batch of a run-time length")
+    if faults := prove(graph, symbol, generation.growing, [generation.source]):
+        raise Failed(*faults)
+    outputs: dict[str, Rows] = {generation.source: rows}
+    states = flow(graph, symbol)
+    for name, value in graph.outputs.items():
+        alone = len(states.state(value).axes) == 1
+        if name not in outputs and alone and not prove(graph, symbol, generation.growing, [name]):
+            outputs[name] = "new"
+    return derive(graph, generation.growing, outputs)
+
+
+class _Package:
+    """One package while it is made."""
+
+    def __init__(
+        self, spec: Spec, options: Options, model: Model, graph: Graph, values: Values, reading: Reading
+    ) -> None:
+        self.spec, self.options, self.model = spec, options, model
+        self.source, self.graph = graph, lowered(graph)
+        self.values, self.reading = values, reading
+        self.onnx = backend.load("onnx")
+        self.target = self.onnx.target(options.target)
+        self.opset = options.opset or self.onnx.USUAL
+
+    def write(self) -> Any:
+        """The package on disk."""
+        parts = self._parts()
+        sources = {m.path: m.file.span.source.text for m in self.spec.library.modules.values() if m.file.span}
+        extras = [self.onnx.Extra(f.name, f.content, role="tokenizer") for f in self.reading.files]
+        return self.onnx.package_graphs(
+            parts,
+            Path(self.options.output),
+            self.values,
+            target=self.target,
+            about=self.onnx.About(self.model.name, self.facts, sources),
+            opset=self.opset,
+            weights_as=self.options.weights_as or "auto",
+            extras=[*extras, *self.extras],
+            load=self.options.try_load,
+        )
+
+    def write_one(self) -> Any:
+        """One file, tokens in and tokens out."""
+        refuse_overwriting(self.options.output, files_read(self.spec, self.values))
+        return self.onnx.package(
+            self.generating(),
+            Path(self.options.output),
+            self.values,
+            target=self.target,
+            opset=self.opset,
+            weights_as=self.options.weights_as or "auto",
+            load=self.options.try_load,
+        )
+
+    def _parts(self) -> dict[str, Any]:
+        """The graphs that are wanted, by role."""
+        wanted = self.options.parts
+        self.facts: Mapping[str, Any] = {}
+        self.extras: list[Any] = []
+        graphs: dict[str, tuple[Any, str]] = {}
+        if "score" in wanted:
+            graphs["score"] = (self.graph, "score.onnx")
+        if {"encode", "step", "generate"} & set(wanted):
+            generation = generation_of(self.model)
+            derived = derived_of(self.graph, generation, ROWS[self.options.names])
+            if {"encode", "step"} & set(wanted):
+                made = dressed(self.options.names, self.model, derived)
+                graphs |= {stem: (graph, f"{stem}.onnx") for stem, graph in made.graphs.items()}
+                self.extras = [self.onnx.json_extra(name, data) for name, data in made.files.items()]
+            if self.options.names == "specc":
+                self.facts = self._facts(generation, derived).dump()
+            if "generate" in wanted:
+                whole = self.generating(derived if ROWS[self.options.names] == "newest" else None)
+                graphs["generate"] = (whole, "generate.onnx")
+        return {
+            role: self.onnx.Part(g, file, self._manifest(g) if isinstance(g, Graph) else None)
+            for role, (g, file) in graphs.items()
+        }
+
+    def generating(self, derived: Derived | None = None) -> Any:
+        """What the model that decodes by itself is made from."""
+        generation = generation_of(self.model)
+        derived = derived or derived_of(self.graph, generation)
+        chosen = settings_of(generation.settings, **self.options.settings)
+        grows, source = self.graph.inputs[generation.growing].type, derived.step.outputs[generation.source].type
+        if grows.rank != 2 or source.rank != 3 or source.shape[2].number is None:
+            fail(
+                "E0703",
+                f"`{generation.growing}` is no text of tokens drawn from `{generation.source}`",
+                notes=[f"they are {grows} and {source}"],
+                helps=["`--for generate` needs ids [batch, length] and logits [batch, length, vocabulary]"],
+            )
+        decoding = self.onnx.Decoding(
+            generation.source,
+            chosen.strategy,
+            chosen.start,
+            chosen.stop,
+            chosen.pad,
+            chosen.repetition_penalty != 1,
+            chosen.beams,
+            chosen.n_best,
+            chosen.length_penalty,
+            chosen.early_stopping,
+        )
+        return self.onnx.Generating(self.graph, derived, decoding, self.model.defaults)
+
+    def _facts(self, generation: Generation, derived: Derived) -> Facts:
+        """What the program that generates has to know."""
+        symbol = growing_symbol(self.graph, generation.growing)
+        limit = limits(self.model.graph).get(symbol or "")
+        least = {n: m for n, m in self.model.graph.least.items() if n != symbol}
+        signature = Graph("inputs", self.model.graph.inputs, self.model.graph.input_facts, {}, {}, (), {}, least=least)
+        return Facts(
+            generation,
+            signature,
+            self.model.defaults,
+            self.reading,
+            derived.states,
+            derived.handed,
+            derived.whole,
+            limit.most if limit else None,
+            limit.table if limit else "",
+            self.options.init if not isinstance(self.values, Binding) else None,
+        )
+
+    def _manifest(self, graph: Graph) -> Any:
+        """What a graph says of itself."""
+        score = graph is self.graph
+
+        def texts(built: Any, stored: Any) -> Mapping[str, str]:
+            made = Manifest(
+                self.model.name,
+                self.model.doc,
+                self.source if score else graph,
+                self.model.defaults if score and not self.options.defaults_inside else None,
+                self.reading if score else Reading(),
+                self.model.config,
+                vars(self.model.generation) if score and self.model.generation else None,
+                {},
+                weights_facts(self.values, self.options),
+                {name: built.weights[stored.ties.get(name, name)].name for name in graph.parameters},
+                self.target.name,
+                self.opset,
+                attentions=built.attentions,
+            )
+            return {KEY: made.dump()}
+
+        return texts

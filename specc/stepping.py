@@ -1,0 +1,183 @@
+"""Two ways to go on with a text: a step graph with its states, or the whole graph again.
+
+Both are steppers (`specc.generation.stepper`): they are fed new tokens and give the logits behind the last. What a step
+graph keeps stays with the runtime, on its device; only tokens and logits come and go.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+import numpy as np
+
+from specc import backend
+from specc.entrance import Entrance
+from specc.generating_facts import Facts
+from specc.generation.stepper import Floats, Ints
+from specc.ir.derived import State
+from specc.ir.dim import Dim
+from specc.ir.graph import Graph
+from specc.ir.types import Type
+from specc.text.diagnostic import fail
+
+Array = Any
+
+
+@dataclass
+class Rows:
+    """The inputs along the growing axis beside the growing one, as the text grows.
+
+    What a caller gives is for the prompt. For what is written, an input that says which rows exist is true, and one
+    with a default is computed; for any other nothing can be known.
+    """
+
+    entrance: Entrance
+    given: dict[str, Array]
+    axis: int = 1
+    fresh: dict[str, Array] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, entrance: Entrance, prepared: Mapping[str, Array]) -> "Rows":
+        """From prepared inputs: those that have the growing axis."""
+        growing = entrance.growing
+        length = entrance.graph.inputs[growing].type.shape[1]
+        names = [n for n, v in entrance.graph.inputs.items() if n != growing and length in v.type.shape]
+        made = cls(entrance, {n: prepared[n] for n in names})
+        made.fresh = dict(made.given)
+        return made
+
+    def extend(self, tokens: Ints) -> None:
+        """New rows behind those that there are: the first call, with the prompt, has them already."""
+        self.fresh = {name: self._next(name, tokens) for name in self.given}
+        self.given = {n: np.concatenate([v, self.fresh[n]], axis=1) for n, v in self.given.items()}
+
+    def reorder(self, rows: Ints) -> None:
+        """Row r becomes what row `rows[r]` was."""
+        self.given = {n: v[rows] for n, v in self.given.items()}
+
+    def _next(self, name: str, tokens: Ints) -> Array:
+        facts, defaults = self.entrance.graph.input_facts[name], self.entrance.defaults
+        if facts.keep:
+            return np.ones(tokens.shape, np.bool_)
+        growing = self.entrance.growing
+        if defaults is None or name not in defaults.outputs:
+            _unknown(name, growing)
+        made = backend.load("numpy").run(defaults, {growing: tokens}, {}, wanted=(name,))[name]
+        return np.asarray(made).astype(self.given[name].dtype)
+
+
+class FullStepper:
+    """Runs the whole graph on everything written so far: n tokens cost n full passes."""
+
+    def __init__(self, session: Any, entrance: Entrance, source: str, prepared: Mapping[str, Array]) -> None:
+        self.session, self.entrance, self.source = session, entrance, source
+        self.rows = Rows.of(entrance, prepared)
+        self.once = {n: v for n, v in prepared.items() if n not in self.rows.given and n != entrance.growing}
+        self.tokens: Array = np.zeros((0, 0), np.int64)
+        self.results: dict[str, Array] = {}
+
+    def step(self, tokens: Ints) -> Floats:
+        """i64[rows n] → f32[rows vocab]."""
+        if self.tokens.size:
+            self.rows.extend(tokens)
+            self.tokens = np.concatenate([self.tokens, tokens], axis=1)
+        else:
+            self.tokens = tokens
+        growing = self.entrance.growing
+        self.results = self.session.run({**self.once, **self.rows.given, growing: self.tokens})
+        logits: Floats = self.results[self.source][:, -1]
+        return logits
+
+    def reorder(self, rows: Ints) -> None:
+        """Row r goes on from what row `rows[r]` was."""
+        self.tokens = self.tokens[rows]
+        self.rows.reorder(rows)
+        batch = self.entrance.graph.inputs[self.entrance.growing].type.shape[0]
+        for name, value in self.once.items():
+            if (axis := batch_axis(self.entrance.graph.inputs[name].type, batch)) is not None:
+                self.once[name] = np.take(value, rows, axis)
+
+
+class StateStepper:
+    """Runs a step graph: new rows in, logits out, states handed on."""
+
+    def __init__(
+        self, facts: Facts, entrance: Entrance, encode: Any, step: Any, graph: Graph, prepared: Mapping[str, Array]
+    ) -> None:
+        self.facts, self.entrance, self.run, self.graph = facts, entrance, step, graph
+        self.rows = Rows.of(entrance, prepared)
+        self.started = False
+        self.batch = entrance.graph.inputs[entrance.growing].type.shape[0]
+        growing = prepared[entrance.growing]
+        made: dict[str, Any] = {}
+        if encode is not None:
+            given = {n: prepared[n] if n != entrance.growing else growing[:, :0] for n in encode.inputs}
+            made = encode.tensors(given)
+        env = lengths(entrance.graph, prepared)
+        self.handed = {n: made[n] if n in made else step.tensor(prepared[n]) for n in facts.handed}
+        self.states = {s.name: made[s.initial] if s.initial else step.tensor(_zeros(s, env)) for s in facts.states}
+        self.results: dict[str, Array] = {}
+
+    def step(self, tokens: Ints) -> Floats:
+        """i64[rows n] → f32[rows vocab]."""
+        if self.started:
+            self.rows.extend(tokens)
+        self.started = True
+        given: dict[str, Any] = {self.entrance.growing: tokens}
+        for name, whole in self.rows.given.items():
+            if name in self.run.inputs:
+                given[name] = whole if name in self.facts.whole else self.rows.fresh[name]
+        made = self.run.tensors({**given, **self.handed, **self.states})
+        self.states = {s.name: made.pop(s.next) for s in self.facts.states}
+        self.results = {n: v.numpy() for n, v in made.items()}
+        logits: Floats = self.results[self.facts.generation.source][:, -1]
+        return logits
+
+    def reorder(self, rows: Ints) -> None:
+        """Row r goes on from what row `rows[r]` was, caches and all."""
+        self.rows.reorder(rows)
+        axes = {s.name: s.batch for s in self.facts.states}
+        self.states = {n: self._picked(v, axes[n], rows) for n, v in self.states.items()}
+        for name, value in self.handed.items():
+            self.handed[name] = self._picked(value, batch_axis(self.graph.inputs[name].type, self.batch), rows)
+
+    def _picked(self, value: Any, axis: int | None, rows: Ints) -> Any:
+        if axis is None:
+            return value
+        array = value.numpy()
+        if array.shape[axis] == len(rows) and np.array_equal(rows, np.arange(len(rows))):
+            return value
+        return self.run.tensor(np.take(array, rows, axis))
+
+
+def batch_axis(type: Type, batch: Dim) -> int | None:
+    """The axis whose length is that of the batch."""
+    return next((n for n, d in enumerate(type.shape) if d == batch), None)
+
+
+def lengths(graph: Graph, prepared: Mapping[str, Array]) -> dict[str, int]:
+    """Every length that the shapes of inputs tell by themselves."""
+    return {
+        d.name: size
+        for name, value in graph.inputs.items()
+        for d, size in zip(value.type.shape, np.shape(prepared[name]), strict=True)
+        if d.name
+    }
+
+
+NUMPY = {"f32": np.float32, "f64": np.float64, "f16": np.float16, "i64": np.int64, "i32": np.int32, "bool": np.bool_}
+
+
+def _zeros(state: State, env: Mapping[str, int]) -> Array:
+    """A state before the first row: zeros, without rows where it has an axis of them."""
+    shape = [0 if n == state.rows else d.at(env) for n, d in enumerate(state.type.shape)]
+    return np.zeros(shape, NUMPY[state.type.dtype])
+
+
+def _unknown(name: str, growing: str) -> NoReturn:
+    fail(
+        "E0944",
+        f"nothing says what `{name}` is for the rows of `{growing}` that are written",
+        notes=[f"`{name}` has a value for every row of `{growing}`"],
+        helps=[f"give it a default in the spec: `{name}: … = expression of {growing}`"],
+    )

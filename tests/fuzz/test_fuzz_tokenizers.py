@@ -1,0 +1,77 @@
+"""Damaged tokenizer files: what the library makes of them is a tokenizer or a diagnostic, never another exception."""
+
+import json
+import random
+from typing import Any
+
+import pytest
+
+pytest.importorskip("tokenizers", reason='needs the package tokenizers: pip install "specc[text]"')
+from tokenizer_files import KINDS, LINES, trained
+
+from specc.reading.text import decode, encode
+from specc.reading.tokenizer import TextTokenizer
+from specc.reading.tokenizing import checked_file
+from specc.text.diagnostic import Failed
+
+ODD: list[Any] = [
+    None,
+    True,
+    0,
+    -1,
+    2**40,
+    1e300,
+    "",
+    "x",
+    "(",
+    "Ġ",
+    [],
+    [[]],
+    [["a", "b"]],
+    {},
+    {"a": 1},
+    {"type": "BPE"},
+]
+
+
+def changed(rng: random.Random, data: Any) -> Any:
+    """One value, at any depth, exchanged for an odd one or dropped."""
+    if isinstance(data, dict) and data and rng.random() < 0.9:
+        key = rng.choice(sorted(data))
+        if rng.random() < 0.1:
+            return {k: v for k, v in data.items() if k != key}
+        return {**data, key: changed(rng, data[key])}
+    if isinstance(data, list) and data and rng.random() < 0.9:
+        at = rng.randrange(len(data))
+        return [*data[:at], changed(rng, data[at]), *data[at + 1 :]]
+    return rng.choice(ODD)
+
+
+def survive(data: bytes) -> None:
+    try:
+        record = TextTokenizer(checked_file(data, "tokenizer.json"))
+        for text in LINES:
+            decode([0, 1, *encode(text, record), 7], record)
+    except Failed as failed:
+        assert {d.code for d in failed.diagnostics} <= {"E0941", "E0908", "E0916"}
+    except BaseException as error:
+        error.add_note(data.decode(errors="replace")[:2000])
+        raise
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_changed_values(kind: str) -> None:
+    data = json.loads(trained(kind))
+    for seed in range(150):
+        survive(json.dumps(changed(random.Random(seed), data)).encode())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_changed_bytes(kind: str) -> None:
+    data = trained(kind).encode()
+    for seed in range(80):
+        rng = random.Random(seed)
+        made = bytearray(data)
+        for _ in range(rng.randint(1, 3)):
+            made[rng.randrange(len(made))] = rng.randrange(256)
+        survive(bytes(made[: rng.choice([len(made), rng.randrange(len(made))])]))

@@ -1,0 +1,118 @@
+"""Every shipped spec that generates, as a package in ONNX Runtime: its tokens are those of the float64 reference.
+
+Greedy tokens are compared with full passes of the reference wherever its two best logits are apart (R17); a text in a
+padded batch is the same as alone; a model used twice says the same twice.
+"""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from small import SMALL
+
+import specc
+import specc.packages
+import specc_numpy
+from specc.api import Model
+from specc.driver import open_spec
+from specc.generating import Writer
+from specc.ir.graph import Graph
+from specc.lang import tree
+from specc.verifying import random_inputs, verify
+
+GENERATING = sorted(n for n in SMALL if any(open_spec(n).program.items(tree.Generate)))
+TRAINED = {"dates"}
+TOKENS = 7
+APART = 1e-4
+
+
+@pytest.fixture(scope="module", params=GENERATING)
+def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Model:
+    path = tmp_path_factory.mktemp(request.param) / "model"
+    init = None if request.param in TRAINED else 3
+    specc.compile(request.param, path, init=init, set=SMALL[request.param], parts=["score", "encode", "step"])
+    return specc.load(path)
+
+
+def writer(model: Model) -> Writer:
+    assert model.writer
+    return model.writer
+
+
+def given(model: Model, rows: int, seed: int = 0) -> dict[str, Any]:
+    """Inputs beside the growing one, and a prompt where the spec does not begin by itself."""
+    graph, grows = model.manifest.graph, writer(model).entrance.growing
+    rng = np.random.default_rng(seed)
+    length = str(graph.inputs[grows].type.shape[1])
+    symbols = {s for v in graph.inputs.values() for d in v.type.shape for s in d.symbols()} - set(graph.facts)
+    sizes = dict.fromkeys(symbols, 4) | {str(graph.inputs[grows].type.shape[0]): rows, length: 3}
+    made = random_inputs(graph, sizes, rng)
+    along = [n for n, v in graph.inputs.items() if length in map(str, v.type.shape)]
+    settings = writer(model).generation.settings
+    keep = [grows] if settings.get("start") is None else []
+    return {n: v for n, v in made.items() if n not in along or n in keep}
+
+
+def greedy(model: Model, inputs: dict[str, Any]) -> tuple[list[list[int]], list[list[float]]]:
+    """What full passes of the reference write, and by how much each token was the best of its row."""
+    graph, grows = model.manifest.graph, writer(model).entrance.growing
+    weights = model.weights()
+    start = writer(model).generation.settings.get("start")
+    rows = len(next(iter(inputs.values())))
+    tokens = inputs.get(grows, np.full((rows, 1), start))
+    length = tokens.shape[1]
+    margins = []
+    given = model.prepared({**inputs, grows: tokens})
+    exist = {
+        n: given[n]
+        for n, f in graph.input_facts.items()
+        if f.keep and str(graph.inputs[grows].type.shape[1]) in map(str, graph.inputs[n].type.shape)
+    }
+    for step in range(TOKENS):  # what is written exists, whatever a default would say of it
+        kept = {n: np.concatenate([v, np.ones((rows, step), bool)], axis=1) for n, v in exist.items()}
+        prepared = model.prepared({**inputs, **kept, grows: tokens})
+        logits = specc_numpy.run(graph, prepared, weights)[writer(model).generation.source][:, -1]
+        best = np.sort(logits, axis=1)
+        margins.append((best[:, -1] - best[:, -2]) / (best[:, -1] - best[:, 0]))
+        tokens = np.concatenate([tokens, logits.argmax(1)[:, None]], axis=1)
+    return tokens[:, length:].tolist(), np.array(margins).T.tolist()
+
+
+def test_tokens_are_those_of_the_reference(model: Model) -> None:
+    inputs = given(model, rows=3)
+    want, margins = greedy(model, inputs)
+    made = model.generate(**inputs, max_tokens=TOKENS, strategy="greedy", stop=[10**6]).results()
+    for row, (expected, margin) in enumerate(zip(want, margins, strict=True)):
+        certain = next((n for n, m in enumerate(margin) if m < APART), TOKENS)
+        assert list(made[row][0].tokens[:certain]) == expected[:certain], row
+
+
+def test_used_again_it_says_the_same(model: Model) -> None:
+    inputs = given(model, rows=2)
+    first = model.generate(**inputs, max_tokens=TOKENS).results()
+    model.generate(**given(model, rows=1, seed=9), max_tokens=3).results()
+    assert model.generate(**inputs, max_tokens=TOKENS).results() == first
+
+
+def test_prompts_of_unequal_length_are_written_as_each_alone(model: Model) -> None:
+    grows = writer(model).entrance.growing
+    inputs = given(model, rows=1)
+    if grows not in inputs or not _keeps(model.manifest.graph, grows):
+        return
+    prompts = [[1, 2, 3, 1], [2], [3, 2]]
+    together = model.generate(**{grows: prompts}, max_tokens=TOKENS).results()
+    alone = [model.generate(**{grows: [p]}, max_tokens=TOKENS).results()[0] for p in prompts]
+    assert [row[0].tokens for row in together] == [row[0].tokens for row in alone]
+
+
+def test_the_step_and_what_comes_before_it_agree_with_the_reference(model: Model) -> None:
+    package = specc.packages.open_package(model.path.parent)
+    for role in ("encode", "step"):
+        if role in package.roles:
+            assert list(verify(package.load(role), rounds=2))
+
+
+def _keeps(graph: Graph, grows: str) -> bool:
+    return any(
+        f.keep and graph.inputs[n].type.shape == graph.inputs[grows].type.shape for n, f in graph.input_facts.items()
+    )

@@ -1,0 +1,203 @@
+"""Numbers as English and German words: the rules that training pairs are made by, and the spec that reads them."""
+
+import importlib.util
+import random
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+import specc
+from specc.cli import main
+from specc.driver import elaborated, open_spec
+from specc.reading.record import TextCharacters
+from specc.reading.text import decode, encode, write_vocabulary
+from specc.readings import reading_of
+
+ROOT = Path(__file__).parents[2]
+DEMO = ROOT / "docs" / "demos" / "numbers"
+
+
+def loaded(name: str, path: Path) -> ModuleType:
+    found = importlib.util.spec_from_file_location(name, path)
+    assert found is not None
+    assert found.loader is not None
+    module = importlib.util.module_from_spec(found)
+    sys.modules[name] = module  # dataclasses look their module up
+    found.loader.exec_module(module)
+    return module
+
+
+data = loaded("numbers_data", DEMO / "data.py")
+
+
+@pytest.fixture(scope="module")
+def record() -> TextCharacters:
+    spec = open_spec("numbers")
+    found = reading_of(spec.program, elaborated(spec)).of_input("source")
+    assert isinstance(found, TextCharacters)
+    return found
+
+
+FORMS = [
+    (0, "zero", "null"),
+    (1, "one", "eins"),
+    (11, "eleven", "elf"),
+    (12, "twelve", "zwölf"),
+    (16, "sixteen", "sechzehn"),
+    (17, "seventeen", "siebzehn"),
+    (20, "twenty", "zwanzig"),
+    (21, "twenty-one", "einundzwanzig"),
+    (30, "thirty", "dreißig"),
+    (40, "forty", "vierzig"),
+    (66, "sixty-six", "sechsundsechzig"),
+    (77, "seventy-seven", "siebenundsiebzig"),
+    (100, "one hundred", "einhundert"),
+    (101, "one hundred and one", "einhunderteins"),
+    (116, "one hundred and sixteen", "einhundertsechzehn"),
+    (305, "three hundred and five", "dreihundertfünf"),
+    (700, "seven hundred", "siebenhundert"),
+    (1000, "one thousand", "eintausend"),
+    (1001, "one thousand and one", "eintausendeins"),
+    (1021, "one thousand and twenty-one", "eintausendeinundzwanzig"),
+    (1100, "one thousand one hundred", "eintausendeinhundert"),
+    (2017, "two thousand and seventeen", "zweitausendsiebzehn"),
+    (11000, "eleven thousand", "elftausend"),
+    (21000, "twenty-one thousand", "einundzwanzigtausend"),
+    (30033, "thirty thousand and thirty-three", "dreißigtausenddreiunddreißig"),
+    (100000, "one hundred thousand", "einhunderttausend"),
+    (101000, "one hundred and one thousand", "einhunderteintausend"),
+    (101101, "one hundred and one thousand one hundred and one", "einhunderteintausendeinhunderteins"),
+    (
+        999999,
+        "nine hundred and ninety-nine thousand nine hundred and ninety-nine",
+        "neunhundertneunundneunzigtausendneunhundertneunundneunzig",
+    ),
+]
+
+
+@pytest.mark.parametrize(("number", "english", "german"), FORMS, ids=[str(n) for n, _, _ in FORMS])
+def test_the_form_that_is_written(number: int, english: str, german: str) -> None:
+    assert data.english(number) == english
+    assert data.german(number) == german
+
+
+OTHER_ENGLISH = [
+    (101, data.English(tie=" "), "one hundred one"),
+    (101, data.English(one="a "), "a hundred and one"),
+    (1100, data.English(one="a "), "a thousand one hundred"),
+    (101101, data.English(one="a ", tie=" "), "a hundred one thousand one hundred one"),
+    (21021, data.English(hyphen=" "), "twenty one thousand and twenty one"),
+]
+OTHER_GERMAN = [
+    (100, data.German(one=""), "hundert"),
+    (1100, data.German(one=""), "tausendeinhundert"),
+    (101101, data.German(one=""), "hunderteintausendeinhunderteins"),
+    (1001, data.German(one="", tie="und"), "tausendundeins"),
+    (101, data.German(tie="und"), "einhundertundeins"),
+    (121, data.German(tie="und"), "einhunderteinundzwanzig"),
+    (12035, data.German(plain=True), "zwoelftausendfuenfunddreissig"),
+]
+
+
+@pytest.mark.parametrize(("number", "form", "words"), OTHER_ENGLISH, ids=[w for _, _, w in OTHER_ENGLISH])
+def test_other_english_that_is_read(number: int, form: object, words: str) -> None:
+    assert data.english(number, form) == words
+
+
+@pytest.mark.parametrize(("number", "form", "words"), OTHER_GERMAN, ids=[w for _, _, w in OTHER_GERMAN])
+def test_other_german_that_is_read(number: int, form: object, words: str) -> None:
+    assert data.german(number, form) == words
+
+
+def test_every_text_has_one_reading() -> None:
+    rng = random.Random(0)
+    meant: dict[str, int] = {}
+    for number in [*range(1200), *(rng.randrange(data.LIMIT) for _ in range(2000))]:
+        for words in (*(data.english(number, f) for f in data.ENGLISH_FORMS),
+                      *(data.german(number, f) for f in data.GERMAN_FORMS)):  # fmt: skip
+            assert meant.setdefault(words, number) == number, words
+
+
+def test_what_is_held_out_is_never_trained_on_and_small_numbers_always_may_be() -> None:
+    assert not any(data.held_out(n) for n in range(data.ALWAYS_SEEN))
+    share = sum(data.held_out(n) for n in range(20000)) / 20000
+    assert 0.04 < share < 0.06
+    seen = {int(wanted) for _, wanted in data.training(data.READING, 15000, random.Random(1))}
+    assert seen >= set(range(100))
+    asked = {given for _, f in data.DIRECTIONS.items() for given, _ in data.evaluation(f, 300)}
+    trained = {given for d in (data.READING, data.WRITING) for given, _ in data.training(d, 4000, random.Random(2))}
+    assert not asked & trained
+
+
+def test_every_length_is_drawn() -> None:
+    rng = random.Random(3)
+    lengths = [len(str(data.drawn(rng))) for _ in range(2000)]
+    assert min(lengths.count(n) for n in data.LENGTHS) > 100
+
+
+def test_the_spec_knows_every_character(record: TextCharacters) -> None:
+    listed = (ROOT / "specs" / "models" / "numbers.vocab").read_text(encoding="utf-8")
+    assert listed == write_vocabulary(["<pad>", "<start>", "<end>", *data.characters()])
+    for direction in data.DIRECTIONS.values():
+        for pair in data.evaluation(direction, 200):
+            for text in pair:
+                ids = encode(text, record)
+                assert ids[-1] == record.end
+                assert decode(ids, record) == text
+
+
+def test_batches_hold_what_encode_gives(record: TextCharacters, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "data", data)
+    batches = loaded("numbers_batches", DEMO / "batches.py")
+    known = set(record.vocab)
+    ids = tuple(int(encode(chr(c), record)[0]) if chr(c) in known else -1 for c in range(256))
+    texts = ["dreißig", "en 305", "one hundred and twenty-one", "0"]
+    rows = batches.Alphabet(ids, 0, record.end).rows(texts)
+    assert rows.shape == (4, 27)
+    for row, text in zip(rows, texts, strict=True):
+        np.testing.assert_array_equal(row[: len(text) + 1], encode(text, record))
+        assert not row[len(text) + 1 :].any()
+    jobs = [batches.Job(batches.Alphabet(ids, 0, record.end), 3, 5, number) for number in (0, 0, 1)]
+    first, again, other = (job.made() for job in jobs)
+    assert [x.shape[:2] for half in first for x in half] == [(batches.STEPS, 3)] * 4
+    assert all(np.array_equal(a, b) for f, g in zip(first, again, strict=True) for a, b in zip(f, g, strict=True))
+    assert not np.array_equal(first[0][1], other[0][1])
+
+
+def test_it_compiles_small_enough_to_be_shipped(tmp_path: Path) -> None:
+    path = tmp_path / "numbers.onnx"
+    specc.compile("numbers", path, init=0)
+    assert path.stat().st_size < 1_000_000
+    model = specc.load(path)
+    ids = np.ones((2, 6), np.int64)
+    assert model.run(source=ids, target=ids[:, :3])["logits"].shape == (2, 3, 39)
+
+
+WEIGHTS = ROOT / "specs" / "models" / "numbers.safetensors"
+ANSWERS = {
+    "three hundred and five": "305",
+    "twenty one thousand sixteen": "21016",
+    "dreihundertfünf": "305",
+    "hunderteintausendeinhunderteins": "101101",
+    "en 305": "three hundred and five",
+    "en 101101": "one hundred and one thousand one hundred and one",
+    "de 305": "dreihundertfünf",
+    "de 30016": "dreißigtausendsechzehn",
+}
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("numbers") / "numbers.onnx"
+    specc.compile("numbers", path)
+    return path
+
+
+@pytest.mark.skipif(not WEIGHTS.exists(), reason="docs/demos/numbers/train.py has not been run")
+@pytest.mark.parametrize("text", ANSWERS)
+def test_it_reads_and_writes(trained: Path, text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", str(trained), text]) == 0
+    assert capsys.readouterr().out.splitlines()[0] == ANSWERS[text]

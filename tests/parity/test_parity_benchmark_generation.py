@@ -1,0 +1,41 @@
+"""The writers that `benchmarks/generation.py` compares write the same tokens, and say when they had each."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
+
+import decoders
+import generation
+
+pytestmark = pytest.mark.parity
+
+
+def test_specc_and_transformers_write_the_same_and_are_timed_token_by_token(tmp_path: Path) -> None:
+    checkpoint = generation.saved("gpt2", tmp_path / "gpt2", tiny=True)
+    generation.compiled("gpt2", checkpoint, tmp_path / "package", "specc", "ort-cpu")
+    model = decoders.published(checkpoint)
+    writers = {
+        "specc": decoders.of_specc(tmp_path / "package"),
+        "dynamic": decoders.of_transformers(model, "dynamic"),
+        "static": decoders.of_transformers(model, "static"),
+    }
+    ids = np.random.default_rng(0).integers(0, 90, (2, 5))
+    made = {name: writer(ids, 6) for name, writer in writers.items()}
+    for name, trace in made.items():
+        assert trace.tokens.shape == (2, 6)
+        assert np.array_equal(trace.tokens, made["specc"].tokens), name
+        assert len(trace.steps) == 5
+        assert trace.prefill > 0 < min(trace.steps)
+
+
+def test_the_floor_is_what_a_token_must_read(tmp_path: Path) -> None:
+    checkpoint = generation.saved("gpt2", tmp_path / "gpt2", tiny=True)
+    vocab, width, layers = 100, 64, 2
+    block = 12 * width * width + 13 * width
+    assert generation.bytes_a_token(checkpoint) == 4 * (vocab * width + layers * block + 2 * width)
+    assert generation.cache_bytes(checkpoint, 10) == 4 * 2 * 10 * width * layers
+    assert generation.memory(2**20, 2) > 0

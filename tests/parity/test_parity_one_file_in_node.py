@@ -1,0 +1,71 @@
+"""Models that decode themselves give the same tokens in JavaScript: onnxruntime-web, in Node.
+
+The package is looked for in the folder that SPECC_NODE names (the one with `node_modules`); without it npm installs it
+for the length of the session. Where neither works the tests are skipped and say why.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from self_decoding import Case, settings_of, small
+
+pytestmark = pytest.mark.parity
+
+PACKAGE = "onnxruntime-web@1.30.0"
+SCRIPT = Path(__file__).parent / "onnx_in_node.mjs"
+
+
+@pytest.fixture(scope="session")
+def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder whose `node_modules` holds the package."""
+    if not shutil.which("node"):
+        pytest.skip("node is not installed")
+    if named := os.environ.get("SPECC_NODE"):
+        return Path(named).resolve()
+    if not (npm := shutil.which("npm")):
+        pytest.skip("npm is not installed, and SPECC_NODE names no folder with onnxruntime-web")
+    folder = tmp_path_factory.mktemp("node")
+    (folder / "package.json").write_text("{}", encoding="utf-8")
+    command = [npm, "install", "--no-audit", "--no-fund", "--ignore-scripts", PACKAGE]
+    try:
+        subprocess.run(command, cwd=folder, check=True, capture_output=True, timeout=300)
+    except (subprocess.SubprocessError, OSError) as error:
+        pytest.skip(f"npm could not install {PACKAGE}: {error}")
+    return folder
+
+
+def in_node(packages: Path, model: Path, feeds: dict[str, np.ndarray[Any, Any]]) -> dict[str, np.ndarray[Any, Any]]:
+    """What the model gives in JavaScript."""
+    given = {n: {"type": str(a.dtype), "dims": list(a.shape), "data": a.ravel().tolist()} for n, a in feeds.items()}
+    command = ["node", str(SCRIPT), str(packages), str(model)]
+    done = subprocess.run(command, input=json.dumps(given), capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    made = json.loads(done.stdout)
+    return {n: np.array(t["data"], t["type"]).reshape(t["dims"]) for n, t in made.items()}
+
+
+SETTINGS: dict[str, dict[str, Any]] = {
+    "greedy": {},
+    "sample": {"seed": 11, "top_k": 12, "top_p": 0.9, "min_p": 0.01, "temperature": 0.9, "repetition_penalty": 1.2},
+    "beam": {"beams": 3, "n_best": 2},
+}
+
+
+@pytest.mark.parametrize("strategy", SETTINGS)
+@pytest.mark.parametrize("name", ["gpt2", "mistral", "lstm_lm", "transformer", "rnnsearch"])
+def test_the_tokens_are_those_of_the_native_runtime(name: str, strategy: str, packages: Path, tmp_path: Path) -> None:
+    spec = small(name)
+    case = Case(spec, settings_of(spec, strategy, max_tokens=12, **SETTINGS[strategy]), target="onnx")
+    path = tmp_path / "model.onnx"
+    path.write_bytes(case.model.SerializeToString())
+    found = in_node(packages, path, case.feeds)
+    tokens, scores = case.run()
+    assert found["tokens"].tolist() == tokens.tolist()
+    other = found["scores" if strategy == "beam" else "log_probs"]
+    assert np.abs(other - scores).max() < 1e-5

@@ -1,0 +1,32 @@
+"""`rwkv` is transformers' RwkvForCausalLM, each text by itself."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+import torch
+from padded import Ids, Keep, samples
+from published import assert_published, loaded, one_by_one, randomized
+from transformers import RwkvConfig, RwkvForCausalLM
+
+pytestmark = pytest.mark.parity
+
+GIVEN = samples({"input_ids": Ids("seq", 31), "attention_mask": Keep("seq")}, {"seq": (7, 1, 4)})
+
+
+@pytest.mark.parametrize("inner", [24, 32])
+def test_rwkv(inner: int, tmp_path: Path) -> None:
+    """The published model knows no padding: rows of a batch are run through it one by one."""
+    config = RwkvConfig(
+        vocab_size=31, hidden_size=24, attention_hidden_size=inner, num_hidden_layers=3, intermediate_size=40,
+        rescale_every=0, use_cache=False,
+    )  # fmt: skip
+    theirs = randomized(RwkvForCausalLM(config))
+    theirs.save_pretrained(tmp_path)
+    ours = loaded("rwkv", tmp_path)
+    theirs.double()
+
+    def published(x: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
+        return {"logits": one_by_one(x, lambda ids: theirs(input_ids=ids, use_cache=False).logits)}
+
+    assert_published(ours, GIVEN, published, {"logits": "seq"}, ("left", "right"))

@@ -1,0 +1,46 @@
+"""The slowest decoder there is: every step is a full pass of the reference over everything written so far.
+
+What else decodes is compared with it. It has no caches, no states and no derived graphs, in float64.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from spec_models import Arrays, Opened, by_reference
+
+
+class FullPass:
+    """A `specc.generation.stepper.Stepper`. `others` are inputs that stay; `beside` those along the growing axis."""
+
+    def __init__(
+        self,
+        spec: Opened,
+        weights: Arrays,
+        others: Mapping[str, NDArray[Any]],
+        beside: Mapping[str, NDArray[Any]] | None = None,
+    ) -> None:
+        assert spec.model.generation
+        self.spec, self.weights = spec, weights
+        self.others, self.beside = dict(others), dict(beside or {})
+        self.growing, self.source = spec.model.generation.growing, spec.model.generation.source
+        self.tokens: NDArray[np.int64] | None = None
+
+    def step(self, tokens: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Logits of the newest row after more tokens; rows beside them exist."""
+        if self.tokens is None:
+            self.tokens = tokens
+        else:
+            self.tokens = np.concatenate([self.tokens, tokens], axis=1)
+            self.beside = {
+                n: np.concatenate([a, np.ones(tokens.shape, a.dtype)], axis=1) for n, a in self.beside.items()
+            }
+        given = {**self.others, **self.beside, self.growing: self.tokens}
+        return by_reference(self.spec, self.weights, given)[self.source][:, -1].astype(np.float32)
+
+    def reorder(self, rows: NDArray[np.int64]) -> None:
+        """Row r goes on from what row `rows[r]` was."""
+        assert self.tokens is not None
+        self.tokens = self.tokens[rows]
+        self.others, self.beside = ({n: a[rows] for n, a in m.items()} for m in (self.others, self.beside))

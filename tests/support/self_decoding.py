@@ -1,0 +1,175 @@
+"""Models that decode themselves in the tests: made from a shipped spec, run, and compared with `FullPass`."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from full_pass import FullPass
+from numpy.typing import NDArray
+from onnx import ModelProto
+from onnx_runtime import open_quietly
+from small import SMALL
+from spec_models import Arrays, Opened, opened, random_weights
+
+from specc.generation.beam import Hypothesis, searched
+from specc.generation.settings import Settings
+from specc.generation.writing import written
+from specc.passes.derive import derive
+from specc_onnx import USUAL, Built, Decoding, Generating, build_generating, target
+from specc_onnx.check import check
+
+BATCH = 3
+PROMPT = np.array([[3, 5, 7], [1, 2, 8], [4, 4, 9]])
+
+
+def small(name: str) -> Opened:
+    """A shipped spec in its smallest form."""
+    return opened(name, **{key.replace(".", "__"): value for key, value in SMALL[name].items()})
+
+
+def decoding_of(settings: Settings, source: str, penalized: bool) -> Decoding:
+    """What the settings say of a model, without what is said at run time."""
+    return Decoding(
+        source,
+        settings.strategy,
+        settings.start,
+        settings.stop,
+        settings.pad,
+        penalized,
+        settings.beams,
+        settings.n_best,
+        settings.length_penalty,
+        settings.early_stopping,
+    )
+
+
+def filled(built: Built, weights: Arrays) -> ModelProto:
+    """The model with its weights in it, after the gates."""
+    check(built)
+    for name, initializer in built.weights.items():
+        initializer.raw_data = weights[name].astype("<f4").tobytes()
+    return built.model
+
+
+@dataclass
+class Case:
+    """A spec, its weights and inputs, and how to decode; `keep` is given where prompts are of unequal length."""
+
+    spec: Opened
+    settings: Settings
+    target: str = "ort-cpu"
+    opset: int = USUAL
+    keep: NDArray[np.bool_] | None = None
+    prompt: NDArray[np.int64] | None = None
+    inputs: dict[str, NDArray[Any]] = field(default_factory=dict)
+    weights: Arrays = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        model = self.spec.model
+        assert model.generation
+        self.weights = self.weights or random_weights(self.spec)
+        self.growing, self.source = model.generation.growing, model.generation.source
+        if self.prompt is None:
+            start = self.settings.start
+            self.prompt = PROMPT if start is None else np.full((BATCH, 1), start)
+        self.inputs = self.inputs or _inputs(self.spec, self.growing, len(self.prompt))
+        derived = derive(model.graph, self.growing, {self.source: "newest"})
+        decoding = decoding_of(self.settings, self.source, self.settings.repetition_penalty != 1)
+        inside = None if self.keep is not None else model.defaults
+        self.generating = Generating(model.graph, derived, decoding, inside)
+        self.built = build_generating(self.generating, target(self.target), self.opset)
+        self.model = filled(self.built, self.weights)
+        self.session = open_quietly(self.model)
+
+    @property
+    def feeds(self) -> dict[str, NDArray[Any]]:
+        """What the model is given: the spec's inputs, then the scalars."""
+        s = self.settings
+        scalars: dict[str, NDArray[Any]] = {
+            "max_tokens": np.array(s.max_tokens),
+            "seed": np.array(s.seed),
+            "temperature": np.array(s.temperature, np.float32),
+            "top_k": np.array(s.top_k),
+            "top_p": np.array(s.top_p, np.float32),
+            "min_p": np.array(s.min_p, np.float32),
+            "repetition_penalty": np.array(s.repetition_penalty, np.float32),
+        }
+        given = {**scalars, **self.inputs, **self._keeps(), self.growing: self.prompt}
+        return {i.name: given[i.name] for i in self.session.get_inputs()}
+
+    def run(self, **instead: Any) -> list[NDArray[Any]]:
+        """The model's outputs."""
+        found: list[NDArray[Any]] = self.session.run(None, {**self.feeds, **instead})
+        return found
+
+    def wanted(self) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """Tokens and their log-probabilities by full passes."""
+        steps = list(written(self._full(), self.prompt, self.settings, keep=self._kept()))
+        scores = [s.log_probs for s in steps if s.log_probs is not None]
+        return np.stack([s.tokens for s in steps], axis=1), np.stack(scores, axis=1)
+
+    def best(self) -> list[list[Hypothesis]]:
+        """Hypotheses by full passes."""
+        return searched(self._full(), self.prompt, self.settings, keep=self._kept())
+
+    def _full(self) -> FullPass:
+        keeps = self._keeps()
+        beside = {n: a for n, a in keeps.items() if self._along(n)}
+        return FullPass(
+            self.spec, self.weights, {**self.inputs, **{n: keeps[n] for n in keeps.keys() - beside}}, beside
+        )
+
+    def _kept(self) -> NDArray[np.bool_] | None:
+        return next((a for n, a in self._keeps().items() if self._along(n)), None)
+
+    def _keeps(self) -> dict[str, NDArray[np.bool_]]:
+        """What says which rows exist: of prompts what `keep` says, of sources what is not padding, id 0."""
+        found = {}
+        for name, facts in self.spec.model.graph.input_facts.items():
+            if facts.keep and self._along(name):
+                found[name] = self.keep if self.keep is not None else np.ones(self.prompt.shape, bool)
+            elif facts.keep:
+                found[name] = self.inputs["source"] != 0
+        return found
+
+    def _along(self, name: str) -> bool:
+        inputs = self.spec.model.graph.inputs
+        return inputs[name].type.shape == inputs[self.growing].type.shape
+
+
+def _inputs(spec: Opened, growing: str, batch: int) -> dict[str, NDArray[Any]]:
+    """Random inputs that do not grow; the first of several sources is shorter than the others."""
+    rng, found = np.random.default_rng(0), {}
+    for name, value in spec.model.graph.inputs.items():
+        if name == growing or spec.model.graph.input_facts[name].keep:
+            continue
+        shape = [d.number or (batch if d.name == "batch" else 5) for d in value.type.shape]
+        if value.type.dtype == "i64":
+            found[name] = rng.integers(3, 10, shape)
+            found[name][0, 3:] = 0
+        else:
+            found[name] = rng.standard_normal(shape).astype(np.float32)
+    return found
+
+
+def assert_found(
+    tokens: NDArray[np.int64], scores: NDArray[np.float32], wanted: Sequence[Sequence[Hypothesis]]
+) -> None:
+    """The same hypotheses in the same order; behind each nothing but filler."""
+    for row, hypotheses in enumerate(wanted):
+        for place, one in enumerate(hypotheses):
+            length = len(one.tokens)
+            assert tokens[row, place, :length].tolist() == list(one.tokens)
+            assert len(set(tokens[row, place, length:].tolist())) <= 1
+            assert abs(float(scores[row, place]) - one.score) < 1e-5
+
+
+def settings_of(spec: Opened, strategy: str = "greedy", **more: Any) -> Settings:
+    """Settings with the spec's own start and stop."""
+    assert spec.model.generation
+    said: Mapping[str, Any] = spec.model.generation.settings
+    stop = said.get("stop", ())
+    stops = tuple(stop) if isinstance(stop, list | tuple) else (stop,)
+    own: dict[str, Any] = {"start": said.get("start"), "stop": stops, "max_tokens": 10, "log_probabilities": True}
+    return Settings(strategy=strategy, **{**own, **more})

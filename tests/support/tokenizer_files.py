@@ -1,0 +1,88 @@
+"""Small tokenizers of every kind that models have, trained on a few lines. Needs the package `tokenizers`."""
+
+import json
+from functools import lru_cache
+
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+
+LINES = [
+    "The quick brown fox jumps over the lazy dog, doesn't it?",
+    "Attention is all you need; attention is what you get.",
+    "Zwölf Boxkämpfer jagen Viktor quer über den großen Sylter Deich.",
+    "naïve café, 日本語の文字 and emoji 🙂 too",
+    "1 2 3, 10 20 30: numbers, too!",
+]
+KINDS = ("byte_bpe", "wordpiece", "unigram", "fallback_bpe")
+
+
+@lru_cache
+def trained(kind: str) -> str:
+    """The `tokenizer.json` of a kind."""
+    made = {"byte_bpe": byte_bpe, "wordpiece": wordpiece, "unigram": unigram, "fallback_bpe": fallback_bpe}[kind]()
+    return str(made.to_str())
+
+
+def byte_bpe() -> Tokenizer:
+    """As GPT-2's: merges of bytes, nothing around a text."""
+    made = Tokenizer(models.BPE())
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    made.post_processor = processors.ByteLevel(trim_offsets=False)
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    special = ["<|endoftext|>"]
+    made.train_from_iterator(
+        LINES,
+        trainers.BpeTrainer(vocab_size=400, initial_alphabet=alphabet, special_tokens=special, show_progress=False),
+    )
+    return made
+
+
+def wordpiece() -> Tokenizer:
+    """As BERT's: lower case, parts of words, [CLS] and [SEP] around a text."""
+    made = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    made.normalizer = normalizers.BertNormalizer(lowercase=True)
+    made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    made.decoder = decoders.WordPiece()
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
+    made.train_from_iterator(
+        LINES[:3], trainers.WordPieceTrainer(vocab_size=200, special_tokens=special, show_progress=False)
+    )
+    made.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    return made
+
+
+def unigram() -> Tokenizer:
+    """As T5's: pieces with a mark for the blank before them, </s> behind a text."""
+    made = Tokenizer(models.Unigram())
+    made.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Replace(Regex(" {2,}"), " ")])
+    made.pre_tokenizer = pre_tokenizers.Metaspace()
+    made.decoder = decoders.Metaspace()
+    special = ["<pad>", "</s>", "<unk>"]
+    trainer = trainers.UnigramTrainer(vocab_size=150, special_tokens=special, unk_token="<unk>", show_progress=False)
+    made.train_from_iterator(LINES[:3], trainer)
+    made.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 1)])
+    return made
+
+
+def fallback_bpe() -> Tokenizer:
+    """As LLaMA's: merges of characters, bytes for what the vocabulary lacks, <s> before a text."""
+    made = Tokenizer(models.BPE(byte_fallback=True, unk_token="<unk>", fuse_unk=True))
+    made.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    made.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    special = ["<unk>", "<s>", "</s>", *(f"<0x{n:02X}>" for n in range(256))]
+    made.train_from_iterator(
+        LINES[:2], trainers.BpeTrainer(vocab_size=330, special_tokens=special, show_progress=False)
+    )
+    made.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
+    return plain_bytes(made)
+
+
+def plain_bytes(made: Tokenizer) -> Tokenizer:
+    """The trainer takes only specials in a fixed place; bytes are none."""
+    data = json.loads(made.to_str())
+    data["added_tokens"] = [t for t in data["added_tokens"] if not t["content"].startswith("<0x")]
+    return Tokenizer.from_str(json.dumps(data))
