@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from specc.ir import ops
+from specc.ir.dim import Dim
 from specc.reading.batch import TEXT
 from specc.reading.image import restore
 from specc.reading.picture import heatmap, overlay
@@ -42,13 +44,12 @@ def picture_of(
             over = _looked(maps, grid)
             titles = ["mean of heads", *(f"head {n}" for n in range(len(over) - 1))]
             return overlay(pixels, over, titles)
-    rows, columns = maps.shape[-2:]
-    labels = _labels(model, inputs)
-    down = labels.get(rows)
-    if written is not None and written.shape[1] == rows != columns:
+    queries, keys = _axes(model, scope)
+    down = _labels(model, inputs, queries, maps.shape[-2])
+    if written is not None and written.shape[1] == maps.shape[-2] and queries != keys:
         down = _chosen(model, written) or down
     titles = [f"{scope} head {n}" if n == 0 else f"head {n}" for n in range(min(len(maps), MOST_HEADS))]
-    return heatmap(maps[:MOST_HEADS], down, labels.get(columns), titles)
+    return heatmap(maps[:MOST_HEADS], down, _labels(model, inputs, keys, maps.shape[-1]), titles)
 
 
 def alignment_of(model: Loaded, inputs: Mapping[str, Array], weights: Array, written: Array | None = None) -> bytes:
@@ -60,12 +61,12 @@ def alignment_of(model: Loaded, inputs: Mapping[str, Array], weights: Array, wri
     if maps.ndim not in (2, 3) or not maps.size:
         notes = [f"its shape is {list(weights.shape)}"]
         fail("E0931", f"the result `{ALIGNMENT}` holds no weights to draw", notes=notes)
-    rows, columns = maps.shape[-2:]
-    labels = _labels(model, inputs)
-    down = labels.get(rows)
+    shape = model.manifest.graph.outputs[ALIGNMENT].type.shape
+    down = _labels(model, inputs, shape[-2], maps.shape[-2])
     if written is not None:
         down = _chosen(model, written) or down
-    return heatmap(maps if maps.ndim == 2 else maps[:MOST_HEADS], down, labels.get(columns))
+    across = _labels(model, inputs, shape[-1], maps.shape[-1])
+    return heatmap(maps if maps.ndim == 2 else maps[:MOST_HEADS], down, across)
 
 
 def patch_grid(keys: int, size: tuple[int, int]) -> tuple[int, int, int] | None:
@@ -89,15 +90,24 @@ def _looked(maps: Array, grid: tuple[int, int, int]) -> Array:
     return np.concatenate([seen.mean(0, keepdims=True), seen])
 
 
-def _labels(model: Loaded, inputs: Mapping[str, Array]) -> dict[int, list[str]]:
-    """Symbols of text inputs, by how many there are."""
-    found: dict[int, list[str]] = {}
+def _axes(model: Loaded, scope: str) -> tuple[Dim | None, Dim | None]:
+    """The lengths of queries and keys of the attention at `scope`, as formulas."""
+    graph = model.manifest.graph
+    for node, _ in graph.nodes:
+        query, key = node.args[:2] if isinstance(node.op, ops.Attend) else (None, None)
+        if query and key and node in graph.made and scope in graph.made[node].scopes:
+            return query.type.shape[-2], key.type.shape[-2]
+    return None, None
+
+
+def _labels(model: Loaded, inputs: Mapping[str, Array], length: Dim | None, count: int) -> list[str] | None:
+    """The `count` symbols of the text input that is `length` long."""
     for name, array in inputs.items():
         record = model.manifest.reading.of_input(name)
-        if isinstance(record, TEXT) and np.ndim(array) == 2:
-            ids = np.asarray(array)[0]
-            found[len(ids)] = _symbols(ids, record)
-    return found
+        fits = np.ndim(array) == 2 and np.shape(array)[1] == count
+        if fits and isinstance(record, TEXT) and model.manifest.graph.inputs[name].type.shape[1] == length:
+            return _symbols(np.asarray(array)[0], record)
+    return None
 
 
 def _chosen(model: Loaded, written: Array) -> list[str] | None:

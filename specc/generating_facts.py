@@ -24,7 +24,10 @@ ROLES = ("key", "value", "carry", "rows")
 
 @dataclass(frozen=True)
 class Facts:
-    """`signature` has the inputs of the spec and nothing else; `context` is the most rows there may be, by `table`."""
+    """`signature` has the inputs of the spec and nothing else; `context` is the most rows there may be, by `table`.
+
+    `in_place` are the states that are buffers, which a step writes into (`specc.stepping`).
+    """
 
     generation: Generation
     signature: Graph
@@ -36,6 +39,7 @@ class Facts:
     context: int | None = None
     table: str = ""
     seed: int | None = None
+    in_place: tuple[str, ...] = ()
 
     def dump(self) -> dict[str, Any]:
         """As JSON data."""
@@ -50,6 +54,7 @@ class Facts:
             "context": self.context,
             "table": self.table,
             "seed": self.seed,
+            "in_place": list(self.in_place),
         }
         return {KEY: facts}
 
@@ -98,6 +103,7 @@ def load(about: Mapping[str, Any], step: Graph, path: str) -> Facts:
         context if type(context) is int and context > 0 else None,
         str(data.get("table", ""))[:200],
         seed if type(seed) is int else None,
+        tuple(_name(n, step, path) for n in _list(data, "in_place", path)),
     )
 
 

@@ -7,10 +7,12 @@ no graph reads weights that the index does not list. What does not fit together 
 import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from math import inf
 from pathlib import Path
 from typing import Any, NoReturn
 
-from specc import backend
+from specc import backend, generating_facts
+from specc.buffers import Buffered
 from specc.input import Unreadable, read_regular, shown
 from specc.manifest import KEY, Manifest
 from specc.output import FileFacts
@@ -62,7 +64,11 @@ class Package:
 
     def load(self, role: str, *, provider: str = "cpu", threads: int = 0) -> Loaded:
         """A graph ready to run. E0921 and E0922 for a provider that is not there."""
-        return loaded(self.models[role], self.manifest(role), provider, threads)
+        made = loaded(self.models[role], self.manifest(role), provider, threads)
+        if role != "step" or not self.index.about:
+            return made
+        facts = generating_facts.load(self.index.about, made.manifest.graph, str(self.path))
+        return replace(made, session=Buffered(made.session, made.manifest.graph, facts)) if facts.in_place else made
 
     def session(self, role: str, *, provider: str = "cpu", threads: int = 0) -> Any:
         """A graph ready to run as it is, without a manifest: names and lengths are checked, nothing is filled in."""
@@ -142,8 +148,29 @@ def overview(package: Package) -> list[str]:
     rows += [("weights", name, facts.bytes) for name, facts in package.index.linked.items()]
     shown_rows = [(shown(role), shown(name), f"{size:,} bytes".replace(",", " ")) for role, name, size in rows]
     widths = [max(len(row[n]) for row in shown_rows) for n in range(3)]
-    lines = [f"package of `{shown(package.index.model)}`, {len(graphs)} graphs"]
-    return [*lines, *(f"  {a.ljust(widths[0])}  {b.ljust(widths[1])}  {c.rjust(widths[2])}" for a, b, c in shown_rows)]
+    title = f"package of `{shown(package.index.model)}`, {len(graphs)} graph{'' if len(graphs) == 1 else 's'}"
+    files = [f"  {a.ljust(widths[0])}  {b.ljust(widths[1])}  {c.rjust(widths[2])}" for a, b, c in shown_rows]
+    return [title, *files, *_between_steps(package)]
+
+
+def _between_steps(package: Package) -> list[str]:
+    """What `encode` hands over and what a step hands to the next, where the package says so."""
+    if "step" not in package.roles or not package.index.about or not package.described("step"):
+        return []
+    step = package.manifest("step").graph
+    facts = generating_facts.load(package.index.about, step, str(package.path))
+    rows = [("handed over", n, str(step.inputs[n].type), "") for n in facts.handed]
+    for state in facts.states:
+        how = "" if state.rows is None else "a buffer, in place" if state.name in facts.in_place else "grows"
+        if state.rows is not None and state.most < inf:
+            how = f"at most {int(state.most)} rows"
+        rows.append(("kept", state.name.removeprefix("past."), str(state.type), how))
+    shown_rows = [tuple(map(shown, row)) for row in rows]
+    widths = [max(len(row[n]) for row in shown_rows) for n in range(3)] if rows else []
+    return [
+        "between steps",
+        *("  " + "  ".join(c.ljust(w) for c, w in zip(r, [*widths, 0], strict=True)).rstrip() for r in shown_rows),
+    ]
 
 
 def _check_size(folder: Path, name: str, facts: FileFacts) -> None:

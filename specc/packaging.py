@@ -73,7 +73,7 @@ def generation_of(model: Model) -> Generation:
     return model.generation
 
 
-def derived_of(graph: Graph, generation: Generation, rows: Rows = "newest") -> Derived:
+def derived_of(graph: Graph, generation: Generation, rows: Rows = "newest", bounded: bool = True) -> Derived:
     """`encode` and `step` for the result that is drawn from, and for results that can be had beside it.
 
     Fails with the proof's errors, E0711 to E0717, where the model cannot be generated.
@@ -89,7 +89,13 @@ def derived_of(graph: Graph, generation: Generation, rows: Rows = "newest") -> D
         alone = len(states.state(value).axes) == 1
         if name not in outputs and alone and not prove(graph, symbol, generation.growing, [name]):
             outputs[name] = "new"
-    return derive(graph, generation.growing, outputs)
+    return derive(graph, generation.growing, outputs, bounded=bounded)
+
+
+def made_of(source: Any) -> Graph:
+    """The graph that a part of a package computes."""
+    graph: Graph = source if isinstance(source, Graph) else source.graph
+    return graph
 
 
 class _Package:
@@ -139,26 +145,37 @@ class _Package:
         """The graphs that are wanted, by role."""
         wanted = self.options.parts
         self.facts: Mapping[str, Any] = {}
+        self.buffers: tuple[str, ...] = ()
         self.extras: list[Any] = []
         graphs: dict[str, tuple[Any, str]] = {}
         if "score" in wanted:
             graphs["score"] = (self.graph, "score.onnx")
         if {"encode", "step", "generate"} & set(wanted):
             generation = generation_of(self.model)
-            derived = derived_of(self.graph, generation, ROWS[self.options.names])
+            derived = derived_of(self.graph, generation, ROWS[self.options.names], self.options.names == "specc")
             if {"encode", "step"} & set(wanted):
                 made = dressed(self.options.names, self.model, derived)
                 graphs |= {stem: (graph, f"{stem}.onnx") for stem, graph in made.graphs.items()}
+                self._put_in_place(graphs, derived)
                 self.extras = [self.onnx.json_extra(name, data) for name, data in made.files.items()]
             if self.options.names == "specc":
                 self.facts = self._facts(generation, derived).dump()
             if "generate" in wanted:
-                whole = self.generating(derived if ROWS[self.options.names] == "newest" else None)
+                whole = self.generating(derived if self.options.names == "specc" else None)
                 graphs["generate"] = (whole, "generate.onnx")
         return {
-            role: self.onnx.Part(g, file, self._manifest(g) if isinstance(g, Graph) else None)
+            role: self.onnx.Part(g, file, None if role == "generate" else self._manifest(made_of(g)))
             for role, (g, file) in graphs.items()
         }
+
+    def _put_in_place(self, graphs: dict[str, tuple[Any, str]], derived: Derived) -> None:
+        """A step that our own runner drives has buffers for caches, where the target can write into them."""
+        if self.options.names != "specc":
+            return
+        graph, file = graphs["step"]
+        if caches := self.onnx.caches_of(graph, derived.states, self.target, self.opset):
+            made = self.onnx.InPlace(graph, caches)
+            graphs["step"], self.buffers = (made, file), made.names
 
     def generating(self, derived: Derived | None = None) -> Any:
         """What the model that decodes by itself is made from."""
@@ -204,6 +221,7 @@ class _Package:
             limit.most if limit else None,
             limit.table if limit else "",
             self.options.init if not isinstance(self.values, Binding) else None,
+            self.buffers,
         )
 
     def _manifest(self, graph: Graph) -> Any:

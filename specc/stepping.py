@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from specc import backend
+from specc.buffers import ROWS
 from specc.entrance import Entrance
 from specc.generating_facts import Facts
 from specc.generation.stepper import Floats, Ints
@@ -21,6 +22,9 @@ from specc.ir.types import Type
 from specc.text.diagnostic import fail
 
 Array = Any
+
+SHORTEST = 64
+"""Rows of a buffer at first."""
 
 
 @dataclass
@@ -117,9 +121,14 @@ class StateStepper:
         self.handed = {n: made[n] if n in made else step.tensor(prepared[n]) for n in facts.handed}
         self.states = {s.name: made[s.initial] if s.initial else step.tensor(_zeros(s, env)) for s in facts.states}
         self.results: dict[str, Array] = {}
+        self.buffers = tuple(s for s in facts.states if s.name in facts.in_place)
+        self.past = 0
 
     def step(self, tokens: Ints) -> Floats:
         """i64[rows n] → f32[rows vocab]."""
+        if self.buffers and self.past and tokens.shape[1] > 1 and len(tokens) > 1:
+            # the kernel takes several rows at once only at the beginning, or for one text
+            return [self.step(tokens[:, n : n + 1]) for n in range(tokens.shape[1])][-1]
         if self.started:
             self.rows.extend(tokens)
         self.started = True
@@ -127,11 +136,33 @@ class StateStepper:
         for name, whole in self.rows.given.items():
             if name in self.run.inputs:
                 given[name] = whole if name in self.facts.whole else self.rows.fresh[name]
-        made = self.run.tensors({**given, **self.handed, **self.states})
-        self.states = {s.name: made.pop(s.next) for s in self.facts.states}
+        if self.buffers:
+            self._make_room(tokens.shape[1])
+            given[ROWS] = np.array(self.past, np.int64)
+        into = {s.next: self.states[s.name] for s in self.buffers}
+        made = self.run.tensors({**given, **self.handed, **self.states}, into)
+        self.past += tokens.shape[1]
+        after = {s.name: made.pop(s.next) for s in self.facts.states}
+        # a buffer is what it was: the runtime does not own its memory, so what it gives back must not be kept instead
+        self.states = {n: self.states[n] if n in self.facts.in_place else v for n, v in after.items()}
         self.results = {n: v.numpy() for n, v in made.items()}
         logits: Floats = self.results[self.facts.generation.source][:, -1]
         return logits
+
+    def _make_room(self, count: int) -> None:
+        """Buffers for so many more rows: twice as long as long as they are too short."""
+        wanted = self.past + count
+        for state in self.buffers:
+            old = self.states[state.name]
+            shape = old.shape()
+            if shape[2] >= wanted:
+                continue
+            length = max(shape[2], SHORTEST)
+            while length < wanted:
+                length *= 2
+            longer = np.zeros((*shape[:2], length, shape[3]), NUMPY[state.type.dtype])
+            longer[:, :, : self.past] = old.numpy()[:, :, : self.past]
+            self.states[state.name] = self.run.tensor(longer)
 
     def reorder(self, rows: Ints) -> None:
         """Row r goes on from what row `rows[r]` was, caches and all."""

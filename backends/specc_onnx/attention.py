@@ -12,6 +12,7 @@ from specc.ir import ops
 from specc.ir.dim import Dim, exact, product
 from specc.ir.types import Type
 from specc_onnx.arrange import always, expand, full, reshape, typed, unsqueeze
+from specc_onnx.caches import cached_attention
 from specc_onnx.emit import Emitter, Tensor, graph_of
 from specc_onnx.nn import softmax_where
 from specc_onnx.table import lower
@@ -58,6 +59,8 @@ def attend(
     sinks: Tensor | None = None,
 ) -> tuple[str, str]:
     """The result and the weights; the weights are "" where nobody reads them and the operator hides them."""
+    if k.value and k.value.node and k.value.node.args[0] in g.buffers:
+        return cached_attention(op, g, q, k, v, mask, add), ""
     parts = Parts(q, k, v, mask, add, sinks)
     fused = g.has("Attention") and sinks is None and op.scale > 0 and q.type.dtype in FUSED_TYPES
     return (fused_attention if fused else spelled_attention)(op, g, parts)

@@ -18,11 +18,15 @@ if TYPE_CHECKING:
 
 @dataclass
 class Lengths:
-    """The lengths a graph can know: from its inputs' types, its facts, and its lower bounds."""
+    """The lengths a graph can know: from its inputs' types, its facts, and its lower bounds.
+
+    `numbers` are symbols that an input i64[] tells outright.
+    """
 
     inputs: Mapping[str, Type]
     facts: Mapping[str, Dim] = field(default_factory=dict)
     least: Mapping[str, int] = field(default_factory=dict)
+    numbers: Mapping[str, str] = field(default_factory=dict)
 
     def scalar(self, g: "Emitter", length: DimLike) -> str:
         """A length as i64[]."""
@@ -120,6 +124,8 @@ class Lengths:
         return rest if part.fn == "%" else g.node("Div", g.node("Sub", left, rest), right)
 
     def _symbol(self, g: "Emitter", symbol: str) -> str:
+        if symbol in self.numbers:
+            return g.node("Unsqueeze", self.numbers[symbol], g.vector(0))
         for name, type in self.inputs.items():
             for axis, length in enumerate(type.shape):
                 if length.name == symbol:
@@ -141,6 +147,8 @@ class Lengths:
         """
         if symbol in open:
             return None
+        if symbol in self.numbers:
+            return Dim.symbol(symbol)
         inner = open | {symbol}
         if symbol in self.facts and all(self._way(s, inner) for s in self.facts[symbol].symbols()):
             return self.facts[symbol]

@@ -19,6 +19,7 @@ from specc.weights.external import Plan, content
 from specc.weights.values import Values
 from specc_onnx import legal
 from specc_onnx.build import Built, build
+from specc_onnx.caches import InPlace, build_in_place
 from specc_onnx.check import check
 from specc_onnx.generating import Generating, build_generating
 from specc_onnx.targets import Target
@@ -26,8 +27,8 @@ from specc_onnx.weights import How, Stored, decide, put_inline, put_places
 
 Metadata = Callable[[Built, Stored], Mapping[str, str]]
 
-Source: TypeAlias = Graph | Generating
-"""What a model is made from: a graph, or a graph and how to decode with it."""
+Source: TypeAlias = Graph | InPlace | Generating
+"""What a model is made from: a graph, one with caches in place, or a graph and how to decode with it."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,7 @@ def prepare(
 ) -> Prepared:
     """Decide, lower and check graphs that are to be written to `folder` together."""
     legal.check_opset(opset)
-    weighed = [g.stored if isinstance(g, Generating) else g for g in graphs]
+    weighed = [_weighed(g) for g in graphs]
     stored = decide(weighed, values, folder, weights_as, opset, alignment=target.alignment)
     if stored.plan.copied:
         need_space(folder if folder.exists() else folder.parent, stored.plan.size)
@@ -101,9 +102,21 @@ def prepare(
     return Prepared(built, stored)
 
 
+def _weighed(source: Source) -> Graph:
+    """The graph whose parameters it needs."""
+    match source:
+        case Generating():
+            return source.stored
+        case InPlace():
+            return source.graph
+    return source
+
+
 def _built(graph: Source, target: Target, opset: int, stored: Stored) -> Built:
     if isinstance(graph, Generating):
         return build_generating(graph, target, opset, stored.dtypes, stored.ties)
+    if isinstance(graph, InPlace):
+        return build_in_place(graph, target, opset, stored.dtypes, stored.ties)
     return build(graph, target, opset, stored.dtypes, stored.ties)
 
 

@@ -6,8 +6,8 @@ says goes into a diagnostic; nothing is printed.
 """
 
 import io
-from collections.abc import Mapping
-from contextlib import redirect_stdout
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -56,11 +56,11 @@ DEVICE = {"cuda": "cuda"}
 SILENT, USUAL = 4, 2
 """Only what ends the process is logged; everything else reaches us as an exception. ONNX Runtime's own choice."""
 
-SHOWN = 6
+NAMED = 6
 """Nodes that a message names."""
 
-TELLS_PLACES = (1, 24)
-"""The first ONNX Runtime that says which node went to which provider."""
+RECORD, STRICT = "session.record_ep_graph_assignment_info", "session.disable_cpu_ep_fallback"
+"""Settings of a session: to tell afterwards which node went to which provider; to refuse any on the processor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +97,10 @@ class RunningModel:
         """An array as the runtime holds it, on the device of the model."""
         return onnxruntime.OrtValue.ortvalue_from_numpy(np.asarray(array, order="C"), DEVICE.get(self.provider, "cpu"))
 
-    def tensors(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    def tensors(self, inputs: Mapping[str, Any], into: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """The outputs as the runtime holds them, from arrays or from outputs of before; nothing is checked.
+
+        Outputs named in `into` are written to these tensors, which may be inputs as well.
 
         States so go from one run to the next without being copied. Fails with E0924.
         """
@@ -107,8 +109,12 @@ class RunningModel:
             if isinstance(value, np.ndarray):
                 value = self.tensor(value)
             binding.bind_ortvalue_input(name, value)
+        into = into or {}
         for name in self.outputs:
-            binding.bind_output(name, DEVICE.get(self.provider, "cpu"))
+            if name in into:
+                binding.bind_ortvalue_output(name, into[name])
+            else:
+                binding.bind_output(name, DEVICE.get(self.provider, "cpu"))
         try:
             self.session.run_with_iobinding(binding)
         except Exception as error:  # as above
@@ -185,51 +191,62 @@ def _open(model: str | bytes, name: str, provider: str, threads: int, folder: st
     if folder:
         options.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)
     if provider != "cpu":
-        _prepare(provider, options)
+        options.add_session_config_entry(RECORD if tells_places() else STRICT, "1")
     try:
-        session = onnxruntime.InferenceSession(
-            model, options, providers=[(chosen, OPTIONS.get(provider, {}))], enable_fallback=0
-        )
+        with _others_quiet(provider):
+            session = onnxruntime.InferenceSession(
+                model, options, providers=[(chosen, OPTIONS.get(provider, {}))], enable_fallback=0
+            )
     except Exception as error:  # as above
         _refused("E0923", f"ONNX Runtime cannot load `{shown(name)}` for {provider}", error)
-    finally:
-        onnxruntime.set_default_logger_severity(USUAL)
     if chosen not in session.get_providers():
         _absent(provider, ["it is installed, but could not be started; its driver or libraries may be missing"])
-    if provider != "cpu" and _tells_places():
-        _check_places(session, model, name, provider)
+    if provider != "cpu" and tells_places():
+        check_places(session, model, name, provider)
     inputs = {i.name: _slot(i) for i in session.get_inputs()}
     return RunningModel(session, name, provider, inputs, {o.name: _slot(o) for o in session.get_outputs()})
 
 
-def _tells_places() -> bool:
-    return tuple(int(n) for n in onnxruntime.__version__.split(".")[:2]) >= TELLS_PLACES
+def tells_places() -> bool:
+    """Whether this ONNX Runtime says which node went to which provider, as 1.24 was the first to do."""
+    return tuple(int(n) for n in onnxruntime.__version__.split(".")[:2]) >= (1, 24)
 
 
-def _prepare(provider: str, options: Any) -> None:
-    """Nothing may be moved to the processor unseen; NVIDIA's libraries may lie among the Python packages."""
-    onnxruntime.set_default_logger_severity(SILENT)  # what a provider says that cannot start follows no session
-    told = "session.record_ep_graph_assignment_info" if _tells_places() else "session.disable_cpu_ep_fallback"
-    options.add_session_config_entry(told, "1")
+@contextmanager
+def _others_quiet(provider: str) -> Iterator[None]:
+    """While another provider than the processor is started, which says what it misses past all settings of a session.
+
+    NVIDIA's libraries may lie among the Python packages, where they are found only if they are loaded beforehand.
+    """
+    if provider == "cpu":
+        yield
+        return
     if provider in ("cuda", "tensorrt"):
-        with redirect_stdout(io.StringIO()):  # what it does not find may be found in other ways
+        with redirect_stdout(io.StringIO()):  # what it does not find there may be found elsewhere
             onnxruntime.preload_dlls()
+    onnxruntime.set_default_logger_severity(SILENT)
+    try:
+        yield
+    finally:
+        onnxruntime.set_default_logger_severity(USUAL)
 
 
-def _check_places(session: Any, model: str | bytes, name: str, provider: str) -> None:
-    """E0923 for a node of the model that was left to the processor and does more than count lengths."""
+def check_places(session: Any, model: str | bytes, name: str, provider: str) -> None:
+    """E0923 where a node that does more than reckon with lengths was left to the processor."""
     places = session.get_provider_graph_assignment_info()
     left = [(n.op_type, n.name) for p in places if p.ep_name == PROVIDERS["cpu"] for n in p.get_nodes()]
-    if not left:
-        return
-    held = onnx.ModelProto.FromString(model) if isinstance(model, bytes) else onnx.load_model(model, load_external_data=False)
+    if isinstance(model, bytes):
+        held = onnx.ModelProto.FromString(model)
+    else:
+        held = onnx.load_model(model, load_external_data=False)
     if found := computing(held, left):
-        more = f", and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
+        nodes = ", ".join(f"`{shown(node)}` ({shown(kind)})" for kind, node in found[:NAMED])
+        more = f", and {len(found) - NAMED} more" if len(found) > NAMED else ""
         fail(
             "E0923",
             f"{provider} cannot compute all of `{shown(name)}`, and nothing is moved to the processor unasked",
-            notes=[f"left to the processor: {', '.join(f'`{shown(n)}` ({shown(o)})' for o, n in found[:SHOWN])}{more}"],
-            helps=[f"compile it for this provider: `--target ort-{provider}`"] * (provider in ("cuda",)) + ["use `--provider cpu`"],
+            notes=[f"left to the processor: {nodes}{more}"],
+            helps=[*(["compile it with `--target ort-cuda`"] if provider == "cuda" else []), "use `--provider cpu`"],
         )
 
 

@@ -21,6 +21,7 @@ class Target:
     `packed_heads`: the attention kernel reads `[b, t, h·d]`, so that no transpose is needed.
     `fused`: which of the standard's fused operators are used where the opset has them.
     `cells`: which recurrent layers `RNN`, `GRU` and `LSTM` compute there, beyond those that PyTorch has too.
+    `in_place`: caches of a step are buffers that attention writes into (`specc_onnx.caches`).
     `alignment` is what an offset of weights in a file must be a multiple of.
     `provider` is the one that opens models of this target unless the user names another.
     """
@@ -33,6 +34,7 @@ class Target:
     cells: frozenset[str]
     about: str
     alignment: int = 1
+    in_place: bool = False
 
 
 FUSED = frozenset({"Attention", "Gelu", "RMSNormalization", "RotaryEmbedding"})
@@ -44,7 +46,7 @@ TARGETS: Mapping[str, Target] = {
     t.name: t
     for t in (
         Target("onnx", "cpu", "gemm", True, FUSED, CELLS, "standard operators only, for any runtime"),
-        Target("ort-cpu", "cpu", "product", True, FUSED, CELLS, "ONNX Runtime on the processor"),
+        Target("ort-cpu", "cpu", "product", True, FUSED, CELLS, "ONNX Runtime on the processor", in_place=True),
         Target("ort-cuda", "cuda", "gemm", True, FUSED, frozenset(), "ONNX Runtime on an NVIDIA card", 16),
     )
 }

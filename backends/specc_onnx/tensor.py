@@ -241,7 +241,9 @@ def expand_(op: ops.Expand, g: Emitter, x: Tensor) -> str:
 
 @lower(ops.Concat)
 def concat(op: ops.Concat, g: Emitter, *parts: Tensor) -> str:
-    """One after the other."""
+    """One after the other; rows behind a buffer are written into it by the attention that reads both."""
+    if parts[0].value in g.buffers:
+        return g.unique(g.place("buffer"))
     return parts[0].name if len(parts) == 1 else g.node("Concat", *(p.name for p in parts), axis=op.axis)
 
 

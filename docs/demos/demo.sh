@@ -1,5 +1,5 @@
 #!/bin/sh
-# What `make demo` shows: trained models, compiled from their specs, reading real pictures and translating dates.
+# What `make demo` shows: trained models, compiled from their specs, that read pictures, dates and numbers.
 set -eu
 specc=$1
 out=out
@@ -24,10 +24,20 @@ say verify "$out/digits.onnx"
 printf '\nWhere [CLS] looked: %s/seven-attention.png\n' "$out"
 
 printf '\nA recurrent translator with additive attention (2014), described in specs/models/dates.yaml.\n'
-say compile specs/models/dates.yaml -o "$out/dates.onnx"
+say compile specs/models/dates.yaml --for all -o "$out/dates"
 for date in "3 mai 1979" "Thursday, May 3rd, 1979" "3. Mai 1979"; do
-  say run "$out/dates.onnx" "$date"
+  say run "$out/dates" "$date"
 done
-say run "$out/dates.onnx" "3 mai 1979" --attention "$out/dates-attention.png"
-say verify "$out/dates.onnx"
+say run "$out/dates" "3rd May 79" --beams 4 --n-best 2
+say run "$out/dates" "3 mai 1979" --attention "$out/dates-attention.png"
+say verify "$out/dates"
 printf '\nHow day, month and year cross over: %s/dates-attention.png\n' "$out"
+
+printf '\nA character Transformer with rotary positions, described in specs/models/numbers.yaml.\n'
+say compile specs/models/numbers.yaml --for all -o "$out/numbers"
+for text in "three hundred and five" "hunderteintausendeinhunderteins" "en 21016" "de 30017"; do
+  say run "$out/numbers" "$text"
+done
+say run "$out/numbers" "de 305" --attention "$out/numbers-attention.png"
+say verify "$out/numbers"
+printf '\nWhere each letter looked, by the heads of the last layer: %s/numbers-attention.png\n' "$out"

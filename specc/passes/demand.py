@@ -37,12 +37,16 @@ class Asked:
 
 @dataclass(frozen=True)
 class Setting:
-    """What a demand is made for: the graph and its flow, values that are kept, folds that start from a state."""
+    """What a demand is made for: the graph and its flow, values that are kept, those whose rows cost nothing.
+
+    Unless it is `bounded`, an attention through a window keeps all rows, as readers of such caches may expect.
+    """
 
     graph: Graph
     flow: Flow
     kept: Collection[Value] = ()
     free: Collection[Value] = ()
+    bounded: bool = True
 
     def times(self, value: Value | None) -> tuple[int, ...]:
         """The time axes of a value."""
@@ -146,7 +150,8 @@ def ask(setting: Setting, node: Node, results: tuple[Value, ...], needs: Needs) 
         name = operands[link.operand].get(link.operand_axis)
         if name is None or link.kind == "extent":
             continue
-        rows[name] = max(rows[name], _through(node, link, results, made, given, fold))
+        asked = _through(node, link, made, given, fold)
+        rows[name] = max(rows[name], inf if asked > 0 and link.kind == "band" and not setting.bounded else asked)
     if fold:
         rows = {name: 0.0 if name == "rows" else need for name, need in rows.items()}
     return Asked(rows, operands, made)
@@ -155,7 +160,6 @@ def ask(setting: Setting, node: Node, results: tuple[Value, ...], needs: Needs) 
 def _through(
     node: Node,
     link: Link,
-    results: tuple[Value, ...],
     made: tuple[Mapping[int, Axis], ...],
     given: Mapping[Axis, float],
     fold: bool,

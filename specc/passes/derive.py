@@ -19,15 +19,16 @@ from specc.passes.step import Step
 __all__ = ["Derived", "State", "derive"]
 
 
-def derive(graph: Graph, growing: str, outputs: Mapping[str, Rows]) -> Derived:
+def derive(graph: Graph, growing: str, outputs: Mapping[str, Rows], *, bounded: bool = True) -> Derived:
     """`encode` and `step` of `graph`, which generates along the input `growing`, for these outputs.
 
-    Of an output the rows that are `new` are given, or the `newest` alone. The graph must have been
+    Of an output the rows that are `new` are given, or the `newest` alone. Unless `bounded`, attention through a window
+    keeps rows that it no longer sees. The graph must have been
     proved causal for them (`specc.passes.causality.prove`).
     """
     symbol = growing_symbol(graph, growing)
     assert symbol is not None, f"{growing} has no axis to grow along"
-    plan = Plan.of(graph, symbol, growing, outputs)
+    plan = Plan.of(graph, symbol, growing, outputs, bounded)
     made = Step(plan)
     step = without_unread(made.build(), frozenset(s.name for s in made.states))
     inputs = set(graph.inputs.values())

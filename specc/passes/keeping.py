@@ -6,6 +6,7 @@ Run-time lengths count as 64: no choice was seen to change between 2 and 100 000
 """
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from math import inf, prod
 
 from specc.ir import ops
@@ -48,7 +49,7 @@ def kept_values(setting: Setting, outputs: Mapping[Value, float], growing: Value
     candidates = _looked_back(setting, demand(setting, outputs))
     if not candidates:
         return []
-    sure = Setting(setting.graph, setting.flow, frozenset(candidates), setting.free)
+    sure = replace(setting, kept=frozenset(candidates))
     sinks = _looked_back(sure, demand(sure, outputs))
     known = set(candidates)
     choices = {}

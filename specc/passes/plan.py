@@ -1,7 +1,7 @@
 """What is decided before a step graph is built: what is kept, how many rows of each value, names of lengths."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Literal
 
@@ -36,11 +36,11 @@ class Plan:
     live: set[Node] = field(default_factory=set)
 
     @classmethod
-    def of(cls, graph: Graph, symbol: str, growing: str, outputs: Mapping[str, Rows]) -> "Plan":
+    def of(cls, graph: Graph, symbol: str, growing: str, outputs: Mapping[str, Rows], bounded: bool = True) -> "Plan":
         """Cut, then count: the needs are those of the values that are kept."""
         found = flow(graph, symbol)
         asked = {graph.outputs[n]: NEWEST if rows == "newest" else 0.0 for n, rows in outputs.items()}
-        open_ = Setting(graph, found, (), frozenset(free_values(graph, found, growing)))
+        open_ = Setting(graph, found, (), frozenset(free_values(graph, found, growing)), bounded)
         kept = frozenset(kept_values(open_, asked, graph.inputs[growing]))
         setting, needs, whole = _counted(open_, kept, asked, growing)
         most = _most(needs, kept, whole)
@@ -88,7 +88,7 @@ def _counted(
     open_: Setting, kept: frozenset[Value], asked: Mapping[Value, float], growing: str
 ) -> tuple[Setting, dict[Value, dict[int, float]], tuple[str, ...]]:
     """The needs when these values are kept; an input that is looked back at is given whole."""
-    setting = Setting(open_.graph, open_.flow, kept, open_.free)
+    setting = replace(open_, kept=kept)
     needs = demand(setting, asked)
     inputs = {n: v for n, v in open_.graph.inputs.items() if n != growing and open_.flow.state(v).moves}
     whole = tuple(n for n, v in inputs.items() if max(needs.get(v, {}).values(), default=NEWEST) > 0)

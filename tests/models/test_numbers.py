@@ -176,7 +176,6 @@ def test_it_compiles_small_enough_to_be_shipped(tmp_path: Path) -> None:
     assert model.run(source=ids, target=ids[:, :3])["logits"].shape == (2, 3, 39)
 
 
-WEIGHTS = ROOT / "specs" / "models" / "numbers.safetensors"
 ANSWERS = {
     "three hundred and five": "305",
     "twenty one thousand sixteen": "21016",
@@ -196,8 +195,30 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.skipif(not WEIGHTS.exists(), reason="docs/demos/numbers/train.py has not been run")
 @pytest.mark.parametrize("text", ANSWERS)
 def test_it_reads_and_writes(trained: Path, text: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", str(trained), text]) == 0
     assert capsys.readouterr().out.splitlines()[0] == ANSWERS[text]
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("numbers") / "numbers"
+    specc.compile("numbers", path, parts=("score", "encode", "step"))
+    return path
+
+
+@pytest.mark.parametrize(("text", "answer"), [("de 305", "dreihundertfünf"), ("en 5", "five")])
+def test_the_picture_of_its_attention_bears_what_was_read_and_written(
+    package: Path, text: str, answer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where both are equally long."""
+    seen = []
+    monkeypatch.setattr(
+        "specc.attention.heatmap", lambda maps, down, across, titles: seen.append((down, across)) or b""
+    )
+    assert main(["run", str(package), text, "--attention", str(tmp_path / "a.png")]) == 0
+    ((down, across),) = seen
+    assert "".join(down[:-1]) == answer
+    assert [c for c in across[:-1] if c.isalnum()] == [c for c in text if c.isalnum()]
+    assert len(across) == len(text) + 1
