@@ -41,7 +41,7 @@ readers: | python
 	.readers/genai/bin/pip install -q onnxruntime-genai==0.18.0 torch==2.13.0 "transformers>=5,<6" onnx onnx_ir
 	$(PYTHON) -m venv .readers/optimum
 	.readers/optimum/bin/pip install -q "optimum-onnx[onnxruntime]==0.1.0" "transformers<4.58" torch==2.13.0
-	npm install --silent --ignore-scripts --prefix .readers/node @huggingface/transformers@4.3.1
+	npm install --silent --ignore-scripts --prefix .readers/node onnxruntime-web@1.30.0 @huggingface/transformers@4.3.1
 
 fuzz: $(VENV)/dev
 	$(BIN)/python -m pytest -m slow tests/fuzz tests/laws -n 2

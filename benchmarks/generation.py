@@ -107,7 +107,7 @@ def _token(traces: list[Trace], count: int) -> float:
 
 
 def in_turn(writers: Mapping[str, Writer], ids: np.ndarray, count: int, rounds: int) -> dict[str, list[Trace]]:
-    """What each writer did in each round (R18): they take turns, rest first, and warm up with two tokens."""
+    """What each writer did in each round: they take turns, rest first, and warm up with two tokens."""
     traces: dict[str, list[Trace]] = {name: [] for name in writers}
     for n in range(rounds):
         for name in list(writers)[:: 1 if n % 2 == 0 else -1]:

@@ -1,4 +1,4 @@
-"""Timing that survives a noisy machine: things to compare take turns in one run (the method of R18).
+"""Timing that survives a noisy machine: things to compare take turns in one run.
 
 Each time is taken after 80 ms of rest, in which a runtime's spinning threads go to sleep, and one untimed call
 of the same function. "No worse" means that the bootstrap 95 % interval of the ratio reaches 1.0 or below.

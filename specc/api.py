@@ -93,6 +93,8 @@ class Model:
 
     def run(self, **inputs: Any) -> dict[str, Any]:
         """The results by name for these inputs: arrays, nested lists, texts. E09xx on inputs it cannot take."""
+        if self.scoring is not None and self.scoring.manifest.decodes is not None:
+            fail("E0832", "this model decodes by itself and has no other results", helps=["use `generate`"])
         return self.whole.run(**inputs)
 
     def attention(self, **inputs: Any) -> tuple[dict[str, Any], dict[str, Any]]:

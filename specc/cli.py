@@ -28,15 +28,15 @@ DIFFERENCE = "E0930"
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "check": ("specc.commands.check", "check a spec: names, shapes, causality, padding"),
-    "compile": ("specc.commands.compile", "make an ONNX model"),
-    "run": ("specc.commands.run", "run a compiled model on files, texts or arrays"),
-    "verify": ("specc.commands.verify", "compare a compiled model with the reference"),
-    "show": ("specc.commands.show", "the architecture with shapes, weights and cost"),
+    "compile": ("specc.commands.compile", "make an ONNX model of a spec, or a package that writes text"),
+    "run": ("specc.commands.run", "run a compiled model: it shows results, or writes text"),
+    "verify": ("specc.commands.verify", "compare a compiled model with the float64 reference"),
+    "show": ("specc.commands.show", "the architecture with shapes, weights and cost; what a package holds"),
     "fmt": ("specc.commands.fmt", "write a spec in its canonical form"),
-    "convert": ("specc.commands.convert", "DSL to YAML and back"),
-    "explain": ("specc.commands.explain", "what a code such as E0302 means"),
+    "convert": ("specc.commands.convert", "a spec from .specc to YAML or back; GloVe vectors to safetensors"),
+    "explain": ("specc.commands.explain", "what a message's code, such as E0302, means and how to mend it"),
     "list": ("specc.commands.list", "shipped specs, blocks, masks, scores, words"),
-    "doc": ("specc.commands.doc", "what one of them does and takes"),
+    "doc": ("specc.commands.doc", "what one of these does and takes"),
 }
 """Each command's module, loaded when it is the one that was asked for."""
 
@@ -71,13 +71,16 @@ def parser() -> Parser:
 def common(made: argparse.ArgumentParser) -> None:
     """Options every command takes."""
     forms = ["full", "short", "json", "sarif"]
-    made.add_argument("--format", choices=forms, default="full", help="how messages are written")
+    made.add_argument("--format", choices=forms, default="full", help="how errors and warnings are written")
     made.add_argument("--color", choices=["auto", "always", "never"], default="auto", help="colors in messages")
-    made.add_argument("--debug", action="store_true", help="show where in specc a failure happened")
+    made.add_argument("--debug", action="store_true", help="show where in specc's own code a failure happened")
 
 
 def entry() -> NoReturn:
     """The `specc` command. Names that the terminal cannot show are escaped, not a reason to stop."""
+    if sys.stdout is None or sys.stderr is None:  # closed by whoever started us; what is said to it is lost
+        nowhere = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+        sys.stdout, sys.stderr = sys.stdout or nowhere, sys.stderr or nowhere
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")

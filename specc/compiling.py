@@ -207,7 +207,7 @@ def own_weights(spec: Spec) -> str:
 
 
 def with_taps(graph: Graph, patterns: tuple[str, ...]) -> Graph:
-    """The graph with values inside it as further results: `encoder.layers.*.self_attn:weights` (R13)."""
+    """The graph with values inside it as further results: `encoder.layers.*.self_attn:weights`."""
     outputs = dict(graph.outputs)
     for pattern in patterns:
         hits = [name for name in graph.names if fnmatchcase(name, pattern)]

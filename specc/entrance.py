@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from specc import backend
+from specc.ir.defaults import closed
 from specc.ir.dim import DimError
 from specc.ir.dim_text import parse_dim
 from specc.ir.graph import Graph
@@ -50,7 +51,7 @@ class Entrance:
         kinds = {s.name: s for s in specs}
         given = {}
         for name, value in with_texts(self.graph, self.reading, inputs, self.growing).items():
-            array = value if isinstance(value, np.ndarray) else nested_array(value, name)
+            array = value if isinstance(value, np.ndarray) else nested_array(value, f"what is given as `{name}`")
             given[name] = exact(array, kinds[name].dtype, name) if name in kinds else array
         checked = check_inputs(specs, given, bounds=dict(self.bounds), solve=_solve)
         return {**self._filled(checked), **checked}
@@ -59,8 +60,9 @@ class Entrance:
         absent = tuple(n for n in self.defaults.outputs if n not in given) if self.defaults else ()
         if not absent or self.defaults is None:
             return {}
-        known = {n: v for n, v in given.items() if n in self.defaults.inputs}
-        made = backend.load("numpy").run(self.defaults, known, {}, wanted=absent)
+        defaults = closed(self.defaults, absent)
+        known = {n: v for n, v in given.items() if n in defaults.inputs}
+        made = backend.load("numpy").run(defaults, known, {})
         types = {n: v.type.dtype for n, v in self.graph.inputs.items()}
         return {n: exact(np.asarray(v), types[n], n) for n, v in made.items() if n in types}
 

@@ -31,6 +31,7 @@ from specc.reading.record import Reading, TextBytes, TextCharacters, TextOf
 from specc.reading.text import decode
 from specc.reading.tokenizer import TextTokenizer
 from specc.running import Loaded
+from specc.self_writing import check_fixed, decoded
 from specc.stepping import FullStepper, StateStepper
 from specc.text.diagnostic import fail
 
@@ -53,7 +54,10 @@ class Result:
 
 @dataclass
 class Writer:
-    """A model that writes: `generate` starts a text. `entrance` says what it may be given."""
+    """A model that writes: `generate` starts a text. `entrance` says what it may be given.
+
+    `stepper` begins one that is driven from here; `itself` runs one that decodes by itself, `compiled` as it says.
+    """
 
     entrance: Entrance
     generation: Generation
@@ -62,6 +66,8 @@ class Writer:
     table: str
     seed: int | None
     stepper: Callable[[Mapping[str, Array]], FullStepper | StateStepper] = field(repr=False)
+    itself: Any = field(default=None, repr=False)
+    compiled: Mapping[str, Any] = field(default_factory=dict)
 
     def generate(self, *given: Any, **settings: Any) -> "Writing":
         """Begin to write behind what is given: inputs by name, or in the order in which the spec has them.
@@ -76,7 +82,16 @@ class Writer:
         if len(given) > len(free):
             fail("E0910", f"{len(given)} inputs are given, {len(free)} are open", helps=[f"they are {', '.join(free)}"])
         inputs |= dict(zip(free, given, strict=False))
-        return self.begin(inputs, settings_of(self.generation.settings, **settings))
+        chosen = settings_of(self.generation.settings, **{**self._settled(), **settings})
+        if self.itself is not None:
+            check_fixed(chosen, self.compiled)
+        return self.begin(inputs, chosen)
+
+    def _settled(self) -> dict[str, Any]:
+        """Settings that the model was compiled with, which hold unless others are asked for."""
+        beam = self.compiled.get("strategy") == "beam"
+        names = ("strategy", "beams", "n_best", "length_penalty", "early_stopping") if beam else ("strategy",)
+        return {n: self.compiled[n] for n in names if n in self.compiled}
 
     def begin(self, inputs: Mapping[str, Any], settings: Settings) -> "Writing":
         """Begin with inputs by name and settings that are checked."""
@@ -85,8 +100,9 @@ class Writer:
         if growing in inputs:
             inputs |= self._prompts(inputs[growing])
         elif settings.start is not None:
-            others = self.entrance.prepared({**inputs, growing: np.full((self._rows(inputs), 1), settings.start)})
-            inputs[growing] = others[growing]
+            first = np.full((self._rows(inputs), 1), settings.start)
+            keep = keep_of(self.entrance.graph, growing)  # the first token exists, even where it is the pad's
+            inputs = {**({keep: np.ones(first.shape, np.bool_)} if keep else {}), **inputs, growing: first}
         prepared = self.entrance.prepared(inputs)
         prompt = prepared[growing]
         self._check_context(prompt)
@@ -158,26 +174,31 @@ class Writing:
     log: list[Made] = field(default_factory=list)
     stepper: FullStepper | StateStepper | None = None
     found: list[list[Hypothesis]] | None = None
+    steps: Iterator[Made] | None = field(default=None, repr=False)
 
     def __iter__(self) -> Iterator[Made]:
-        """Tokens i64[rows] as they are made; a beam search finds whole texts first."""
-        return self._beam() if self.settings.strategy == "beam" else self._tokens(None)
+        """Tokens i64[rows] as they are made, once; a beam search finds whole texts first."""
+        return self._started(None)
 
     def pieces(self) -> Iterator[list[str]]:
         """What each row's text gains, as soon as it is certain."""
         texts = self._texts()
-        steps = self._beam() if self.settings.strategy == "beam" else self._tokens(texts)
-        for made in steps:
+        for made in self._started(texts):
             if self.settings.strategy == "beam":
                 texts.take(made.tokens, made.ended)
             yield texts.fresh()
         yield texts.close()
 
+    def _started(self, texts: Texts | None) -> Iterator[Made]:
+        """The steps, which are made once: who comes later goes on where another stopped."""
+        if self.steps is None:
+            self.steps = self._beam() if self.settings.strategy == "beam" else self._tokens(texts)
+        return self.steps
+
     def results(self) -> list[list[Result]]:
         """Each row's texts, the best first; only a search over beams has more than one. Writes to the end."""
-        if self.found is None and not self.log:
-            for _ in self:
-                pass
+        for _ in self:
+            pass
         if self.found is not None:
             return [[self._result(h.tokens, h.ended, h.score, h.log_probs) for h in row] for row in self.found]
         return [[self._row(r)] for r in range(len(self.prompt))]
@@ -213,15 +234,55 @@ class Writing:
         return self.stepper
 
     def _tokens(self, texts: Texts | None) -> Iterator[Made]:
+        if self.writer.itself is not None:
+            yield from self._by_itself(texts)
+            return
         watch = texts.take if texts else self._texts().take if self.settings.stop_strings else None
         self.log = []
         for made in written(self._begin(), self.prompt, self._bounded(), keep=self.keep, watch=watch):
             self.log.append(made)
             yield made
 
+    def _by_itself(self, texts: Texts | None) -> Iterator[Made]:
+        """All tokens at once from a model that decodes by itself, handed out as if they came one by one."""
+        made = decoded(self.writer.itself, self._bounded(), self.prepared, self._padded)
+        self.log = []
+        ended = np.zeros(len(self.prompt), np.bool_)
+        for step in range(made.tokens.shape[2]):
+            tokens = made.tokens[:, 0, step]
+            ended = ended | np.isin(tokens, self.settings.stop)
+            if texts is not None:
+                ended = ended | texts.take(tokens, ended.copy())
+            scores = made.log_probs[:, step] if made.log_probs is not None else None
+            self.log.append(Made(tokens, scores, ended.copy()))
+            yield self.log[-1]
+
+    @property
+    def _padded(self) -> bool:
+        """Whether prompts are of unequal length."""
+        return self.keep is not None and not bool(np.asarray(self.keep).all())
+
+    def _found_by_itself(self) -> list[list[Hypothesis]]:
+        """The hypotheses of a model that searches by itself, without what stands behind their ends."""
+        made = decoded(self.writer.itself, self._bounded(), self.prepared, self._padded)
+        found = []
+        for row, scores in zip(made.tokens.tolist(), np.asarray(made.scores).tolist(), strict=True):
+            ends = [next((n + 1 for n, t in enumerate(text) if t in self.settings.stop), len(text)) for text in row]
+            found.append(
+                [
+                    Hypothesis(tuple(t[:e]), s, t[e - 1] in self.settings.stop)
+                    for t, e, s in zip(row, ends, scores, strict=True)
+                ]
+            )
+        return found
+
     def _beam(self) -> Iterator[Made]:
         ends = ending(self._decode(), self.settings.stop_strings) if self.settings.stop_strings else None
-        self.found = searched(self._begin(), self.prompt, self._bounded(), keep=self.keep, ends=ends)
+        self.found = (
+            self._found_by_itself()
+            if self.writer.itself is not None
+            else searched(self._begin(), self.prompt, self._bounded(), keep=self.keep, ends=ends)
+        )
         best = [row[0] for row in self.found]
         for step in range(max((len(h.tokens) for h in best), default=0)):
             inside = [step < len(h.tokens) for h in best]
@@ -252,15 +313,27 @@ def writer_of(model: Loaded) -> Writer | None:
         return None
     generation = Generation(str(said.get("name")), str(said.get("growing")), str(said.get("source")), settings)
     grows, source = graph.inputs.get(generation.growing), graph.outputs.get(generation.source)
-    if grows is None or source is None or grows.type.rank != 2 or source.type.rank != 3:
+    if grows is None or grows.type.rank != 2:
         return None
+    if model.manifest.decodes is None and (source is None or source.type.rank != 3):
+        return None
+    manifest, decodes = model.manifest, model.manifest.decodes
+    if decodes is not None:
+        context = decodes.get("context")
+        most = context if type(context) is int else None
+        return Writer(
+            model.entrance, generation, manifest.reading, most, "", manifest.seed, _no_stepper, model.session, decodes
+        )
     bound = model.entrance.bounds.get(grows.type.shape[1].name or "", Bound())
 
     def stepper(prepared: Mapping[str, Array]) -> FullStepper:
         return FullStepper(model.session, model.entrance, generation.source, prepared)
 
-    manifest = model.manifest
     return Writer(model.entrance, generation, manifest.reading, bound.high, "", manifest.seed, stepper)
+
+
+def _no_stepper(prepared: Mapping[str, Array]) -> FullStepper:
+    raise AssertionError("a model that decodes by itself has no steps")
 
 
 def open_writer(package: Package, *, provider: str = "cpu", threads: int = 0) -> Writer:

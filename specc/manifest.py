@@ -25,7 +25,8 @@ MOST_BYTES = 64 * 2**20
 @dataclass(frozen=True)
 class Manifest:
     """`sources` are the spec files by name; `weights` says where numbers came from (`seed`, or file
-    facts), `stored` which initializer holds each parameter.
+    facts), `stored` which initializer holds each parameter. A model that decodes by itself says in `decodes` with what
+    settings, and its `graph` has no more than the inputs of the spec.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Manifest:
     opset: int
     version: str = __version__
     attentions: tuple[Mapping[str, str], ...] = field(default=())
+    decodes: Mapping[str, Any] | None = None
 
     @property
     def seed(self) -> int | None:
@@ -65,6 +67,7 @@ class Manifest:
             "weights": dict(self.weights),
             "stored": dict(self.stored),
             "attentions": [dict(a) for a in self.attentions],
+            **({"decodes": dict(self.decodes)} if self.decodes is not None else {}),
             "sources": dict(self.sources),
             "graphs": write_graphs(*graphs),
         }
@@ -101,6 +104,7 @@ def load(text: str, path: str) -> Manifest:
         data["opset"] if isinstance(data.get("opset"), int) else 0,
         _text(data, "specc", path),
         tuple(_attention(a, path) for a in _list(data, "attentions", path)),
+        _dict(data, "decodes", path) if "decodes" in data else None,
     )
 
 

@@ -1,4 +1,4 @@
-"""`specc.json`: what a package of several graphs consists of, every file with its size and hash (R15).
+"""`specc.json`: what a package of several graphs consists of, every file with its size and hash.
 
 It is written last and read first; whoever opens a package believes no file that it does not describe. It comes
 from outside, so its size is capped, every part is checked, and a name in it never leaves the package's folder.
@@ -212,4 +212,5 @@ def _texts(data: Mapping[str, Any], key: str, where: str) -> dict[str, str]:
 
 
 def _damaged(where: str, why: str) -> NoReturn:
-    fail("E0831", f"the package cannot be opened: `{where}` cannot be used", notes=[why])
+    title = f"the package cannot be opened: `{where}` cannot be used"
+    fail("E0831", title, notes=[why], helps=["compile the package again, or copy its folder as a whole"])

@@ -1,6 +1,7 @@
 """`specc compile --for`: a package of the graphs derived from one spec, over weights that are stored once."""
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,8 @@ from specc.passes.rewrite import rewrite
 from specc.passes.split_scan import split_scan
 from specc.profiles.dress import ROWS, check_profile, dressed
 from specc.reading.record import Reading
+from specc.reading.tokenizer import SUFFIX
+from specc.self_writing import FIXED
 from specc.text.diagnostic import Failed, fail
 from specc.weights.values import Binding, Values
 
@@ -45,15 +48,26 @@ def compile_package(spec: Spec, options: Options) -> Compiled:
     values = values_of(spec, graph, options)
     given = readings.folders_of(options.weights, spec.config_file)
     reading = readings.reading_of(spec.program, model, given)
-    reading = reading.named({file.sha256: "tokenizer.json" for file in reading.files})
-    work = _Package(spec, options, model, graph, values, reading)
-    if options.parts == ("generate",) and options.output.endswith(".onnx"):
-        one = work.write_one()
-        return Compiled(one.path, files_of(one, Reading()), model, (*spec.remarks, *remarks_of(one, options)))
-    written = work.write()
     warnings = values.warnings if isinstance(values, Binding) else ()
-    remarks = (*spec.remarks, *readings.remarks(model, given), *remarks_of(written, options))
+    said = (*spec.remarks, *readings.remarks(model, given))
+    if options.parts == ("generate",) and options.output.endswith(".onnx"):
+        placed = reading.placed(Path(options.output).stem)
+        one = _Package(spec, options, model, graph, values, placed).write_one()
+        return Compiled(
+            one.path, files_of(one, placed), model, (*said, *_left_out(model), *remarks_of(one, options)), warnings
+        )
+    reading = reading.named({file.sha256: "tokenizer.json" for file in reading.files})
+    written = _Package(spec, options, model, graph, values, reading).write()
+    left_out = _left_out(model) if "generate" in options.parts else ()
+    remarks = (*said, *left_out, *remarks_of(written, options))
     return Compiled(written.folder, written.files, model, remarks, warnings)
+
+
+def _left_out(model: Model) -> tuple[str, ...]:
+    """What a spec says of generating that a model which knows only tokens cannot do."""
+    if model.generation and model.generation.settings.get("stop_strings"):
+        return ("the stop strings are not in the model that decodes by itself: it knows tokens, not text",)
+    return ()
 
 
 def lowered(graph: Graph) -> Graph:
@@ -138,7 +152,9 @@ class _Package:
             target=self.target,
             opset=self.opset,
             weights_as=self.options.weights_as or "auto",
+            metadata=self._decodes(),
             load=self.options.try_load,
+            beside=[(SUFFIX, file.content) for file in self.reading.files if file.name],
         )
 
     def _parts(self) -> dict[str, Any]:
@@ -164,7 +180,7 @@ class _Package:
                 whole = self.generating(derived if self.options.names == "specc" else None)
                 graphs["generate"] = (whole, "generate.onnx")
         return {
-            role: self.onnx.Part(g, file, None if role == "generate" else self._manifest(made_of(g)))
+            role: self.onnx.Part(g, file, self._decodes() if role == "generate" else self._manifest(made_of(g)))
             for role, (g, file) in graphs.items()
         }
 
@@ -208,11 +224,9 @@ class _Package:
         """What the program that generates has to know."""
         symbol = growing_symbol(self.graph, generation.growing)
         limit = limits(self.model.graph).get(symbol or "")
-        least = {n: m for n, m in self.model.graph.least.items() if n != symbol}
-        signature = Graph("inputs", self.model.graph.inputs, self.model.graph.input_facts, {}, {}, (), {}, least=least)
         return Facts(
             generation,
-            signature,
+            self._signature(),
             self.model.defaults,
             self.reading,
             derived.states,
@@ -223,6 +237,40 @@ class _Package:
             self.options.init if not isinstance(self.values, Binding) else None,
             self.buffers,
         )
+
+    def _signature(self) -> Graph:
+        """The inputs of the spec and nothing else; what grows may be empty before it is begun."""
+        growing = generation_of(self.model).growing
+        symbol = growing_symbol(self.graph, growing)
+        least = {n: m for n, m in self.model.graph.least.items() if n != symbol}
+        return Graph("inputs", self.model.graph.inputs, self.model.graph.input_facts, {}, {}, (), {}, least=least)
+
+    def _decodes(self) -> Any:
+        """What a model that decodes by itself says of itself: how it was settled to choose."""
+        generation = generation_of(self.model)
+        chosen = asdict(settings_of(generation.settings, **self.options.settings))
+        limit = limits(self.model.graph).get(growing_symbol(self.graph, generation.growing) or "")
+        decodes = {n: list(v) if isinstance(v, tuple) else v for n, v in chosen.items() if n in FIXED}
+
+        def texts(built: Any, stored: Any) -> Mapping[str, str]:
+            made = Manifest(
+                self.model.name,
+                self.model.doc,
+                self._signature(),
+                self.model.defaults,
+                self.reading,
+                self.model.config,
+                vars(self.model.generation) if self.model.generation else None,
+                {},
+                weights_facts(self.values, self.options),
+                {},
+                self.target.name,
+                self.opset,
+                decodes={**decodes, "context": limit.most if limit else None},
+            )
+            return {KEY: made.dump()}
+
+        return texts
 
     def _manifest(self, graph: Graph) -> Any:
         """What a graph says of itself."""

@@ -160,9 +160,16 @@ def _read_one(record: Any, text: str, name: str) -> Array:
             return encode(_text(text), record)[None]
     if text[:1] in "[{0123456789-" and not Path(text).exists():
         try:
-            return nested_array(json.loads(text), name)
+            return nested_array(json.loads(text), f"the JSON text in {name}")
         except ValueError:
             fail("E0906", f"the input `{name}` is neither a file nor a list of numbers", helps=[f"`{shown(text)}`"])
+    if not Path(text).suffix and not Path(text).exists():
+        fail(
+            "E0906",
+            f"the input `{name}` takes numbers, and `{shown(text)[:60]}` is neither a file nor a list of them",
+            notes=["the spec does not say that it is read as text"],
+            helps=['give numbers, "[[1, 2, 3]]", or an array in a file (.npy, .npz, .json)'],
+        )
     return read_array(text)
 
 

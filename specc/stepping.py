@@ -15,6 +15,7 @@ from specc.buffers import ROWS
 from specc.entrance import Entrance
 from specc.generating_facts import Facts
 from specc.generation.stepper import Floats, Ints
+from specc.ir.defaults import closed, reads
 from specc.ir.derived import State
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph
@@ -32,42 +33,64 @@ class Rows:
     """The inputs along the growing axis beside the growing one, as the text grows.
 
     What a caller gives is for the prompt. For what is written, an input that says which rows exist is true, and one
-    with a default is computed; for any other nothing can be known.
+    with a default is computed, from all that is there; for any other nothing can be known. `given` has all rows,
+    `fresh` the newest, `once` the other inputs, `tokens` i64[batch n] the text.
     """
 
     entrance: Entrance
     given: dict[str, Array]
-    axis: int = 1
+    once: dict[str, Array]
+    tokens: Ints
     fresh: dict[str, Array] = field(default_factory=dict)
 
     @classmethod
     def of(cls, entrance: Entrance, prepared: Mapping[str, Array]) -> "Rows":
-        """From prepared inputs: those that have the growing axis."""
+        """From prepared inputs. E0912 for a prompt with padding on the right, behind which nothing can be written."""
         growing = entrance.growing
         length = entrance.graph.inputs[growing].type.shape[1]
         names = [n for n, v in entrance.graph.inputs.items() if n != growing and length in v.type.shape]
-        made = cls(entrance, {n: prepared[n] for n in names})
-        made.fresh = dict(made.given)
-        return made
+        for name in names:
+            if entrance.graph.input_facts[name].keep == "right" and not np.all(prepared[name]):
+                _behind_padding(name, growing)
+        given = {n: prepared[n] for n in names}
+        once = {n: v for n, v in prepared.items() if n not in names and n != growing}
+        return cls(entrance, given, once, prepared[growing], dict(given))
 
     def extend(self, tokens: Ints) -> None:
         """New rows behind those that there are: the first call, with the prompt, has them already."""
-        self.fresh = {name: self._next(name, tokens) for name in self.given}
-        self.given = {n: np.concatenate([v, self.fresh[n]], axis=1) for n, v in self.given.items()}
+        self.tokens = np.concatenate([self.tokens, tokens], axis=1)
+        inputs, facts = self.entrance.graph.inputs, self.entrance.graph.input_facts
+        length = inputs[self.entrance.growing].type.shape[1]
+        count = tokens.shape[1]
+        for name in sorted(self.given, key=lambda n: not facts[n].keep):
+            axes = [n for n, d in enumerate(inputs[name].type.shape) if d == length]
+            old = self.given[name]
+            shape = [size + count if n in axes else size for n, size in enumerate(old.shape)]
+            whole = np.ones(shape, np.bool_) if facts[name].keep else self._computed(name).astype(old.dtype)
+            whole[tuple(slice(size) for size in old.shape)] = old
+            self.given[name] = whole
+            self.fresh[name] = np.take(whole, np.arange(shape[axes[0]] - count, shape[axes[0]]), axes[0])
 
     def reorder(self, rows: Ints) -> None:
         """Row r becomes what row `rows[r]` was."""
-        self.given = {n: v[rows] for n, v in self.given.items()}
+        inputs = self.entrance.graph.inputs
+        batch = inputs[self.entrance.growing].type.shape[0]
+        self.tokens = self.tokens[rows]
+        for held in (self.given, self.once):
+            for name, value in held.items():
+                if (axis := batch_axis(inputs[name].type, batch)) is not None:
+                    held[name] = np.take(value, rows, axis)
 
-    def _next(self, name: str, tokens: Ints) -> Array:
-        facts, defaults = self.entrance.graph.input_facts[name], self.entrance.defaults
-        if facts.keep:
-            return np.ones(tokens.shape, np.bool_)
-        growing = self.entrance.growing
+    def _computed(self, name: str) -> Array:
+        """The default of an input, for the whole text."""
+        defaults, growing = self.entrance.defaults, self.entrance.growing
         if defaults is None or name not in defaults.outputs:
             _unknown(name, growing)
-        made = backend.load("numpy").run(defaults, {growing: tokens}, {}, wanted=(name,))[name]
-        return np.asarray(made).astype(self.given[name].dtype)
+        alone = closed(defaults, (name,))
+        used = {*self.once, growing, *reads(alone, name)}  # what is not read may not have grown yet
+        known = {**self.once, **self.given, growing: self.tokens}
+        found = {n: known[n] for n in alone.inputs if n in used and n in known}
+        return np.array(backend.load("numpy").run(alone, found, {})[name])
 
 
 class FullStepper:
@@ -76,30 +99,21 @@ class FullStepper:
     def __init__(self, session: Any, entrance: Entrance, source: str, prepared: Mapping[str, Array]) -> None:
         self.session, self.entrance, self.source = session, entrance, source
         self.rows = Rows.of(entrance, prepared)
-        self.once = {n: v for n, v in prepared.items() if n not in self.rows.given and n != entrance.growing}
-        self.tokens: Array = np.zeros((0, 0), np.int64)
+        self.started = False
         self.results: dict[str, Array] = {}
 
     def step(self, tokens: Ints) -> Floats:
         """i64[rows n] → f32[rows vocab]."""
-        if self.tokens.size:
+        if self.started:
             self.rows.extend(tokens)
-            self.tokens = np.concatenate([self.tokens, tokens], axis=1)
-        else:
-            self.tokens = tokens
-        growing = self.entrance.growing
-        self.results = self.session.run({**self.once, **self.rows.given, growing: self.tokens})
+        self.started = True
+        self.results = self.session.run({**self.rows.once, **self.rows.given, self.entrance.growing: self.rows.tokens})
         logits: Floats = self.results[self.source][:, -1]
         return logits
 
     def reorder(self, rows: Ints) -> None:
         """Row r goes on from what row `rows[r]` was."""
-        self.tokens = self.tokens[rows]
         self.rows.reorder(rows)
-        batch = self.entrance.graph.inputs[self.entrance.growing].type.shape[0]
-        for name, value in self.once.items():
-            if (axis := batch_axis(self.entrance.graph.inputs[name].type, batch)) is not None:
-                self.once[name] = np.take(value, rows, axis)
 
 
 class StateStepper:
@@ -211,4 +225,13 @@ def _unknown(name: str, growing: str) -> NoReturn:
         f"nothing says what `{name}` is for the rows of `{growing}` that are written",
         notes=[f"`{name}` has a value for every row of `{growing}`"],
         helps=[f"give it a default in the spec: `{name}: … = expression of {growing}`"],
+    )
+
+
+def _behind_padding(name: str, growing: str) -> NoReturn:
+    fail(
+        "E0912",
+        f"nothing can be written behind padding, and `{name}` has it on the right",
+        notes=[f"`{growing}` grows there"],
+        helps=[f"declare `{name}` as `keep[…] left`, or as `keep[…]`", "or write texts of one length together"],
     )

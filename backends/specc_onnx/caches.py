@@ -3,9 +3,9 @@
 `Attention` makes a new, longer cache at each step, and copies the old one to do so. ONNX Runtime's
 `GroupQueryAttention` writes the new rows into the buffer it is given, when that is bound as its result as well; what
 a step costs then no longer grows with what is only kept. It is used where keys and values serve one attention and
-nothing else, one mask holds for all heads (being causal, as the kernel is, the rest of it is a bias), and the kernel
-takes heads of their width. Where it takes less than a step may ask (several rows at once behind others, in a batch)
-the runner gives it less at a time.
+nothing else, one mask holds for all heads (being causal, as the kernel is, the rest of it is a bias), nobody reads the
+weights, which the kernel does not give, and it takes heads of their width. Where it takes less than a step may ask
+(several rows at once behind others, in a batch) the runner gives it less at a time.
 """
 
 from collections import Counter
@@ -70,8 +70,8 @@ def caches_of(graph: Graph, states: Sequence[State], target: Target, opset: int)
     readers = Counter(a for node, _ in graph.nodes for a in node.args if a)
     readers.update(graph.outputs.values())
     found = []
-    for node, _ in graph.nodes:
-        if isinstance(node.op, ops.Attend) and _fits(node):
+    for node, results in graph.nodes:
+        if isinstance(node.op, ops.Attend) and _fits(node) and not readers[results[1]]:
             key, value = (_state(a, known, readers) for a in node.args[1:3])
             if key and value and key is not value:
                 found.append(Cache(key.name, value.name, key.next, value.next))

@@ -1,4 +1,4 @@
-"""A package: several graphs in a folder over weights that are stored once, described by `specc.json` (R15).
+"""A package: several graphs in a folder over weights that are stored once, described by `specc.json`.
 
 Files that other programs look for by name are entry files; the weights, and extras that wish it, bear their
 content's hash in their name. Entries come last and `specc.json` the very last, so that a program that opens the

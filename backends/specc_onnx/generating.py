@@ -8,14 +8,17 @@ these alone stay in the main graph, where the body sees them.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NoReturn
 
 from onnx import GraphProto
 
 from specc.ir import ops
+from specc.ir.defaults import closed
 from specc.ir.derived import Derived, State
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Node, Value, needed
 from specc.ir.types import Type
+from specc.text.diagnostic import fail
 from specc_onnx import legal
 from specc_onnx.arrange import cast, full, typed, unsqueeze
 from specc_onnx.build import Built, enter_parameters, finished
@@ -60,30 +63,46 @@ class Generating:
     @property
     def computed(self) -> Graph | None:
         """The defaults of those inputs that are read, apart from the growing one."""
-        if not self.defaults:
-            return None
-        read = {n for part in self.parts for n in part.inputs}
-        outputs = {n: v for n, v in self.defaults.outputs.items() if n in read and n != self.derived.growing}
-        kept = needed(outputs.values())
-        return replace(self.defaults, nodes=tuple((n, r) for n, r in self.defaults.nodes if n in kept), outputs=outputs)
+        return self._computed(self.existing)
 
     @property
     def started(self) -> bool:
         """Whether the first row is made inside; the number of rows must then show in another input."""
         shape = self.graph.inputs[self.derived.growing].type.shape
-        others = [self.graph.inputs[n].type for n in self._read() if n != self.derived.growing]
+        others = [self.graph.inputs[n].type for n in self._read(self._keeps()) if n != self.derived.growing]
         return self.decoding.start is not None and any(d == shape[0] for t in others for d in t.shape)
+
+    @property
+    def existing(self) -> tuple[str, ...]:
+        """What says which rows exist, where the first row is made inside: it exists, even if it is the pad's token."""
+        return self._keeps() if self.started else ()
 
     @property
     def inputs(self) -> dict[str, Type]:
         """The inputs of the spec that are inputs of the model, in the spec's order."""
-        growing = self.derived.growing
-        read = {n for n in self._read() if n != growing or not self.started}
+        read = self._read(self.existing) - ({self.derived.growing} if self.started else set())
         return {n: v.type for n, v in self.graph.inputs.items() if n in read}
 
-    def _read(self) -> set[str]:
-        computed = self.computed
-        read = {self.derived.growing, *(n for part in self.parts for n in part.inputs if n in self.graph.inputs)}
+    def _keeps(self) -> tuple[str, ...]:
+        """The inputs that say of every row of the growing one whether it exists."""
+        graph, shape = self.graph, self.graph.inputs[self.derived.growing].type.shape
+        return tuple(n for n, v in graph.inputs.items() if graph.input_facts[n].keep and v.type.shape == shape)
+
+    def _computed(self, known: tuple[str, ...]) -> Graph | None:
+        """The defaults, those of inputs that are known without them left out."""
+        if not self.defaults:
+            return None
+        read = {n for part in self.parts for n in part.inputs} - {self.derived.growing, *known}
+        whole = closed(self.defaults, self.defaults.outputs)
+        outputs = {n: v for n, v in whole.outputs.items() if n in read}
+        kept = needed(outputs.values())
+        return replace(whole, nodes=tuple((n, r) for n, r in whole.nodes if n in kept), outputs=outputs)
+
+    def _read(self, known: tuple[str, ...]) -> set[str]:
+        """The inputs of the spec that are read, those left out that are known."""
+        computed = self._computed(known)
+        read = {n for part in self.parts for n in part.inputs if n in self.graph.inputs and n not in known}
+        read.add(self.derived.growing)
         if computed:
             used = {a for node, _ in computed.nodes for a in node.args} | set(computed.outputs.values())
             read |= {n for n, v in computed.inputs.items() if v in used}
@@ -137,6 +156,9 @@ class _Writer:
 
     def run(self) -> Built:
         g = self.g
+        for name in self._sides():
+            if not self.whole.graph.input_facts[name].keep:
+                _unknown(name, self.derived.growing)
         self._once()
         feed = [self._feed(), *map(self._side, self._sides())]
         states = [self._state(s) for s in self.derived.states]
@@ -172,6 +194,9 @@ class _Writer:
             first = full(g, self.decoding.start or 0, growing.dtype, (self.batch, Dim.of(1)))
             self.outer[self.derived.growing] = Tensor(first, growing)
             g.lengths = replace(g.lengths, inputs={**g.lengths.inputs, first: growing})
+            for name in self.whole.existing:
+                type = self.whole.graph.inputs[name].type
+                self.outer[name] = Tensor(full(g, True, type.dtype, (self.batch, Dim.of(1))), type)
         for graph in (self.whole.computed, self.derived.encode):
             if graph is not None:
                 self._enter(graph, self.outer)
@@ -298,12 +323,11 @@ class _Writer:
         return self.g.node("Gather", grown, decision.parents, axis=axis)
 
     def _grown(self, name: str, x: Tensor) -> str:
-        """An input along the growing axis for the next step: one more row, which exists, or is as the one before."""
+        """An input that says which rows exist for the next step: one more row, which does."""
         g, whole = self.g, name in self.derived.whole
         axis = _growing_axis(x.type, self.derived)
         newest = g.node("Slice", x.name, g.vector(-1), g.vector(2**31 - 1), g.vector(axis))
-        if x.type.dtype == "bool":
-            newest = g.node("Expand", g.constant(True, "bool"), g.node("Shape", newest))
+        newest = g.node("Expand", g.constant(True, "bool"), g.node("Shape", newest))
         return g.node("Concat", x.name, newest, axis=axis) if whole else newest
 
     def _next_state(self, state: State, decision: Decision) -> str:
@@ -340,6 +364,15 @@ def _growing_axis(type: Type, derived: Derived) -> int:
     """The axis of a step's input that is as long as what is given, or as all there is."""
     new = derived.step.inputs[derived.growing].type.shape[1]
     return next(n for n, d in enumerate(type.shape) if d.symbols() & new.symbols())
+
+
+def _unknown(name: str, growing: str) -> NoReturn:
+    fail(
+        "E0944",
+        f"nothing says what `{name}` is for the rows of `{growing}` that are written",
+        notes=["inside a model that decodes by itself only an input that says which rows exist is known"],
+        helps=[f"compute `{name}` from `{growing}` in the graph", "or compile with `--for step`: it computes defaults"],
+    )
 
 
 def _own(g: Emitter, results: Sequence[str]) -> list[str]:

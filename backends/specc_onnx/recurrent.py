@@ -2,7 +2,7 @@
 
 Those operators want time in front, gates in an order of their own, and padding on the right. So axes are turned
 about around them, the weights' gates are put in order (a runtime does that once, when it loads the model), and rows
-that exist are moved together where the input does not promise that padding stands on the right (house rule R3).
+that exist are moved together where the input does not promise that padding stands on the right.
 """
 
 from collections.abc import Sequence

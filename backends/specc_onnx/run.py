@@ -7,6 +7,7 @@ says goes into a diagnostic; nothing is printed.
 
 import io
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
@@ -93,6 +94,25 @@ class RunningModel:
             _refused("E0924", f"`{self.name}` stopped while running", error)
         return dict(zip(names, results, strict=True))
 
+    def run_interruptibly(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """All outputs, as `run`, of a model that may run for long: an interrupt (Ctrl-C) ends it.
+
+        ONNX Runtime does not listen for one while it computes, so it does that beside the thread that does.
+        """
+        given = {name: self._fitting(name, inputs) for name in (*self.inputs, *inputs)}
+        check_lengths(self.inputs, given)
+        options = onnxruntime.RunOptions()
+        with ThreadPoolExecutor(1) as beside:
+            running = beside.submit(self.session.run, list(self.outputs), given, options)
+            try:
+                results = running.result()
+            except KeyboardInterrupt:
+                options.terminate = True
+                raise
+            except Exception as error:  # as above
+                _refused("E0924", f"`{self.name}` stopped while running", error)
+        return dict(zip(self.outputs, results, strict=True))
+
     def tensor(self, array: NDArray[Any]) -> Any:
         """An array as the runtime holds it, on the device of the model."""
         return onnxruntime.OrtValue.ortvalue_from_numpy(np.asarray(array, order="C"), DEVICE.get(self.provider, "cpu"))
@@ -163,7 +183,7 @@ def available(provider: str) -> str:
     known = PROVIDERS.get(provider)
     installed = [ours for ours, theirs in PROVIDERS.items() if theirs in onnxruntime.get_available_providers()]
     if known is None:
-        near = did_you_mean(provider, PROVIDERS)
+        near = "cuda" if provider.lower() in ("gpu", "nvidia") else did_you_mean(provider, PROVIDERS)
         fail(
             "E0921",
             f"there is no provider called `{shown(provider)}`",

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from specc.ir.bind import bind
+from specc.ir.defaults import closed
 from specc.ir.graph import Graph, Value
 from specc.ir.types import LETTER, Type
 from specc.text.diagnostic import fail
@@ -63,7 +64,7 @@ class SpecModule(nn.Module):
         known = {n: self._taken(n, x, place) for n, x in inputs.items()}
         if self.defaults is not None:
             absent = [n for n in self.defaults.outputs if n not in known]
-            known.update(_run(self.defaults, known, {}, place, absent))
+            known.update(_run(closed(self.defaults, absent), known, {}, place, absent))
         return _run(self.graph, known, dict(self.named_spec_parameters()), place, list(self.graph.outputs))
 
     def named_spec_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:

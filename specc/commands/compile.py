@@ -1,4 +1,4 @@
-"""Compile a spec to an ONNX model."""
+"""Compile a spec to an ONNX model, or with --for to a package of the graphs derived from it."""
 
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
@@ -16,46 +16,79 @@ DECODING = ("strategy", "beams", "n_best", "length_penalty", "repetition_penalty
 def arguments(parser: ArgumentParser) -> None:
     """Declare the options."""
     spec_arguments(parser)
-    parser.add_argument("-o", "--output", required=True, metavar="MODEL.onnx|DIR")
+    parser.epilog = "For example: specc compile gpt2 --weights gpt2/ --for all -o out/gpt2"
+    parser.add_argument(
+        "-o", "--output", required=True, metavar="MODEL.onnx|DIR", help="the model to write; with --for, the folder"
+    )
     parser.add_argument(
         "--for",
         type=parts,
         default=(),
         dest="parts",
         metavar="PARTS",
-        help="make a package, a folder: score, encode, step, generate (several with commas), or all",
+        help="write a package, a folder of these graphs: score (the spec as it is), encode and step (what a model that "
+        "writes is run by), generate (decodes by itself); several with commas, or all. generate alone may be one file, "
+        "MODEL.onnx",
     )
     parser.add_argument(
-        "--names", choices=PROFILES, default="specc", help="names of a package's inputs and outputs, for other programs"
+        "--names",
+        choices=PROFILES,
+        default="specc",
+        help="whose names inputs and outputs have: ours, those of Optimum (hf), or of onnxruntime-genai",
     )
-    parser.add_argument("--weights", default="", metavar="FILE|DIR", help="safetensors to take the weights from")
-    parser.add_argument("--init", type=seed, metavar="SEED", help="draw random weights from a seed instead")
-    parser.add_argument("--target", choices=["onnx", "ort-cpu", "ort-cuda"], default="ort-cpu")
-    parser.add_argument("--opset", type=int, default=0, metavar="N", help="17 to 26; the target has its own otherwise")
+    parser.add_argument("--weights", default="", metavar="FILE|DIR", help="take the weights from safetensors")
+    parser.add_argument("--init", type=seed, metavar="SEED", help="draw random weights from this number instead")
     parser.add_argument(
-        "--tap", action="append", default=[], metavar="PATTERN", help="also give values inside, by scope"
+        "--target",
+        choices=["onnx", "ort-cpu", "ort-cuda"],
+        default="ort-cpu",
+        help="what runs it: any runtime, or ONNX Runtime on the processor (the default) or on a GPU",
     )
-    parser.add_argument("--defaults", choices=["inside"], help="compute inputs that have a default in the model")
-    parser.add_argument("--weights-as", choices=["link", "copy", "inline"], default="", help="how weights are stored")
+    parser.add_argument("--opset", type=int, default=0, metavar="N", help="17 to 26; otherwise the usual one")
     parser.add_argument(
-        "--hash", choices=["header", "full"], default="header", help="what the model notes of weights files"
+        "--tap",
+        action="append",
+        default=[],
+        metavar="PATTERN",
+        help="give inner values too, by their scope in the spec: layers.*.attn",
     )
-    group = parser.add_argument_group("the model that decodes by itself (--for generate)")
+    parser.add_argument("--defaults", choices=["inside"], help="have the model itself compute inputs that are left out")
+    parser.add_argument(
+        "--weights-as",
+        choices=["link", "copy", "inline"],
+        default="",
+        help="link: left in the checkpoint; copy: in a file beside the model; inline: in it; otherwise what fits",
+    )
+    parser.add_argument(
+        "--hash",
+        choices=["header", "full"],
+        default="header",
+        help="how much of a weights file is hashed, so that it can be recognized",
+    )
+    parser.add_argument(
+        "--no-load", action="store_true", help="do not try to open the model in ONNX Runtime afterwards"
+    )
+    _decoding_arguments(parser)
+
+
+def _decoding_arguments(parser: ArgumentParser) -> None:
+    """What is settled when a model that decodes by itself is compiled."""
+    group = parser.add_argument_group(
+        "a model that decodes by itself (--for generate); all else is chosen when it runs"
+    )
     for flag, kind, about in (
-        ("--strategy", str, "greedy, sample or beam; the spec's own otherwise"),
-        ("--beams", int, "how many beams"),
-        ("--n-best", int, "how many texts of a beam search it gives"),
+        ("--strategy", str, "greedy, sample or beam; otherwise the spec's own"),
+        ("--beams", int, "how many unfinished texts a beam search follows"),
+        ("--n-best", int, "how many of the texts a beam search finds it gives"),
         ("--length-penalty", float, "a beam's score is divided by its length to this power"),
-        ("--repetition-penalty", float, "anything but 1 makes it an input"),
+        ("--repetition-penalty", float, "other than 1: it becomes an input of the model"),
     ):
         group.add_argument(flag, type=kind, metavar="X", help=about)
-    parser.add_argument("--no-load", action="store_true", help="skip the last gate, loading the model in ONNX Runtime")
 
 
 def run(given: Namespace) -> int:
     """Compile, and say what was written."""
-    if given.names != "specc" and not given.parts:
-        fail("E0525", f"`--names {given.names}` is for packages", helps=["add `--for step`"])
+    _check_belonging(given)
     made = (compile_package if given.parts else compile_spec)(
         spec_of(given, given.weights),
         Options(
@@ -83,6 +116,25 @@ def run(given: Namespace) -> int:
     for path, size in made.files:
         print(f"{path}  {size_text(size)}")
     return 0
+
+
+def _check_belonging(given: Namespace) -> None:
+    """E0753 for options that mean nothing to what is asked for."""
+    if given.names != "specc" and not {"encode", "step"} & set(given.parts):
+        fail("E0753", f"`--names {given.names}` is for packages with a step", helps=["add `--for step`"])
+    decoding = [f"--{n.replace('_', '-')}" for n in DECODING if vars(given)[n] is not None]
+    if decoding and "generate" not in given.parts:
+        fail(
+            "E0753",
+            f"`{decoding[0]}` is settled in a model that decodes by itself, and none is asked for",
+            helps=["add `--for generate`", f"or say `{decoding[0]}` when the model is run"],
+        )
+    if given.parts and given.parts != ("generate",) and given.output.endswith(".onnx"):
+        fail(
+            "E0753",
+            f"`--for {','.join(given.parts)}` makes a folder of several files, `{given.output}` is the name of one",
+            helps=[f"write `-o {given.output.removesuffix('.onnx')}`"],
+        )
 
 
 def parts(text: str) -> tuple[str, ...]:

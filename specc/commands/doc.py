@@ -13,7 +13,7 @@ from specc.text.suggest import did_you_mean
 
 def arguments(parser: ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("name", metavar="NAME")
+    parser.add_argument("name", metavar="NAME", help="a name that `specc list` shows")
     parser.add_argument("--source", action="store_true", help="the whole definition, to read or to copy")
 
 

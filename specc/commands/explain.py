@@ -1,4 +1,4 @@
-"""Explain a code."""
+"""Explain the code of a message: what is wrong, an example, and how to mend it."""
 
 from argparse import ArgumentParser, Namespace
 

@@ -13,7 +13,7 @@ from specc.output import atomic_write
 
 def arguments(parser: ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("files", nargs="+", metavar="SPEC")
+    parser.add_argument("files", nargs="+", metavar="SPEC", help="a spec file, .specc or .yaml")
     parser.add_argument("--check", action="store_true", help="change nothing; exit code 1 if a file would change")
     parser.add_argument("--diff", action="store_true", help="change nothing; show what would change")
 

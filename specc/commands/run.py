@@ -1,11 +1,11 @@
-"""Run a compiled model on images, texts or arrays, and show what it gives; write, with one that generates."""
+"""Run a compiled model on images, texts or arrays and show its results; a model that generates writes text."""
 
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -26,14 +26,18 @@ Arrays = dict[str, Array]
 
 def arguments(parser: ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("model", metavar="MODEL.onnx|DIR")
+    parser.epilog = 'For example: specc run out/numbers "de 305" --max 64'
+    parser.add_argument("model", metavar="MODEL.onnx|DIR", help="a compiled model, or a package")
     parser.add_argument(
-        "inputs", nargs="*", metavar="INPUT", help="a file (.png, .npy, .npz, .json) or a text; NAME=INPUT names one"
+        "inputs",
+        nargs="*",
+        metavar="INPUT",
+        help="a file (.png, .npy, .npz, .json) or a text; NAME=INPUT says which input it is",
     )
-    parser.add_argument("--graph", default="", metavar="NAME", help="which of a package's graphs")
+    parser.add_argument("--graph", default="", metavar="NAME", help="run this one of a package's graphs, once")
     parser.add_argument("--provider", default="cpu", help="cpu, cuda, … (an execution provider of ONNX Runtime)")
-    parser.add_argument("--attention", default="", metavar="OUT.png", help="draw where the model looked")
-    parser.add_argument("-o", "--output", default="", metavar="OUT.npz", help="write the results as arrays")
+    parser.add_argument("--attention", default="", metavar="OUT.png", help="draw where the model's attention looked")
+    parser.add_argument("-o", "--output", default="", metavar="OUT.npz", help="also write the results as arrays")
     writing_arguments(parser)
 
 
@@ -44,9 +48,10 @@ def run(given: Namespace) -> int:
     if model is not None:
         _say_seed(model.manifest.seed if model.manifest.graph.parameters else None)
         inputs = read_arguments(model.entrance, given.inputs)
-        if writer is None or (writer.entrance.growing in inputs and not settings):
+        whole = writer is not None and writer.itself is None and writer.entrance.growing in inputs
+        if writer is None or (whole and not settings):
             if settings:
-                fail("E0702", "this model does not generate, so there is nothing to set", helps=["leave out --max"])
+                _nothing_to_set(given)
             return _compute(model, inputs, given)
     else:
         assert writer is not None
@@ -63,6 +68,20 @@ def _opened(given: Namespace) -> tuple[Writer | None, Loaded | None]:
             return open_writer(package, provider=given.provider), None
     model = open_either(given.model, graph=given.graph, provider=given.provider)
     return writer_of(model), model
+
+
+def _nothing_to_set(given: Namespace) -> NoReturn:
+    """E0701: settings of writing for what does not write."""
+    if is_package(given.model):
+        fail(
+            "E0701",
+            f"`{shown(given.model)}` holds no step that specc drives",
+            notes=["with `--names`, a package is for other programs"],
+            helps=["compile it with `--for step`, without `--names`", "leave out the options of writing"],
+        )
+    fail(
+        "E0701", "this model does not generate, so there is nothing to set", helps=["leave out the options of writing"]
+    )
 
 
 def _say_seed(seed: int | None) -> None:
@@ -107,9 +126,14 @@ def _write(writer: Writer, inputs: Arrays, settings: Mapping[str, Any], given: N
 def _print_results(results: list[list[Result]]) -> None:
     for row in results:
         for result in row:
-            score = "" if result.score is None or len(row) == 1 else f"{result.score:8.4f}  "
+            score = "" if result.score is None or len(row) == 1 else f"{_plain(result.score):8.4f}  "
             text = " ".join(map(str, result.tokens)) if result.text is None else shown(result.text, keep="\n\t")
             print(f"{score}{text}")
+
+
+def _plain(score: float) -> float:
+    """A score as it is printed, without the sign of a zero."""
+    return 0.0 if abs(score) < 5e-5 else score
 
 
 def _draw_written(writing: Writing, best: Result, given: Namespace) -> Arrays:
@@ -159,12 +183,13 @@ def _arrays(writing: Writing, results: list[list[Result]]) -> Arrays:
     longest = max((len(r.tokens) for row in results for r in row), default=0)
     filler = writing.settings.filler
     tokens = np.array([[[*r.tokens, *[filler] * (longest - len(r.tokens))] for r in row] for row in results], np.int64)
-    made = {writing.writer.generation.name: tokens[:, 0] if writing.settings.n_best == 1 else tokens}
+    made: Arrays = {writing.writer.generation.name: tokens[:, 0] if writing.settings.n_best == 1 else tokens}
     if all(r.score is not None for row in results for r in row):
         made["scores"] = np.array([[r.score for r in row] for row in results], np.float32)
     if all(r.log_probs is not None for row in results for r in row):
         padded = [[[*(r.log_probs or ()), *[0.0] * (longest - len(r.tokens))] for r in row] for row in results]
-        made["log_probabilities"] = np.array(padded, np.float32)
+        scores = np.array(padded, np.float32).reshape(len(results), -1, longest)
+        made["log_probabilities"] = scores[:, 0] if writing.settings.n_best == 1 else scores
     return made
 
 

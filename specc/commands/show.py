@@ -17,6 +17,9 @@ from specc.passes.outline import outline, walk
 from specc.text.diagnostic import fail
 from specc.ties import own_parameters
 
+BEAM = ("beams", "n_best", "length_penalty", "early_stopping")
+"""Settings that only a search over beams has."""
+
 
 def arguments(parser: ArgumentParser) -> None:
     """Declare the options."""
@@ -29,6 +32,9 @@ def run(given: Namespace) -> int:
     if is_package(given.spec) and not given.graph:
         packages = import_module("specc.packages")
         print("\n".join(packages.overview(packages.open_package(given.spec))))
+        return 0
+    if (manifest := _manifest_of(given)) is not None and manifest.decodes is not None:
+        print("\n".join(_itself(manifest)))
         return 0
     graph, count = graph_of(given)
     at = sizes(given.at, graph)
@@ -58,11 +64,26 @@ def _count(graph: Graph, own: Dim) -> str:
     return f"{grouped(own.number or 0)} parameters{shared}"
 
 
+def _manifest_of(given: Namespace) -> Any:
+    """The manifest of what is compiled; None for a spec."""
+    if given.spec.endswith(".onnx"):
+        return import_module("specc.running").manifest_of(given.spec)
+    return _in_package(given) if is_package(given.spec) else None
+
+
+def _itself(manifest: Any) -> list[str]:
+    """What a model that decodes by itself says: it shows no graph, its step is that of a package."""
+    beam = manifest.decodes.get("strategy") == "beam"
+    said = {n: v for n, v in manifest.decodes.items() if beam or n not in BEAM}
+    settled = [f"{name} {value}" for name, value in said.items() if value not in (None, [], ())]
+    lines = [f"{manifest.name}: decodes by itself ({', '.join(settled)})"]
+    lines += [f"input   {name}: {value.type}" for name, value in manifest.graph.inputs.items()]
+    return [*lines, "its parts are seen in a package: --for step"]
+
+
 def graph_of(given: Namespace) -> tuple[Graph, str]:
     """The graph of a spec or of a compiled model, and how many parameters it has."""
-    compiled = given.spec.endswith(".onnx")
-    if compiled or is_package(given.spec):
-        manifest = import_module("specc.running").manifest_of(given.spec) if compiled else _in_package(given)
+    if (manifest := _manifest_of(given)) is not None:
         stored = set(manifest.stored.values())
         held = [f for n, f in manifest.graph.parameter_facts.items() if manifest.stored.get(n) in stored]
         own = {manifest.stored[f.name]: product(f.type.shape) for f in held}

@@ -8,8 +8,12 @@ from specc.driver import Spec, open_spec
 def spec_arguments(parser: ArgumentParser) -> None:
     """SPEC, `--config`, `--set`, `--graph`."""
     parser.add_argument("spec", metavar="SPEC", help="a spec file, or the name of a shipped spec (see `specc list`)")
-    parser.add_argument("--config", default="", metavar="FILE|DIR", help="take config values from a config.json")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="set one config value")
+    parser.add_argument(
+        "--config", default="", metavar="FILE|DIR", help="take config values from a model's config.json"
+    )
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="set one config value, such as layers=2"
+    )
     parser.add_argument("--graph", default="", metavar="NAME", help="which graph, where a spec has several")
 
 

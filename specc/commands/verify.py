@@ -10,7 +10,7 @@ from specc.verifying import verify
 
 def arguments(parser: ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("model", metavar="MODEL.onnx|DIR")
+    parser.add_argument("model", metavar="MODEL.onnx|DIR", help="a compiled model, or a package")
     parser.add_argument("--graph", default="", metavar="NAME", help="only this one of a package's graphs")
     parser.add_argument("--provider", default="cpu", help="cpu, cuda, … (an execution provider of ONNX Runtime)")
     parser.add_argument("--seed", type=seed, default=0, help="for the random inputs")

@@ -6,16 +6,16 @@ from typing import Any
 from specc.generation.options import STRATEGIES
 
 HELP = {
-    "--max": ("N", "write at most N tokens"),
-    "--temperature": ("T", "sample, with logits divided by T"),
+    "--max": ("N", "write at most N tokens; otherwise the spec's number, or 256"),
+    "--temperature": ("T", "sample, with logits divided by T: below 1 the likely become likelier"),
     "--top-k": ("K", "sample among the K best tokens"),
     "--top-p": ("P", "sample among the best tokens that together reach the probability P"),
     "--min-p": ("P", "sample among tokens of at least P times the best one's probability"),
-    "--repetition-penalty": ("R", "make what is there already R times less likely"),
-    "--beams": ("N", "search with N beams"),
-    "--length-penalty": ("A", "divide a beam's score by its length to the power of A"),
-    "--n-best": ("N", "give the N best texts of a beam search"),
-    "--seed": ("SEED", "the seed that samples are drawn by"),
+    "--repetition-penalty": ("R", "above 1: make tokens that are there already less likely"),
+    "--beams": ("N", "beam search: follow N unfinished texts at once"),
+    "--length-penalty": ("A", "beam search: divide a text's score by its length to the power of A"),
+    "--n-best": ("N", "beam search: give the N best texts"),
+    "--seed": ("SEED", "the number that samples are drawn from; the same one draws the same text"),
 }
 WHOLE = ("--max", "--top-k", "--beams", "--n-best", "--seed")
 NAMES = {"--max": "max_tokens"}
@@ -23,12 +23,20 @@ NAMES = {"--max": "max_tokens"}
 
 def writing_arguments(parser: ArgumentParser) -> None:
     """Declare them; none has a default, so that the spec's own settings hold."""
-    group = parser.add_argument_group("writing (docs/generation.md)")
-    group.add_argument("--strategy", choices=STRATEGIES, help="the spec's own otherwise")
+    group = parser.add_argument_group("how text is written (docs/generation.md)")
+    group.add_argument("--strategy", choices=STRATEGIES, help="how tokens are chosen; otherwise as the spec says")
     for flag, (word, about) in HELP.items():
         group.add_argument(flag, type=_whole if flag in WHOLE else _number, metavar=word, help=about, dest=_name(flag))
-    group.add_argument("--stop", action="append", metavar="TEXT", dest="stop_strings", help="end before this text")
-    group.add_argument("--log-probs", action="store_const", const=True, dest="log_probabilities", help="for -o")
+    group.add_argument(
+        "--stop", action="append", metavar="TEXT", dest="stop_strings", help="end before this text; may be given again"
+    )
+    group.add_argument(
+        "--log-probs",
+        action="store_const",
+        const=True,
+        dest="log_probabilities",
+        help="with -o: write the tokens' log-probabilities too",
+    )
 
 
 def settings_given(given: Namespace) -> dict[str, Any]:
@@ -43,8 +51,10 @@ def _name(flag: str) -> str:
 
 
 def _whole(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) <= 20):
+    if not (text.isascii() and text.isdigit()):
         raise ArgumentTypeError(f"{text[:40]!r} is no whole number")
+    if len(text) > 20:
+        raise ArgumentTypeError(f"{text[:40]!r} is too large")
     return int(text)
 
 

@@ -1,7 +1,7 @@
 """A whole spec to a model: config read, requirements held, the graph built, what stands around it noted."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from specc.elaborate.blocks import finish
@@ -16,8 +16,9 @@ from specc.elaborate.modules import Assigned, Program, assign, program_of
 from specc.elaborate.statements import require, run_body
 from specc.elaborate.typing import declared, is_tensor, match_tensor
 from specc.elaborate.values import RawConfig, Record, Results, Tensor, describe, first
+from specc.ir.defaults import in_a_circle
 from specc.ir.dim import Dim, DimLimit
-from specc.ir.graph import Builder, Graph, Input
+from specc.ir.graph import Builder, Graph, Input, Value
 from specc.ir.model import DEFAULTS, Generation, Model
 from specc.lang import tree
 from specc.text.diagnostic import Diagnostic, Failed, Label, fail
@@ -178,10 +179,27 @@ def _defaults(
     if context.diagnostics:
         raise Failed(*context.diagnostics)
     graph = context.builder.finish(DEFAULTS, outputs)
-    needed = {a for n, _ in graph.nodes for a in n.args} | set(graph.outputs.values())
-    kept = Builder({k: v for k, v in graph.inputs.items() if v in needed}, nodes=dict(graph.nodes))
+    if name := in_a_circle(graph):
+        span = next((p.default.span for p in absent if p.name == name and p.default), None)
+        helps = ["let one of the defaults follow from an input without one"]
+        fail("E0210", f"the default of `{name}` is defined by itself", span, "this follows from it", helps=helps)
+    inputs = _read_by(graph)
+    kept = Builder(inputs, nodes=dict(graph.nodes))
     kept.input_facts = {k: graph.input_facts[k] for k in kept.inputs}
     return kept.finish(DEFAULTS, outputs)
+
+
+def _read_by(defaults: Graph) -> dict[str, Value]:
+    """The inputs that defaults read, and those off which they only read a length."""
+
+    def symbols(values: Iterable[Value]) -> set[str]:
+        return {s for v in values for d in v.type.shape for s in d.symbols()}
+
+    read = {a for n, _ in defaults.nodes for a in n.args} | set(defaults.outputs.values())
+    untold = symbols(r for _, results in defaults.nodes for r in results)
+    untold -= symbols(v for v in defaults.inputs.values() if v in read)
+    lengths = {k for k, v in defaults.inputs.items() if k not in defaults.outputs and symbols([v]) & untold}
+    return {k: v for k, v in defaults.inputs.items() if v in read or k in lengths}
 
 
 def _generation(context: Context, program: Program, block: tree.Block, env: Env, symbolic: bool) -> Generation | None:

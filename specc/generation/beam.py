@@ -136,7 +136,8 @@ def _finished(beam: _Beam, ended: bool, settings: Settings) -> Hypothesis:
 
 def _normalized(score: float, length: int, settings: Settings) -> float:
     """`score / length ** length_penalty`, rounded once to float32."""
-    return float(np.float32(score / length**settings.length_penalty))
+    with np.errstate(over="ignore", under="ignore", divide="ignore"):  # a power may leave the range, to 0 or infinity
+        return float(np.float32(score / np.float64(length) ** settings.length_penalty))
 
 
 def _decided(search: _Search, settings: Settings) -> bool:

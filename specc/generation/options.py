@@ -17,6 +17,8 @@ from specc.text.suggest import did_you_mean
 STRATEGIES = ("greedy", "sample", "beam")
 LEAST = 1e-6
 """The smallest temperature and penalty: dividing logits by less leaves the range of a float32."""
+MOST = 1e6
+"""The greatest: more changes nothing, until a float32 cannot hold it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,15 +68,15 @@ OPTIONS: tuple[Option, ...] = (
     Option("pad", "pad", (), "a token's number, 0 or more", lambda v: whole(v, 0), ("pad_token_id",)),
     Option("stop_strings", "stop_strings", (), "a text that is not empty, or a list of them", _texts,
            ("stop_string", "stop_words", "until")),
-    Option("max_tokens", "max_tokens", (), "a whole number, 1 or more", lambda v: whole(v, 1),
+    Option("max_tokens", "max_tokens", (), "a whole number from 1 to 2**53", lambda v: whole(v, 1),
            ("max", "max_new_tokens", "max_length")),
     Option("strategy", "strategy", (), "greedy, sample or beam", lambda v: v in STRATEGIES, ("do_sample", "mode")),
     Option("seed", "", (), "a whole number from 0 to 2**64 - 1", lambda v: whole(v, 0, 2**64 - 1), ("random_seed",)),
     Option("log_probabilities", "", (), "True or False", lambda v: isinstance(v, bool),
            ("logprobs", "log_probs", "output_scores")),
-    Option("temperature", "temperature", _SAMPLE, f"a number above 0, at least {LEAST:g}",
-           lambda v: number(v) and v >= LEAST, ("temp",)),
-    Option("top_k", "top_k", _SAMPLE, "a whole number, 1 or more, or 0 for all tokens", lambda v: whole(v, 0), ("k",)),
+    Option("temperature", "temperature", _SAMPLE, f"a number from {LEAST:g} to {MOST:g}",
+           lambda v: number(v) and LEAST <= v <= MOST, ("temp",)),
+    Option("top_k", "top_k", _SAMPLE, "a whole number from 1 to 2**53, or 0 for all tokens", lambda v: whole(v, 0), ("k",)),
     Option("top_p", "top_p", _SAMPLE, "a number above 0 and at most 1", lambda v: number(v) and 0 < v <= 1,
            ("p", "nucleus")),
     Option("min_p", "min_p", _SAMPLE, "a number from 0 to 1", lambda v: number(v) and 0 <= v <= 1),
@@ -85,8 +87,8 @@ OPTIONS: tuple[Option, ...] = (
            lambda v: isinstance(v, bool) or v == "never", ("early_stop",)),
     Option("n_best", "n_best", _BEAM, "a whole number, 1 or more", lambda v: whole(v, 1),
            ("num_return_sequences", "nbest")),
-    Option("repetition_penalty", "repetition_penalty", STRATEGIES, f"a number above 0, at least {LEAST:g}",
-           lambda v: number(v) and v >= LEAST, ("repeat_penalty", "penalty")),
+    Option("repetition_penalty", "repetition_penalty", STRATEGIES, f"a number from {LEAST:g} to {MOST:g}",
+           lambda v: number(v) and LEAST <= v <= MOST, ("repeat_penalty", "penalty")),
 )  # fmt: skip
 NAMED: Mapping[str, Option] = {o.name: o for o in OPTIONS}
 BESIDE: Mapping[str, Option] = {o.word: o for o in OPTIONS if o.word and not o.strategies}

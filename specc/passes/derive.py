@@ -1,4 +1,4 @@
-"""One graph over whole sequences taken apart into what is computed once and one step (house, section 2).
+"""One graph over whole sequences taken apart into what is computed once and one step (docs/derivation.md).
 
     h = tanh(linear(memory))          encode: h              step: q = linear(y)         new rows only
     q, k = linear(y), linear(y)   →                                k = concat(past.k, linear(y))

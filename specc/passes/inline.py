@@ -5,11 +5,13 @@ graph g(source, source_keep)          graph g(source)
                                          … k …
 """
 
+from specc.ir.defaults import closed
 from specc.ir.graph import Builder, Graph, Value
 
 
 def inline_defaults(graph: Graph, defaults: Graph) -> Graph:
     """`graph` with the outputs of `defaults` in place of the inputs of those names."""
+    defaults = closed(defaults, defaults.outputs)
     made = Builder()
     for name, facts in graph.input_facts.items():
         if name not in defaults.outputs:

@@ -1,7 +1,7 @@
 """What values that leave a graph are called: after the attention or the loop that uses them, else after their maker."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from specc.ir import ops
 from specc.ir.derived import Role
@@ -14,10 +14,10 @@ LOOPS = (ops.Scan, ops.Rnn, ops.Gru, ops.Lstm)
 class Names:
     """Hands out names, each once."""
 
-    graph: Graph = field(default_factory=lambda: Graph("", {}, {}, {}, {}, (), {}))
-    users: Mapping[Value, tuple[str, Role, int]] = field(default_factory=dict)
-    loops: Mapping[Node, int] = field(default_factory=dict)
-    taken: set[str] = field(default_factory=set)
+    graph: Graph
+    users: Mapping[Value, tuple[str, Role, int]]
+    loops: Mapping[Node, int]
+    taken: set[str]
     others: int = 0
 
     @classmethod

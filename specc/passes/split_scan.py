@@ -6,7 +6,7 @@
       s = tanh(u + linear(s, r))              }
     }                                         y = linear(concat([s_before, xs]), v)
 
-What needs only scanned rows is done before the loop, what no carry needs after it (house rule R20). What does not
+What needs only scanned rows is done before the loop, what no carry needs after it. What does not
 change from row to row is outside already: bodies are cut by dependence. Done only where a contraction moves.
 """
 

@@ -249,7 +249,7 @@ class Step:
 
     def _tail(self, value: Value, axis: int, has: float, need: float) -> Value:
         """The last rows of a value, as many as are needed."""
-        if has == need or (has <= 0 and need == has):
+        if has == need:
             return value
         assert need < has, f"{need} rows before are needed, {has} are there"
         total = self.plan.rows(has)

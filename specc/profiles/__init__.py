@@ -1,1 +1,1 @@
-"""Names of inputs, outputs and axes that other programs expect of a model that generates (R24)."""
+"""Names of inputs, outputs and axes that other programs expect of a model that generates."""

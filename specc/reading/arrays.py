@@ -121,12 +121,14 @@ def parse_json(data: bytes, name: str) -> dict[str, Array]:
     """The arrays of a JSON text: a list (of lists …) of numbers, a number, or an object of those by name."""
     value = _load_json(data, name)
     if isinstance(value, dict):
-        return {key: nested_array(item, f"{shown(name)}, `{shown(key)}`") for key, item in value.items()}
-    return {"": nested_array(value, shown(name))}
+        return {
+            key: nested_array(item, f"the JSON text in {shown(name)}, `{shown(key)}`") for key, item in value.items()
+        }
+    return {"": nested_array(value, f"the JSON text in {shown(name)}")}
 
 
 def nested_array(value: object, where: str) -> Array:
-    """Nested lists as an array: bool, i64 if all are whole, or f64. Fails with E0906."""
+    """Nested lists as an array: bool, i64 if all are whole, or f64. `where` is what a message calls them. E0906."""
     shape = _shape(value)
     if len(shape) > MAX_RANK:
         _bad_json(where, f"lists are nested {len(shape)} deep; an array has at most {MAX_RANK} axes")
@@ -217,30 +219,30 @@ def _load_json(data: bytes, name: str) -> object:
     def pairs(items: list[tuple[str, object]]) -> dict[str, object]:
         found = dict(items)
         if len(found) != len(items):
-            _bad_json(shown(name), "a name is given twice in one object")
+            _bad_json(f"the JSON text in {shown(name)}", "a name is given twice in one object")
         return found
 
     def constant(text: str) -> NoReturn:
-        _bad_json(shown(name), f"{text} is not a number that a model can be given")
+        _bad_json(f"the JSON text in {shown(name)}", f"{text} is not a number that a model can be given")
 
     try:
         text = data.decode("utf-8-sig")
         value: object = json.loads(text, object_pairs_hook=pairs, parse_constant=constant)
     except UnicodeDecodeError as fault:
-        _bad_json(shown(name), f"it is not UTF-8 text (byte {fault.start})")
+        _bad_json(f"the JSON text in {shown(name)}", f"it is not UTF-8 text (byte {fault.start})")
     except json.JSONDecodeError as fault:
-        _bad_json(shown(name), f"line {fault.lineno}, column {fault.colno}: {fault.msg.lower()}")
+        _bad_json(f"the JSON text in {shown(name)}", f"line {fault.lineno}, column {fault.colno}: {fault.msg.lower()}")
     except RecursionError:
-        _bad_json(shown(name), "lists are nested too deep")
+        _bad_json(f"the JSON text in {shown(name)}", "lists are nested too deep")
     except ValueError:  # an integer of thousands of digits
-        _bad_json(shown(name), "it holds a number with too many digits")
+        _bad_json(f"the JSON text in {shown(name)}", "it holds a number with too many digits")
     return value
 
 
 def _shape(value: object) -> tuple[int, ...]:
     """The shape that the first elements suggest."""
     shape = []
-    while isinstance(value, list):
+    while isinstance(value, list | tuple):
         shape.append(len(value))
         if not value:
             break
@@ -254,13 +256,13 @@ def _flatten(
     """Append the numbers in `value`, which must have `shape`, to `out`."""
     place = "".join(f"[{i}]" for i in at) or "the value"
     if shape:
-        if not isinstance(value, list) or len(value) != shape[0]:
-            is_ = f"a list of {len(value)}" if isinstance(value, list) else "no list"
+        if not isinstance(value, list | tuple) or len(value) != shape[0]:
+            is_ = f"a list of {len(value)}" if isinstance(value, list | tuple) else "no list"
             _bad_json(where, f"{place} is {is_} where the ones before are lists of {shape[0]}")
         for i, item in enumerate(value):
             _flatten(item, shape[1:], (*at, i), out, where)
         return
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         _bad_json(where, f"{place} is a list where the ones before are numbers")
     if not isinstance(value, bool | int | float):
         _bad_json(where, f"{place} is {'null' if value is None else 'no number'}")
@@ -283,7 +285,7 @@ def _bad_array(path: str, why: str, mend: str) -> NoReturn:
 def _bad_json(where: str, why: str) -> NoReturn:
     fail(
         "E0906",
-        f"cannot read numbers from the JSON text in {where}: {why}",
+        f"cannot read numbers from {where}: {why}",
         helps=["give nested lists of equal lengths, such as [[1, 2, 3], [4, 5, 6]]"],
     )
 

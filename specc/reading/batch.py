@@ -39,8 +39,9 @@ def text_inputs(
     """The input `name` for these texts, `i64[batch, longest]`, and the keep input beside it, `bool[batch, longest]`.
 
     Shorter texts are padded on the side that the keep input declares; where it takes either, a text that grows is
-    padded on the left, so that all end where the next token comes, and any other on the right. Fails with E0912
-    for texts of unequal length where the model has no input that says what is padding.
+    padded on the left, so that all end where the next token comes, and any other on the right. Zeros stand there,
+    which most models know as padding by themselves: one that decodes by itself may lack the keep input. Fails with
+    E0912 for texts of unequal length where the model has no input that says what is padding.
     """
     record = reading.of_input(name)
     assert isinstance(record, TEXT), f"`{name}` is not read as text"
@@ -51,7 +52,7 @@ def text_inputs(
             _uneven(name, sorted({len(row) for row in rows}))
         return {name: np.stack(rows) if rows else np.zeros((0, 0), np.int64)}
     side = graph.input_facts[keep].keep
-    ids, exist = pad(rows, record.end or 0, left=side == "left" or (side == "any" and name == growing))
+    ids, exist = pad(rows, 0, left=side == "left" or (side == "any" and name == growing))
     return {name: ids, keep: exist}
 
 

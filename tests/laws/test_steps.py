@@ -66,6 +66,12 @@ def test_steps_equal_the_full_pass(start: int) -> None:
     assert not faults
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("start", range(GRAPHS, GRAPHS + 4000, 250))
+def test_steps_of_thousands_of_graphs(start: int) -> None:
+    assert not [f for seed in range(start, start + 250) if (f := difference(seed))]
+
+
 def first_fault(graphs: int = 150) -> str:
     """The first fault among some graphs; a pass that crashes on one is caught too."""
     for seed in range(graphs):

@@ -1,6 +1,6 @@
 """The choices of attention combine: every score with every normalizer, span, kind of query and number of heads.
 
-ONNX Runtime is compared with the float64 reference for all of them (R17), and the reference with loops
+ONNX Runtime is compared with the float64 reference for all of them, and the reference with loops
 over queries and keys, written here from the definitions, for two scores.
 """
 

@@ -1,6 +1,6 @@
 """Every shipped spec that generates, as a package in ONNX Runtime: its tokens are those of the float64 reference.
 
-Greedy tokens are compared with full passes of the reference wherever its two best logits are apart (R17); a text in a
+Greedy tokens are compared with full passes of the reference wherever its two best logits are apart; a text in a
 padded batch is the same as alone; a model used twice says the same twice.
 """
 

@@ -222,3 +222,11 @@ def test_the_picture_of_its_attention_bears_what_was_read_and_written(
     assert "".join(down[:-1]) == answer
     assert [c for c in across[:-1] if c.isalnum()] == [c for c in text if c.isalnum()]
     assert len(across) == len(text) + 1
+
+
+def test_texts_of_unequal_length_in_one_file(tmp_path: Path) -> None:
+    """The file finds padding by itself: what stands behind the shorter text is what its spec calls padding."""
+    specc.compile("numbers", tmp_path / "numbers.onnx", parts=["generate"])
+    model = specc.load(tmp_path / "numbers.onnx")
+    texts = [row[0].text for row in model.generate(["de 305", "en 21016"]).results()]
+    assert texts == ["dreihundertfünf", "twenty-one thousand and sixteen"]

@@ -1,4 +1,4 @@
-"""`rnnsearch`: what its loop holds (R20), padding on both sides, and `dates`, which translates by itself."""
+"""`rnnsearch`: what its loop holds, padding on both sides, and `dates`, which translates by itself."""
 
 import importlib.util
 from collections import Counter
@@ -93,7 +93,7 @@ def inside_the_loops(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
 
 
 def test_only_what_the_state_needs_is_in_the_loop(tmp_path: Path) -> None:
-    """R20. Per step: W s, v · tanh(…), the weighted sum of the memory, what [y, context] adds to the gates, and two
+    """Per step: W s, v · tanh(…), the weighted sum of the memory, what [y, context] adds to the gates, and two
     products with the state: of reset and update gate together, and, behind the reset gate, of the candidate.
 
     U h is computed once; readout and vocabulary projection for all steps behind the loop.

@@ -1,7 +1,7 @@
 """Every shipped spec of the first slice: it elaborates, runs, and no sample feels its neighbors or its padding.
 
 Each is small here and has random weights, those of norms and biases too. What the reference gives for a
-sample alone is what it gives for it inside a padded batch, and what ONNX Runtime gives for both (R17).
+sample alone is what it gives for it inside a padded batch, and what ONNX Runtime gives for both.
 """
 
 from collections.abc import Mapping

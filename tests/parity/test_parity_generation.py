@@ -1,7 +1,7 @@
 """What is written, token for token, is what transformers' `generate` writes with the same model.
 
 The models are random with scaled-up weights, so that texts vary. Where a comparison of tokens would hang on two
-scores closer than 1e-4 of their range, the seed is no test (rulings, R17) and another one stands here.
+scores closer than 1e-4 of their range, the seed is no test and another one stands here.
 """
 
 from functools import cache

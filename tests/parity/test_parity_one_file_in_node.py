@@ -1,7 +1,7 @@
 """Models that decode themselves give the same tokens in JavaScript: onnxruntime-web, in Node.
 
-The package is looked for in the folder that SPECC_NODE names (the one with `node_modules`); without it npm installs it
-for the length of the session. Where neither works the tests are skipped and say why.
+The package is looked for where `make readers` puts it, or in the folder that SPECC_NODE names (the one with
+`node_modules`). Where it is not, the tests are skipped and say so: nothing is fetched while testing.
 """
 
 import json
@@ -17,26 +17,18 @@ from self_decoding import Case, settings_of, small
 
 pytestmark = pytest.mark.parity
 
-PACKAGE = "onnxruntime-web@1.30.0"
+ROOT = Path(__file__).parents[2]
 SCRIPT = Path(__file__).parent / "onnx_in_node.mjs"
 
 
 @pytest.fixture(scope="session")
-def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def packages() -> Path:
     """The folder whose `node_modules` holds the package."""
     if not shutil.which("node"):
         pytest.skip("node is not installed")
-    if named := os.environ.get("SPECC_NODE"):
-        return Path(named).resolve()
-    if not (npm := shutil.which("npm")):
-        pytest.skip("npm is not installed, and SPECC_NODE names no folder with onnxruntime-web")
-    folder = tmp_path_factory.mktemp("node")
-    (folder / "package.json").write_text("{}", encoding="utf-8")
-    command = [npm, "install", "--no-audit", "--no-fund", "--ignore-scripts", PACKAGE]
-    try:
-        subprocess.run(command, cwd=folder, check=True, capture_output=True, timeout=300)
-    except (subprocess.SubprocessError, OSError) as error:
-        pytest.skip(f"npm could not install {PACKAGE}: {error}")
+    folder = Path(os.environ.get("SPECC_NODE", ROOT / ".readers" / "node")).resolve()
+    if not (folder / "node_modules" / "onnxruntime-web").is_dir():
+        pytest.skip("onnxruntime-web is not installed: `make readers`, or name its folder in SPECC_NODE")
     return folder
 
 

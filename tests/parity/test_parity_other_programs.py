@@ -34,7 +34,7 @@ LLAMA = {"layers": 2, "d": 32, "heads": 4, "kv_heads": 2, "hidden": 48, "vocab":
 T5 = {"d": 32, "heads": 4, "head_dim": 8, "hidden": 48, "vocab": 61, "encoder_layers": 2, "decoder_layers": 2}
 TOKENS = 12
 CLOSE = 1e-4
-"""Where the two best logits of the reference are closer than this share of their range, nothing is decided (R17)."""
+"""Where the two best logits of the reference are closer than this share of their range, nothing is decided."""
 
 
 def python_with(module: str, name: str) -> str:

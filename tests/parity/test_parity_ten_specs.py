@@ -22,7 +22,7 @@ Inputs = Mapping[str, torch.Tensor]
 
 
 def compare(ours: Ours, given: Samples, published: Callable[[Inputs], Inputs], results: Mapping[str, str]) -> None:
-    """Both our results within R17 of the published ones: alone, and each row of a padded batch.
+    """Both our results within the tolerance of the published ones: alone, and each row of a padded batch.
 
     These models take some steps in float32 whatever they are asked for, so that no more can be asked here.
     """

@@ -68,7 +68,7 @@ def together(rows: Sequence[Arrays], padded: Mapping[str, tuple[int, ...]]) -> d
 def assert_follows(
     spec: str, equations: Equations, rows: Sequence[Arrays], padded: Mapping[str, tuple[int, ...]], **sets: object
 ) -> None:
-    """The spec gives what the equations give: the reference to 1e-9, ONNX Runtime to 1e-5 (R17)."""
+    """The spec gives what the equations give: the reference to 1e-9, ONNX Runtime to 1e-5."""
     found = opened(spec, **sets)
     weights = random_weights(found)
     exact = {name: w.astype(np.float64) for name, w in weights.items()}

@@ -1,4 +1,4 @@
-"""What the tests of the ONNX backend share: a quiet session, and what `equal` means (ruling R17)."""
+"""What the tests of the ONNX backend share: a quiet session, and what `equal` means."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -84,10 +84,10 @@ def assert_matches(
     sides: tuple[Side, ...] = ("right",),
     exactly: float = 1e-9,
 ) -> None:
-    """The spec gives what the published model gives in float64: alone, and in a padded batch of 3 (R17).
+    """The spec gives what the published model gives in float64: alone, and in a padded batch of 3.
 
     `results` says along which padded axis each result runs, if along any; only valid rows are compared.
-    The reference is in float64 too, and so agrees far better than R17 asks: to `exactly`.
+    The reference is in float64 too, and so agrees far better than is asked: to `exactly`.
     """
     batches: list[tuple[Arrays, Side | None]] = [(given.alone(0), None)]
     batches += [(given.together(side), side) for side in sides]

@@ -86,7 +86,7 @@ class InOnnx:
 
 
 def assert_agrees(found: NDArray[Any], wanted: NDArray[Any], what: str, within: float = 1e-5) -> None:
-    """`max|found - wanted| <= within · max|wanted|` (ruling R17); whole numbers and truths exactly."""
+    """`max|found - wanted| <= within · max|wanted|`; whole numbers and truths exactly."""
     assert found.shape == wanted.shape, f"{what}: {found.shape}, not {wanted.shape}"
     if wanted.dtype.kind in "bi":
         assert (found == wanted).all(), what

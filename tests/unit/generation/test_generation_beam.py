@@ -124,3 +124,10 @@ def test_no_rows_and_no_padding() -> None:
     said = replace(BEAM, stop=(), max_tokens=1, beams=1, n_best=1, repetition_penalty=1.2)
     keep = np.array([[False, True]])
     assert searched(flat, np.array([[0, 1]]), said, keep=keep)[0][0].tokens == (0,)
+
+
+@pytest.mark.parametrize("penalty", [1e308, -1e308, 300.0])
+def test_a_penalty_beyond_all_numbers_is_no_fault(penalty: float) -> None:
+    said = replace(BEAM, beams=2, n_best=1, max_tokens=30, length_penalty=penalty)
+    ((best,),) = searched(Toy(hashed(0, 4)), np.array([[1]]), said)
+    assert best.tokens

@@ -1,10 +1,16 @@
 """Opening and running: what is checked before ONNX Runtime sees it, and what is said when it refuses."""
 
+import os
+import signal
+import threading
+import time
 from pathlib import Path
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
+from onnx import helper
 from onnx_models import decoder, parameters
 
 from specc.ir import ops
@@ -69,6 +75,9 @@ def test_a_provider_nobody_knows_is_refused_with_a_guess() -> None:
     with pytest.raises(Failed, match="E0921: there is no provider called `cdua`") as caught:
         available("cdua")
     assert caught.value.diagnostics[0].helps == ("did you mean `cuda`?",)
+    with pytest.raises(Failed) as caught:
+        available("gpu")
+    assert caught.value.diagnostics[0].helps == ("did you mean `cuda`?",)
 
 
 @pytest.mark.skipif(
@@ -99,3 +108,27 @@ def test_a_fault_while_running_is_a_diagnostic_and_prints_nothing(capfd: pytest.
         model.run({"tokens": np.array([[11]])})
     assert "indices element out of data bounds" in caught.value.diagnostics[0].notes[0]
     assert capfd.readouterr() == ("", "")
+
+
+def test_an_interrupt_ends_a_long_run() -> None:
+    """A loop that would turn for minutes; the thread that listens for Ctrl-C is free while it does."""
+    value = helper.make_tensor_value_info
+    turn, more = value("i", onnx.TensorProto.INT64, []), onnx.TensorProto.BOOL
+    inside = [turn, value("more", more, []), value("x", onnx.TensorProto.FLOAT, ["n"])]
+    after = [value("more.after", more, []), value("x.after", onnx.TensorProto.FLOAT, ["n"])]
+    nodes = [helper.make_node("Identity", ["more"], ["more.after"]), helper.make_node("Sin", ["x"], ["x.after"])]
+    body = helper.make_graph(nodes, "body", inside, after)
+    loop = helper.make_node("Loop", ["turns", "", "start"], ["end"], body=body)
+    given = [value("turns", onnx.TensorProto.INT64, []), value("start", onnx.TensorProto.FLOAT, ["n"])]
+    result = [value("end", onnx.TensorProto.FLOAT, ["n"])]
+    graph = helper.make_graph([loop], "long", given, result)
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    model = open_bytes(made.SerializeToString())
+    start = np.ones(1000, np.float32)
+    short = {"turns": np.array(3), "start": start}
+    np.testing.assert_array_equal(model.run_interruptibly(short)["end"], model.run(short)["end"])
+    threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        model.run_interruptibly({"turns": np.array(10**9), "start": start})
+    assert time.monotonic() - began < 20

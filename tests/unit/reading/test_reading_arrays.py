@@ -8,7 +8,7 @@ import zipfile
 import numpy as np
 import pytest
 
-from specc.reading.arrays import exact, parse_json, parse_npy, read_array, read_arrays
+from specc.reading.arrays import exact, nested_array, parse_json, parse_npy, read_array, read_arrays
 from specc.text.diagnostic import Failed
 
 
@@ -193,3 +193,9 @@ def test_what_does_not_convert(array, dtype):
 def test_json_round_trip_keeps_values():
     array = np.random.default_rng(0).normal(size=(3, 4))
     np.testing.assert_array_equal(parse_json(json.dumps(array.tolist()).encode(), "x")[""], array)
+
+
+def test_tuples_are_lists_and_messages_name_what_is_read() -> None:
+    assert nested_array([(1, 2), (3, 4)], "ids").tolist() == [[1, 2], [3, 4]]
+    with pytest.raises(Failed, match=r"cannot read numbers from what is given: \[0\] is no number"):
+        nested_array(["a"], "what is given")

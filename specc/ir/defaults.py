@@ -1,0 +1,54 @@
+"""Defaults of inputs that follow from other inputs, which may have defaults themselves.
+
+keep = ids != 0                     keep = ids != 0
+at = positions(keep)        →       at = positions(ids != 0)         for a caller who gives neither
+"""
+
+from collections.abc import Collection
+
+from specc.ir.graph import Builder, Graph, Value, needed
+
+
+def closed(defaults: Graph, absent: Collection[str]) -> Graph:
+    """The defaults of the inputs `absent`; where one of them reads another, it reads its default.
+
+    What is left of its inputs is given. Those that need each other in a circle stay inputs.
+    """
+    made, now = Builder(), dict[Value, Value]()
+    for name, facts in defaults.input_facts.items():
+        if name not in absent:
+            now[defaults.inputs[name]] = made.input(name, facts)
+    waiting = [n for n in defaults.outputs if n in absent]
+    outputs: dict[str, Value] = {}
+    while waiting:
+        name = next((n for n in waiting if not reads(defaults, n) & {*waiting}), waiting[0])
+        waiting.remove(name)
+        for other in reads(defaults, name) - {*made.inputs} - {*outputs}:
+            now[defaults.inputs[other]] = made.input(other, defaults.input_facts[other])
+        outputs[name] = _replayed(made, defaults, defaults.outputs[name], now)
+        if name in defaults.inputs:
+            now.setdefault(defaults.inputs[name], outputs[name])
+    return made.finish(defaults.name, {n: outputs[n] for n in defaults.outputs if n in outputs}, least=defaults.least)
+
+
+def reads(defaults: Graph, name: str) -> set[str]:
+    """The inputs that the default of `name` follows from."""
+    value = defaults.outputs[name]
+    used = {value, *(a for node in needed([value]) for a in node.args)}
+    return {n for n, v in defaults.inputs.items() if v in used}
+
+
+def in_a_circle(defaults: Graph) -> str:
+    """An input whose default follows from itself, by way of others or not; empty where there is none."""
+    waiting = set(defaults.outputs)
+    while ready := {n for n in waiting if not reads(defaults, n) & waiting}:
+        waiting -= ready
+    return next((n for n in defaults.outputs if n in waiting), "")
+
+
+def _replayed(made: Builder, defaults: Graph, wanted: Value, now: dict[Value, Value]) -> Value:
+    live = needed([wanted])
+    for node, results in defaults.nodes:
+        if node in live:
+            now.update(zip(results, made.add(node.op, *(a and now[a] for a in node.args)), strict=True))
+    return now[wanted]

@@ -1,0 +1,145 @@
+"""STEP, PAD, BATCH and REUSE on compiled packages: whatever way a text is fed, its logits are those of a full pass.
+
+Drawn plans take 1, 2 or 5 rows a step and put the rows of the batch in another order, or another number, in between.
+The full pass is the package's own `score` graph in the same runtime.
+"""
+
+from functools import cache
+from tempfile import mkdtemp
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from small import SMALL
+
+import specc
+from specc.api import Model
+from specc.generating import Writer, writer_of
+from specc.stepping import SHORTEST, FullStepper, StateStepper
+
+TARGETS = ("ort-cpu", "onnx")
+WINDOWED = {"decoder.attention.mask": "causal & window(3)", "encoder.attention.mask": "window(2, ahead=1)"}
+SPECS: dict[str, dict[str, object]] = {
+    "gpt2": SMALL["gpt2"] | {"layers": 1, "context": 2 * SHORTEST},
+    "small_translator": SMALL["small_translator"] | WINDOWED,
+    "conv_lm": SMALL["conv_lm"],
+    "rwkv": SMALL["rwkv"],
+    "lstm_lm": SMALL["lstm_lm"],
+}
+CASES = [pytest.param(name, target, id=f"{name}-{target}") for name in SPECS for target in TARGETS]
+VOCAB = 17
+WITHIN = 1e-5
+Ids = NDArray[np.int64]
+Rows = list[list[int]]
+
+
+@cache
+def package(name: str, target: str) -> Model:
+    """A spec with random weights, as a package that has the whole graph too."""
+    path = f"{mkdtemp()}/{name}"
+    specc.compile(name, path, init=3, set=SPECS[name], target=target, parts=["score", "encode", "step"])
+    return specc.load(path, threads=1)
+
+
+def writer(model: Model) -> Writer:
+    assert model.writer
+    return model.writer
+
+
+def prepared(model: Model, prompts: Rows, sources: Rows) -> dict[str, Any]:
+    """Inputs for prompts of any lengths, padded on the left, and for sources, padded on the right."""
+    inputs: dict[str, Any] = {writer(model).entrance.growing: prompts}
+    if "source" in model.manifest.graph.inputs:
+        longest = max(map(len, sources))
+        inputs["source"] = [row + [0] * (longest - len(row)) for row in sources]
+    return dict(model.generate(**inputs).prepared)
+
+
+def begun(model: Model, prompts: Rows, sources: Rows) -> tuple[StateStepper, FullStepper, Ids]:
+    """One that goes on with states and one that starts over at every step, and what both are fed first."""
+    inputs, whole = prepared(model, prompts, sources), writer_of(model.whole)
+    assert whole
+    steps, full = writer(model).stepper(inputs), whole.stepper(inputs)
+    assert isinstance(steps, StateStepper)
+    assert isinstance(full, FullStepper)
+    return steps, full, inputs[writer(model).entrance.growing]
+
+
+def assert_same(got: NDArray[Any], want: NDArray[Any], what: object) -> None:
+    assert got.shape == want.shape, what
+    assert np.abs(got - want).max() <= WITHIN * np.abs(want).max(), what
+
+
+token = st.integers(3, VOCAB - 1)
+text = st.lists(token, min_size=1, max_size=5)
+
+
+@st.composite
+def plans(draw: st.DrawFn) -> tuple[Rows, Rows, list[Any]]:
+    """Prompts, sources, and what follows: tokens i64[rows, n] to feed, or the rows to go on from."""
+    rows = draw(st.integers(1, 3))
+    prompts = draw(st.lists(text, min_size=rows, max_size=rows))
+    sources = draw(st.lists(text, min_size=rows, max_size=rows))
+    plan: list[Any] = []
+    for _ in range(draw(st.integers(1, 4))):
+        if draw(st.booleans()):
+            order = draw(st.lists(st.integers(0, rows - 1), min_size=1, max_size=4))
+            plan.append(("reorder", np.array(order)))
+            rows = len(order)
+        count = draw(st.sampled_from([1, 2, 5]))
+        fed = draw(st.lists(st.lists(token, min_size=count, max_size=count), min_size=rows, max_size=rows))
+        plan.append(("step", np.array(fed)))
+    return prompts, sources, plan
+
+
+@pytest.mark.parametrize(("name", "target"), CASES)
+@settings(max_examples=12, deadline=None, derandomize=True, database=None)
+@given(plan=plans())
+def test_any_plan_gives_the_logits_of_full_passes(name: str, target: str, plan: tuple[Rows, Rows, list[Any]]) -> None:
+    prompts, sources, rest = plan
+    steps, full, first = begun(package(name, target), prompts, sources)
+    for what, given_ in [("step", first), *rest]:
+        if what == "reorder":
+            steps.reorder(given_)
+            full.reorder(given_)
+        else:
+            assert_same(steps.step(given_), full.step(given_), (what, given_.shape))
+
+
+@pytest.mark.parametrize(("name", "target"), CASES)
+@settings(max_examples=6, deadline=None, derandomize=True, database=None)
+@given(prompts=st.lists(text, min_size=2, max_size=3), seed=st.integers(0, 99))
+def test_a_row_is_what_it_is_alone(name: str, target: str, prompts: Rows, seed: int) -> None:
+    """Beside others, behind padding, and while another text is written in between."""
+    model, rng = package(name, target), np.random.default_rng(seed)
+    sources = [rng.integers(3, VOCAB, rng.integers(1, 6)).tolist() for _ in prompts]
+    fed = rng.integers(3, VOCAB, (3, len(prompts), 1))
+    together, _, first = begun(model, prompts, sources)
+    alone = [begun(model, [p], [s]) for p, s in zip(prompts, sources, strict=True)]
+    made = [together.step(first), *(together.step(tokens) for tokens in fed)]
+    each = [[steps.step(own)] for steps, _, own in alone]
+    for tokens in fed:
+        for row, (steps, _, _) in enumerate(alone):  # by turns
+            each[row].append(steps.step(tokens[row : row + 1]))
+    for step, batch in enumerate(made):
+        for row, one in enumerate(each):
+            assert_same(batch[row : row + 1], one[step], (row, step))
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("name", SPECS)
+def test_across_the_end_of_the_first_buffer(name: str, target: str, rows: int) -> None:
+    rng = np.random.default_rng(rows)
+    prompts = rng.integers(3, VOCAB, (rows, SHORTEST - 4)).tolist()
+    steps, full, first = begun(package(name, target), prompts, [[5, 4, 3]] * rows)
+    assert_same(steps.step(first), full.step(first), "the prompt")
+    for count in (2, 1, 5, 1, 2):
+        tokens = rng.integers(3, VOCAB, (rows, count))
+        assert_same(steps.step(tokens), full.step(tokens), count)
+        order = rng.permutation(rows)
+        steps.reorder(order)
+        full.reorder(order)
