@@ -144,7 +144,11 @@ def load(model: str | Path, *, provider: str = "cpu", threads: int = 0) -> Model
     package = open_package(model)
     roles = package.roles
     whole = package.load("score", provider=provider, threads=threads) if "score" in roles else None
-    writes = generating.open_writer(package, provider=provider, threads=threads) if "step" in roles else None
+    writes = (
+        generating.open_writer(package, provider=provider, threads=threads)
+        if "step" in roles and package.index.about
+        else None
+    )
     return Model(whole, writes or (generating.writer_of(whole) if whole else None))
 
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from specc import generating_facts
 from specc.entrance import Entrance
-from specc.generating_facts import Facts
+from specc.generating_facts import Facts, bounds_from
 from specc.generation.beam import Hypothesis, searched
 from specc.generation.settings import Settings, settings_of
 from specc.generation.stepper import Bools, Ints, Made
@@ -82,14 +82,17 @@ class Writer:
         if len(given) > len(free):
             fail("E0910", f"{len(given)} inputs are given, {len(free)} are open", helps=[f"they are {', '.join(free)}"])
         inputs |= dict(zip(free, given, strict=False))
-        chosen = settings_of(self.generation.settings, **{**self._settled(), **settings})
+        asked = settings.get("strategy")
+        chosen = settings_of(self.generation.settings, **{**self._settled(asked), **settings})
         if self.itself is not None:
             check_fixed(chosen, self.compiled)
+            if chosen.log_probabilities and chosen.strategy == "beam":
+                fail("E0733", "a model that searches by itself gives scores, no log-probabilities of tokens")
         return self.begin(inputs, chosen)
 
-    def _settled(self) -> dict[str, Any]:
+    def _settled(self, asked: object) -> dict[str, Any]:
         """Settings that the model was compiled with, which hold unless others are asked for."""
-        beam = self.compiled.get("strategy") == "beam"
+        beam = self.compiled.get("strategy") == "beam" and asked in (None, "beam")
         names = ("strategy", "beams", "n_best", "length_penalty", "early_stopping") if beam else ("strategy",)
         return {n: self.compiled[n] for n in names if n in self.compiled}
 
@@ -98,7 +101,7 @@ class Writer:
         growing = self.entrance.growing
         inputs = dict(inputs)
         if growing in inputs:
-            inputs |= self._prompts(inputs[growing])
+            inputs = {**self._prompts(inputs[growing]), **{n: v for n, v in inputs.items() if n != growing}}
         elif settings.start is not None:
             first = np.full((self._rows(inputs), 1), settings.start)
             keep = keep_of(self.entrance.graph, growing)  # the first token exists, even where it is the pad's
@@ -106,6 +109,7 @@ class Writer:
         prepared = self.entrance.prepared(inputs)
         prompt = prepared[growing]
         self._check_context(prompt)
+        self._check_settings(settings)
         if not prompt.shape[1]:
             fail("E0912", f"`{growing}` is empty: a text begins with at least one token")
         room = settings.max_tokens if self.context is None else self.context - prompt.shape[1] + 1
@@ -118,9 +122,10 @@ class Writer:
         if not isinstance(given, list | tuple) or not given or not all(isinstance(r, list | tuple) for r in given):
             return {growing: given}
         longest = max(len(row) for row in given)
-        if all(len(row) == longest for row in given):
-            return {growing: given}
         keep = keep_of(self.entrance.graph, growing)
+        if all(len(row) == longest for row in given):
+            known = not keep or (self.entrance.defaults and keep in self.entrance.defaults.outputs)
+            return {growing: given, **({} if known else {keep: np.ones((len(given), longest), np.bool_)})}
         if not keep:
             fail(
                 "E0912",
@@ -141,6 +146,21 @@ class Writer:
                 continue
             return 1 if isinstance(value, str) else len(value)
         return 1
+
+    def _check_settings(self, settings: Settings) -> None:
+        """E0732 and E0733 for what fits no text of this model."""
+        grows = self.entrance.graph.inputs[self.entrance.growing].type
+        below = self.entrance.graph.input_facts[self.entrance.growing].below
+        most = below.number if below is not None else None
+        for name, token in (("pad", settings.pad), ("start", settings.start)):
+            if token is not None and most is not None and token >= most:
+                fail("E0732", f"`{name}` cannot be {token}: the model has {most} tokens", helps=["give one of those"])
+        if settings.strategy == "beam" and grows.shape[0].number is not None:
+            fail(
+                "E0733",
+                f"a search over beams needs a batch of any size, this model has one of {grows.shape[0]}",
+                helps=[f"give `{self.entrance.growing}` a run-time length as its first axis", "or write greedily"],
+            )
 
     def _check_context(self, prompt: Ints) -> None:
         if self.context is not None and prompt.shape[1] > self.context:
@@ -235,7 +255,7 @@ class Writing:
 
     def _tokens(self, texts: Texts | None) -> Iterator[Made]:
         if self.writer.itself is not None:
-            yield from self._by_itself(texts)
+            yield from self._by_itself(texts or (self._texts() if self.settings.stop_strings else None))
             return
         watch = texts.take if texts else self._texts().take if self.settings.stop_strings else None
         self.log = []
@@ -245,7 +265,7 @@ class Writing:
 
     def _by_itself(self, texts: Texts | None) -> Iterator[Made]:
         """All tokens at once from a model that decodes by itself, handed out as if they came one by one."""
-        made = decoded(self.writer.itself, self._bounded(), self.prepared, self._padded)
+        made = decoded(self.writer.itself, self._bounded(), self.writer.entrance, self.prepared)
         self.log = []
         ended = np.zeros(len(self.prompt), np.bool_)
         for step in range(made.tokens.shape[2]):
@@ -257,14 +277,9 @@ class Writing:
             self.log.append(Made(tokens, scores, ended.copy()))
             yield self.log[-1]
 
-    @property
-    def _padded(self) -> bool:
-        """Whether prompts are of unequal length."""
-        return self.keep is not None and not bool(np.asarray(self.keep).all())
-
     def _found_by_itself(self) -> list[list[Hypothesis]]:
         """The hypotheses of a model that searches by itself, without what stands behind their ends."""
-        made = decoded(self.writer.itself, self._bounded(), self.prepared, self._padded)
+        made = decoded(self.writer.itself, self._bounded(), self.writer.entrance, self.prepared)
         found = []
         for row, scores in zip(made.tokens.tolist(), np.asarray(made.scores).tolist(), strict=True):
             ends = [next((n + 1 for n, t in enumerate(text) if t in self.settings.stop), len(text)) for text in row]
@@ -321,8 +336,9 @@ def writer_of(model: Loaded) -> Writer | None:
     if decodes is not None:
         context = decodes.get("context")
         most = context if type(context) is int else None
+        entrance = replace(model.entrance, bounds={**model.entrance.bounds, **bounds_from(decodes.get("bounds"))})
         return Writer(
-            model.entrance, generation, manifest.reading, most, "", manifest.seed, _no_stepper, model.session, decodes
+            entrance, generation, manifest.reading, most, "", manifest.seed, _no_stepper, model.session, decodes
         )
     bound = model.entrance.bounds.get(grows.type.shape[1].name or "", Bound())
 
@@ -344,7 +360,7 @@ def open_writer(package: Package, *, provider: str = "cpu", threads: int = 0) ->
     reading = facts.reading.opened(Path(package.path))
     step = package.session(role, provider=provider, threads=threads)
     encode = package.session("encode", provider=provider, threads=threads) if "encode" in package.roles else None
-    bounds = {n: Bound(least) for n, least in facts.signature.least.items()}
+    bounds = {**{n: Bound(least) for n, least in facts.signature.least.items()}, **facts.bounds}
     entrance = Entrance(facts.signature, reading, facts.defaults, facts.generation.growing, bounds)
 
     def stepper(prepared: Mapping[str, Array]) -> StateStepper:

@@ -5,7 +5,7 @@ wrong.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf
 from typing import Any, NoReturn
 
@@ -15,6 +15,7 @@ from specc.ir.graph import Graph
 from specc.ir.model import DEFAULTS, Generation
 from specc.ir.read import read as read_graphs
 from specc.ir.write import write as write_graphs
+from specc.reading.check import Bound
 from specc.reading.record import Reading
 from specc.text.diagnostic import fail
 
@@ -26,7 +27,8 @@ ROLES = ("key", "value", "carry", "rows")
 class Facts:
     """`signature` has the inputs of the spec and nothing else; `context` is the most rows there may be, by `table`.
 
-    `in_place` are the states that are buffers, which a step writes into (`specc.stepping`).
+    `bounds` say what other lengths may be. `in_place` are the states that are buffers, which a step writes into
+    (`specc.stepping`).
     """
 
     generation: Generation
@@ -40,6 +42,7 @@ class Facts:
     table: str = ""
     seed: int | None = None
     in_place: tuple[str, ...] = ()
+    bounds: Mapping[str, Bound] = field(default_factory=dict)
 
     def dump(self) -> dict[str, Any]:
         """As JSON data."""
@@ -55,8 +58,24 @@ class Facts:
             "table": self.table,
             "seed": self.seed,
             "in_place": list(self.in_place),
+            "bounds": bounds_data(self.bounds),
         }
         return {KEY: facts}
+
+
+def bounds_data(bounds: Mapping[str, Bound]) -> dict[str, list[Any]]:
+    """Bounds as JSON data."""
+    return {name: [b.low, b.high, b.why] for name, b in sorted(bounds.items())}
+
+
+def bounds_from(data: Any) -> dict[str, Bound]:
+    """Bounds from JSON data; what is none of ours is left out."""
+    found = {}
+    for name, said in data.items() if isinstance(data, dict) else ():
+        match said:
+            case [int() as low, None | int() as high, str() as why]:
+                found[name] = Bound(low, high, why[:300])
+    return found
 
 
 def _state(state: State) -> dict[str, Any]:
@@ -104,6 +123,7 @@ def load(about: Mapping[str, Any], step: Graph, path: str) -> Facts:
         str(data.get("table", ""))[:200],
         seed if type(seed) is int else None,
         tuple(_name(n, step, path) for n in _list(data, "in_place", path)),
+        bounds_from(data.get("bounds")),
     )
 
 

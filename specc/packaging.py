@@ -8,8 +8,10 @@ from typing import Any
 from specc import backend, readings
 from specc.compiling import Compiled, Options, files_of, files_read, remarks_of, values_of, weights_facts, with_taps
 from specc.driver import Spec, elaborated
-from specc.generating_facts import Facts
+from specc.entrance import bounds_of
+from specc.generating_facts import Facts, bounds_data
 from specc.generation.settings import settings_of
+from specc.ir.defaults import closed
 from specc.ir.derived import Derived
 from specc.ir.graph import Graph
 from specc.ir.model import Generation, Model
@@ -25,6 +27,7 @@ from specc.passes.plan import Rows
 from specc.passes.rewrite import rewrite
 from specc.passes.split_scan import split_scan
 from specc.profiles.dress import ROWS, check_profile, dressed
+from specc.reading.check import Bound
 from specc.reading.record import Reading
 from specc.reading.tokenizer import SUFFIX
 from specc.self_writing import FIXED
@@ -174,7 +177,7 @@ class _Package:
                 graphs |= {stem: (graph, f"{stem}.onnx") for stem, graph in made.graphs.items()}
                 self._put_in_place(graphs, derived)
                 self.extras = [self.onnx.json_extra(name, data) for name, data in made.files.items()]
-            if self.options.names == "specc":
+            if self.options.names == "specc" and self._writes_tokens(generation):
                 self.facts = self._facts(generation, derived).dump()
             if "generate" in wanted:
                 whole = self.generating(derived if self.options.names == "specc" else None)
@@ -196,9 +199,10 @@ class _Package:
     def generating(self, derived: Derived | None = None) -> Any:
         """What the model that decodes by itself is made from."""
         generation = generation_of(self.model)
-        derived = derived or derived_of(self.graph, generation)
+        graph = self._with_defaults(generation)
+        derived = derived if derived and graph is self.graph else derived_of(graph, generation)
         chosen = settings_of(generation.settings, **self.options.settings)
-        grows, source = self.graph.inputs[generation.growing].type, derived.step.outputs[generation.source].type
+        grows, source = graph.inputs[generation.growing].type, derived.step.outputs[generation.source].type
         if grows.rank != 2 or source.rank != 3 or source.shape[2].number is None:
             fail(
                 "E0703",
@@ -218,7 +222,24 @@ class _Package:
             chosen.length_penalty,
             chosen.early_stopping,
         )
-        return self.onnx.Generating(self.graph, derived, decoding, self.model.defaults)
+        return self.onnx.Generating(graph, derived, decoding, self.model.defaults)
+
+    def _writes_tokens(self, generation: Generation) -> bool:
+        """Whether our own runner can drive the step: rows that are tokens, drawn from logits."""
+        graph = self.model.graph
+        return graph.inputs[generation.growing].type.rank == 2 and graph.outputs[generation.source].type.rank == 3
+
+    def _with_defaults(self, generation: Generation) -> Graph:
+        """The graph with what follows from the growing input inside, but for what says which rows exist."""
+        facts, defaults = self.source.input_facts, self.model.defaults
+        length = growing_symbol(self.source, generation.growing)
+        inside = [
+            n
+            for n in (defaults.outputs if defaults else ())
+            if n in facts and n != generation.growing and not facts[n].keep
+            if any(d.name == length for d in facts[n].type.shape)
+        ]
+        return lowered(inline_defaults(self.source, closed(defaults, inside))) if defaults and inside else self.graph
 
     def _facts(self, generation: Generation, derived: Derived) -> Facts:
         """What the program that generates has to know."""
@@ -236,7 +257,12 @@ class _Package:
             limit.table if limit else "",
             self.options.init if not isinstance(self.values, Binding) else None,
             self.buffers,
+            self._bounds(symbol),
         )
+
+    def _bounds(self, growing: str | None) -> dict[str, Bound]:
+        """What lengths other than the growing one may be."""
+        return {name: bound for name, bound in bounds_of(self.model.graph).items() if name != growing}
 
     def _signature(self) -> Graph:
         """The inputs of the spec and nothing else; what grows may be empty before it is begun."""
@@ -249,7 +275,9 @@ class _Package:
         """What a model that decodes by itself says of itself: how it was settled to choose."""
         generation = generation_of(self.model)
         chosen = asdict(settings_of(generation.settings, **self.options.settings))
-        limit = limits(self.model.graph).get(growing_symbol(self.graph, generation.growing) or "")
+        symbol = growing_symbol(self.graph, generation.growing)
+        limit = limits(self.model.graph).get(symbol or "")
+        bounds = bounds_data(self._bounds(symbol))
         decodes = {n: list(v) if isinstance(v, tuple) else v for n, v in chosen.items() if n in FIXED}
 
         def texts(built: Any, stored: Any) -> Mapping[str, str]:
@@ -266,7 +294,11 @@ class _Package:
                 {},
                 self.target.name,
                 self.opset,
-                decodes={**decodes, "context": limit.most if limit else None},
+                decodes={
+                    **decodes,
+                    "context": limit.most if limit else None,
+                    "bounds": bounds,
+                },
             )
             return {KEY: made.dump()}
 

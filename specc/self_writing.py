@@ -5,11 +5,13 @@ How it chooses was settled when it was compiled, so other settings are refused r
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
+from specc.entrance import Entrance
 from specc.generation.settings import Settings
+from specc.reading.batch import keep_of
 from specc.text.diagnostic import fail
 
 Array = Any
@@ -30,24 +32,46 @@ class Made:
     log_probs: Array | None
 
 
-def decoded(session: Any, settings: Settings, prepared: Mapping[str, Array], padded: bool) -> Made:
-    """What the model makes of these inputs. E0912 for padding that it has no input for."""
-    if padded and not any(n in session.inputs for n, v in prepared.items() if v.dtype == np.bool_):
-        fail(
-            "E0912",
-            "the prompts are of unequal length, and this model finds padding by itself",
-            helps=["run prompts of one length together, or use a package: compile with `--for step`"],
-        )
+def decoded(session: Any, settings: Settings, entrance: Entrance, prepared: Mapping[str, Array]) -> Made:
+    """What the model makes of these inputs. E0912 for padding that it would not find, E0732 and E0733 for settings."""
+    _check_padding(session, entrance, prepared)
     given = {n: v for n, v in prepared.items() if n in session.inputs}
+    values = asdict(settings)
     for name in SCALARS:
-        if name in session.inputs:
-            given[name] = np.array(asdict(settings)[name], session.inputs[name].dtype)
+        wanted = f"{name}_2" if name in prepared else name
+        if wanted in session.inputs:
+            given[wanted] = np.array(_fitting(name, values[name]), session.inputs[wanted].dtype)
+        elif name == "repetition_penalty" and values[name] != 1:
+            _settled(name, "1", values[name])
     names = list(session.outputs)
-    made = session.run(given)
+    made = session.run_interruptibly(given)
     tokens, other = np.asarray(made[names[0]]), np.asarray(made[names[1]])
     if tokens.ndim == 3:
         return Made(tokens, other, None)
     return Made(tokens[:, None], None, other)
+
+
+def _fitting(name: str, value: Any) -> Any:
+    """A scalar as the model can hold it. E0732 where it cannot."""
+    if name == "seed" and value >= 2**63:
+        fail("E0732", f"this model takes seeds below 2**63, not {value}", helps=["give a smaller seed"])
+    return value
+
+
+def _check_padding(session: Any, entrance: Entrance, prepared: Mapping[str, Array]) -> None:
+    """What the model finds out by itself must be what the caller means."""
+    facts = entrance.graph.input_facts
+    begun_inside = keep_of(entrance.graph, entrance.growing) if entrance.growing not in session.inputs else ""
+    hidden = [n for n, f in facts.items() if f.keep and n in prepared and n not in session.inputs and n != begun_inside]
+    own = entrance.prepared({n: v for n, v in prepared.items() if n not in hidden})
+    for name in hidden:
+        if not np.array_equal(own[name], prepared[name]):
+            fail(
+                "E0912",
+                "the prompts are of unequal length, and this model finds padding by itself",
+                notes=[f"it computes `{name}`, and comes to something else"],
+                helps=["run prompts of one length together, or use a package: compile with `--for step`"],
+            )
 
 
 def check_fixed(asked: Settings, compiled: Mapping[str, Any]) -> None:
@@ -58,8 +82,12 @@ def check_fixed(asked: Settings, compiled: Mapping[str, Any]) -> None:
         said = list(values[name]) if isinstance(values[name], tuple) else values[name]
         beam = name in ("beams", "n_best", "length_penalty", "early_stopping")
         if said != known and not (beam and asked.strategy != "beam"):
-            fail(
-                "E0733",
-                f"this model was compiled with `{name}` = {known}, it cannot be {said}",
-                helps=["compile it again with that setting, or use a package: `--for step`"],
-            )
+            _settled(name, known, said)
+
+
+def _settled(name: str, known: object, said: object) -> NoReturn:
+    fail(
+        "E0733",
+        f"this model was compiled with `{name}` = {known}, it cannot be {said}",
+        helps=["compile it again with that setting, or use a package: `--for step`"],
+    )

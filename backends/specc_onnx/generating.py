@@ -371,7 +371,7 @@ def _unknown(name: str, growing: str) -> NoReturn:
         "E0944",
         f"nothing says what `{name}` is for the rows of `{growing}` that are written",
         notes=["inside a model that decodes by itself only an input that says which rows exist is known"],
-        helps=[f"compute `{name}` from `{growing}` in the graph", "or compile with `--for step`: it computes defaults"],
+        helps=[f"give it a default in the spec: `{name}: … = expression of {growing}`"],
     )
 
 

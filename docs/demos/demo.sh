@@ -3,14 +3,16 @@
 set -eu
 specc=$1
 out=out
+bold= plain=
+if [ -t 1 ]; then bold=$(printf '\033[1m') plain=$(printf '\033[0m'); fi
 mkdir -p "$out"
 
 say() {
-  printf '\n\033[1m$ specc'
+  printf '\n%s$ specc' "$bold"
   for word; do
     case $word in *" "*) printf ' "%s"' "$word" ;; *) printf ' %s' "$word" ;; esac
   done
-  printf '\033[0m\n'
+  printf '%s\n' "$plain"
   "$specc" "$@"
 }
 

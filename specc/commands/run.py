@@ -46,7 +46,8 @@ def run(given: Namespace) -> int:
     writer, model = _opened(given)
     settings = settings_given(given)
     if model is not None:
-        _say_seed(model.manifest.seed if model.manifest.graph.parameters else None)
+        random = bool(model.manifest.graph.parameters) or model.manifest.decodes is not None
+        _say_seed(model.manifest.seed if random else None)
         inputs = read_arguments(model.entrance, given.inputs)
         whole = writer is not None and writer.itself is None and writer.entrance.growing in inputs
         if writer is None or (whole and not settings):
@@ -64,10 +65,11 @@ def _opened(given: Namespace) -> tuple[Writer | None, Loaded | None]:
     """The model that writes, the model that computes: a package with a step has only the first."""
     if is_package(given.model) and not given.graph:
         package = open_package(given.model)
-        if "step" in package.roles:
+        if "step" in package.roles and package.index.about:
             return open_writer(package, provider=given.provider), None
     model = open_either(given.model, graph=given.graph, provider=given.provider)
-    return writer_of(model), model
+    once = given.graph and model.manifest.decodes is None
+    return None if once else writer_of(model), model
 
 
 def _nothing_to_set(given: Namespace) -> NoReturn:
@@ -117,7 +119,9 @@ def _write(writer: Writer, inputs: Arrays, settings: Mapping[str, Any], given: N
         _print_results(results)
     first = results[0][0]
     if not first.complete and writing.settings.stop:
-        print(f"note: cut off after {len(first.tokens)} tokens, at which it had not ended", file=sys.stderr)
+        full = len(first.tokens) >= writing.room and writing.room < writing.settings.max_tokens
+        why = "all that the model can see is full" if full else "at which it had not ended"
+        print(f"note: cut off after {len(first.tokens)} tokens, {why}", file=sys.stderr)
     seen = _draw_written(writing, first, given) if given.attention else {}
     _save(given.output, {**seen, **_arrays(writing, results)})
     return 0

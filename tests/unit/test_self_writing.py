@@ -67,3 +67,60 @@ def test_prompts_of_unequal_length_want_a_package(pair: tuple[Any, Any, dict[str
 def test_it_is_not_compared_as_a_whole(pair: tuple[Any, Any, dict[str, Any]], tmp_path: Path) -> None:
     one, _, _ = pair
     assert ["not compared" in line for line in verify(one.scoring)] == [True]
+
+
+KINDS = """
+specc 1
+model m
+
+dims batch, n
+
+graph g(ids: int[batch, n], keep: keep[batch, n] = ids != 0, kinds: int[batch, n] = cumsum(cast(ids == 2, to=int)))
+    -> (logits: float[batch, n, 5]) {
+  x = (embedding(ids, size=5, dim=8) @ e) + (embedding(clip(kinds, low=0, high=3), size=4, dim=8) @ k)
+  mixed = attend(x, x, x, mask=causal & visible(keep))
+  return linear(mixed, out=5) @ w
+}
+
+generate text of ids from logits { stop = 4 }
+"""
+
+
+def written(tmp_path: Path) -> tuple[Any, Any]:
+    spec = tmp_path / "m.specc"
+    spec.write_text(KINDS, encoding="utf-8")
+    specc.compile(spec, tmp_path / "one.onnx", init=2, parts=["generate"])
+    specc.compile(spec, tmp_path / "package", init=2, parts=["step"])
+    return specc.load(tmp_path / "one.onnx"), specc.load(tmp_path / "package")
+
+
+def test_what_follows_from_the_whole_text_is_computed_inside(tmp_path: Path) -> None:
+    one, package = written(tmp_path)
+    prompt = np.array([[1, 2, 3, 2, 1], [2, 2, 1, 3, 3]])
+    tokens = [[r[0].tokens for r in m.generate(ids=prompt, max_tokens=8, stop=[4]).results()] for m in (one, package)]
+    assert tokens[0] == tokens[1]
+
+
+def test_padding_that_it_finds_by_itself_is_padding(tmp_path: Path) -> None:
+    one, package = written(tmp_path)
+    prompts = [[1, 2, 3], [3]]
+    tokens = [[r[0].tokens for r in m.generate(ids=prompts, max_tokens=6).results()] for m in (one, package)]
+    assert tokens[0] == tokens[1]
+
+
+@pytest.mark.parametrize(
+    ("settings", "code"),
+    [({"repetition_penalty": 1.5}, "E0733"), ({"strategy": "beam"}, "E0733"), ({"pad": 7}, "E0733")],
+)
+def test_a_setting_it_has_no_place_for_is_refused(tmp_path: Path, settings: dict[str, Any], code: str) -> None:
+    one, _ = written(tmp_path)
+    with pytest.raises(specc.Failed, match=code):
+        one.generate(ids=[[1, 2]], **settings).results()
+
+
+def test_a_seed_it_cannot_hold_is_refused(tmp_path: Path) -> None:
+    spec = tmp_path / "m.specc"
+    spec.write_text(KINDS, encoding="utf-8")
+    specc.compile(spec, tmp_path / "s.onnx", init=2, parts=["generate"], settings={"strategy": "sample"})
+    with pytest.raises(specc.Failed, match="E0732"):
+        specc.load(tmp_path / "s.onnx").generate(ids=[[1, 2]], seed=2**63).results()
