@@ -15,13 +15,14 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
-from specc import compiling, driver, generating, packaging, running
+from specc import compiling, driver, packaging, running
 from specc.entrance import Entrance
 from specc.input import shown
 from specc.manifest import Manifest
 from specc.package_index import is_package
 from specc.packages import open_package
 from specc.text.diagnostic import Failed, fail
+from specc.writers.writer import Writer, Writing, open_writer, writer_of
 
 __all__ = ["Failed", "Model", "check", "compile", "load"]
 
@@ -82,7 +83,7 @@ class Model:
     """A compiled model, or a package: `run` computes the whole graph, `generate` writes."""
 
     scoring: running.Loaded | None
-    writer: generating.Writer | None
+    writer: Writer | None
 
     @property
     def whole(self) -> running.Loaded:
@@ -101,8 +102,8 @@ class Model:
         """The results, and the weights of every attention by its scope: [batch, heads, query, key]."""
         return self.whole.attention(**inputs)
 
-    def generate(self, *given: Any, **settings: Any) -> generating.Writing:
-        """Write behind what is given: see `specc.generating.Writer.generate`. E0701 for a model that does not."""
+    def generate(self, *given: Any, **settings: Any) -> Writing:
+        """Write behind what is given: see `specc.writers.writer.Writer.generate`. E0701 for a model that does not."""
         if self.writer is None:
             fail("E0701", "this model does not generate", helps=["compile a spec that says `generate`"])
         return self.writer.generate(*given, **settings)
@@ -140,16 +141,14 @@ def load(model: str | Path, *, provider: str = "cpu", threads: int = 0) -> Model
     """Open a compiled model, or a package, on an execution provider: `cpu`, `cuda`, … There is no silent fall-back."""
     if not is_package(model):
         scoring = running.open_model(str(model), provider=provider, threads=threads)
-        return Model(scoring, generating.writer_of(scoring))
+        return Model(scoring, writer_of(scoring))
     package = open_package(model)
     roles = package.roles
     whole = package.load("score", provider=provider, threads=threads) if "score" in roles else None
     writes = (
-        generating.open_writer(package, provider=provider, threads=threads)
-        if "step" in roles and package.index.about
-        else None
+        open_writer(package, provider=provider, threads=threads) if "step" in roles and package.index.about else None
     )
-    return Model(whole, writes or (generating.writer_of(whole) if whole else None))
+    return Model(whole, writes or (writer_of(whole) if whole else None))
 
 
 def _open(spec: str | Path, config: str | Path, given: Mapping[str, Any] | None, weights: str = "") -> driver.Spec:

@@ -11,8 +11,7 @@ from math import inf
 from pathlib import Path
 from typing import Any, NoReturn
 
-from specc import backend, generating_facts
-from specc.buffers import Buffered
+from specc import backend
 from specc.input import Unreadable, read_regular, shown
 from specc.manifest import KEY, Manifest
 from specc.output import FileFacts
@@ -21,6 +20,8 @@ from specc.running import Loaded, loaded, manifest_in, open_model
 from specc.text.diagnostic import Failed, fail
 from specc.text.suggest import did_you_mean
 from specc.verifying import verify
+from specc.writers.buffered import Buffered
+from specc.writers.facts import load as load_facts
 
 USUAL = ("score", "generate")
 """The graphs that are meant where none is named, the first that there is."""
@@ -67,7 +68,7 @@ class Package:
         made = loaded(self.models[role], self.manifest(role), provider, threads)
         if role != "step" or not self.index.about:
             return made
-        facts = generating_facts.load(self.index.about, made.manifest.graph, str(self.path))
+        facts = load_facts(self.index.about, made.manifest.graph, str(self.path))
         return replace(made, session=Buffered(made.session, made.manifest.graph, facts)) if facts.in_place else made
 
     def session(self, role: str, *, provider: str = "cpu", threads: int = 0) -> Any:
@@ -158,7 +159,7 @@ def _between_steps(package: Package) -> list[str]:
     if "step" not in package.roles or not package.index.about or not package.described("step"):
         return []
     step = package.manifest("step").graph
-    facts = generating_facts.load(package.index.about, step, str(package.path))
+    facts = load_facts(package.index.about, step, str(package.path))
     rows = [("handed over", n, str(step.inputs[n].type), "") for n in facts.handed]
     for state in facts.states:
         how = "" if state.rows is None else "a buffer, in place" if state.name in facts.in_place else "grows"

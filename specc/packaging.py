@@ -9,7 +9,6 @@ from specc import backend, readings
 from specc.compiling import Compiled, Options, files_of, files_read, remarks_of, values_of, weights_facts, with_taps
 from specc.driver import Spec, elaborated
 from specc.entrance import bounds_of
-from specc.generating_facts import Facts, bounds_data
 from specc.generation.settings import settings_of
 from specc.ir.defaults import closed
 from specc.ir.derived import Derived
@@ -30,9 +29,10 @@ from specc.profiles.dress import ROWS, check_profile, dressed
 from specc.reading.check import Bound
 from specc.reading.record import Reading
 from specc.reading.tokenizer import SUFFIX
-from specc.self_writing import FIXED
 from specc.text.diagnostic import Failed, fail
 from specc.weights.values import Binding, Values
+from specc.writers.facts import Facts, bounds_data
+from specc.writers.itself import FIXED
 
 PARTS = ("score", "encode", "step", "generate")
 """What a package can hold: the graph as it is written, what is computed once, one step, and all of it in one file."""

@@ -11,7 +11,6 @@ import numpy as np
 
 from specc.attention import ALIGNMENT, alignment_of, picture_of
 from specc.commands.writing_options import settings_given, writing_arguments
-from specc.generating import Result, Writer, Writing, open_writer, writer_of
 from specc.input import shown
 from specc.output import atomic_write
 from specc.package_index import is_package
@@ -19,6 +18,7 @@ from specc.packages import open_either, open_package
 from specc.reading.show import Shown, show
 from specc.running import Loaded, read_arguments
 from specc.text.diagnostic import fail
+from specc.writers.writer import Result, Writer, Writing, open_writer, writer_of
 
 Array = Any
 Arrays = dict[str, Array]

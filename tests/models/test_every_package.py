@@ -15,10 +15,10 @@ import specc.packages
 import specc_numpy
 from specc.api import Model
 from specc.driver import open_spec
-from specc.generating import Writer
 from specc.ir.graph import Graph
 from specc.lang import tree
 from specc.verifying import random_inputs, verify
+from specc.writers.writer import Writer
 
 GENERATING = sorted(n for n in SMALL if any(open_spec(n).program.items(tree.Generate)))
 TRAINED = {"dates"}

@@ -17,8 +17,8 @@ from small import SMALL
 
 import specc
 from specc.api import Model
-from specc.generating import Writer, writer_of
-from specc.stepping import SHORTEST, FullStepper, StateStepper
+from specc.writers.steppers import SHORTEST, FullStepper, StateStepper
+from specc.writers.writer import Writer, writer_of
 
 TARGETS = ("ort-cpu", "onnx")
 WINDOWED = {"decoder.attention.mask": "causal & window(3)", "encoder.attention.mask": "window(2, ahead=1)"}

@@ -21,8 +21,8 @@ from published import from_module, randomized
 
 import specc
 from specc.api import Model
-from specc.stepping import SHORTEST
 from specc.weights.safetensors import write_safetensors
+from specc.writers.steppers import SHORTEST
 
 pytestmark = pytest.mark.parity
 

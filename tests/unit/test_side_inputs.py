@@ -8,7 +8,7 @@ import pytest
 
 import specc
 from specc.api import Model
-from specc.generating import writer_of
+from specc.writers.writer import writer_of
 
 HEAD = """specc 1
 model m

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import specc
-from specc.generating import Writer
-from specc.stepping import StateStepper
+from specc.writers.steppers import StateStepper
+from specc.writers.writer import Writer
 
 GPT2 = {"vocab": 17, "d": 16, "heads": 2, "layers": 2, "context": 300}
 

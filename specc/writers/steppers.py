@@ -11,9 +11,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from specc import backend
-from specc.buffers import ROWS
 from specc.entrance import Entrance
-from specc.generating_facts import Facts
 from specc.generation.stepper import Floats, Ints
 from specc.ir.defaults import closed, reads
 from specc.ir.derived import State
@@ -21,6 +19,8 @@ from specc.ir.dim import Dim
 from specc.ir.graph import Graph
 from specc.ir.types import Type
 from specc.text.diagnostic import fail
+from specc.writers.buffered import ROWS
+from specc.writers.facts import Facts
 
 Array = Any
 

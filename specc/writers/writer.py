@@ -15,9 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from specc import generating_facts
 from specc.entrance import Entrance
-from specc.generating_facts import Facts, bounds_from
 from specc.generation.beam import Hypothesis, searched
 from specc.generation.settings import Settings, settings_of
 from specc.generation.stepper import Bools, Ints, Made
@@ -31,9 +29,11 @@ from specc.reading.record import Reading, TextBytes, TextCharacters, TextOf
 from specc.reading.text import decode
 from specc.reading.tokenizer import TextTokenizer
 from specc.running import Loaded
-from specc.self_writing import check_fixed, decoded
-from specc.stepping import FullStepper, StateStepper
 from specc.text.diagnostic import fail
+from specc.writers.facts import Facts, bounds_from
+from specc.writers.facts import load as load_facts
+from specc.writers.itself import check_fixed, decoded
+from specc.writers.steppers import FullStepper, StateStepper
 
 Array = Any
 
@@ -356,7 +356,7 @@ def open_writer(package: Package, *, provider: str = "cpu", threads: int = 0) ->
     """How a package writes. E0831 or E0832 where it holds no step, E0921 and E0922 for the provider."""
     role = package.role("step")
     graph = package.manifest(role).graph
-    facts: Facts = generating_facts.load(package.index.about, graph, str(package.path))
+    facts: Facts = load_facts(package.index.about, graph, str(package.path))
     reading = facts.reading.opened(Path(package.path))
     step = package.session(role, provider=provider, threads=threads)
     encode = package.session("encode", provider=provider, threads=threads) if "encode" in package.roles else None

@@ -1,6 +1,6 @@
 """A step whose caches are buffers, run as its graph says: caches as long as their rows go in and come out.
 
-For whoever compares the step with its graph. `specc.stepping` keeps the buffers instead, which is what they are for.
+For whoever compares the step with its graph. `specc.writers.steppers` keeps the buffers, which is what they are for.
 """
 
 from collections.abc import Mapping
@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from specc.generating_facts import Facts
 from specc.ir.graph import Graph
+from specc.writers.facts import Facts
 
 Array = Any
 ROWS = "past.rows"

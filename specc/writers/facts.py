@@ -28,7 +28,7 @@ class Facts:
     """`signature` has the inputs of the spec and nothing else; `context` is the most rows there may be, by `table`.
 
     `bounds` say what other lengths may be. `in_place` are the states that are buffers, which a step writes into
-    (`specc.stepping`).
+    (`specc.writers.steppers`).
     """
 
     generation: Generation
