@@ -7,7 +7,7 @@ Runtime.
 
 from specc_onnx import attention, contraction, file, loop, nn, position, recurrent, tensor
 from specc_onnx.build import Built, build
-from specc_onnx.caches import PAST, InPlace, caches_of
+from specc_onnx.caches import InPlace, caches_of
 from specc_onnx.decoding import Decoding
 from specc_onnx.directory import About, Extra, Part, json_extra, package_graphs
 from specc_onnx.generating import Generating, build_generating
@@ -20,7 +20,6 @@ RULES = (attention, contraction, loop, nn, position, recurrent, tensor)
 """The modules that fill `lower`, a family of ops each."""
 
 __all__ = [
-    "PAST",
     "RULES",
     "TARGETS",
     "USUAL",

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from specc.ir import ops
-from specc.ir.derived import State
+from specc.ir.derived import OFFSET, State
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Node, Value
 from specc.ir.types import Type
@@ -25,9 +25,6 @@ from specc_onnx.emit import CONTRIB, Emitter, Tensor
 from specc_onnx.lengths import Lengths
 from specc_onnx.table import lower_nodes
 from specc_onnx.targets import Target
-
-PAST = "past.rows"
-"""i64[]: how many rows of the buffers are filled; an input of every model with caches in place."""
 
 HIDDEN = -1e9
 """The bias of a key that is not seen. A row that sees none is then a mean, not NaN, and is made zeros afterwards."""
@@ -116,8 +113,8 @@ def build_in_place(
     for name in model.names:
         types[name] = _at(types[name], capacity)
     past = graph.inputs[model.caches[0].key].type.shape[2].name or ""
-    types[PAST] = Type("i64", ())
-    lengths = Lengths(types, graph.facts, graph.least, {past: PAST})
+    types[OFFSET] = Type("i64", ())
+    lengths = Lengths(types, graph.facts, graph.least, {past: OFFSET})
     g = Emitter(target, opset, lengths, {*types, *graph.outputs})
     for name, value in graph.inputs.items():
         g.tensors[value] = Tensor(name, value.type, value)

@@ -18,24 +18,14 @@ def arguments(parser: ArgumentParser) -> None:
     spec_arguments(parser)
     parser.epilog = "For example: specc compile gpt2 --weights gpt2/ --for all -o out/gpt2"
     parser.add_argument(
-        "-o", "--output", required=True, metavar="MODEL.onnx|DIR", help="the model to write; with --for, the folder"
+        "-o",
+        "--output",
+        required=True,
+        type=named,
+        metavar="MODEL.onnx|DIR",
+        help="the model to write; with --for, the folder",
     )
-    parser.add_argument(
-        "--for",
-        type=parts,
-        default=(),
-        dest="parts",
-        metavar="PARTS",
-        help="write a package, a folder of these graphs: score (the spec as it is), encode and step (what a model that "
-        "writes is run by), generate (decodes by itself); several with commas, or all. generate alone may be one file, "
-        "MODEL.onnx",
-    )
-    parser.add_argument(
-        "--names",
-        choices=PROFILES,
-        default="specc",
-        help="whose names inputs and outputs have: ours, those of Optimum (hf), or of onnxruntime-genai",
-    )
+    _package_arguments(parser)
     parser.add_argument("--weights", default="", metavar="FILE|DIR", help="take the weights from safetensors")
     parser.add_argument("--init", type=seed, metavar="SEED", help="draw random weights from this number instead")
     parser.add_argument(
@@ -69,6 +59,26 @@ def arguments(parser: ArgumentParser) -> None:
         "--no-load", action="store_true", help="do not try to open the model in ONNX Runtime afterwards"
     )
     _decoding_arguments(parser)
+
+
+def _package_arguments(parser: ArgumentParser) -> None:
+    """What a package holds, and whose names it uses."""
+    parser.add_argument(
+        "--for",
+        type=parts,
+        default=(),
+        dest="parts",
+        metavar="PARTS",
+        help="write a package, a folder of these graphs: score (the spec as it is), encode and step (what a model that "
+        "writes is run by), generate (decodes by itself); several with commas, or all. generate alone may be one file, "
+        "MODEL.onnx",
+    )
+    parser.add_argument(
+        "--names",
+        choices=PROFILES,
+        default="specc",
+        help="whose names inputs and outputs have: ours, those of Optimum (hf), or of onnxruntime-genai",
+    )
 
 
 def _decoding_arguments(parser: ArgumentParser) -> None:
@@ -116,6 +126,13 @@ def run(given: Namespace) -> int:
     for path, size in made.files:
         print(f"{path}  {size_text(size)}")
     return 0
+
+
+def named(text: str) -> str:
+    """A place to write to: a package must not end up in the current folder for want of a name."""
+    if not text:
+        raise ArgumentTypeError("it has no name")
+    return text
 
 
 def _check_belonging(given: Namespace) -> None:

@@ -47,11 +47,6 @@ class Derived:
     whole: tuple[str, ...]
     growing: str
 
-    @property
-    def positions(self) -> str:
-        """The input that counts the rows of before, where the step graph has one."""
-        return next((s.name for s in self.states if s.name == OFFSET), "")
-
 
 OFFSET = "past.rows"
-"""The state that counts rows, where no other input tells how many there were."""
+"""The input that says how many rows there were: a state where no other input tells, the caller's beside buffers."""

@@ -9,12 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from specc.ir.derived import OFFSET
 from specc.ir.graph import Graph
 from specc.writers.facts import Facts
 
 Array = Any
-ROWS = "past.rows"
-"""The input of a step with buffers that says how much of them is filled."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +48,7 @@ class Buffered:
             old = given[name]
             given[name] = np.zeros((*old.shape[:2], past + count, old.shape[3]), old.dtype)
             given[name][:, :, :past] = old
-        made: dict[str, Array] = self.inner.run({**given, ROWS: np.array(past, np.int64)})
+        made: dict[str, Array] = self.inner.run({**given, OFFSET: np.array(past, np.int64)})
         return made
 
     def _piece(self, name: str, value: Array, past: int, start: int, stop: int) -> Array:

@@ -14,12 +14,11 @@ from specc import backend
 from specc.entrance import Entrance
 from specc.generation.stepper import Floats, Ints
 from specc.ir.defaults import closed, reads
-from specc.ir.derived import State
+from specc.ir.derived import OFFSET, State
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph
 from specc.ir.types import Type
 from specc.text.diagnostic import fail
-from specc.writers.buffered import ROWS
 from specc.writers.facts import Facts
 
 Array = Any
@@ -152,7 +151,7 @@ class StateStepper:
                 given[name] = whole if name in self.facts.whole else self.rows.fresh[name]
         if self.buffers:
             self._make_room(tokens.shape[1])
-            given[ROWS] = np.array(self.past, np.int64)
+            given[OFFSET] = np.array(self.past, np.int64)
         into = {s.next: self.states[s.name] for s in self.buffers}
         made = self.run.tensors({**given, **self.handed, **self.states}, into)
         self.past += tokens.shape[1]
