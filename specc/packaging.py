@@ -227,7 +227,7 @@ class _Package:
     def _writes_tokens(self, generation: Generation) -> bool:
         """Whether our own runner can drive the step: rows that are tokens, drawn from logits."""
         graph = self.model.graph
-        return graph.inputs[generation.growing].type.rank == 2 and graph.outputs[generation.source].type.rank == 3
+        return graph.inputs[generation.growing].type.rank == 2 and graph.outputs[generation.source].type.rank in (2, 3)
 
     def _with_defaults(self, generation: Generation) -> Graph:
         """The graph with what follows from the growing input inside, but for what says which rows exist."""

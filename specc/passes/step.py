@@ -160,8 +160,9 @@ class Step:
             case ops.Scan():
                 # another axis is looped over; that all these rows are as many, the proof has seen
                 needs = {asked.rows[n] for axes in (*asked.operands, *asked.results) for n in axes.values()}
-                (length,) = map(self.plan.rows, needs)
-                op = at_length(op, self.plan.symbol, length)
+                assert len(needs) <= 1, "loops that cross the growing axis are refused by the proof"
+                if needs:  # none where only the newest row goes into the loop
+                    op = at_length(op, self.plan.symbol, self.plan.rows(needs.pop()))
         return self._add(node, op, *self._operands(node, asked))
 
     def _operands(self, node: Node, asked: Asked) -> list[Value | None]:

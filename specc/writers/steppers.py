@@ -107,8 +107,7 @@ class FullStepper:
             self.rows.extend(tokens)
         self.started = True
         self.results = self.session.run({**self.rows.once, **self.rows.given, self.entrance.growing: self.rows.tokens})
-        logits: Floats = self.results[self.source][:, -1]
-        return logits
+        return _newest(self.results[self.source])
 
     def reorder(self, rows: Ints) -> None:
         """Row r goes on from what row `rows[r]` was."""
@@ -159,8 +158,7 @@ class StateStepper:
         # a buffer is what it was: the runtime does not own its memory, so what it gives back must not be kept instead
         self.states = {n: self.states[n] if n in self.facts.in_place else v for n, v in after.items()}
         self.results = {n: v.numpy() for n, v in made.items()}
-        logits: Floats = self.results[self.facts.generation.source][:, -1]
-        return logits
+        return _newest(self.results[self.facts.generation.source])
 
     def _make_room(self, count: int) -> None:
         """Buffers for so many more rows: twice as long as long as they are too short."""
@@ -192,6 +190,12 @@ class StateStepper:
         if array.shape[axis] == len(rows) and np.array_equal(rows, np.arange(len(rows))):
             return value
         return self.run.tensor(np.take(array, rows, axis))
+
+
+def _newest(logits: Array) -> Floats:
+    """f32[rows vocab] of f32[rows n vocab], or of a result that is the newest row alone."""
+    made: Floats = logits if logits.ndim == 2 else logits[:, -1]
+    return made
 
 
 def batch_axis(type: Type, batch: Dim) -> int | None:

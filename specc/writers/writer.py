@@ -330,7 +330,7 @@ def writer_of(model: Loaded) -> Writer | None:
     grows, source = graph.inputs.get(generation.growing), graph.outputs.get(generation.source)
     if grows is None or grows.type.rank != 2:
         return None
-    if model.manifest.decodes is None and (source is None or source.type.rank != 3):
+    if model.manifest.decodes is None and (source is None or source.type.rank not in (2, 3)):
         return None
     manifest, decodes = model.manifest, model.manifest.decodes
     if decodes is not None:
