@@ -123,7 +123,7 @@ def open_either(path: str, *, graph: str = "", provider: str = "cpu", threads: i
     if Path(path).is_dir():
         package = open_package(path)
         return package.load(package.role(graph), provider=provider, threads=threads)
-    if graph:
+    if graph and Path(path).exists():
         fail("E0832", f"`{shown(path)}` is one model, not a package of several graphs", helps=["leave out --graph"])
     return open_model(path, provider=provider, threads=threads)
 

@@ -203,7 +203,7 @@ class _Package:
         derived = derived if derived and graph is self.graph else derived_of(graph, generation)
         chosen = settings_of(generation.settings, **self.options.settings)
         grows, source = graph.inputs[generation.growing].type, derived.step.outputs[generation.source].type
-        if grows.rank != 2 or source.rank != 3 or source.shape[2].number is None:
+        if grows.rank != 2 or source.rank not in (2, 3) or source.shape[-1].number is None:
             fail(
                 "E0703",
                 f"`{generation.growing}` is no text of tokens drawn from `{generation.source}`",

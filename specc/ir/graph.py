@@ -4,7 +4,7 @@ Graphs are immutable. Two equal nodes are one node, because the builder gives ba
 where a node came from and what it is called is kept beside it and is no part of its equality.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -163,13 +163,13 @@ class Builder:
         )
 
 
-def needed(values: Iterable[Value]) -> set[Node]:
-    """Every node that `values` are made from."""
+def needed(values: Iterable[Value], reads: Callable[[Node], bool] = lambda node: True) -> set[Node]:
+    """Every node that `values` are made from; one that does not read its operands asks for none of them."""
     live: set[Node] = set()
     todo = [v.node for v in values]
     while todo:
         node = todo.pop()
         if node and node not in live:
             live.add(node)
-            todo += [a.node for a in node.args if a]
+            todo += [a.node for a in node.args if a and reads(node)]
     return live

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import inf
 
 from specc.ir import ops
-from specc.ir.graph import Graph, Node, Value
+from specc.ir.graph import Graph, Node, Value, needed
 from specc.ir.op import Op
 from specc.ir.reach import Link, links
 from specc.ir.signature import layout
@@ -114,15 +114,7 @@ def demand(setting: Setting, outputs: Mapping[Value, float]) -> dict[Value, dict
 
 def wanted(values: Iterable[Value]) -> set[Node]:
     """Every node that `values` are made from. What an `extent` only measures is not looked at."""
-    live: set[Node] = set()
-    todo = [v.node for v in values]
-    while todo:
-        node = todo.pop()
-        if node and node not in live:
-            live.add(node)
-            if not isinstance(node.op, ops.Extent):
-                todo += [a.node for a in node.args if a]
-    return live
+    return needed(values, reads=lambda node: not isinstance(node.op, ops.Extent))
 
 
 def ask(setting: Setting, node: Node, results: tuple[Value, ...], needs: Needs) -> Asked:

@@ -33,9 +33,11 @@ def test_a_step_writes_what_the_whole_graph_writes(tmp_path: Path) -> None:
     specc.compile(spec, tmp_path / "package", init=3, parts=["step"])
     package = specc.packages.open_package(tmp_path / "package")
     assert list(verify(package.load("step"), rounds=3))
+    specc.compile(spec, tmp_path / "one.onnx", init=3, parts=["generate"])
     source = np.random.default_rng(0).normal(size=(3, 6, 4)).astype("f4")
-    whole, step = (
+    whole, step, one = (
         specc.load(tmp_path / name).generate(source=source, max_tokens=12).results()
-        for name in ("whole.onnx", "package")
+        for name in ("whole.onnx", "package", "one.onnx")
     )
     assert [row[0].tokens for row in step] == [row[0].tokens for row in whole]
+    assert [row[0].tokens for row in one] == [row[0].tokens for row in whole]
