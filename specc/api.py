@@ -22,7 +22,8 @@ from specc.manifest import Manifest
 from specc.package_index import is_package
 from specc.packages import open_package
 from specc.text.diagnostic import Failed, fail
-from specc.writers.writer import Writer, Writing, open_writer, writer_of
+from specc.writers.writer import Writer, open_writer, writer_of
+from specc.writers.writing import Writing
 
 __all__ = ["Failed", "Model", "check", "compile", "load"]
 

@@ -18,7 +18,8 @@ from specc.packages import open_either, open_package
 from specc.reading.show import Shown, show
 from specc.running import Loaded, read_arguments
 from specc.text.diagnostic import fail
-from specc.writers.writer import Result, Writer, Writing, open_writer, writer_of
+from specc.writers.writer import Writer, open_writer, writer_of
+from specc.writers.writing import Result, Writing
 
 Array = Any
 Arrays = dict[str, Array]
