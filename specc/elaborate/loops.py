@@ -10,6 +10,7 @@ from typing import Any
 from specc.elaborate import nodes
 from specc.elaborate.context import Context, Env, Poisoned
 from specc.elaborate.expressions import plain
+from specc.elaborate.row_numbers import made_outside
 from specc.elaborate.values import POISON, Tensor, describe, first, show_type
 from specc.ir import ops
 from specc.ir.dim import Dim
@@ -143,6 +144,7 @@ def _collected(statement: tree.Scan, name: str, env: Env) -> Value:
 
 def cut_body(builder: Builder, inputs: dict[str, Value], outputs: dict[str, Value]) -> tuple[Graph, list[Value]]:
     """The nodes between loop inputs and outputs as a graph of its own, and what it takes from outside."""
+    outputs = made_outside(builder, dependent(builder.nodes, inputs.values()), outputs)
     inside = dependent(builder.nodes, inputs.values())
     live: dict[Node, None] = {}
     captured: dict[Value, None] = {}
@@ -182,12 +184,12 @@ def _values(builder: Builder) -> Iterable[Value]:
         yield from results
 
 
-def dependent(made: dict[Node, tuple[Value, ...]], leaves: Iterable[Value]) -> set[Node]:
-    """Every node that reads one of `leaves`, directly or not."""
+def dependent(made: dict[Node, tuple[Value, ...]], leaves: Iterable[Value]) -> dict[Node, None]:
+    """Every node that reads one of `leaves`, directly or not, in order."""
     moved = set(leaves)
-    found: set[Node] = set()
+    found: dict[Node, None] = {}
     for node, results in made.items():
         if any(a in moved for a in node.args if a):
-            found.add(node)
+            found[node] = None
             moved.update(results)
     return found

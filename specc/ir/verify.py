@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from specc.ir.dim import DimError
 from specc.ir.graph import Graph, Node, Value
-from specc.ir.ops import Scan
+from specc.ir.ops import Extent, Range, Scan, Size
 from specc.ir.types import ShapeError
 
 
@@ -45,6 +45,16 @@ def _faults(graph: Graph) -> Iterator[str]:
             yield f"something is said about a node that is not there: {node.op.name}"
 
 
+def numbers_rows(node: Node) -> bool:
+    """Whether a node holds the rows of a run-time length: their numbers, or how many they are."""
+    match node:
+        case Node(Extent(axis=axis), (Value() as x,)):
+            return x.type.shape[axis].number is None
+        case Node(Range(length=length) | Size(length=length)):
+            return length.number is None
+    return False
+
+
 def _node_faults(node: Node, results: tuple[Value, ...], known: set[Value]) -> Iterator[str]:
     for n, a in enumerate(node.args):
         if a and a not in known:
@@ -62,4 +72,6 @@ def _node_faults(node: Node, results: tuple[Value, ...], known: set[Value]) -> I
     if isinstance(node.op, Scan):
         if node.op.body.parameters:
             yield "the body of a scan has parameters of its own"
+        if any(numbers_rows(n) for n, _ in node.op.body.nodes):
+            yield "the body of a scan makes row numbers, which would begin anew where it is run on a part of the rows"
         yield from _faults(node.op.body)

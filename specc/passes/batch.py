@@ -1,15 +1,22 @@
 """The proof that the rows of a batch do not mix: each is computed as if it were alone.
 
-The same flow as for causality, with a stricter test: along the batch every reach is row for row, nothing
-sums over it, and no value has the batch on two axes.
+An axis that says the batch's length holds the batch *in blocks*: row r of `batch * k` rows is of example `r // k`.
+The inputs hold it so, with k = 1; an op keeps it so, axis by axis, or mixes:
+
+    windows = merge(split(x, [n, 7]), axis=0)      [batch, n * 7, d] → [batch * n, 7, d]       blocks of n
+    merge(transpose(x), axis=0)                    [n, batch, d] → [n * batch, d]              mixed
 """
 
-from specc.ir.dim import Dim
-from specc.ir.graph import Graph, Node
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from specc.ir import ops
+from specc.ir.dim import Dim, DimError, exact
+from specc.ir.graph import Graph, Node, Value
 from specc.ir.interval import SAME
 from specc.ir.reach import links
 from specc.passes.causality import span_of, spoken
-from specc.passes.flow import flow, needs_length
+from specc.passes.flow import related_to
 from specc.text.diagnostic import Diagnostic, Label
 
 
@@ -21,31 +28,99 @@ def batch_symbol(graph: Graph) -> str | None:
 
 def mixing(graph: Graph, symbol: str) -> list[Diagnostic]:
     """A warning W0602 for each op that mixes the rows of the axis `symbol`, in the graph's order."""
-    found = flow(graph, symbol)
-    length = Dim.symbol(symbol)
-    spoilt: set[Node] = set()
-    faults = []
-    for node, results in graph.nodes:
-        given = [found.state(a) if a else None for a in node.args]
-        if any(a and a.node in spoilt for a in node.args):
-            spoilt.add(node)  # one cause, one warning
-            continue
-        mixed = needs_length(node, length, found.related)
-        for link in links(node, results):
-            state = given[link.operand]
-            if state is None or link.operand_axis not in state.axes:
+    batch = _Batch(Dim.symbol(symbol), related_to(graph, symbol))
+    spoilt = {v for v in graph.inputs.values() if not batch.input_apart(v)}
+    return [_warning(graph, place, node, symbol) for place, node in batch.mixed(graph, spoilt)]
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """The length of the batch, and the symbols that are lengths made of it."""
+
+    length: Dim
+    related: frozenset[str]
+
+    def said(self, length: Dim) -> bool:
+        """Whether a length says that of the batch."""
+        return bool(length.symbols() & self.related)
+
+    def blocks(self, length: Dim) -> bool:
+        """Whether a length is a whole number of rows for each example, whatever the batch."""
+        try:
+            return self.length.name not in exact(length, self.length).symbols() and not self._others(length)
+        except DimError:
+            return False
+
+    def _others(self, length: Dim) -> bool:
+        return bool(length.symbols() & (self.related - {self.length.name}))
+
+    def input_apart(self, value: Value) -> bool:
+        """Whether an input holds the batch on one axis, a row for each example, or not at all."""
+        said = [d for d in value.type.shape if self.said(d)]
+        return not said or said == [self.length]
+
+    def mixed(self, graph: Graph, spoilt: set[Value]) -> Iterator[tuple[Graph, Node]]:
+        """The nodes that mix, with the graph or body they stand in; one cause is named once."""
+        for node, results in graph.nodes:
+            if any(a in spoilt for a in node.args if a):
+                spoilt.update(results)
                 continue
-            kept = link.kind == "same" and link.reach == SAME
-            mixed = mixed or not kept
-        mixed = mixed or any(r.type.shape.count(length) > 1 for r in results)
-        if mixed:
-            spoilt.add(node)
-            faults.append(_warning(graph, node, symbol))
-    return faults
+            inside = next(self.mixed(node.op.body, set()), None) if isinstance(node.op, ops.Scan) else None
+            if inside or self._mixes(node, results):
+                spoilt.update(results)
+                yield inside or (graph, node)
+
+    def _mixes(self, node: Node, results: tuple[Value, ...]) -> bool:
+        """Whether a node gives rows of an example what another example holds, or how many there are."""
+        if any(sum(self.said(d) for d in r.type.shape) > 1 for r in results):
+            return True
+        if any(self.said(d) and not self.blocks(d) for r in results for d in r.type.shape):
+            return True
+        match node.op:
+            case ops.Merge(axis=axis, count=count):
+                assert node.args[0] is not None
+                return any(self.said(d) for d in node.args[0].type.shape[axis + 1 : axis + count])
+            case ops.Split(sizes=sizes):
+                return any(self.said(d) for d in sizes[1:])
+            case ops.Expand():
+                return False  # every row is the same
+            case ops.Scan():
+                return self._scan_mixes(node, node.op, results)
+        return self._says(node.op.attributes().values()) or self._crosses(node, results)
+
+    def _says(self, values: object) -> bool:
+        """Whether an attribute is a length made of the batch's."""
+        if isinstance(values, Dim):
+            return self.said(values)
+        return not isinstance(values, str | Graph) and hasattr(values, "__iter__") and any(map(self._says, values))
+
+    def _crosses(self, node: Node, results: tuple[Value, ...]) -> bool:
+        """Whether an axis of the batch is read other than row for row, or made of nothing."""
+        made = {(r, n) for r, v in enumerate(results) for n, d in enumerate(v.type.shape) if self.said(d)}
+        for link in links(node, results):
+            operand = node.args[link.operand]
+            if operand is None or not self.said(operand.type.shape[link.operand_axis]):
+                continue
+            to = link.result, link.result_axis
+            if link.kind != "same" or link.reach != SAME or to not in made:
+                return True
+        return False
+
+    def _scan_mixes(self, node: Node, op: ops.Scan, results: tuple[Value, ...]) -> bool:
+        """Whether a loop runs from example to example, or passes over rows of others; its body is seen elsewhere."""
+        rows = node.args[1 if op.masked else 0]
+        assert rows is not None
+        if self.said(rows.type.shape[op.axis]):
+            return True
+        keep = node.args[0]
+        if not op.masked or keep is None or not self.said(keep.type.shape[0]):
+            return False
+        first = [r.type.shape[n >= op.carries and op.axis == 0] for n, r in enumerate(results)]
+        return any(d != keep.type.shape[0] for d in first)
 
 
-def _warning(graph: Graph, node: Node, symbol: str) -> Diagnostic:
-    span = span_of(graph, node)
+def _warning(graph: Graph, place: Graph, node: Node, symbol: str) -> Diagnostic:
+    span = span_of(place, node)
     outputs = ", ".join(f"`{n}`" for n in graph.outputs)
     return Diagnostic(
         "W0602",

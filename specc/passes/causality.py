@@ -119,12 +119,15 @@ def _output(graph: Graph, found: Flow, name: str, value: Value, growing: str) ->
 
 
 def _diagnostic(graph: Graph, found: Flow, leak: Leak, output: str, growing: str) -> Diagnostic:
+    place = graph
+    while leak.inside:
+        place, leak = leak.inside
     said = _said(leak, found)
     title = f"`{output}` cannot be generated along `{found.symbol}`: {said.what}"
-    span = span_of(graph, leak.node)
+    span = span_of(place, leak.node)
     others = []
     operand = leak.node.args[leak.operand] if leak.operand is not None else None
-    if operand and (read := span_of(graph, operand.node)) and read != span:
+    if operand and (read := span_of(place, operand.node)) and read != span:
         others.append(Label(read, f"these are the rows it reads, along `{found.symbol}`"))
     facts = graph.input_facts.get(growing)
     if facts and facts.span:

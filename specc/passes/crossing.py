@@ -3,11 +3,13 @@
 from collections.abc import Iterator
 
 from specc.ir import ops
+from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Node
 from specc.ir.reach import links
 from specc.passes.flow import Flow
 
 LOOK_BACK = "it loops over one axis and looks back along the one that grows"
+NUMBERS = "row numbers are made inside this loop; they would begin anew in every step"
 CARRY = "it goes on from a state that would have a row for every position"
 
 
@@ -26,8 +28,17 @@ def crossing(graph: Graph, found: Flow, live: set[Node]) -> Iterator[tuple[Node,
         own = found.state(row).axes if row else {}
         if node.op.axis in own:
             continue
-        reached = [s.axes for s in given if s]
+        if why := _in_body(node.op.body, Dim.symbol(found.symbol)):
+            yield node, why
+
+
+def _in_body(body: Graph, length: Dim) -> str:
+    """Why a body cannot work on new rows alone; empty where each of its ops goes row for row."""
+    for node, results in body.nodes:
+        if isinstance(node.op, ops.Scan) and (why := _in_body(node.op.body, length)):
+            return why
         for link in links(node, results):
-            if link.operand_axis in reached[link.operand] and link.kind != "same":
-                yield node, LOOK_BACK
-                break
+            operand = node.args[link.operand]
+            if operand and operand.type.shape[link.operand_axis] == length and link.kind != "same":
+                return NUMBERS if link.kind == "extent" else LOOK_BACK
+    return ""

@@ -8,7 +8,7 @@ Every op is judged by itself: `leaks` names each one that lets row t of its resu
 its operand, whatever a later op makes of it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Literal
@@ -43,13 +43,15 @@ class Leak:
 
     `why`: `ahead`, rows up to `-reach.lo` later; `all`, every row; `newest`, it mixes the newest row into
     earlier ones; `length`, it needs the final number of rows; `captured`, a loop takes from outside
-    what moves; `shape`, its result has an axis whose rows are no longer those of the symbol.
+    what moves; `shape`, its result has an axis whose rows are no longer those of the symbol. `inside`: the
+    leak in the body of the loop `node`, with that body.
     """
 
     node: Node
     why: Why
     operand: int | None = None
     reach: Interval = EMPTY
+    inside: "tuple[Graph, Leak] | None" = None
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,7 @@ class Flow:
 @lru_cache(maxsize=4)
 def flow(graph: Graph, symbol: str) -> Flow:
     """Follow the axis called `symbol` through `graph`."""
-    related = _related(graph, symbol)
+    related = related_to(graph, symbol)
     length = Dim.symbol(symbol)
     states: dict[Value, State] = {}
     leaks: list[Leak] = []
@@ -82,7 +84,7 @@ def flow(graph: Graph, symbol: str) -> Flow:
     return Flow(symbol, states, tuple(leaks), related)
 
 
-def _related(graph: Graph, symbol: str) -> frozenset[str]:
+def related_to(graph: Graph, symbol: str) -> frozenset[str]:
     """The symbol and those that a fact states in terms of it."""
     found = {symbol}
     while more := {name for name, dim in graph.facts.items() if dim.symbols() & found} - found:
@@ -127,6 +129,8 @@ def _visit(
     mixed = [bool(newest[r] and before[r]) for r in range(len(results))]
     made = [State(before[r], newest[r] and not mixed[r], whole[r] or mixed[r]) for r in range(len(results))]
     found += _mixed(node, results, given, made, length, related)
+    if isinstance(node.op, ops.Scan):
+        found = [*_in_body(node, node.op, given, made, length, related), *found]
     if any(mixed):
         found.append(Leak(node, "newest", next((n for n, s in enumerate(given) if s.newest), None)))
     if found:
@@ -165,6 +169,44 @@ def _mixed(
 def _runs_along(node: Node, op: ops.Scan, length: Dim) -> bool:
     row = node.args[1 if op.masked else 0]
     return row is not None and row.type.shape[op.axis] == length
+
+
+def _in_body(
+    node: Node, op: ops.Scan, given: list[State], made: list[State], length: Dim, related: frozenset[str]
+) -> list[Leak]:
+    """The leaks in the body of a loop, each op judged by itself as outside."""
+    body = op.body
+    says = [n for n, _ in body.nodes if any(_mentions(v, related) for v in _attributes(n))]
+    if says and (_runs_along(node, op, length) or not any(s.axes for s in (*given, *made))):
+        return [Leak(node, "length", inside=(body, Leak(says[0], "length")))]
+    inner = list(body.inputs.values())
+    outer = given[1 if op.masked else 0 :]
+    start = {
+        v: State(dict.fromkeys(_time_axes(v, length), SAME), s.newest, s.whole)
+        for v, s in zip(inner, outer, strict=True)
+    }
+    carried = inner[op.scanned : op.scanned + op.carries]
+    while True:
+        states, leaks = dict(start), list[Leak]()
+        for inside, results in body.nodes:
+            _visit(inside, results, states, leaks, length, related)
+        after = [states.get(v, State()) for v in list(body.outputs.values())[: op.carries]]
+        joined = {
+            v: State(start[v].axes, start[v].newest or s.newest, start[v].whole or s.whole)
+            for v, s in zip(carried, after, strict=True)
+        }
+        if all(start[v] == s for v, s in joined.items()):
+            return [Leak(node, k.why, None, k.reach, (body, k)) for k in leaks]
+        start |= joined
+
+
+def _attributes(node: Node) -> Iterator[object]:
+    """The attributes of a node, and where it is a loop, those of the nodes in its body."""
+    if isinstance(node.op, ops.Scan):
+        for inner, _ in node.op.body.nodes:
+            yield from _attributes(inner)
+    else:
+        yield from node.op.attributes().values()
 
 
 def needs_length(node: Node, length: Dim, related: frozenset[str]) -> bool:
