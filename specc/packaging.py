@@ -17,6 +17,7 @@ from specc.ir.model import Generation, Model
 from specc.manifest import KEY, Manifest
 from specc.output import refuse_overwriting
 from specc.passes.causality import growing_symbol, prove
+from specc.passes.defaults import prove_defaults
 from specc.passes.derive import derive
 from specc.passes.flow import flow
 from specc.passes.fuse_scan import fuse_scan
@@ -90,15 +91,20 @@ def generation_of(model: Model) -> Generation:
     return model.generation
 
 
-def derived_of(graph: Graph, generation: Generation, rows: Rows = "newest", bounded: bool = True) -> Derived:
+def derived_of(
+    graph: Graph, generation: Generation, rows: Rows = "newest", bounded: bool = True, defaults: Graph | None = None
+) -> Derived:
     """`encode` and `step` for the result that is drawn from, and for results that can be had beside it.
 
-    Fails with the proof's errors, E0711 to E0717, where the model cannot be generated.
+    Fails with the proof's errors, E0711 to E0718, where the model cannot be generated.
     """
     symbol = growing_symbol(graph, generation.growing)
     if symbol is None:
         fail("E0702", f"`{generation.growing}` cannot grow: it has no axis behind the batch of a run-time length")
-    if faults := prove(graph, symbol, generation.growing, [generation.source]):
+    drawn = [generation.source]
+    if faults := prove(graph, symbol, generation.growing, drawn):
+        raise Failed(*faults)
+    if faults := prove_defaults(graph, defaults, symbol, generation.growing, drawn):
         raise Failed(*faults)
     outputs: dict[str, Rows] = {generation.source: rows}
     states = flow(graph, symbol)
@@ -171,7 +177,8 @@ class _Package:
             graphs["score"] = (self.graph, "score.onnx")
         if {"encode", "step", "generate"} & set(wanted):
             generation = generation_of(self.model)
-            derived = derived_of(self.graph, generation, ROWS[self.options.names], self.options.names == "specc")
+            own = self.options.names == "specc"
+            derived = derived_of(self.graph, generation, ROWS[self.options.names], own, self.model.defaults)
             if {"encode", "step"} & set(wanted):
                 made = dressed(self.options.names, self.model, derived)
                 graphs |= {stem: (graph, f"{stem}.onnx") for stem, graph in made.graphs.items()}
@@ -200,7 +207,9 @@ class _Package:
         """What the model that decodes by itself is made from."""
         generation = generation_of(self.model)
         graph = self._with_defaults(generation)
-        derived = derived if derived and graph is self.graph else derived_of(graph, generation)
+        derived = (
+            derived if derived and graph is self.graph else derived_of(graph, generation, defaults=self.model.defaults)
+        )
         chosen = settings_of(generation.settings, **self.options.settings)
         grows, source = graph.inputs[generation.growing].type, derived.step.outputs[generation.source].type
         if grows.rank != 2 or source.rank not in (2, 3) or source.shape[-1].number is None:

@@ -92,7 +92,7 @@ def codes_of(name: str, text: str) -> set[str]:
         return {d.code for d in failed.diagnostics}
     model = found.model or found.trials[0].model
     grows = model.generation
-    proved = report(model.graph, grows.growing, grows.source) if grows else report(model.graph)
+    proved = report(model.graph, grows.growing, grows.source, model.defaults) if grows else report(model.graph)
     return {d.code for d in (*found.missing, *found.warnings, *proved.errors, *proved.warnings)}
 
 

@@ -21,7 +21,7 @@ def run(given: Namespace) -> int:
     found = check(spec, given.graph)
     model = found.model or found.trials[0].model
     grows = model.generation
-    proved = report(model.graph, grows.growing, grows.source) if grows else report(model.graph)
+    proved = report(model.graph, grows.growing, grows.source, model.defaults) if grows else report(model.graph)
     if proved.errors:
         raise Failed(*proved.errors)
     messages.report([*found.warnings, *proved.warnings], given.format, given.color)

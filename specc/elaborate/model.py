@@ -184,7 +184,7 @@ def _defaults(
         helps = ["let one of the defaults follow from an input without one"]
         fail("E0210", f"the default of `{name}` is defined by itself", span, "this follows from it", helps=helps)
     inputs = _read_by(graph)
-    kept = Builder(inputs, nodes=dict(graph.nodes))
+    kept = Builder(inputs, nodes=dict(graph.nodes), made=dict(graph.made))
     kept.input_facts = {k: graph.input_facts[k] for k in kept.inputs}
     return kept.finish(DEFAULTS, outputs)
 

@@ -50,5 +50,8 @@ def _replayed(made: Builder, defaults: Graph, wanted: Value, now: dict[Value, Va
     live = needed([wanted])
     for node, results in defaults.nodes:
         if node in live:
-            now.update(zip(results, made.add(node.op, *(a and now[a] for a in node.args)), strict=True))
+            new = made.add(node.op, *(a and now[a] for a in node.args))
+            now.update(zip(results, new, strict=True))
+            if (known := defaults.made.get(node)) and new[0].node:
+                made.made[new[0].node] = known
     return now[wanted]

@@ -119,24 +119,29 @@ def _output(graph: Graph, found: Flow, name: str, value: Value, growing: str) ->
 
 
 def _diagnostic(graph: Graph, found: Flow, leak: Leak, output: str, growing: str) -> Diagnostic:
-    place = graph
-    while leak.inside:
-        place, leak = leak.inside
-    said = _said(leak, found)
+    said = said_of(leak, found)
     title = f"`{output}` cannot be generated along `{found.symbol}`: {said.what}"
-    span = span_of(place, leak.node)
-    others = []
-    operand = leak.node.args[leak.operand] if leak.operand is not None else None
-    if operand and (read := span_of(place, operand.node)) and read != span:
-        others.append(Label(read, f"these are the rows it reads, along `{found.symbol}`"))
+    primary, others = labels_of(graph, leak, found)
     facts = graph.input_facts.get(growing)
     if facts and facts.span:
-        others.append(Label(facts.span, f"`{found.symbol}` grows here"))
+        others = (*others, Label(facts.span, f"`{found.symbol}` grows here"))
     notes = said.notes
     if leak.why == "ahead" and leak.reach.lo > -UNBOUNDED and _made_up(found, graph.outputs.get(output)):
         notes = (*notes, MADE_UP)
-    primary = Label(span, f"`{spoken(leak.node.op)}`: {said.what}") if span else None
-    return Diagnostic(said.code, title, primary, tuple(others), notes, said.helps)
+    return Diagnostic(said.code, title, primary, others, notes, said.helps)
+
+
+def labels_of(graph: Graph, leak: Leak, found: Flow) -> tuple[Label | None, tuple[Label, ...]]:
+    """Where a leak is, and where the rows come from that are read; inside a loop, in its body."""
+    place, at = graph, leak
+    while at.inside:
+        place, at = at.inside
+    span = span_of(place, at.node) or span_of(graph, leak.node)
+    primary = Label(span, f"`{spoken(at.node.op)}`: {said_of(at, found).what}") if span else None
+    operand = at.node.args[at.operand] if at.operand is not None else None
+    read = span_of(place, operand.node) if operand else None
+    there = (Label(read, f"these are the rows it reads, along `{found.symbol}`"),) if read and read != span else ()
+    return primary, there
 
 
 UNBOUNDED = float("inf")
@@ -152,8 +157,10 @@ def _made_up(found: Flow, output: Value | None) -> bool:
     return bool(axes) and all(r.lo >= 0 for r in axes)
 
 
-def _said(leak: Leak, found: Flow) -> Said:
-    """The words for a leak."""
+def said_of(leak: Leak, found: Flow) -> Said:
+    """The words for a leak; those for the op inside, where it is in a loop."""
+    if leak.inside:
+        return said_of(leak.inside[1], found)
     symbol = found.symbol
     match leak.why:
         case "length":

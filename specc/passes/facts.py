@@ -3,11 +3,14 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from specc.ir.defaults import closed
 from specc.ir.graph import Graph
 from specc.ir.interval import Interval
 from specc.passes.batch import batch_symbol, mixing
 from specc.passes.causality import growing_symbol, prove
+from specc.passes.defaults import prove_defaults
 from specc.passes.flow import flow
+from specc.passes.inline import inline_defaults
 from specc.passes.padding import padding
 from specc.text.diagnostic import Diagnostic, Label
 
@@ -42,21 +45,28 @@ class Report:
         return said
 
 
-def report(graph: Graph, growing: str | None = None, source: str | None = None) -> Report:
-    """What is proved of `graph`. `growing` names the input that grows, `source` the output drawn from."""
+def report(
+    graph: Graph, growing: str | None = None, source: str | None = None, defaults: Graph | None = None
+) -> Report:
+    """What is proved of `graph`, whose inputs have these `defaults`.
+
+    `growing` names the input that grows, `source` the output drawn from.
+    """
     symbol = growing_symbol(graph, growing) if growing else None
     errors: list[Diagnostic] = []
     fields: dict[str, Interval] = {}
     if growing and not symbol:
         errors = [_cannot_grow(graph, growing)]
     if symbol and growing:
-        errors = prove(graph, symbol, growing, [source] if source else list(graph.outputs))
+        wanted = [source] if source else list(graph.outputs)
+        errors = prove(graph, symbol, growing, wanted) or prove_defaults(graph, defaults, symbol, growing, wanted)
         found = flow(graph, symbol)
         for name, value in graph.outputs.items():
             if axes := found.state(value).axes:
                 fields[name] = axes[min(axes)]
-    batch = batch_symbol(graph)
-    mixed = mixing(graph, batch) if batch else []
+    inside = inline_defaults(graph, defaults) if defaults else graph
+    batch = batch_symbol(inside)
+    mixed = mixing(inside, batch) if batch else []
     padded = tuple(n for n, f in graph.input_facts.items() if f.keep)
     return Report(
         symbol,
@@ -66,8 +76,14 @@ def report(graph: Graph, growing: str | None = None, source: str | None = None) 
         not mixed if batch else None,
         padded,
         tuple(errors),
-        (*mixed, *padding(graph)),
+        (*mixed, *padding(_computed(graph, defaults))),
     )
+
+
+def _computed(graph: Graph, defaults: Graph | None) -> Graph:
+    """The graph with what follows from other inputs inside, but for what says which rows exist."""
+    names = [n for n in defaults.outputs if n in graph.inputs and not graph.input_facts[n].keep] if defaults else []
+    return inline_defaults(graph, closed(defaults, names)) if defaults and names else graph
 
 
 def _cannot_grow(graph: Graph, growing: str) -> Diagnostic:

@@ -61,7 +61,7 @@ class Rows:
         inputs, facts = self.entrance.graph.inputs, self.entrance.graph.input_facts
         length = inputs[self.entrance.growing].type.shape[1]
         count = tokens.shape[1]
-        for name in sorted(self.given, key=lambda n: not facts[n].keep):
+        for name in self._in_order():
             axes = [n for n, d in enumerate(inputs[name].type.shape) if d == length]
             old = self.given[name]
             shape = [size + count if n in axes else size for n, size in enumerate(old.shape)]
@@ -79,6 +79,17 @@ class Rows:
             for name, value in held.items():
                 if (axis := batch_axis(inputs[name].type, batch)) is not None:
                     held[name] = np.take(value, rows, axis)
+
+    def _in_order(self) -> list[str]:
+        """The inputs with the growing axis, each behind those that its default follows from."""
+        defaults, facts = self.entrance.defaults, self.entrance.graph.input_facts
+        waiting = sorted(self.given, key=lambda n: not facts[n].keep)
+        follows = {n: reads(defaults, n) - {n} if defaults and n in defaults.outputs else set() for n in waiting}
+        made: list[str] = []
+        while waiting:
+            made.append(next((n for n in waiting if facts[n].keep or not follows[n] & {*waiting}), waiting[0]))
+            waiting.remove(made[-1])
+        return made
 
     def _computed(self, name: str) -> Array:
         """The default of an input, for the whole text."""

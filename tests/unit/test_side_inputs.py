@@ -36,6 +36,14 @@ SPECS = {
     ),
     "positions without a batch": ("at: int[n] = cumsum(ids[0] * 0 + 1, axis=0) - 1", PLACED),
     "positions by length alone": ("at: int[n] = range(n)", PLACED),
+    "one by way of another": (
+        "at: int[batch, n] = sum_of + 1, sum_of: int[batch, n] = cumsum(cast(ids > 4, to=int))",
+        PLACED,
+    ),
+    "one by way of another, the other way around": (
+        "sum_of: int[batch, n] = cumsum(cast(ids > 4, to=int)), at: int[batch, n] = sum_of + 1",
+        PLACED + "  x = x + insert(sin(float(sum_of)), axis=2)\n",
+    ),
     "kinds row by row": (
         "kind: int[batch, n] = cast(ids > 5, to=int)",
         "  x = x + cumsum(30.0 * (embedding(kind, size=2, dim=d) @ kinds), axis=1)\n",
