@@ -86,13 +86,13 @@ class _Batch:
                 return False  # every row is the same
             case ops.Scan():
                 return self._scan_mixes(node, node.op, results)
-        return self._says(node.op.attributes().values()) or self._crosses(node, results)
+        return self._says(tuple(node.op.attributes().values())) or self._crosses(node, results)
 
-    def _says(self, values: object) -> bool:
-        """Whether an attribute is a length made of the batch's."""
-        if isinstance(values, Dim):
-            return self.said(values)
-        return not isinstance(values, str | Graph) and hasattr(values, "__iter__") and any(map(self._says, values))
+    def _says(self, value: object) -> bool:
+        """Whether an attribute is a length made of the batch's, or holds one."""
+        if isinstance(value, Dim):
+            return self.said(value)
+        return isinstance(value, tuple) and any(map(self._says, value))
 
     def _crosses(self, node: Node, results: tuple[Value, ...]) -> bool:
         """Whether an axis of the batch is read other than row for row, or made of nothing."""

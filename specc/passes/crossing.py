@@ -15,7 +15,7 @@ CARRY = "it goes on from a state that would have a row for every position"
 
 def crossing(graph: Graph, found: Flow, live: set[Node]) -> Iterator[tuple[Node, str]]:
     """Each such node of `live`, with the reason."""
-    for node, results in graph.nodes:
+    for node, _ in graph.nodes:
         if node not in live or not isinstance(node.op, ops.Scan | ops.CumSum):
             continue
         given = [found.state(a) if a else None for a in node.args]

@@ -41,13 +41,13 @@ def _faults(
         leak = next((k for k in found.leaks if k.node in live), None)
         if leak is None and (state.axes or not state.moves):
             continue
-        node, notes = (leak.node if leak else value.node), (f"a default without the axis `{symbol}` is made once",)
+        notes: tuple[str, ...] = (f"a default without the axis `{symbol}` is made once",)
+        others: tuple[Label, ...] = ()
+        node, why, span = value.node, f"it is made from `{growing}`, which grows", span_of(defaults, value.node)
+        primary = Label(span, why) if span else None
         if leak:
-            why, notes = said_of(leak, found).what, said_of(leak, found).notes
+            node, why, notes = leak.node, said_of(leak, found).what, said_of(leak, found).notes
             primary, others = labels_of(defaults, leak, found)
-        else:
-            why, others, span = f"it is made from `{growing}`, which grows", (), span_of(defaults, node)
-            primary = Label(span, why) if span else None
         title = f"the default of `{name}` would change while the text is written: {why}"
         helps = (f"make it of the rows before, as `cumsum(x)` is, or give `{name}` no default",)
         yield node, Diagnostic("E0718", title, primary, (*others, *grows), notes, helps)

@@ -89,7 +89,8 @@ def test_what_mixes_is_told_and_does(body: str, op: str, tmp_path: Path) -> None
 
 
 def test_a_body_that_meets_other_examples_is_told_where_it_does(tmp_path: Path) -> None:
-    body = "h = zeros(shape=[batch, 4]); scan r in x along n carry h { h = r + insert(sum(h, axis=0), axis=0) }; return x + insert(h, axis=1)"
+    loop = "scan r in x along n carry h { h = r + insert(sum(h, axis=0), axis=0) }"
+    body = f"h = zeros(shape=[batch, 4]); {loop}; return x + insert(h, axis=1)"
     graph = graph_of(tmp_path, body)
     (warning,) = mixing(graph, "batch")
     assert warning.primary

@@ -28,6 +28,8 @@ graph lm(x: float[batch, seq, 4], memory: float[batch, src, {wide}]) -> (y: floa
 generate text of x from y {{ stop = 0 }}
 """
 AT = "float(positions(y))"
+WAVES = "insert(sinusoid(positions(y), dim=4, layout=halves), axis=0)"
+CELL = "insert(insert(cell, axis=1), axis=2)"
 
 
 def graph_of(folder: Path, body: str) -> Graph:
@@ -42,11 +44,11 @@ def graph_of(folder: Path, body: str) -> Graph:
     [
         (f"y = tanh(y + insert(row, axis=1) * insert({AT}, axis=1))", lambda y, r, i: np.tanh(y + r * i)),
         (
-            f"y = y * insert(row, axis=1) + insert(sinusoid(positions(y), dim=4, layout=halves), axis=0) * insert({AT}, axis=1)",
+            f"y = y * insert(row, axis=1) + {WAVES} * insert({AT}, axis=1)",
             lambda y, r, i: y * r + waves(i) * i,
         ),
         (
-            "scan cell in row along wide carry y { y = 0.5 * y + insert(insert(cell, axis=1), axis=2) * insert(" + AT + ", axis=1) }",
+            f"scan cell in row along wide carry y {{ y = 0.5 * y + {CELL} * insert({AT}, axis=1) }}",
             lambda y, r, i: nested(y, r, i),
         ),
     ],
