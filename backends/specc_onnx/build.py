@@ -31,6 +31,8 @@ class Built:
     `weights` maps each parameter that is stored to its initializer in the model (dtype and shape, no data).
     `attentions` says, per attention, where its weights can be read: `scope` and `dtype`, then `weights` (a
     value) or `node` (the result of an `Attention`), with `guard` where that lies in an `If`.
+    `types` are those that the graph gives to inputs, results and stored weights, by their names in the model; `told`
+    the inputs whose number is a length, by the symbol of that.
     """
 
     model: ModelProto
@@ -39,6 +41,8 @@ class Built:
     opset: int
     weights: Mapping[str, TensorProto]
     attentions: tuple[Mapping[str, str], ...]
+    types: Mapping[str, Type]
+    told: Mapping[str, str]
 
 
 def build(
@@ -89,7 +93,8 @@ def finished(
     model = _model(made, g.opset)
     # a protobuf list copies what is put into it, so the initializers are those of the model
     placed = dict(zip(weights, model.graph.initializer, strict=False))
-    return Built(model, graph, g.target, g.opset, placed, _attentions(g, names))
+    types = {**inputs, **{n: t.type for n, t in outputs.items()}, **g.stored}
+    return Built(model, graph, g.target, g.opset, placed, _attentions(g, names), types, g.lengths.numbers)
 
 
 def _model(made: GraphProto, opset: int) -> ModelProto:
@@ -118,6 +123,7 @@ def enter_parameters(
             assert None not in sizes, f"{name} has the open shape {value.type}"
             weights[own] = TensorProto(name=g.unique(own), data_type=CODE[dtype], dims=[d or 0 for d in sizes])
         known = weights[own].name
+        g.stored[known] = Type(dtype, value.type.shape)
         if dtype != value.type.dtype:
             known = g.node("Cast", known, to=CODE[value.type.dtype])
         g.parameters[name] = g.tensors[value] = Tensor(known, value.type, value)

@@ -57,7 +57,7 @@ class Start:
         if not d.penalized:
             return []
         seen = sampling.seen_in(g, self.prompt, self.keep, self.vocabulary)
-        return [Carry("seen", Type.of("bool", self.rows, self.vocabulary), seen)]
+        return [Carry("seen", Type.of("bool", self.batch, self.vocabulary), seen)]  # a step's batch is all its rows
 
 
 class Strategy(Protocol):

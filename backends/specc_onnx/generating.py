@@ -265,7 +265,11 @@ class _Writer:
         inputs = {t.name: t.type for t in handed.values()}
         self._enter(replace(step, inputs={n: step.inputs[n] for n in handed}, outputs={}), handed)
         known, g.lengths = g.lengths, Lengths(inputs, step.facts, self.whole.graph.least)
+        types, before = g.bodies[0].types, set(g.bodies[0].types)
         lower_nodes(g, step, fixed)
+        for name in types.keys() - before:  # the step's batch is all rows, which out here have a length of their own
+            shape = tuple(d.substitute({str(self.batch): self.rows}) for d in types[name].shape)
+            types[name] = Type(types[name].dtype, shape)
         g.lengths = known
         return fixed
 

@@ -10,6 +10,7 @@ from specc.ir.graph import Builder, Input
 from specc.ir.types import Type
 from specc_onnx import build, target
 from specc_onnx.check import agree, check, without_weights
+from specc_onnx.shape_types import Unsound
 
 
 def test_a_sound_model_passes_without_its_weights() -> None:
@@ -21,18 +22,19 @@ def test_a_sound_model_passes_without_its_weights() -> None:
 def test_a_node_with_an_unknown_attribute_is_found() -> None:
     built = build(decoder(), target("onnx"))
     built.model.graph.node[0].attribute.append(onnx.helper.make_attribute("colour", 1))
-    with pytest.raises(AssertionError, match="is not valid"):
+    with pytest.raises(Unsound, match="is not valid"):
         check(built)
 
 
 @pytest.mark.parametrize(
     ("axis", "dim", "message"),
     [
-        (2, {"dim_value": 12}, "axis 2 is 12 here, 11 inferred"),
-        (0, {"dim_param": "seq"}, "axis 0 is seq here, batch"),
+        (2, {"dim_value": 12}, "axis 2 is 12 long here, 16 computed"),
+        (0, {"dim_param": "seq"}, "axis 0 is 17 long here, 13 computed"),
+        (1, {"dim_param": "seq + 1"}, "axis 1 is 18 long here, 17 computed"),
     ],
 )
-def test_a_type_that_inference_contradicts_is_found(axis: int, dim: dict[str, object], message: str) -> None:
+def test_a_type_that_the_nodes_contradict_is_found(axis: int, dim: dict[str, object], message: str) -> None:
     built = build(decoder(), target("onnx"))
     model = without_weights(built)
     where = next(v for v in model.graph.value_info if v.name == "embed/Gather")
@@ -40,10 +42,19 @@ def test_a_type_that_inference_contradicts_is_found(axis: int, dim: dict[str, ob
     changed.Clear()
     for key, value in dim.items():
         setattr(changed, key, value)
-    if axis == 2:
-        message = "axis 2 is 12 here, 16 inferred"
-    with pytest.raises(AssertionError, match=message):
-        agree(model)
+    with pytest.raises(Unsound, match=message):
+        agree(built, model)
+
+
+@pytest.mark.parametrize("field", ["input", "output"])
+def test_inputs_weights_and_results_are_the_graphs(field: str) -> None:
+    built = build(decoder(), target("onnx"))
+    for value in getattr(without_weights(built).graph, field):
+        model = without_weights(built)
+        changed = next(v for v in getattr(model.graph, field) if v.name == value.name)
+        changed.type.tensor_type.shape.dim[-1].dim_value = 99
+        with pytest.raises(Unsound, match="99] in the model"):
+            agree(built, model)
 
 
 def test_a_kernel_that_is_missing_is_found_by_the_load() -> None:
@@ -52,7 +63,7 @@ def test_a_kernel_that_is_missing_is_found_by_the_load() -> None:
     node = next(n for n in built.model.graph.node if n.op_type == "Gelu")
     node.op_type = "Erf"
     node.domain = "nobody.knows"
-    with pytest.raises(AssertionError, match="is not valid"):
+    with pytest.raises(Unsound, match="is not valid"):
         check(built)
 
 

@@ -1,0 +1,165 @@
+"""The shape gate: what it says of a model is so, it knows every value, and it finds a number that was changed.
+
+Mutants are made of every shipped spec for both targets of the processor at four opsets. Those whose lengths change must
+be found: every one in a result, and at least 95 of 100 anywhere. What is not found is named here, with the reason.
+"""
+
+import os
+import random
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from functools import cache
+from itertools import product
+
+import numpy as np
+import onnx
+import pytest
+from onnx_mutants import Mutation, bare, moved, mutations
+from onnx_runtime import open_quietly
+from small import SMALL
+from spec_models import opened
+
+from specc.ir.model import Model
+from specc.passes.derive import derive
+from specc.verifying import random_inputs
+from specc_onnx import Built, build, target
+from specc_onnx.check import agree, sound, without_weights
+from specc_onnx.shape_types import Found, Unsound, open_, shape_of
+from specc_onnx.shapes import follow
+
+TARGETS = ("onnx", "ort-cpu")
+OPSETS = (17, 20, 23, 26)
+FEW = [("gpt2", "ort-cpu", 23), ("rnnsearch", "onnx", 17), ("vit", "onnx", 20), ("lstm_lm", "ort-cpu", 26)]
+ALL = list(product(SMALL, TARGETS, OPSETS))
+UNSEEN = {
+    "Max": "a length that may be 0 is raised to 1 for a kernel, and what was added is cut off again",
+    "Concat": "as above: the padding that stands in for no rows",
+    "Slice": "rows that a later comparison broadcasts, or of which none is left",
+    "ReduceSum": "counts along another axis broadcast to the same shape",
+    "Unsqueeze": "an axis of length 1 beside another: both broadcast to the same shape",
+    "Expand": "broadcast again by what follows",
+    "GatherND": "one row is read for all",
+    "Shape": "a length that is only compared",
+}
+"""Operators of which a mutant may stay unseen, as shapes come out right all the same. `verify` sees the numbers."""
+
+
+@cache
+def model_of(spec: str) -> Model:
+    return opened(spec, **{key.replace(".", "__"): value for key, value in SMALL[spec].items()}).model
+
+
+def built(spec: str, where: str, opset: int) -> Built:
+    return build(model_of(spec).graph, target(where), opset)
+
+
+def known(one: Built) -> Found:
+    """What the gate knows with nothing declared: the nodes alone."""
+    model = without_weights(one)
+    return follow(bare(model), agree(one, model).env, {})
+
+
+def run_all(one: Built, found: Found) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Every value of the main graph as ONNX Runtime computes it from inputs of the same lengths."""
+    model = bare(without_weights(one))
+    graph = one.graph
+    rng = np.random.default_rng(0)
+    inputs = random_inputs(graph, {s: n for s, n in found.env.items() if s not in graph.facts}, rng)
+    for tensor in one.weights.values():
+        inputs[tensor.name] = rng.normal(size=list(tensor.dims)).astype("f4")
+    names = [n for node in model.graph.node for n in node.output if n]
+    model.graph.output.extend(onnx.ValueInfoProto(name=n) for n in names if n not in one.types)
+    options = [o.name for o in model.graph.output]
+    for name, made in zip(options, open_quietly(model).run(options, inputs), strict=True):
+        yield name, made.shape
+
+
+@pytest.mark.parametrize(("spec", "where", "opset"), FEW)
+def test_shapes_are_those_that_onnx_runtime_computes(spec: str, where: str, opset: int) -> None:
+    one = built(spec, where, opset)
+    found = known(one)
+    seen = dict(run_all(one, found))
+    assert {n: shape_of(found.types[n]) for n in seen} == seen
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("spec", "where", "opset"), ALL)
+def test_every_value_of_every_spec_is_known_and_right(spec: str, where: str, opset: int) -> None:
+    one = built(spec, where, opset)
+    found = known(one)
+    assert [n for n, type in found.types.items() if open_(type)] == []
+    seen = dict(run_all(one, found))
+    assert {n: shape_of(found.types[n]) for n in seen} == seen
+
+
+@pytest.mark.parametrize("spec", ["gpt2", "rnnsearch"])
+def test_every_value_of_a_step_is_known(spec: str) -> None:
+    model = model_of(spec)
+    assert model.generation
+    derived = derive(model.graph, model.generation.growing, {model.generation.source: "newest"})
+    found = known(build(derived.step, target("ort-cpu")))
+    assert [n for n, type in found.types.items() if open_(type)] == []
+
+
+def caught(one: Built, mutant: onnx.ModelProto) -> bool:
+    """Whether the gates refuse it."""
+    try:
+        sound(one, mutant)
+    except Unsound:
+        return True
+    return False
+
+
+def hunt(spec: str, where: str, opset: int, tries: int) -> tuple[int, list[tuple[Mutation, list[str]]]]:
+    """How many mutants count, and which of them no gate finds, with the values that changed. Results are all tried."""
+    one = built(spec, where, opset)
+    model, before = without_weights(one), known(one)
+    results, others = [], []
+    for mutation in mutations(model):
+        (results if mutation.kind == "declared output" and mutation.graph == 0 else others).append(mutation)
+    chosen = random.Random(f"{spec} {where} {opset}").sample(others, min(tries, len(others)))
+    count, unseen = 0, []
+    for mutation in (*results, *chosen):
+        mutant = mutation.of(model)
+        changed = [mutation.kind] if mutation.kind.startswith("declared") else moved(mutant, before)
+        if changed:
+            count += 1
+            unseen += [] if caught(one, mutant) else [(mutation, changed)]
+    return count, unseen
+
+
+def judge(count: int, unseen: list[tuple[Mutation, list[str]]], results: set[str]) -> None:
+    """At least 95 of 100 are found, all that change a result, and the rest are of kinds that are known."""
+    assert len(unseen) <= 0.05 * count, f"{len(unseen)} of {count}: {Counter(m.kind for m, _ in unseen)}"
+    assert not [m for m, changed in unseen if results & set(changed) or m.kind == "declared output"]
+    assert {m.kind.split()[0].split(".")[0] for m, _ in unseen} <= UNSEEN.keys()
+
+
+@pytest.mark.parametrize(("spec", "where", "opset"), FEW)
+def test_mutants_are_found(spec: str, where: str, opset: int) -> None:
+    judge(*hunt(spec, where, opset, 30), set(model_of(spec).graph.outputs))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("spec", SMALL)
+def test_many_mutants_are_found(spec: str) -> None:
+    total, unseen = 0, []
+    for where, opset in product(TARGETS, OPSETS):
+        count, missed = hunt(spec, where, opset, 60)
+        total, unseen = total + count, unseen + missed
+    judge(total, unseen, set(model_of(spec).graph.outputs))
+
+
+def test_the_gates_hold_without_asserts() -> None:
+    """The same under `python -O`, which drops every `assert`."""
+    program = (
+        "import sys; sys.path[:0] = sys.argv[1].split(chr(58));"
+        "from test_gates import hunt;"
+        "count, unseen = hunt('feedforward', 'onnx', 23, 40);"
+        "sys.exit(f'{len(unseen)} of {count} pass' if unseen or count < 20 or __debug__ else 0)"
+    )
+    path = os.pathsep.join([os.path.dirname(__file__), *filter(None, sys.path)])
+    done = subprocess.run([sys.executable, "-O", "-c", program, path], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
