@@ -70,8 +70,7 @@ def arithmetic(context: Context, op: str, left: Any, right: Any, expr: Any) -> A
     if is_number(left) and is_number(right):
         return _of_numbers(context, op, left, right, expr)
     if isinstance(left, tuple) and isinstance(right, tuple) and op == "+":
-        context.making(len(left) + len(right), expr.span)
-        return left + right
+        return context.counted(left + right, expr.span)
     title = f"`{op}` has no meaning between {describe(left)} and {describe(right)}"
     fail("E0206", title, expr.span)
 
@@ -188,7 +187,8 @@ def logic(context: Context, op: str, values: list[Any], expr: Any) -> Any:
         for value in values:
             if not (isinstance(value, Joined | bool | Tensor | Function)):
                 fail("E0601", f"{describe(value)} is no mask", expr.span)
-        return Joined(op, tuple(values))
+        head = values[0].parts if isinstance(values[0], Joined) and values[0].op == op != "not" else (values[0],)
+        return Joined(op, (*head, *values[1:]))
     if all(isinstance(v, bool) or (isinstance(v, Tensor) and v.type.dtype == "bool") for v in values):
         made = {"&": ops.And(), "|": ops.Or(), "not": ops.Not()}[op]
         operands = [as_tensor(context, v, "bool", expr.span) for v in values]

@@ -26,20 +26,21 @@ def call_block(
     """The results of a block for these arguments, its weights under the scope of `inner`."""
     block, module = target.target
     assert isinstance(block, tree.Block)
+    config = _config(context, target, module, caller, options)
+    lengths = caller.lengths if module is caller.module else None if module.standard else {}
+    env = Env(module, config, scope=inner.scope, raw=caller.raw, lengths=lengths)
+    given = _pair(block, args, [o for o in options if o.name != "config"], expr)
+    pairs = {p.name: (p, value, caller) for p, value in given}
+    for name, held in target.given.items():
+        param = next((p for p in block.params if p.name == name), None)
+        if param is None:
+            fail("E0201", f"`{block.name}` has no option `{name}`", expr.span)
+        option, where = held
+        pairs.setdefault(name, (param, option.value, where))
+    bind(context, block, pairs, env)
     enter(context, block, expr)
     try:
-        config = _config(context, target, module, caller, options)
-        lengths = caller.lengths if module is caller.module else None if module.standard else {}
-        env = Env(module, config, scope=inner.scope, raw=caller.raw, lengths=lengths)
-        given = _pair(block, args, [o for o in options if o.name != "config"], expr)
-        pairs = {p.name: (p, value, caller) for p, value in given}
-        for name, held in target.given.items():
-            param = next((p for p in block.params if p.name == name), None)
-            if param is None:
-                fail("E0201", f"`{block.name}` has no option `{name}`", expr.span)
-            option, where = held
-            pairs.setdefault(name, (param, option.value, where))
-        bind(context, block, pairs, env, expr)
+        complete(context, block, env, expr)
         results = finish(context, block, run_body(context, block.body, env), env)
         _name_results(context, results, env, caller)
         return results
@@ -106,8 +107,8 @@ def _pair(
     return found
 
 
-def bind(context: Context, block: tree.Block, pairs: dict[str, Any], env: Env, expr: tree.Call) -> None:
-    """Give every parameter its value: static arguments first, then tensors, then defaults in order."""
+def bind(context: Context, block: tree.Block, pairs: dict[str, Any], env: Env) -> None:
+    """Give parameters the values of arguments: static ones first, then tensors. The caller is still outside."""
     faults: list[Diagnostic] = []
     poisoned = False
     for tensors in (False, True):
@@ -123,6 +124,10 @@ def bind(context: Context, block: tree.Block, pairs: dict[str, Any], env: Env, e
         raise Failed(*faults)
     if poisoned:
         raise Poisoned
+
+
+def complete(context: Context, block: tree.Block, env: Env, expr: tree.Call) -> None:
+    """Give the other parameters their defaults, in order."""
     for param in block.params:
         if param.name in env.names:
             continue

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from specc.elaborate.budget import Steps
 from specc.elaborate.config import Reader
 from specc.elaborate.context import Library, NeedsValue, undecided
 from specc.elaborate.model import elaborate
@@ -32,14 +33,15 @@ class Trial:
 def check_symbolic(program: Program, library: Library, graph: str = "") -> list[Trial]:
     """Elaborate with symbols. Raises Failed; a fault that shows only under some trial says under which."""
     fixed: dict[str, Any] = {}
-    model = _settle(program, library, graph, fixed)
+    steps = Steps()
+    model = _settle(program, library, graph, fixed, steps)
     trials = [Trial({k: _shown(v) for k, v in fixed.items()}, model)]
     faults: list[Diagnostic] = []
     others = [(p, v) for p, v in _alternatives(program, fixed) if fixed.get(p) != v]
     for path, value in others[:MOST_TRIALS]:
         tried = {**fixed, path: value}
         try:
-            trials.append(Trial({path: _shown(value)}, _settle(program, library, graph, tried)))
+            trials.append(Trial({path: _shown(value)}, _settle(program, library, graph, tried, steps)))
         except Failed as failed:
             note = f"seen with {path} = {_shown(value)}"
             faults += [replace(d, notes=(*d.notes, note)) for d in failed.diagnostics if not _required(d)]
@@ -53,12 +55,12 @@ def _required(diagnostic: Diagnostic) -> bool:
     return diagnostic.code == "E0404"
 
 
-def _settle(program: Program, library: Library, graph: str, fixed: dict[str, Any]) -> Model:
+def _settle(program: Program, library: Library, graph: str, fixed: dict[str, Any], steps: Steps) -> Model:
     """Elaborate, fixing fields that turn out to decide structure."""
     fields = paths_of(program.fields())
     for _ in range(len(fields) + 2):
         try:
-            return elaborate(program, library, Reader(symbolic=True, fixed=fixed), graph)
+            return elaborate(program, library, Reader(symbolic=True, fixed=fixed, steps=steps), graph)
         except NeedsValue as need:
             found = [p for s in need.symbols for p in _fields_of(s) if p in fields and p not in fixed]
             if not found:

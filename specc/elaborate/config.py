@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
+from specc.elaborate.budget import Steps
 from specc.elaborate.config_json import JsonObject
 from specc.elaborate.context import Context, Env, Poisoned
 from specc.elaborate.lookup import lookup
@@ -31,12 +32,16 @@ ABSENT = Absent()
 
 @dataclass
 class Reader:
-    """How a program's config is read. `fixed` are trial values for fields that decide structure."""
+    """How a program's config is read. `fixed` are trial values for fields that decide structure.
+
+    `steps` counts the work of all readings that share it.
+    """
 
     symbolic: bool = False
     fixed: Mapping[str, Any] = field(default_factory=dict)
     published: Published | None = None
     raw: Any = None
+    steps: Steps = field(default_factory=Steps)
 
 
 def read_config(context: Context, program: Program, reader: Reader) -> dict[str, Any]:

@@ -5,8 +5,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
+from specc.elaborate.budget import SPENT, Steps, held_in
 from specc.ir.dim import Dim
-from specc.ir.graph import Builder
+from specc.ir.graph import Builder, Value
 from specc.lang import tree
 from specc.text.diagnostic import Diagnostic, Failed, fail
 from specc.text.source import Span
@@ -105,8 +106,9 @@ def joined(scope: str, path: str) -> str:
 @dataclass
 class Context:
     """State of one elaboration. `evaluate`, `call`, `held` and `configure` tie the knot between the
-    modules here. `weighed` is how many numbers each weight of known size holds, `items` how many list
-    items have been made.
+    modules here. `weighed` is how many numbers each weight of known size holds, `weight` their sum, `items`
+    how many list items have been made, `steps` the work that was done, `holes` what stands in the holes of texts,
+    `fixed` the values that follow from the spec alone, whatever inputs and weights are.
     """
 
     library: Library
@@ -121,7 +123,23 @@ class Context:
     symbolic: bool = False
     scope: str = ""
     weighed: dict[str, int] = field(default_factory=dict)
+    weight: int = 0
     items: int = 0
+    steps: Steps = field(default_factory=Steps)
+    holes: dict[str, tree.Expr] = field(default_factory=dict)
+    fixed: set[Value] = field(default_factory=set)
+
+    def work(self, span: Span | None, count: int = 1) -> None:
+        """Count steps that are about to be done. E0223 past a limit."""
+        self.steps.take(count, span)
+
+    def counted(self, value: Any, span: Span | None, known: int = 0) -> Any:
+        """A list or record just made, what it holds counted: lists of lists are as long as what is in them.
+
+        `known` items were counted before.
+        """
+        self.making(held_in(value, MOST_NODES) - known, span)
+        return value
 
     def making(self, count: int, span: Span | None) -> None:
         """Count list items that are made. E0216 past a limit, before they take memory."""
@@ -134,6 +152,8 @@ class Context:
         for diagnostic in found:
             alike = [d for d in self.diagnostics if d.code == diagnostic.code and d.primary and diagnostic.primary]
             if any(d.primary and diagnostic.primary and d.primary.span == diagnostic.primary.span for d in alike):
+                continue
+            if alike and diagnostic.code == SPENT:
                 continue
             if len(self.diagnostics) >= MOST_ERRORS:
                 self.dropped += 1

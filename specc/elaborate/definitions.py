@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import reduce
 from typing import Any
 
 from specc.elaborate import nodes
@@ -16,6 +17,9 @@ from specc.lang import tree
 from specc.text.diagnostic import fail
 from specc.text.source import Span
 from specc.text.suggest import did_you_mean
+
+EXPANDING = 10
+"""Steps that expanding a definition takes, besides those of what it holds."""
 
 MOST_TURNS = 8
 """How often one definition may stand inside itself: a mask may take masks, but not without end."""
@@ -52,6 +56,7 @@ def _argument(context: Context, param: tree.Parameter, expr: Any, env: Env) -> A
 def inside(context: Context, held: Function) -> Iterator[None]:
     """While a definition is being expanded. E0210 for one that comes back to itself without end."""
     definition = held.target[0]
+    context.work(held.span, EXPANDING + len(context.calls) // 8)
     chain = [*(c for c in context.calls if c.startswith("definition ")), f"definition {definition.name}"]
     if chain.count(chain[-1]) > MOST_TURNS:
         names = [c.removeprefix("definition ") for c in chain]
@@ -91,6 +96,7 @@ def _value(context: Context, held: Function, rows: Mapping[str, Any], names: Map
 
 def mask_grid(context: Context, mask: Any, rows: Mapping[str, Any], scope: str, span: Span | None) -> Any:
     """A mask as a boolean grid, or a static bool where it shows everything or nothing."""
+    context.work(span)
     match mask:
         case bool():
             return mask
@@ -113,7 +119,10 @@ def _join(context: Context, op: str, grids: list[Any], span: Span | None) -> Any
     if op == "not":
         (grid,) = grids
         return not grid if isinstance(grid, bool) else nodes.one(context, ops.Not(), grid, span=span)
-    left, right = grids
+    return reduce(lambda left, right: _two(context, op, left, right, span), grids)
+
+
+def _two(context: Context, op: str, left: Any, right: Any, span: Span | None) -> Any:
     for a, b in ((left, right), (right, left)):
         if isinstance(a, bool):
             return b if a == (op == "&") else a

@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 from specc.elaborate import nodes
@@ -17,12 +18,19 @@ from specc.elaborate.values import POISON, Picked, Record, Tensor, describe, fir
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.lang import tree
+from specc.lang.walk import chain
 from specc.text.diagnostic import fail
 from specc.text.source import Span
+
+OPERATING = 3
+"""Steps that one sum or product takes, besides those of its sides."""
+NAMES_A_STEP = 64
+"""Names in sight that are copied in the time of one step."""
 
 
 def evaluate(context: Context, expr: Any, env: Env) -> Any:
     """The value of an expression. Raises Failed with what is wrong, or Poisoned when that was said before."""
+    context.work(expr.span)
     value = RULES[type(expr)](context, expr, env)
     if value is POISON:
         raise Poisoned
@@ -64,7 +72,13 @@ def truth(context: Context, expr: Any, env: Env, what: str) -> bool:
 def _num(context: Context, expr: tree.Num, env: Env) -> Any:
     if any(c in expr.text for c in ".eE"):
         return float(expr.text)
-    return Dim.of(int(expr.text))
+    return whole_number(expr.text)
+
+
+@lru_cache(maxsize=1024)
+def whole_number(text: str) -> Dim:
+    """A number as it is written."""
+    return Dim.of(int(text))
 
 
 def _text(context: Context, expr: tree.Text, env: Env) -> Any:
@@ -86,16 +100,26 @@ def _unary(context: Context, expr: tree.Unary, env: Env) -> Any:
 
 
 def _binary(context: Context, expr: tree.Binary, env: Env) -> Any:
+    """A loop along the left operands: a sum of thousands of terms is no deeper than one of two."""
+    leftmost, operations = chain(expr)
     try:
-        left = plain(context, expr.left, env)
+        value = plain(context, leftmost, env)
     except Poisoned:  # said before; what is wrong on the right is still to be said
-        plain(context, expr.right, env)
+        for operation in operations:
+            plain(context, operation.right, env)
         raise
-    right = plain(context, expr.right, env)
+    for operation in operations:
+        context.work(operation.span, OPERATING)
+        value = _operated(context, operation, value, plain(context, operation.right, env), env)
+    return value
+
+
+def _operated(context: Context, expr: tree.Binary, left: Any, right: Any, env: Env) -> Any:
     context.scope = env.scope
     if expr.op in ("&", "|"):
         return logic(context, expr.op, [left, right], expr)
-    return arithmetic(context, expr.op, left, right, expr)
+    made = arithmetic(context, expr.op, left, right, expr)
+    return Tensor(made.value, expr.span) if isinstance(made, Tensor) and expr.span else made
 
 
 def _compare(context: Context, expr: tree.Compare, env: Env) -> Any:
@@ -135,7 +159,7 @@ def _choice(context: Context, expr: tree.Choice, env: Env) -> Any:
 
 
 def _list(context: Context, expr: tree.ListOf, env: Env) -> Any:
-    return tuple(plain(context, item, env) for item in expr.items)
+    return context.counted(tuple(plain(context, item, env) for item in expr.items), expr.span)
 
 
 def _list_for(context: Context, expr: tree.ListFor, env: Env) -> Any:
@@ -144,9 +168,11 @@ def _list_for(context: Context, expr: tree.ListFor, env: Env) -> Any:
     made = []
     context.making(len(items), expr.over.span)
     for item in items:
-        inner = Env(**{**env.__dict__, "names": {**env.names, expr.variable: _static(item)}})
+        context.work(expr.span, 1 + len(env.names) // NAMES_A_STEP)
+        names = {**env.names, expr.variable: _static(item)}
+        inner = Env(env.module, env.config, names, env.dims, env.scope, env.rows, env.raw, env.lengths)
         made.append(plain(context, expr.item, inner))
-    return tuple(made)
+    return context.counted(tuple(made), expr.span, len(items))
 
 
 def _static(item: Any) -> Any:
@@ -154,7 +180,7 @@ def _static(item: Any) -> Any:
 
 
 def _record(context: Context, expr: tree.RecordOf, env: Env) -> Any:
-    return Record({f.name: plain(context, f.value, env) for f in expr.fields})
+    return context.counted(Record({f.name: plain(context, f.value, env) for f in expr.fields}), expr.span)
 
 
 def _index(context: Context, expr: tree.Index, env: Env) -> Any:

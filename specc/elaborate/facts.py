@@ -13,9 +13,9 @@ from specc.text.diagnostic import Failed
 def assume(context: Context, condition: Any, config: dict[str, Any], env: Env) -> dict[str, Any]:
     """The config with symbols replaced by what the condition says of them."""
     match condition:
-        case tree.Binary(op="&", left=left, right=right):
-            config = assume(context, left, config, env)
-            return assume(context, right, config, Env(env.module, config))
+        case tree.Binary(op="&"):
+            for part in _joined(condition):
+                config = assume(context, part, config, Env(env.module, config))
         case tree.Compare(ops=("==",), operands=(tree.Binary(op="%", left=a, right=b), tree.Num(text="0"))):
             whole, part = _dim(context, a, env), _dim(context, b, env)
             if whole and part and whole.name and whole.name not in part.symbols():
@@ -27,6 +27,16 @@ def assume(context: Context, condition: Any, config: dict[str, Any], env: Env) -
                 if one and other and one.name and one.name not in other.symbols():
                     return _replaced(config, {one.name: other})
     return config
+
+
+def _joined(condition: tree.Binary) -> list[Any]:
+    """The parts of `a & b & c`, of which there may be thousands."""
+    parts: list[Any] = []
+    left: Any = condition
+    while isinstance(left, tree.Binary) and left.op == "&":
+        parts.append(left.right)
+        left = left.left
+    return [left, *reversed(parts)]
 
 
 def _dim(context: Context, expr: Any, env: Env) -> Dim | None:

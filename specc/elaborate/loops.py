@@ -19,9 +19,13 @@ from specc.ir.ops.loop import without
 from specc.lang import tree
 from specc.text.diagnostic import Label, fail
 
+NODES_A_STEP = 16
+"""Nodes that are looked at in the time of one step."""
+
 
 def run_scan(context: Context, statement: tree.Scan, env: Env, run_body: Callable[..., Any]) -> None:
     """Elaborate a loop and bind its carries and collected rows."""
+    context.work(statement.span, 1 + len(context.builder.nodes) // NODES_A_STEP)
     length = env.dims.get(statement.along) or env.names.get(statement.along) or Dim.symbol(statement.along)
     scanned = [_scanned(context, e, length, statement, env) for e in statement.over]
     axis = scanned[0].shape.index(length)

@@ -1,10 +1,10 @@
 """A whole spec to a model: config read, requirements held, the graph built, what stands around it noted."""
 
-import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from specc.elaborate.blocks import finish
+from specc.elaborate.budget import Steps, deep
 from specc.elaborate.calls import call, held
 from specc.elaborate.config import Reader, read_config
 from specc.elaborate.context import Context, Env, Library, Module, NeedsValue, undecided
@@ -25,13 +25,10 @@ from specc.text.diagnostic import Diagnostic, Failed, Label, fail
 from specc.text.source import Span
 from specc.text.suggest import did_you_mean
 
-DEEP = 8000
-"""Python frames that elaboration may use: 64 blocks inside each other, each with expressions 64 deep."""
 
-
-def context_of(library: Library, *, symbolic: bool = False) -> Context:
+def context_of(library: Library, *, symbolic: bool = False, steps: Steps | None = None) -> Context:
     """A fresh context with its knots tied."""
-    made = Context(library, symbolic=symbolic)
+    made = Context(library, symbolic=symbolic, steps=steps or Steps())
     made.evaluate, made.call, made.held = evaluate, call, held
     made.configure = lambda c, module, given, span: _configure(c, module, given, span)
     return made
@@ -39,28 +36,19 @@ def context_of(library: Library, *, symbolic: bool = False) -> Context:
 
 def elaborate(program: Program, library: Library, reader: Reader, graph: str = "") -> Model:
     """The model a program describes. Raises Failed with everything found wrong; with symbols also NeedsValue."""
-    usual = sys.getrecursionlimit()
-    sys.setrecursionlimit(max(usual, DEEP))
     try:
-        return _elaborated(program, library, reader, graph)
+        with deep(program.module.file.span):
+            return _elaborated(program, library, reader, graph)
     except NeedsValue as need:
         if reader.symbolic:
             raise
         undecided(need)
     except DimLimit as error:
         fail("E0309", str(error), program.module.file.span)
-    except RecursionError:
-        fail(
-            "E0110",
-            "the blocks and expressions of this spec stand too deep inside each other",
-            program.module.file.span,
-        )
-    finally:
-        sys.setrecursionlimit(usual)
 
 
 def _elaborated(program: Program, library: Library, reader: Reader, graph: str) -> Model:
-    context = context_of(library, symbolic=reader.symbolic)
+    context = context_of(library, symbolic=reader.symbolic, steps=reader.steps)
     config = requirements(context, program, reader)
     block = _graph_of(program, graph)
     made = _run_graph(context, program, block, config, reader)
@@ -165,7 +153,7 @@ def _defaults(
     absent = [p for p in block.params if p.default is not None]
     if not absent:
         return None
-    context = context_of(library, symbolic=reader.symbolic)
+    context = context_of(library, symbolic=reader.symbolic, steps=reader.steps)
     env = Env(program.module, config, raw=reader.raw)
     env.dims.update(_facts(context, block, env))
     _inputs(context, block, env)

@@ -12,6 +12,8 @@ from specc.text.source import Source, Span
 
 LONGEST = 10_000
 """Characters of a text whose holes are filled."""
+PARSING = 20
+"""Steps that reading what stands in a hole takes, and one more for each of its characters."""
 HOLE = re.compile(r"\{([^{}]*)\}")
 NAMED = re.compile(r"\{([A-Za-z_][^{}]*)\}")
 PLAIN = re.compile(r"[^\x00-\x20\x7f{}]*")
@@ -33,7 +35,10 @@ def filled(context: Context, text: str, env: Env, span: Span | None, holes: "re.
 
     def fill(hole: "re.Match[str]") -> str:
         inner = hole.group(1).strip()
-        value = first(context.evaluate(context, parse_expression(Source("<weight name>", inner)), env))
+        if inner not in context.holes:
+            context.work(span, PARSING + len(inner))
+            context.holes[inner] = parse_expression(Source("<weight name>", inner))
+        value = first(context.evaluate(context, context.holes[inner], env))
         match value:
             case Dim() if value.number is not None:
                 return str(value.number)

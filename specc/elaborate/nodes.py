@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from specc.elaborate.context import MOST_NODES, Context
+from specc.elaborate.sizes import check_cells
 from specc.elaborate.values import Tensor, show_type
 from specc.ir import ops
 from specc.ir.dim import Dim, DimLimit
@@ -38,6 +39,10 @@ def add(
         for dim in value.type.shape:
             if dim.number is not None and dim.number < 0:
                 fail("E0303", f"`{word or op.name}` would give a length of {dim}", span, "here")
+    if all(o is None or o.value in context.fixed for o in operands):
+        context.fixed.update(made)
+        for value in made:
+            check_cells(value.type.shape, word or op.name, span)
     return tuple(Tensor(v, span) for v in made)
 
 

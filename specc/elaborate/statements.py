@@ -11,6 +11,7 @@ from specc.elaborate.typing import fit_static, is_tensor, match_tensor
 from specc.elaborate.values import POISON, Results, Tensor, describe, first
 from specc.ir.dim import Dim
 from specc.lang import tree
+from specc.lang.walk import walk
 from specc.text.diagnostic import Label, fail
 
 
@@ -67,6 +68,7 @@ def _repeat(context: Context, statement: tree.Repeat, env: Env) -> Any:
     collected: dict[str, list[Any]] = {name: [] for name in statement.collect}
     outer = env.names.get(statement.variable)
     for item in items:
+        context.work(statement.span)
         env.names[statement.variable] = item
         scope = env.scope
         if statement.under:
@@ -97,6 +99,7 @@ def _turns(context: Context, statement: tree.Repeat, env: Env) -> Sequence[Any]:
         items = range(min(count, MOST_LAYERS + 1))
     if len(items) > MOST_LAYERS:
         fail("E0216", f"more than {MOST_LAYERS} turns of a loop", statement.over.span)
+    context.work(statement.span, len(items))
     return [Dim.of(i) if isinstance(i, int) and not isinstance(i, bool) else i for i in items]
 
 
@@ -136,26 +139,9 @@ def require(context: Context, statement: tree.Require, env: Env) -> None:
 
 
 def names_in(expr: Any) -> list[tree.Name]:
-    """Every name an expression mentions."""
-    match expr:
-        case tree.Name():
-            return [expr]
-        case tree.Binary(left=a, right=b):
-            return names_in(a) + names_in(b)
-        case tree.Unary(operand=a):
-            return names_in(a)
-        case tree.Compare(operands=operands):
-            return [n for o in operands for n in names_in(o)]
-        case tree.Call(args=args):
-            return [n for a in args for n in names_in(a)]
-        case tree.ListOf(items=items):
-            return [n for a in items for n in names_in(a)]
-        case tree.Choice(then=a, condition=c, otherwise=b):
-            return names_in(a) + names_in(c) + names_in(b)
-        case tree.Index(base=a):
-            return names_in(a)
-        case _:
-            return []
+    """Every name of a value that an expression mentions: those of what it calls are none."""
+    called = {id(n.function) for n in walk(expr) if isinstance(n, tree.Call)}
+    return [n for n in walk(expr) if isinstance(n, tree.Name) and id(n) not in called]
 
 
 def _scan(context: Context, statement: tree.Scan, env: Env) -> None:

@@ -91,7 +91,7 @@ class Function:
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """Masks combined by `&`, `|`, `not`, before anyone knows the rows they are about."""
+    """Masks combined by `&`, `|`, `not`, before anyone knows the rows they are about; `a & b & c` is one of three."""
 
     op: str
     parts: tuple["MaskLike", ...]

@@ -24,10 +24,10 @@ def model(body: str, before: str = "", inputs: str = "x: float[batch, n, 4]") ->
 
 
 def refused(body: str, before: str = "", inputs: str = "x: float[batch, n, 4]") -> Diagnostic:
-    start = time.monotonic()
+    start = time.process_time()
     with pytest.raises(Failed) as failed:
         model(body, before, inputs)
-    assert time.monotonic() - start < 10, "refused, but late"
+    assert time.process_time() - start < 10, "refused, but late"
     return failed.value.diagnostics[0]
 
 
@@ -103,7 +103,8 @@ def test_weights_that_no_machine_holds(body: str, code: str) -> None:
     [
         ('a = ["x"]\nrepeat i in 60 { a = a + a }', "E0216"),
         ('a = "xy"\nrepeat i in 60 { a = "{a}{a}" }', "E0521"),
-        ("a = [[i * j for j in 4000] for i in 4000]", "E0216"),
+        ("a = [[1 for j in 4000] for i in 4000]", "E0216"),
+        ("a = [[i * j * 1 for j in 4000] for i in 4000]", "E0223"),
         ("a = [i for i in 9007199254740991]", "E0216"),
         ("a = chunk(x, 9007199254740991)", "E0216"),
     ],
@@ -122,3 +123,40 @@ NO_RESULT = [
 @pytest.mark.parametrize("calculation", NO_RESULT)
 def test_calculations_without_a_result(calculation: str) -> None:
     assert refused(f"a = {calculation}").code == "E0310"
+
+
+@pytest.mark.parametrize(
+    "shape", ["[67108865]", "[8193, 8192]", "[10 ** 10, 8]", "[length(x, axis=0), 67108865]", "[10 ** 15, 10 ** 15]"]
+)
+@pytest.mark.parametrize("word", ["zeros", "ones"])
+def test_constants_too_large(word: str, shape: str) -> None:
+    assert refused(f"y = {word}(shape={shape})").code == "E0224"
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        "range(67108865)",
+        "one_hot(range(8193), size=8193)",
+        "insert(range(9000), axis=0) - insert(range(9000), axis=1)",
+        "sinusoid(range(100000), dim=1024, layout=halves)",
+        "concat([zeros(shape=[40000000]), ones(shape=[40000000])], axis=0)",
+    ],
+)
+def test_what_is_made_of_constants_too_large(made: str) -> None:
+    assert refused(f"y = {made}").code == "E0224"
+
+
+def test_the_largest_constant() -> None:
+    assert model("y = zeros(shape=[8192, 8192])").graph
+    assert model("y = linear(x, out=100000000, bias=false) @ w").graph, (
+        "weights and what follows inputs have no such limit"
+    )
+
+
+def test_a_block_of_a_block_of_itself_is_no_recursion() -> None:
+    block = "block twice(x: float[...]) -> float[...] { return x + x }"
+    assert len(model("x = twice(twice(twice(x)))", block).graph.nodes) == 3
+    assert (
+        refused("x = b(x)", "block b(x: float[...], y: float[...] = b(x)) -> float[...] { return x }").code == "E0210"
+    )

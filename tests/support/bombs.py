@@ -1,0 +1,114 @@
+"""Short specs that ask for very much: each construct that can multiply, thirty levels deep, and mixtures of them."""
+
+from collections.abc import Callable, Iterator
+from random import Random
+
+LEVELS = 30
+INPUT = "x: float[batch, n, 8]"
+
+
+def spec(before: str = "", body: str = "") -> str:
+    """A spec whose graph gives back its input, after `body`."""
+    return (
+        f"specc 1\nmodel m\n{before}\ndims batch, n\n"
+        f"graph g({INPUT}) -> (y: float[batch, n, 8]) {{\n{body}\nreturn x\n}}\n"
+    )
+
+
+def chain(first: str, step: Callable[[int], str], levels: int = LEVELS) -> str:
+    """Lines 0 to `levels`, each made of the one before."""
+    return "\n".join([first, *(step(n) for n in range(1, levels + 1))])
+
+
+def definitions(kind: str, first: str, step: str, parameters: str = "") -> str:
+    """`mask m1 = m0 & m0`, …; `#` in `step` is the one before, and arguments are handed down."""
+    handed = f"({parameters})" if parameters else ""
+    typed = f"({parameters}: int)" if parameters else ""
+    return chain(
+        f"{kind} m0{typed} = {first}", lambda n: f"{kind} m{n}{typed} = {step.replace('#', f'm{n - 1}{handed}')}"
+    )
+
+
+def lets(first: str, step: str) -> str:
+    """`a1 = [a0, a0]`, …"""
+    return chain(f"a0 = {first}", lambda n: f"a{n} = {step.replace('#', f'a{n - 1}')}")
+
+
+def nested(head: str, inside: str, levels: int) -> str:
+    """Loops in loops; `#` in the head is the level."""
+    heads = [head.replace("#", str(n)) + " {" for n in range(levels)]
+    return " ".join([*heads, inside, *["}"] * levels])
+
+
+USED = f"y = attend(x, x, x, mask=m{LEVELS})"
+
+
+def expanding() -> Iterator[tuple[str, str]]:
+    """Masks, which expand where they are used. Scores and biases take no others of their kind."""
+    masks = ("# & #", "# | #", "not (# & #)", "(# & causal) | (# & not causal)", "# if 1 == 1 else #", "not # | #")
+    for step in masks:
+        yield f"mask {step}", spec(definitions("mask", "causal", step), USED)
+    yield "mask of rows", spec(definitions("mask", "j <= i", "# & #"), USED)
+    yield (
+        "mask of numbers",
+        spec(definitions("mask", "i - j < c", "# & #", "c"), USED.replace(f"m{LEVELS}", f"m{LEVELS}(c=3)")),
+    )
+
+
+def static() -> Iterator[tuple[str, str]]:
+    """Lists, texts, records and numbers."""
+    yield "lists of lists", spec(body=lets("[1]", "[#, #]"))
+    yield "lists joined", spec(body=lets("[1]", "# + #"))
+    yield "lists of lists joined", spec(body=lets("[[1]]", "[# + #]"))
+    yield "records", spec(body=lets("{v = 1}", "{v = #, w = #}"))
+    yield "texts", spec(body=lets('"ab"', '"{#}{#}"'))
+    yield "powers", spec(body=lets("2", "# ** 60"))
+    yield "floats", spec(body=lets("2.0", "# ** 60"))
+    twins = lets("[1]", "[#, #]") + "\n" + lets("[1]", "[#, #]").replace("a", "b") + f"\nrequire a{LEVELS} == b{LEVELS}"
+    yield "lists compared", spec(body=twins)
+    yield "comprehensions", spec(body="a = [[[[1 for i in 300] for j in 300] for k in 300] for l in 300]")
+    yield "empty comprehensions", spec(body="a = [[[[] for j in 4000] == [] for k in 4000] == [] for l in 4000]")
+    yield (
+        "config",
+        spec("config {\n" + chain("a0: list[int] = [1]", lambda n: f"a{n}: list[int] = a{n - 1} + a{n - 1}") + "\n}"),
+    )
+
+
+def loops() -> Iterator[tuple[str, str]]:
+    """Blocks and loops."""
+    block = f"block b%d({INPUT}) -> float[batch, n, 8] {{ return %s }}"
+    for name, step in (
+        ("blocks", "b%d(b%d(x))"),
+        ("blocks side by side", "b%d(x) + b%d(x)"),
+        ("blocks chosen", "b%d(x) if 1 == 1 else b%d(x)"),
+    ):
+        calls = chain(block % (0, "x"), lambda n, s=step: block % (n, s % (n - 1, n - 1)))
+        yield name, spec(calls, f"y = b{LEVELS}(x)")
+    yield "empty loops", spec(body=nested("repeat i# in 4096", "", 3))
+    yield "loops over lists", spec(body="a = [i for i in 4000]\n" + nested("repeat i# in a", "", 3))
+    yield "loops of conditions", spec(body=nested("repeat i# in 4096", "when i0 == i1 { } else { }", 3))
+    yield "loops of names", spec(body=nested("repeat i# in 4096", "z = x", 3))
+    yield "loops of requirements", spec(body=nested("repeat i# in 4096", "require i0 + i1 >= 0", 3))
+    yield "loops of nothing", spec(body=nested("repeat i# in 0", nested("repeat k# in 4096", "", 3), 1))
+    scanned = nested("repeat i# in 4096", "scan r in x along n carry s { s = s + r }", 2)
+    yield "loops of scans", spec(body=f"s = x[:, 0]\n{scanned}")
+
+
+def mixed(count: int, seed: int) -> Iterator[tuple[str, str]]:
+    """Definitions and loops in random order, each used several times by the next."""
+    random = Random(seed)
+    for number in range(count):
+        steps = [
+            random.choice(("# & #", "# | #", "not (# & #)", "# & causal & #", "(# if 2 > 1 else #) | #"))
+            for _ in range(LEVELS)
+        ]
+        masks = "\n".join(
+            ["mask m0 = causal", *(f"mask m{n + 1} = {s.replace('#', f'm{n}')}" for n, s in enumerate(steps))]
+        )
+        used = f"y = attend(x, x, x, mask=m{random.randrange(LEVELS)})"
+        yield f"mixed {number}", spec(masks, nested("repeat i# in 4096", used, random.randint(1, 3)))
+
+
+def all_bombs() -> dict[str, str]:
+    """Every construct once."""
+    return {**dict(expanding()), **dict(static()), **dict(loops())}
