@@ -9,6 +9,7 @@ place and help.
 """
 
 import math
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
@@ -50,6 +51,7 @@ def compile(
     parts: Sequence[str] = (),
     names: str = "specc",
     settings: Mapping[str, Any] | None = None,
+    force: bool = False,
 ) -> compiling.Compiled:
     """Compile a spec to the ONNX model `output`.
 
@@ -60,9 +62,10 @@ def compile(
     With `parts` (`score`, `encode`, `step`, `generate`) the output is a folder with these graphs over the same
     weights; `names` says whose names its inputs and outputs have: `specc`, `hf` or `genai`. `generate` alone may be one
     file; its strategy is the spec's, or that of `settings` (`strategy`, `beams`, `n_best`, …).
+    What lies at `output` is replaced if specc wrote it, and anything else only with `force`; an input never.
     """
     options = compiling.Options(
-        output=str(output),
+        output=os.fspath(output),
         weights=str(weights) if weights else "",
         init=init,
         target=target,
@@ -74,6 +77,7 @@ def compile(
         parts=tuple(parts),
         names=names,
         settings=dict(settings or {}),
+        force=force,
     )
     opened = _open(spec, config, set, options.weights)
     return packaging.compile_package(opened, options) if parts else compiling.compile_spec(opened, options)

@@ -1,7 +1,7 @@
 """`specc compile`: a spec to an ONNX model on disk, with its weights and its manifest, all of it or nothing."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -16,11 +16,12 @@ from specc.ir.graph import Graph
 from specc.ir.model import Model
 from specc.lang import tree
 from specc.manifest import KEY, Manifest
-from specc.output import refuse_overwriting
+from specc.output import plain_stem
 from specc.passes.fuse_scan import fuse_scan
 from specc.passes.inline import inline_defaults
 from specc.passes.rewrite import rewrite
 from specc.passes.split_scan import split_scan
+from specc.place import MODEL, place
 from specc.reading.record import Reading
 from specc.reading.tokenizer import SUFFIX
 from specc.text.diagnostic import Diagnostic, fail
@@ -49,6 +50,7 @@ class Options:
     names: str = "specc"
     settings: Mapping[str, Any] = field(default_factory=dict)
     hash_full: bool = False
+    force: bool = False
     try_load: bool = True
 
 
@@ -71,11 +73,11 @@ def compile_spec(spec: Spec, options: Options) -> Compiled:
         graph = inline_defaults(graph, model.defaults)
     values = values_of(spec, graph, options)
     given = readings.folders_of(options.weights, spec.config_file)
-    reading = readings.reading_of(spec.program, model, given).placed(Path(options.output).stem)
+    path = place(options.output, MODEL, inputs=files_read(spec, model, values, given), force=options.force)
+    reading = readings.reading_of(spec.program, model, given).placed(plain_stem(path.stem))
     onnx = backend.load("onnx")
     target = onnx.target(options.target)
     opset = options.opset or onnx.USUAL
-    refuse_overwriting(options.output, files_read(spec, values))
 
     def manifest(built: Any, stored: Any) -> Mapping[str, str]:
         made = Manifest(
@@ -97,7 +99,7 @@ def compile_spec(spec: Spec, options: Options) -> Compiled:
 
     written = onnx.package(
         rewrite(graph, [fuse_scan, split_scan]),
-        Path(options.output),
+        path,
         values,
         target=target,
         opset=opset,
@@ -128,11 +130,13 @@ def remarks_of(written: Any, options: Options) -> tuple[str, ...]:
     return ()
 
 
-def files_read(spec: Spec, values: Values) -> list[Path]:
+def files_read(spec: Spec, model: Model, values: Values, given: Sequence[Path]) -> list[Path]:
     """Every file that a model is made from, none of which it may be written over."""
-    found = list(spec.library.modules)
+    found = [*spec.library.modules, *readings.files_of(spec.program, model, given)]
     if isinstance(values, Binding):
-        found += [values.checkpoint.file_of(name).path for name in values.checkpoint.tensors]
+        found += [values.checkpoint.path, *(file.path for file in values.checkpoint.files)]
+    if spec.config_file:
+        found += [Path(spec.config_file), Path(spec.config_file) / "config.json"]
     return sorted(set(found))
 
 

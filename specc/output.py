@@ -17,9 +17,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import NoReturn
 
 from specc.input import shown
+from specc.place import explain, followed, no_file, words
 from specc.text.diagnostic import fail
 
 Chunk = bytes | bytearray | memoryview
@@ -29,31 +29,21 @@ STALE_SECONDS = 60
 container that shares the folder, where we cannot see it, but then it keeps writing."""
 
 _TEMPORARY = re.compile(r"\.specc-(\d+)-\d+")
-_DENIED = {errno.EACCES, errno.EPERM, errno.EROFS}
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+LONGEST_STEM = 150
+"""Bytes of a name that parts are named after; with hash and ending the longest fits every file system."""
 
 
 def atomic_write(path: str | Path, chunks: Iterable[Chunk]) -> None:
     """The chunks, one after the other, as the whole content of `path`. Fails with E0810 to E0815."""
-    path = Path(path)
+    path = followed(Path(path))
     with OutputDirectory(path.parent) as out:
         out.entry(path.name, chunks)
 
 
-def refuse_overwriting(path: str | Path, inputs: Iterable[str | Path]) -> None:
-    """Fails with E0814 if the output is, by whatever name, one of the files that are read."""
-    for given in inputs:
-        try:
-            same = os.path.samefile(path, given)
-        except (OSError, ValueError):
-            same = False
-        if same:
-            fail(
-                "E0814",
-                f"the output `{shown(str(path))}` is one of the inputs",
-                notes=[f"it is the same file as `{shown(str(given))}`", "nothing was written"],
-                helps=["give another name with -o"],
-            )
+def plain_stem(name: str) -> str:
+    """What the parts of a file of that name are named after: text that a model can hold and every system can bear."""
+    clean = "".join(c if c.isprintable() and c not in "\\/:" else "_" for c in name)
+    return clean.encode()[:LONGEST_STEM].decode(errors="ignore")
 
 
 def need_space(folder: str | Path, size: int) -> None:
@@ -84,16 +74,15 @@ class OutputDirectory:
     """A set of files that appears in a folder together.
 
     Used as a context: `hashed` and `entry` write temporary files; leaving without an exception gives them
-    their names. Entries take theirs in the order given, so the one that readers open first comes last.
-    `facts` are those of every file written so far. With `make` the folder itself is made if there is none,
-    and goes again if nothing comes of it. `superseded` are removed when the new set stands.
+    their names. Entries take theirs in the order given, so the one that readers open first comes last; one that
+    replaces a file has its mode. `facts` are those of every file written so far. The folder is made if there is
+    none, and those it lies in, and goes again if nothing comes of it. `superseded` are removed when the new set stands.
     """
 
-    def __init__(self, path: str | Path, *, superseded: Iterable[str] = (), make: bool = False) -> None:
+    def __init__(self, path: str | Path, *, superseded: Iterable[str] = ()) -> None:
         self.path = Path(path)
         self.facts: dict[str, FileFacts] = {}
-        self._make = make
-        self._new_folder = False
+        self._new_folders: list[Path] = []
         self._superseded = tuple(superseded)
         self._parts: dict[str, Path] = {}
         self._entries: dict[str, Path] = {}
@@ -102,16 +91,28 @@ class OutputDirectory:
 
     def __enter__(self) -> "OutputDirectory":
         try:
-            if self._make and not os.path.lexists(self.path):
-                os.mkdir(self.path)
-                self._new_folder = True
-            mode = os.stat(self.path).st_mode
+            self._make_folders()
+            if not stat.S_ISDIR(os.stat(self.path).st_mode):
+                raise NotADirectoryError(errno.ENOTDIR, "not a directory")
+            _clear_stale(self.path)
         except (OSError, ValueError) as error:
-            _explain(error, self.path if not self._make else self.path.parent)
-        if not stat.S_ISDIR(mode):
-            _explain(NotADirectoryError(errno.ENOTDIR, "not a directory"), self.path)
-        _clear_stale(self.path)
+            self._discard()
+            explain(error, self.path)
+        except BaseException:
+            self._discard()
+            raise
         return self
+
+    def _make_folders(self) -> None:
+        """Makes the folder, and first those above it that are missing."""
+        missing, at = [], self.path
+        while not os.path.lexists(at):
+            missing.append(at)
+            at = at.parent
+        for folder in reversed(missing):
+            with suppress(FileExistsError):  # someone was faster, or it is another name of one above
+                os.mkdir(folder)
+                self._new_folders.append(folder)
 
     def hashed(self, stem: str, suffix: str, chunks: Iterable[Chunk]) -> str:
         """Writes a file whose name holds the hash of its content, and gives the name.
@@ -128,21 +129,17 @@ class OutputDirectory:
     def entry(self, name: str, chunks: Iterable[Chunk]) -> str:
         """Writes a file that gets exactly this name, and gives the SHA-256 of its content."""
         target = self.path / name
+        former: int | None = None
         try:
-            mode = os.lstat(target).st_mode
+            former = os.lstat(target).st_mode
         except FileNotFoundError:
-            mode = stat.S_IFREG
+            pass
         except (OSError, ValueError) as error:
-            _explain(error, target)
-        if not (stat.S_ISREG(mode) or stat.S_ISLNK(mode)):
-            what = "a folder" if stat.S_ISDIR(mode) else "a device or a pipe"
-            fail(
-                "E0811",
-                f"the output `{shown(str(target))}` is {what}",
-                notes=["nothing was written"],
-                helps=["give the name of a file with -o"],
-            )
-        temporary, facts = self._write(name, chunks)
+            explain(error, target)
+        if former is not None and not stat.S_ISREG(former):
+            kinds = ((stat.S_ISDIR, "a folder"), (stat.S_ISLNK, "a link"))
+            no_file(target, next((what for test, what in kinds if test(former)), "a device or a pipe"))
+        temporary, facts = self._write(name, chunks, former)
         self._entries[name] = temporary
         self.facts[name] = facts
         return facts.sha256
@@ -155,7 +152,7 @@ class OutputDirectory:
                 self._publish()
         except (OSError, ValueError) as fault:
             self._discard()
-            _explain(fault, self.path)
+            explain(fault, self.path)
         except BaseException:
             self._discard()
             raise
@@ -163,25 +160,31 @@ class OutputDirectory:
             if error is not None:
                 self._discard()
 
-    def _write(self, name: str, chunks: Iterable[Chunk]) -> tuple[Path, FileFacts]:
-        """A temporary file with that content, safely on the disk, and the facts of the content."""
+    def _write(self, name: str, chunks: Iterable[Chunk], former: int | None = None) -> tuple[Path, FileFacts]:
+        """A temporary file with that content, safely on the disk, and the facts of the content.
+
+        Its mode is that of the former file, if there was one, else what the umask leaves.
+        """
         temporary = self._reserve()
         digest, size = hashlib.sha256(), 0
         try:
-            # O_EXCL: never into a file, or through a link, that someone else put there. Mode: from the umask.
+            # O_EXCL: never into a file, or through a link, that someone else put there.
             fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
             try:
                 for chunk in chunks:
                     digest.update(chunk)
                     size += memoryview(chunk).nbytes
                     _write_all(fd, chunk)
+                if former is not None:
+                    with suppress(OSError):  # a file system without modes
+                        os.fchmod(fd, stat.S_IMODE(former) & 0o777)
                 os.fsync(fd)
             except BaseException:
                 _close_quietly(fd)
                 raise
             os.close(fd)
         except OSError as error:
-            _explain(error, self.path / name)
+            explain(error, self.path / name)
         return temporary, FileFacts(size, digest.hexdigest())
 
     def _reserve(self) -> Path:
@@ -255,9 +258,9 @@ class OutputDirectory:
         """Removes everything this run made."""
         for path in (*self._temporary, *self._made):
             _unlink_quietly(path)
-        if self._new_folder:
+        for folder in reversed(self._new_folders):
             with suppress(OSError):  # not empty: someone else has put something there
-                os.rmdir(self.path)
+                os.rmdir(folder)
 
 
 def _write_all(fd: int, chunk: Chunk) -> None:
@@ -287,7 +290,7 @@ def _sync_last(path: Path) -> None:
     except OSError as error:
         fail(
             "E0815",
-            f"the output in `{shown(str(path))}` is complete, but not confirmed by the disk: {_words(error)}",
+            f"the output in `{shown(str(path))}` is complete, but not confirmed by the disk: {words(error)}",
             helps=["check the disk, then run the same command again"],
         )
 
@@ -329,45 +332,3 @@ def _age(path: Path) -> float:
         return time.time() - os.lstat(path).st_mtime
     except OSError:
         return 0.0
-
-
-def _explain(error: OSError | ValueError, path: Path) -> NoReturn:
-    """The coded form of what the system said."""
-    number = error.errno if isinstance(error, OSError) else None
-    name = f"`{shown(str(path))}`"
-    nothing = "nothing was written; what was there before is unchanged"
-    if number == errno.ENOENT:
-        fail(
-            "E0810",
-            f"there is no folder for the output {name}",
-            notes=[nothing],
-            helps=[f"make it first: mkdir -p {shown(str(path if path.suffix == '' else path.parent))}"],
-        )
-    if number in (errno.ENOTDIR, errno.EISDIR):
-        fail("E0811", f"{name} is not a folder", notes=[nothing], helps=["give a path in a folder with -o"])
-    if number in _DENIED:
-        fail(
-            "E0812",
-            f"the output {name} cannot be written: {_words(error)}",
-            notes=[nothing],
-            helps=["choose a folder you may write to with -o"],
-        )
-    if number in _FULL:
-        fail(
-            "E0813",
-            f"there is no space left for {name}",
-            notes=[f"the system says: {_words(error)}", nothing],
-            helps=["free some space, or write to another disk with -o"],
-        )
-    fail(
-        "E0815",
-        f"writing {name} failed: {_words(error)}",
-        notes=[nothing],
-        helps=["check the name and the disk, or write somewhere else with -o"],
-    )
-
-
-def _words(error: OSError | ValueError) -> str:
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror[0].lower() + error.strerror[1:]
-    return "the name holds a NUL character" if isinstance(error, ValueError) else "unknown error"

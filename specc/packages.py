@@ -15,7 +15,7 @@ from specc import backend
 from specc.input import Unreadable, read_regular, shown
 from specc.manifest import KEY, Manifest
 from specc.output import FileFacts
-from specc.package_index import HEAD, NAME, Index, hash_of, read_index, size_of
+from specc.package_index import HEAD, NAME, Index, hash_of, is_package, read_index, size_of
 from specc.running import Loaded, loaded, manifest_in, open_model
 from specc.text.diagnostic import Failed, fail
 from specc.text.suggest import did_you_mean
@@ -96,6 +96,18 @@ def open_package(path: str | Path, *, contents: bool = False) -> Package:
             if found == index:
                 raise
             index = found  # it was replaced meanwhile
+
+
+def files_of(path: str | Path, model: Loaded | None) -> list[Path]:
+    """The files that an open model consists of, or the package at `path`."""
+    path = Path(path)
+    if is_package(path):
+        index = read_index(path)
+        return [path / name for name in (NAME, *index.files, *index.linked)]
+    if model is None:
+        return [path]
+    beside = [name for name, _ in model.file.outside()] + [f.name for f in model.manifest.reading.files if f.name]
+    return [path, *(model.path.parent / name for name in beside)]
 
 
 def _opened(folder: Path, index: Index, contents: bool) -> Package:

@@ -1,6 +1,6 @@
 """`specc compile --for`: a package of the graphs derived from one spec, over weights that are stored once."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from specc.ir.derived import Derived
 from specc.ir.graph import Graph
 from specc.ir.model import Generation, Model
 from specc.manifest import KEY, Manifest
-from specc.output import refuse_overwriting
+from specc.output import plain_stem
 from specc.passes.causality import growing_symbol, prove
 from specc.passes.defaults import prove_defaults
 from specc.passes.derive import derive
@@ -26,6 +26,7 @@ from specc.passes.limits import limits
 from specc.passes.plan import Rows
 from specc.passes.rewrite import rewrite
 from specc.passes.split_scan import split_scan
+from specc.place import MODEL, place
 from specc.profiles.dress import ROWS, check_profile, dressed
 from specc.reading.check import Bound
 from specc.reading.record import Reading
@@ -54,14 +55,16 @@ def compile_package(spec: Spec, options: Options) -> Compiled:
     reading = readings.reading_of(spec.program, model, given)
     warnings = values.warnings if isinstance(values, Binding) else ()
     said = (*spec.remarks, *readings.remarks(model, given))
+    inputs = files_read(spec, model, values, given)
     if options.parts == ("generate",) and options.output.endswith(".onnx"):
-        placed = reading.placed(Path(options.output).stem)
-        one = _Package(spec, options, model, graph, values, placed).write_one()
+        path = place(options.output, MODEL, inputs=inputs, force=options.force)
+        placed = reading.placed(plain_stem(path.stem))
+        one = _Package(spec, options, model, graph, values, placed).write_one(path)
         return Compiled(
             one.path, files_of(one, placed), model, (*said, *_left_out(model), *remarks_of(one, options)), warnings
         )
     reading = reading.named({file.sha256: "tokenizer.json" for file in reading.files})
-    written = _Package(spec, options, model, graph, values, reading).write()
+    written = _Package(spec, options, model, graph, values, reading).write(inputs)
     left_out = _left_out(model) if "generate" in options.parts else ()
     remarks = (*said, *left_out, *remarks_of(written, options))
     return Compiled(written.folder, written.files, model, remarks, warnings)
@@ -134,8 +137,8 @@ class _Package:
         self.target = self.onnx.target(options.target)
         self.opset = options.opset or self.onnx.USUAL
 
-    def write(self) -> Any:
-        """The package on disk."""
+    def write(self, inputs: Sequence[Path]) -> Any:
+        """The package on disk, over none of the files that it is made from."""
         parts = self._parts()
         sources = {m.path: m.file.span.source.text for m in self.spec.library.modules.values() if m.file.span}
         extras = [self.onnx.Extra(f.name, f.content, role="tokenizer") for f in self.reading.files]
@@ -149,14 +152,15 @@ class _Package:
             weights_as=self.options.weights_as or "auto",
             extras=[*extras, *self.extras],
             load=self.options.try_load,
+            inputs=inputs,
+            force=self.options.force,
         )
 
-    def write_one(self) -> Any:
+    def write_one(self, path: Path) -> Any:
         """One file, tokens in and tokens out."""
-        refuse_overwriting(self.options.output, files_read(self.spec, self.values))
         return self.onnx.package(
             self.generating(),
-            Path(self.options.output),
+            path,
             self.values,
             target=self.target,
             opset=self.opset,

@@ -1,7 +1,7 @@
 """A spec's `reading { … }` as the record the runner works by, vocabulary and tokenizer files read in."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -81,6 +81,28 @@ def remarks(model: Model, given: Sequence[Path]) -> tuple[str, ...]:
     if path is None:
         return (f"`{shown(str(given[0]))}` holds no {NAME}: `{asked[0]}` takes ids, not text",)
     return (f"the tokenizer is `{shown(str(path))}`",)
+
+
+def files_of(program: Program, model: Model, given: Sequence[Path]) -> list[Path]:
+    """The files that the readings name: vocabularies, and tokenizers said or given."""
+    folders = {m.path: m.folder for m in program.chain}
+    found = [tokenizer_in(given)] if given else []
+    entries: list[Any] = [*model.reading.values(), *model.showing.values()]
+    for data in entries:
+        for call in _calls(data):
+            if call.get("kind") in ("characters", "tokenizer"):
+                found += [
+                    folders[data["home"]] / a for a in call.get("args", ()) if isinstance(a, str) and "\0" not in a
+                ]
+    return [path for path in found if path is not None]
+
+
+def _calls(data: Any) -> Iterator[dict[str, Any]]:
+    """A call and those among its arguments."""
+    if isinstance(data, dict) and "kind" in data:
+        yield data
+        for inner in data.get("args", ()):
+            yield from _calls(inner)
 
 
 def _asks(data: Any) -> bool:

@@ -23,7 +23,6 @@ ELSEWHERE = {
     "E0512": "tests/unit/weights/test_safetensors_files.py",  # a file that changes while it is read
     "E0822": "tests/unit/onnx/test_onnx_legal.py",  # the command line takes only targets there are
     "E0961": "tests/unit/generation/test_generation_writing.py",  # logits that are NaN
-    "E0833": "tests/unit/packages/test_package_written.py",  # a package in a folder with other files
     "E0751": "tests/unit/profiles/test_profiles_refused.py",  # forms of inputs and outputs
     "E0904": "tests/unit/reading/test_reading_image.py",  # a picture of more than 64 million points
 }

@@ -18,11 +18,14 @@ MAY_IMPORT: dict[str, set[str]] = {
     "specc.generation.options": {"specc.text"},  # names and ranges alone: a spec says them too
     "specc.elaborate": {"specc.lang", "specc.ir", "specc.text", "specc.generation.options"},
     "specc.passes": {"specc.ir", "specc.text"},
-    "specc.output": {"specc.text", "specc.input"},
+    "specc.ours": {"specc.input"},
+    "specc.place": {"specc.text", "specc.input", "specc.ours"},
+    "specc.output": {"specc.text", "specc.input", "specc.place"},
     "specc.package_index": {"specc.text", "specc.input", "specc.output"},
     "specc.weights.random": {"numpy"},
     "specc.weights": {
-        "specc.ir", "specc.text", "specc.input", "specc.output", "specc.weights.random", "numpy", "ml_dtypes",
+        "specc.ir", "specc.text", "specc.input", "specc.ours", "specc.output", "specc.weights.random", "numpy",
+        "ml_dtypes",
     },
     "specc.generation": {"specc.weights.random", "specc.generation.options", "specc.text", "numpy"},
     "specc.reading": {"specc.text", "specc.ir", "specc.input", "numpy", "PIL", "tokenizers"},
@@ -30,13 +33,15 @@ MAY_IMPORT: dict[str, set[str]] = {
     "specc.backend": {"specc.text"},
     "specc_numpy": {"specc.ir", "specc.text", "specc.backend", "numpy"},
     "specc_onnx": {
-        "specc", "specc.ir", "specc.text", "specc.input", "specc.output", "specc.backend", "specc.weights",
-        "specc.weights.random", "specc.package_index", "numpy", "onnx", "onnxruntime", "google", "ml_dtypes",
+        "specc", "specc.ir", "specc.text", "specc.input", "specc.ours", "specc.place", "specc.output", "specc.backend",
+        "specc.weights", "specc.weights.random", "specc.package_index", "numpy", "onnx", "onnxruntime", "google",
+        "ml_dtypes",
     },
     "specc_torch": {"specc.ir", "specc.text", "specc.backend", "specc.weights", "numpy", "torch"},
     # the edge: files, printing, and the one place where everything meets; never a backend by name
     "specc": {
-        "specc.text", "specc.input", "specc.ir", "specc.lang", "specc.elaborate", "specc.passes", "specc.output",
+        "specc.text", "specc.input", "specc.ir", "specc.lang", "specc.elaborate", "specc.passes", "specc.ours",
+        "specc.place", "specc.output",
         "specc.weights", "specc.reading", "specc.backend", "specc.config_file", "specc.package_index",
         "specc.generation", "specc.generation.options", "numpy",
     },

@@ -7,16 +7,18 @@ package through it finds the former one, the new one, or is told by a hash that 
 
 import hashlib
 import json
+import os
+import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from specc import __version__
-from specc.input import shown
+from specc.ours import is_index, is_model
 from specc.output import FileFacts, OutputDirectory
 from specc.package_index import HEAD, NAME, Index, former, hash_of, plain, size_of, superseded
-from specc.text.diagnostic import fail
+from specc.place import no_file, refuse, refuse_inputs
 from specc.weights.external import Plan
 from specc.weights.values import Values
 from specc_onnx import legal
@@ -24,9 +26,6 @@ from specc_onnx.build import Built
 from specc_onnx.package import Metadata, Source, enter, prepare
 from specc_onnx.targets import Target
 from specc_onnx.weights import How
-
-OURS = b"\x12\x05specc"
-"""How a model begins, behind its version, whose producer is specc."""
 
 
 @dataclass(frozen=True)
@@ -89,20 +88,30 @@ def package_graphs(
     extras: Sequence[Extra] = (),
     stem: str = "model",
     load: bool = True,
+    inputs: Sequence[Path] = (),
+    force: bool = False,
 ) -> WrittenPackage:
     """Write graphs by role into `folder`, which is made if need be, in the place of the package that is there.
 
-    Fails with E0833 where a file would be replaced that no package wrote, and as `package` does. `stem` begins the
-    name of the file of weights. Files of the former package that the new one lacks are removed at the end.
+    Fails with E0833 where a file would be replaced that specc did not write, unless `force` says so, with E0814 where
+    one is among the `inputs`, and as `package` does. `stem` begins the name of the file of weights. Files of the former
+    package that the new one lacks are removed at the end.
     """
     _check_names(parts, extras)
     old = former(folder)
-    kept = _kept(folder, old, parts, extras)
+    due = [*(p.file for p in parts.values()), *(e.name for e in extras if not e.hashed), NAME]
+    for name in due:
+        _check_place(folder / name)
+    kept = _kept(folder, old, extras)
+    for name in (n for n in due if n not in kept):
+        refuse_inputs(folder / name, inputs)
+        if not force:
+            _check_ours(folder / name, old)
     graphs = [part.graph for part in parts.values()]
     prepared = prepare(graphs, folder, values, target, opset, weights_as, load=load)
     linked = _linked_facts(folder, prepared.stored.plan)
     gone = superseded(folder, old) if old else []
-    with OutputDirectory(folder, make=True, superseded=[n for n in gone if n not in kept]) as out:
+    with OutputDirectory(folder, superseded=[n for n in gone if n not in kept]) as out:
         entries = [(part.file, part.metadata) for part in parts.values()]
         data = enter(out, stem, prepared, values, entries)
         names = _enter_extras(out, extras, kept)
@@ -124,44 +133,45 @@ def _check_names(parts: Mapping[str, Part], extras: Sequence[Extra]) -> None:
     assert len({e.role or e.name for e in extras}) == len(extras), "two extras with one role"
 
 
-def _kept(folder: Path, old: Index | None, parts: Mapping[str, Part], extras: Sequence[Extra]) -> dict[str, FileFacts]:
-    """Extras that lie in the folder already, written by someone else, and are as they should be.
-
-    E0833 at a file of another kind. A model that specc made may be replaced: what was compiled can be again.
-    """
-    ours = set(old.files) - set(old.kept) if old else set()
-    for part in parts.values():
-        path = folder / part.file
-        if part.file not in ours and size_of(path) is not None and not _made_by_us(path):
-            _not_ours(path, "a model that specc did not make")
+def _kept(folder: Path, old: Index | None, extras: Sequence[Extra]) -> dict[str, FileFacts]:
+    """Extras that lie in the folder already, written by someone else, and are as they should be."""
+    ours = _listed(old)
     kept = {}
     for extra in extras:
         path = folder / extra.name
-        if extra.hashed or extra.name in ours or (size := size_of(path)) is None:
+        if extra.hashed or extra.name in ours:
             continue
         digest = hashlib.sha256(extra.content).hexdigest()
-        if size != len(extra.content) or hash_of(path) != digest:
-            _not_ours(path, "a file that no package of specc wrote")
-        kept[extra.name] = FileFacts(size, digest)
+        if size_of(path) == len(extra.content) and hash_of(path) == digest:
+            kept[extra.name] = FileFacts(len(extra.content), digest)
     return kept
 
 
-def _made_by_us(path: Path) -> bool:
-    """Whether a file begins as our models do."""
+def _listed(old: Index | None) -> set[str]:
+    """The files that the former package wrote."""
+    return set(old.files) - set(old.kept) if old else set()
+
+
+def _check_place(path: Path) -> None:
+    """E0811 where a name that the package needs is that of a folder, a device or a link: a package holds files."""
     try:
-        with path.open("rb") as file:
-            return OURS in file.read(16)
-    except OSError:
-        return False
+        mode = os.lstat(path).st_mode
+    except (OSError, ValueError):
+        return  # nothing there, or writing will tell
+    if not stat.S_ISREG(mode):
+        kinds = ((stat.S_ISDIR, "a folder"), (stat.S_ISLNK, "a link, and a package holds the files themselves"))
+        no_file(path, next((what for test, what in kinds if test(mode)), "a device or a pipe"))
 
 
-def _not_ours(path: Path, what: str) -> None:
-    fail(
-        "E0833",
-        f"`{shown(str(path))}` would be replaced",
-        notes=[f"it is {what}", "nothing was written"],
-        helps=["give another folder with -o, or move the file away"],
-    )
+def _check_ours(path: Path, old: Index | None) -> None:
+    """E0833 at a file that specc did not write: not listed by the former package as it is, nor ours by its content."""
+    size = size_of(path)
+    if not size or (path.name == NAME and is_index(path)) or (path.suffix == ".onnx" and is_model(path)):
+        return
+    facts = old.files[path.name] if old and path.name in _listed(old) else None
+    if facts is None or facts.bytes != size or hash_of(path) != facts.sha256:
+        what = "a model that specc did not make" if path.suffix == ".onnx" else "a file that no package of specc wrote"
+        refuse(path, f"it is {what}", "give another folder with -o, or say --force to replace it")
 
 
 def _enter_extras(out: OutputDirectory, extras: Sequence[Extra], kept: Mapping[str, FileFacts]) -> dict[str, str]:

@@ -5,7 +5,7 @@ regular files in or below its folder.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +92,15 @@ def read_model(path: Path) -> ModelFile:
         data = read_regular(path, LARGEST)
     except Unreadable as error:
         fail("E0802", f"the model `{shown(str(path))}` cannot be read: {error.reason}")
-    return parse_model(data, path)
+    return _beside_its_data(parse_model(data, path))
+
+
+def _beside_its_data(file: ModelFile) -> ModelFile:
+    """A model named by a link lies where the link leads, unless the files it needs lie beside the link."""
+    needed = [location for location, _ in file.outside() if "\0" not in location]
+    if not file.path.is_symlink() or (needed and all((file.path.parent / name).exists() for name in needed)):
+        return file
+    return replace(file, path=file.path.resolve())
 
 
 def parse_model(data: bytes, path: Path) -> ModelFile:

@@ -14,7 +14,8 @@ from typing import TypeAlias
 from onnx import ModelProto
 
 from specc.ir.graph import Graph
-from specc.output import OutputDirectory, need_space
+from specc.ours import parts_beside
+from specc.output import OutputDirectory, need_space, plain_stem
 from specc.weights.external import Plan, content
 from specc.weights.values import Values
 from specc_onnx import legal
@@ -59,14 +60,15 @@ def package(
     """Write `graph` as the model `path`. `metadata` makes the texts that the model carries, once it is built.
 
     `load=False` leaves out the last gate, the load in ONNX Runtime. `beside` are further files, suffix and content,
-    that appear with the model under its name and their content's hash. Fails with E0810 to E0815 (files),
-    E0821 (opset), E0823, E0824 (weights), E0923 (load), and as `values` does.
+    that appear with the model under its name and their content's hash; those of a model that is replaced go. Fails
+    with E0810 to E0815 (files), E0821 (opset), E0823, E0824 (weights), E0923 (load), and as `values` does.
     """
     prepared = prepare([graph], path.parent, values, target, opset, weights_as, load=load)
-    with OutputDirectory(path.parent) as out:
+    stem = plain_stem(path.stem)
+    with OutputDirectory(path.parent, superseded=parts_beside(path)) as out:
         for suffix, content in beside:
-            out.hashed(path.stem, suffix, [content])
-        data = enter(out, path.stem, prepared, values, [(path.name, metadata)])
+            out.hashed(stem, suffix, [content])
+        data = enter(out, stem, prepared, values, [(path.name, metadata)])
     return Written(path, data, prepared.built[0], prepared.stored.plan)
 
 
@@ -93,7 +95,7 @@ def prepare(
     weighed = [_weighed(g) for g in graphs]
     stored = decide(weighed, values, folder, weights_as, opset, alignment=target.alignment)
     if stored.plan.copied:
-        need_space(folder if folder.exists() else folder.parent, stored.plan.size)
+        need_space(next((f for f in (folder, *folder.parents) if f.exists()), folder), stored.plan.size)
     built = tuple(_built(graph, target, opset, stored) for graph in graphs)
     for one in built:
         check(one, load=load)

@@ -4,8 +4,9 @@ import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 
 from specc import messages
-from specc.commands.spec_options import seed, spec_arguments, spec_of
+from specc.commands.spec_options import FORCE, seed, spec_arguments, spec_of
 from specc.compiling import Options, compile_spec
+from specc.input import shown
 from specc.packaging import PARTS, compile_package
 from specc.profiles.dress import PROFILES
 from specc.text.diagnostic import fail
@@ -55,6 +56,7 @@ def arguments(parser: ArgumentParser) -> None:
         default="header",
         help="how much of a weights file is hashed, so that it can be recognized",
     )
+    parser.add_argument("--force", action="store_true", help=FORCE)
     parser.add_argument(
         "--no-load", action="store_true", help="do not try to open the model in ONNX Runtime afterwards"
     )
@@ -113,6 +115,7 @@ def run(given: Namespace) -> int:
             weights_as=given.weights_as,
             hash_full=given.hash == "full",
             try_load=not given.no_load,
+            force=given.force,
             parts=given.parts,
             names=given.names,
             settings={n: vars(given)[n] for n in DECODING if vars(given)[n] is not None},
@@ -124,7 +127,7 @@ def run(given: Namespace) -> int:
     for remark in made.remarks:
         print(f"note: {remark}", file=sys.stderr)
     for path, size in made.files:
-        print(f"{path}  {size_text(size)}")
+        print(f"{shown(str(path))}  {size_text(size)}")
     return 0
 
 

@@ -3,10 +3,13 @@
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
+from specc.commands.spec_options import FORCE
+from specc.input import shown
 from specc.lang.write import write
 from specc.lang.write_yaml import write_yaml
 from specc.library import read_file
-from specc.output import atomic_write, refuse_overwriting
+from specc.output import atomic_write
+from specc.place import SPEC, WEIGHTS, WORDS, place
 from specc.text.diagnostic import fail
 from specc.weights.glove import TENSOR, read_glove
 from specc.weights.safetensors import write_safetensors
@@ -16,33 +19,36 @@ def arguments(parser: ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument("file", metavar="FILE", help="a spec, or word vectors in GloVe's text format (.txt)")
     parser.add_argument("-o", "--output", default="", metavar="FILE", help="where to; stdout otherwise")
+    parser.add_argument("--force", action="store_true", help=FORCE)
 
 
 def run(given: Namespace) -> int:
     """Write DSL as YAML, YAML as DSL; with -o, what the file name says."""
     if given.file.endswith(".txt"):
-        return vectors(given.file, given.output)
+        return vectors(given.file, given.output, force=given.force)
     tree = read_file(Path(given.file), given.file)
     target = given.output or ("x.yaml" if given.file.endswith(".specc") else "x.specc")
     text = write(tree) if target.endswith(".specc") else write_yaml(tree)
     if given.output:
-        refuse_overwriting(given.output, [given.file])
-        atomic_write(given.output, [text.encode()])
+        made = text.encode()
+        atomic_write(place(given.output, SPEC, inputs=[given.file], force=given.force, content=made), [made])
     else:
         print(text, end="")
     return 0
 
 
-def vectors(source: str, target: str) -> int:
+def vectors(source: str, target: str, *, force: bool) -> int:
     """Write the tensor `embedding.weight`, and beside it the words, one a line, in the order of its rows."""
     if not target.endswith(".safetensors"):
-        helps = [f"specc convert {source} -o {Path(source).stem}.safetensors"]
+        helps = [f"specc convert {shown(source)} -o {shown(Path(source).stem)}.safetensors"]
         fail("E0816", "word vectors become a safetensors file, so they need a name for one", helps=helps)
     found = read_glove(source)
     words = Path(target).with_suffix(".vocab")
-    for path in (target, words):
-        refuse_overwriting(path, [source])
-    atomic_write(words, ["".join(f"{word}\n" for word in found.words).encode()])
-    write_safetensors(target, {TENSOR: found.array})
-    print(f"{target}: `{TENSOR}` [{found.array.shape[0]}, {found.array.shape[1]}]; {words}: the word of each row")
+    said = "".join(f"{word}\n" for word in found.words).encode()
+    weights = place(target, WEIGHTS, inputs=[source], force=force)
+    list_of_words = place(words, WORDS, inputs=[source], force=force, content=said)
+    atomic_write(list_of_words, [said])
+    write_safetensors(weights, {TENSOR: found.array})
+    shape = list(found.array.shape)
+    print(f"{shown(target)}: `{TENSOR}` {shape}; {shown(str(words))}: the word of each row")
     return 0

@@ -3,26 +3,27 @@
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping
-from io import BytesIO
 from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
 
+from specc.arguments import read_arguments
 from specc.attention import ALIGNMENT, alignment_of, picture_of
+from specc.commands.run_outputs import Outputs
+from specc.commands.spec_options import FORCE
 from specc.commands.writing_options import settings_given, writing_arguments
 from specc.input import shown
-from specc.output import atomic_write
 from specc.package_index import is_package
-from specc.packages import open_either, open_package
+from specc.packages import files_of, open_either, open_package
 from specc.reading.show import Shown, show
-from specc.running import Loaded, read_arguments
+from specc.running import Loaded
 from specc.text.diagnostic import fail
 from specc.writers.writer import Writer, open_writer, writer_of
 from specc.writers.writing import Result, Writing
 
 Array = Any
-Arrays = dict[str, Array]
+Arrays = Mapping[str, Array]
 
 
 def arguments(parser: ArgumentParser) -> None:
@@ -39,6 +40,7 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--provider", default="cpu", help="cpu, cuda, … (an execution provider of ONNX Runtime)")
     parser.add_argument("--attention", default="", metavar="OUT.png", help="draw where the model's attention looked")
     parser.add_argument("-o", "--output", default="", metavar="OUT.npz", help="also write the results as arrays")
+    parser.add_argument("--force", action="store_true", help=FORCE)
     writing_arguments(parser)
 
 
@@ -46,20 +48,33 @@ def run(given: Namespace) -> int:
     """Print the results, and write what was asked for."""
     writer, model = _opened(given)
     settings = settings_given(given)
+    entrance = writer.entrance if writer is not None else _only(model).entrance
+    _say_seed(_seed(writer, model))
+    read = read_arguments(entrance, given.inputs)
+    files = [*files_of(given.model, model), *map(Path, read.files)]
+    outputs = Outputs(given.attention, given.output, files, given.force)
+    outputs.check()
     if model is not None:
-        random = bool(model.manifest.graph.parameters) or model.manifest.decodes is not None
-        _say_seed(model.manifest.seed if random else None)
-        inputs = read_arguments(model.entrance, given.inputs)
-        whole = writer is not None and writer.itself is None and writer.entrance.growing in inputs
+        whole = writer is not None and writer.itself is None and writer.entrance.growing in read.inputs
         if writer is None or (whole and not settings):
             if settings:
                 _nothing_to_set(given)
-            return _compute(model, inputs, given)
-    else:
-        assert writer is not None
-        _say_seed(writer.seed)
-        inputs = read_arguments(writer.entrance, given.inputs)
-    return _write(writer, inputs, settings, given)
+            return _compute(model, read.inputs, outputs)
+    assert writer is not None
+    return _write(writer, read.inputs, settings, given, outputs)
+
+
+def _only(model: Loaded | None) -> Loaded:
+    assert model is not None, "what is opened writes or computes"
+    return model
+
+
+def _seed(writer: Writer | None, model: Loaded | None) -> int | None:
+    """The seed of random weights, where there are any."""
+    if model is None:
+        return writer.seed if writer is not None else None
+    random = bool(model.manifest.graph.parameters) or model.manifest.decodes is not None
+    return model.manifest.seed if random else None
 
 
 def _opened(given: Namespace) -> tuple[Writer | None, Loaded | None]:
@@ -92,22 +107,20 @@ def _say_seed(seed: int | None) -> None:
         print(f"note: the weights are random (seed {seed})", file=sys.stderr)
 
 
-def _compute(model: Loaded, inputs: Arrays, given: Namespace) -> int:
-    results = _draw(model, inputs, given.attention) if given.attention else model.run(**inputs)
-    _print(show(model.manifest.reading, results))
-    _save(given.output, results)
+def _compute(model: Loaded, inputs: Arrays, outputs: Outputs) -> int:
+    results = _draw(model, inputs, outputs) if outputs.attention else model.run(**inputs)
+    _print(show(model.manifest.reading, results), outputs)
+    outputs.save(results)
     return 0
 
 
-def _print(made: Shown) -> None:
+def _print(made: Shown, outputs: Outputs) -> None:
     for line in made.lines:
         print(line)
-    for name, png in made.pictures:
-        atomic_write(Path(name), [png])
-        print(f"{name} written", file=sys.stderr)
+    outputs.pictures(made.pictures)
 
 
-def _write(writer: Writer, inputs: Arrays, settings: Mapping[str, Any], given: Namespace) -> int:
+def _write(writer: Writer, inputs: Arrays, settings: Mapping[str, Any], given: Namespace, outputs: Outputs) -> int:
     """What a model writes: its text as it comes, or its tokens."""
     writing = writer.generate(**inputs, **settings)
     whole = writing.settings.n_best > 1 or len(writing.prompt) > 1
@@ -123,8 +136,8 @@ def _write(writer: Writer, inputs: Arrays, settings: Mapping[str, Any], given: N
         full = len(first.tokens) >= writing.room and writing.room < writing.settings.max_tokens
         why = "all that the model can see is full" if full else "at which it had not ended"
         print(f"note: cut off after {len(first.tokens)} tokens, {why}", file=sys.stderr)
-    seen = _draw_written(writing, first, given) if given.attention else {}
-    _save(given.output, {**seen, **_arrays(writing, results)})
+    seen = _draw_written(writing, first, given, outputs) if outputs.attention else {}
+    outputs.save({**seen, **_arrays(writing, results)})
     return 0
 
 
@@ -141,7 +154,7 @@ def _plain(score: float) -> float:
     return 0.0 if abs(score) < 5e-5 else score
 
 
-def _draw_written(writing: Writing, best: Result, given: Namespace) -> Arrays:
+def _draw_written(writing: Writing, best: Result, given: Namespace, outputs: Outputs) -> Arrays:
     """Where the model looked while it wrote: the whole graph once more, on all that was written."""
     model = _scoring(given)
     growing = writing.writer.entrance.growing
@@ -153,7 +166,7 @@ def _draw_written(writing: Writing, best: Result, given: Namespace) -> Arrays:
         for n, v in writing.prepared.items()
         if writing.writer.entrance.graph.inputs[growing].type.shape[1] not in model.manifest.graph.inputs[n].type.shape
     }
-    return _draw(model, {**first, growing: np.concatenate([prompt, tokens[:, :-1]], axis=1)}, given.attention, tokens)
+    return _draw(model, {**first, growing: np.concatenate([prompt, tokens[:, :-1]], axis=1)}, outputs, tokens)
 
 
 def _scoring(given: Namespace) -> Loaded:
@@ -170,7 +183,7 @@ def _scoring(given: Namespace) -> Loaded:
     return open_either(given.model, provider=given.provider)
 
 
-def _draw(model: Loaded, inputs: Mapping[str, Array], path: str, written: Array | None = None) -> Arrays:
+def _draw(model: Loaded, inputs: Mapping[str, Array], outputs: Outputs, written: Array | None = None) -> Arrays:
     """The results; where the model looked goes into a picture."""
     if ALIGNMENT in model.manifest.graph.outputs:
         results = model.run(**inputs)
@@ -178,8 +191,7 @@ def _draw(model: Loaded, inputs: Mapping[str, Array], path: str, written: Array 
     else:
         results, weights = model.attention(**inputs)
         png = picture_of(model, inputs, weights, written)
-    atomic_write(path, [png])
-    print(f"{path} written", file=sys.stderr)
+    outputs.looked(png)
     return results
 
 
@@ -188,7 +200,7 @@ def _arrays(writing: Writing, results: list[list[Result]]) -> Arrays:
     longest = max((len(r.tokens) for row in results for r in row), default=0)
     filler = writing.settings.filler
     tokens = np.array([[[*r.tokens, *[filler] * (longest - len(r.tokens))] for r in row] for row in results], np.int64)
-    made: Arrays = {writing.writer.generation.name: tokens[:, 0] if writing.settings.n_best == 1 else tokens}
+    made: dict[str, Array] = {writing.writer.generation.name: tokens[:, 0] if writing.settings.n_best == 1 else tokens}
     if all(r.score is not None for row in results for r in row):
         made["scores"] = np.array([[r.score for r in row] for row in results], np.float32)
     if all(r.log_probs is not None for row in results for r in row):
@@ -196,13 +208,3 @@ def _arrays(writing: Writing, results: list[list[Result]]) -> Arrays:
         scores = np.array(padded, np.float32).reshape(len(results), -1, longest)
         made["log_probabilities"] = scores[:, 0] if writing.settings.n_best == 1 else scores
     return made
-
-
-def _save(path: str, results: Arrays) -> None:
-    """An .npz with a fixed date, so that equal results are equal files."""
-    if not path:
-        return
-    buffer = BytesIO()
-    np.savez(buffer, **results)
-    atomic_write(path, [buffer.getvalue()])
-    print(f"{path} written", file=sys.stderr)

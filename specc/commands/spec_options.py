@@ -4,6 +4,9 @@ from argparse import ArgumentParser, ArgumentTypeError, Namespace
 
 from specc.driver import Spec, open_spec
 
+FORCE = "replace a file that specc did not write, too; never one that is read"
+"""What `--force` says wherever something is written."""
+
 
 def spec_arguments(parser: ArgumentParser) -> None:
     """SPEC, `--config`, `--set`, `--graph`."""

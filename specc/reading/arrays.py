@@ -119,7 +119,7 @@ def _npy_header(data: bytes, name: str) -> tuple[tuple[int, ...], bool, np.dtype
 
 def parse_json(data: bytes, name: str) -> dict[str, Array]:
     """The arrays of a JSON text: a list (of lists …) of numbers, a number, or an object of those by name."""
-    value = _load_json(data, name)
+    value = load_json(data, name)
     if isinstance(value, dict):
         return {
             key: nested_array(item, f"the JSON text in {shown(name)}, `{shown(key)}`") for key, item in value.items()
@@ -215,7 +215,9 @@ def _read_npz(data: bytes, path: str) -> dict[str, Array]:
         _bad_array(path, f"it is a damaged .npz file ({shown(str(fault))[:160]})", "save or copy it again")
 
 
-def _load_json(data: bytes, name: str) -> object:
+def load_json(data: bytes, name: str) -> object:
+    """What a JSON text says, with no name twice and no NaN. Fails with E0906."""
+
     def pairs(items: list[tuple[str, object]]) -> dict[str, object]:
         found = dict(items)
         if len(found) != len(items):

@@ -45,7 +45,11 @@ def text_inputs(
     """
     record = reading.of_input(name)
     assert isinstance(record, TEXT), f"`{name}` is not read as text"
-    rows = [encode(text, record) for text in texts]
+    return row_inputs(graph, name, [encode(text, record) for text in texts], growing=growing)
+
+
+def row_inputs(graph: Graph, name: str, rows: Sequence[Array], *, growing: str = "") -> dict[str, Array]:
+    """`text_inputs` of texts that are ids already."""
     keep = keep_of(graph, name)
     if not keep:
         if len({len(row) for row in rows}) > 1:

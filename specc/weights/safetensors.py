@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specc.input import Unreadable, open_regular, shown
+from specc.ours import MARK
 from specc.output import atomic_write
 from specc.text.diagnostic import fail
 from specc.text.impostor import recognized
@@ -177,11 +178,13 @@ def write_safetensors(
 ) -> None:
     """Writes a file, all or nothing. The same tensors give the same bytes, whatever their order.
 
+    Its metadata say by whom, so that `specc.ours` knows it again.
+
     Tensors stand by falling width of their elements and then by name, so that each begins at a multiple of
     its own width; the data begins at a multiple of 64.
     """
     names = sorted(tensors, key=lambda n: (-BITS[of_array(tensors[n])], n))
-    header: dict[str, Any] = {"__metadata__": dict(sorted(metadata.items()))} if metadata else {}
+    header: dict[str, Any] = {"__metadata__": dict(sorted({MARK: "weights", **(metadata or {})}.items()))}
     at = 0
     for name in names:
         array = tensors[name]

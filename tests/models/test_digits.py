@@ -7,8 +7,9 @@ import onnx
 import pytest
 
 import specc
+from specc.arguments import read_arguments
 from specc.cli import main
-from specc.running import Loaded, read_arguments
+from specc.running import Loaded
 from specc.verifying import verify
 
 SAMPLES = Path(__file__).parents[2] / "docs" / "demos" / "digits"
@@ -41,14 +42,14 @@ def test_it_agrees_with_the_reference(model: Loaded) -> None:
 
 
 def test_python_gives_what_the_command_gives(model: Loaded) -> None:
-    pixels = read_arguments(model.entrance, [str(SAMPLES / "seven.png")])["pixels"]
+    pixels = read_arguments(model.entrance, [str(SAMPLES / "seven.png")]).inputs["pixels"]
     logits = model.run(pixels=pixels)["logits"]
     assert logits.shape == (1, 10)
     assert int(logits.argmax()) == 7
 
 
 def test_attention_can_be_looked_at(digits: Path, model: Loaded, tmp_path: Path) -> None:
-    pixels = read_arguments(model.entrance, [str(SAMPLES / "seven.png")])["pixels"]
+    pixels = read_arguments(model.entrance, [str(SAMPLES / "seven.png")]).inputs["pixels"]
     results, weights = model.attention(pixels=pixels)
     assert int(results["logits"].argmax()) == 7
     assert len(weights) == 4  # one a layer

@@ -2,7 +2,8 @@
 
 A case is a spec, which is checked; or `$ specc …` lines, `% …` lines that break something, and files behind
 `=== name`. Arrays and weights are written from JSON: `=== x.npy`, `=== w.safetensors` (name: shape, or
-`{"shape": …, "value": …, "dtype": …}`); `=== f hex` holds bytes. Only commands that fail or warn are heard.
+`{"shape": …, "value": …, "dtype": …}`); `=== f hex` holds bytes, `=== f link` is a link. Only commands that fail
+or warn are heard.
 """
 
 import errno
@@ -72,7 +73,9 @@ def _parts(lines: list[str]) -> tuple[list[str], list[tuple[str, str, str]]]:
 def write(path: Path, kind: str, text: str) -> None:
     """A file of a case, as its name and kind say."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    if kind == "hex":
+    if kind == "link":
+        path.symlink_to(text.strip())
+    elif kind == "hex":
         path.write_bytes(bytes.fromhex(re.sub(r"\s", "", text)))
     elif path.suffix == ".npy":
         np.save(path, np.array(json.loads(text)))

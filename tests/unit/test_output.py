@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from specc import output
-from specc.output import OutputDirectory, atomic_write, refuse_overwriting
+from specc.output import OutputDirectory, atomic_write
+from specc.place import refuse_inputs
 from specc.text.diagnostic import Failed
 
 CALLS = ("stat", "lstat", "listdir", "open", "write", "fsync", "close", "replace", "link")
@@ -65,7 +66,7 @@ def test_chunks_become_the_whole_file(tmp_path: Path) -> None:
     assert content(tmp_path) == {"a.bin": b"one two three"}
 
 
-def test_the_mode_follows_the_umask(tmp_path: Path) -> None:
+def test_the_mode_of_a_new_file_follows_the_umask(tmp_path: Path) -> None:
     for mask, mode in ((0o022, 0o644), (0o077, 0o600)):
         old = os.umask(mask)
         try:
@@ -73,6 +74,7 @@ def test_the_mode_follows_the_umask(tmp_path: Path) -> None:
         finally:
             os.umask(old)
         assert (tmp_path / "a.bin").stat().st_mode & 0o777 == mode
+        (tmp_path / "a.bin").unlink()
 
 
 def test_parts_are_named_by_their_content(tmp_path: Path) -> None:
@@ -164,11 +166,11 @@ def test_parts_stay_when_only_the_last_confirmation_fails(tmp_path: Path, monkey
 
 
 def test_a_folder_that_is_made_goes_again_if_nothing_comes_of_it(tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError), OutputDirectory(tmp_path / "new", make=True) as out:
+    with pytest.raises(RuntimeError), OutputDirectory(tmp_path / "new") as out:
         out.entry("a", [b"1"])
         raise RuntimeError
     assert not (tmp_path / "new").exists()
-    with OutputDirectory(tmp_path / "new", make=True) as out:
+    with OutputDirectory(tmp_path / "new") as out:
         out.entry("a", [b"12"])
     assert (out.facts["a"].bytes, content(tmp_path / "new")) == (2, {"a": b"12"})
 
@@ -201,8 +203,10 @@ def test_a_full_device_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_faults_of_the_place_have_codes(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     (tmp_path / "folder").mkdir()
+    (tmp_path / "nowhere").symlink_to("absent")
     for path, code in {
-        "missing/a.onnx": "E0810",
+        "nowhere/a.onnx": "E0810",
+        "nowhere": "E0811",
         "file/a.onnx": "E0811",
         "folder": "E0811",
         "a\0b": "E0815",
@@ -211,7 +215,7 @@ def test_faults_of_the_place_have_codes(tmp_path: Path) -> None:
         with pytest.raises(Failed) as failed:
             atomic_write(tmp_path / path, [b"x"])
         assert code_of(failed) == code, path
-    assert sorted(content_names(tmp_path)) == ["file", "folder"]
+    assert sorted(content_names(tmp_path)) == ["file", "folder", "nowhere"]
 
 
 def content_names(folder: Path) -> list[str]:
@@ -235,9 +239,9 @@ def test_an_output_that_is_an_input(tmp_path: Path) -> None:
     (tmp_path / "w").write_bytes(b"weights")
     (tmp_path / "link").symlink_to("w")
     with pytest.raises(Failed) as failed:
-        refuse_overwriting(tmp_path / "link", [tmp_path / "absent", tmp_path / "w"])
+        refuse_inputs(tmp_path / "link", [tmp_path / "absent", tmp_path / "w"])
     assert code_of(failed) == "E0814"
-    refuse_overwriting(tmp_path / "new", [tmp_path / "w"])
+    refuse_inputs(tmp_path / "new", [tmp_path / "w"])
 
 
 def test_what_a_killed_run_left_is_cleared(tmp_path: Path) -> None:

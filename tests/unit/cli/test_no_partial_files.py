@@ -29,12 +29,14 @@ graph g(x: float[batch, n, 64]) -> (y: float[batch, n, width]) {
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "m.specc").write_text(SPEC)
+    (tmp_path / "other.onnx").write_bytes(b"of another program")
+    (tmp_path / "nowhere").symlink_to("absent")
     assert cli.main(["compile", "m.specc", "--init", "0", "--weights-as", "copy", "-o", "m.onnx"]) == 0
     return tmp_path
 
 
 def content(folder: Path) -> dict[str, bytes]:
-    return {p.name: p.read_bytes() for p in folder.iterdir()}
+    return {p.name: p.read_bytes() for p in folder.iterdir() if p.is_file()}
 
 
 def compiled(*words: str) -> int:
@@ -100,11 +102,13 @@ def test_too_little_space_is_seen_before_writing(
         (["--weights", "absent.safetensors"], "E0802", 3),
         (["--weights", "m.specc"], "E0506", 1),
         (["--config", "absent.json"], "E0802", 3),
-        (["-o", "absent/m.onnx"], "E0810", 3),
+        (["-o", "nowhere/m.onnx"], "E0810", 3),
+        (["-o", "m.txt"], "E0816", 1),
+        (["-o", "other.onnx"], "E0833", 1),
         (["-o", "m.specc"], "E0814", 1),
         (["-o", "."], "E0811", 1),
-        (["-o", "a\0b"], "E0815", 3),
-        (["-o", "n" * 300], "E0815", 3),
+        (["-o", "a\0b.onnx"], "E0815", 3),
+        (["-o", "n" * 300 + ".onnx"], "E0815", 3),
     ],
 )
 def test_nothing_is_written(
