@@ -1,11 +1,12 @@
 """Config fields from a published config.json: aliases in order, null as absent, types checked, origins kept."""
 
+from dataclasses import dataclass
 from typing import Any
 
 from specc.elaborate.config import ABSENT
 from specc.elaborate.config_json import Json, JsonList, JsonObject, JsonScalar, Member
 from specc.elaborate.context import Context, Env
-from specc.elaborate.rope import fault
+from specc.elaborate.rope import fault, yarn_scale
 from specc.elaborate.typing import STATIC, activation
 from specc.elaborate.values import Picked, RawConfig, Rope
 from specc.ir.dim import Dim
@@ -27,12 +28,14 @@ def published(context: Context, entry: tree.Field, env: Env) -> Any:
 
 
 def check_expected(program_entries: list[tree.Expect], data: JsonObject) -> None:
-    """E0405 for a config file of another family than the spec is made for."""
+    """E0405 for a config file of another family, or another form of it, than the spec is made for.
+
+    Among the values of an expectation `none` is for a key that is absent or null.
+    """
     for entry in program_entries:
         member = data.find(entry.key)
-        value = member.value.value if member and isinstance(member.value, JsonScalar) else None
-        if value not in entry.values:
-            shown = f"`{value}`" if value is not None else "missing"
+        if _said(member) not in entry.values:
+            shown = f"`{_said(member)}`" if member and not _null(member) else "missing"
             others = [Label(entry.span, "this spec says so")] if entry.span else []
             fail(
                 "E0405",
@@ -40,6 +43,14 @@ def check_expected(program_entries: list[tree.Expect], data: JsonObject) -> None
                 member.value.span if member else None,
                 others=others,
             )
+
+
+def _said(member: Member | None) -> str:
+    """The value of a key as `expect` writes it: a text, `true`, `false`, a number, or `none`."""
+    if member is None or _null(member):
+        return "none"
+    value = member.value.value if isinstance(member.value, JsonScalar) else None
+    return value if isinstance(value, str) else member.value.span.text
 
 
 def _from(context: Context, source: Any, entry: tree.Field, data: JsonObject, env: Env) -> Any:
@@ -139,8 +150,8 @@ SCALED = {"default": "default", "linear": "linear", "llama3": "llama3", "yarn": 
 
 def _rope(source: tree.Call, entry: tree.Field, data: JsonObject) -> Any:
     """Both forms of rotary settings: `rope_parameters`, or `rope_theta` with `rope_scaling`. They must agree."""
-    usual = next((o.value for o in source.options if o.name == "theta"), None)
-    theta = float(usual.text) if isinstance(usual, tree.Num) else 10000.0
+    usual = {o.name: float(o.value.text) for o in source.options if isinstance(o.value, tree.Num)}
+    theta = usual.get("theta", 10000.0)
     inner, old = _settings("rope_parameters", data, entry), _settings("rope_scaling", data, entry)
     top, found = data.find("rope_theta"), inner.find("rope_theta") if inner else None
     values = [_number(m, entry) for m in (found, top) if m and not _null(m)]
@@ -148,6 +159,9 @@ def _rope(source: tree.Call, entry: tree.Field, data: JsonObject) -> Any:
         fail("E0403", f"two rotary bases differ: {values[0]:g} and {values[1]:g}", top.value.span, others=_at(entry))
     theta = values[0] if values else theta
     scaling = inner or old
+    if inner and old and inner.plain() != old.plain():
+        title = '"rope_parameters" and "rope_scaling" are both given, and differ'
+        fail("E0403", title, old.span, others=[Label(inner.span, "given first here"), *_at(entry)])
     if scaling is None:
         made = Rope(theta)
         if (why := fault(made)) and (where := found or top):
@@ -158,7 +172,7 @@ def _rope(source: tree.Call, entry: tree.Field, data: JsonObject) -> Any:
     if kind not in SCALED:
         shown = named.value.span.text if named else kind
         fail("E0403", f"the rotary scaling {shown} is not known", scaling.span, others=_at(entry))
-    made = Rope(theta, str(kind), _numbers(scaling, str(kind), entry))
+    made = Rope(theta, str(kind), _Scaling(scaling, str(kind), entry, data, usual.get("context")).numbers())
     if why := fault(made):
         fail("E0403", f"the rotary settings cannot be used: {why}", scaling.span, others=_at(entry))
     return made
@@ -182,19 +196,78 @@ def _number(member: Member, entry: tree.Field) -> float:
     return float(value)
 
 
-def _numbers(scaling: JsonObject, kind: str, entry: tree.Field) -> tuple[tuple[str, Any], ...]:
-    def number(key: str, usual: float | None) -> float | None:
-        member = scaling.find(key)
-        return usual if member is None or _null(member) else _number(member, entry)
+@dataclass(frozen=True)
+class _Scaling:
+    """A table of rotary settings, in the config file `data`. `context` is how long texts are where it is silent."""
 
-    if kind == "default":
-        return ()
-    made: list[tuple[str, Any]] = [("factor", number("factor", 1.0))]
-    if kind == "llama3":
-        made += [("low", number("low_freq_factor", 1.0)), ("high", number("high_freq_factor", 4.0))]
-    if kind == "yarn":
-        made += [("fast", number("beta_fast", 32.0)), ("slow", number("beta_slow", 1.0))]
-        made += [("attention", number("attention_factor", None))]
-    if kind in ("llama3", "yarn"):
-        made.append(("original", int(number("original_max_position_embeddings", 8192.0) or 0)))
-    return tuple(made)
+    table: JsonObject
+    kind: str
+    entry: tree.Field
+    data: JsonObject
+    context: float | None
+
+    def numbers(self) -> tuple[tuple[str, Any], ...]:
+        """The settings that the kind has, by the names that `frequencies` knows."""
+        if self.kind == "default":
+            return ()
+        made: list[tuple[str, Any]] = [("factor", self.factor())]
+        if self.kind == "llama3":
+            made += [("low", self.number("low_freq_factor") or 1.0), ("high", self.number("high_freq_factor") or 4.0)]
+        if self.kind == "yarn":
+            # zero is no number of turns: the published code takes it as absent
+            made += [("fast", self.number("beta_fast") or 32.0), ("slow", self.number("beta_slow") or 1.0)]
+            made += [("attention", self.attention())]
+            if self.truth("truncate") is False:
+                made.append(("truncate", False))
+        if self.kind in ("llama3", "yarn"):
+            made.append(("original", self.original()))
+        return tuple(made)
+
+    def factor(self) -> float:
+        """How much longer texts are. For yarn null is the ratio of both lengths."""
+        member = self.table.find("factor")
+        if member is None or (_null(member) and self.kind != "yarn"):
+            title = f'the rotary scaling "{self.kind}" has no "factor"'
+            fail("E0403", title, self.table.span, "how much longer texts are is due here", others=_at(self.entry))
+        return self.length() / self.original() if _null(member) else _number(member, self.entry)
+
+    def attention(self) -> float | None:
+        """What cos and sin are multiplied by, where the file says so (arXiv:2405.04434, authors' code)."""
+        given, scale, all_dim = (self.number(n) for n in ("attention_factor", "mscale", "mscale_all_dim"))
+        if given is not None or not scale or not all_dim:
+            return given
+        return yarn_scale(self.factor(), scale) / yarn_scale(self.factor(), all_dim)
+
+    def original(self) -> int:
+        """How long texts were before the scaling: the model's greatest length, unless it is given."""
+        for table in (self.data, self.table):
+            member = table.find("original_max_position_embeddings")
+            if member is not None and not _null(member):
+                return int(_number(member, self.entry))
+        return self.length()
+
+    def length(self) -> int:
+        """How long texts may be."""
+        member = self.data.find("max_position_embeddings")
+        if member is not None and not _null(member):
+            return int(_number(member, self.entry))
+        if self.context is None:
+            title = f'the rotary scaling "{self.kind}" does not say how long texts were before'
+            helps = ['give "original_max_position_embeddings" beside its factor']
+            fail("E0403", title, self.table.span, others=_at(self.entry), helps=helps)
+        return int(self.context)
+
+    def number(self, key: str) -> float | None:
+        """The number under a key; nothing where it is absent or null."""
+        member = self.table.find(key)
+        return None if member is None or _null(member) else _number(member, self.entry)
+
+    def truth(self, key: str) -> bool | None:
+        """The truth value under a key; nothing where it is absent or null."""
+        member = self.table.find(key)
+        if member is None or _null(member):
+            return None
+        value = member.value.value if isinstance(member.value, JsonScalar) else None
+        if not isinstance(value, bool):
+            fail("E0403", f"{member.key.text} is neither true nor false", member.value.span, others=_at(self.entry))
+        return value

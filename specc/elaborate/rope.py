@@ -11,7 +11,7 @@ def fault(rope: Rope) -> str:
     numbers = dict(rope.numbers)
     for name, value in (("theta", rope.theta), *numbers.items()):
         for one in value if isinstance(value, tuple) else (value,):
-            if one is not None and not (math.isfinite(one) and one > 0):
+            if one is not None and not isinstance(one, bool) and not (math.isfinite(one) and one > 0):
                 return f"`{name}` is {one:g}, and must be above 0"
     if rope.kind == "yarn" and rope.theta <= 1:
         return f"`theta` is {rope.theta:g}, and `yarn` needs it above 1"
@@ -42,8 +42,12 @@ def frequencies(rope: Rope, dim: Dim) -> tuple[tuple[float, ...], float]:
     if rope.kind == "longrope":
         divided = tuple(rope.theta ** (-2 * n / d) / divisor for n, divisor in enumerate(numbers["divisors"]))
         return divided, given if given is not None else _long_factor(factor, numbers["original"])
-    scale = given if given is not None else 0.1 * math.log(factor) + 1.0 if factor > 1 else 1.0
-    return _yarn(plain, d, rope.theta, numbers), scale
+    return _yarn(plain, d, rope.theta, numbers), given if given is not None else yarn_scale(factor)
+
+
+def yarn_scale(factor: float, by: float = 1.0) -> float:
+    """How much sharper attention is made over longer texts, as a factor of cos and sin (arXiv:2309.00071, eq. 22)."""
+    return 0.1 * by * math.log(factor) + 1.0 if factor > 1 else 1.0
 
 
 def _llama3(frequency: float, numbers: dict[str, float]) -> float:
@@ -66,8 +70,10 @@ def _yarn(plain: list[float], d: int, theta: float, numbers: dict[str, float]) -
     def pair_turning(turns: float) -> float:
         return d * math.log(numbers["original"] / (turns * 2 * math.pi)) / (2 * math.log(theta))
 
-    low = max(math.floor(pair_turning(numbers["fast"])), 0)
-    high = min(math.ceil(pair_turning(numbers["slow"])), d - 1)
-    span = max(high - low, 0.001)
+    first, last = pair_turning(numbers["fast"]), pair_turning(numbers["slow"])
+    if numbers.get("truncate", True):
+        first, last = math.floor(first), math.ceil(last)
+    low, high = max(first, 0), min(last, d - 1)
+    span = high - low if high != low else 0.001
     ramp = [min(max((n - low) / span, 0.0), 1.0) for n in range(d // 2)]
     return tuple(f / numbers["factor"] * r + f * (1 - r) for f, r in zip(plain, ramp, strict=True))
