@@ -44,7 +44,7 @@ def test_every_type_comes_back(tmp_path: Path) -> None:
     }
     write_safetensors(tmp_path / "a.safetensors", tensors, {"format": "pt"})
     with open_tensors(tmp_path / "a.safetensors") as file:
-        assert dict(file.metadata) == {"format": "pt"}
+        assert dict(file.metadata) == {"format": "pt", "specc": "weights"}
         assert set(file.tensors) == set(tensors)
         for name, array in tensors.items():
             for found in (file.array(name), file.read(name)):
