@@ -1,8 +1,8 @@
 """The command line: words to commands, diagnostics to the terminal, exit codes. The only module that prints.
 
 Exit codes: 0 done; 1 something given is wrong; 2 the command line is; 3 the environment is (a file cannot be
-read or written, a package is missing); 4 verification found a difference; 70 a bug of ours; 130 interrupted;
-141 the reader of our output went away.
+read or written, a package is missing); 4 verification found a difference; 5 it could not tell, because the model is too
+sensitive to rounding; 70 a bug of ours; 130 interrupted; 141 the reader of our output went away.
 """
 
 import argparse
@@ -24,7 +24,8 @@ USAGE = {"E0200", "E0407", "E0408", "E0525", "E0821", "E0822", "E0832", "E0921"}
 """Codes of words on the command line that name nothing."""
 ENVIRONMENT = {"E0801", "E0802", "E0804", "E0805", "E0810", "E0812", "E0813", "E0815", "E0902", "E0922", "E0940"}
 """Codes of files that cannot be read or written and of packages that are missing."""
-DIFFERENCE = "E0930"
+VERIFIED = {"E0930": 4, "E0932": 5}
+"""What `verify` finds: a difference, or nothing that can be told."""
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "check": ("specc.commands.check", "check a spec: names, shapes, causality, padding"),
@@ -165,11 +166,11 @@ def _parse(words: Sequence[str]) -> tuple[Callable[[argparse.Namespace], int], a
 
 
 def exit_code(diagnostics: Sequence[Diagnostic]) -> int:
-    """2 or 3 where all that is wrong is the command line or the environment, 4 for a difference, else 1."""
+    """2 or 3 where all that is wrong is the command line or the environment, 4 or 5 as `verify` says, else 1."""
     codes = {d.code for d in diagnostics if d.severity == "error"}
     if not codes:
         return 0
     for code, family in ((2, USAGE), (3, ENVIRONMENT)):
         if codes <= family:
             return code
-    return 4 if DIFFERENCE in codes else 1
+    return min((VERIFIED[code] for code in codes & VERIFIED.keys()), default=1)

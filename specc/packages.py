@@ -19,9 +19,10 @@ from specc.package_index import HEAD, NAME, Index, hash_of, is_package, read_ind
 from specc.running import Loaded, loaded, manifest_in, open_model
 from specc.text.diagnostic import Failed, fail
 from specc.text.suggest import did_you_mean
-from specc.verifying import verify
+from specc.verifying import Draw, verify
 from specc.writers.buffered import Buffered
 from specc.writers.facts import load as load_facts
+from specc.writers.prior import Prior
 
 USUAL = ("score", "generate")
 """The graphs that are meant where none is named, the first that there is."""
@@ -148,8 +149,20 @@ def verify_package(
         if not package.described(role):
             yield f"{shown(role)}: not compared, because it does not say what it computes"
             continue
-        for line in verify(package.load(role, provider=provider), seed=seed, rounds=rounds):
+        model = package.load(role, provider=provider)
+        draw, most = _as_written(package, model) if role == "step" and package.index.about else (None, None)
+        for line in verify(model, seed=seed, rounds=rounds, draw=draw, most=most):
             yield f"{shown(role)}: {line}"
+
+
+def _as_written(package: Package, model: Loaded) -> tuple[Draw, dict[str, int]]:
+    """How inputs of a step are made that writing would give it, and how long they may be."""
+    step = model.manifest.graph
+    facts = load_facts(package.index.about, step, str(package.path))
+    encode = package.load("encode") if "encode" in package.roles else None
+    weights = encode.weights() if encode else {}
+    prior = Prior(facts, model.weights(), encode.manifest.graph if encode else None, weights)
+    return prior.draw, prior.most(step)
 
 
 def overview(package: Package) -> list[str]:

@@ -23,6 +23,7 @@ ELSEWHERE = {
     "E0512": "tests/unit/weights/test_safetensors_files.py",  # a file that changes while it is read
     "E0822": "tests/unit/onnx/test_onnx_legal.py",  # the command line takes only targets there are
     "E0961": "tests/unit/generation/test_generation_writing.py",  # logits that are NaN
+    "E0932": "tests/unit/test_verifying.py",  # says by how much, which no two machines agree on
     "E0751": "tests/unit/profiles/test_profiles_refused.py",  # forms of inputs and outputs
     "E0904": "tests/unit/reading/test_reading_image.py",  # a picture of more than 64 million points
 }

@@ -18,7 +18,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def run(given: Namespace) -> int:
-    """Print a line a round; exit code 4 (E0930) when one differs."""
+    """Print a line a round; exit code 4 (E0930) when one differs, 5 (E0932) when rounding decides what comes out."""
     settings = {"seed": given.seed, "rounds": given.rounds}
     if Path(given.model).is_dir():
         package = open_package(given.model, contents=True)

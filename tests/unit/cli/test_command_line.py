@@ -186,7 +186,7 @@ def test_an_interrupt(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
 
 def test_every_code_of_the_tables_has_a_page() -> None:
     pages = {p.stem for p in (Path(cli.__file__).parents[1] / "docs" / "errors").glob("*.md")}
-    assert {*cli.USAGE, *cli.ENVIRONMENT, cli.DIFFERENCE} <= pages
+    assert {*cli.USAGE, *cli.ENVIRONMENT, *cli.VERIFIED} <= pages
     assert not cli.USAGE & cli.ENVIRONMENT
 
 
