@@ -9,6 +9,7 @@ from specc.elaborate.config import Reader
 from specc.elaborate.model import elaborate
 from specc.elaborate.modules import Assigned, Program, assign, flatten, program_of
 from specc.elaborate.published import check_expected
+from specc.elaborate.unshared import unshared
 from specc.input import shown
 from specc.ir.model import Model
 from specc.lang import tree
@@ -76,11 +77,21 @@ def check(spec: Spec, graph: str = "") -> Checked:
         missing = [d for d in failed.diagnostics if d.code == "E0401"]
         if len(missing) < len(failed.diagnostics):
             raise
-        return Checked(trials, None, tuple(missing))
-    return Checked(trials, model)
+        return Checked(trials, None, tuple(missing), _unshared(spec, trials))
+    return Checked(trials, model, (), _unshared(spec, trials, model))
 
 
 def elaborated(spec: Spec, graph: str = "") -> Model:
     """The model with numbers, after the symbolic check has passed."""
-    check_symbolic(spec.program, spec.library, graph)
-    return elaborate(spec.program, spec.library, spec.reader, graph)
+    trials = check_symbolic(spec.program, spec.library, graph)
+    model = elaborate(spec.program, spec.library, spec.reader, graph)
+    _unshared(spec, trials, model)
+    return model
+
+
+def _unshared(spec: Spec, trials: Sequence[Trial], *models: Model) -> tuple[Diagnostic, ...]:
+    """Warnings about `share` rules that are not needed. Fails with E0527 for one that names nothing."""
+    found = unshared(spec.program, spec.library, [*(t.model for t in trials), *models])
+    if errors := [d for d in found if d.severity == "error"]:
+        raise Failed(*errors)
+    return tuple(found)

@@ -16,7 +16,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "specc.ir": {"specc.text"},
     "specc.lang": {"specc.text", "lark", "yaml"},
     "specc.generation.options": {"specc.text"},  # names and ranges alone: a spec says them too
-    "specc.elaborate": {"specc.lang", "specc.ir", "specc.text", "specc.generation.options"},
+    "specc.weights.names": set(),  # patterns of names alone: a spec says them too
+    "specc.elaborate": {"specc.lang", "specc.ir", "specc.text", "specc.generation.options", "specc.weights.names"},
     "specc.passes": {"specc.ir", "specc.text"},
     "specc.ours": {"specc.input"},
     "specc.place": {"specc.text", "specc.input", "specc.ours"},
@@ -24,8 +25,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "specc.package_index": {"specc.text", "specc.input", "specc.output"},
     "specc.weights.random": {"numpy"},
     "specc.weights": {
-        "specc.ir", "specc.text", "specc.input", "specc.ours", "specc.output", "specc.weights.random", "numpy",
-        "ml_dtypes",
+        "specc.ir", "specc.text", "specc.input", "specc.ours", "specc.output", "specc.weights.random",
+        "specc.weights.names", "numpy", "ml_dtypes",
     },
     "specc.generation": {"specc.weights.random", "specc.generation.options", "specc.text", "numpy"},
     "specc.reading": {"specc.text", "specc.ir", "specc.input", "numpy", "PIL", "tokenizers"},
@@ -42,7 +43,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "specc": {
         "specc.text", "specc.input", "specc.ir", "specc.lang", "specc.elaborate", "specc.passes", "specc.ours",
         "specc.place", "specc.output",
-        "specc.weights", "specc.reading", "specc.backend", "specc.config_file", "specc.package_index",
+        "specc.weights", "specc.weights.names", "specc.reading", "specc.backend", "specc.config_file", "specc.package_index",
         "specc.generation", "specc.generation.options", "numpy",
     },
 }  # fmt: skip

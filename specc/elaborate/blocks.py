@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from specc.elaborate.context import Context, Env, Poisoned
+from specc.elaborate.names import say_shared
 from specc.elaborate.statements import run_body
 from specc.elaborate.typing import applied, fit_static, is_tensor, match_tensor
 from specc.elaborate.values import POISON, Function, Picked, Results, Tensor, first
@@ -40,12 +41,20 @@ def call_block(
     bind(context, block, pairs, env)
     enter(context, block, expr)
     try:
-        complete(context, block, env, expr)
-        results = finish(context, block, run_body(context, block.body, env), env)
+        with context.sharing.step(expr, own_scope(target, expr, inner)):
+            if module is not caller.module and not module.standard:
+                say_shared(context, module.file.items, Env(module, config, scope=inner.scope))
+            complete(context, block, env, expr)
+            results = finish(context, block, run_body(context, block.body, env), env)
         _name_results(context, results, env, caller)
         return results
     finally:
         context.calls.pop()
+
+
+def own_scope(target: Function, expr: tree.Call, inner: Env) -> str:
+    """The scope of weights that a call opens by `@`; empty where it has none."""
+    return inner.scope if target.weights or expr.weights else ""
 
 
 def enter(context: Context, block: tree.Block, expr: tree.Call) -> None:

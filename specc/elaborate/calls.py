@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from specc.elaborate.blocks import call_block
+from specc.elaborate.blocks import call_block, own_scope
 from specc.elaborate.context import Context, Env, Poisoned
 from specc.elaborate.definitions import hold_definition
 from specc.elaborate.expressions import evaluate, plain
@@ -142,7 +142,8 @@ def _call_word(
     first = [values.pop(s.name) for s in word.slots if s.positional and not s.many and s.name in values and many]
     python = {_python(k): v for k, v in values.items()}
     try:
-        return word.make(site, *first, *rest, **python)
+        with context.sharing.step(expr, own_scope(target, expr, inner)):
+            return word.make(site, *first, *rest, **python)
     except DimLimit as error:
         fail("E0309", f"`{word.name}`: {error}", expr.span)
     except DimError as error:

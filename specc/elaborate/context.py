@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
 from specc.elaborate.budget import SPENT, Steps, held_in
+from specc.elaborate.sharing import Sharing
 from specc.ir.dim import Dim
 from specc.ir.graph import Builder, Value
 from specc.lang import tree
@@ -108,7 +109,8 @@ class Context:
     """State of one elaboration. `evaluate`, `call`, `held` and `configure` tie the knot between the
     modules here. `weighed` is how many numbers each weight of known size holds, `weight` their sum, `items`
     how many list items have been made, `steps` the work that was done, `holes` what stands in the holes of texts,
-    `fixed` the values that follow from the spec alone, whatever inputs and weights are.
+    `fixed` the values that follow from the spec alone, whatever inputs and weights are, `sharing` which call has
+    which weight.
     """
 
     library: Library
@@ -128,6 +130,7 @@ class Context:
     steps: Steps = field(default_factory=Steps)
     holes: dict[str, tree.Expr] = field(default_factory=dict)
     fixed: set[Value] = field(default_factory=set)
+    sharing: Sharing = field(default_factory=Sharing)
 
     def work(self, span: Span | None, count: int = 1) -> None:
         """Count steps that are about to be done. E0223 past a limit."""

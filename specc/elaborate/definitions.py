@@ -42,7 +42,10 @@ def hold_definition(context: Context, target: Function, expr: tree.Call, env: En
             fail("E0201", f"`{definition.name}` has no option `{option.name}`", option.name_span, helps=helps)
         given[option.name] = _argument(context, by_name[option.name], option.value, env)
     where = expr.weights and tree.WeightName(weight_path(context, expr.weights, env), span=expr.weights.span)
-    return replace(target, given=given, weights=where, span=expr.span)
+    made = replace(target, given=given, weights=where, span=expr.span)
+    if where:
+        context.sharing.hold(made, env.under(where.text).scope)
+    return made
 
 
 def _argument(context: Context, param: tree.Parameter, expr: Any, env: Env) -> Any:
@@ -68,7 +71,8 @@ def inside(context: Context, held: Function) -> Iterator[None]:
         fail("E0210", title, definition.name_span, helps=["write one of them without the other"])
     context.calls.append(chain[-1])
     try:
-        yield
+        with context.sharing.expanding(held):
+            yield
     finally:
         context.calls.pop()
 

@@ -171,7 +171,8 @@ def _list_for(context: Context, expr: tree.ListFor, env: Env) -> Any:
         context.work(expr.span, 1 + len(env.names) // NAMES_A_STEP)
         names = {**env.names, expr.variable: _static(item)}
         inner = Env(env.module, env.config, names, env.dims, env.scope, env.rows, env.raw, env.lengths)
-        made.append(plain(context, expr.item, inner))
+        with context.sharing.step(expr):
+            made.append(plain(context, expr.item, inner))
     return context.counted(tuple(made), expr.span, len(items))
 
 

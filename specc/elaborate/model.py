@@ -13,6 +13,7 @@ from specc.elaborate.expressions import evaluate
 from specc.elaborate.facts import assume
 from specc.elaborate.generating import generation_settings
 from specc.elaborate.modules import Assigned, Program, assign, program_of
+from specc.elaborate.names import say_shared
 from specc.elaborate.statements import require, run_body
 from specc.elaborate.typing import declared, is_tensor, match_tensor
 from specc.elaborate.values import RawConfig, Record, Results, Tensor, describe, first
@@ -50,6 +51,7 @@ def elaborate(program: Program, library: Library, reader: Reader, graph: str = "
 def _elaborated(program: Program, library: Library, reader: Reader, graph: str) -> Model:
     context = context_of(library, symbolic=reader.symbolic, steps=reader.steps)
     config = requirements(context, program, reader)
+    say_shared(context, (item for item, _ in program.items(tree.Weights)), Env(program.module, config))
     block = _graph_of(program, graph)
     made = _run_graph(context, program, block, config, reader)
     if context.diagnostics:
@@ -65,6 +67,7 @@ def _elaborated(program: Program, library: Library, reader: Reader, graph: str) 
         {} if reader.symbolic else _reading(context, program, block, env, tree.Reads),
         {} if reader.symbolic else _reading(context, program, block, env, tree.Shows),
         {} if reader.symbolic else {k: data_of(v) for k, v in config.items()},
+        context.sharing.needed,
     )
 
 

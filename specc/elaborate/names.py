@@ -1,6 +1,8 @@
 """Weight names: `model.layers.{i}` with what stands in braces filled in."""
 
 import re
+from collections.abc import Iterable
+from typing import Any
 
 from specc.elaborate.context import Context, Env, NeedsValue
 from specc.elaborate.values import Picked, describe, first
@@ -9,6 +11,17 @@ from specc.lang import tree
 from specc.lang.parse import parse_expression
 from specc.text.diagnostic import fail
 from specc.text.source import Source, Span
+
+
+def say_shared(context: Context, items: Iterable[Any], env: Env) -> None:
+    """Take note of every `share` of these items that holds, its path below the scope of `env`."""
+    for item in items:
+        for rule in item.rules if isinstance(item, tree.Weights) else ():
+            if isinstance(rule, tree.Share):
+                condition = rule.condition
+                if condition is None or first(context.evaluate(context, condition, env)) is True:
+                    context.sharing.say(rule.name.text, env.scope)
+
 
 LONGEST = 10_000
 """Characters of a text whose holes are filled."""

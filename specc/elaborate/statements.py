@@ -73,7 +73,8 @@ def _repeat(context: Context, statement: tree.Repeat, env: Env) -> Any:
         scope = env.scope
         if statement.under:
             env.scope = env.under(weight_path(context, statement.under, env)).scope
-        returned = run_body(context, statement.body, env)
+        with context.sharing.step(statement, env.scope if statement.under else ""):
+            returned = run_body(context, statement.body, env)
         env.scope = scope
         if returned is not None:
             fail("E0214", "`return` cannot stand inside `repeat`", returned[0].span)

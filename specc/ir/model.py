@@ -26,7 +26,8 @@ class Generation:
 class Model:
     """`graph` computes the results; `defaults` (when some inputs have one) computes those inputs.
 
-    `reading` and `config` are plain data (numbers, texts, lists, dicts) for the manifest.
+    `reading` and `config` are plain data (numbers, texts, lists, dicts) for the manifest. `shares` are the paths whose
+    weights several calls may use, each with whether several do.
     """
 
     name: str
@@ -37,3 +38,4 @@ class Model:
     reading: Mapping[str, object] = field(default_factory=dict)
     showing: Mapping[str, object] = field(default_factory=dict)
     config: Mapping[str, object] = field(default_factory=dict)
+    shares: Mapping[str, bool] = field(default_factory=dict)

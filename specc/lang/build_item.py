@@ -217,6 +217,11 @@ def _ignore(b: Build, c: list[Any], span: Span) -> tree.Ignore:
     return tree.Ignore(c[0], span=span)
 
 
+@rule("share")
+def _share(b: Build, c: list[Any], span: Span) -> tree.Share:
+    return tree.Share(c[0], c[1], span=span)
+
+
 @rule("generate")
 def _generate(b: Build, c: list[Any], span: Span) -> tree.Generate:
     (name, growing, source), settings, end, remarks = braces(b, c)

@@ -514,10 +514,20 @@ class Ignore:
 
 
 @dataclass(frozen=True, slots=True)
+class Share:
+    """`share encoder.layer when tied`: calls that have their weights at this path use the same ones."""
+
+    name: WeightName
+    condition: Expr | None = None
+    remarks: Remarks = NONE
+    span: Spot = spot()
+
+
+@dataclass(frozen=True, slots=True)
 class Weights:
     """`weights { … }`."""
 
-    rules: tuple[From | Tie | Load | Ignore, ...]
+    rules: tuple[From | Tie | Load | Ignore | Share, ...]
     remarks: Remarks = NONE
     end: tuple[str, ...] = ()
     span: Spot = spot()

@@ -66,6 +66,7 @@ Written = (
     | tree.Tie
     | tree.Load
     | tree.Ignore
+    | tree.Share
     | tree.Setting
 )
 
@@ -172,14 +173,20 @@ def leaf(node: Written) -> Pieces:
         case tree.From():
             return [f"from {quote(node.path)}"]
         case tree.Tie():
-            condition: Pieces = [SPACE, "when ", *pieces(node.condition)] if node.condition is not None else []
-            return [f"tie {path(node.name)} =", SPACE, path(node.source), *condition]
+            return [f"tie {path(node.name)} =", SPACE, path(node.source), *_when(node.condition)]
         case tree.Load():
             return [f"load {path(node.name)} = ", *pieces(node.value)]
         case tree.Ignore():
             return [f"ignore {path(node.name)}"]
+        case tree.Share():
+            return [f"share {path(node.name)}", *_when(node.condition)]
         case _:
             raise AssertionError(f"{type(node)} has a body")
+
+
+def _when(condition: tree.Expr | None) -> Pieces:
+    """What stands behind a rule that holds only sometimes."""
+    return [] if condition is None else [SPACE, "when ", *pieces(condition)]
 
 
 def target(node: tree.Target) -> Pieces:

@@ -193,18 +193,24 @@ def static(expr: tree.Expr) -> Value:
             return one_line(expr)
 
 
-def weight_rule(rule: tree.From | tree.Tie | tree.Load | tree.Ignore) -> Map:
+def weight_rule(rule: tree.From | tree.Tie | tree.Load | tree.Ignore | tree.Share) -> Map:
     """A rule of `weights`."""
     match rule:
         case tree.From():
             return Map([Pair("from", rule.path)])
         case tree.Tie():
-            condition = [Pair("when", expression(rule.condition))] if rule.condition is not None else []
-            return Map([Pair("tie", rule.name.text), Pair("to", rule.source.text), *condition])
+            return Map([Pair("tie", rule.name.text), Pair("to", rule.source.text), *_when(rule.condition)])
         case tree.Load():
             return Map([Pair("load", rule.name.text), Pair("as", expression(rule.value))])
         case tree.Ignore():
             return Map([Pair("ignore", rule.name.text)])
+        case tree.Share():
+            return Map([Pair("share", rule.name.text), *_when(rule.condition)])
+
+
+def _when(condition: tree.Expr | None) -> list[Pair]:
+    """When a rule holds, where that is not always."""
+    return [] if condition is None else [Pair("when", expression(condition))]
 
 
 # --- what stands in `items:` and `do:` ---------------------------------------------------------

@@ -255,7 +255,7 @@ def reading(reader: Reader, entry: Entry) -> list[Any]:
 
 
 def weights(reader: Reader, entry: Entry) -> list[Any]:
-    """`weights: [{from: file}, {tie: a, to: b}, {load: a, as: b}, {ignore: c}]`."""
+    """`weights: [{from: file}, {tie: a, to: b}, {load: a, as: b}, {ignore: c}, {share: d}]`."""
     made = [
         weight_rule(reader, n)
         for n in reader.items(entry.value, "`weights`", "a list: `- {tie: a.weight, to: b.weight}`")
@@ -264,8 +264,14 @@ def weights(reader: Reader, entry: Entry) -> list[Any]:
     return [tree.Weights(dressed, tree.Remarks(behind=behind), end, span=reader.reaching(entry))]
 
 
-RULES = {"from": ("from",), "tie": ("tie", "to", "when"), "load": ("load", "as"), "ignore": ("ignore",)}
-NEEDS = {"from": (), "tie": ("to",), "load": ("as",), "ignore": ()}
+RULES = {
+    "from": ("from",),
+    "tie": ("tie", "to", "when"),
+    "load": ("load", "as"),
+    "ignore": ("ignore",),
+    "share": ("share", "when"),
+}
+NEEDS = {"from": (), "tie": ("to",), "load": ("as",), "ignore": (), "share": ()}
 
 
 def weight_rule(reader: Reader, node: Node) -> Any:
@@ -280,16 +286,18 @@ def weight_rule(reader: Reader, node: Node) -> Any:
     if not set(NEEDS[kind]) <= set(found):
         return None
     value = found[kind].value
+    condition = reader.expression(found["when"].value) if "when" in found else None
     match kind:
         case "from":
             return tree.From(reader.raw(value, "`from`"), span=node.span)
         case "tie":
-            condition = reader.expression(found["when"].value) if "when" in found else None
             return tree.Tie(reader.weights(value), reader.weights(found["to"].value), condition, span=node.span)
         case "load":
             return tree.Load(reader.weights(value), reader.expression(found["as"].value), span=node.span)
-        case _:
+        case "ignore":
             return tree.Ignore(reader.weights(value), span=node.span)
+        case _:
+            return tree.Share(reader.weights(value), condition, span=node.span)
 
 
 def generate(reader: Reader, entry: Entry) -> list[Any]:

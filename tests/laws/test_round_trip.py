@@ -227,6 +227,7 @@ rules = st.one_of(
     st.builds(tree.Tie, paths, paths, maybe, remarks),
     st.builds(tree.Load, paths, values, remarks),
     st.builds(tree.Ignore, paths, remarks),
+    st.builds(tree.Share, paths, maybe, remarks),
 )
 made = st.lists(
     st.builds(tree.Setting, names.filter(lambda n: n not in ("of", "from")), values, remarks),

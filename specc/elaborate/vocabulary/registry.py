@@ -142,6 +142,7 @@ class Site:
         known = self.context.builder.parameter_facts.get(name)
         if known and known.type != wanted.type:
             self._two_shapes(known, wanted)
+        self.context.sharing.claim(name)
         return Tensor(self.context.builder.parameter(wanted), self.span)
 
     def _two_shapes(self, known: Parameter, wanted: Parameter) -> NoReturn:
@@ -152,7 +153,7 @@ class Site:
                 f"two different weights are called `{wanted.name}`",
                 Label(self.span, f"here it is {wanted.type}") if self.span else None,
                 others,
-                helps=("give each its own `@` name, or make both the same size to share it",),
+                helps=("give each its own `@` name; weights that calls share are of one size",),
             )
         )
 
