@@ -27,6 +27,7 @@ SCORES = [
     "triangle(4.0)",
     "epanechnikov(5.0)",
 ]
+LEARNED = ("general", "additive", "location", "gaussian")
 NORMALIZERS = ["softmax", "queries", "hard", "sampled", "kernel", "uniform"]
 SPANS = {
     "global": "visible(keep)",
@@ -67,7 +68,8 @@ def spec(score: str, kind: str, heads: int) -> str:
         lines.insert(0, "  y = x")
     names = ", ".join(r.split(":")[0] for r in results)
     body = "\n".join(lines)
-    return model(f"graph f({inputs})\n  -> ({', '.join(results)}) {{\n{body}\n  return {names}\n}}\n")
+    shared = "weights { share a }\n" if score.startswith(LEARNED) else ""
+    return model(f"graph f({inputs})\n  -> ({', '.join(results)}) {{\n{body}\n  return {names}\n}}\n{shared}")
 
 
 def model(graph: str) -> str:

@@ -77,7 +77,7 @@ out, last, cell = lstm(x, hidden=hidden, layers=layers, direction=both, keep=kee
             "y: float[batch, seq, _]", "last: float[batch, _, _], one: float[batch, 2, _], a: float[batch, seq, _]"
         )
     )
-    (tmp_path / "m.specc").write_text(text)
+    (tmp_path / "m.specc").write_text(text + "\nweights { share enc }\n")
     found = opened(str(tmp_path / "m.specc"))
     rng = np.random.default_rng(0)
     x, keep = rng.standard_normal((2, 4, 3)), np.ones((2, 4), bool)
