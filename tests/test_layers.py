@@ -43,8 +43,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "specc": {
         "specc.text", "specc.input", "specc.ir", "specc.lang", "specc.elaborate", "specc.passes", "specc.ours",
         "specc.place", "specc.output",
-        "specc.weights", "specc.weights.names", "specc.reading", "specc.backend", "specc.config_file", "specc.package_index",
-        "specc.generation", "specc.generation.options", "numpy",
+        "specc.weights", "specc.weights.names", "specc.reading", "specc.backend", "specc.config_file",
+        "specc.package_index", "specc.generation", "specc.generation.options", "numpy",
     },
 }  # fmt: skip
 
