@@ -11,7 +11,7 @@ from specc.ir.defaults import closed
 from specc.ir.dim import DimError
 from specc.ir.dim_text import parse_dim
 from specc.ir.graph import Graph
-from specc.passes.limits import limits
+from specc.passes.limits import limits, rows_taken
 from specc.reading.arrays import exact, nested_array
 from specc.reading.batch import with_texts
 from specc.reading.check import Bound, InputSpec, check_inputs
@@ -68,15 +68,16 @@ class Entrance:
 
 
 def bounds_of(graph: Graph) -> dict[str, Bound]:
-    """What each length may be: at least what `dims` promises, at most what a table of positions holds."""
-    most = limits(graph)
+    """What each length may be: what `dims` promises and what is taken of it, and what a table of positions holds."""
+    most, taken = limits(graph), rows_taken(graph)
     found = {}
-    for symbol in {*graph.least, *most}:
-        limit = most.get(symbol)
+    for symbol in {*graph.least, *most, *taken}:
+        limit, rows = most.get(symbol), taken.get(symbol, 0)
         reasons = [f"`dims` promises {symbol} >= {graph.least[symbol]}"] if symbol in graph.least else []
+        reasons += [f"rows are taken that are there from {symbol} = {rows} on"] if rows else []
         reasons += [f"the table `{limit.table}` has {limit.most} positions"] if limit else []
         why = "; ".join(reasons)
-        found[symbol] = Bound(graph.least.get(symbol, 0), limit.most if limit else None, why)
+        found[symbol] = Bound(max(graph.least.get(symbol, 0), rows), limit.most if limit else None, why)
     return found
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from specc import backend
 from specc.comparing import EXPLAINED, NUDGE, TOLERANCE, Difference, compare, moves
 from specc.ir.graph import Graph
-from specc.passes.limits import limits
+from specc.passes.limits import limits, rows_taken
 from specc.running import Loaded
 from specc.text.diagnostic import fail
 
@@ -97,10 +97,11 @@ def sizes_for(graph: Graph, turn: int, most: Mapping[str, int] | None = None) ->
     symbols = sorted({s for v in graph.inputs.values() for d in v.type.shape for s in d.symbols()})
     facts = set(graph.facts)
     above = {symbol: limit.most for symbol, limit in limits(graph).items()} | dict(most or {})
+    least = rows_taken(graph)
     sizes = {}
     for n, symbol in enumerate(s for s in symbols if s not in facts):
         wanted = 1 if turn == 0 else SIZES[(n + turn) % len(SIZES)]
-        sizes[symbol] = max(min(wanted, above.get(symbol, wanted)), graph.least.get(symbol, 1))
+        sizes[symbol] = max(min(wanted, above.get(symbol, wanted)), graph.least.get(symbol, 1), least.get(symbol, 1))
     return sizes
 
 

@@ -25,6 +25,7 @@ from specc_onnx.build import Built, enter_parameters, finished
 from specc_onnx.deciding import Carry, Decision, Start, Strategy, strategy
 from specc_onnx.decoding import MAX_TOKENS, Decoding
 from specc_onnx.emit import Emitter, Site, Tensor, declare, graph_of, unique
+from specc_onnx.guards import without_padding
 from specc_onnx.lengths import Lengths
 from specc_onnx.names import live
 from specc_onnx.table import lower_nodes
@@ -215,8 +216,13 @@ class _Writer:
             g.tensors[value] = g.parameters[name]
 
     def _feed(self) -> Carry:
-        growing = self.derived.growing
-        return Carry(growing, self.derived.step.inputs[growing].type, self._spread(self.outer[growing]))
+        growing, graph, computed = self.derived.growing, self.whole.graph, self.whole.computed
+        ids = self.outer[growing]
+        for name in computed.outputs if computed else ():
+            keep = self.outer[name]
+            if graph.input_facts[name].keep and keep.type.shape == ids.type.shape:
+                ids = Tensor(without_padding(self.g, ids, keep), ids.type)
+        return Carry(growing, self.derived.step.inputs[growing].type, self._spread(ids))
 
     def _sides(self) -> list[str]:
         """The step's inputs along the growing axis, the growing one apart."""

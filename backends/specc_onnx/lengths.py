@@ -10,7 +10,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from specc.ir.dim import Atom, Dim, DimLike, Monomial, Part
+from specc.ir.least import never_negative
 from specc.ir.types import Type
+from specc_onnx.elements import CODE
 
 if TYPE_CHECKING:
     from specc_onnx.emit import Emitter
@@ -87,6 +89,18 @@ class Lengths:
             total += product
         return total
 
+    def demand(self, g: "Emitter", number: str, *lengths: Dim) -> str:
+        """`number`, i64[1], which nobody gets who gives a length below 0: the model stops.
+
+        ONNX has no way to say so; a row that does not exist is asked for.
+        """
+        with g.outside("lengths"):
+            for length in lengths:
+                if not never_negative(length.substitute(self.facts), self.least):
+                    below = g.node("Less", self.one(g, length), g.vector(0))
+                    number = g.node("Gather", number, g.node("Cast", below, to=CODE["i64"]), axis=0)
+        return number
+
     def positive(self, length: Dim) -> bool:
         """Whether the length is known to be at least 1."""
         return self.floor_of(length) > 0
@@ -119,7 +133,7 @@ class Lengths:
         if not self.positive(part.args[1]):
             right = g.node("Max", right, g.vector(1))
         if part.fn == "/":
-            return g.node("Div", left, right)
+            return whole_quotient(g, left, right)
         rest = g.node("Mod", left, right)
         return rest if part.fn == "%" else g.node("Div", g.node("Sub", left, rest), right)
 
@@ -138,7 +152,7 @@ class Lengths:
         whole = g.node("Shape", name, start=axis, end=axis + 1)
         if rest != 0:
             whole = g.node("Sub", whole, self.one(g, rest))
-        return whole if factor == 1 else g.node("Div", whole, g.vector(factor))
+        return whole if factor == 1 else whole_quotient(g, whole, g.vector(factor))
 
     def _way(self, symbol: str, open: frozenset[str]) -> Dim | tuple[str, int, int, Dim] | None:
         """How a symbol is found: as another length; or as an axis of an input, less the rest, by the factor.
@@ -158,6 +172,11 @@ class Lengths:
                 if factor and all(self._way(s, inner) for s in rest.symbols()):
                     return name, axis, factor, rest
         return None
+
+
+def whole_quotient(g: "Emitter", above: str, below: str) -> str:
+    """`above / below`, i64[1]; where that leaves a remainder the model stops, as no row has that number."""
+    return g.node("Gather", g.node("Div", above, below), g.node("Mod", above, below), axis=0)
 
 
 def split_linear(length: Dim, symbol: str) -> tuple[int, Dim]:

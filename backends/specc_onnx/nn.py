@@ -6,6 +6,7 @@ from specc.ir import ops
 from specc.ir.dim import Dim, exact
 from specc_onnx.arrange import always, at_least_one, cast, cut, flatten, matmul, reduce, reshape
 from specc_onnx.emit import CONTRIB, Emitter, Tensor
+from specc_onnx.guards import checked
 from specc_onnx.table import lower
 
 HIDDEN = -1e30
@@ -50,7 +51,7 @@ def unflatten(g: Emitter, x: str, shape: Sequence[Dim]) -> str:
 @lower(ops.Embedding)
 def embedding(op: ops.Embedding, g: Emitter, ids: Tensor, table: Tensor) -> str:
     """Rows of a table."""
-    return g.node("Gather", table.name, ids.name, axis=0)
+    return g.node("Gather", table.name, checked(g, ids), axis=0)
 
 
 @lower(ops.LayerNorm)

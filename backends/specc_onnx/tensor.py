@@ -7,6 +7,7 @@ from specc.ir import ops
 from specc.ir.dim import Dim
 from specc_onnx.arrange import cast, cut, full, matmul, reduce, reshape, rows, unsqueeze, where
 from specc_onnx.emit import Emitter, Tensor
+from specc_onnx.guards import checked
 from specc_onnx.table import lower
 
 
@@ -252,13 +253,19 @@ def slice_(op: ops.Slice, g: Emitter, x: Tensor) -> str:
     """Some neighboring rows."""
     if op.start == 0 and op.stop == x.type.shape[op.axis]:
         return x.name
-    return cut(g, x.name, op.axis, op.start, op.stop)
+    length = x.type.shape[op.axis]
+    start = g.lengths.demand(g, g.shape([op.start]), op.start, op.stop - op.start)
+    stop = g.lengths.demand(g, g.shape([op.stop]), length - op.stop)
+    return g.node("Slice", x.name, start, stop, g.vector(op.axis))
 
 
 @lower(ops.Index)
 def index(op: ops.Index, g: Emitter, x: Tensor) -> str:
     """One row."""
-    return g.node("Gather", x.name, g.dim(op.at), axis=op.axis)
+    if op.at.number is not None:
+        return g.node("Gather", x.name, g.dim(op.at), axis=op.axis)
+    at = g.lengths.demand(g, g.shape([op.at]), op.at)
+    return g.node("Gather", x.name, g.node("Squeeze", at, g.vector(0)), axis=op.axis)
 
 
 @lower(ops.Last)
@@ -271,8 +278,8 @@ def last(op: ops.Last, g: Emitter, x: Tensor) -> str:
 def gather(op: ops.Gather, g: Emitter, x: Tensor, ids: Tensor) -> str:
     """Rows by number, for each of the leading axes apart."""
     if op.axis == 0:
-        return g.node("Gather", x.name, ids.name, axis=0)
-    numbers = cast(g, ids.name, ids.type.dtype, "i64")  # GatherND takes no other
+        return g.node("Gather", x.name, checked(g, ids), axis=0)
+    numbers = cast(g, checked(g, ids), ids.type.dtype, "i64")  # GatherND takes no other
     return g.node("GatherND", x.name, unsqueeze(g, numbers, ids.type.rank), batch_dims=op.axis)
 
 

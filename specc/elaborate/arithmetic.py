@@ -4,9 +4,11 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
-from specc.elaborate import nodes
-from specc.elaborate.context import Context, NeedsValue
-from specc.elaborate.values import Function, Joined, Picked, Tensor, describe
+from specc.elaborate import nodes, numbers
+from specc.elaborate.context import Context
+from specc.elaborate.needs import NeedsValue
+from specc.elaborate.numbers import is_number
+from specc.elaborate.values import Function, Joined, Picked, Tensor, Unknown, describe
 from specc.ir import ops
 from specc.ir.dim import Dim, DimError, DimLimit, exact, floor, remainder
 from specc.ir.signature import letter
@@ -22,16 +24,6 @@ WHOLE: dict[str, Callable[[Dim, Dim], Dim]] = {
     "%": remainder,
 }
 
-FLOATS: dict[str, Callable[[float, float], float]] = {
-    "+": operator.add,
-    "-": operator.sub,
-    "*": operator.mul,
-    "/": operator.truediv,
-    "//": operator.floordiv,
-    "%": operator.mod,
-    "**": operator.pow,
-}
-
 TENSORS = {"+": "add", "-": "sub", "*": "mul", "/": "div", "//": "floordiv", "%": "mod", "**": "pow"}
 COMPARED = {"==": "eq", "!=": "ne", "<": "lt", "<=": "le", ">": "gt", ">=": "ge"}
 STATIC = {
@@ -42,25 +34,6 @@ STATIC = {
     ">": operator.gt,
     ">=": operator.ge,
 }
-STAND_IN = 61.0
-"""What a symbol counts as in numbers with a fraction while only shapes are checked; any number would do."""
-
-
-def fraction(value: Any) -> float:
-    """A static number as a float; a symbolic one stands in for some number."""
-    if isinstance(value, Dim):
-        if value.number is not None:
-            return float(value.number)
-        try:
-            return float(value.at({s: int(STAND_IN) + n for n, s in enumerate(sorted(value.symbols()))}))
-        except DimError:  # a quotient that the stand-ins leave a remainder in
-            return STAND_IN
-    return float(value)
-
-
-def is_number(value: Any) -> bool:
-    """A static number, whole or with a fraction."""
-    return isinstance(value, Dim | float)
 
 
 def arithmetic(context: Context, op: str, left: Any, right: Any, expr: Any) -> Any:
@@ -82,26 +55,14 @@ def _of_numbers(context: Context, op: str, left: Any, right: Any, expr: Any) -> 
                 return left**right.number
             if op in WHOLE:
                 return WHOLE[op](left, right)
-        made = FLOATS[op](_float(left), _float(right))
-        if isinstance(made, complex):  # the root of a negative number
-            raise ValueError
-        return made
+        return numbers.arithmetic(context, TENSORS[op], left, right, expr.span)
     except DimLimit as error:
         fail("E0309", str(error), expr.span, _shown(expr, left, right))
     except DimError as error:
         fail("E0310", str(error), expr.span, _shown(expr, left, right), notes=_origins(expr, left, right),
              helps=_mends(op, left, right))  # fmt: skip
     except (ZeroDivisionError, OverflowError, ValueError):
-        if context.symbolic:  # the numbers that stand in for lengths may have no quotient where real ones do
-            return STAND_IN
         fail("E0310", f"{describe(left)} {op} {describe(right)} has no value", expr.span)
-
-
-def _float(value: Any) -> float:
-    try:
-        return fraction(value)
-    except DimError:
-        return STAND_IN
 
 
 def _origins(expr: Any, left: Dim, right: Dim) -> list[str]:
@@ -162,18 +123,22 @@ def as_tensor(context: Context, value: Any, dtype: str, span: Span | None) -> Te
     if letter(dtype) == "i":
         if isinstance(value, float):
             fail("E0206", f"{value:g} has a fraction, the tensor holds whole numbers", span)
+        if isinstance(value, Unknown):
+            if not value.whole:
+                fail("E0206", f"`{value.text}` may have a fraction, the tensor holds whole numbers", span)
+            return nodes.one(context, ops.Cast(dtype), Tensor(value.value), span=span)
         if value.number is None:
             return nodes.one(context, ops.Size(value), span=span)
         return nodes.constant(context, value.number, dtype, span)
-    if isinstance(value, Dim) and value.number is None and not context.symbolic:
-        return nodes.one(context, ops.Cast(dtype), nodes.one(context, ops.Size(value), span=span), span=span)
-    return nodes.constant(context, fraction(value), dtype, span)
+    return numbers.as_scalar(context, value, dtype, span)
 
 
 def negate(context: Context, value: Any, expr: Any) -> Any:
     """`-value`."""
     if isinstance(value, Tensor):
         return nodes.one(context, ops.Pointwise("neg"), value, span=expr.span)
+    if isinstance(value, Unknown):
+        return numbers.function(context, "neg", value, expr.span)
     if is_number(value):
         return -value
     fail("E0206", f"{describe(value)} has no negative", expr.span)
@@ -213,10 +178,17 @@ def compare(context: Context, op: str, left: Any, right: Any, expr: Any) -> Any:
     if isinstance(left, Dim) and isinstance(right, Dim):
         return _of_dims(op, left, right, expr)
     if is_number(left) and is_number(right):
-        return STATIC[op](fraction(left), fraction(right))
+        return _of_fractions(op, left, right, expr)
     if op not in ("==", "!="):
         fail("E0206", f"`{op}` has no meaning between {describe(left)} and {describe(right)}", expr.span)
     return (_plain(left) == _plain(right)) == (op == "==")
+
+
+def _of_fractions(op: str, left: Any, right: Any, expr: Any) -> bool:
+    a, b = numbers.known(left), numbers.known(right)
+    if a is None or b is None:
+        raise NeedsValue(numbers.symbols(left) | numbers.symbols(right), expr.span)
+    return bool(STATIC[op](a, b))
 
 
 def _plain(value: Any) -> Any:

@@ -2,16 +2,17 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 from specc.elaborate.blocks import call_block, own_scope
 from specc.elaborate.context import Context, Env, Poisoned
 from specc.elaborate.definitions import hold_definition
 from specc.elaborate.expressions import evaluate, plain
-from specc.elaborate.kinds import Applied, Mask, alternatives, fit, takes, words_of
+from specc.elaborate.kinds import Applied, Number, fit, takes, words_of
 from specc.elaborate.lookup import FIXED, function, is_nothing, lookup
 from specc.elaborate.names import weight_path
-from specc.elaborate.values import POISON, Function, Tensor, describe
+from specc.elaborate.numbers import attribute, is_number
+from specc.elaborate.values import POISON, Function, Tensor, Unknown, describe
 from specc.elaborate.vocabulary.registry import MISSING, WORDS, Site, Slot, Word
 from specc.ir.dim import DimError, DimLimit
 from specc.lang import tree
@@ -232,9 +233,16 @@ def argument(context: Context, expr: Any, kind: Any, what: str, env: Env) -> Any
         raise Failed
     if isinstance(value, Tensor) and takes(kind, Tensor):
         return value
-    if takes(kind, Tensor) and Tensor in alternatives(kind) and not takes(kind, Mask):
-        return fit(value, kind, what, expr.span)
-    return fit(value, kind, what, expr.span)
+    if isinstance(value, Unknown) and not any(takes(kind, k) for k in (float, Number, Any)):
+        attribute(context, value, what, expr.span)
+    return _settled(context, fit(value, kind, what, expr.span), kind, what, expr.span)
+
+
+def _settled(context: Context, value: Any, kind: Any, what: str, span: Span | None) -> Any:
+    """A number that an operation is made with is known, or a config value that is still a symbol."""
+    if isinstance(value, tuple) and get_args(kind)[:1] == (float,):
+        return tuple(attribute(context, v, what, span) for v in value)
+    return attribute(context, value, what, span) if takes(kind, float) and is_number(value) else value
 
 
 def held(context: Context, expr: Any, env: Env) -> Any:

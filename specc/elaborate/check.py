@@ -1,18 +1,21 @@
 """The check before any number is known: every length a symbol, every choice tried.
 
 A config value that decides structure (a count, a condition, a choice) is tried at its default, at both
-truths, at every word, at counts 1 and 2; everything else stays a symbol.
+truths, at every word, at counts 1 and 2; everything else stays a symbol. Sizes that the spec's own `require`
+forbids are not tried.
 """
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from specc.elaborate.budget import Steps
 from specc.elaborate.config import Reader
-from specc.elaborate.context import Library, NeedsValue, undecided
+from specc.elaborate.context import Library, undecided
 from specc.elaborate.model import elaborate
 from specc.elaborate.modules import Program, paths_of
+from specc.elaborate.needs import NeedsValue
 from specc.elaborate.values import Picked
 from specc.ir.dim import Dim
 from specc.ir.model import Model
@@ -56,29 +59,68 @@ def _required(diagnostic: Diagnostic) -> bool:
 
 
 def _settle(program: Program, library: Library, graph: str, fixed: dict[str, Any], steps: Steps) -> Model:
-    """Elaborate, fixing fields that turn out to decide structure."""
+    """Elaborate, fixing fields that turn out to decide structure at sizes the spec allows."""
     fields = paths_of(program.fields())
-    for _ in range(len(fields) + 2):
+    free: dict[str, tree.Field] = {}
+    sizes: Iterator[dict[str, Any]] = iter(())
+    forbidden: Failed | None = None
+    while True:
         try:
             return elaborate(program, library, Reader(symbolic=True, fixed=fixed, steps=steps), graph)
         except NeedsValue as need:
-            found = [p for s in need.symbols for p in _fields_of(s) if p in fields and p not in fixed]
+            found = {p: fields[p] for s in need.symbols for p in _fields_of(s) if p in fields and p not in fixed}
             if not found:
                 undecided(need)
-            for path in found:
-                fixed[path] = _usual(fields[path])
-    raise AssertionError("a field was fixed twice")
+            free |= found
+            sizes = _sizes(free)
+            fixed.update(next(sizes))
+        except Failed as failed:
+            forbidden = forbidden or failed
+            other = next(sizes, None) if all(map(_required, failed.diagnostics)) else None
+            if other is None:
+                raise (forbidden if all(map(_required, failed.diagnostics)) else failed) from None
+            fixed.update(other)
+
+
+FIELD = re.compile(r"[A-Za-z_][\w.]*")
 
 
 def _fields_of(symbol: str) -> list[str]:
-    """The config fields behind a symbol, also behind the quotient `a / b` of a requirement."""
-    return [part.strip(" ()") for part in symbol.replace("*", "/").split("/")]
+    """The config fields behind a symbol: itself, or those in a quotient or another number made of several."""
+    return FIELD.findall(symbol)
 
 
-def _usual(entry: tree.Field) -> Dim:
-    if isinstance(entry.default, tree.Num) and entry.default.text.isdigit() and int(entry.default.text) <= 2:
-        return Dim.of(int(entry.default.text))
-    return Dim.of(2)
+LARGER = (4, 8, 16, 3, 6, 12, 32, 64, 24, 48, 96, 128, 256)
+"""Sizes that are tried where what a spec requires forbids the usual ones."""
+
+
+def _sizes(fields: Mapping[str, tree.Field]) -> Iterator[dict[str, Any]]:
+    """Values for fields that decide structure: small ones, then the defaults, then others, alone and together.
+
+    Sizes that the spec's own `require` forbids are passed over for the next.
+    """
+    usual = {path: _usual(entry) for path, entry in fields.items()}
+    yield dict(usual)
+    given = {path: value for path, entry in fields.items() if (value := _default(entry)) is not None}
+    yield usual | given
+    whole = [path for path, entry in fields.items() if entry.type.name == "int"]
+    for path in whole:
+        yield from (usual | {path: Dim.of(size)} for size in (1, *LARGER))
+    if len(whole) > 1:
+        yield from (usual | dict.fromkeys(whole, Dim.of(size)) for size in (1, *LARGER))
+
+
+def _default(entry: tree.Field) -> Any:
+    if not isinstance(entry.default, tree.Num):
+        return None
+    return Dim.of(int(entry.default.text)) if entry.default.text.isdigit() else float(entry.default.text)
+
+
+def _usual(entry: tree.Field) -> Any:
+    if entry.type.name == "float":
+        return 0.5
+    value = _default(entry)
+    return value if isinstance(value, Dim) and value.number in (0, 1, 2) else Dim.of(2)
 
 
 def _alternatives(program: Program, fixed: dict[str, Any]) -> Iterator[tuple[str, Any]]:

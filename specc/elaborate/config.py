@@ -12,6 +12,7 @@ from specc.elaborate.config_json import JsonObject
 from specc.elaborate.context import Context, Env, Poisoned
 from specc.elaborate.lookup import lookup
 from specc.elaborate.modules import Assigned, Program
+from specc.elaborate.numbers import as_float
 from specc.elaborate.typing import applied, fit_static
 from specc.elaborate.values import POISON, Picked, Record, first
 from specc.ir.dim import Dim
@@ -95,8 +96,10 @@ def _value(
         return _fitted(context, entry.default, entry, env, what, entry.default.span)
     if entry.type.optional:
         return None
-    if reader.symbolic and (stand_in := _stand_in(entry.type)) is not None:
-        return stand_in
+    if reader.symbolic and entry.type.name == "float":
+        return as_float(context, Dim.symbol(path, Origin(entry.span, f"the config value {what}")), entry.span)
+    if reader.symbolic and (usual := _usual(entry.type)) is not None:
+        return usual
     _missing(entry, path, reader)
 
 
@@ -112,10 +115,9 @@ def _fitted(context: Context, expr: Any, entry: tree.Field, env: Env, what: str,
     return value
 
 
-def _stand_in(type: tree.TypeName) -> Any:
-    """Some value of a type, for a reading in which values do not matter."""
+def _usual(type: tree.TypeName) -> Any:
+    """The value that a field without one is tried with first; `specc.elaborate.check` tries the others."""
     return {
-        "float": 0.5,
         "bool": True,
         "text": "",
         "choice": Picked(type.names[0], type.names) if type.names else None,

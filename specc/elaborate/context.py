@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
 from specc.elaborate.budget import SPENT, Steps, held_in
+from specc.elaborate.needs import NeedsValue
 from specc.elaborate.sharing import Sharing
 from specc.ir.dim import Dim
 from specc.ir.graph import Builder, Value
@@ -20,15 +21,6 @@ MOST_LAYERS = 4096
 
 class Poisoned(Exception):
     """Something reported earlier is in the way; say nothing more."""
-
-
-class NeedsValue(Exception):
-    """A choice of structure hangs on symbols that stand for config values."""
-
-    def __init__(self, symbols: frozenset[str], span: Span | None) -> None:
-        super().__init__(", ".join(sorted(symbols)))
-        self.symbols = symbols
-        self.span = span
 
 
 def undecided(need: NeedsValue) -> NoReturn:
@@ -111,6 +103,8 @@ class Context:
     how many list items have been made, `steps` the work that was done, `holes` what stands in the holes of texts,
     `fixed` the values that follow from the spec alone, whatever inputs and weights are, `sharing` which call has
     which weight.
+    `lengths` are the symbols that only an input tells; others stand for config values. `opaque` has the names of
+    whole numbers made of those, such as `int((0.25 * d))`.
     """
 
     library: Library
@@ -123,6 +117,7 @@ class Context:
     held: Callable[..., Any] = field(default=lambda *a: None)
     configure: Callable[..., Any] = field(default=lambda *a: None)
     symbolic: bool = False
+    lengths: frozenset[str] = frozenset()
     scope: str = ""
     weighed: dict[str, int] = field(default_factory=dict)
     weight: int = 0
@@ -131,6 +126,11 @@ class Context:
     holes: dict[str, tree.Expr] = field(default_factory=dict)
     fixed: set[Value] = field(default_factory=set)
     sharing: Sharing = field(default_factory=Sharing)
+    opaque: dict[Value, str] = field(default_factory=dict)
+
+    def late(self, symbols: frozenset[str]) -> bool:
+        """Whether these symbols have a value only when the model runs."""
+        return bool(symbols) and (not self.symbolic or bool(symbols & self.lengths))
 
     def work(self, span: Span | None, count: int = 1) -> None:
         """Count steps that are about to be done. E0223 past a limit."""

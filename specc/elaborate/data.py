@@ -2,9 +2,10 @@
 
 from typing import Any
 
-from specc.elaborate.context import Context, Env, NeedsValue
+from specc.elaborate.context import Context, Env
 from specc.elaborate.lookup import lookup
-from specc.elaborate.values import POISON, Function, Joined, Picked, Record, Rope, first
+from specc.elaborate.needs import NeedsValue
+from specc.elaborate.values import POISON, Function, Joined, Picked, Record, Rope, Unknown, first
 from specc.ir.dim import Dim
 from specc.lang import tree
 from specc.text.source import Span
@@ -17,6 +18,8 @@ def data_of(value: Any, span: Span | None = None) -> Any:
             if dim.number is None:
                 raise NeedsValue(dim.symbols(), span)
             return dim.number
+        case Unknown(symbols=symbols):
+            raise NeedsValue(symbols, span)
         case Picked(word):
             return word
         case tuple(items):

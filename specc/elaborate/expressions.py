@@ -9,12 +9,13 @@ from typing import Any
 
 from specc.elaborate import nodes
 from specc.elaborate.arithmetic import arithmetic, compare, logic, negate
-from specc.elaborate.context import Context, Env, NeedsValue, Poisoned
+from specc.elaborate.context import Context, Env, Poisoned
 from specc.elaborate.lookup import lookup
 from specc.elaborate.names import filled
+from specc.elaborate.needs import NeedsValue
 from specc.elaborate.rows import ORDER as ROW_NAMES
 from specc.elaborate.rows import read_rows
-from specc.elaborate.values import POISON, Picked, Record, Tensor, describe, first
+from specc.elaborate.values import POISON, Picked, Record, Tensor, Unknown, describe, first
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.lang import tree
@@ -46,6 +47,8 @@ def plain(context: Context, expr: Any, env: Env) -> Any:
 
 def number_of(value: Any, what: str, span: Span | None) -> int:
     """A whole number that decides structure. NeedsValue while it is a symbol."""
+    if isinstance(value, Unknown):
+        raise NeedsValue(value.symbols, span)
     if not isinstance(value, Dim):
         fail("E0203", f"{what} is a whole number, not {describe(value)}", span)
     if value.number is None:

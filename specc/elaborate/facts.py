@@ -2,8 +2,9 @@
 
 from typing import Any
 
-from specc.elaborate.context import Context, Env, NeedsValue
+from specc.elaborate.context import Context, Env
 from specc.elaborate.expressions import plain
+from specc.elaborate.needs import NeedsValue
 from specc.elaborate.values import Record
 from specc.ir.dim import Dim
 from specc.lang import tree

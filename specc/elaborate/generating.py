@@ -5,8 +5,9 @@ With symbols in place of config values, names are checked all the same, and so i
 
 from typing import Any
 
-from specc.elaborate.context import Context, Env, NeedsValue
+from specc.elaborate.context import Context, Env
 from specc.elaborate.data import described
+from specc.elaborate.needs import NeedsValue
 from specc.generation.options import spec_faults
 from specc.lang import tree
 from specc.text.diagnostic import Failed

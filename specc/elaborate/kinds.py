@@ -9,7 +9,7 @@ from types import NoneType, UnionType
 from typing import Any, Literal, TypeAlias, Union, get_args
 from typing import get_origin as typing_origin
 
-from specc.elaborate.values import Function, Joined, Picked, Record, Rope, Tensor, describe, first
+from specc.elaborate.values import Function, Joined, Picked, Record, Rope, Tensor, Unknown, describe, first
 from specc.ir.dim import Dim
 from specc.text.diagnostic import fail
 from specc.text.source import Span
@@ -21,6 +21,10 @@ Kind: TypeAlias = Any
 def get_origin(kind: Kind) -> Any:
     """`typing.get_origin`, whose declared result leaves out most of what it gives."""
     return typing_origin(kind)
+
+
+class Number:
+    """Marks a parameter that takes a number which may be known only when the model runs; `float` must be known."""
 
 
 class Mask:
@@ -95,7 +99,9 @@ def _fits(value: Any, kind: Kind) -> Any:
     if kind is float:
         if isinstance(value, Dim):
             return float(value.number) if value.number is not None else value
-        return value if isinstance(value, float) else _NO
+        return value if isinstance(value, float | Unknown) else _NO
+    if kind is Number:
+        return value if isinstance(value, Dim | float | Unknown) else _NO
     if kind is str:
         return value.word if isinstance(value, Picked) else value if isinstance(value, str) else _NO
     if kind is Mask:
@@ -116,6 +122,7 @@ def expected(kind: Kind) -> str:
         Tensor: "a tensor",
         Dim: "a whole number",
         float: "a number",
+        Number: "a number",
         bool: "true or false",
         str: "a text",
         Mask: "a mask",

@@ -7,13 +7,14 @@ from specc.elaborate.blocks import finish
 from specc.elaborate.budget import Steps, deep
 from specc.elaborate.calls import call, held
 from specc.elaborate.config import Reader, read_config
-from specc.elaborate.context import Context, Env, Library, Module, NeedsValue, undecided
+from specc.elaborate.context import Context, Env, Library, Module, undecided
 from specc.elaborate.data import data_of, described
 from specc.elaborate.expressions import evaluate
 from specc.elaborate.facts import assume
 from specc.elaborate.generating import generation_settings
-from specc.elaborate.modules import Assigned, Program, assign, program_of
+from specc.elaborate.modules import Assigned, Program, assign, paths_of, program_of
 from specc.elaborate.names import say_shared
+from specc.elaborate.needs import NeedsValue
 from specc.elaborate.statements import require, run_body
 from specc.elaborate.typing import declared, is_tensor, match_tensor
 from specc.elaborate.values import RawConfig, Record, Results, Tensor, describe, first
@@ -27,9 +28,13 @@ from specc.text.source import Span
 from specc.text.suggest import did_you_mean
 
 
-def context_of(library: Library, *, symbolic: bool = False, steps: Steps | None = None) -> Context:
-    """A fresh context with its knots tied."""
+def context_of(
+    library: Library, program: Program | None = None, *, symbolic: bool = False, steps: Steps | None = None
+) -> Context:
+    """A fresh context with its knots tied. With symbols, what `program` calls `dims` stays one when the model runs."""
     made = Context(library, symbolic=symbolic, steps=steps or Steps())
+    if program is not None:
+        made.lengths = frozenset(program.module.dims) - paths_of(program.fields()).keys()
     made.evaluate, made.call, made.held = evaluate, call, held
     made.configure = lambda c, module, given, span: _configure(c, module, given, span)
     return made
@@ -49,7 +54,7 @@ def elaborate(program: Program, library: Library, reader: Reader, graph: str = "
 
 
 def _elaborated(program: Program, library: Library, reader: Reader, graph: str) -> Model:
-    context = context_of(library, symbolic=reader.symbolic, steps=reader.steps)
+    context = context_of(library, program, symbolic=reader.symbolic, steps=reader.steps)
     config = requirements(context, program, reader)
     say_shared(context, (item for item, _ in program.items(tree.Weights)), Env(program.module, config))
     block = _graph_of(program, graph)
@@ -156,7 +161,7 @@ def _defaults(
     absent = [p for p in block.params if p.default is not None]
     if not absent:
         return None
-    context = context_of(library, symbolic=reader.symbolic, steps=reader.steps)
+    context = context_of(library, program, symbolic=reader.symbolic, steps=reader.steps)
     env = Env(program.module, config, raw=reader.raw)
     env.dims.update(_facts(context, block, env))
     _inputs(context, block, env)

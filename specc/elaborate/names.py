@@ -4,7 +4,8 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from specc.elaborate.context import Context, Env, NeedsValue
+from specc.elaborate.context import Context, Env
+from specc.elaborate.needs import NeedsValue
 from specc.elaborate.values import Picked, describe, first
 from specc.ir.dim import Dim
 from specc.lang import tree

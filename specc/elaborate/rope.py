@@ -2,13 +2,15 @@
 
 import math
 
-from specc.elaborate.values import Rope
+from specc.elaborate.values import Rope, Unknown
 from specc.ir.dim import Dim
 
 
 def fault(rope: Rope) -> str:
     """Why no frequencies come of these numbers, as the end of "the rotary settings: …"; empty where they do."""
     numbers = dict(rope.numbers)
+    if _undecided(rope):
+        return ""
     for name, value in (("theta", rope.theta), *numbers.items()):
         for one in value if isinstance(value, tuple) else (value,):
             if one is not None and not isinstance(one, bool) and not (math.isfinite(one) and one > 0):
@@ -26,10 +28,10 @@ def frequencies(rope: Rope, dim: Dim) -> tuple[tuple[float, ...], float]:
     `linear` divides all by a factor (arXiv:2306.15595). `llama3` divides only long wave lengths, with a
     smooth passage. `yarn` blends by how often a pair turns in the original context (arXiv:2309.00071, eq. 23).
     `longrope` has a divisor for each pair (arXiv:2402.13753, eq. 3); there may be too few or too many, which the
-    caller checks.
+    caller checks. Nothing is made of numbers that are not known yet, which a reading with symbols has.
     """
     numbers = dict(rope.numbers)
-    if rope.kind == "default" or dim.number is None:
+    if rope.kind == "default" or dim.number is None or _undecided(rope):
         return (), 1.0
     d = dim.number
     plain = [rope.theta ** (-2 * n / d) for n in range(d // 2)]
@@ -48,6 +50,12 @@ def frequencies(rope: Rope, dim: Dim) -> tuple[tuple[float, ...], float]:
 def yarn_scale(factor: float, by: float = 1.0) -> float:
     """How much sharper attention is made over longer texts, as a factor of cos and sin (arXiv:2309.00071, eq. 22)."""
     return 0.1 * by * math.log(factor) + 1.0 if factor > 1 else 1.0
+
+
+def _undecided(rope: Rope) -> bool:
+    """Whether a number of it hangs on config values that are still symbols."""
+    given = [rope.theta, *(v for _, value in rope.numbers for v in (value if isinstance(value, tuple) else (value,)))]
+    return any(isinstance(v, Unknown) for v in given)
 
 
 def _llama3(frequency: float, numbers: dict[str, float]) -> float:

@@ -10,8 +10,11 @@ from specc.text.diagnostic import Label, fail
 from specc.text.source import Span
 
 
-def check_length(dim: Dim, name: str, at: Span | None) -> None:
-    """E0308 for a weight without rows. `at` is what decides the length."""
+def check_length(context: Context, dim: Dim, name: str, at: Span | None) -> None:
+    """E0308 for a weight without rows, or as long as an input decides. `at` is what decides the length."""
+    if context.late(dim.symbols()):
+        helps = ["a weight has one size for every input: give it a config value"]
+        fail("E0308", f"the weight `{name}` would be {dim} long", at, "only an input tells this", helps=helps)
     if dim.number is None or dim.number >= 1:
         return
     source = dim.origin.span if dim.origin else None

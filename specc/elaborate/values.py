@@ -1,15 +1,16 @@
 """What an expression of a spec can stand for while a model is elaborated.
 
-Static values are `Dim` (whole numbers, known or symbolic), `float`, `bool`, `str`, `Picked` (one of a
-choice), `None`, `tuple` (lists), `Record`, and functions not yet applied. Tensors are `Tensor`; a call
-that has several results gives `Results`. A value that could not be made is `POISON`: whoever meets it
-keeps quiet, so that one cause is one error.
+Static values are `Dim` (whole numbers, known or symbolic), `float`, `Unknown` (a number that lengths not
+known yet decide), `bool`, `str`, `Picked` (one of a choice), `None`, `tuple` (lists), `Record`, and functions
+not yet applied. Tensors are `Tensor`; a call that has several results gives `Results`. A value that could
+not be made is `POISON`: whoever meets it keeps quiet, so that one cause is one error.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
+from specc.elaborate.needs import NeedsValue
 from specc.ir.dim import Dim
 from specc.ir.graph import Value
 from specc.ir.types import Type
@@ -36,6 +37,25 @@ class Tensor:
     def shape(self) -> tuple[Dim, ...]:
         """Its lengths."""
         return self.value.type.shape
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """A number that lengths decide which nobody knows yet. `value` is that number in the graph, f64[].
+
+    It is known to be unknown: nothing can be decided by it, no number stands in for it. `symbols` are the lengths,
+    `text` is how it was written, `whole` says that it surely is a whole number.
+    """
+
+    value: Value
+    symbols: frozenset[str]
+    text: str = field(compare=False)
+    whole: bool = field(default=False, compare=False)
+
+    def _asked(self, *other: object) -> NoReturn:
+        raise NeedsValue(self.symbols, None)
+
+    __bool__ = __float__ = __int__ = __index__ = __lt__ = __le__ = __gt__ = __ge__ = _asked
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +159,8 @@ def describe(value: Any) -> str:
             return str(b).lower()
         case float(f):
             return f"the number {f:g}"
+        case Unknown(text=text):
+            return f"a number, `{text}`"
         case str(s):
             return f'the text "{s}"'
         case Picked(word):

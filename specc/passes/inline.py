@@ -5,6 +5,7 @@ graph g(source, source_keep)          graph g(source)
                                          … k …
 """
 
+from specc.ir import ops
 from specc.ir.defaults import closed
 from specc.ir.graph import Builder, Graph, Value
 
@@ -21,11 +22,26 @@ def inline_defaults(graph: Graph, defaults: Graph) -> Graph:
     inside = _replay(made, defaults, dict(_inputs(defaults, made)))
     known = dict(_inputs(graph, made))
     known.update({graph.inputs[n]: inside[v] for n, v in defaults.outputs.items() if n in graph.inputs})
+    for name in defaults.outputs:
+        if name in graph.inputs and graph.input_facts[name].keep:
+            _hide(made, graph, known, graph.inputs[name])
     known.update({v: made.parameters[n] for n, v in graph.parameters.items()})
     now = _replay(made, graph, known)
     made.names = {n: now[v] for n, v in graph.names.items() if v in now}
     outputs = {n: now[v] for n, v in graph.outputs.items()}
     return made.finish(graph.name, outputs, least=graph.least, facts=graph.facts)
+
+
+def _hide(made: Builder, graph: Graph, known: dict[Value, Value], keep: Value) -> None:
+    """Ids below 0 in rows that, by `keep`, do not exist become 0: nobody reads those rows, no table has such ones."""
+    for name, facts in graph.input_facts.items():
+        ids = graph.inputs[name]
+        if facts.below is None or ids not in known or ids.type.shape != keep.type.shape:
+            continue
+        zero = made.one(ops.Constant(0, ids.type.dtype))
+        below = made.one(ops.Compare("lt"), known[ids], zero)
+        unread = made.one(ops.And(), made.one(ops.Not(), known[keep]), below)
+        known[ids] = made.one(ops.Where(), unread, zero, known[ids])
 
 
 def _inputs(graph: Graph, made: Builder) -> list[tuple[Value, Value]]:

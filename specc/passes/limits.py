@@ -1,11 +1,13 @@
-"""How long an axis may be, where the model looks its row numbers up in a table.
+"""How long an axis may be, where the model looks its row numbers up in a table, and how long it must be at least.
 
-A learned position table of 1024 rows bounds the length of its sequence; ONNX Runtime would say so only by failing.
+A learned position table of 1024 rows bounds the length of its sequence, `x[:, 0:3]` needs three rows; ONNX Runtime
+would say so only by failing.
 """
 
 from dataclasses import dataclass
 
 from specc.ir import ops
+from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Node, Value
 from specc.text.source import Span
 
@@ -39,6 +41,27 @@ def limits(graph: Graph) -> dict[str, Limit]:
             name = names.get(table, "a table") if table else "a table"
             found[symbol] = Limit(symbol, most, name, spans[0] if spans else None)
     return found
+
+
+def rows_taken(graph: Graph) -> dict[str, int]:
+    """The least length of each symbol with which every row is there that a slice or an index takes."""
+    found: dict[str, int] = {}
+    for node, _ in graph.nodes:
+        for wanted in _wanted(node):
+            match wanted.substitute(graph.facts).terms:
+                case ((((str() as symbol, 1),), c), ((), k)) if c > 0:
+                    found[symbol] = max(found.get(symbol, 0), -(k // c))
+    return found
+
+
+def _wanted(node: Node) -> tuple[Dim, ...]:
+    """Lengths that must not be below 0."""
+    match node:
+        case Node(ops.Slice(axis=axis, start=start, stop=stop), (Value() as x,)):
+            return start, stop - start, x.type.shape[axis] - stop
+        case Node(ops.Index(axis=axis, at=at), (Value() as x,)):
+            return at, x.type.shape[axis] - at - 1
+    return ()
 
 
 def _greatest(value: Value) -> tuple[str, int] | None:

@@ -5,15 +5,15 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Literal, NoReturn
 
-from specc.elaborate.arithmetic import fraction
 from specc.elaborate.definitions import bias_grid, expand, mask_grid
-from specc.elaborate.kinds import Mask, Score
+from specc.elaborate.kinds import Mask, Number, Score
 from specc.elaborate.names import weight_path
+from specc.elaborate.numbers import arithmetic, as_float, as_scalar, symbols
 from specc.elaborate.rows import as_grid, row_names
 from specc.elaborate.values import Function, Joined, Results, Tensor, describe
 from specc.elaborate.vocabulary.registry import Site, word
 from specc.ir import ops
-from specc.ir.dim import Dim, DimError
+from specc.ir.dim import Dim
 from specc.ir.op import Op
 from specc.text.diagnostic import Failed, Label, fail
 
@@ -30,7 +30,7 @@ def attend(
     v: Tensor,
     *,
     mask: Mask,
-    scale: float | None = None,
+    scale: Number | None = None,
     cap: float = 0.0,
     add: Any = None,
     sinks: Tensor | None = None,
@@ -46,17 +46,22 @@ def attend(
     grid = _mask(site, mask, rows)
     added = _added(site, add, rows)
     given = _shown(site, grid, rows)
-    factor = fraction(scale) if scale is not None else _usual_scale(wide[0].shape[-1])
+    wide[0], factor = _scaled(site, wide[0], scale)
     with _widths(site, "attend", q, k):
-        out, weights = site.add(ops.Attend(factor, fraction(cap)), *wide, given, added, sinks)
+        out, weights = site.add(ops.Attend(factor, cap), *wide, given, added, sinks)
     return Results((_narrow(site, out, q, k), _narrow(site, weights, q, k)), NAMES)
 
 
-def _usual_scale(d: Dim) -> float:
-    try:
-        return float(fraction(d) ** -0.5)
-    except (DimError, ZeroDivisionError):
-        return 1.0
+def _scaled(site: Site, q: Tensor, scale: Any) -> tuple[Tensor, Any]:
+    """The query and the number its scores are multiplied by; one that only an input tells goes into the query."""
+    if scale is None:
+        try:
+            scale = arithmetic(site.context, "pow", q.shape[-1], -0.5, site.span)
+        except ZeroDivisionError:  # vectors of no numbers: every score is 0
+            scale = 1.0
+    if site.context.late(symbols(scale)):
+        return site.one(ops.Arith("mul"), q, as_scalar(site.context, scale, q.type.dtype, site.span)), 1.0
+    return q, as_float(site.context, scale, site.span)
 
 
 def _heads(site: Site, x: Tensor, name: str, q: Tensor) -> Tensor:

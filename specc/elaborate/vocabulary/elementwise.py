@@ -1,11 +1,11 @@
 """Words for functions of single numbers, of pairs, and reductions."""
 
-import math
 from collections.abc import Callable
 from typing import Any, Literal
 
-from specc.elaborate import nodes
-from specc.elaborate.arithmetic import STAND_IN, as_tensor, fraction, is_number, pair
+from specc.elaborate import nodes, numbers
+from specc.elaborate.arithmetic import as_tensor, pair
+from specc.elaborate.numbers import is_number, is_whole
 from specc.elaborate.values import Tensor, describe
 from specc.elaborate.vocabulary.registry import MISSING, WORDS, Site, Slot, Word, word
 from specc.ir import ops
@@ -38,10 +38,8 @@ DOCS = {
 }
 """One line for each function of one number."""
 
-ON_NUMBERS: dict[str, Callable[[float], float]] = {
-    "abs": abs, "ceil": math.ceil, "cos": math.cos, "exp": math.exp, "floor": math.floor, "log": math.log,
-    "sin": math.sin, "sqrt": math.sqrt, "tanh": math.tanh, "round": round, "reciprocal": lambda x: 1 / x,
-}  # fmt: skip
+ON_NUMBERS = numbers.FUNCTIONS.keys() - {"neg"}
+"""Those that take a static number too."""
 
 
 def _pointwise(fn: str) -> Callable[..., Any]:
@@ -59,12 +57,9 @@ def _of_number(site: Site, fn: str, x: Any) -> Any:
     if fn not in ON_NUMBERS:
         site.fail("E0203", f"`{fn}` takes a tensor", "x")
     try:
-        value = ON_NUMBERS[fn](fraction(x))
+        return numbers.function(site.context, fn, x, site.span)
     except (ValueError, OverflowError, ZeroDivisionError):
-        if site.context.symbolic:
-            return STAND_IN
         site.fail("E0310", f"{fn}({x}) has no value", "x")
-    return Dim.of(int(value)) if fn in ("ceil", "floor", "round") else float(value)
 
 
 for _fn in POINTWISE:
@@ -105,7 +100,7 @@ def _extreme(site: Site, fn: str, whole: Callable[..., Dim], x: Any, others: tup
         elif isinstance(result, Dim) and isinstance(item, Dim):
             result = whole(result, item)
         else:
-            result = (min if fn == "min" else max)(fraction(result), fraction(item))
+            result = numbers.arithmetic(site.context, fn, result, item, site.span)
     return result
 
 
@@ -133,7 +128,7 @@ def sum_(site: Site, x: Any, *, axis: Dim = Dim.of(-1)) -> Any:
         elif isinstance(result, Dim) and isinstance(item, Dim):
             result = result + item
         else:
-            result = fraction(result) + fraction(item)
+            result = numbers.arithmetic(site.context, "add", result, item, site.span)
     return result
 
 
@@ -179,7 +174,7 @@ def cumsum(site: Site, x: Tensor, *, axis: Dim = Dim.of(1)) -> Tensor:
 def where(site: Site, condition: Tensor, then: Any, otherwise: Any) -> Tensor:
     """`then` where the condition is true, else `otherwise`."""
     if not isinstance(then, Tensor) and not isinstance(otherwise, Tensor):
-        dtype = "i64" if isinstance(then, Dim) and isinstance(otherwise, Dim) else "f32"
+        dtype = "i64" if is_whole(then) and is_whole(otherwise) else "f32"
         if isinstance(then, bool):
             dtype = "bool"
         then = as_tensor(site.context, then, dtype, site.span)

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from specc.elaborate.arithmetic import as_tensor
 from specc.elaborate.values import Tensor, describe
 from specc.elaborate.vocabulary.registry import Site, word
 from specc.ir import ops
@@ -70,10 +71,10 @@ def rms_norm(site: Site, x: Tensor, *, eps: float, scale: bool = True, offset: f
 
 
 def _gain(site: Site, x: Tensor, offset: float) -> Tensor:
-    if not offset:
+    if offset == 0:
         return site.parameter("weight", [x.shape[-1]], ONES)
     stored = site.parameter("weight", [x.shape[-1]], ZEROS)
-    return site.one(ops.Arith("add"), stored, site.constant(offset, "f32"))
+    return site.one(ops.Arith("add"), stored, as_tensor(site.context, offset, "f32", site.span))
 
 
 @word(weights=True)

@@ -2,7 +2,7 @@
 
 from typing import Any, Literal
 
-from specc.elaborate.arithmetic import fraction
+from specc.elaborate.numbers import attribute
 from specc.elaborate.rope import fault, frequencies
 from specc.elaborate.values import Rope, Tensor, describe
 from specc.elaborate.vocabulary.registry import Site, word
@@ -44,7 +44,7 @@ def sinusoid(
     """Sines and cosines of positions (arXiv:1706.03762, sec. 3.5): a vector of `dim` numbers for each."""
     if at.type.dtype != "i64":
         site.fail("E0301", f"positions are whole numbers, not {describe(at)}", "at")
-    return site.one(ops.Sinusoid(dim, layout, fraction(base)), at)
+    return site.one(ops.Sinusoid(dim, layout, base), at)
 
 
 @word()
@@ -68,18 +68,18 @@ def rope(
     """
     numbers: dict[str, Any] = {}
     if kind != "default":
-        numbers = {"factor": fraction(factor)}
+        numbers = {"factor": factor}
     if kind == "llama3":
-        numbers |= {"low": fraction(low_freq_factor), "high": fraction(high_freq_factor)}
+        numbers |= {"low": low_freq_factor, "high": high_freq_factor}
     if kind == "yarn":
-        numbers |= {"fast": fraction(beta_fast), "slow": fraction(beta_slow)}
+        numbers |= {"fast": beta_fast, "slow": beta_slow}
     if kind == "longrope":
-        numbers["divisors"] = tuple(fraction(n) for n in divisors)
+        numbers["divisors"] = divisors
     if kind in ("yarn", "longrope"):
-        numbers["attention"] = None if attention_factor is None else fraction(attention_factor)
+        numbers["attention"] = attention_factor
     if kind in ("llama3", "yarn", "longrope"):
         numbers["original"] = site.number(original, "original")
-    made = Rope(fraction(theta), kind, tuple(numbers.items()))
+    made = Rope(theta, kind, tuple(numbers.items()))
     if why := fault(made):
         site.fail("E0203", f"`rope`: {why}")
     return made
@@ -107,6 +107,8 @@ def rotate(
     width = dim if dim is not None else x.shape[-1]
     if width.number is not None and not 2 <= width.number <= WIDEST:
         site.fail("E0203", f"`rotate` turns from 2 to {WIDEST} features, not {width}", "dim")
+    if rope.kind != "default":
+        attribute(site.context, width, f"the number of features that `{rope.kind}` turns", site.spans.get("x"))
     made, factor = frequencies(rope, width)
     if made and width.number is not None and 2 * len(made) != width.number:
         site.fail("E0203", f"{width} features are {width.number // 2} pairs, `divisors` holds {len(made)}", "rope")

@@ -11,8 +11,9 @@ from inspect import getdoc, signature
 from typing import Any, NoReturn, TypeVar
 
 from specc.elaborate import nodes
-from specc.elaborate.context import MOST_LAYERS, Context, Env, NeedsValue, joined
+from specc.elaborate.context import MOST_LAYERS, Context, Env, joined
 from specc.elaborate.kinds import Kind
+from specc.elaborate.needs import NeedsValue
 from specc.elaborate.sizes import check_length, check_size
 from specc.elaborate.values import Tensor, describe
 from specc.ir.dim import Dim
@@ -135,7 +136,7 @@ class Site:
             at = self.spans.get(option)
             origin = Origin(at, f"`{option}=` of the weight `{name}`") if at else None
             dim = Dim.of(length)
-            check_length(dim, name, at or self.span)
+            check_length(self.context, dim, name, at or self.span)
             dims.append(dim.since(origin) if origin else dim)
         check_size(self.context, dims, name, self.span)
         wanted = Parameter(name, Type("f32", tuple(dims)), initial, self.span, self.call.function.path)

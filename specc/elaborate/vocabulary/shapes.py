@@ -2,8 +2,9 @@
 
 from typing import Any
 
-from specc.elaborate.arithmetic import as_tensor, fraction, is_number
-from specc.elaborate.values import Results, Tensor, describe, first
+from specc.elaborate.arithmetic import as_tensor
+from specc.elaborate.numbers import attribute, is_number
+from specc.elaborate.values import Results, Tensor, Unknown, describe, first
 from specc.elaborate.vocabulary.patterns import steps_of
 from specc.elaborate.vocabulary.registry import Site, word
 from specc.ir import ops
@@ -131,8 +132,10 @@ def delay(site: Site, x: Tensor, *, by: Dim = Dim.of(1), first: Any = Dim.of(0),
         site.fail("E0203", "`by` is a number", "by")
     if not isinstance(first, bool) and not is_number(first):
         site.fail("E0203", f"`first` of `delay` takes a number, not {describe(first)}", "first")
-    value: float | int | bool = first if isinstance(first, bool) else fraction(first)
-    if x.type.dtype == "i64":
+    value = first
+    if not isinstance(first, bool):
+        value = attribute(site.context, first, "`first` of `delay`", site.spans.get("first"))
+    if x.type.dtype == "i64" and not isinstance(value, Unknown):
         value = int(value)
     return site.one(ops.Delay(site.axis(x, axis), by.number, value), x)
 

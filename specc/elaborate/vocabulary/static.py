@@ -3,8 +3,8 @@
 import math
 from typing import Any
 
-from specc.elaborate.arithmetic import fraction, is_number
-from specc.elaborate.values import Record, Tensor, describe
+from specc.elaborate.numbers import as_float, is_number, whole_part
+from specc.elaborate.values import Record, Tensor, Unknown, describe
 from specc.elaborate.vocabulary.registry import Site, word
 from specc.ir.dim import Dim
 
@@ -21,12 +21,14 @@ def len_(site: Site, x: Any) -> Dim:
 
 
 @word(name="int")
-def int_(site: Site, x: Any) -> Dim:
+def int_(site: Site, x: Any) -> Any:
     """A number cut to a whole one."""
     if not is_number(x):
         site.fail("E0203", f"`int` takes a number, not {describe(x)}", "x")
     if isinstance(x, float) and not math.isfinite(x):
         site.fail("E0310", f"int({x:g}) has no value", "x")
+    if isinstance(x, Unknown):
+        return whole_part(site.context, x, site.span)
     return x if isinstance(x, Dim) else Dim.of(int(x))
 
 
@@ -38,7 +40,7 @@ def float_(site: Site, x: Any) -> Any:
         return site.cast(x, from_) if from_ else x
     if not is_number(x):
         site.fail("E0203", f"`float` takes a number or a tensor, not {describe(x)}", "x")
-    return fraction(x)
+    return as_float(site.context, x, site.span)
 
 
 @word()

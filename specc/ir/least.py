@@ -1,0 +1,57 @@
+"""What a length never falls below, as far as its form shows."""
+
+from collections.abc import Iterator, Mapping
+
+from specc.ir.dim import Atom, Dim, Part
+
+MOST_STEPS = 200
+
+
+def never_negative(length: Dim, least: Mapping[str, int] | None = None) -> bool:
+    """Whether a length is surely not below 0 where each symbol is at least 0, or what `least` says.
+
+    What is taken away is bounded from above, and what is added from below, until a plain sum shows it.
+    """
+    open_, seen = [length], {length}
+    while open_ and len(seen) < MOST_STEPS:
+        found = open_.pop()
+        if _floor(found, least or {}) is not None:
+            return True
+        for simpler in _simpler(found):
+            if simpler not in seen:
+                seen.add(simpler)
+                open_.append(simpler)
+    return False
+
+
+def _floor(length: Dim, least: Mapping[str, int]) -> int | None:
+    """The least value where that is seen to be 0 or more; None where it is not."""
+    total = 0
+    for monomial, c in length.terms:
+        if monomial and c < 0:
+            return None
+        for atom, power in monomial:
+            c *= _least(atom, least) ** power
+        total += c
+    return total if total >= 0 else None
+
+
+def _least(atom: Atom, least: Mapping[str, int]) -> int:
+    if isinstance(atom, str):
+        return max(least.get(atom, 0), 0)
+    a, b = (max(_floor(d, least) or 0, 0) for d in atom.args)
+    return {"max": max(a, b), "min": min(a, b)}.get(atom.fn, 0)
+
+
+def _simpler(length: Dim) -> Iterator[Dim]:
+    """The length with one part replaced by a bound of it, so that the whole can only become less."""
+    for monomial, c in length.terms:
+        if len(monomial) != 1 or monomial[0][1] != 1 or not isinstance(monomial[0][0], Part):
+            continue
+        part = monomial[0][0]
+        a, b = part.args
+        bounds = {"max": (a, b)} if c > 0 else {"min": (a, b), "//": (a,), "%": (a, b - 1)}
+        if part.fn in ("//", "%") and not (never_negative(a) and never_negative(b - 1)):
+            continue
+        for bound in bounds.get(part.fn, ()):
+            yield length + (bound - Dim({monomial: 1})) * c
