@@ -84,6 +84,11 @@ def band(value: Value, query: int, key: int) -> Interval:
     return _band(Grid(value, _proper(value, query), _proper(value, key)), False)
 
 
+def band_of(grid: Grid, *, negated: bool = False) -> Interval:
+    """Where `q - k` must lie for a grid, or its opposite, to be true or non-zero."""
+    return _band(grid, negated)
+
+
 def _proper(value: Value, axis: int | None) -> int | None:
     if axis is None or not 0 <= axis < value.type.rank or value.type.shape[axis] == 1:
         return None

@@ -1,0 +1,115 @@
+"""Whatever is said of a graph holds: steps equal the full pass, padding moves nothing, examples stand alone.
+
+The graphs have loops over another axis, row numbers with factors, hidden scores, pooling, turned vectors, and examples
+in blocks. The truth is the float64 reference, run on something else than what is claimed: longer, padded, alone.
+Each rule of the proofs is then taken away in turn, and the same laws must find that it is gone.
+"""
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+from random_wide import wide_graph, wide_values
+from steps import steps
+
+import specc_numpy
+from specc.ir.graph import Graph
+from specc.ir.verify import verify
+from specc.passes import batch, padding
+from specc.passes.causality import prove
+from specc.passes.derive import derive
+
+ROWS = 6
+GRAPHS, MANY = 120, 4000
+Side = Literal["left", "right", "any"]
+SIDES: tuple[Side, ...] = ("left", "right", "any")
+
+
+def same(a: Any, b: Any) -> bool:
+    return bool(a.shape == b.shape and np.allclose(a, b, rtol=1e-8, atol=1e-10, equal_nan=True))
+
+
+def run(graph: Graph, inputs: dict[str, Any], weights: dict[str, Any]) -> Any:
+    with np.errstate(all="ignore"):
+        return specc_numpy.run(graph, {n: v for n, v in inputs.items() if n in graph.inputs}, weights)["y"]
+
+
+def stepping(seed: int) -> str:
+    """How the steps of a graph that is proved causal differ from its full pass."""
+    graph = wide_graph(seed)
+    if prove(graph, "seq", "x", ["y"]):
+        return ""
+    inputs, weights = wide_values(graph, seed, ROWS, batch=2)
+    full = run(graph, inputs, weights)
+    derived = derive(graph, "x", {"y": "new"})
+    if faults := verify(derived.step) + (verify(derived.encode) if derived.encode else []):
+        return f"graph {seed}: {faults[0]}"
+    used = {n: v for n, v in inputs.items() if n in graph.inputs}
+    for plan in ([ROWS], [1] * ROWS, [3, 2, 1]):
+        with np.errstate(all="ignore"):
+            made = np.concatenate([r["y"] for r in steps(derived, graph, used, weights, plan)], axis=1)
+        if not same(made, full):
+            return f"graph {seed}: steps {plan} differ from the full pass"
+    return ""
+
+
+def padding_moves(seed: int) -> str:
+    """How padding moves rows that exist, in a graph of which it is said that it does not."""
+    side = SIDES[seed % 3]
+    graph = wide_graph(seed, side)
+    if padding.padding(graph):
+        return ""
+    inputs, weights = wide_values(graph, seed, ROWS)
+    alone = run(graph, inputs, weights)
+    rng = np.random.default_rng(seed)
+    for before, behind in ((1, 0), (3, 0), (0, 2), (2, 1)):
+        if (before and side == "right") or (behind and side == "left"):
+            continue
+        longer = dict(inputs)
+        for name in ("x", "keep", "other"):
+            shape = inputs[name].shape
+            junk = [np.zeros((1, n, *shape[2:]), bool) for n in (before, behind)]
+            if name != "keep":
+                junk = [rng.normal(size=j.shape) * 9 if name == "x" else rng.random(j.shape) < 0.5 for j in junk]
+            longer[name] = np.concatenate([junk[0], inputs[name], junk[1]], axis=1)
+        if not same(run(graph, longer, weights)[:, before : before + ROWS], alone):
+            return f"graph {seed}, {side}: {before} rows before and {behind} behind move it"
+    return ""
+
+
+def examples_meet(seed: int) -> str:
+    """How an example alone differs from itself among others, in a graph that is said to keep them apart."""
+    graph = wide_graph(seed, mixes=True)
+    if batch.mixing(graph, "batch"):
+        return ""
+    inputs, weights = wide_values(graph, seed, ROWS, batch=3)
+    together = run(graph, inputs, weights)
+    for n in range(3):
+        if not same(run(graph, {k: v[n : n + 1] for k, v in inputs.items()}, weights), together[n : n + 1]):
+            return f"graph {seed}: example {n} alone differs"
+    return ""
+
+
+Law = Callable[[int], str]
+LAWS: dict[str, Law] = {"steps": stepping, "padding": padding_moves, "examples": examples_meet}
+
+
+@pytest.mark.parametrize("law", LAWS)
+def test_what_is_said_holds(law: str) -> None:
+    assert not [fault for seed in range(GRAPHS) if (fault := LAWS[law](seed))]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("start", range(GRAPHS, GRAPHS + MANY, 500))
+@pytest.mark.parametrize("law", LAWS)
+def test_what_is_said_of_thousands_holds(law: str, start: int) -> None:
+    assert not [fault for seed in range(start, start + 500) if (fault := LAWS[law](seed))]
+
+
+def test_much_is_said() -> None:
+    """The laws are no use where everything is refused."""
+    graphs = [wide_graph(seed, SIDES[seed % 3]) for seed in range(GRAPHS)]
+    assert sum(not prove(g, "seq", "x", ["y"]) for g in graphs) > 30
+    assert sum(not padding.padding(g) for g in graphs) > 15
+    assert sum(not batch.mixing(wide_graph(s, mixes=True), "batch") for s in range(GRAPHS)) > 60
