@@ -14,6 +14,11 @@ from specc.passes.row_numbers import NOTHING, Count, either, number_of
 LOW = -1e30
 """What is at most this is taken for minus infinity: no number a model computes in f32 with any accuracy left."""
 
+TAMED = (ops.Softmax, ops.MaskedSoftmax, ops.Hard, ops.Share, ops.Compare, ops.ArgMax)
+"""Ops whose results are ordinary numbers whatever they are given; so are these functions of `Pointwise`."""
+
+TAMING = ("exp", "sigmoid", "tanh")
+
 
 @dataclass(frozen=True, slots=True)
 class Dirt:
@@ -33,8 +38,11 @@ class Rows:
 
     It is zero or false (`zero`), very low (`low`), or lower than at every row that exists (`floor`), wherever its
     row along one of these axes is padded. Along `peaks` at least one row that exists holds an ordinary number; unless
-    `wild`, all do. `count`: it grows with the number of padded rows before. `turned`: its features were rotated by
-    angles that do. `points`: it holds numbers of rows that exist. `dirt`: padded rows have reached rows that exist.
+    `wild`, all do, and unless `stained`, padded ones too. Where rows are padded it may hold no number at all
+    (`broken`), infinity (`endless`), or zero because nothing was left to sum (`hollow`).
+
+    `count`: it grows with the number of padded rows before. `turned`: its features were rotated by angles that do.
+    `points`: it holds numbers of rows that exist. `dirt`: padded rows have reached rows that exist.
     """
 
     zero: frozenset[int] = frozenset()
@@ -42,6 +50,10 @@ class Rows:
     floor: frozenset[int] = frozenset()
     peaks: frozenset[int] = frozenset()
     wild: bool = False
+    stained: bool = False
+    endless: bool = False
+    hollow: bool = False
+    broken: bool = False
     count: Count = None
     turned: Turned | None = None
     points: bool = False
@@ -75,6 +87,10 @@ def one_of(one: Rows, other: Rows) -> Rows:
         one.floor & other.floor,
         one.peaks & other.peaks,
         one.wild or other.wild,
+        one.stained or other.stained,
+        one.endless or other.endless,
+        one.hollow or other.hollow,
+        one.broken or other.broken,
         either(one.count, other.count),
         one.turned or other.turned,
         one.points and other.points,
@@ -96,12 +112,14 @@ class Standing:
     def rows(self) -> Rows:
         """What stands at padded rows of the result."""
         axes = {k.result_axis for k in self.keeps if k.result_axis is not None}
-        zero = frozenset(a for a in axes if _gives_zero(self.node, self._at("zero", a), self._along(a)))
+        zero = frozenset(a for a in axes if self._zero(a))
         low = frozenset(a for a in axes if self._low(a))
         floor = frozenset(a for a in axes if self._floor(a))
         peaks = frozenset(self._peaks(axes))
         points = self.node.op.view and any(r.points for r in self.given)
-        return Rows(zero | frozenset(self._emptied()), low, floor, peaks, self._wild(), NOTHING, None, points)
+        zero |= frozenset(self._emptied())
+        made = Rows(zero, low, floor, peaks, self._wild(), self._stained(), count=NOTHING, points=points)
+        return replace(made, endless=self._endless(), hollow=self._hollow(), broken=self._broken())
 
     def _stands(self, n: int, axis: int, known: frozenset[int]) -> bool:
         """Whether operand `n` is known of where the result's `axis` is padded."""
@@ -136,20 +154,72 @@ class Standing:
             case ops.Rnn() | ops.Gru() | ops.Lstm() if value.type.rank == 3 and passes_over(node, given):
                 yield 1
 
+    def _zero(self, axis: int) -> bool:
+        """Whether it is zero where `axis` is padded."""
+        at = self._at("zero", axis)
+        if isinstance(self.node.op, ops.Arith | ops.MatMul | ops.Einsum | ops.Weigh):
+            others = [n for n, z in enumerate(at) if not z]
+            if any(self.given[n].broken for n in others):
+                return False  # zero times what is no number is no number
+        return _gives_zero(self.node, at, self._along(axis))
+
+    def _endless(self) -> bool:
+        """Whether it may hold infinity."""
+        match self.node.op:
+            case ops.Constant(value=value):
+                return abs(value) == float("inf")
+            case ops.Pointwise() | ops.Softmax() | ops.Compare() | ops.MaskedSoftmax() | ops.Hard() | ops.ArgMax():
+                return False
+        return any(r.endless for r in self.given)
+
+    def _hollow(self) -> bool:
+        """Whether it may be zero because no row was left to sum."""
+        given, node = self.given, self.node
+        match node.op:
+            case ops.Reduce(fn="sum", axis=axis):
+                left = self.length in self.value.type.shape
+                return left and axis in given[0].zero and not _topped(node.args[0], axis)
+            case ops.Arith(fn="max" | "add"):
+                return all(r.hollow or not (number_of(a) or 0) > 0 for r, a in zip(given, node.args, strict=True))
+            case ops.Arith(fn="mul" | "div") | ops.Cast() | ops.Pointwise(fn="sqrt" | "abs" | "relu"):
+                return any(r.hollow for r in given)
+        return node.op.view and any(r.hollow for r in given)
+
+    def _broken(self) -> bool:
+        """Whether it may be no number where rows are padded: infinity less infinity, or zero by zero."""
+        given, node = self.given, self.node
+        match node.op:
+            case ops.Where() if given[0].zero >= {k.result_axis for k in self.keeps}:
+                return given[2].broken
+            case ops.Arith(fn="div") if given[1].hollow or given[1].zero:
+                return True
+            case ops.Pointwise(fn="log" | "reciprocal") if given[0].hollow or given[0].zero:
+                return True
+            case ops.Compare() | ops.ArgMax():
+                return False
+        passes = node.op.view or isinstance(node.op, ops.Where | ops.Pointwise | ops.Cast | ops.MaskedSoftmax)
+        passes = passes or node.op == ops.Arith("max") or (isinstance(node.op, ops.Reduce) and node.op.fn == "max")
+        return any(r.broken for r in given) or (not passes and any(r.endless for r in given))
+
     def _low(self, axis: int) -> bool:
         """Whether it is very low where `axis` is padded."""
-        given, at = self.given, self._at("low", axis)
+        at = self._at("low", axis)
         match self.node.op:
             case ops.Where():
                 filled = number_or_infinity(self.node.args[2])
                 return self._at("zero", axis)[0] and filled is not None and filled <= LOW
             case ops.Arith(fn="sub"):
-                return at[0] and not given[1].wild and not at[1]
+                return at[0] and self._plain(1, axis)
             case ops.Arith(fn="add"):
-                return (at[0] and not given[1].wild) or (at[1] and not given[0].wild)
+                return (at[0] and self._plain(1, axis)) or (at[1] and self._plain(0, axis))
             case ops.Cast(to=to):
                 return at[0] and to.startswith(("f", "bf"))
         return self.node.op.view and any(at)
+
+    def _plain(self, n: int, axis: int) -> bool:
+        """Whether an operand holds ordinary numbers, where `axis` is padded too."""
+        rows = self.given[n]
+        return not (rows.wild or rows.broken or (rows.stained and self._along(axis)[n]))
 
     def _floor(self, axis: int) -> bool:
         """Whether what stands where `axis` is padded is less than at every row that exists, or equal to what hides."""
@@ -210,19 +280,33 @@ class Standing:
 
     def _wild(self) -> bool:
         """Whether rows that exist may hold numbers that are low on purpose."""
-        given, node = self.given, self.node
-        match node.op:
-            case ops.Constant(value=value):
-                return abs(value) >= -LOW
+        match self.node.op:
             case ops.Where():
-                return given[1].wild or (given[2].wild and not self.shows_all)
+                return self.given[1].wild or (self.given[2].wild and not self.shows_all)
             case ops.Reduce(fn="max", axis=axis):
-                return given[0].wild and axis not in given[0].peaks
-            case ops.Softmax() | ops.MaskedSoftmax() | ops.Hard() | ops.Share() | ops.Compare() | ops.ArgMax():
-                return False
-            case ops.Pointwise(fn="exp" | "sigmoid" | "tanh"):
-                return False
-        return any(r.wild for r in given)
+                return self.given[0].wild and axis not in self.given[0].peaks
+        return self._low_itself() or (not self._tamed() and any(r.wild for r in self.given))
+
+    def _stained(self) -> bool:
+        """Whether any row may hold such numbers."""
+        return self._low_itself() or (not self._tamed() and any(r.stained for r in self.given))
+
+    def _low_itself(self) -> bool:
+        return isinstance(self.node.op, ops.Constant) and abs(self.node.op.value) >= -LOW
+
+    def _tamed(self) -> bool:
+        op = self.node.op
+        return isinstance(op, TAMED) or (isinstance(op, ops.Pointwise) and op.fn in TAMING)
+
+
+def _topped(value: Value | None, axis: int) -> bool:
+    """Whether a value is `exp(x - max(x))` along an axis: one at its greatest, so that it never sums to zero."""
+    match value:
+        case Value(node=Node(ops.Pointwise(fn="exp"), (Value(node=Node(ops.Arith(fn="sub"), (x, most))),))):
+            while most and most.node and most.node.op.view and most.node.args:
+                most = most.node.args[0]
+            return most is not None and most.node == Node(ops.Reduce("max", axis), (x,))
+    return False
 
 
 def _mirrored(left: Grid, right: Grid) -> bool:

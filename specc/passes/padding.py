@@ -152,24 +152,25 @@ class _Walk:
         if self.side == "right" and reach.lo >= 0:
             return True
         if any(gate.key in given[gate.operand].zero for gate in link.gates):
-            return True
+            values = not isinstance(node.op, ops.MaskedSoftmax | ops.Hard | ops.Share)
+            return not (values and given[link.operand].broken)  # zero times what is no number is no number
         if isinstance(node.op, ops.Weigh | ops.MatMul | ops.Einsum):
             return self._product(node, link, given)
         return False
 
     def _product(self, node: Node, link: Link, given: list[Rows]) -> bool:
-        """Whether one factor of a sum of products is zero at padded rows."""
+        """Whether one factor of a sum of products is zero at padded rows, and the others are numbers."""
         match node.op:
             case ops.Weigh() | ops.MatMul():
-                left, right = node.args[0], node.args[1]
-                assert left is not None
-                assert right is not None
-                return left.type.rank - 1 in given[0].zero or right.type.rank - 2 in given[1].zero
+                axes = [[a.type.rank - 1 - n for n in (at,)] for a, at in zip(node.args, (0, 1), strict=True) if a]
             case ops.Einsum(equation=equation):
                 terms = [t.split() for t in equation.split("->")[0].split(",")]
                 name = terms[link.operand][link.operand_axis]
-                return any(n in given[o].zero for o, t in enumerate(terms) for n, x in enumerate(t) if x == name)
-        return False
+                axes = [[n for n, x in enumerate(t) if x == name] for t in terms]
+            case _:
+                return False
+        zero = {o for o, own in enumerate(axes) if given[o].zero & {*own}}
+        return bool(zero) and not any(r.broken for o, r in enumerate(given) if o not in zero)
 
     def _all(self, node: Node, link: Link, given: list[Rows], zero: bool) -> bool:
         rows, axis = given[link.operand], link.operand_axis

@@ -151,10 +151,9 @@ class Wide(Drawn):
     def turned(self, x: Value) -> Value:
         """Queries and keys turned by row numbers, alike or not, and what may be done to them after."""
         at = self.one(ops.Insert(0), self.one(ops.Extent(1), x))
-        angles = [self.one(ops.Cast("f64"), a) for a in self.build.add(ops.RopeAngles(Dim.of(2), 10.0), at)]
+        twice = self.one(ops.Arith("add"), at, at) if self.rng.random() < 0.2 else at
         q, k = (self.one(ops.Insert(1), v) for v in (x, self.stream()))
-        q = self.one(ops.Rotate("half"), q, *angles)
-        k = self.one(ops.Rotate(self.rng.choice(["half"] * 4 + ["interleaved"])), k, *angles)
+        q, k = (self.one(ops.Rotate("half"), v, *self.angles(n)) for v, n in ((q, at), (k, twice)))
         two = self.one(ops.Constant(2.0, "f64"))
         match self.rng.choice(["plain", "plain", "scaled", "moved", "cut"]):
             case "scaled":
@@ -168,6 +167,9 @@ class Wide(Drawn):
         mask = self.one(ops.Insert(1), self.masked(self.causal(x)))
         out = self.one(ops.Attend(0.7), q, k, self.one(ops.Insert(1), x), mask)
         return self.one(ops.Squeeze(1), out)
+
+    def angles(self, at: Value) -> list[Value]:
+        return [self.one(ops.Cast("f64"), a) for a in self.build.add(ops.RopeAngles(Dim.of(2), 10.0), at)]
 
     def blocks(self, x: Value) -> Value:
         """Rows of examples one after the other, worked on, and taken apart again."""
