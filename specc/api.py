@@ -19,6 +19,7 @@ from typing import Any
 from specc import compiling, driver, packaging, running
 from specc.entrance import Entrance
 from specc.input import shown
+from specc.lang.limits import NESTING
 from specc.manifest import Manifest
 from specc.package_index import is_package
 from specc.packages import open_package
@@ -161,20 +162,26 @@ def _open(spec: str | Path, config: str | Path, given: Mapping[str, Any] | None,
     return driver.open_spec(str(spec), config=str(config) if config else "", sets=sets, weights=weights)
 
 
-def _texts(prefix: str, given: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _texts(prefix: str, given: Mapping[str, Any], depth: int = 0) -> Iterator[tuple[str, str]]:
     """Config values by dotted path, as the language writes them."""
+    if depth > NESTING:
+        fail("E0203", f"values are nested more than {NESTING} deep", helps=["does a value hold itself?"])
     for key, value in given.items():
         path = f"{prefix}{key}"
         if "=" in path:
             fail("E0407", f"`{shown(path)}` is no name of a config value")
         if isinstance(value, Mapping):
-            yield from _texts(f"{path}.", value)
+            yield from _texts(f"{path}.", value, depth + 1)
         else:
             yield path, _text(value, path)
 
 
-def _text(value: Any, path: str) -> str:
+def _text(value: Any, path: str, depth: int = 0) -> str:
     """A Python value as the language writes it. E0203 for one that has no such form."""
+    if depth > NESTING:
+        fail(
+            "E0203", f"the value of `{shown(path)}` is nested more than {NESTING} deep", helps=["does it hold itself?"]
+        )
     match value:
         case None:
             return "none"
@@ -183,7 +190,7 @@ def _text(value: Any, path: str) -> str:
         case str():
             return value
         case list() | tuple():
-            return f"[{', '.join(_text(item, path) for item in value)}]"
+            return f"[{', '.join(_text(item, path, depth + 1) for item in value)}]"
         case Integral():
             return str(int(value))
         case Real() if math.isfinite(value):

@@ -11,7 +11,7 @@ from specc import backend, loading, readings
 from specc.driver import Spec, elaborated
 from specc.elaborate.context import Env
 from specc.elaborate.model import context_of, requirements
-from specc.input import shown
+from specc.input import Unreadable, resolved, shown
 from specc.ir.graph import Graph
 from specc.ir.model import Model
 from specc.lang import tree
@@ -198,7 +198,10 @@ def own_weights(spec: Spec) -> str:
     for item, module in spec.program.items(tree.Weights):
         for rule in item.rules:
             if isinstance(rule, tree.From):
-                inside = (module.folder / rule.path).resolve()
+                try:
+                    inside = resolved(module.folder / rule.path)
+                except Unreadable as error:
+                    fail("E0802", f"the weights `{rule.path}` cannot be read: {error.reason}", rule.span)
                 if Path(rule.path).is_absolute() or not inside.is_relative_to(module.folder):
                     fail(
                         "E0803",

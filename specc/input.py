@@ -6,6 +6,7 @@ Symlinks are followed, because the user named them (the Hugging Face cache consi
 import os
 import stat
 from dataclasses import dataclass
+from pathlib import Path
 
 
 @dataclass(frozen=True)
@@ -38,13 +39,24 @@ def read_regular(path: str | os.PathLike[str], most: int) -> bytes:
     """All bytes of a regular file of at most `most` bytes. Raises Unreadable."""
     fd = open_regular(path)
     with os.fdopen(fd, "rb") as file:
+        size = os.fstat(fd).st_size
         try:
-            data = file.read(most + 1)
+            data = file.read(most + 1) if size <= most else b""
         except OSError as error:
             raise Unreadable(_reason(error)) from None
-    if len(data) > most:
+    if max(size, len(data)) > most:  # what grows while it is read is as large as what was
         raise Unreadable(f"it is larger than {most:,} bytes".replace(",", " "))
     return data
+
+
+def resolved(path: Path) -> Path:
+    """Where a path leads through links. Raises Unreadable where they lead in a circle."""
+    try:
+        return path.resolve()
+    except (OSError, RuntimeError, ValueError) as error:  # RuntimeError: Python 3.11 for links in a circle
+        raise Unreadable(
+            _reason(error) if not isinstance(error, RuntimeError) else "its links lead in a circle"
+        ) from None
 
 
 def _reason(error: OSError | ValueError) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 from specc.elaborate.context import Context, Env, Module
 from specc.elaborate.modules import module_of
 from specc.elaborate.published import published
+from specc.input import Unreadable, resolved
 from specc.lang import tree
 from specc.lang.read import read
 from specc.standard import Standard, source_of
@@ -31,6 +32,14 @@ def root() -> Path:
 def shipped() -> dict[str, Path]:
     """Model specs that come with specc, by name."""
     return {p.stem: p for p in sorted((root() / "models").iterdir()) if p.suffix in SUFFIXES}
+
+
+def _resolved(path: Path, shown: str, span: Span | None) -> Path:
+    """Where a path leads. E0802 where its links lead in a circle."""
+    try:
+        return resolved(path)
+    except Unreadable as error:
+        fail("E0802", f"the spec file `{shown}` cannot be read: {error.reason}", span)
 
 
 def read_file(path: Path, shown: str, span: Span | None = None) -> tree.File:
@@ -70,7 +79,7 @@ class Files:
 
     def module(self, path: Path, spec: str, span: Span | None = None) -> Module:
         """The module of a file, read once."""
-        key = path.resolve()
+        key = _resolved(path, spec, span)
         if key not in self.modules:
             made = module_of(read_file(path, spec, span), spec)
             made.folder = key.parent
@@ -90,7 +99,7 @@ class Files:
                 helps = [f"did you mean `{near}`?" if near else f"shipped specs: {', '.join(models)}"]
                 fail("E0222", f"there is no spec called `{path}`", span, helps=helps)
             target = Path(found[0])
-        inside = (user.folder / target).resolve()
+        inside = _resolved(user.folder / target, path, span)
         if target.is_absolute() or not inside.is_relative_to(user.folder):
             helps = ["put it into that folder or below it, or use a shipped spec by its name"]
             fail("E0803", f"`{path}` lies outside the folder of the spec that uses it", span, helps=helps)

@@ -5,11 +5,13 @@ every part is checked by the reader of that part.
 """
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from specc import __version__
+from specc.input import shown
 from specc.ir.graph import Graph
 from specc.ir.model import DEFAULTS
 from specc.ir.read import read as read_graphs
@@ -20,6 +22,7 @@ from specc.text.diagnostic import fail
 KEY = "specc"
 FORMAT = 1
 MOST_BYTES = 64 * 2**20
+LONE = re.compile("[\ud800-\udfff]")
 
 
 @dataclass(frozen=True)
@@ -71,7 +74,13 @@ class Manifest:
             "sources": dict(self.sources),
             "graphs": write_graphs(*graphs),
         }
-        return json.dumps(data, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
+        return as_text(data)
+
+
+def as_text(data: Mapping[str, Any]) -> str:
+    """Compact JSON. The bytes of a file's name that are no UTF-8 are escaped: no file can hold them as they are."""
+    text = json.dumps(data, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
+    return LONE.sub(lambda found: f"\\u{ord(found.group()):04x}", text)
 
 
 def load(text: str, path: str) -> Manifest:
@@ -89,6 +98,9 @@ def load(text: str, path: str) -> Manifest:
     if not names:
         _damaged(path, "it holds no graph")
     main = next((n for n in names if n != DEFAULTS), names[0])
+    stored = {str(k): str(v) for k, v in _dict(data, "stored", path).items()}
+    if missing := [n for n in graphs[main].parameters if n not in stored]:
+        _damaged(path, f"it does not say where the weight `{shown(missing[0])}` lies")
     return Manifest(
         _text(data, "model", path),
         _text(data, "doc", path),
@@ -99,7 +111,7 @@ def load(text: str, path: str) -> Manifest:
         None if data.get("generation") is None else _dict(data, "generation", path),
         {str(k): str(v) for k, v in _dict(data, "sources", path).items()},
         _dict(data, "weights", path),
-        {str(k): str(v) for k, v in _dict(data, "stored", path).items()},
+        stored,
         _text(data, "target", path),
         data["opset"] if isinstance(data.get("opset"), int) else 0,
         _text(data, "specc", path),

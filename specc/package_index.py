@@ -22,6 +22,7 @@ NAME = "specc.json"
 FORMAT = 1
 MOST_BYTES = 64 * 2**20
 MOST_FILES = 10_000
+MOST_GRAPHS = 64
 HEAD = 1 << 20
 """Of a checkpoint that the graphs refer to, so many bytes at its beginning are hashed."""
 
@@ -62,7 +63,7 @@ class Index:
             "about": dict(self.about),
             "sources": dict(self.sources),
         }
-        return json.dumps(data, ensure_ascii=False, sort_keys=True, indent=1).encode() + b"\n"
+        return json.dumps(data, ensure_ascii=False, sort_keys=True, indent=1).encode(errors="backslashreplace") + b"\n"
 
 
 def plain(name: str) -> bool:
@@ -130,6 +131,8 @@ def load(data: bytes, where: str) -> Index:
     for role, name in (*index.graphs.items(), *index.extras.items()):
         if name not in files:
             _damaged(where, f"`{shown(role)[:200]}` is a file it does not describe")
+    if len(index.graphs) > MOST_GRAPHS or len({*index.graphs.values()}) < len(index.graphs):
+        _damaged(where, f"it names more than {MOST_GRAPHS} graphs, or one of them twice")
     if not index.graphs:
         _damaged(where, "it names no graph")
     return index

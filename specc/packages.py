@@ -222,7 +222,7 @@ def _checked(folder: Path, name: str, facts: FileFacts) -> bytes:
 def _inside(folder: Path, location: str) -> bool:
     try:
         return (folder / location).resolve(strict=True).is_relative_to(folder.resolve(strict=True))
-    except OSError:
+    except (OSError, RuntimeError, ValueError):  # links in a circle, a name that no file has
         return False
 
 

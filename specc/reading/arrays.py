@@ -131,7 +131,7 @@ def nested_array(value: object, where: str) -> Array:
     """Nested lists as an array: bool, i64 if all are whole, or f64. `where` is what a message calls them. E0906."""
     shape = _shape(value)
     if len(shape) > MAX_RANK:
-        _bad_json(where, f"lists are nested {len(shape)} deep; an array has at most {MAX_RANK} axes")
+        _bad_json(where, f"lists are nested more than {MAX_RANK} deep; that is the most axes an array has")
     flat: list[bool | int | float] = []
     _flatten(value, shape, (), flat, where)
     kinds = {type(item) for item in flat}
@@ -244,7 +244,7 @@ def load_json(data: bytes, name: str) -> object:
 def _shape(value: object) -> tuple[int, ...]:
     """The shape that the first elements suggest."""
     shape = []
-    while isinstance(value, list | tuple):
+    while isinstance(value, list | tuple) and len(shape) <= MAX_RANK:  # a list may hold itself
         shape.append(len(value))
         if not value:
             break

@@ -111,12 +111,15 @@ def load(about: Mapping[str, Any], step: Graph, path: str) -> Facts:
     if generation.source not in step.outputs or signature.inputs[generation.growing].type.rank != 2:
         _damaged(path, "the result that tokens are drawn from is missing")
     context, seed = data.get("context"), data.get("seed")
+    states = tuple(_read_state(s, step, path) for s in _list(data, "states", path))
+    if len({s.name for s in states}) < len(states) or len({s.next for s in states}) < len(states):
+        _damaged(path, "a state is listed twice")
     return Facts(
         generation,
         signature,
         graphs.get(DEFAULTS),
         Reading.from_json(data.get("reading")),
-        tuple(_read_state(s, step, path) for s in _list(data, "states", path)),
+        states,
         tuple(_name(n, step, path) for n in _list(data, "handed", path)),
         tuple(_name(n, step, path) for n in _list(data, "whole", path)),
         context if type(context) is int and context > 0 else None,
@@ -125,6 +128,16 @@ def load(about: Mapping[str, Any], step: Graph, path: str) -> Facts:
         tuple(_name(n, step, path) for n in _list(data, "in_place", path)),
         bounds_from(data.get("bounds")),
     )
+
+
+def check_encode(facts: Facts, encode: Any, path: str) -> None:
+    """E0831 where what a step is handed, or begins with, comes from no graph of the package."""
+    inputs = set(facts.signature.inputs)
+    wanted = {*(n for n in facts.handed if n not in inputs), *(s.initial for s in facts.states if s.initial)}
+    missing = sorted(wanted - set(encode.outputs if encode is not None else ()))
+    missing += sorted(set(encode.inputs if encode is not None else ()) - inputs)
+    if missing:
+        _damaged(path, f"no `encode` graph gives or takes `{shown(missing[0])[:200]}`")
 
 
 def _read_state(data: Any, step: Graph, path: str) -> State:

@@ -23,7 +23,7 @@ from specc.reading.batch import keep_of
 from specc.reading.check import Bound
 from specc.running import Loaded
 from specc.text.diagnostic import fail
-from specc.writers.facts import Facts, bounds_from
+from specc.writers.facts import Facts, bounds_from, check_encode
 from specc.writers.facts import load as load_facts
 from specc.writers.itself import check_fixed
 from specc.writers.steppers import FullStepper, StateStepper
@@ -180,6 +180,7 @@ def open_writer(package: Package, *, provider: str = "cpu", threads: int = 0) ->
     reading = facts.reading.opened(Path(package.path))
     step = package.session(role, provider=provider, threads=threads)
     encode = package.session("encode", provider=provider, threads=threads) if "encode" in package.roles else None
+    check_encode(facts, encode, str(package.path))
     bounds = {**{n: Bound(least) for n, least in facts.signature.least.items()}, **facts.bounds}
     entrance = Entrance(facts.signature, reading, facts.defaults, facts.generation.growing, bounds)
 
