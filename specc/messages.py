@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 
 from specc import __version__
-from specc.text.diagnostic import Diagnostic
+from specc.text.diagnostic import Diagnostic, folded
 from specc.text.render import as_json, as_sarif, render, short
 
 PROGRAMS = ("json", "sarif")
@@ -13,7 +13,11 @@ PROGRAMS = ("json", "sarif")
 
 
 def report(diagnostics: Sequence[Diagnostic], form: str, color: str) -> None:
-    """Diagnostics on stderr; JSON and SARIF, which programs read, on stdout, also when there are none."""
+    """Diagnostics on stderr; JSON and SARIF, which programs read, on stdout, also when there are none.
+
+    Identical ones are one with a count.
+    """
+    diagnostics = folded(diagnostics)
     match form:
         case "json":
             sys.stdout.write(as_json(diagnostics))

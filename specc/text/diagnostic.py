@@ -5,7 +5,7 @@ meaning for ever; `docs/errors/CODE.md` explains it and `tests/golden/errors` sh
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NoReturn
 
 from specc.text.source import Span
@@ -34,7 +34,8 @@ class Diagnostic:
     """One fault, with its evidence.
 
     `title` stands alone. `primary` points at the smallest text at fault; `others` at the other
-    origins. `notes` are facts, `helps` what to do next, as text to paste where possible.
+    origins. `notes` are facts, `helps` what to do next, as text to paste where possible. `count` says how often
+    the same is to be said.
     """
 
     code: str
@@ -45,6 +46,16 @@ class Diagnostic:
     helps: tuple[str, ...] = ()
     fixes: tuple[Fix, ...] = ()
     severity: Severity = "error"
+    count: int = 1
+
+
+def folded(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
+    """Each message once, in the order of their first, with how often it was there."""
+    counts: dict[Diagnostic, int] = {}
+    for diagnostic in diagnostics:
+        once = replace(diagnostic, count=1)
+        counts[once] = counts.get(once, 0) + diagnostic.count
+    return [replace(once, count=count) for once, count in counts.items()]
 
 
 class Failed(Exception):

@@ -46,7 +46,8 @@ def full(diagnostic: Diagnostic, *, color: bool = False) -> str:
     rim = " " * len(str(max(numbers, default=0)))
     for n, labels in enumerate(groups):
         out += excerpt(labels, diagnostic.primary, rim, paint, first=n == 0)
-    for word, texts in (("note", diagnostic.notes), ("help", diagnostic.helps)):
+    times = (f"the same is to be said {diagnostic.count} times here",) if diagnostic.count > 1 else ()
+    for word, texts in (("note", (*diagnostic.notes, *times)), ("help", diagnostic.helps)):
         for text in texts:
             head, *rest = text.split("\n")
             out.append(f"{rim} {paint('rim', '=')} {paint(word, word)}: {escaped(head)}")
@@ -57,7 +58,8 @@ def full(diagnostic: Diagnostic, *, color: bool = False) -> str:
 def short(diagnostic: Diagnostic) -> str:
     """`file:line:column: error[E0101]: title`."""
     place = f"{escaped(str(diagnostic.primary.span))}: " if diagnostic.primary else ""
-    return f"{place}{diagnostic.severity}[{diagnostic.code}]: {escaped(diagnostic.title)}"
+    times = f" ({diagnostic.count} times)" if diagnostic.count > 1 else ""
+    return f"{place}{diagnostic.severity}[{diagnostic.code}]: {escaped(diagnostic.title)}{times}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,6 +253,7 @@ def record(diagnostic: Diagnostic) -> dict[str, Any]:
         "notes": list(diagnostic.notes),
         "helps": list(diagnostic.helps),
         "fixes": [{**place(fix.span), "text": fix.text} for fix in diagnostic.fixes],
+        **({"count": diagnostic.count} if diagnostic.count > 1 else {}),
     }
 
 
@@ -284,6 +287,8 @@ def result(diagnostic: Diagnostic, rule: int) -> dict[str, Any]:
         "level": diagnostic.severity,
         "message": {"text": escaped_lines(text)},
     }
+    if diagnostic.count > 1:
+        out["occurrenceCount"] = diagnostic.count
     if diagnostic.primary is not None:
         out["locations"] = [location(diagnostic.primary)]
     if diagnostic.others:
