@@ -243,7 +243,7 @@ def load_json(data: bytes, name: str) -> object:
 
 def _shape(value: object) -> tuple[int, ...]:
     """The shape that the first elements suggest."""
-    shape = []
+    shape: list[int] = []
     while isinstance(value, list | tuple) and len(shape) <= MAX_RANK:  # a list may hold itself
         shape.append(len(value))
         if not value:
