@@ -5,11 +5,13 @@ Over an image, where the summary token or the average patch looked; over text, a
 
 import math
 from collections.abc import Mapping
+from fnmatch import fnmatchcase
 from typing import Any
 
 import numpy as np
 
-from specc.ir import ops
+from specc.attending import attentions
+from specc.input import shown
 from specc.ir.dim import Dim
 from specc.reading.batch import TEXT
 from specc.reading.image import restore
@@ -26,16 +28,25 @@ ALIGNMENT = "alignment"
 
 
 def picture_of(
-    model: Loaded, inputs: Mapping[str, Array], weights: Mapping[str, Array], written: Array | None = None
+    model: Loaded,
+    inputs: Mapping[str, Array],
+    weights: Mapping[str, Array],
+    written: Array | None = None,
+    asked: str = "",
 ) -> bytes:
-    """A PNG of the last attention of the model, its heads side by side. E0931 where there is none to see.
+    """A PNG of an attention of the model, its heads side by side. E0931 where there is none to see.
 
-    `written` i64[batch, target] are the tokens that the rows chose, where the model wrote them itself.
+    It is the last one whose scope `asked` fits, of all where nothing is asked for. `written` i64[batch, target] are
+    the tokens that the rows chose, where the model wrote them itself.
     """
     if not weights:
         fail("E0931", "this model has no attention whose weights can be read")
-    scope, chosen = list(weights.items())[-1]
+    scope, chosen = drawn(weights, asked)
     maps = np.asarray(chosen)[0]
+    if maps.ndim != 3 or not maps.size:
+        fail(
+            "E0931", f"the attention `{shown(scope)}` has weights that are no picture", notes=[f"{list(chosen.shape)}"]
+        )
     images = [(n, r) for n, r in model.manifest.reading.inputs if isinstance(r, Image)]
     if images:
         name, record = images[0]
@@ -50,6 +61,31 @@ def picture_of(
         down = _chosen(model, written) or down
     titles = [f"{scope} head {n}" if n == 0 else f"head {n}" for n in range(min(len(maps), MOST_HEADS))]
     return heatmap(maps[:MOST_HEADS], down, _labels(model, inputs, keys, maps.shape[-1]), titles)
+
+
+def drawn(weights: Mapping[str, Array], asked: str) -> tuple[str, Array]:
+    """The attention that is drawn. E0931 where none is called so."""
+    fits = [scope for scope in weights if not asked or fnmatchcase(scope, asked)]
+    if not fits:
+        helps = [f"there are {shown(', '.join(list(weights)[:12]))}"]
+        fail("E0931", f"the model has no attention called `{shown(asked)}`", helps=helps)
+    return fits[-1], weights[fits[-1]]
+
+
+def left_out(weights: Mapping[str, Array], asked: str) -> str:
+    """What the picture does not show of what the model has; nothing where it shows all."""
+    scope, chosen = drawn(weights, asked)
+    heads = np.shape(chosen)[1]
+    said = [f"drawn is `{shown(scope)}`"] if len(weights) > 1 or heads > MOST_HEADS else []
+    if heads > MOST_HEADS:
+        said.append(f"the first {MOST_HEADS} of its {heads} heads, for want of room")
+    if np.shape(chosen)[0] > 1:
+        said = [*(said or [f"drawn is `{shown(scope)}`"]), "for the first row of the batch"]
+    if len(weights) > 1:
+        others = [s for s in weights if s != scope]
+        more = f" and {len(others) - 12} more" if len(others) > 12 else ""
+        said.append(f"--scope draws another: {shown(', '.join(others[:12]))}{more}")
+    return "; ".join(said)
 
 
 def alignment_of(model: Loaded, inputs: Mapping[str, Array], weights: Array, written: Array | None = None) -> bytes:
@@ -92,12 +128,8 @@ def _looked(maps: Array, grid: tuple[int, int, int]) -> Array:
 
 def _axes(model: Loaded, scope: str) -> tuple[Dim | None, Dim | None]:
     """The lengths of queries and keys of the attention at `scope`, as formulas."""
-    graph = model.manifest.graph
-    for node, _ in graph.nodes:
-        query, key = node.args[:2] if isinstance(node.op, ops.Attend) else (None, None)
-        if query and key and node in graph.made and scope in graph.made[node].scopes:
-            return query.type.shape[-2], key.type.shape[-2]
-    return None, None
+    place = attentions(model.manifest.graph).get(scope)
+    return (place.queries, place.keys) if place else (None, None)
 
 
 def _labels(model: Loaded, inputs: Mapping[str, Array], length: Dim | None, count: int) -> list[str] | None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from specc import backend
+from specc.attending import weights_of
 from specc.entrance import Entrance, bounds_of
 from specc.input import shown
 from specc.manifest import KEY, Manifest, load
@@ -45,10 +46,16 @@ class Loaded:
         return made
 
     def attention(self, **inputs: Array) -> tuple[dict[str, Array], dict[str, Array]]:
-        """The results, and the weights of every attention by its scope: [batch, heads, query, key]."""
+        """The results, and the weights of every attention by its scope: [batch, heads, query, key].
+
+        Where an attention stands in a loop, each turn is a query.
+        """
         session, names = self.file.open_with_attention(self.provider, self.manifest.attentions)
-        made = session.run(self.prepared(inputs))
-        return {n: made[n] for n in self.session.outputs}, {scope: made[n] for scope, n in names.items()}
+        prepared = self.prepared(inputs)
+        made = session.run(prepared)
+        told = {scope: made[n] for scope, n in names.items()}
+        weights = weights_of(self.manifest.graph, prepared, told, self.weights)
+        return {n: made[n] for n in self.session.outputs}, weights
 
     @property
     def entrance(self) -> Entrance:

@@ -13,7 +13,7 @@ from specc.ir.dim import Dim, exact, product
 from specc.ir.types import Type
 from specc_onnx.arrange import always, expand, full, reshape, typed, unsqueeze
 from specc_onnx.caches import cached_attention
-from specc_onnx.emit import Emitter, Tensor, graph_of
+from specc_onnx.emit import Emitter, Tensor, graph_of, note
 from specc_onnx.nn import softmax_where
 from specc_onnx.table import lower
 
@@ -89,7 +89,7 @@ def spelled_attention(op: ops.Attend, g: Emitter, parts: Parts) -> tuple[str, st
     e = parts.v.type.shape[3]
     narrow = (b, parts.groups, shared, q, e) if shared is not None else (b, h, q, e)
     result = reshape(g, result, narrow, (b, h, q, e))
-    _note(g, dtype, {"weights": weights})
+    note(g, dtype, {"weights": weights})
     return result, weights
 
 
@@ -177,7 +177,7 @@ def _guarded(
     doubtful = [d for d in dict.fromkeys((b, q, k)) if not g.lengths.positive(d)]
     if not doubtful:
         result, *more = g.nodes("Attention", 4 if read else 1, *names, **options)
-        _note(g, dtype, {"node": result})
+        note(g, dtype, {"node": result})
         return result, more[-1] if more else ""
     with g.outside("lengths"):
         something = g.node("Greater", g.dim(product(doubtful)), g.constant(0, "i64"))
@@ -189,11 +189,5 @@ def _guarded(
         zeros = [full(g, 0, dtype, t.shape) for t in types]
     no = graph_of("none", otherwise, zeros, types)
     results = g.nodes("If", 1 + read, something, then_branch=yes, else_branch=no)
-    _note(g, dtype, {"node": made[0], "guard": results[0]})
+    note(g, dtype, {"node": made[0], "guard": results[0]})
     return results[0], results[1] if read else ""
-
-
-def _note(g: Emitter, dtype: str, found: dict[str, str]) -> None:
-    """Remember where the weights of this attention can be read; inside a loop they cannot."""
-    if len(g.bodies) == 1:
-        g.attentions += ({"scope": scope, "dtype": dtype, **found} for scope in g.site.scopes or ("",))

@@ -271,3 +271,9 @@ def _attribute(key: str, value: Any) -> AttributeProto:
 def _frozen(value: Any) -> Hashable:
     """An attribute as part of a key; two graphs are the same only if they are one object."""
     return tuple(value) if isinstance(value, list) else id(value) if isinstance(value, GraphProto) else value
+
+
+def note(g: Emitter, dtype: str, found: dict[str, str]) -> None:
+    """Remember where the weights of this attention can be read; inside a loop they cannot."""
+    if len(g.bodies) == 1:
+        g.attentions += ({"scope": scope, "dtype": dtype, **found} for scope in g.site.scopes or ("attention",))

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from specc.ir import ops
 from specc.ir.dim import Dim, exact
 from specc_onnx.arrange import always, at_least_one, cast, cut, flatten, matmul, reduce, reshape
-from specc_onnx.emit import CONTRIB, Emitter, Tensor
+from specc_onnx.emit import CONTRIB, Emitter, Tensor, note
 from specc_onnx.guards import checked
 from specc_onnx.table import lower
 
@@ -133,6 +133,8 @@ def share(op: ops.Share, g: Emitter, x: Tensor, mask: Tensor) -> str:
 @lower(ops.Weigh)
 def weigh(op: ops.Weigh, g: Emitter, weights: Tensor, values: Tensor) -> str:
     """A matrix product."""
+    if weights.value and weights.value.node:
+        note(g, weights.type.dtype, {"weights": weights.name})
     return matmul(g, weights, values)
 
 

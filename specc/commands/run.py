@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from specc.arguments import read_arguments
-from specc.attention import ALIGNMENT, alignment_of, picture_of
+from specc.attention import ALIGNMENT, alignment_of, left_out, picture_of
 from specc.commands.run_outputs import Outputs
 from specc.commands.spec_options import FORCE
 from specc.commands.writing_options import settings_given, writing_arguments
@@ -39,6 +39,9 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--graph", default="", metavar="NAME", help="run this one of a package's graphs, once")
     parser.add_argument("--provider", default="cpu", help="cpu, cuda, … (an execution provider of ONNX Runtime)")
     parser.add_argument("--attention", default="", metavar="OUT.png", help="draw where the model's attention looked")
+    parser.add_argument(
+        "--scope", default="", metavar="PATTERN", help="which attention to draw, by its scope; the last one otherwise"
+    )
     parser.add_argument("-o", "--output", default="", metavar="OUT.npz", help="also write the results as arrays")
     parser.add_argument("--force", action="store_true", help=FORCE)
     writing_arguments(parser)
@@ -52,7 +55,13 @@ def run(given: Namespace) -> int:
     _say_seed(_seed(writer, model))
     read = read_arguments(entrance, given.inputs)
     files = [*files_of(given.model, model), *map(Path, read.files)]
-    outputs = Outputs(given.attention, given.output, files, given.force)
+    if given.scope and not given.attention:
+        fail(
+            "E0753",
+            "`--scope` says which attention to draw, and none is to be drawn",
+            helps=["add --attention OUT.png"],
+        )
+    outputs = Outputs(given.attention, given.output, files, given.force, given.scope)
     outputs.check()
     if model is not None:
         whole = writer is not None and writer.itself is None and writer.entrance.growing in read.inputs
@@ -185,12 +194,14 @@ def _scoring(given: Namespace) -> Loaded:
 
 def _draw(model: Loaded, inputs: Mapping[str, Array], outputs: Outputs, written: Array | None = None) -> Arrays:
     """The results; where the model looked goes into a picture."""
-    if ALIGNMENT in model.manifest.graph.outputs:
+    if ALIGNMENT in model.manifest.graph.outputs and not outputs.scope:
         results = model.run(**inputs)
         png = alignment_of(model, inputs, results[ALIGNMENT], written)
     else:
         results, weights = model.attention(**inputs)
-        png = picture_of(model, inputs, weights, written)
+        png = picture_of(model, inputs, weights, written, outputs.scope)
+        if said := left_out(weights, outputs.scope):
+            print(f"note: {said}", file=sys.stderr)
     outputs.looked(png)
     return results
 

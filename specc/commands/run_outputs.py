@@ -18,12 +18,16 @@ from specc.place import ARRAYS, PICTURE, Kind, place
 
 @dataclass(frozen=True)
 class Outputs:
-    """A picture of attention and an .npz of the results, where they were asked for, over none of the `inputs`."""
+    """A picture of attention and an .npz of the results, where they were asked for, over none of the `inputs`.
+
+    `scope` is a pattern that says which attention the picture is of.
+    """
 
     attention: str
     arrays: str
     inputs: Sequence[Path]
     force: bool
+    scope: str = ""
 
     def check(self) -> None:
         """Refuses what cannot be written before anything is computed."""
