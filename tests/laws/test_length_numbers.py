@@ -15,12 +15,17 @@ import numpy as np
 import pytest
 from length_numbers import Drawn, spec_of, value
 from onnx_runtime import agree, open_quietly
+from small import SMALL
+from spec_models import opened, random_weights
 
 import specc_numpy
 from specc.driver import elaborated, open_spec
 from specc.elaborate import numbers
+from specc.elaborate.context import Env
 from specc.ir.dim import Dim, DimError
 from specc.ir.graph import Graph
+from specc.library import shipped
+from specc.verifying import random_inputs
 from specc_onnx import build, target
 
 SIZES = ((1, 1), (2, 3), (5, 2), (7, 61), (67, 4))
@@ -85,3 +90,43 @@ def test_the_evaluator_is_right_about_some_numbers() -> None:
     assert value("max([sqrt(n), 1.5, m / n])", 4, 10) == 2.5
     assert value("size(x) * 0.5", 3, 5) == 7.5
     assert math.isclose(value("log(length(x, axis=-1) + 1)", 1, 6), math.log(7))
+
+
+def told_and_found(spec: str, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    """A shipped spec gives the same whether the input tells its lengths or they were known while compiling."""
+    found = opened(spec, **SMALL[spec])
+    graph = found.model.graph
+    symbols = sorted({s for v in graph.inputs.values() for d in v.type.shape for s in d.symbols()})
+    sizes = {s: max(size + n, graph.least.get(s, 1)) for n, s in enumerate(symbols)}
+    inputs = random_inputs(graph, sizes, np.random.default_rng(0))
+    weights = random_weights(found)
+    want = specc_numpy.run(graph, inputs, weights)
+    with monkeypatch.context() as patch:
+        look_up = Env.run_time
+        patch.setattr(Env, "run_time", lambda env, name: known(look_up(env, name), sizes))
+        told = opened(spec, **SMALL[spec]).model.graph
+    assert not {s for _, results in told.nodes for r in results for d in r.type.shape for s in d.symbols()}
+    for name, array in specc_numpy.run(told, inputs, weights).items():
+        np.testing.assert_allclose(array, want[name], rtol=1e-9, atol=1e-9, err_msg=f"{spec}: {name}")
+
+
+def known(length: Dim | None, sizes: dict[str, int]) -> Dim | None:
+    return length and length.substitute(sizes)
+
+
+@pytest.mark.parametrize("spec", ["bert"])
+def test_a_length_known_while_compiling_gives_what_one_of_the_input_does(
+    spec: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told_and_found(spec, monkeypatch, 3)
+
+
+LOOPS = {name for name, path in shipped().items() if "scan " in path.read_text(encoding="utf-8")}
+"""Specs with a loop, which walks along a length by its name."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [2, 5])
+@pytest.mark.parametrize("spec", sorted(SMALL.keys() - LOOPS))
+def test_so_it_is_for_every_spec(spec: str, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    told_and_found(spec, monkeypatch, size)
