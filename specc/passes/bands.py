@@ -130,14 +130,50 @@ def _band(grid: Grid, negated: bool) -> Interval:
             weights = grid.value.type.rank == 4 and (grid.query, grid.key) == (2, 3) and _is_second(grid.value)
             return band(mask, 2, 3) if mask and weights else ALL
         case ops.Arith(fn="mul"):
-            return _band(operands[0], False) & _band(operands[1], False)
+            one, other = operands
+            hidden = ALL if breaks(other) else _band(one, False)
+            return hidden & (ALL if breaks(one) else _band(other, False))
         case ops.Arith(fn="div"):
-            return _band(operands[0], False)
+            return ALL if _may_be_zero(operands[1]) or breaks(operands[1]) else _band(operands[0], False)
         case ops.Arith(fn="add" | "sub" | "min" | "max"):
             return _band(operands[0], False) | _band(operands[1], False)
         case ops.Pointwise(fn=fn) if fn in ZERO_AT_ZERO:
             return _band(operands[0], False)
     return ALL
+
+
+def breaks(grid: Grid) -> bool:
+    """Whether it divides by what may be zero at some key: zero times that is no number, and hides nothing."""
+    node = grid.value.node
+    if node is None:
+        return False
+    if grid.spent():
+        return True
+    if (inner := through(grid)) is not None:
+        return breaks(inner)
+    operands = [aligned(grid, a) for a in node.args if a]
+    match node.op:
+        case ops.Arith(fn="div" | "floordiv" | "mod"):
+            return _may_be_zero(operands[1]) or any(map(breaks, operands))
+        case ops.Pointwise(fn="log" | "reciprocal"):
+            return _may_be_zero(operands[0]) or breaks(operands[0])
+        case ops.Arith() | ops.Pointwise() | ops.Where() | ops.Cast():
+            return any(map(breaks, operands))
+    return False
+
+
+def _may_be_zero(grid: Grid) -> bool:
+    """Whether a divisor varies from key to key and is not seen to stay away from zero."""
+    if grid.key is None:
+        return False
+    if (inner := through(grid)) is not None:
+        return _may_be_zero(inner)
+    match grid.value.node and grid.value.node.op:
+        case ops.Constant(value=value):
+            return not value
+        case ops.Pointwise(fn="exp" | "sigmoid" | "softplus"):
+            return False
+    return True
 
 
 def _is_second(value: Value) -> bool:
