@@ -49,7 +49,7 @@ def compile(
     graph: str = "",
     weights_as: str = "",
     defaults_inside: bool = False,
-    parts: Sequence[str] = (),
+    parts: str | Sequence[str] = (),
     names: str = "specc",
     settings: Mapping[str, Any] | None = None,
     force: bool = False,
@@ -60,11 +60,13 @@ def compile(
     or are drawn from the seed `init`. `set` gives config values by dotted name: `{"encoder.layers": 4}`.
     `opset` 17 to 26 overrides the target's. `taps` name scopes whose values become further results. `graph` picks
     one of several, `weights_as` is `link`, `copy` or `inline`, `defaults_inside` computes absent inputs in the model.
-    With `parts` (`score`, `encode`, `step`, `generate`) the output is a folder with these graphs over the same
-    weights; `names` says whose names its inputs and outputs have: `specc`, `hf` or `genai`. `generate` alone may be one
-    file; its strategy is the spec's, or that of `settings` (`strategy`, `beams`, `n_best`, …).
+    With `parts` (`score`, `encode`, `step`, `generate`, or "all") the output is a folder with these graphs over the
+    same weights; `names` says whose names its inputs and outputs have: `specc`, `hf` or `genai`. `generate` alone may
+    be one file; `settings` (`strategy`, `beams`, `temperature`, …) are then its defaults before the spec's.
     What lies at `output` is replaced if specc wrote it, and anything else only with `force`; an input never.
     """
+    chosen = packaging.parts_of(parts)
+    _check_settings(settings, chosen)
     options = compiling.Options(
         output=os.fspath(output),
         weights=str(weights) if weights else "",
@@ -75,13 +77,13 @@ def compile(
         graph=graph,
         weights_as=weights_as,
         defaults_inside=defaults_inside,
-        parts=tuple(parts),
+        parts=chosen,
         names=names,
         settings=dict(settings or {}),
         force=force,
     )
     opened = _open(spec, config, set, options.weights)
-    return packaging.compile_package(opened, options) if parts else compiling.compile_spec(opened, options)
+    return packaging.compile_package(opened, options) if chosen else compiling.compile_spec(opened, options)
 
 
 @dataclass(frozen=True)
@@ -155,6 +157,18 @@ def load(model: str | Path, *, provider: str = "cpu", threads: int = 0) -> Model
         open_writer(package, provider=provider, threads=threads) if "step" in roles and package.index.about else None
     )
     return Model(whole, writes or (writer_of(whole) if whole else None))
+
+
+def _check_settings(settings: object, parts: Sequence[str]) -> None:
+    """E0731 for settings that are none, E0753 for settings of a model that does not decode by itself."""
+    if settings is not None and not isinstance(settings, Mapping):
+        fail("E0731", f"settings of generation have names, {shown(repr(settings))[:60]} has none")
+    if settings and "generate" not in parts:
+        fail(
+            "E0753",
+            "`settings` are those of a model that decodes by itself, and none is asked for",
+            helps=['add "generate" to `parts`', "or give them to `generate` when the model is run"],
+        )
 
 
 def _open(spec: str | Path, config: str | Path, given: Mapping[str, Any] | None, weights: str = "") -> driver.Spec:

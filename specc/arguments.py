@@ -132,11 +132,11 @@ def read_arguments(model: Entrance, arguments: Sequence[str]) -> Given:
     taken = _Words(model)
     named = [_named(word, names) for word in arguments]
     said = {name for name, _ in named if name}
-    asked = [s.name for s in model.specs if not s.optional and s.name not in said]
+    asked = [name for name in model.asked if name not in said]
     for name, word in named:
         target = name or next((n for n in asked if n not in taken.pieces), asked[0] if len(asked) == 1 else "")
         if not target:
-            _too_many(word, [s.name for s in model.specs if not s.optional], many=len(asked) > 1)
+            _too_many(word, model.asked, many=len(asked) > 1)
         taken.take(target, word)
     made: dict[str, Array] = {}
     for name, pieces in taken.pieces.items():

@@ -110,7 +110,7 @@ def compile_spec(spec: Spec, options: Options) -> Compiled:
     )
     warnings = values.warnings if isinstance(values, Binding) else ()
     remarks = (*spec.remarks, *readings.remarks(model, given), *remarks_of(written, options))
-    return Compiled(written.path, files_of(written, reading), model, remarks, warnings)
+    return Compiled(written.path, files_of(written, reading), model, remarks, (*warnings, *model.warnings))
 
 
 def files_of(written: Any, reading: Reading) -> tuple[tuple[Path, int], ...]:

@@ -78,7 +78,7 @@ def check(spec: Spec, graph: str = "") -> Checked:
         if len(missing) < len(failed.diagnostics):
             raise
         return Checked(trials, None, tuple(missing), _unshared(spec, trials))
-    return Checked(trials, model, (), _unshared(spec, trials, model))
+    return Checked(trials, model, (), (*_unshared(spec, trials, model), *model.warnings))
 
 
 def elaborated(spec: Spec, graph: str = "") -> Model:

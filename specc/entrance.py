@@ -1,13 +1,13 @@
 """What a caller may give a model: names, types and lengths of its inputs, checked and completed before it runs."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from specc import backend
-from specc.ir.defaults import closed
+from specc.ir.defaults import closed, reads
 from specc.ir.dim import DimError
 from specc.ir.dim_text import parse_dim
 from specc.ir.graph import Graph
@@ -24,7 +24,8 @@ Array = Any
 class Entrance:
     """The inputs of `graph`, how `reading` reads them and how `defaults` computes those that are absent.
 
-    `growing` is the input that grows, where one does; `bounds` says what each length may be.
+    `growing` is the input that grows, where one does; `bounds` says what each length may be. `unread` are inputs that
+    nothing reads, which may be left out.
     """
 
     graph: Graph
@@ -32,11 +33,12 @@ class Entrance:
     defaults: Graph | None = None
     growing: str = ""
     bounds: Mapping[str, Bound] = field(default_factory=dict)
+    unread: frozenset[str] = frozenset()
 
     @property
     def specs(self) -> tuple[InputSpec, ...]:
         """What is checked of each input."""
-        absent = set(self.defaults.outputs) if self.defaults else set()
+        absent = {*self.unread, *(self.defaults.outputs if self.defaults else ())}
         made = []
         for name, value in self.graph.inputs.items():
             facts = self.graph.input_facts.get(name)
@@ -44,6 +46,11 @@ class Entrance:
             below = facts.below.number if facts and facts.below is not None else None
             made.append(InputSpec(name, value.type.dtype, dims, below, name in absent))
         return tuple(made)
+
+    @property
+    def asked(self) -> list[str]:
+        """The inputs that have no default, in order: what stands without a name is meant for these."""
+        return [n for n in self.graph.inputs if self.defaults is None or n not in self.defaults.outputs]
 
     def prepared(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Arrays for every input from arrays, nested lists and texts, defaults filled in. Fails with E09xx."""
@@ -57,7 +64,8 @@ class Entrance:
         return {**self._filled(checked), **checked}
 
     def _filled(self, given: Mapping[str, Array]) -> dict[str, Array]:
-        absent = tuple(n for n in self.defaults.outputs if n not in given) if self.defaults else ()
+        outputs = self.defaults.outputs if self.defaults else ()
+        absent = tuple(n for n in outputs if n not in given and n not in self.unread)
         if not absent or self.defaults is None:
             return {}
         defaults = closed(self.defaults, absent)
@@ -65,6 +73,17 @@ class Entrance:
         made = backend.load("numpy").run(defaults, known, {})
         types = {n: v.type.dtype for n, v in self.graph.inputs.items()}
         return {n: exact(np.asarray(v), types[n], n) for n, v in made.items() if n in types}
+
+
+def unread_of(graph: Graph, defaults: Graph | None, read: Iterable[str]) -> frozenset[str]:
+    """The inputs of `graph` that are not `read`, nor by the default of one that is."""
+    todo, found = list(read), set[str]()
+    while todo:
+        name = todo.pop()
+        if name not in found:
+            found.add(name)
+            todo += reads(defaults, name) if defaults and name in defaults.outputs else ()
+    return frozenset(graph.inputs.keys() - found)
 
 
 def bounds_of(graph: Graph) -> dict[str, Bound]:

@@ -3,13 +3,15 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from specc import backend, readings
 from specc.compiling import Compiled, Options, files_of, files_read, remarks_of, values_of, weights_facts, with_taps
 from specc.driver import Spec, elaborated
 from specc.entrance import bounds_of
+from specc.generation.options import Vocabulary
 from specc.generation.settings import settings_of
+from specc.input import shown
 from specc.ir.defaults import closed
 from specc.ir.derived import Derived
 from specc.ir.graph import Graph
@@ -34,7 +36,8 @@ from specc.reading.tokenizer import SUFFIX
 from specc.text.diagnostic import Failed, fail
 from specc.weights.values import Binding, Values
 from specc.writers.facts import Facts, bounds_data
-from specc.writers.itself import FIXED
+from specc.writers.itself import TOLD
+from specc.writers.writer import drawn_of
 
 PARTS = ("score", "encode", "step", "generate")
 """What a package can hold: the graph as it is written, what is computed once, one step, and all of it in one file."""
@@ -53,7 +56,7 @@ def compile_package(spec: Spec, options: Options) -> Compiled:
     values = values_of(spec, graph, options)
     given = readings.folders_of(options.weights, spec.config_file)
     reading = readings.reading_of(spec.program, model, given)
-    warnings = values.warnings if isinstance(values, Binding) else ()
+    warnings = (*(values.warnings if isinstance(values, Binding) else ()), *model.warnings)
     said = (*spec.remarks, *readings.remarks(model, given))
     inputs = files_read(spec, model, values, given)
     if options.parts == ("generate",) and options.output.endswith(".onnx"):
@@ -122,6 +125,31 @@ def made_of(source: Any) -> Graph:
     """The graph that a part of a package computes."""
     graph: Graph = source if isinstance(source, Graph) else source.graph
     return graph
+
+
+def parts_of(said: object) -> tuple[str, ...]:
+    """The graphs a package is to hold, of names, a text of names with commas, or `all`. E0754 for unknown names."""
+    names = list(PARTS) if said == "all" else said.split(",") if isinstance(said, str) else said
+    if not isinstance(names, list | tuple | set | frozenset) or not all(isinstance(n, str) for n in names):
+        _no_part(said)
+    for name in names:
+        if name not in PARTS:
+            _no_part(name)
+    return tuple(p for p in PARTS if p in names)
+
+
+def _no_part(name: object) -> NoReturn:
+    fail(
+        "E0754",
+        f"a package has no part called `{shown(str(name))[:60]}`",
+        helps=[f"there are {', '.join(PARTS)}, and `all`"],
+    )
+
+
+def _below(graph: Graph, generation: Generation) -> int | None:
+    """How many tokens the growing input takes."""
+    below = graph.input_facts[generation.growing].below
+    return below.number if below is not None else None
 
 
 class _Package:
@@ -223,6 +251,10 @@ class _Package:
                 notes=[f"they are {grows} and {source}"],
                 helps=["`--for generate` needs ids [batch, length] and logits [batch, length, vocabulary]"],
             )
+        vocabulary = Vocabulary(_below(graph, generation), source.shape[-1].number)
+        for word, value in self.options.settings.items():
+            if fault := vocabulary.beyond(word, value):
+                raise Failed(fault)
         decoding = self.onnx.Decoding(
             generation.source,
             chosen.strategy,
@@ -291,7 +323,7 @@ class _Package:
         symbol = growing_symbol(self.graph, generation.growing)
         limit = limits(self.model.graph).get(symbol or "")
         bounds = bounds_data(self._bounds(symbol))
-        decodes = {n: list(v) if isinstance(v, tuple) else v for n, v in chosen.items() if n in FIXED}
+        decodes = {n: list(v) if isinstance(v, tuple) else v for n, v in chosen.items() if n in TOLD}
 
         def texts(built: Any, stored: Any) -> Mapping[str, str]:
             made = Manifest(
@@ -310,6 +342,7 @@ class _Package:
                 decodes={
                     **decodes,
                     "context": limit.most if limit else None,
+                    "vocabulary": drawn_of(self.graph, generation),
                     "bounds": bounds,
                 },
             )

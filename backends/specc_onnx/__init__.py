@@ -10,7 +10,8 @@ from specc_onnx.build import Built, build
 from specc_onnx.caches import InPlace, caches_of
 from specc_onnx.decoding import Decoding
 from specc_onnx.directory import About, Extra, Part, json_extra, package_graphs
-from specc_onnx.generating import Generating, build_generating
+from specc_onnx.generating import build_generating
+from specc_onnx.ingredients import Generating
 from specc_onnx.legal import USUAL
 from specc_onnx.package import package
 from specc_onnx.table import lower

@@ -26,8 +26,8 @@ from specc_onnx.lengths import Lengths
 from specc_onnx.table import lower_nodes
 from specc_onnx.targets import Target
 
-HIDDEN = -1e9
-"""The bias of a key that is not seen. A row that sees none is then a mean, not NaN, and is made zeros afterwards."""
+HIDDEN = float("-inf")
+"""The bias of a key that is not seen, below any that is. A row that sees none is made zeros afterwards."""
 
 OLDEST = 18
 """The opset from which reductions take their axes as they are given here."""

@@ -12,7 +12,7 @@ from specc.ir.dim import Dim
 from specc.ir.types import Type
 from specc_onnx import beam, sampling
 from specc_onnx.arrange import cast, cut, typed, unsqueeze
-from specc_onnx.decoding import KNOBS, MAX_TOKENS, PENALTY, SEED, Decoding
+from specc_onnx.decoding import KNOBS, MAX_TOKENS, NOWHERE, PENALTY, SEED, Decoding
 from specc_onnx.emit import Emitter, Tensor
 from specc_onnx.uniforms import check_drawing
 
@@ -80,7 +80,10 @@ def strategy(g: Emitter, d: Decoding, start: Start) -> Strategy:
 
 
 class OneByOne:
-    """The likeliest token, or one drawn. A row that has ended goes on with filler that nobody reads."""
+    """The likeliest token, or one drawn. A row that has ended goes on with filler that nobody reads.
+
+    Where a row that has not ended gets no numbers, nothing more is written: its token is `NOWHERE`, which says so.
+    """
 
     def __init__(self, g: Emitter, d: Decoding, start: Start) -> None:
         self.d, self.start = d, start
@@ -112,6 +115,9 @@ class OneByOne:
         score = sampling.log_probability(g, logits, chosen)
         score = g.node("Where", ended, g.constant(0.0, "f32"), score)
         tokens = g.node("Where", ended, g.constant(self.d.filler, "i64"), chosen)
+        wrong = g.node("And", g.node("Not", ended), sampling.hopeless(g, logits))
+        score = g.node("Where", wrong, g.constant(float("nan"), "f32"), score)
+        tokens = g.node("Where", wrong, g.constant(NOWHERE, "i64"), tokens)
         for stop in self.d.stop:
             ended = g.node("Or", ended, g.node("Equal", tokens, g.constant(stop, "i64")))
         column = unsqueeze(g, chosen, 1)
@@ -121,13 +127,19 @@ class OneByOne:
             g.node("Concat", scores, unsqueeze(g, score, 1), axis=1),
             *(sampling.with_seen(g, s, column) for s in seen),
         ]
-        going = g.node("ReduceSum", cast(g, g.node("Not", ended), "bool", "i64"), keepdims=False)
-        return Decision(tokens, None, g.node("Greater", going, g.constant(0, "i64")), after)
+        some = g.node("Greater", _count(g, g.node("Not", ended)), g.constant(0, "i64"))
+        more = g.node("And", some, g.node("Equal", _count(g, wrong), g.constant(0, "i64")))
+        return Decision(tokens, None, more, after)
 
     def outputs(self, g: Emitter, last: Sequence[str]) -> dict[str, Tensor]:
         """`tokens` i64[batch, made] and `log_probs` f32[batch, made]."""
         shape = (self.start.rows, MADE)
         return {"tokens": typed(last[1], "i64", shape), "log_probs": typed(last[2], "f32", shape)}
+
+
+def _count(g: Emitter, rows: str) -> str:
+    """How many of bool[rows] are true, i64[]."""
+    return g.node("ReduceSum", cast(g, rows, "bool", "i64"), keepdims=False)
 
 
 class BeamSearch:
@@ -148,7 +160,7 @@ class BeamSearch:
             logs = sampling.penalized(g, logs, seen[0], self.start.scalars[PENALTY])
         made = g.node("Add", iteration, g.constant(1, "i64"))
         search = beam.Search(g, self.d, beams, self.start.vocabulary, made, self.start.scalars[MAX_TOKENS])
-        chosen = search.step(logs)
+        chosen = search.step(logs, sampling.hopeless(g, logits))
         column = unsqueeze(g, chosen.tokens, 1)
         kept = [sampling.with_seen(g, g.node("Gather", s, chosen.parents), column) for s in seen]
         return Decision(chosen.tokens, chosen.parents, chosen.more, [*chosen.beams, *kept])

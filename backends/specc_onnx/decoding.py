@@ -18,6 +18,10 @@ KNOBS = {"temperature": "f32", "top_k": "i64", "top_p": "f32", "min_p": "f32"}
 """The scalars a model that samples takes. 0 (`top_k`, `min_p`) and 1 (`temperature`, `top_p`) change nothing."""
 
 
+NOWHERE = -1
+"""What stands for a token where the model gives no number: no token of any model. Its log-probability is NaN."""
+
+
 @dataclass(frozen=True, slots=True)
 class Decoding:
     """What is settled when the model is written.

@@ -7,108 +7,30 @@ these alone stay in the main graph, where the body sees them.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NoReturn
 
-from onnx import GraphProto
+from onnx import GraphProto, TensorProto
 
 from specc.ir import ops
-from specc.ir.defaults import closed
 from specc.ir.derived import Derived, State
 from specc.ir.dim import Dim
-from specc.ir.graph import Graph, Node, Value, needed
+from specc.ir.graph import Graph, Node
 from specc.ir.types import Type
 from specc.text.diagnostic import fail
 from specc_onnx import legal
 from specc_onnx.arrange import cast, full, typed, unsqueeze
 from specc_onnx.build import Built, enter_parameters, finished
 from specc_onnx.deciding import Carry, Decision, Start, Strategy, strategy
-from specc_onnx.decoding import MAX_TOKENS, Decoding
+from specc_onnx.decoding import MAX_TOKENS
+from specc_onnx.elements import CODE
 from specc_onnx.emit import Emitter, Site, Tensor, declare, graph_of, unique
 from specc_onnx.guards import without_padding
+from specc_onnx.ingredients import Generating
 from specc_onnx.lengths import Lengths
 from specc_onnx.names import live
 from specc_onnx.table import lower_nodes
 from specc_onnx.targets import Target
-
-
-@dataclass(frozen=True)
-class Generating:
-    """What a model that decodes itself is made from: the spec's graph, the same taken apart, and how to decode.
-
-    `defaults` computes inputs that are then no inputs of the model.
-    """
-
-    graph: Graph
-    derived: Derived
-    decoding: Decoding
-    defaults: Graph | None = None
-
-    @property
-    def parameters(self) -> dict[str, Value]:
-        """Every weight that is used, in the spec's order."""
-        encode = self.derived.encode.parameters if self.derived.encode else {}
-        used = {**encode, **self.derived.step.parameters}
-        return {n: used[n] for n in (*self.graph.parameters, *used) if n in used}
-
-    @property
-    def stored(self) -> Graph:
-        """A graph that has all of these weights, for the decision where they go."""
-        return replace(self.graph, parameters=self.parameters)
-
-    @property
-    def parts(self) -> list[Graph]:
-        """The graphs whose weights it needs."""
-        return [g for g in (self.derived.encode, self.derived.step) if g]
-
-    @property
-    def computed(self) -> Graph | None:
-        """The defaults of those inputs that are read, apart from the growing one."""
-        return self._computed(self.existing)
-
-    @property
-    def started(self) -> bool:
-        """Whether the first row is made inside; the number of rows must then show in another input."""
-        shape = self.graph.inputs[self.derived.growing].type.shape
-        others = [self.graph.inputs[n].type for n in self._read(self._keeps()) if n != self.derived.growing]
-        return self.decoding.start is not None and any(d == shape[0] for t in others for d in t.shape)
-
-    @property
-    def existing(self) -> tuple[str, ...]:
-        """What says which rows exist, where the first row is made inside: it exists, even if it is the pad's token."""
-        return self._keeps() if self.started else ()
-
-    @property
-    def inputs(self) -> dict[str, Type]:
-        """The inputs of the spec that are inputs of the model, in the spec's order."""
-        read = self._read(self.existing) - ({self.derived.growing} if self.started else set())
-        return {n: v.type for n, v in self.graph.inputs.items() if n in read}
-
-    def _keeps(self) -> tuple[str, ...]:
-        """The inputs that say of every row of the growing one whether it exists."""
-        graph, shape = self.graph, self.graph.inputs[self.derived.growing].type.shape
-        return tuple(n for n, v in graph.inputs.items() if graph.input_facts[n].keep and v.type.shape == shape)
-
-    def _computed(self, known: tuple[str, ...]) -> Graph | None:
-        """The defaults, those of inputs that are known without them left out."""
-        if not self.defaults:
-            return None
-        read = {n for part in self.parts for n in part.inputs} - {self.derived.growing, *known}
-        whole = closed(self.defaults, self.defaults.outputs)
-        outputs = {n: v for n, v in whole.outputs.items() if n in read}
-        kept = needed(outputs.values())
-        return replace(whole, nodes=tuple((n, r) for n, r in whole.nodes if n in kept), outputs=outputs)
-
-    def _read(self, known: tuple[str, ...]) -> set[str]:
-        """The inputs of the spec that are read, those left out that are known."""
-        computed = self._computed(known)
-        read = {n for part in self.parts for n in part.inputs if n in self.graph.inputs and n not in known}
-        read.add(self.derived.growing)
-        if computed:
-            used = {a for node, _ in computed.nodes for a in node.args} | set(computed.outputs.values())
-            read |= {n for n, v in computed.inputs.items() if v in used}
-            read -= set(computed.outputs)
-        return read
 
 
 def build_generating(
@@ -120,8 +42,9 @@ def build_generating(
 ) -> Built:
     """The model that decodes itself; `stored` and `ties` as `specc_onnx.build` takes them.
 
-    Its inputs are those of `whole.inputs`, then `whole.decoding.scalars`; its outputs `tokens` and `log_probs`, or
-    `tokens` and `scores` for beam search. One whose name is taken by an input of the spec is numbered: `tokens_2`.
+    Its inputs are those of `whole.inputs`, of which those of `whole.optional` may be left out, then
+    `whole.decoding.scalars`; its outputs `tokens` and `log_probs`, or `tokens` and `scores` for beam search. One whose
+    name is taken by an input of the spec is numbered: `tokens_2`.
     """
     legal.check_opset(opset)
     return _Writer(whole, target, opset, stored or {}, ties or {}).run()
@@ -142,7 +65,8 @@ class _Writer:
         self.types = dict(whole.inputs)
         taken = set(self.types)
         self.scalars = {name: unique(name, taken) for name in self.decoding.scalars}
-        lengths = Lengths(dict(self.types), graph.facts, graph.least)
+        told = {n: t for n, t in self.types.items() if n not in whole.optional}
+        lengths = Lengths(told, graph.facts, graph.least)
         self.g = Emitter(target, opset, lengths, {*self.types, *self.scalars.values()})
         self.outer = {n: Tensor(n, t) for n, t in self.types.items()}
         self.weights = enter_parameters(self.g, whole.parameters, stored, ties)
@@ -189,20 +113,44 @@ class _Writer:
     def _once(self) -> None:
         """The first row, absent inputs, and `encode`."""
         g = self.g
-        growing = self.whole.graph.inputs[self.derived.growing].type
-        if self.whole.started:
-            g.site = Site(("start",))
-            first = full(g, self.decoding.start or 0, growing.dtype, (self.batch, Dim.of(1)))
-            self.outer[self.derived.growing] = Tensor(first, growing)
-            g.lengths = replace(g.lengths, inputs={**g.lengths.inputs, first: growing})
-            for name in self.whole.existing:
-                type = self.whole.graph.inputs[name].type
-                self.outer[name] = Tensor(full(g, True, type.dtype, (self.batch, Dim.of(1))), type)
-        for graph in (self.whole.computed, self.derived.encode):
-            if graph is not None:
-                self._enter(graph, self.outer)
-                lower_nodes(g, graph)
-                self.outer |= {n: g.tensors[v] for n, v in graph.outputs.items()}
+        begun = self._begin() if self.whole.started else None
+        for graph in (*self.whole.computed, self.derived.encode):
+            if graph is None:
+                continue
+            self._enter(graph, self.outer)
+            lower_nodes(g, graph)
+            for name, value in graph.outputs.items():
+                made = g.tensors[value]
+                if begun and name in self.whole.keeps:  # the first row exists, even if it is the pad's token
+                    made = replace(made, name=g.node("Or", made.name, begun), value=None)
+                self.outer[name] = made
+
+    def _begin(self) -> str:
+        """The first row where no prompt is given, and that it exists; whether that is so, bool[1]."""
+        g = self.g
+        g.site = Site(("start",))
+        batch, growing = g.shape([self.batch]), self.derived.growing
+        type = self.types[growing]
+        given = self._given(growing)
+        absent = g.node("Equal", g.node("Shape", given, start=1, end=2), g.vector(0))
+        made = g.node("Concat", batch, cast(g, absent, "bool", "i64"), axis=0)
+        start = g.node("Expand", g.constant(self.decoding.start, type.dtype), made)
+        rows = g.node("Concat", start, given, axis=1)
+        self.outer[growing] = Tensor(rows, type)
+        g.lengths = replace(g.lengths, inputs={**g.lengths.inputs, rows: type})
+        for name in self.whole.optional:
+            if name != growing:
+                known = self._given(name)
+                more = g.node("Sub", g.node("Shape", rows, start=1, end=2), g.node("Shape", known, start=1, end=2))
+                exist = g.node("Expand", g.constant(True, "bool"), g.node("Concat", batch, more, axis=0))
+                self.outer[name] = Tensor(g.node("Concat", exist, known, axis=1), self.types[name])
+        return absent
+
+    def _given(self, name: str) -> str:
+        """An input that may be left out, which is then as if it had no rows: `[batch, n]`."""
+        g = self.g
+        g.constants[name] = TensorProto(name=name, data_type=CODE[self.types[name].dtype], dims=[1, 0])
+        return g.node("Expand", name, g.node("Concat", g.shape([self.batch]), g.vector(1), axis=0))
 
     def _enter(self, graph: Graph, tensors: Mapping[str, Tensor]) -> None:
         """Inputs and weights of a graph that is lowered next."""
@@ -216,12 +164,10 @@ class _Writer:
             g.tensors[value] = g.parameters[name]
 
     def _feed(self) -> Carry:
-        growing, graph, computed = self.derived.growing, self.whole.graph, self.whole.computed
+        growing = self.derived.growing
         ids = self.outer[growing]
-        for name in computed.outputs if computed else ():
-            keep = self.outer[name]
-            if graph.input_facts[name].keep and keep.type.shape == ids.type.shape:
-                ids = Tensor(without_padding(self.g, ids, keep), ids.type)
+        for name in (n for made in self.whole.computed for n in made.outputs if n in self.whole.keeps):
+            ids = Tensor(without_padding(self.g, ids, self.outer[name]), ids.type)
         return Carry(growing, self.derived.step.inputs[growing].type, self._spread(ids))
 
     def _sides(self) -> list[str]:

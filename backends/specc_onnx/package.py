@@ -22,7 +22,8 @@ from specc_onnx import legal
 from specc_onnx.build import Built, build
 from specc_onnx.caches import InPlace, build_in_place
 from specc_onnx.check import check
-from specc_onnx.generating import Generating, build_generating
+from specc_onnx.generating import build_generating
+from specc_onnx.ingredients import Generating
 from specc_onnx.targets import Target
 from specc_onnx.weights import How, Stored, decide, put_inline, put_places
 

@@ -9,7 +9,7 @@ import io
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, redirect_stdout
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -75,18 +75,19 @@ class Slot:
 
 @dataclass(frozen=True)
 class RunningModel:
-    """An open model. `name` is what messages call it."""
+    """An open model. `name` is what messages call it; inputs that are `optional` have a default in the model."""
 
     session: Any
     name: str
     provider: str
     inputs: Mapping[str, Slot]
     outputs: Mapping[str, Slot]
+    optional: Mapping[str, Slot] = field(default_factory=dict)
 
     def run(self, inputs: Mapping[str, NDArray[Any]], wanted: tuple[str, ...] = ()) -> dict[str, NDArray[Any]]:
         """The outputs by name, all of them or those `wanted`. Fails with E0907, E0910 to E0912 and E0924."""
         given = {name: self._fitting(name, inputs) for name in (*self.inputs, *inputs)}
-        check_lengths(self.inputs, given)
+        check_lengths({**self.inputs, **self.optional}, given)
         names = list(wanted or self.outputs)
         try:
             results = self.session.run(names, given)
@@ -100,7 +101,7 @@ class RunningModel:
         ONNX Runtime does not listen for one while it computes, so it does that beside the thread that does.
         """
         given = {name: self._fitting(name, inputs) for name in (*self.inputs, *inputs)}
-        check_lengths(self.inputs, given)
+        check_lengths({**self.inputs, **self.optional}, given)
         options = onnxruntime.RunOptions()
         with ThreadPoolExecutor(1) as beside:
             running = beside.submit(self.session.run, list(self.outputs), given, options)
@@ -143,7 +144,7 @@ class RunningModel:
 
     def _fitting(self, name: str, inputs: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
         """An input as ONNX Runtime has to be given it: native byte order, contiguous."""
-        slot = self.inputs.get(name)
+        slot = self.inputs.get(name) or self.optional.get(name)
         if slot is None:
             near = did_you_mean(name, self.inputs)
             helps = [f"did you mean `{near}`?"] if near else [f"it takes {_list(self.inputs)}"]
@@ -223,8 +224,11 @@ def _open(model: str | bytes, name: str, provider: str, threads: int, folder: st
         _absent(provider, ["it is installed, but could not be started; its driver or libraries may be missing"])
     if provider != "cpu" and tells_places():
         check_places(session, model, name, provider)
-    inputs = {i.name: _slot(i) for i in session.get_inputs()}
-    return RunningModel(session, name, provider, inputs, {o.name: _slot(o) for o in session.get_outputs()})
+    inputs, outputs, optional = (
+        {known.name: _slot(known) for known in listed()}
+        for listed in (session.get_inputs, session.get_outputs, session.get_overridable_initializers)
+    )
+    return RunningModel(session, name, provider, inputs, outputs, optional)
 
 
 def tells_places() -> bool:
@@ -278,6 +282,8 @@ def check_lengths(slots: Mapping[str, Slot], given: Mapping[str, NDArray[Any]]) 
     """Lengths fit what is declared, and one symbol is one length everywhere. E0911 or E0912 where not."""
     found: dict[str, tuple[int, str, int]] = {}
     for name, slot in slots.items():
+        if name not in given:
+            continue
         shape = given[name].shape
         if len(shape) != len(slot.shape):
             fail(

@@ -9,7 +9,7 @@ their ids. Probabilities are computed in f64, so that both sides draw the same t
 from dataclasses import dataclass
 
 from specc.ir.dim import Dim
-from specc_onnx.arrange import cast, cut, unsqueeze, where
+from specc_onnx.arrange import cast, cut, reduce, unsqueeze, where
 from specc_onnx.emit import Emitter
 from specc_onnx.uniforms import fold, stream, unit
 
@@ -105,6 +105,14 @@ def _kept(g: Emitter, s: Sampler, probabilities: str) -> str:
     near = g.node("And", near, g.node("GreaterOrEqual", probabilities, g.node("Mul", best, s.min_p)))
     first = g.node("Equal", before, g.constant(0, WIDE))
     return where(g, WIDE, g.node("Or", near, first), probabilities, g.constant(0, WIDE))
+
+
+def hopeless(g: Emitter, logits: str) -> str:
+    """Which rows of logits `[rows, vocab]` have no best token, bool[rows]: one is NaN, or the best is infinite."""
+    strange = cast(g, g.node("IsNaN", logits), "bool", "f32")
+    strange = g.node("Greater", reduce(g, "ReduceMax", strange, 1), g.constant(0, "f32"))
+    best = g.node("Abs", reduce(g, "ReduceMax", logits, 1))
+    return g.node("Or", strange, g.node("Not", g.node("Less", best, g.constant(float("inf"), "f32"))))
 
 
 def best_of(g: Emitter, logits: str) -> str:

@@ -5,13 +5,12 @@ from argparse import ArgumentParser, ArgumentTypeError, Namespace
 
 from specc import messages
 from specc.commands.spec_options import FORCE, seed, spec_arguments, spec_of
+from specc.commands.writing_options import choosing_arguments, flag_of, settings_given
 from specc.compiling import Options, compile_spec
 from specc.input import shown
-from specc.packaging import PARTS, compile_package
+from specc.packaging import compile_package, parts_of
 from specc.profiles.dress import PROFILES
-from specc.text.diagnostic import fail
-
-DECODING = ("strategy", "beams", "n_best", "length_penalty", "repetition_penalty")
+from specc.text.diagnostic import Failed, fail
 
 
 def arguments(parser: ArgumentParser) -> None:
@@ -60,7 +59,9 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--no-load", action="store_true", help="do not try to open the model in ONNX Runtime afterwards"
     )
-    _decoding_arguments(parser)
+    choosing_arguments(
+        parser, "how a model that decodes by itself (--for generate) writes, unless it is told otherwise when it runs"
+    )
 
 
 def _package_arguments(parser: ArgumentParser) -> None:
@@ -83,21 +84,6 @@ def _package_arguments(parser: ArgumentParser) -> None:
     )
 
 
-def _decoding_arguments(parser: ArgumentParser) -> None:
-    """What is settled when a model that decodes by itself is compiled."""
-    group = parser.add_argument_group(
-        "a model that decodes by itself (--for generate); all else is chosen when it runs"
-    )
-    for flag, kind, about in (
-        ("--strategy", str, "greedy, sample or beam; otherwise the spec's own"),
-        ("--beams", int, "how many unfinished texts a beam search follows"),
-        ("--n-best", int, "how many of the texts a beam search finds it gives"),
-        ("--length-penalty", float, "a beam's score is divided by its length to this power"),
-        ("--repetition-penalty", float, "other than 1: it becomes an input of the model"),
-    ):
-        group.add_argument(flag, type=kind, metavar="X", help=about)
-
-
 def run(given: Namespace) -> int:
     """Compile, and say what was written."""
     _check_belonging(given)
@@ -118,7 +104,7 @@ def run(given: Namespace) -> int:
             force=given.force,
             parts=given.parts,
             names=given.names,
-            settings={n: vars(given)[n] for n in DECODING if vars(given)[n] is not None},
+            settings=settings_given(given),
         ),
     )
     messages.report(made.warnings, given.format, given.color)
@@ -142,7 +128,7 @@ def _check_belonging(given: Namespace) -> None:
     """E0753 for options that mean nothing to what is asked for."""
     if given.names != "specc" and not {"encode", "step"} & set(given.parts):
         fail("E0753", f"`--names {given.names}` is for packages with a step", helps=["add `--for step`"])
-    decoding = [f"--{n.replace('_', '-')}" for n in DECODING if vars(given)[n] is not None]
+    decoding = [flag_of(name) for name in settings_given(given)]
     if decoding and "generate" not in given.parts:
         fail(
             "E0753",
@@ -159,10 +145,10 @@ def _check_belonging(given: Namespace) -> None:
 
 def parts(text: str) -> tuple[str, ...]:
     """The graphs a package is to hold. A step is of no use without what it starts from."""
-    wanted = set(PARTS) if text == "all" else set(text.split(","))
-    if unknown := wanted - set(PARTS):
-        raise ArgumentTypeError(f"{min(unknown)[:40]!r} is none of {', '.join(PARTS)}, all")
-    return tuple(p for p in PARTS if p in wanted)
+    try:
+        return parts_of(text)
+    except Failed as failed:
+        raise ArgumentTypeError(failed.diagnostics[0].title) from None
 
 
 def size_text(size: float) -> str:

@@ -21,12 +21,18 @@ WHOLE = ("--max", "--top-k", "--beams", "--n-best", "--seed")
 NAMES = {"--max": "max_tokens"}
 
 
-def writing_arguments(parser: ArgumentParser) -> None:
-    """Declare them; none has a default, so that the spec's own settings hold."""
-    group = parser.add_argument_group("how text is written (docs/generation.md)")
+def choosing_arguments(parser: ArgumentParser, title: str) -> Any:
+    """Declare those that say how tokens are chosen; gives their group. None has a default: the spec's settings hold."""
+    group = parser.add_argument_group(title)
     group.add_argument("--strategy", choices=STRATEGIES, help="how tokens are chosen; otherwise as the spec says")
     for flag, (word, about) in HELP.items():
         group.add_argument(flag, type=_whole if flag in WHOLE else _number, metavar=word, help=about, dest=_name(flag))
+    return group
+
+
+def writing_arguments(parser: ArgumentParser) -> None:
+    """Declare all of them."""
+    group = choosing_arguments(parser, "how text is written (docs/generation.md)")
     group.add_argument(
         "--stop", action="append", metavar="TEXT", dest="stop_strings", help="end before this text; may be given again"
     )
@@ -43,7 +49,12 @@ def settings_given(given: Namespace) -> dict[str, Any]:
     """What was given, by the names of `specc.generation.settings`."""
     names = ("strategy", *map(_name, HELP), "stop_strings", "log_probabilities")
     found = vars(given)
-    return {name: found[name] for name in names if found[name] is not None}
+    return {name: found[name] for name in names if found.get(name) is not None}
+
+
+def flag_of(name: str) -> str:
+    """The option that gives the setting `name`."""
+    return next((flag for flag in HELP if _name(flag) == name), f"--{name.replace('_', '-')}")
 
 
 def _name(flag: str) -> str:

@@ -3,19 +3,29 @@
 With symbols in place of config values, names are checked all the same, and so is every value that needs none.
 """
 
+from dataclasses import replace
 from typing import Any
 
 from specc.elaborate.context import Context, Env
 from specc.elaborate.data import described
 from specc.elaborate.needs import NeedsValue
-from specc.generation.options import spec_faults
+from specc.generation.options import Vocabulary, spec_faults
+from specc.ir.graph import Graph
 from specc.lang import tree
-from specc.text.diagnostic import Failed
+from specc.text.diagnostic import Diagnostic, Failed
 from specc.text.source import Span
 
 
-def generation_settings(context: Context, item: tree.Generate, env: Env) -> dict[str, Any]:
-    """The settings of one `generate`. Fails with every fault found: E0731, E0732, E0733."""
+def vocabulary_of(graph: Graph, growing: str, source: str) -> Vocabulary:
+    """How many tokens the input that grows takes, and how many the result is drawn from."""
+    below, drawn = graph.input_facts[growing].below, graph.outputs[source].type.shape
+    return Vocabulary(below.number if below is not None else None, drawn[-1].number if drawn else None)
+
+
+def generation_settings(
+    context: Context, item: tree.Generate, env: Env, vocabulary: Vocabulary
+) -> tuple[dict[str, Any], tuple[Diagnostic, ...]]:
+    """The settings of one `generate`, and warnings. Fails with every fault found: E0731, E0732, E0733."""
     made: dict[str, Any] = {}
     spans: dict[str, Span | None] = {}
     for setting in item.settings:
@@ -26,9 +36,11 @@ def generation_settings(context: Context, item: tree.Generate, env: Env) -> dict
         else:
             made[setting.name] = _known(context, setting.value, env)
     faults = spec_faults(made, spans, item.span)
-    if faults:
-        raise Failed(*faults)
-    return made
+    beyond = {w: d for w in made if not faults and (d := vocabulary.beyond(w, made[w], spans[w]))}
+    warnings = [replace(d, code="W0755", severity="warning") for d in [beyond.pop("stop", None)] if d]
+    if faults or beyond:
+        raise Failed(*faults, *beyond.values())
+    return made, tuple(warnings)
 
 
 def _call(context: Context, name: str, call: tree.Call, env: Env, spans: dict[str, Span | None]) -> dict[str, Any]:

@@ -11,13 +11,14 @@ from specc.elaborate.context import Context, Env, Library, Module, undecided
 from specc.elaborate.data import data_of, described
 from specc.elaborate.expressions import evaluate
 from specc.elaborate.facts import assume
-from specc.elaborate.generating import generation_settings
+from specc.elaborate.generating import generation_settings, vocabulary_of
 from specc.elaborate.modules import Assigned, Program, assign, paths_of, program_of
 from specc.elaborate.names import say_shared
 from specc.elaborate.needs import NeedsValue
 from specc.elaborate.statements import require, run_body
 from specc.elaborate.typing import declared, is_tensor, match_tensor
 from specc.elaborate.values import RawConfig, Record, Results, Tensor, describe, first
+from specc.generation.options import Vocabulary
 from specc.ir.defaults import in_a_circle
 from specc.ir.dim import Dim, DimLimit
 from specc.ir.graph import Builder, Graph, Input, Value
@@ -63,16 +64,18 @@ def _elaborated(program: Program, library: Library, reader: Reader, graph: str) 
         raise Failed(*context.diagnostics, *_dropped(context))
     env = Env(program.module, config)
     defaults = _defaults(library, program, block, config, reader)
+    generation, warnings = _generation(context, program, block, env, made)
     return Model(
         program.name,
         program.doc,
         made,
         defaults,
-        _generation(context, program, block, env, reader.symbolic),
+        generation,
         {} if reader.symbolic else _reading(context, program, block, env, tree.Reads),
         {} if reader.symbolic else _reading(context, program, block, env, tree.Shows),
         {} if reader.symbolic else {k: data_of(v) for k, v in config.items()},
         context.sharing.needed,
+        warnings,
     )
 
 
@@ -198,7 +201,10 @@ def _read_by(defaults: Graph) -> dict[str, Value]:
     return {k: v for k, v in defaults.inputs.items() if v in read or k in lengths}
 
 
-def _generation(context: Context, program: Program, block: tree.Block, env: Env, symbolic: bool) -> Generation | None:
+def _generation(
+    context: Context, program: Program, block: tree.Block, env: Env, made: Graph
+) -> tuple[Generation | None, tuple[Diagnostic, ...]]:
+    """What the spec says of generating, and warnings about it."""
     for item, _ in program.items(tree.Generate):
         inputs, results = [p.name for p in block.params], [p.name for p in block.results]
         for name, known, word in ((item.growing, inputs, "input"), (item.source, results, "result")):
@@ -206,9 +212,13 @@ def _generation(context: Context, program: Program, block: tree.Block, env: Env,
                 near = did_you_mean(name, known)
                 hint = f"did you mean `{near}`?" if near else f"it has {', '.join(known)}"
                 fail("E0221", f"the graph `{block.name}` has no {word} `{name}`", item.span, helps=[hint])
-        settings = generation_settings(context, item, env)
-        return Generation(item.name, item.growing, item.source, {} if symbolic else settings)
-    return None
+        if context.symbolic:
+            generation_settings(context, item, env, Vocabulary())
+            return Generation(item.name, item.growing, item.source), ()
+        vocabulary = vocabulary_of(made, item.growing, item.source)
+        settings, warnings = generation_settings(context, item, env, vocabulary)
+        return Generation(item.name, item.growing, item.source, settings), warnings
+    return None, ()
 
 
 def _reading(context: Context, program: Program, block: tree.Block, env: Env, kind: type) -> Mapping[str, Any]:

@@ -17,6 +17,9 @@ from specc.generation.penalties import repetition, seen_in
 from specc.generation.settings import Settings
 from specc.generation.stepper import Bools, Floats, Ints, Stepper, logits_of
 
+LEAST = float(np.finfo(np.float32).min)
+"""The lowest score of a text; minus infinity is that of what is none."""
+
 Ends = Callable[[Sequence[int]], bool]
 """Whether a text ends with its newest token, for reasons of its own: a stop string."""
 
@@ -82,7 +85,8 @@ def searched(
         if seen is not None:
             seen = seen[rows]
             seen[np.arange(len(rows)), newest] = True
-        logits = logits_of(stepper.step(newest[:, None]), np.ones(len(rows), np.bool_))
+        texts = [r for r in live for _ in searches[r].beams]
+        logits = logits_of(stepper.step(newest[:, None]), np.ones(len(rows), np.bool_), texts)
 
 
 def _advance(
@@ -135,9 +139,9 @@ def _finished(beam: _Beam, ended: bool, settings: Settings) -> Hypothesis:
 
 
 def _normalized(score: float, length: int, settings: Settings) -> float:
-    """`score / length ** length_penalty`, rounded once to float32."""
-    with np.errstate(over="ignore", under="ignore", divide="ignore"):  # a power may leave the range, to 0 or infinity
-        return float(np.float32(score / np.float64(length) ** settings.length_penalty))
+    """`score / length ** length_penalty`, rounded once to float32; the least there is where it leaves that range."""
+    with np.errstate(all="ignore"):  # what is no number, of a power beyond all numbers, does not come first here
+        return max(LEAST, float(np.float32(score / np.float64(length) ** settings.length_penalty)))
 
 
 def _decided(search: _Search, settings: Settings) -> bool:

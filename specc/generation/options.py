@@ -19,6 +19,12 @@ LEAST = 1e-6
 """The smallest temperature and penalty: dividing logits by less leaves the range of a float32."""
 MOST = 1e6
 """The greatest: more changes nothing, until a float32 cannot hold it."""
+WIDEST = 1024
+"""The most beams of a search: each step ranks this many vocabularies at once, and keeps so many texts in memory."""
+STEEPEST = 20
+"""The greatest length penalty: with it no power of a length leaves the range of a float64."""
+STOPS = 1024
+"""The most tokens that end a text: each widens a search over beams by as many candidates as there are beams."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +50,10 @@ def whole(value: Any, least: int, most: float = 2**53) -> bool:
 
 def number(value: Any) -> bool:
     """Whether this is a finite number; truth values are none."""
-    return not isinstance(value, bool) and isinstance(value, Real) and isfinite(float(value))
+    try:
+        return not isinstance(value, bool) and isinstance(value, Real) and isfinite(float(value))
+    except OverflowError:  # a whole number beyond all floats
+        return False
 
 
 def _texts(value: Any) -> bool:
@@ -55,23 +64,30 @@ def _text(value: object) -> bool:
     return isinstance(value, str) and value != ""
 
 
+def _strategy(value: Any) -> bool:
+    return isinstance(value, str) and value in STRATEGIES
+
+
 def _tokens(value: Any) -> bool:
-    return whole(value, 0) or (isinstance(value, list | tuple) and all(whole(v, 0) for v in value))
+    return whole(value, 0) or (
+        isinstance(value, list | tuple) and len(value) <= STOPS and all(whole(v, 0) for v in value)
+    )
 
 
 _SAMPLE, _BEAM = ("sample",), ("beam",)
 OPTIONS: tuple[Option, ...] = (
     Option("start", "start", (), "a token's number, 0 or more", lambda v: whole(v, 0),
            ("bos", "bos_token_id", "decoder_start_token_id")),
-    Option("stop", "stop", (), "a token's number, 0 or more, or a list of them", _tokens,
+    Option("stop", "stop", (), f"a token's number, 0 or more, or a list of at most {STOPS}", _tokens,
            ("eos", "eos_token_id", "stop_token", "stop_tokens")),
     Option("pad", "pad", (), "a token's number, 0 or more", lambda v: whole(v, 0), ("pad_token_id",)),
     Option("stop_strings", "stop_strings", (), "a text that is not empty, or a list of them", _texts,
            ("stop_string", "stop_words", "until")),
     Option("max_tokens", "max_tokens", (), "a whole number from 1 to 2**53", lambda v: whole(v, 1),
            ("max", "max_new_tokens", "max_length")),
-    Option("strategy", "strategy", (), "greedy, sample or beam", lambda v: v in STRATEGIES, ("do_sample", "mode")),
-    Option("seed", "", (), "a whole number from 0 to 2**64 - 1", lambda v: whole(v, 0, 2**64 - 1), ("random_seed",)),
+    Option("strategy", "strategy", (), "greedy, sample or beam", _strategy, ("do_sample", "mode")),
+    Option("seed", "", _SAMPLE, "a whole number from 0 to 2**64 - 1", lambda v: whole(v, 0, 2**64 - 1),
+           ("random_seed",)),
     Option("log_probabilities", "", (), "True or False", lambda v: isinstance(v, bool),
            ("logprobs", "log_probs", "output_scores")),
     Option("temperature", "temperature", _SAMPLE, f"a number from {LEAST:g} to {MOST:g}",
@@ -81,12 +97,13 @@ OPTIONS: tuple[Option, ...] = (
     Option("top_p", "top_p", _SAMPLE, "a number above 0 and at most 1", lambda v: number(v) and 0 < v <= 1,
            ("p", "nucleus")),
     Option("min_p", "min_p", _SAMPLE, "a number from 0 to 1", lambda v: number(v) and 0 <= v <= 1),
-    Option("beams", "width", _BEAM, "a whole number, 1 or more", lambda v: whole(v, 1),
+    Option("beams", "width", _BEAM, f"a whole number from 1 to {WIDEST}", lambda v: whole(v, 1, WIDEST),
            ("num_beams", "beam_width", "beam_size", "width")),
-    Option("length_penalty", "length_penalty", _BEAM, "a number", number, ("alpha",)),
+    Option("length_penalty", "length_penalty", _BEAM, f"a number from -{STEEPEST} to {STEEPEST}",
+           lambda v: number(v) and -STEEPEST <= v <= STEEPEST, ("alpha",)),
     Option("early_stopping", "early_stopping", _BEAM, 'true, false or "never"',
-           lambda v: isinstance(v, bool) or v == "never", ("early_stop",)),
-    Option("n_best", "n_best", _BEAM, "a whole number, 1 or more", lambda v: whole(v, 1),
+           lambda v: isinstance(v, bool) or (isinstance(v, str) and v == "never"), ("early_stop",)),
+    Option("n_best", "n_best", _BEAM, f"a whole number from 1 to {WIDEST}", lambda v: whole(v, 1, WIDEST),
            ("num_return_sequences", "nbest")),
     Option("repetition_penalty", "repetition_penalty", STRATEGIES, f"a number from {LEAST:g} to {MOST:g}",
            lambda v: number(v) and LEAST <= v <= MOST, ("repeat_penalty", "penalty")),
@@ -139,6 +156,25 @@ def too_many(best: int, beams: int, spec: bool, span: Span | None = None) -> Dia
         [f"`n_best` is at most `{word}`: say {word}={best}, or n_best={beams}"],
         span,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """How many tokens there are: those that the growing input takes, and those that are drawn; None if unknown."""
+
+    taken: int | None = None
+    drawn: int | None = None
+
+    def beyond(self, word: str, value: Any, span: Span | None = None) -> Diagnostic | None:
+        """E0732 where the setting `word` names a token that the model does not have."""
+        most = {"start": self.taken, "pad": self.taken, "stop": self.drawn}.get(word)
+        tokens = value if isinstance(value, list | tuple) else (value,)
+        wrong = [t for t in tokens if most is not None and whole(t, most)]
+        if not wrong:
+            return None
+        helps = ("name a token of this model", *(("leave it out: it would end no text",) * (word == "stop")))
+        title = f"`{word}` is {wrong[0]}, and the model's tokens are 0 to {(most or 0) - 1}"
+        return Diagnostic("E0732", title, _label(span), helps=helps)
 
 
 def spec_faults(

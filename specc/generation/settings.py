@@ -91,8 +91,8 @@ def settings_of(said: Mapping[str, Any], **given: Any) -> Settings:
 
 
 def _meant(wanted: Mapping[str, Any]) -> str | None:
-    """The strategy to which what a caller gives belongs, where that is one only."""
-    owners = {NAMED[name].strategies for name in wanted if len(NAMED[name].strategies) == 1}
+    """The strategy to which what a caller gives belongs, where that is one only. A seed alone asks for nothing."""
+    owners = {NAMED[name].strategies for name in wanted if name != "seed" and len(NAMED[name].strategies) == 1}
     return next(iter(owners))[0] if len(owners) == 1 else None
 
 
@@ -115,7 +115,7 @@ def _plain(name: str, value: Any) -> Any:
     kind = _KINDS[name]
     if name in ("stop", "stop_strings"):
         many: Iterable[Any] = value if isinstance(value, list | tuple) else (value,)
-        return tuple(v if isinstance(v, str) else int(v) for v in many)
+        return tuple(dict.fromkeys(v if isinstance(v, str) else int(v) for v in many))
     if kind is float:
         return float(value)
     return int(value) if kind is int else value

@@ -5,7 +5,7 @@ The loops know nothing of graphs, caches, devices or padding; a stepper hides th
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import NoReturn, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,18 +50,26 @@ class Watch(Protocol):
         ...
 
 
-def logits_of(made: Floats, live: Sequence[bool] | Bools) -> Floats:
-    """f32[rows vocab] as the loops read them. Fails with E0961 where a live row has no best token."""
+def logits_of(made: Floats, live: Sequence[bool] | Bools, texts: Sequence[int] = ()) -> Floats:
+    """f32[rows vocab] as the loops read them. Fails with E0961 where a live row has no best token.
+
+    `texts` tells which text each row belongs to, where that is not the one of its number.
+    """
     logits = np.asarray(made, np.float32)
     assert logits.ndim == 2, f"a stepper gives logits [rows, vocab], not {logits.shape}"
     best = logits.max(axis=1, initial=-np.inf)  # is NaN where any of the row is
     wrong = ~np.isfinite(best) & np.asarray(live, np.bool_)
     if wrong.any():
         row = int(np.flatnonzero(wrong)[0])
-        fail(
-            "E0961",
-            f"the model's scores for the next token of text {row + 1} are no numbers",
-            notes=[f"the best of {logits.shape[1]} is {best[row]}"],
-            helps=["compare the model with the reference: specc verify MODEL.onnx", "look for NaN in its weights"],
-        )
+        no_numbers(texts[row] if texts else row, [f"the best of {logits.shape[1]} is {best[row]}"])
     return logits
+
+
+def no_numbers(row: int, notes: Sequence[str] = ()) -> NoReturn:
+    """E0961: the text `row` cannot go on."""
+    fail(
+        "E0961",
+        f"the model's scores for the next token of text {row + 1} are no numbers",
+        notes=notes,
+        helps=["compare the model with the reference: specc verify MODEL.onnx", "look for NaN in its weights"],
+    )

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from specc.ir.graph import Graph
+from specc.text.diagnostic import Diagnostic
 
 DEFAULTS = "input defaults"
 """The name of the graph that computes absent inputs; with a blank in it, no graph of a spec can have it."""
@@ -27,7 +28,7 @@ class Model:
     """`graph` computes the results; `defaults` (when some inputs have one) computes those inputs.
 
     `reading` and `config` are plain data (numbers, texts, lists, dicts) for the manifest. `shares` are the paths whose
-    weights several calls may use, each with whether several do.
+    weights several calls may use, each with whether several do. `warnings` are of what stands around the graph.
     """
 
     name: str
@@ -39,3 +40,4 @@ class Model:
     showing: Mapping[str, object] = field(default_factory=dict)
     config: Mapping[str, object] = field(default_factory=dict)
     shares: Mapping[str, bool] = field(default_factory=dict)
+    warnings: tuple[Diagnostic, ...] = ()

@@ -38,7 +38,8 @@ def prove(graph: Graph, symbol: str, growing: str, outputs: Sequence[str]) -> li
     found = flow(graph, symbol)
     wanted = [graph.outputs[name] for name in outputs]
     live = needed(wanted)
-    faults = list(_parameters(graph, found, live, outputs[0] if outputs else ""))
+    output = outputs[0] if outputs else ""
+    faults = [*_parameters(graph, found, live, output), *_inputs(graph, found, live, output)]
     for leak in found.leaks:
         if leak.node in live:
             name = next(n for n, v in zip(outputs, wanted, strict=True) if leak.node in needed([v]))
@@ -82,6 +83,23 @@ def _parameters(graph: Graph, found: Flow, live: set[Node], output: str) -> Iter
                 Label(span, f"`{name}` is {value.type}") if span else None,
                 notes=(f"`{name}` is {value.type}",),
                 helps=("give the weight a fixed number of rows and look them up by position",),
+            )
+
+
+def _inputs(graph: Graph, found: Flow, live: set[Node], output: str) -> Iterator[Diagnostic]:
+    """Inputs of which no row is known to belong to a new row: their length follows from that of what grows."""
+    used = {a for node in live for a in node.args}
+    for name, value in graph.inputs.items():
+        own = [d for d in value.type.shape if d.name != found.symbol and d.symbols() & found.related]
+        if value in used and own:
+            span = graph.input_facts[name].span
+            yield Diagnostic(
+                "E0716",
+                f"`{output}` cannot be generated along `{found.symbol}`: `{name}` is {own[0]} long",
+                Label(span, f"nothing says which of its rows belong to a new row of `{found.symbol}`")
+                if span
+                else None,
+                helps=(f"give `{name}` the length `{found.symbol}`, a length of its own, or a fixed one",),
             )
 
 

@@ -3,7 +3,7 @@
 How it chooses was settled when it was compiled, so other settings are refused rather than passed over.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, NoReturn
 
@@ -18,6 +18,8 @@ Array = Any
 SCALARS = ("max_tokens", "seed", "temperature", "top_k", "top_p", "min_p", "repetition_penalty")
 FIXED = ("strategy", "start", "stop", "pad", "beams", "n_best", "length_penalty", "early_stopping")
 """Settings that such a model was compiled with."""
+TOLD = (*FIXED, *SCALARS, "stop_strings")
+"""Settings that it says of itself: what is not fixed is its default."""
 
 
 @dataclass(frozen=True)
@@ -32,10 +34,17 @@ class Made:
     log_probs: Array | None
 
 
-def decoded(session: Any, settings: Settings, entrance: Entrance, prepared: Mapping[str, Array]) -> Made:
-    """What the model makes of these inputs. E0912 for padding that it would not find, E0732 and E0733 for settings."""
-    _check_padding(session, entrance, prepared)
-    given = {n: v for n, v in prepared.items() if n in session.inputs}
+def decoded(session: Any, settings: Settings, entrance: Entrance, prepared: Mapping[str, Array], begun: bool) -> Made:
+    """What the model makes of these inputs; `begun` says that nobody gave a prompt, and its first row is the start.
+
+    E0912 for padding that the model would not find, E0732 and E0733 for settings.
+    """
+    takes = {*session.inputs, *session.optional}
+    if begun and entrance.growing in session.optional:  # it begins by itself, and knows that its first row exists
+        takes -= {entrance.growing, keep_of(entrance.graph, entrance.growing)}
+    else:
+        _check_padding(takes, entrance, prepared)
+    given = {n: v for n, v in prepared.items() if n in takes}
     values = asdict(settings)
     for name in SCALARS:
         wanted = f"{name}_2" if name in prepared else name
@@ -58,11 +67,11 @@ def _fitting(name: str, value: Any) -> Any:
     return value
 
 
-def _check_padding(session: Any, entrance: Entrance, prepared: Mapping[str, Array]) -> None:
+def _check_padding(takes: Collection[str], entrance: Entrance, prepared: Mapping[str, Array]) -> None:
     """What the model finds out by itself must be what the caller means."""
     facts = entrance.graph.input_facts
-    begun_inside = keep_of(entrance.graph, entrance.growing) if entrance.growing not in session.inputs else ""
-    hidden = [n for n, f in facts.items() if f.keep and n in prepared and n not in session.inputs and n != begun_inside]
+    known = {n for n, f in facts.items() if f.keep and n in prepared and n not in takes}
+    hidden = sorted(known - entrance.unread)
     own = entrance.prepared({n: v for n, v in prepared.items() if n not in hidden})
     for name in hidden:
         if not np.array_equal(own[name], prepared[name]):

@@ -47,7 +47,8 @@ class Rows:
         """From prepared inputs. E0912 for a prompt with padding on the right, behind which nothing can be written."""
         growing = entrance.growing
         length = entrance.graph.inputs[growing].type.shape[1]
-        names = [n for n, v in entrance.graph.inputs.items() if n != growing and length in v.type.shape]
+        inputs = entrance.graph.inputs.items()
+        names = [n for n, v in inputs if n != growing and n in prepared and length in v.type.shape]
         for name in names:
             if entrance.graph.input_facts[name].keep == "right" and not np.all(prepared[name]):
                 _behind_padding(name, growing)
@@ -219,6 +220,7 @@ def lengths(graph: Graph, prepared: Mapping[str, Array]) -> dict[str, int]:
     return {
         d.name: size
         for name, value in graph.inputs.items()
+        if name in prepared
         for d, size in zip(value.type.shape, np.shape(prepared[name]), strict=True)
         if d.name
     }

@@ -14,15 +14,17 @@ from typing import Any
 
 import numpy as np
 
-from specc.entrance import Entrance
+from specc.entrance import Entrance, unread_of
+from specc.generation.options import OPTIONS, Vocabulary
 from specc.generation.settings import Settings, settings_of
 from specc.generation.stepper import Ints
+from specc.ir.graph import Graph
 from specc.ir.model import Generation
 from specc.packages import Package
 from specc.reading.batch import keep_of
 from specc.reading.check import Bound
 from specc.running import Loaded
-from specc.text.diagnostic import fail
+from specc.text.diagnostic import Failed, fail
 from specc.writers.facts import Facts, bounds_from, check_encode
 from specc.writers.facts import load as load_facts
 from specc.writers.itself import check_fixed
@@ -45,31 +47,41 @@ class Writer(Source):
         E09xx on inputs, E0731 to E0733 on settings, E0943 for prompts longer than the context.
         """
         inputs = {n: settings.pop(n) for n in list(settings) if n in self.entrance.graph.inputs}
-        free = [s.name for s in self.entrance.specs if not s.optional and s.name not in inputs]
+        free = [name for name in self.entrance.asked if name not in inputs]
         if len(given) > len(free):
             fail("E0910", f"{len(given)} inputs are given, {len(free)} are open", helps=[f"they are {', '.join(free)}"])
         inputs |= dict(zip(free, given, strict=False))
         asked = settings.get("strategy")
         chosen = settings_of(self.generation.settings, **{**self._settled(asked), **settings})
+        if fault := self.vocabulary.beyond("stop", settings.get("stop")):  # of the spec's own, `check` has warned
+            raise Failed(fault)
         if self.itself is not None:
             check_fixed(chosen, self.compiled)
             if chosen.log_probabilities and chosen.strategy == "beam":
                 fail("E0733", "a model that searches by itself gives scores, no log-probabilities of tokens")
         return self.begin(inputs, chosen)
 
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """How many tokens there are."""
+        below = self.entrance.graph.input_facts[self.entrance.growing].below
+        return Vocabulary(below.number if below is not None else None, self.drawn)
+
     def _settled(self, asked: object) -> dict[str, Any]:
         """Settings that the model was compiled with, which hold unless others are asked for."""
-        beam = self.compiled.get("strategy") == "beam" and asked in (None, "beam")
-        names = ("strategy", "beams", "n_best", "length_penalty", "early_stopping") if beam else ("strategy",)
-        return {n: self.compiled[n] for n in names if n in self.compiled}
+        kind = self.compiled.get("strategy")
+        own = asked is None or (isinstance(asked, str) and asked == kind)
+        options = [o for o in OPTIONS if not o.strategies or (own and kind in o.strategies)]
+        return {o.name: self.compiled[o.name] for o in options if o.name in self.compiled}
 
     def begin(self, inputs: Mapping[str, Any], settings: Settings) -> Writing:
         """Begin with inputs by name and settings that are checked."""
         growing = self.entrance.growing
         inputs = dict(inputs)
+        begun = growing not in inputs and settings.start is not None
         if growing in inputs:
             inputs = {**self._prompts(inputs[growing]), **{n: v for n, v in inputs.items() if n != growing}}
-        elif settings.start is not None:
+        elif begun:
             first = np.full((self._rows(inputs), 1), settings.start)
             keep = keep_of(self.entrance.graph, growing)  # the first token exists, even where it is the pad's
             inputs = {**({keep: np.ones(first.shape, np.bool_)} if keep else {}), **inputs, growing: first}
@@ -81,7 +93,7 @@ class Writer(Source):
             fail("E0912", f"`{growing}` is empty: a text begins with at least one token")
         room = settings.max_tokens if self.context is None else self.context - prompt.shape[1] + 1
         keep = keep_of(self.entrance.graph, growing)
-        return Writing(self, settings, prepared, prompt, prepared.get(keep) if keep else None, room)
+        return Writing(self, settings, prepared, prompt, prepared.get(keep) if keep else None, room, begun)
 
     def _prompts(self, given: Any) -> dict[str, Any]:
         """Prompts of unequal length, lists of ids, padded on the left, with what says so."""
@@ -109,19 +121,16 @@ class Writer(Source):
         batch = self.entrance.graph.inputs[self.entrance.growing].type.shape[0]
         for name, value in inputs.items():
             known = self.entrance.graph.inputs.get(name)
-            if known is None or batch not in known.type.shape[:1]:
-                continue
-            return 1 if isinstance(value, str) else len(value)
+            if known is not None and batch in known.type.shape[:1] and not isinstance(value, str):
+                return len(value) if isinstance(value, list | tuple) else next(iter(np.shape(value)), 1)
         return 1
 
     def _check_settings(self, settings: Settings) -> None:
         """E0732 and E0733 for what fits no text of this model."""
         grows = self.entrance.graph.inputs[self.entrance.growing].type
-        below = self.entrance.graph.input_facts[self.entrance.growing].below
-        most = below.number if below is not None else None
-        for name, token in (("pad", settings.pad), ("start", settings.start)):
-            if token is not None and most is not None and token >= most:
-                fail("E0732", f"`{name}` cannot be {token}: the model has {most} tokens", helps=["give one of those"])
+        for name in ("pad", "start"):
+            if fault := self.vocabulary.beyond(name, getattr(settings, name)):
+                raise Failed(fault)
         if settings.strategy == "beam" and grows.shape[0].number is not None:
             fail(
                 "E0733",
@@ -156,16 +165,37 @@ def writer_of(model: Loaded) -> Writer | None:
     if decodes is not None:
         context = decodes.get("context")
         most = context if type(context) is int else None
-        entrance = replace(model.entrance, bounds={**model.entrance.bounds, **bounds_from(decodes.get("bounds"))})
+        takes = {generation.growing, *model.session.inputs, *model.session.optional}
+        entrance = replace(
+            model.entrance,
+            bounds={**model.entrance.bounds, **bounds_from(decodes.get("bounds"))},
+            unread=unread_of(graph, None, {*takes, *(manifest.defaults.outputs if manifest.defaults else ())}),
+        )
+        drawn = decodes.get("vocabulary")
         return Writer(
-            entrance, generation, manifest.reading, most, "", manifest.seed, _no_stepper, model.session, decodes
+            entrance,
+            generation,
+            manifest.reading,
+            most,
+            "",
+            manifest.seed,
+            _no_stepper,
+            model.session,
+            decodes,
+            drawn if type(drawn) is int else None,
         )
     bound = model.entrance.bounds.get(grows.type.shape[1].name or "", Bound())
 
     def stepper(prepared: Mapping[str, Array]) -> FullStepper:
         return FullStepper(model.session, model.entrance, generation.source, prepared)
 
-    return Writer(model.entrance, generation, manifest.reading, bound.high, "", manifest.seed, stepper)
+    made = Writer(model.entrance, generation, manifest.reading, bound.high, "", manifest.seed, stepper)
+    return replace(made, drawn=drawn_of(graph, generation))
+
+
+def drawn_of(graph: Graph, generation: Generation) -> int | None:
+    """How many tokens are drawn from."""
+    return graph.outputs[generation.source].type.shape[-1].number
 
 
 def _no_stepper(prepared: Mapping[str, Array]) -> FullStepper:
@@ -182,9 +212,13 @@ def open_writer(package: Package, *, provider: str = "cpu", threads: int = 0) ->
     encode = package.session("encode", provider=provider, threads=threads) if "encode" in package.roles else None
     check_encode(facts, encode, str(package.path))
     bounds = {**{n: Bound(least) for n, least in facts.signature.least.items()}, **facts.bounds}
-    entrance = Entrance(facts.signature, reading, facts.defaults, facts.generation.growing, bounds)
+    growing = facts.generation.growing
+    read = {growing, *graph.inputs, *(package.manifest("encode").graph.inputs if encode is not None else ())}
+    unread = unread_of(facts.signature, facts.defaults, read & facts.signature.inputs.keys())
+    entrance = Entrance(facts.signature, reading, facts.defaults, growing, bounds, unread)
 
     def stepper(prepared: Mapping[str, Array]) -> StateStepper:
         return StateStepper(facts, entrance, encode, step, graph, prepared)
 
-    return Writer(entrance, facts.generation, reading, facts.context, facts.table, facts.seed, stepper)
+    made = Writer(entrance, facts.generation, reading, facts.context, facts.table, facts.seed, stepper)
+    return replace(made, drawn=drawn_of(graph, facts.generation))

@@ -10,14 +10,15 @@ import numpy as np
 from specc.entrance import Entrance
 from specc.generation.beam import Hypothesis, searched
 from specc.generation.settings import Settings
-from specc.generation.stepper import Bools, Ints, Made
+from specc.generation.stepper import Bools, Ints, Made, no_numbers
 from specc.generation.text import Texts, cut, ending
 from specc.generation.writing import written
 from specc.ir.model import Generation
 from specc.reading.record import Reading, TextBytes, TextCharacters, TextOf
 from specc.reading.text import decode
 from specc.reading.tokenizer import TextTokenizer
-from specc.text.diagnostic import fail
+from specc.text.diagnostic import Diagnostic, Failed, fail
+from specc.writers.itself import Made as Decoded
 from specc.writers.itself import decoded
 from specc.writers.steppers import FullStepper, StateStepper
 
@@ -43,6 +44,7 @@ class Source:
     """What a model that writes is run by. `entrance` says what it may be given, `context` how much it can see.
 
     `stepper` begins one that is driven from here; `itself` runs one that decodes by itself, `compiled` as it says.
+    Tokens are `drawn` from so many.
     """
 
     entrance: Entrance
@@ -54,6 +56,7 @@ class Source:
     stepper: Callable[[Mapping[str, Array]], FullStepper | StateStepper] = field(repr=False)
     itself: Any = field(default=None, repr=False)
     compiled: Mapping[str, Any] = field(default_factory=dict)
+    drawn: int | None = None
 
     @cached_property
     def decode(self) -> Callable[[Sequence[int]], str] | None:
@@ -67,7 +70,11 @@ class Source:
 
 @dataclass
 class Writing:
-    """A text, or a batch of texts, being written. Iterate it for tokens, `pieces` for text, `results` for the end."""
+    """A text, or a batch of texts, being written. Iterate it for tokens, `pieces` for text, `results` for the end.
+
+    Each step is made once, and kept in `log`: whoever iterates again gets the same from the beginning. `begun` says
+    that there was no prompt, and the first token is the start.
+    """
 
     writer: Source
     settings: Settings
@@ -75,29 +82,48 @@ class Writing:
     prompt: Ints
     keep: Bools | None
     room: int
+    begun: bool = False
     log: list[Made] = field(default_factory=list)
     stepper: FullStepper | StateStepper | None = None
     found: list[list[Hypothesis]] | None = None
     steps: Iterator[Made] | None = field(default=None, repr=False)
+    fault: Failed | None = None
 
     def __iter__(self) -> Iterator[Made]:
-        """Tokens i64[rows] as they are made, once; a beam search finds whole texts first."""
-        return self._started(None)
+        """Tokens i64[rows] as they are made; a beam search finds whole texts first."""
+        place = 0
+        while place < len(self.log) or self._one_more():
+            yield self.log[place]
+            place += 1
 
     def pieces(self) -> Iterator[list[str]]:
         """What each row's text gains, as soon as it is certain."""
         texts = self._texts()
-        for made in self._started(texts):
-            if self.settings.strategy == "beam":
-                texts.take(made.tokens, made.ended)
+        stopped = np.zeros(len(self.prompt), np.bool_)
+        for made in self:
+            stopped = stopped | np.isin(made.tokens, self.settings.stop)
+            texts.take(made.tokens, stopped.copy())
             yield texts.fresh()
         yield texts.close()
 
-    def _started(self, texts: Texts | None) -> Iterator[Made]:
-        """The steps, which are made once: who comes later goes on where another stopped."""
+    def _one_more(self) -> bool:
+        """Whether there is a next step, which is then in the log. What once went wrong does so again."""
+        if self.fault is not None:
+            raise self.fault
         if self.steps is None:
-            self.steps = self._beam() if self.settings.strategy == "beam" else self._tokens(texts)
-        return self.steps
+            self.steps = self._beam() if self.settings.strategy == "beam" else self._tokens()
+        try:
+            made = next(self.steps, None)
+        except Failed as fault:
+            self.fault = fault
+            raise
+        except BaseException:
+            self.fault = Failed(
+                Diagnostic("E0962", "this text was broken off while it was written", helps=("call `generate` again",))
+            )
+            raise
+        self.log += [made] if made else []
+        return made is not None
 
     def results(self) -> list[list[Result]]:
         """Each row's texts, the best first; only a search over beams has more than one. Writes to the end."""
@@ -137,33 +163,35 @@ class Writing:
         self.stepper = self.writer.stepper(self.prepared)
         return self.stepper
 
-    def _tokens(self, texts: Texts | None) -> Iterator[Made]:
+    def _tokens(self) -> Iterator[Made]:
+        texts = self._texts() if self.settings.stop_strings else None
         if self.writer.itself is not None:
-            yield from self._by_itself(texts or (self._texts() if self.settings.stop_strings else None))
-            return
-        watch = texts.take if texts else self._texts().take if self.settings.stop_strings else None
-        self.log = []
-        for made in written(self._begin(), self.prompt, self._bounded(), keep=self.keep, watch=watch):
-            self.log.append(made)
-            yield made
+            return self._by_itself(texts)
+        watch = texts.take if texts else None
+        return written(self._begin(), self.prompt, self._bounded(), keep=self.keep, watch=watch)
+
+    def _decoded(self) -> Decoded:
+        return decoded(self.writer.itself, self._bounded(), self.writer.entrance, self.prepared, self.begun)
 
     def _by_itself(self, texts: Texts | None) -> Iterator[Made]:
         """All tokens at once from a model that decodes by itself, handed out as if they came one by one."""
-        made = decoded(self.writer.itself, self._bounded(), self.writer.entrance, self.prepared)
-        self.log = []
+        made = self._decoded()
         ended = np.zeros(len(self.prompt), np.bool_)
         for step in range(made.tokens.shape[2]):
             tokens = made.tokens[:, 0, step]
+            _check_numbers(tokens)
             ended = ended | np.isin(tokens, self.settings.stop)
             if texts is not None:
                 ended = ended | texts.take(tokens, ended.copy())
             scores = made.log_probs[:, step] if made.log_probs is not None else None
-            self.log.append(Made(tokens, scores, ended.copy()))
-            yield self.log[-1]
+            yield Made(tokens, scores, ended.copy())
+            if ended.all():
+                return
 
     def _found_by_itself(self) -> list[list[Hypothesis]]:
         """The hypotheses of a model that searches by itself, without what stands behind their ends."""
-        made = decoded(self.writer.itself, self._bounded(), self.writer.entrance, self.prepared)
+        made = self._decoded()
+        _check_numbers(made.tokens)
         found = []
         for row, scores in zip(made.tokens.tolist(), np.asarray(made.scores).tolist(), strict=True):
             ends = [next((n + 1 for n, t in enumerate(text) if t in self.settings.stop), len(text)) for text in row]
@@ -171,6 +199,7 @@ class Writing:
                 [
                     Hypothesis(tuple(t[:e]), s, t[e - 1] in self.settings.stop)
                     for t, e, s in zip(row, ends, scores, strict=True)
+                    if s > -np.inf  # as many texts come as were asked for, though there may be fewer
                 ]
             )
         return found
@@ -201,3 +230,9 @@ class Writing:
                 helps=["iterate over the tokens instead", "say `show logits = text(…)` in the spec's `reading`"],
             )
         return self.writer.decode
+
+
+def _check_numbers(tokens: Ints) -> None:
+    """E0961 where a model that decodes by itself says that it could not go on, by tokens that there are none of."""
+    if (wrong := np.flatnonzero((tokens.reshape(len(tokens), -1) < 0).any(axis=1))).size:
+        no_numbers(int(wrong[0]))

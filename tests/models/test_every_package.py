@@ -81,7 +81,7 @@ def greedy(model: Model, inputs: dict[str, Any]) -> tuple[list[list[int]], list[
 def test_tokens_are_those_of_the_reference(model: Model) -> None:
     inputs = given(model, rows=3)
     want, margins = greedy(model, inputs)
-    made = model.generate(**inputs, max_tokens=TOKENS, strategy="greedy", stop=[10**6]).results()
+    made = model.generate(**inputs, max_tokens=TOKENS, strategy="greedy", stop=[]).results()
     for row, (expected, margin) in enumerate(zip(want, margins, strict=True)):
         certain = next((n for n, m in enumerate(margin) if m < APART), TOKENS)
         assert list(made[row][0].tokens[:certain]) == expected[:certain], row

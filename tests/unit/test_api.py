@@ -53,3 +53,47 @@ def test_a_wrong_spec_says_so() -> None:
     with pytest.raises(specc.Failed) as failed:
         specc.check("gpt3")
     assert failed.value.diagnostics[0].code == "E0222"
+
+
+WRITES = """
+specc 1
+model m
+dims batch, n
+graph g(ids: int[batch, n]) -> (logits: float[batch, n, 5]) {
+  return linear(embedding(ids, size=5, dim=4) @ e, out=5) @ w
+}
+generate text of ids from logits { stop = 4 }
+"""
+
+
+def writes(folder: Path) -> Path:
+    (folder / "m.specc").write_text(WRITES, encoding="utf-8")
+    return folder / "m.specc"
+
+
+def test_parts_are_named_as_on_the_command_line(tmp_path: Path) -> None:
+    made = specc.compile(writes(tmp_path), tmp_path / "all", init=0, parts="all")
+    assert {"score.onnx", "step.onnx", "generate.onnx"} <= {p.name for p, _ in made.files}
+    some = specc.compile(tmp_path / "m.specc", tmp_path / "some", init=0, parts="step,score")
+    assert "generate.onnx" not in {p.name for p, _ in some.files}
+
+
+@pytest.mark.parametrize("parts", ["scores", ["step", "x"], 5, [5], "", ["all"], b"step", {"step": 1}])
+def test_parts_that_there_are_not_are_refused(parts: object, tmp_path: Path) -> None:
+    if parts == "":  # nothing said is no package
+        return
+    with pytest.raises(specc.Failed, match="E0754"):
+        specc.compile(writes(tmp_path), tmp_path / "x", init=0, parts=parts)  # type: ignore[arg-type]
+    assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize(
+    ("settings", "parts", "code"),
+    [({"beams": 2}, "step", "E0753"), ({"beams": 2}, (), "E0753"), (5, "generate", "E0731"),
+     ({"beams": 10**9}, "generate", "E0732"), ({"start": 5}, "generate", "E0732"), ({"stop": [1, 5]}, "all", "E0732"),
+     ({"beams": 2, "temperature": 0.5}, "generate", "E0733"), ({"width": 2}, "all", "E0731")],
+)  # fmt: skip
+def test_settings_that_mean_nothing_are_refused(settings: object, parts: str, code: str, tmp_path: Path) -> None:
+    with pytest.raises(specc.Failed, match=code):
+        specc.compile(writes(tmp_path), tmp_path / "x", init=0, parts=parts, settings=settings)  # type: ignore[arg-type]
+    assert not (tmp_path / "x").exists()

@@ -49,7 +49,7 @@ def test_options_of_the_specs_strategy_hold_only_for_that_strategy() -> None:
 @pytest.mark.parametrize(
     ("given", "strategy"),
     [({"temperature": 0.7}, "sample"), ({"min_p": 0.1}, "sample"), ({"beams": 2}, "beam"), ({"n_best": 2}, "beam"),
-     ({"repetition_penalty": 1.2}, "greedy"), ({"seed": 3}, "greedy")],
+     ({"repetition_penalty": 1.2}, "greedy")],
 )  # fmt: skip
 def test_an_option_of_one_strategy_asks_for_it(given: dict[str, Any], strategy: str) -> None:
     assert settings_of({}, **given).strategy == strategy
@@ -98,6 +98,8 @@ def test_what_does_not_go_together() -> None:
     assert refusal({}, strategy="greedy", n_best=2)[0][0] == "E0733"
     assert refusal({}, beams=2, n_best=3) == [("E0733", "3 texts are asked for, and the search keeps 2")]
     assert refusal(BEAM, n_best=13)[0][0] == "E0733"
+    assert refusal({}, seed=3) == [("E0733", "`seed` means nothing to the strategy `greedy`")]
+    assert refusal(BEAM, seed=3)[0][0] == "E0733"
 
 
 def test_what_a_manifest_says_is_trusted_no_more() -> None:
