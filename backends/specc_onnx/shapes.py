@@ -33,8 +33,9 @@ def follow(model: ModelProto, env: Mapping[str, int], told: Mapping[str, int]) -
 
 
 def inside(found: Found, graph: GraphProto) -> None:
-    """Initializers and nodes of a graph, whose inputs are entered."""
-    for tensor in graph.initializer:
+    """Initializers and nodes of a graph, whose inputs are entered: those that have a default are as they are given."""
+    given = {value.name for value in graph.input}
+    for tensor in (t for t in graph.initializer if t.name not in given):
         found.enter(tensor.name, typed(tensor.data_type, tuple(tensor.dims)), of_tensor(tensor))
     for node in graph.node:
         try:
