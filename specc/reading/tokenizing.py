@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import Any, NoReturn
 
 from specc.input import shown
+from specc.reading.growth import MOST_GROWTH, growth
 from specc.reading.tokenizer import TextTokenizer, TokenizerFile
 from specc.text.diagnostic import Failed, fail
 from specc.text.source import Span
@@ -41,6 +42,7 @@ def checked_file(data: bytes, name: str, span: Span | None = None) -> TokenizerF
         complain("it is not JSON")
     if not isinstance(content, dict) or not isinstance(content.get("model"), dict):
         complain("it describes no tokenizer")
+    check_growth(content, complain)
     if _library() is not None:
         with _faults(complain):
             _loaded(text)
@@ -91,6 +93,7 @@ def opened(file: TokenizerFile) -> Tokenizer:
             helps=['pip install "specc[text]"', "or give ids, from Python: specc.load(…).run(…=[[1, 2, 3]])"],
         )
     with _faults(_unusable):
+        check_growth(json.loads(file.text), _unusable)  # a model from elsewhere may carry any file
         return _loaded(file.text)
 
 
@@ -105,6 +108,12 @@ def _library() -> Any | None:
     except ImportError:
         return None
     return tokenizers
+
+
+def check_growth(content: dict[str, Any], complain: Callable[[str], NoReturn]) -> None:
+    """Complains of replacements that would make a short text fill the memory."""
+    if growth(content) > MOST_GROWTH:
+        complain(f"its replacements can make a text more than {MOST_GROWTH} times as long")
 
 
 @lru_cache(maxsize=8)

@@ -1,0 +1,72 @@
+"""Long and deep expressions go through every command: what is short of a limit of the text is no fault anywhere."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from specc.cli import main
+
+
+def spec(before: str = "", body: str = "return x", require: str = "") -> str:
+    inputs = "x: float[batch, n, 8], flag: bool[batch, n, 8]"
+    return (
+        f"specc 1\nmodel m\n{before}\ndims batch, n\n{require}\n"
+        f"graph g({inputs}) -> (y: float[batch, n, 8]) {{\n{body}\n}}\n"
+    )
+
+
+def long(tokens: int) -> Iterator[tuple[str, str]]:
+    """Expressions of about so many words and signs, each operator in turn."""
+
+    def chain(op: str, term: str) -> str:
+        width = {"true": 2, "causal": 2, "flag": 2, "x": 2, "1": 2, "j <= i": 4, "window(3)": 5}[term]
+        return f" {op} ".join([term] * ((tokens - 20) // width))
+
+    for op in ("+", "-", "*", "/", "//", "%"):
+        yield f"numbers {op}", spec(require=f"require {chain(op, '1')} != 7")
+    yield "numbers <=", spec(require=f"require {chain('<=', '1')}")
+    for op in ("&", "|"):
+        yield f"truths {op}", spec(require=f"require {chain(op, 'true')}")
+        yield f"tensors {op}", spec(body=f"return x + cast({chain(op, 'flag')}, to=float)")
+        for mask in ("causal", "window(3)", "j <= i"):
+            yield f"{mask} {op}", spec(f"mask m = {chain(op, mask)}", "return attend(x, x, x, mask=m)")
+    for op in ("+", "-"):
+        yield f"tensors {op}", spec(body=f"return {chain(op, 'x')}")
+
+
+def deep() -> Iterator[tuple[str, str]]:
+    """Expressions inside each other as far as that goes."""
+    yield "signs", spec(body=f"return {'- ' * 254}x")
+    yield "not", spec(require=f"require {'not ' * 254}true")
+    yield "powers", spec(require=f"require {' ** '.join(['1'] * 250)} == 1")
+    yield "brackets", spec(body=f"return {'(' * 60}x{' + x)' * 60}")
+    yield "calls", spec(body=f"return {'relu(' * 62}x{')' * 62}")
+    yield "choices", spec(require=f"require {'true if false else ' * 200}true")
+    yield "indices", spec(body=f"return x{'[:]' * 200}")
+
+
+def through(text: str, folder: Path) -> None:
+    """Check, format, convert there and back, compile, show: exit code 0 from each."""
+    path, made = folder / "a.specc", folder / "a.yaml"
+    path.write_text(text)
+    for words in (
+        ["check", path], ["convert", path, "-o", made], ["check", made], ["convert", made, "-o", folder / "b.specc"],
+        ["fmt", path], ["check", folder / "b.specc"], ["compile", path, "--init", "0", "-o", folder / "m.onnx"],
+        ["show", folder / "m.onnx"],
+    ):  # fmt: skip
+        assert main([str(w) for w in words]) == 0, words[0]
+
+
+SOME = ("numbers +", "truths &", "tensors &", "causal |", "window(3) &")
+
+
+@pytest.mark.parametrize(("name", "text"), [(n, t) for n, t in long(2000) if n in SOME], ids=lambda v: v[:12])
+def test_long_expressions(name: str, text: str, tmp_path: Path) -> None:
+    through(text, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "text"), [*long(9_900), *deep()], ids=lambda v: v[:12])
+def test_expressions_at_their_limit(name: str, text: str, tmp_path: Path) -> None:
+    through(text, tmp_path)
