@@ -58,10 +58,10 @@ def through(text: str, folder: Path) -> None:
         assert main([str(w) for w in words]) == 0, words[0]
 
 
-SOME = ("numbers +", "truths &", "tensors &", "causal |", "window(3) &")
+SOME = ("truths &", "causal |")
 
 
-@pytest.mark.parametrize(("name", "text"), [(n, t) for n, t in long(2000) if n in SOME], ids=lambda v: v[:12])
+@pytest.mark.parametrize(("name", "text"), [(n, t) for n, t in long(900) if n in SOME], ids=lambda v: v[:12])
 def test_long_expressions(name: str, text: str, tmp_path: Path) -> None:
     through(text, tmp_path)
 
