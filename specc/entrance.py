@@ -12,10 +12,11 @@ from specc.ir.dim import DimError
 from specc.ir.dim_text import parse_dim
 from specc.ir.graph import Graph
 from specc.passes.limits import limits, rows_taken
-from specc.reading.arrays import exact, nested_array
+from specc.reading.arrays import exact
 from specc.reading.batch import with_texts
 from specc.reading.check import Bound, InputSpec, check_inputs
 from specc.reading.record import Reading
+from specc.reading.taken import as_array, taken
 
 Array = Any
 
@@ -57,8 +58,9 @@ class Entrance:
         specs = self.specs
         kinds = {s.name: s for s in specs}
         given = {}
-        for name, value in with_texts(self.graph, self.reading, inputs, self.growing).items():
-            array = value if isinstance(value, np.ndarray) else nested_array(value, f"what is given as `{name}`")
+        seen = {name: taken(self.reading, name, value) for name, value in inputs.items()}
+        for name, value in with_texts(self.graph, self.reading, seen, self.growing).items():
+            array = as_array(value, name)
             given[name] = exact(array, kinds[name].dtype, name) if name in kinds else array
         checked = check_inputs(specs, given, bounds=dict(self.bounds), solve=_solve)
         return {**self._filled(checked), **checked}

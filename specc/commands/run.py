@@ -34,7 +34,8 @@ def arguments(parser: ArgumentParser) -> None:
         "inputs",
         nargs="*",
         metavar="INPUT",
-        help="a file (.png, .npy, .npz, .json) or a text; NAME=INPUT says which input it is",
+        help="a text, @FILE with a text a line, - for the standard input, [[1, 2]] for ids, "
+        "a file (.png, .npy, .npz, .json); NAME=INPUT says which input it is; several are a batch (docs/inputs.md)",
     )
     parser.add_argument("--graph", default="", metavar="NAME", help="run this one of a package's graphs, once")
     parser.add_argument("--provider", default="cpu", help="cpu, cuda, … (an execution provider of ONNX Runtime)")

@@ -60,6 +60,15 @@ def decode(data: bytes, name: str) -> Array:
         _not_a_picture(name, data, f"the picture is damaged ({shown(str(fault))[:200]})")
 
 
+def opened(picture: Any, record: Image, name: str) -> Floats:
+    """A picture of Pillow as `read_image` gives that of a file. Fails with E0903 and E0904."""
+    try:
+        _check_size(picture.size, name)
+        return prepare(_pixels(picture), record)
+    except DAMAGE as fault:
+        _not_a_picture(name, b" ", f"the picture is damaged ({shown(str(fault))[:200]})")
+
+
 def prepare(pixels: Array, record: Image) -> Floats:
     """Pixels `[rows, columns, 1|3]` from 0 to 255 as a model takes them: `f32[1, channels, *size]`."""
     invert = record.invert is True or (record.invert == "auto" and is_light(pixels))
