@@ -9,6 +9,7 @@ from typing import Any
 
 from specc import backend, loading, readings
 from specc.driver import Spec, elaborated
+from specc.elaborate.budget import deep
 from specc.elaborate.context import Env
 from specc.elaborate.model import context_of, requirements
 from specc.input import Unreadable, resolved, shown
@@ -165,7 +166,8 @@ def values_of(spec: Spec, graph: Graph, options: Options) -> Values:
     """The numbers of the parameters: a checkpoint's, the spec's own file's, or a seed's. E0523 names the three."""
     wanted = loading.wanted_of(graph)
     context = context_of(spec.library)
-    config = requirements(context, spec.program, spec.reader)
+    with deep(spec.program.module.file.span):
+        config = requirements(context, spec.program, spec.reader)
     rules = loading.rules_of(context, spec.program, Env(spec.program.module, config))
     if options.init is not None:
         _check_seed(options)
