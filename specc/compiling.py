@@ -12,7 +12,7 @@ from specc.driver import Spec, elaborated
 from specc.elaborate.budget import deep
 from specc.elaborate.context import Env
 from specc.elaborate.model import context_of, requirements
-from specc.input import Unreadable, resolved, shown
+from specc.input import shown
 from specc.ir.graph import Graph
 from specc.ir.model import Model
 from specc.lang import tree
@@ -172,7 +172,7 @@ def values_of(spec: Spec, graph: Graph, options: Options) -> Values:
     if options.init is not None:
         _check_seed(options)
         return loading.seeded(graph, wanted, rules, options.init)
-    path = options.weights or own_weights(spec)
+    path = options.weights or loading.own_weights(spec.program)
     if path:
         return loading.bound(wanted, rules, path)
     if wanted:
@@ -193,26 +193,6 @@ def _check_seed(options: Options) -> None:
         fail("E0525", "weights come from a file or from a seed, not from both", helps=["leave out --weights or --init"])
     if options.init is not None and not 0 <= options.init < 2**64:
         fail("E0525", f"the seed {options.init} is no number from 0 to 2^64 - 1")
-
-
-def own_weights(spec: Spec) -> str:
-    """The file a spec takes its weights from, in or below its own folder."""
-    for item, module in spec.program.items(tree.Weights):
-        for rule in item.rules:
-            if isinstance(rule, tree.From):
-                try:
-                    inside = resolved(module.folder / rule.path)
-                except Unreadable as error:
-                    fail("E0802", f"the weights `{rule.path}` cannot be read: {error.reason}", rule.span)
-                if Path(rule.path).is_absolute() or not inside.is_relative_to(module.folder):
-                    fail(
-                        "E0803",
-                        f"`{rule.path}` lies outside the folder of the spec",
-                        rule.span,
-                        helps=["name it with --weights instead"],
-                    )
-                return str(inside)
-    return ""
 
 
 def with_taps(graph: Graph, patterns: tuple[str, ...]) -> Graph:

@@ -3,10 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from specc import loading, readings
 from specc.config_file import config_at, has_config
 from specc.elaborate.check import Trial, check_symbolic
 from specc.elaborate.config import Reader
-from specc.elaborate.model import elaborate
+from specc.elaborate.context import Env
+from specc.elaborate.model import context_of, elaborate, requirements
 from specc.elaborate.modules import Assigned, Program, assign, flatten, program_of
 from specc.elaborate.published import check_expected
 from specc.elaborate.unshared import unshared
@@ -78,7 +80,17 @@ def check(spec: Spec, graph: str = "") -> Checked:
         if len(missing) < len(failed.diagnostics):
             raise
         return Checked(trials, None, tuple(missing), _unshared(spec, trials))
+    _check_beside(spec, model)
     return Checked(trials, model, (), (*_unshared(spec, trials, model), *model.warnings))
+
+
+def _check_beside(spec: Spec, model: Model) -> None:
+    """What the spec says beside its graph, about weights and readings: all that is wrong with it whatever the files."""
+    context = context_of(spec.library)
+    config = requirements(context, spec.program, spec.reader)
+    loading.check_rules(spec.program, context, Env(spec.program.module, config), model.graph)
+    if faults := readings.faults_of(spec.program, model):
+        raise Failed(*faults)
 
 
 def elaborated(spec: Spec, graph: str = "") -> Model:

@@ -1,18 +1,20 @@
 """A spec's `weights { … }` as rules that match parameters with the tensors of files."""
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, NoReturn
 
 from specc.elaborate.context import Context, Env
 from specc.elaborate.modules import Program
 from specc.elaborate.values import Picked, first
+from specc.input import Unreadable, resolved
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph
 from specc.lang import tree
 from specc.text.diagnostic import fail
 from specc.text.suggest import did_you_mean
 from specc.weights import transform as t
-from specc.weights.bind import IgnoreRule, LoadRule, Rules, TieRule, bind, tied_pairs
+from specc.weights.bind import IgnoreRule, LoadRule, Rules, TieRule, bind, check_used, tied_pairs
 from specc.weights.checkpoint import open_weights
 from specc.weights.values import Binding, Seeded, Wanted
 
@@ -51,6 +53,26 @@ def wanted_of(graph: Graph) -> list[Wanted]:
             sizes.append(number)
         found.append(Wanted(name, tuple(sizes), facts.type.dtype, facts.span, facts.made_by))
     return found
+
+
+def own_weights(program: Program) -> str:
+    """The file a spec takes its weights from, in or below its own folder."""
+    for item, module in program.items(tree.Weights):
+        for rule in item.rules:
+            if isinstance(rule, tree.From):
+                try:
+                    inside = resolved(module.folder / rule.path)
+                except Unreadable as error:
+                    fail("E0802", f"the weights `{rule.path}` cannot be read: {error.reason}", rule.span)
+                if Path(rule.path).is_absolute() or not inside.is_relative_to(module.folder):
+                    fail(
+                        "E0803",
+                        f"`{rule.path}` lies outside the folder of the spec",
+                        rule.span,
+                        helps=["name it with --weights instead"],
+                    )
+                return str(inside)
+    return ""
 
 
 class _Reader:
@@ -103,9 +125,13 @@ class _Reader:
         }
 
     def _split(self, e: tree.Call) -> t.Expr:
-        into = self._static(e, "into")
-        parts: int | tuple[int, ...] = tuple(d.number for d in into) if isinstance(into, tuple) else into.number
-        return t.Part(self.read(e.args[0]), self._int(e, "axis", 0), self._int(e, "part"), parts)
+        listed = isinstance(self._static(e, "into"), tuple)
+        into: int | tuple[int, ...] = self._ints(e, "into", ()) if listed else self._int(e, "into")
+        count = into if isinstance(into, int) else len(into)
+        part = self._int(e, "part")
+        if not 0 <= part < count:
+            fail("E0522", f"`part` of `split` is from 0 to {count - 1}, as there are {count} parts", e.span)
+        return t.Part(self.read(e.args[0]), self._int(e, "axis", 0), part, into)
 
     def _all(self, e: tree.Call) -> tuple[t.Expr, ...]:
         items = e.args[0].items if isinstance(e.args[0], tree.ListOf) else e.args
@@ -139,7 +165,10 @@ class _Reader:
             if default == ():
                 self._missing(e, name)
             return default
-        return tuple(d.number for d in value)
+        numbers = [d.number if isinstance(d, Dim) else None for d in value] if isinstance(value, tuple) else [None]
+        if None in numbers:
+            fail("E0522", f"`{name}` of `{e.function.path}` is a list of whole numbers", e.span)
+        return tuple(numbers)
 
     def _word(self, e: tree.Call, name: str) -> Any:
         if name == "pattern" and len(e.args) > 1 and isinstance(e.args[1], tree.Text):
@@ -153,6 +182,19 @@ class _Reader:
 
     def _missing(self, e: tree.Call, name: str) -> NoReturn:
         fail("E0522", f"`{e.function.path}` needs `{name}`", e.span)
+
+
+def check_rules(program: Program, context: Context, env: Env, graph: Graph) -> None:
+    """What `weights { … }` says, as far as it can be wrong without any file.
+
+    A `load` for weights that this graph does not have may be for another graph of the spec.
+    """
+    wanted = {w.name: w for w in wanted_of(graph)}
+    rules = rules_of(context, program, env)
+    tied_pairs(wanted, rules)
+    if sum(block.kind == "graph" for block, _ in program.items(tree.Block)) == 1:
+        check_used(wanted, rules)
+    own_weights(program)
 
 
 def seeded(graph: Graph, wanted: list[Wanted], rules: Rules, seed: int) -> Seeded:

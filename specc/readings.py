@@ -16,10 +16,13 @@ from specc.reading.record import TEXTS, Files, InputReading, OutputReading, Read
 from specc.reading.text import read_vocabulary
 from specc.reading.tokenizer import MAX_BYTES, NAME, TokenizerFile
 from specc.reading.tokenizing import checked_file
-from specc.text.diagnostic import fail
+from specc.text.diagnostic import Diagnostic, Failed, fail
 from specc.text.source import Span
+from specc.text.suggest import did_you_mean
 
 LARGEST_VOCABULARY = 16 * 2**20
+OF_FILES = frozenset({"E0802", "E0940"})
+"""Codes of a file that is not there or cannot be read, and of a package that is missing."""
 _ABSENT = object()
 """Marks a tokenizer that no one gave; nothing that a spec can write is this object."""
 
@@ -52,6 +55,8 @@ def reading_of(program: Program, model: Model, given: Sequence[Path] = ()) -> Re
         plain = _resolved({k: v for k, v in data.items() if k != "home"}, place)
 
         def complain(path: tuple[str, ...], what: str) -> NoReturn:
+            if path == ("kind",):
+                _no_such(plain["kind"], what, spans.get(name))
             fail("E0203", f"`{'.'.join(path) or name}` {what}", spans.get(name))
 
         return None if plain.get("absent") is _ABSENT else make(plain, (), complain, place.files)
@@ -59,6 +64,27 @@ def reading_of(program: Program, model: Model, given: Sequence[Path] = ()) -> Re
     inputs = [(n, record(n, d, _input_reading)) for n, d in model.reading.items()]
     shows = [(n, record(n, d, _output_reading)) for n, d in model.showing.items()]
     return Reading(tuple(i for i in inputs if i[1] is not None), tuple(s for s in shows if s[1] is not None))
+
+
+def faults_of(program: Program, model: Model) -> list[Diagnostic]:
+    """What is wrong with the readings of a spec, whatever lies in the files that they name."""
+    entries = [replace(model, reading={n: d}, showing={}) for n, d in model.reading.items()]
+    entries += [replace(model, reading={}, showing={n: d}) for n, d in model.showing.items()]
+    found: list[Diagnostic] = []
+    for entry in entries:
+        try:
+            reading_of(program, entry)
+        except Failed as failed:
+            found += [d for d in failed.diagnostics if d.code not in OF_FILES]
+    return found
+
+
+def _no_such(kind: str, what: str, span: Span | None) -> NoReturn:
+    """E0203 for a word that is no reading; `what` lists those that are."""
+    words = what.removeprefix("is none of ").split(", ")
+    near = did_you_mean(kind, words)
+    hint = f"did you mean `{near}`?" if near else f"there are {', '.join(words)}"
+    fail("E0203", f"nothing is read or shown as `{shown(kind)}` here", span, helps=[hint])
 
 
 def folders_of(*paths: str) -> tuple[Path, ...]:

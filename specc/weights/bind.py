@@ -71,7 +71,7 @@ def bind(wanted: Sequence[Wanted], rules: Rules, checkpoint: Checkpoint) -> Bind
     assert len(by_name) == len(wanted), "two parameters have one name"
     ties = tied_pairs(by_name, rules)
     sources = {w.name: _source(w, rules.loads) for w in wanted}
-    _check_rules_are_used(by_name, rules)
+    check_used(by_name, rules)
     present = checkpoint.tensors.keys()
     needed = [n for s in sources.values() if s.wanted.name not in ties for n in tensors_of(s.expr)]
     naming = naming_of(needed, present, checkpoint.path)
@@ -146,7 +146,7 @@ def _source(wanted: Wanted, loads: Sequence[LoadRule]) -> _Source:
     return _Source(wanted, Tensor(wanted.name), None)
 
 
-def _check_rules_are_used(wanted: Mapping[str, Wanted], rules: Rules) -> None:
+def check_used(wanted: Mapping[str, Wanted], rules: Rules) -> None:
     """A `load` for a parameter that the model does not have is a slip."""
     for rule in rules.loads:
         if not any(map(Pattern(rule.name).matches, wanted)):

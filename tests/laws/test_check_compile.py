@@ -1,0 +1,187 @@
+"""What `check` accepts, `compile` accepts: no fault of a spec waits for its weights.
+
+Shipped specs, those of the documentation and of the messages, and damaged ones: where `check` says ok, compiling with
+random weights does too, unless a file is missing or what is asked for is too large to be made.
+"""
+
+import dataclasses
+import random
+import re
+from pathlib import Path
+
+import pytest
+from mutants import Mutant, library, mutant, of_tree, small, trees
+from small import SMALL
+
+from specc.compiling import Options, compile_spec
+from specc.driver import Spec, check, open_spec
+from specc.elaborate.config import Reader
+from specc.elaborate.modules import module_of, paths_of, program_of
+from specc.lang import tree
+from specc.lang.read import decode, read
+from specc.lang.write import write
+from specc.library import root
+from specc.passes.facts import report
+from specc.readings import OF_FILES
+from specc.text.diagnostic import Failed
+from specc.ties import own_parameters
+
+ROOT = Path(__file__).parents[2]
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+LARGEST = 2_000_000
+"""Weights of more numbers than this are not made here."""
+BESIDE = (tree.Weights, tree.Reading, tree.Generate, tree.Config)
+"""What stands beside the graph."""
+
+
+def accepted(spec: Spec) -> bool:
+    """Whether `check` says ok, with numbers for everything."""
+    try:
+        model = check(spec).model
+        if model is None:
+            return False
+        grows = model.generation
+        proved = report(model.graph, grows.growing, grows.source, model.defaults) if grows else report(model.graph)
+    except Failed:
+        return False
+    return not proved.errors and (own_parameters(spec.program, model.graph).number or 0) <= LARGEST
+
+
+def compiles(spec: Spec, folder: Path) -> list[str]:
+    """The codes of what `compile` finds wrong, missing files apart."""
+    try:
+        compile_spec(spec, Options(output=str(folder / "model.onnx"), init=0, try_load=False))
+    except Failed as failed:
+        return [d.code for d in failed.diagnostics if d.code not in OF_FILES]
+    return []
+
+
+def damaged(given: Mutant) -> Spec | None:
+    """A mutant as a spec with few layers; None where it cannot be read."""
+    try:
+        module = module_of(read(decode(given.data, given.name)), given.name)
+        module.folder = root() / "models"
+        program = program_of(module, library())
+    except Failed:
+        return None
+    values = {p: n for p, e in paths_of(program.fields()).items() if (n := small(e, p)) is not None}
+    return Spec(program, library(), Reader(fixed=values), given.name)
+
+
+def beside(seed: int) -> Mutant:
+    """A shipped model with something changed in its weights, its readings, its config or what it generates."""
+    rng = random.Random(seed)
+    models = [(n, f) for n, f in trees() if n in SMALL]
+    name, file = rng.choice(models)
+    items = [i for i in file.items if isinstance(i, BESIDE)]
+    if not items:
+        return Mutant(f"{name}.specc", write(file).encode())
+    item = rng.choice(items)
+    changed = of_tree(rng, dataclasses.replace(file, items=(item,))).items
+    others = tuple(new for i in file.items for new in (changed if i is item else (i,)))
+    made = dataclasses.replace(file, items=others)
+    return Mutant(f"{name}.specc", write(made).encode(errors="surrogatepass"))
+
+
+def hold(given: Mutant, folder: Path) -> bool:
+    """Whether `check` accepts a mutant; then `compile` does."""
+    spec = damaged(given)
+    if spec is None or not accepted(spec):
+        return False
+    assert compiles(spec, folder) == [], given.data.decode(errors="replace")
+    return True
+
+
+def test_mutants_beside_the_graph(tmp_path: Path) -> None:
+    assert sum(hold(beside(seed), tmp_path) for seed in range(12, 20))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("start", range(1000, 4000, 100))
+def test_many_mutants_beside_the_graph(start: int, tmp_path: Path) -> None:
+    assert sum(hold(beside(seed), tmp_path) for seed in range(start, start + 100))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("start", range(50_000, 54_000, 100))
+def test_many_mutants(start: int, tmp_path: Path) -> None:
+    for seed in range(start, start + 100):
+        hold(mutant(seed), tmp_path)
+
+
+WRITTEN = [
+    pytest.param(kind, text, id=f"{page.name}-{n}")
+    for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    for n, (kind, text) in enumerate(BLOCK.findall(page.read_text(encoding="utf-8")))
+    if kind in ("specc", "yaml") and re.match(r"specc:? 1$", text.split("\n", 1)[0])
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "text"), WRITTEN)
+def test_specs_of_the_documentation(kind: str, text: str, tmp_path: Path) -> None:
+    path = tmp_path / f"example.{kind}"
+    path.write_text(text, encoding="utf-8")
+    spec = open_spec(str(path))
+    if accepted(spec):
+        assert compiles(spec, tmp_path) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", sorted((ROOT / "tests" / "golden" / "errors").glob("*.txt")), ids=lambda p: p.stem)
+def test_specs_of_the_messages(case: Path, tmp_path: Path) -> None:
+    """Those that are told to be wrong later, when weights or inputs are there, compile."""
+    text = case.read_text(encoding="utf-8").partition("----\n")[0]
+    found = re.search(r"(?:^=== spec\.(specc|yaml)\n|\A(?![$%=]))(.*?)(?=^===|\Z)", text, re.MULTILINE | re.DOTALL)
+    if found is None:
+        return
+    path = tmp_path / f"spec.{found.group(1) or ('yaml' if case.stem.endswith('yaml') else 'specc')}"
+    path.write_text(found.group(2), encoding="utf-8")
+    try:
+        spec = open_spec(str(path))
+    except Failed:
+        return
+    if accepted(spec):
+        assert compiles(spec, tmp_path) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SMALL)
+def test_shipped_specs_are_accepted(name: str) -> None:
+    sets = [f"{k}={str(v).lower() if isinstance(v, bool) else v}" for k, v in SMALL[name].items()]
+    assert check(open_spec(name, sets=sets)).model
+
+
+WRONG = {
+    "weights { tie nothere = table.weight }": "E0510",
+    "weights { tie out.weight = table.weight }": "E0510",
+    "weights { load nothere = x }": "E0510",
+    "weights { load table.weight = turn(x) }": "E0522",
+    "weights { load table.weight = transpose(x, axes=maybe) }": "E0202",
+    'weights { load table.weight = transpose(x, axes="no") }': "E0522",
+    "weights { load table.weight = slice(x, axis=0, start=0) }": "E0522",
+    "weights { load table.weight = split(x, axis=0, part=0) }": "E0522",
+    "weights { load table.weight = split(x, axis=0, part=7, into=2) }": "E0522",
+    'weights { from "../x.safetensors" }': "E0803",
+    "reading { ids = picture(3) }": "E0203",
+    "reading { ids = image(size=[8]) }": "E0203",
+    'reading { show y = choice(["a"], top=3, colors=1) }': "E0203",
+    "reading { show y = bar() }": "E0203",
+    'reading { ids = text(tokenizer("../t.json")) }': "E0803",
+}
+"""What stands beside a graph and is wrong whatever the weights are."""
+
+
+@pytest.mark.parametrize("line", WRONG)
+def test_check_finds_what_compile_would(line: str, tmp_path: Path) -> None:
+    path = tmp_path / "spec.specc"
+    path.write_text(
+        "specc 1\nmodel m\ndims batch, n\n"
+        "graph g(ids: int[batch, n]) -> (y: float[batch, n, 4]) {\n"
+        "  y = embedding(ids, size=5, dim=4) @ table\n  return linear(y, out=4) @ out\n}\n" + line,
+        encoding="utf-8",
+    )
+    with pytest.raises(Failed) as caught:
+        check(open_spec(str(path)))
+    assert [d.code for d in caught.value.diagnostics] == [WRONG[line]]
+    assert all(d.primary for d in caught.value.diagnostics)
