@@ -130,8 +130,8 @@ class Lengths:
         left, right = (self.one(g, d) for d in part.args)
         if part.fn in ("min", "max"):
             return g.node(part.fn.capitalize(), left, right)
-        if not self.positive(part.args[1]):
-            right = g.node("Max", right, g.vector(1))
+        if not (part.args[1].number or self.positive(part.args[1])):
+            right = g.node("Where", g.node("Equal", right, g.vector(0)), g.vector(1), right)
         if part.fn == "/":
             return whole_quotient(g, left, right)
         rest = g.node("Mod", left, right)

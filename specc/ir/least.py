@@ -31,16 +31,26 @@ def _floor(length: Dim, least: Mapping[str, int]) -> int | None:
         if monomial and c < 0:
             return None
         for atom, power in monomial:
-            c *= _least(atom, least) ** power
+            if (least_of := _least(atom, least)) is None:
+                return None
+            c *= least_of**power
         total += c
     return total if total >= 0 else None
 
 
-def _least(atom: Atom, least: Mapping[str, int]) -> int:
+def _least(atom: Atom, least: Mapping[str, int]) -> int | None:
+    """The least value of a factor where that is seen to be 0 or more."""
     if isinstance(atom, str):
         return max(least.get(atom, 0), 0)
-    a, b = (max(_floor(d, least) or 0, 0) for d in atom.args)
-    return {"max": max(a, b), "min": min(a, b)}.get(atom.fn, 0)
+    a, b = (_floor(d, least) for d in atom.args)
+    match atom.fn:
+        case "max":
+            return max((n for n in (a, b) if n is not None), default=None)
+        case "min":
+            return None if a is None or b is None else min(a, b)
+        case "%":
+            return None if b is None else 0
+    return None if a is None or b is None else 0
 
 
 def _simpler(length: Dim) -> Iterator[Dim]:
