@@ -19,6 +19,7 @@ from specc.lang.parse import parse_expression
 from specc.library import Files
 from specc.text.diagnostic import Diagnostic, Failed, fail
 from specc.text.source import Source
+from specc.ties import with_ties
 
 
 @dataclass
@@ -98,7 +99,7 @@ def elaborated(spec: Spec, graph: str = "") -> Model:
     trials = check_symbolic(spec.program, spec.library, graph)
     model = elaborate(spec.program, spec.library, spec.reader, graph)
     _unshared(spec, trials, model)
-    return model
+    return with_ties(spec.program, spec.library, spec.reader, model)
 
 
 def _unshared(spec: Spec, trials: Sequence[Trial], *models: Model) -> tuple[Diagnostic, ...]:

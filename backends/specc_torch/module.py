@@ -31,8 +31,8 @@ class SpecModule(nn.Module):
     """A graph whose parameters can be trained. `state_dict()` has exactly the spec's parameter names.
 
     `values` are the numbers of the parameters by name; those it lacks start as the spec says, from
-    `seed` and their names (`specc.weights.initial`). `ties` maps a tied parameter to the one it shares. `defaults`
-    computes the inputs that may be left out.
+    `seed` and their names (`specc.weights.initial`). What the spec ties is one parameter here; `ties` maps a tied
+    parameter to the one it shares where something else is meant. `defaults` computes the inputs that may be left out.
     """
 
     def __init__(
@@ -47,12 +47,14 @@ class SpecModule(nn.Module):
         super().__init__()
         self.graph = graph
         self.defaults = defaults
-        self.ties = dict(ties or {})
+        said = {n: f.tied_to for n, f in graph.parameter_facts.items() if f.tied_to}
+        self.ties = said if ties is None else dict(ties)
+        _check_copies(self.ties, values or {})
         made: dict[str, nn.Parameter] = {}
         for name in graph.parameters:
             root = _root(name, self.ties)
             if root not in made:
-                made[root] = nn.Parameter(_start(graph, root, values or {}, seed))
+                made[root] = nn.Parameter(_start(graph, root, _of_any(root, self.ties, values or {}), seed))
             self._place(name, made[root])
 
     def forward(self, **inputs: Any) -> dict[str, Tensor]:
@@ -146,6 +148,26 @@ def _root(name: str, ties: Mapping[str, str]) -> str:
     while name in ties:
         name = ties[name]
     return name
+
+
+def _check_copies(ties: Mapping[str, str], values: Mapping[str, Any]) -> None:
+    """E0416 for a tied parameter that is given with other numbers than the one it shares."""
+    for name in ties:
+        root = _root(name, ties)
+        if name in values and root in values and not np.array_equal(values[name], values[root]):
+            fail(
+                "E0416",
+                f"`{name}` is tied to `{root}`, but other values are given for each",
+                helps=[f"leave one of them out, or give `ties` without `{name}` to train two separate weights"],
+            )
+
+
+def _of_any(root: str, ties: Mapping[str, str], values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The values, those of `root` also where they are given under the name of one that is tied to it."""
+    if root in values:
+        return values
+    copies = [n for n in ties if n in values and _root(n, ties) == root]
+    return {**values, root: values[copies[0]]} if copies else values
 
 
 def _start(graph: Graph, name: str, values: Mapping[str, NDArray[Any] | Tensor], seed: int) -> Tensor:

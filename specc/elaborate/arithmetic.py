@@ -192,6 +192,10 @@ def _of_fractions(op: str, left: Any, right: Any, expr: Any) -> bool:
 
 
 def _plain(value: Any) -> Any:
+    """What two values are compared by: functions by name and options, wherever they were written."""
+    if isinstance(value, Function):
+        given = tuple(sorted((name, _plain(v)) for name, v in value.given.items()))
+        return value.kind, value.name, tuple(map(_plain, value.args)), given
     return value.word if isinstance(value, Picked) else value
 
 

@@ -14,7 +14,7 @@ from specc.elaborate.typing import fit_static
 from specc.elaborate.values import Function, Joined, Tensor, describe, first
 from specc.ir import ops
 from specc.lang import tree
-from specc.text.diagnostic import fail
+from specc.text.diagnostic import Failed, Label, fail
 from specc.text.source import Span
 from specc.text.suggest import did_you_mean
 
@@ -73,8 +73,20 @@ def inside(context: Context, held: Function) -> Iterator[None]:
     try:
         with context.sharing.expanding(held):
             yield
+    except Failed as failed:
+        raise _of_the_user(failed, held) from None
     finally:
         context.calls.pop()
+
+
+def _of_the_user(failed: Failed, held: Function) -> Failed:
+    """A number out of range is shown first where the definition was given it."""
+    found, where = failed.diagnostics[0], held.span
+    if found.code != "E0417" or found.primary is None or where is None or where.source is found.primary.span.source:
+        return failed
+    others = (Label(found.primary.span, "where it counts"), *found.others)
+    title = f"`{held.name}`: {found.title}"
+    return Failed(replace(found, title=title, primary=Label(where, "given here"), others=others))
 
 
 def expand(context: Context, held: Function, rows: Mapping[str, Any], names: Mapping[str, Any], scope: str) -> Any:

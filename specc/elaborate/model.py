@@ -88,10 +88,11 @@ def _dropped(context: Context) -> list[Diagnostic]:
 def requirements(context: Context, program: Program, reader: Reader) -> dict[str, Any]:
     """The config's values, held against what the spec requires of them."""
     config = read_config(context, program, reader)
+    given = {path: value.span for path, value in program.assigned.items()}
     for item, _ in program.items(tree.Require):
         try:
             with context.catching():
-                require(context, item, Env(program.module, config))
+                require(context, item, Env(program.module, config), given)
         except NeedsValue:
             config = assume(context, item.condition, config, Env(program.module, config))
     if context.diagnostics:

@@ -1,6 +1,6 @@
 """Statements in order: names bound, loops over counts unrolled, conditions decided."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from specc.elaborate.context import MOST_LAYERS, Context, Env, Poisoned
@@ -12,7 +12,8 @@ from specc.elaborate.values import POISON, Results, Tensor, describe, first
 from specc.ir.dim import Dim
 from specc.lang import tree
 from specc.lang.walk import walk
-from specc.text.diagnostic import Label, fail
+from specc.text.diagnostic import Diagnostic, Failed, Label, fail
+from specc.text.source import Span
 
 
 def run_body(context: Context, body: Sequence[Any], env: Env) -> Any:
@@ -120,23 +121,33 @@ def _return(context: Context, statement: tree.Return, env: Env) -> Any:
 
 
 def _require(context: Context, statement: tree.Require, env: Env) -> None:
-    require(context, statement, env)
+    require(context, statement, env, {})
 
 
-def require(context: Context, statement: tree.Require, env: Env) -> None:
-    """A condition that must hold. E0404 in the words the spec gives."""
+def require(context: Context, statement: tree.Require, env: Env, given: Mapping[str, Span | None]) -> None:
+    """A condition that must hold. E0404 in the words the spec gives; `given` is where config values were set."""
     held = plain(context, statement.condition, env)
     if not isinstance(held, bool):
         fail("E0203", f"`require` takes a condition, not {describe(held)}", statement.condition.span)
     if not held:
         known = sorted({n.path: None for n in names_in(statement.condition)})
-        values = [(n, env.names.get(n, env.config.get(n))) for n in known]
-        facts = ", ".join(f"{n} = {v}" for n, v in values if isinstance(v, Dim | float | str))
-        origins = [(n, v) for n, v in values if isinstance(v, Dim) and v.origin and v.origin.span]
-        others = [Label(v.origin.span, f"{n} is {v}") for n, v in origins if v.origin and v.origin.span]
+        values = {n: env.names.get(n, env.config.get(n)) for n in known}
+        facts = ", ".join(f"{n} = {v}" for n, v in values.items() if isinstance(v, Dim | float | str))
+        origins = {n: v.origin.span for n, v in values.items() if isinstance(v, Dim) and v.origin}
+        spans = {n: given.get(n) or origins.get(n) for n in known}
+        others = [Label(span, f"{n} is {shown(values[n])}") for n, span in spans.items() if span]
+        first = Label(statement.condition.span, "this does not hold") if statement.condition.span else None
+        theirs = next((o for o in others if first and o.span.source is not first.span.source), None)
+        if first and theirs:  # what was given comes before what was asked for
+            others = [first, *(o for o in others if o is not theirs)]
         title = statement.because or "a requirement of this spec does not hold"
-        notes = [facts] if facts else []
-        fail("E0404", title, statement.condition.span, "this does not hold", others=others, notes=notes)
+        notes = (facts,) if facts else ()
+        raise Failed(Diagnostic("E0404", title, theirs or first, tuple(others), notes))
+
+
+def shown(value: Any) -> str:
+    """A config value in a few words."""
+    return str(value) if isinstance(value, Dim | float | str) else describe(value)
 
 
 def names_in(expr: Any) -> list[tree.Name]:

@@ -1,11 +1,13 @@
 """Declared types: static kinds of parameters and config fields, and tensor types whose names bind lengths."""
 
+from collections.abc import Callable
 from typing import Any, Literal
 
 from specc.elaborate.context import Context, Env
 from specc.elaborate.kinds import Applied, Kind, Mask, Score, fit
-from specc.elaborate.values import POISON, Picked, Record, Rope, Tensor, describe, first, show_type
+from specc.elaborate.values import POISON, Function, Picked, Record, Rope, Tensor, describe, first, show_type
 from specc.ir.dim import Dim
+from specc.ir.ops.tensor import POINTWISE
 from specc.ir.types import Type
 from specc.lang import tree
 from specc.text.diagnostic import Diagnostic, Failed, Label, fail
@@ -68,7 +70,27 @@ def fit_static(context: Context, value: Any, type: tree.TypeName, what: str, spa
         return Picked(word, type.names)
     if type.name == "activation" and isinstance(value, str):
         return activation(context, value, env, span)
-    return fit(value, STATIC[type.name], what, span)
+    made = fit(value, STATIC[type.name], what, span)
+    if type.name in FITTING and isinstance(made, Function) and made.kind == "op" and not FITTING[type.name](made.name):
+        helps = [f"{HINTS[type.name]}, or a block of your own"]
+        fail("E0203", f"{what} takes {WANTED[type.name]}, and `{made.name}` is none", span, helps=helps)
+    return made
+
+
+NORMS = ("layer_norm", "rms_norm", "identity")
+CURVES = (*POINTWISE, "identity", "softmax")
+FITTING: dict[str, Callable[[str], bool]] = {
+    "norm": NORMS.__contains__,
+    "activation": CURVES.__contains__,
+    "positions": lambda name: name == "sinusoid",
+}
+"""Which words may stand where one of a kind is meant; blocks may be anything."""
+WANTED = {"norm": "a norm", "activation": "an activation", "positions": "positions"}
+HINTS = {
+    "norm": "write layer_norm(eps=1e-5), rms_norm(eps=1e-6) or identity",
+    "activation": "write relu, gelu, silu, tanh or another function of one number",
+    "positions": "write sinusoid(layout=halves), learned(size=512) or none",
+}
 
 
 ACTIVATIONS = {

@@ -32,13 +32,17 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A weight: its full name, how it starts when nothing is loaded, and the text that asked for it."""
+    """A weight: its full name, how it starts when nothing is loaded, and the text that asked for it.
+
+    `tied_to` names the weight whose numbers it shares, where the spec says so.
+    """
 
     name: str
     type: Type
     initial: str
     span: Span | None = field(default=None, compare=False)
     made_by: str = field(default="", compare=False)
+    tied_to: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True)

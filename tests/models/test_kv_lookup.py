@@ -8,12 +8,23 @@ NAMES = {"Luke": 1.0, "Donald": 2.0, "Jeff": 3.0, "Puke": 4.0}
 
 
 def letters(names: list[str]) -> Array:
-    return np.array([[ord(c) for c in name.ljust(8)] for name in names])
+    return np.array([[ord(c) for c in name.ljust(8, "\0")] for name in names])
 
 
 def database(asked: list[str]) -> dict[str, Array]:
     values = np.array([[[v] for v in NAMES.values()]], np.float32)
     return {"query": letters(asked)[None], "keys": letters(list(NAMES))[None], "values": values}
+
+
+def shared(a: str, b: str) -> float:
+    """How many letters two names share, place by place, of those of the longer one."""
+    return sum(x == y for x, y in zip(a, b, strict=False)) / max(len(a), len(b), 1)
+
+
+def test_names_that_share_no_letter_are_all_alike_however_much_fills_them_up() -> None:
+    given = database(["xyz"])
+    weights = by_reference(opened("kv_lookup", match="soft"), {}, given)["weights"][0, 0]
+    assert np.allclose(weights, 0.25, rtol=0, atol=1e-15)
 
 
 def test_an_exact_match_is_a_dictionary() -> None:
@@ -40,7 +51,8 @@ def test_both_follow_the_formula_in_onnx() -> None:
         return {"found": weights @ values, "weights": weights}
 
     def soft(w: object, query: Array, keys: Array, values: Array) -> dict[str, Array]:
-        weights = np.stack([softmax(6 * (q == keys).mean(1)) for q in query])
+        names = [[bytes(n).rstrip(b"\0").decode() for n in side.astype(np.uint8)] for side in (query, keys)]
+        weights = np.stack([softmax(np.array([6 * shared(a, b) for b in names[1]])) for a in names[0]])
         return {"found": weights @ values, "weights": weights}
 
     assert_follows("kv_lookup", exact, rows, {})

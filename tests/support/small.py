@@ -2,7 +2,7 @@
 
 TRANSFORMER = {"vocab": 17, "d": 16, "heads": 2, "layers": 2, "hidden": 24}
 IMAGE = {"d": 8, "heads": 2, "layers": 2, "hidden": 16, "image": 8, "patch": 4, "channels": 2}
-LUONG = {"source_vocab": 13, "words": 5, "hidden": 6, "layers": 2, "reach": 2}
+LUONG = {"source_vocab": 13, "words": 5, "hidden": 6, "layers": 2}
 SMALL: dict[str, dict[str, object]] = {
     "autoencoder": {"vocab": 17, "target_vocab": 17, "width": 6, "hidden": 7},
     "bert": TRANSFORMER | {"context": 32},
@@ -29,8 +29,8 @@ SMALL: dict[str, dict[str, object]] = {
     "luong_concat": LUONG | {"score": "additive(7)"},
     "luong_dot": LUONG,
     "luong_general": LUONG,
-    "luong_local_m": LUONG,
-    "luong_local_p": LUONG,
+    "luong_local_m": LUONG | {"reach": 2},
+    "luong_local_p": LUONG | {"reach": 2},
     "luong_location": LUONG | {"score": "location(3)"},
     "mistral": TRANSFORMER | {"kv_heads": 1, "window": 3},
     "numbers": {},

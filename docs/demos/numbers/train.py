@@ -26,7 +26,6 @@ from batches import Alphabet, Half, made_ahead
 from torch import Tensor
 from torch.nn import functional
 
-from specc.compiling import Options, values_of
 from specc.driver import elaborated, open_spec
 from specc.reading.record import TextCharacters
 from specc.reading.text import decode, encode, pad, write_vocabulary
@@ -179,10 +178,7 @@ def opened(path: Path, seed: int, sets: Sequence[str] = ()) -> tuple[SpecModule,
     described = elaborated(spec)
     record = reading_of(spec.program, described).of_input("source")
     assert isinstance(record, TextCharacters), "the numbers spec reads characters"
-    fresh = values_of(spec, described.graph, Options(output="", init=seed))
-    shared = {name: fresh.tied_to(name) for name in described.graph.parameters}
-    ties = {name: other for name, other in shared.items() if other is not None}
-    return SpecModule(described.graph, seed=seed, ties=ties, defaults=described.defaults), record
+    return SpecModule(described.graph, seed=seed, defaults=described.defaults), record
 
 
 def arguments() -> argparse.Namespace:

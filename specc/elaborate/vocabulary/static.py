@@ -32,6 +32,16 @@ def int_(site: Site, x: Any) -> Any:
     return x if isinstance(x, Dim) else Dim.of(int(x))
 
 
+@word()
+def at_least(site: Site, x: Any, least: Any) -> Any:
+    """The number itself, which is no less than `least`: for what a definition takes."""
+    if not is_number(x) or not is_number(least):
+        site.fail("E0203", f"`at_least` takes two numbers, not {describe(x)}", "x")
+    if (isinstance(x, Dim) and x.number is None) or fraction(x) >= fraction(least):
+        return x
+    site.fail("E0417", f"{x} is less than {least}, the least that has a meaning here", "x")
+
+
 @word(name="float")
 def float_(site: Site, x: Any) -> Any:
     """A whole number as one with a fraction; of a tensor, its values so."""

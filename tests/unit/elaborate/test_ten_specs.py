@@ -32,7 +32,7 @@ TEN: dict[str, str] = {
     "vision_encoder_decoder": "encoder.d=16 encoder.layers=2 encoder.heads=2 encoder.hidden=24 encoder.image=8"
     " encoder.patch=4 decoder.vocab=17 decoder.d=24 decoder.layers=2 decoder.heads=4 decoder.hidden=16"
     " decoder.longest=9",
-    "luong": "source_vocab=17 words=6 hidden=8 layers=2 reach=2",
+    "luong": "source_vocab=17 words=6 hidden=8 layers=2",
     "ntm_read": "inputs=5 hidden=8 cells=6 width=4",
     "decomposable": "vocab=17 words=6 hidden=8 farthest=2",
     "show_attend_tell": "vocab=17 regions=4 features=6 words=5 hidden=8 att=7",

@@ -1,0 +1,82 @@
+"""Every config value of every shipped spec counts: another one changes the model, or is refused.
+
+The fields are found by asking the spec, those of records too. What counts is the graph, the defaults of inputs, how
+inputs are read and how a text is written.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from small import SMALL
+
+from specc.driver import Spec, open_spec
+from specc.elaborate.model import elaborate
+from specc.ir.write import write
+from specc.lang import tree
+from specc.text.diagnostic import Failed
+
+OTHERS = {
+    "float": ["0.625", "1.5"], "text": ['"else"'], "score": ["general", "dot"], "norm": ["rms_norm(eps=1e-3)"],
+    "mask": ["chunked(3)"], "positions": ["learned(size=64)", "none"], "activation": ["tanh", "silu"],
+    "rope": ["rope(theta=77.0)"],
+}  # fmt: skip
+FREE = {
+    "labels": "only names what `show` says, and how many classes there are, which SMALL sets itself",
+}
+"""Fields that change no number, by reason."""
+
+
+def fields(spec: Spec) -> Iterator[tuple[str, tree.TypeName]]:
+    """Every field by its dotted path."""
+
+    def inside(prefix: str, entries: Any) -> Iterator[tuple[str, tree.TypeName]]:
+        for entry in entries:
+            if entry.type.name == "record":
+                yield from inside(f"{prefix}{entry.name}.", entry.type.fields)
+            else:
+                yield f"{prefix}{entry.name}", entry.type
+
+    return inside("", spec.program.fields())
+
+
+def others(type: tree.TypeName, now: Any) -> list[str]:
+    """Other values as the language writes them."""
+    match type.name:
+        case "bool":
+            return ["true", "false"]
+        case "choice":
+            return [w if w.isidentifier() else f'"{w}"' for w in type.names]
+        case "int":
+            return [str(2 * now if isinstance(now, int) and now else 3), "5", "4"]
+        case "list":
+            return ["[3]", "[2, 3, 5]", '["a", "b"]']
+    return OTHERS[type.name]
+
+
+def meaning(name: str, sets: dict[str, Any]) -> str:
+    """All that a spec says with these values, or the codes with which it refuses them."""
+    given = [f"{k}={str(v).lower() if isinstance(v, bool) else v}" for k, v in sets.items()]
+    try:
+        spec = open_spec(name, sets=given)
+        model = elaborate(spec.program, spec.library, spec.reader)
+    except Failed as failed:
+        return ", ".join(d.code for d in failed.diagnostics)
+    ties = [r for i, _ in spec.program.items(tree.Weights) for r in i.rules if isinstance(r, tree.Tie) and r.condition]
+    tied = [v for k, v in model.config.items() if any(k in repr(r.condition) for r in ties)]
+    whole = [write(g) for g in (model.graph, model.defaults) if g]
+    return repr((whole, model.generation, model.reading, model.showing, tied))
+
+
+QUICK = {"kernel_regression", "kv_lookup", "luong_location", "seq2seq", "vit_mae"}
+
+
+@pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in sorted(SMALL)])
+def test_every_value_counts_or_is_refused(name: str) -> None:
+    usual = meaning(name, SMALL[name])
+    idle = []
+    for path, type in fields(open_spec(name)):
+        values = others(type, SMALL[name].get(path))
+        if path not in FREE and all(meaning(name, {**SMALL[name], path: v}) == usual for v in values):
+            idle.append(path)
+    assert not idle
