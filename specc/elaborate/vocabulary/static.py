@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-from specc.elaborate.numbers import as_float, is_number, whole_part
+from specc.elaborate.numbers import as_float, is_number, known, whole_part
 from specc.elaborate.values import Record, Tensor, Unknown, describe
 from specc.elaborate.vocabulary.registry import Site, word
 from specc.ir.dim import Dim
@@ -37,7 +37,8 @@ def at_least(site: Site, x: Any, least: Any) -> Any:
     """The number itself, which is no less than `least`: for what a definition takes."""
     if not is_number(x) or not is_number(least):
         site.fail("E0203", f"`at_least` takes two numbers, not {describe(x)}", "x")
-    if (isinstance(x, Dim) and x.number is None) or fraction(x) >= fraction(least):
+    number, lowest = known(x), known(least)
+    if number is None or lowest is None or number >= lowest:
         return x
     site.fail("E0417", f"{x} is less than {least}, the least that has a meaning here", "x")
 
