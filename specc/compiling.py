@@ -2,12 +2,14 @@
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 from specc import backend, loading, readings
+from specc.beside import Beside
 from specc.driver import Spec, elaborated
 from specc.elaborate.budget import deep
 from specc.elaborate.context import Env
@@ -26,7 +28,7 @@ from specc.place import MODEL, place
 from specc.reading.record import Reading
 from specc.reading.tokenizer import SUFFIX
 from specc.text.diagnostic import Diagnostic, fail
-from specc.weights.values import Binding, Values
+from specc.weights.values import Binding, Seeded, Values
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,11 @@ def compile_spec(spec: Spec, options: Options) -> Compiled:
     graph = with_taps(model.graph, options.taps)
     if options.defaults_inside and model.defaults:
         graph = inline_defaults(graph, model.defaults)
-    values = values_of(spec, graph, options)
+    with closing(values_of(spec, graph, options)) as values:
+        return _compiled(spec, options, model, graph, values)
+
+
+def _compiled(spec: Spec, options: Options, model: Model, graph: Graph, values: Values) -> Compiled:
     given = readings.folders_of(options.weights, spec.config_file)
     path = place(options.output, MODEL, inputs=files_read(spec, model, values, given), force=options.force)
     reading = readings.reading_of(spec.program, model, given).placed(plain_stem(path.stem))
@@ -90,7 +96,7 @@ def compile_spec(spec: Spec, options: Options) -> Compiled:
             model.config,
             vars(model.generation) if model.generation else None,
             {m.path: _text_of(m.file) for m in spec.library.modules.values()},
-            weights_facts(values, options),
+            weights_facts(values, options, stored.beside),
             {name: built.weights[stored.ties.get(name, name)].name for name in graph.parameters},
             target.name,
             opset,
@@ -145,8 +151,14 @@ def _text_of(file: tree.File) -> str:
     return file.span.source.text if file.span else ""
 
 
-def weights_facts(values: Values, options: Options) -> dict[str, Any]:
-    """Where the numbers came from, for the manifest: the seed, or each file's size and header hash."""
+def weights_facts(values: Values, options: Options, beside: Mapping[str, Beside]) -> dict[str, Any]:
+    """Where the numbers came from and where they are, for the manifest."""
+    facts = {**_origin(values, options), "beside": {name: file.dump() for name, file in beside.items()}}
+    return {**facts, "every_load": True} if options.hash_full else facts
+
+
+def _origin(values: Values, options: Options) -> dict[str, Any]:
+    """The seed, or each file's size and header hash."""
     if not isinstance(values, Binding):
         return {} if options.init is None else {"seed": options.init}
     files = list({id(f): f for f in map(values.checkpoint.file_of, values.checkpoint.tensors)}.values())
@@ -162,7 +174,7 @@ def content_hash(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def values_of(spec: Spec, graph: Graph, options: Options) -> Values:
+def values_of(spec: Spec, graph: Graph, options: Options) -> Binding | Seeded:
     """The numbers of the parameters: a checkpoint's, the spec's own file's, or a seed's. E0523 names the three."""
     wanted = loading.wanted_of(graph)
     context = context_of(spec.library)

@@ -206,4 +206,9 @@ def seeded(graph: Graph, wanted: list[Wanted], rules: Rules, seed: int) -> Seede
 
 def bound(wanted: list[Wanted], rules: Rules, path: str) -> Binding:
     """Every parameter matched with the tensors of a file or folder."""
-    return bind(wanted, rules, open_weights(path))
+    checkpoint = open_weights(path)
+    try:
+        return bind(wanted, rules, checkpoint)
+    except BaseException:
+        checkpoint.close()
+        raise

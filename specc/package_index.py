@@ -6,15 +6,15 @@ from outside, so its size is capped, every part is checked, and a name in it nev
 
 import hashlib
 import json
-import os
 import re
-import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
-from specc.input import Unreadable, open_regular, read_regular, shown
+from specc import beside
+from specc.beside import Beside, below, hash_of, size_of
+from specc.input import Unreadable, read_regular, shown
 from specc.output import FileFacts
 from specc.text.diagnostic import Failed, fail
 
@@ -23,9 +23,8 @@ FORMAT = 1
 MOST_BYTES = 64 * 2**20
 MOST_FILES = 10_000
 MOST_GRAPHS = 64
-HEAD = 1 << 20
-"""Of a checkpoint that the graphs refer to, so many bytes at its beginning are hashed."""
 
+BLANK = "0" * 64
 _PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,199}")
 _HASH = re.compile(r"[0-9a-f]{64}")
 
@@ -35,8 +34,8 @@ class Index:
     """`graphs` and `extras` say which file has which role; `files` are those of the package itself.
 
     `kept` are files that were there before, as they were to be written: a later package leaves them. `linked` are
-    checkpoints, by path below the folder, whose facts hold the hash of their first mebibyte. `about` is what the
-    program that opens the package should know of it, JSON; `sources` are the spec files by name.
+    checkpoints, by path below the folder. `about` is what the program that opens the package should know of it, JSON;
+    `sources` are the spec files by name. With `every_load` contents of weights are compared at every opening.
     """
 
     model: str
@@ -45,12 +44,13 @@ class Index:
     version: str
     extras: Mapping[str, str] = field(default_factory=dict)
     kept: tuple[str, ...] = ()
-    linked: Mapping[str, FileFacts] = field(default_factory=dict)
+    linked: Mapping[str, Beside] = field(default_factory=dict)
     about: Mapping[str, Any] = field(default_factory=dict)
     sources: Mapping[str, str] = field(default_factory=dict)
+    every_load: bool = False
 
     def dump(self) -> bytes:
-        """As JSON, the same bytes for the same package."""
+        """As JSON, the same bytes for the same package, with their own hash in it."""
         data = {
             "format": FORMAT,
             "specc": self.version,
@@ -59,22 +59,34 @@ class Index:
             "extras": dict(self.extras),
             "files": {n: {"bytes": f.bytes, "sha256": f.sha256} for n, f in self.files.items()},
             "kept": list(self.kept),
-            "linked": {n: {"bytes": f.bytes, "head": f.sha256} for n, f in self.linked.items()},
+            "linked": {n: f.dump() for n, f in self.linked.items()},
+            "every_load": self.every_load,
             "about": dict(self.about),
             "sources": dict(self.sources),
+            "seal": BLANK,
         }
-        return json.dumps(data, ensure_ascii=False, sort_keys=True, indent=1).encode(errors="backslashreplace") + b"\n"
+        text = json.dumps(data, ensure_ascii=False, sort_keys=True, indent=1)
+        return _sealed(text.encode(errors="backslashreplace") + b"\n")
+
+
+def _sealed(data: bytes) -> bytes:
+    """The bytes of an index with their own hash, made while zeros stood in its place."""
+    return data.replace(BLANK.encode(), hashlib.sha256(data).hexdigest().encode(), 1)
+
+
+def unbroken(data: bytes) -> bool:
+    """Whether an index is as it was written, to the last byte."""
+    try:
+        seal = json.loads(data)["seal"].encode()
+    except (ValueError, RecursionError, LookupError, TypeError, AttributeError):
+        return False
+    blank = data.replace(seal, BLANK.encode(), 1) if _HASH.fullmatch(seal.decode(errors="replace")) else b""
+    return _sealed(blank) == data
 
 
 def plain(name: str) -> bool:
     """Whether a name is that of a file in the folder itself, on any system, and not the index's."""
     return _PLAIN.fullmatch(name) is not None and not name.endswith(".") and name != NAME
-
-
-def below(path: str) -> bool:
-    """Whether a relative path with `/` stays below where it starts."""
-    parts = path.split("/")
-    return bool(path) and not any(p in ("", ".", "..") or "\0" in p or "\\" in p or ":" in p for p in parts)
 
 
 def is_package(path: str | Path) -> bool:
@@ -85,8 +97,11 @@ def is_package(path: str | Path) -> bool:
         return False
 
 
-def read_index(folder: Path) -> Index:
-    """The index of a package. E0802 where there is none that can be read, E0831 where it is damaged."""
+def read_index(folder: Path, *, contents: bool = False) -> Index:
+    """The index of a package, with `contents` as it was written to the last byte.
+
+    E0802 where there is none that can be read, E0831 where it is damaged.
+    """
     where = folder / NAME
     try:
         data = read_regular(where, MOST_BYTES)
@@ -96,7 +111,10 @@ def read_index(folder: Path) -> Index:
             f"the package `{shown(str(folder))}` cannot be read: its `{NAME}`: {error.reason}",
             helps=["a folder is a package if `specc compile` wrote it with --for"],
         )
-    return load(data, shown(str(where)))
+    index = load(data, shown(str(where)))
+    if contents and not unbroken(data):
+        _damaged(shown(str(where)), "its content is not what was written with the package")
+    return index
 
 
 def load(data: bytes, where: str) -> Index:
@@ -121,9 +139,10 @@ def load(data: bytes, where: str) -> Index:
         _text(found, "specc", where),
         _texts(found, "extras", where),
         tuple(kept),
-        _facts(found, "linked", "head", where),
+        _linked(found, where),
         _dict(found, "about", where),
         _texts(found, "sources", where),
+        found.get("every_load") is True,
     )
     for path in index.linked:
         if not below(path):
@@ -161,26 +180,6 @@ def superseded(folder: Path, index: Index) -> list[str]:
     return found
 
 
-def size_of(path: Path) -> int | None:
-    """The bytes of a regular file that is no link to another one, else None."""
-    try:
-        status = os.lstat(path)
-    except (OSError, ValueError):
-        return None
-    return status.st_size if stat.S_ISREG(status.st_mode) else None
-
-
-def hash_of(path: Path, most: int | None = None) -> str | None:
-    """The SHA-256 of a regular file, or of its first `most` bytes; None where it cannot be read."""
-    try:
-        with os.fdopen(open_regular(path), "rb") as file:
-            if most is not None:
-                return hashlib.sha256(file.read(most)).hexdigest()
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except (Unreadable, OSError):
-        return None
-
-
 def _facts(data: Mapping[str, Any], key: str, hash_key: str, where: str) -> dict[str, FileFacts]:
     found = {}
     listed = _dict(data, key, where)
@@ -191,6 +190,16 @@ def _facts(data: Mapping[str, Any], key: str, hash_key: str, where: str) -> dict
         if type(size) is not int or not 0 <= size < 2**53 or not isinstance(digest, str) or not _HASH.fullmatch(digest):
             _damaged(where, f"`{shown(name)[:200]}` has no size or no hash")
         found[name] = FileFacts(size, digest)
+    return found
+
+
+def _linked(data: Mapping[str, Any], where: str) -> dict[str, Beside]:
+    listed = _dict(data, "linked", where)
+    if len(listed) > MOST_FILES:
+        _damaged(where, f"it lists more than {MOST_FILES} files")
+    found = beside.load(listed)
+    if found is None:
+        _damaged(where, "`linked` has a file without size or hashes")
     return found
 
 

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from specc import backend
+from specc.beside import Beside, fault, hash_of, out_of_place, size_of
 from specc.input import Unreadable, read_regular, shown
 from specc.manifest import KEY, Manifest
 from specc.output import FileFacts
-from specc.package_index import HEAD, NAME, Index, hash_of, is_package, read_index, size_of
+from specc.package_index import NAME, Index, is_package, read_index
 from specc.running import Loaded, loaded, manifest_in, open_model
 from specc.text.diagnostic import Failed, fail
 from specc.text.suggest import did_you_mean
@@ -88,7 +89,7 @@ def open_package(path: str | Path, *, contents: bool = False) -> Package:
     Fails with E0802 (no index), E0831 (an index that cannot be used), E0830 (files that do not belong together).
     """
     folder = Path(path)
-    index = read_index(folder)
+    index = read_index(folder, contents=contents)
     while True:
         try:
             return _opened(folder, index, contents)
@@ -112,17 +113,15 @@ def files_of(path: str | Path, model: Loaded | None) -> list[Path]:
 
 
 def _opened(folder: Path, index: Index, contents: bool) -> Package:
+    contents = contents or index.every_load
     graphs = set(index.graphs.values())
     for name, facts in index.files.items():
         _check_size(folder, name, facts)
         if contents and name not in graphs and hash_of(folder / name) != facts.sha256:
             _mixed(folder, name, "its content is not what was written with the package")
-    for name, facts in index.linked.items():
-        _check_size(folder, name, facts)
-        if not _inside(folder, name):
-            _mixed(folder, name, "it lies outside of the package's folder")
-        if hash_of(folder / name, HEAD) != facts.sha256:
-            _mixed(folder, name, "the weights file has changed since the package was compiled")
+    for name, linked in index.linked.items():
+        if why := fault(folder, name, linked, contents=contents):
+            _mixed(folder, name, why)
     reader = backend.load("onnx").file
     models = {}
     for role, name in index.graphs.items():
@@ -131,14 +130,19 @@ def _opened(folder: Path, index: Index, contents: bool) -> Package:
     return Package(folder, index, models)
 
 
-def open_either(path: str, *, graph: str = "", provider: str = "cpu", threads: int = 0) -> Loaded:
-    """A model, or one graph of a package, ready to run. E0832 where the graph asked for is not there."""
+def open_either(
+    path: str, *, graph: str = "", provider: str = "cpu", threads: int = 0, contents: bool = False
+) -> Loaded:
+    """A model, or one graph of a package, ready to run; with `contents` every byte is compared first.
+
+    E0832 where the graph asked for is not there.
+    """
     if Path(path).is_dir():
-        package = open_package(path)
+        package = open_package(path, contents=contents)
         return package.load(package.role(graph), provider=provider, threads=threads)
     if graph and Path(path).exists():
         fail("E0832", f"`{shown(path)}` is one model, not a package of several graphs", helps=["leave out --graph"])
-    return open_model(path, provider=provider, threads=threads)
+    return open_model(path, provider=provider, threads=threads, contents=contents)
 
 
 def verify_package(
@@ -219,21 +223,18 @@ def _checked(folder: Path, name: str, facts: FileFacts) -> bytes:
     return data
 
 
-def _inside(folder: Path, location: str) -> bool:
-    try:
-        return (folder / location).resolve(strict=True).is_relative_to(folder.resolve(strict=True))
-    except (OSError, RuntimeError, ValueError):  # links in a circle, a name that no file has
-        return False
-
-
 def _check_weights(folder: Path, name: str, file: Any, index: Index) -> None:
     """A graph reads its weights from the files that the index lists, and from no further than they go."""
-    for location, end in file.outside():
-        facts = index.files.get(location) or index.linked.get(location)
-        if facts is None:
-            _mixed(folder, name, f"it reads weights from `{shown(location)[:200]}`, which is no part of the package")
-        if not 0 <= end <= facts.bytes:
-            _mixed(folder, name, f"it reads weights behind the end of `{shown(location)[:200]}`")
+    sizes = {n: f.bytes for n, f in index.files.items()} | {n: f.bytes for n, f in index.linked.items()}
+    if why := out_of_place(file.outside(), sizes):
+        _mixed(folder, name, why)
+    for location, _ in file.outside():
+        if location in index.files and (why := fault(folder, location, _beside(index.files[location]))):
+            _mixed(folder, location, why)
+
+
+def _beside(facts: FileFacts) -> Beside:
+    return Beside(facts.bytes, facts.sha256)
 
 
 def _mixed(folder: Path, name: str, why: str) -> NoReturn:

@@ -1,6 +1,7 @@
 """`specc compile --for`: a package of the graphs derived from one spec, over weights that are stored once."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NoReturn
@@ -53,7 +54,11 @@ def compile_package(spec: Spec, options: Options) -> Compiled:
     graph = with_taps(model.graph, options.taps)
     if options.defaults_inside and model.defaults:
         graph = inline_defaults(graph, model.defaults)
-    values = values_of(spec, graph, options)
+    with closing(values_of(spec, graph, options)) as values:
+        return _compiled(spec, options, model, graph, values)
+
+
+def _compiled(spec: Spec, options: Options, model: Model, graph: Graph, values: Values) -> Compiled:
     given = readings.folders_of(options.weights, spec.config_file)
     reading = readings.reading_of(spec.program, model, given)
     warnings = (*(values.warnings if isinstance(values, Binding) else ()), *model.warnings)
@@ -182,6 +187,7 @@ class _Package:
             load=self.options.try_load,
             inputs=inputs,
             force=self.options.force,
+            every_load=self.options.hash_full,
         )
 
     def write_one(self, path: Path) -> Any:
@@ -335,7 +341,7 @@ class _Package:
                 self.model.config,
                 vars(self.model.generation) if self.model.generation else None,
                 {},
-                weights_facts(self.values, self.options),
+                weights_facts(self.values, self.options, stored.beside),
                 {},
                 self.target.name,
                 self.opset,
@@ -364,7 +370,7 @@ class _Package:
                 self.model.config,
                 vars(self.model.generation) if score and self.model.generation else None,
                 {},
-                weights_facts(self.values, self.options),
+                weights_facts(self.values, self.options, stored.beside),
                 {name: built.weights[stored.ties.get(name, name)].name for name in graph.parameters},
                 self.target.name,
                 self.opset,

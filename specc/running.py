@@ -6,9 +6,9 @@ Inputs are checked against the graph in the manifest before ONNX Runtime sees th
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
-from specc import backend
+from specc import backend, beside
 from specc.attending import weights_of
 from specc.entrance import Entrance, bounds_of
 from specc.input import shown
@@ -74,10 +74,40 @@ class Loaded:
         return found
 
 
-def open_model(path: str, *, provider: str = "cpu", threads: int = 0) -> Loaded:
-    """A compiled model. E0918 for one without our manifest, E0921 and E0922 for a provider that is not there."""
+def open_model(path: str, *, provider: str = "cpu", threads: int = 0, contents: bool = False) -> Loaded:
+    """A compiled model, with `contents` once every byte of it is known to be what was written.
+
+    E0918 for one without our manifest, E0929 for weights that are not its own, E0921 and E0922 for a provider that is
+    not there.
+    """
     file = backend.load("onnx").file.read_model(Path(path))
-    return loaded(file, manifest_in(file, path), provider, threads)
+    manifest = manifest_in(file, path)
+    _check_weights(file, manifest, contents or manifest.weights.get("every_load") is True)
+    return loaded(file, manifest, provider, threads)
+
+
+def _check_weights(file: Any, manifest: Manifest, contents: bool) -> None:
+    """E0929 where weights beside a model, or with `contents` a byte of the model itself, are not what was compiled."""
+    folder, name = file.path.parent, file.path.name
+    recorded = beside.load(manifest.weights.get("beside", {}))
+    if recorded is None:
+        fail("E0917", f"the description inside `{shown(str(file.path))}` cannot be used: `beside` is damaged")
+    if why := beside.out_of_place(file.outside(), {n: f.bytes for n, f in recorded.items()}):
+        _not_its_own(file.path, name, why)
+    if contents and not file.unbroken():
+        _not_its_own(file.path, name, "its content is not what was written when it was compiled")
+    for location, facts in recorded.items():
+        if why := beside.fault(folder, location, facts, contents=contents):
+            _not_its_own(file.path, location, why)
+
+
+def _not_its_own(path: Path, name: str, why: str) -> NoReturn:
+    fail(
+        "E0929",
+        f"`{shown(name)[:200]}` is not as it was when `{shown(str(path))}` was compiled",
+        notes=[why],
+        helps=["compile the model again, or put back the files it was compiled with"],
+    )
 
 
 def loaded(file: Any, manifest: Manifest, provider: str, threads: int = 0) -> Loaded:

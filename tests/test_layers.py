@@ -22,7 +22,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "specc.ours": {"specc.input"},
     "specc.place": {"specc.text", "specc.input", "specc.ours"},
     "specc.output": {"specc.text", "specc.input", "specc.place"},
-    "specc.package_index": {"specc.text", "specc.input", "specc.output"},
+    "specc.beside": {"specc.input"},
+    "specc.package_index": {"specc.text", "specc.input", "specc.output", "specc.beside"},
     "specc.weights.random": {"numpy"},
     "specc.weights": {
         "specc.ir", "specc.text", "specc.input", "specc.ours", "specc.output", "specc.weights.random",
@@ -35,8 +36,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "specc_numpy": {"specc.ir", "specc.text", "specc.backend", "numpy"},
     "specc_onnx": {
         "specc", "specc.ir", "specc.text", "specc.input", "specc.ours", "specc.place", "specc.output", "specc.backend",
-        "specc.weights", "specc.weights.random", "specc.package_index", "numpy", "onnx", "onnxruntime", "google",
-        "ml_dtypes",
+        "specc.weights", "specc.weights.random", "specc.package_index", "specc.beside", "numpy", "onnx", "onnxruntime",
+        "google", "ml_dtypes",
     },
     "specc_torch": {"specc.ir", "specc.text", "specc.backend", "specc.weights", "numpy", "torch"},
     # the edge: files, printing, and the one place where everything meets; never a backend by name
@@ -44,7 +45,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "specc.text", "specc.input", "specc.ir", "specc.lang", "specc.elaborate", "specc.passes", "specc.ours",
         "specc.place", "specc.output",
         "specc.weights", "specc.weights.names", "specc.reading", "specc.backend", "specc.config_file",
-        "specc.package_index", "specc.generation", "specc.generation.options", "numpy",
+        "specc.package_index", "specc.beside", "specc.generation", "specc.generation.options", "numpy",
     },
 }  # fmt: skip
 

@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from specc import __version__
+from specc.beside import hash_of, size_of
 from specc.ours import is_index, is_model
 from specc.output import FileFacts, OutputDirectory
-from specc.package_index import HEAD, NAME, Index, former, hash_of, plain, size_of, superseded
+from specc.package_index import NAME, Index, former, plain, superseded
 from specc.place import no_file, refuse, refuse_inputs
 from specc.weights.external import Plan
 from specc.weights.values import Values
@@ -90,12 +91,13 @@ def package_graphs(
     load: bool = True,
     inputs: Sequence[Path] = (),
     force: bool = False,
+    every_load: bool = False,
 ) -> WrittenPackage:
     """Write graphs by role into `folder`, which is made if need be, in the place of the package that is there.
 
     Fails with E0833 where a file would be replaced that specc did not write, unless `force` says so, with E0814 where
     one is among the `inputs`, and as `package` does. `stem` begins the name of the file of weights. Files of the former
-    package that the new one lacks are removed at the end.
+    package that the new one lacks are removed at the end. With `every_load` contents are compared at every opening.
     """
     _check_names(parts, extras)
     old = former(folder)
@@ -109,7 +111,6 @@ def package_graphs(
             _check_ours(folder / name, old)
     graphs = [part.graph for part in parts.values()]
     prepared = prepare(graphs, folder, values, target, opset, weights_as, load=load)
-    linked = _linked_facts(folder, prepared.stored.plan)
     gone = superseded(folder, old) if old else []
     with OutputDirectory(folder, superseded=[n for n in gone if n not in kept]) as out:
         entries = [(part.file, part.metadata) for part in parts.values()]
@@ -118,7 +119,16 @@ def package_graphs(
         files = {**out.facts, **kept}
         roles = {role: part.file for role, part in parts.items()}
         index = Index(
-            about.model, roles, files, __version__, names, tuple(sorted(kept)), linked, about.facts, about.sources
+            about.model,
+            roles,
+            files,
+            __version__,
+            names,
+            tuple(sorted(kept)),
+            prepared.stored.beside,
+            about.facts,
+            about.sources,
+            every_load,
         )
         out.entry(NAME, [index.dump()])
     return WrittenPackage(folder, data, dict(zip(parts, prepared.built, strict=True)), prepared.stored.plan, index)
@@ -186,18 +196,6 @@ def _enter_extras(out: OutputDirectory, extras: Sequence[Extra], kept: Mapping[s
             out.entry(name, [extra.content])
         names[extra.role or extra.name] = name
     return names
-
-
-def _linked_facts(folder: Path, plan: Plan) -> dict[str, FileFacts]:
-    """Size, and hash of the beginning, of each checkpoint that the graphs refer to."""
-    facts = {}
-    for location in sorted({place.location for place in plan.linked.values()}):
-        path = folder / location
-        size, head = size_of(path), hash_of(path, HEAD)
-        assert size is not None, f"{location} was read a moment ago"
-        assert head is not None, f"{location} was read a moment ago"
-        facts[location] = FileFacts(size, head)
-    return facts
 
 
 def json_extra(name: str, content: Any, role: str = "") -> Extra:

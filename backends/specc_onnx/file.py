@@ -16,6 +16,7 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
 from specc.input import Unreadable, read_regular, shown
 from specc.text.diagnostic import fail
+from specc_onnx import seal
 from specc_onnx.run import RunningModel, open_bytes
 from specc_onnx.taps import attention_outputs
 
@@ -48,8 +49,12 @@ class ModelFile:
             offset, length = _number(facts.get("offset", "0")), _number(facts.get("length", ""))
             location = facts.get("location", "")
             known = ends.get(location, 0)
-            ends[location] = -1 if min(known, offset, length) < 0 else max(known, offset + length)
+            ends[location] = -1 if min(known, offset) < 0 or length < 1 else max(known, offset + length)
         return list(ends.items())
+
+    def unbroken(self) -> bool:
+        """Whether the file is as it was written, to the last byte."""
+        return seal.unbroken(self.path)
 
     def weights(self, names: Mapping[str, str]) -> dict[str, NDArray[Any]]:
         """Each parameter's numbers; `names` says which initializer holds it. E0925 where they cannot be read."""

@@ -5,20 +5,20 @@ its final name before everything is written; the `.onnx` comes last. A model of 
 graph; `specc_onnx.directory` writes several as a package.
 """
 
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeAlias
 
 from onnx import ModelProto
 
+from specc.beside import Beside, of_checkpoint
 from specc.ir.graph import Graph
 from specc.ours import parts_beside
 from specc.output import OutputDirectory, need_space, plain_stem
 from specc.weights.external import Plan, content
 from specc.weights.values import Values
-from specc_onnx import legal
+from specc_onnx import legal, seal
 from specc_onnx.build import Built, build
 from specc_onnx.caches import InPlace, build_in_place
 from specc_onnx.check import check
@@ -100,9 +100,19 @@ def prepare(
     built = tuple(_built(graph, target, opset, stored) for graph in graphs)
     for one in built:
         check(one, load=load)
-    for name in stored.plan.linked:  # what stays where it is is looked at too: a NaN stops the work (E0507)
-        deque(values.chunks(name, stored.pieces[name].dtype), maxlen=0)
-    return Prepared(built, stored)
+    return Prepared(built, replace(stored, beside=_linked(stored, values)))
+
+
+def _linked(stored: Stored, values: Values) -> dict[str, Beside]:
+    """What is recorded of the checkpoints that weights stay in, which are looked through: a NaN is E0507."""
+    found = {}
+    hashes = values.look_through(stored.plan.linked) if stored.plan.linked else {}
+    for name, place in stored.plan.linked.items():
+        run = stored.pieces[name].run
+        assert run is not None, f"{name} is linked to no file"
+        if place.location not in found:
+            found[place.location] = of_checkpoint(run.path, hashes[run.path])
+    return found
 
 
 def _weighed(source: Source) -> Graph:
@@ -131,11 +141,14 @@ def enter(
     entries: Sequence[tuple[str, Metadata | None]],
 ) -> str | None:
     """Write the weights, once, and each graph under its name; gives the name of our own file of weights, if any."""
-    data = store(out, stem, prepared.stored, values)
+    stored = prepared.stored
+    data = store(out, stem, stored, values)
+    if data:
+        stored = replace(stored, beside={**stored.beside, data: Beside(out.facts[data].bytes, out.facts[data].sha256)})
     for built, (name, metadata) in zip(prepared.built, entries, strict=True):
-        place(built, prepared.stored, values, data)
-        describe(built.model, metadata(built, prepared.stored) if metadata else {})
-        out.entry(name, [serialized(built.model)])
+        place(built, stored, values, data)
+        describe(built.model, metadata(built, stored) if metadata else {})
+        out.entry(name, sealed(built.model))
         if len(entries) > 1:
             release(built)
     return data
@@ -170,7 +183,7 @@ def describe(model: ModelProto, texts: Mapping[str, str]) -> None:
         model.metadata_props.add(key=key, value=value)
 
 
-def serialized(model: ModelProto) -> bytes:
-    """The model's bytes, the same for the same model."""
-    made: bytes = model.SerializeToString(deterministic=True)
-    return made
+def sealed(model: ModelProto) -> list[bytes | memoryview]:
+    """The model's bytes, the same for the same model, with a hash of themselves inside (`specc_onnx.seal`)."""
+    describe(model, {seal.KEY: seal.BLANK})
+    return seal.closed(model.SerializeToString(deterministic=True))

@@ -7,12 +7,13 @@ file keeps its element type and is widened in the graph; one that is copied is c
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
 from onnx import TensorProto
 
+from specc.beside import Beside
 from specc.ir.graph import Graph
 from specc.ir.types import Type
 from specc.text.diagnostic import fail
@@ -34,6 +35,8 @@ WIDENED = {"f16": 17, "bf16": 17, "f8_e4m3": 19, "f8_e5m2": 19}
 class Stored:
     """The decision: `pieces` in the order they are stored, and where each goes.
 
+    `beside` are the files outside of the model that hold them, known once they are written.
+
     `inline`: those that are not linked stand in each ONNX file that needs them. `ties` maps parameters to the
     stored one.
     """
@@ -42,6 +45,7 @@ class Stored:
     ties: Mapping[str, str]
     plan: Plan
     inline: bool
+    beside: Mapping[str, Beside] = field(default_factory=dict)
 
     @property
     def dtypes(self) -> dict[str, str]:

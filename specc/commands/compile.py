@@ -53,7 +53,7 @@ def arguments(parser: ArgumentParser) -> None:
         "--hash",
         choices=["header", "full"],
         default="header",
-        help="how much of a weights file is hashed, so that it can be recognized",
+        help="what of the weights is compared whenever the model is opened: size and beginning, or all",
     )
     parser.add_argument("--force", action="store_true", help=FORCE)
     parser.add_argument(

@@ -24,7 +24,8 @@ def run(given: Namespace) -> int:
         package = open_package(given.model, contents=True)
         lines = verify_package(package, graph=given.graph, provider=given.provider, **settings)
     else:
-        lines = verify(open_either(given.model, graph=given.graph, provider=given.provider), **settings)
+        model = open_either(given.model, graph=given.graph, provider=given.provider, contents=True)
+        lines = verify(model, **settings)
     for line in lines:
         print(line)
     return 0

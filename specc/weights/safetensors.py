@@ -94,6 +94,21 @@ class TensorFile:
             yield part
         self.check_unchanged()
 
+    def everything(self) -> Iterator[tuple[str, int, memoryview]]:
+        """All bytes in order: the header, under no name, then each tensor's; with how far into it a chunk begins."""
+        order = sorted(self.tensors.values(), key=lambda t: (t.offset, t.nbytes))
+        start = order[0].offset if order else self.size
+        buffer = memoryview(bytearray(min(CHUNK, start)))
+        for done in range(0, start, CHUNK):
+            part = buffer[: min(CHUNK, start - done)]
+            self._fill(done, part)
+            yield "", done, part
+        for entry in order:
+            done = 0
+            for chunk in self.chunks(entry.name):
+                yield entry.name, done, chunk
+                done += len(chunk)
+
     def check_unchanged(self) -> None:
         """Fails with E0512 if the file is no longer the one whose header was read."""
         if _identity(os.fstat(self._fd)) != self._seen:

@@ -4,8 +4,9 @@ No more than one tensor and a block are in memory at a time. Every number is loo
 that is not finite, or that the wanted type cannot hold, stops the work with the name of its tensor.
 """
 
+import hashlib
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -20,7 +21,7 @@ from specc.weights.dtypes import FLOATS, NUMPY
 from specc.weights.initial import chunks as initial_chunks
 from specc.weights.initial import parse
 from specc.weights.prefix import Naming
-from specc.weights.safetensors import CHUNK
+from specc.weights.safetensors import CHUNK, TensorFile
 from specc.weights.shape import View, view_of
 from specc.weights.transform import Array, Expr, Shape, apply, tensors_of
 
@@ -67,6 +68,10 @@ class Values(Protocol):
 
     def chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
         """The numbers as little-endian bytes in C order. Each chunk is valid until the next is asked for."""
+        ...
+
+    def look_through(self, names: Iterable[str]) -> dict[Path, str]:
+        """Checks these parameters where they lie in files; the SHA-256 of each file, from the same pass."""
         ...
 
 
@@ -138,6 +143,29 @@ class Binding:
             check_finite(block, place)
             yield _bytes(converted(block, dtype, place))
 
+    def look_through(self, names: Iterable[str]) -> dict[Path, str]:
+        """The SHA-256 of every file these parameters lie in as they are. Fails with E0507 or E0512."""
+        runs: dict[TensorFile, dict[str, list[tuple[int, int, Bound]]]] = {}
+        for name in names:
+            view, bound = self._view(name), self._own(name)
+            assert view is not None, f"{name} does not lie in a file as it is"
+            of_file = runs.setdefault(self.checkpoint.file_of(view.tensor), {})
+            of_file.setdefault(view.tensor, []).append((view.offset, view.offset + view.nbytes, bound))
+        return {file.path: self._looked_through(file, tensors) for file, tensors in runs.items()}
+
+    def _looked_through(self, file: TensorFile, runs: Mapping[str, list[tuple[int, int, Bound]]]) -> str:
+        digest = hashlib.sha256()
+        for name, at, chunk in file.everything():
+            digest.update(chunk)
+            for begin, end, bound in runs.get(name, ()):
+                inside = chunk[max(begin - at, 0) : max(end - at, 0)]
+                check_finite(np.frombuffer(inside, NUMPY[bound.dtype]), self._place(bound))
+        return digest.hexdigest()
+
+    def close(self) -> None:
+        """Lets go of the checkpoint's files."""
+        self.checkpoint.close()
+
     def _own(self, name: str) -> Bound:
         bound = self.bound[name]
         return self.bound[bound.tied_to] if bound.tied_to is not None else bound
@@ -186,6 +214,13 @@ class Seeded:
     def run(self, name: str) -> Run | None:
         """Nothing lies in a file."""
         return None
+
+    def look_through(self, names: Iterable[str]) -> dict[Path, str]:
+        """There are no files to look through."""
+        return {}
+
+    def close(self) -> None:
+        """There are no files to let go of."""
 
     def chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
         """The numbers in the type asked for. Fails with E0516 or E0517."""
