@@ -89,10 +89,13 @@ def open_package(path: str | Path, *, contents: bool = False) -> Package:
     Fails with E0802 (no index), E0831 (an index that cannot be used), E0830 (files that do not belong together).
     """
     folder = Path(path)
-    index = read_index(folder, contents=contents)
+    index = read_index(folder)
     while True:
         try:
-            return _opened(folder, index, contents)
+            opened = _opened(folder, index, contents)
+            if contents:
+                read_index(folder, contents=True)
+            return opened
         except Failed:
             found = read_index(folder)
             if found == index:

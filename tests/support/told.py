@@ -25,6 +25,7 @@ import pytest
 
 from specc import backend, cli, output, running
 from specc.commands import check
+from specc_onnx import seal
 
 DTYPES = {"F32": "<f4", "F64": "<f8", "F16": "<f2", "I64": "<i8", "BF16": ml_dtypes.bfloat16}
 
@@ -121,7 +122,10 @@ def _rewrite(path: Path, change: dict[str, Any]) -> None:
     entry.value = json.dumps({**json.loads(entry.value), **change})
     if not change:
         model.metadata_props.remove(entry)
-    path.write_bytes(model.SerializeToString())
+    for entry in model.metadata_props:
+        if entry.key == seal.KEY:
+            entry.value = seal.BLANK
+    path.write_bytes(b"".join(seal.closed(model.SerializeToString())))
 
 
 def _raises(error: BaseException) -> Callable[..., NoReturn]:
