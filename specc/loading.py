@@ -13,6 +13,7 @@ from specc.ir.graph import Graph
 from specc.lang import tree
 from specc.text.diagnostic import fail
 from specc.text.suggest import did_you_mean
+from specc.weights import initial
 from specc.weights import transform as t
 from specc.weights.bind import IgnoreRule, LoadRule, Rules, TieRule, bind, check_used, tied_pairs
 from specc.weights.checkpoint import open_weights
@@ -195,13 +196,15 @@ def check_rules(program: Program, context: Context, env: Env, graph: Graph) -> N
     if sum(block.kind == "graph" for block, _ in program.items(tree.Block)) == 1:
         check_used(wanted, rules)
     own_weights(program)
+    for facts in graph.parameter_facts.values():
+        initial.parse(facts.initial, facts.span)
 
 
 def seeded(graph: Graph, wanted: list[Wanted], rules: Rules, seed: int) -> Seeded:
     """Every parameter as its initializer and the seed make it."""
     by_name = {w.name: w for w in wanted}
-    initial = {name: facts.initial for name, facts in graph.parameter_facts.items()}
-    return Seeded(seed, by_name, initial, tied_pairs(by_name, rules))
+    starts = {name: facts.initial for name, facts in graph.parameter_facts.items()}
+    return Seeded(seed, by_name, starts, tied_pairs(by_name, rules))
 
 
 def bound(wanted: list[Wanted], rules: Rules, path: str) -> Binding:
