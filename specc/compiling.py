@@ -28,6 +28,7 @@ from specc.place import MODEL, place
 from specc.reading.record import Reading
 from specc.reading.tokenizer import SUFFIX
 from specc.text.diagnostic import Diagnostic, fail
+from specc.weight_rules import own_weights, rules_of, wanted_of
 from specc.weights.values import Binding, Seeded, Values
 
 
@@ -176,15 +177,15 @@ def content_hash(path: Path) -> str:
 
 def values_of(spec: Spec, graph: Graph, options: Options) -> Binding | Seeded:
     """The numbers of the parameters: a checkpoint's, the spec's own file's, or a seed's. E0523 names the three."""
-    wanted = loading.wanted_of(graph)
+    wanted = wanted_of(graph)
     context = context_of(spec.library)
     with deep(spec.program.module.file.span):
         config = requirements(context, spec.program, spec.reader)
-    rules = loading.rules_of(context, spec.program, Env(spec.program.module, config))
+    rules = rules_of(context, spec.program, Env(spec.program.module, config))
     if options.init is not None:
         _check_seed(options)
         return loading.seeded(graph, wanted, rules, options.init)
-    path = options.weights or loading.own_weights(spec.program)
+    path = options.weights or own_weights(spec.program)
     if path:
         return loading.bound(wanted, rules, path)
     if wanted:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from specc import loading, readings
+from specc import readings
 from specc.config_file import config_at, has_config
 from specc.elaborate.check import Trial, check_symbolic
 from specc.elaborate.config import Reader
@@ -20,6 +20,7 @@ from specc.library import Files
 from specc.text.diagnostic import Diagnostic, Failed, fail
 from specc.text.source import Source
 from specc.ties import with_ties
+from specc.weight_rules import check_rules
 
 
 @dataclass
@@ -89,7 +90,7 @@ def _check_beside(spec: Spec, model: Model) -> None:
     """What the spec says beside its graph, about weights and readings: all that is wrong with it whatever the files."""
     context = context_of(spec.library)
     config = requirements(context, spec.program, spec.reader)
-    loading.check_rules(spec.program, context, Env(spec.program.module, config), model.graph)
+    check_rules(spec.program, context, Env(spec.program.module, config), model.graph)
     if faults := readings.faults_of(spec.program, model):
         raise Failed(*faults)
 

@@ -13,9 +13,9 @@ from specc.lang import tree
 from specc.lang.read import decode
 from specc.reading.fields import Complain
 from specc.reading.record import TEXTS, Files, InputReading, OutputReading, Reading, input_reading, output_reading
-from specc.reading.text import read_vocabulary
 from specc.reading.tokenizer import MAX_BYTES, NAME, TokenizerFile
 from specc.reading.tokenizing import checked_file
+from specc.reading.vocabulary import read_vocabulary
 from specc.text.diagnostic import Diagnostic, Failed, fail
 from specc.text.source import Span
 from specc.text.suggest import did_you_mean

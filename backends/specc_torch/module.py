@@ -14,8 +14,9 @@ from specc.ir.defaults import closed
 from specc.ir.graph import Graph, Value
 from specc.ir.types import LETTER, Type
 from specc.text.diagnostic import fail
+from specc.weights.drawn import fill
 from specc.weights.dtypes import NUMPY
-from specc.weights.initial import fill, parse
+from specc.weights.initial import parse
 from specc.weights.safetensors import write_safetensors
 from specc_torch.table import Place
 from specc_torch.walk import walk

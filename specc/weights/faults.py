@@ -12,7 +12,7 @@ from specc.text.source import Span
 from specc.weights.checkpoint import Checkpoint
 from specc.weights.names import general, grouped, listed, nearest, skeleton
 from specc.weights.prefix import Naming
-from specc.weights.values import Wanted
+from specc.weights.rules import Wanted
 
 MOST_ERRORS = 20
 

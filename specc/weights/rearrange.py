@@ -8,9 +8,11 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from numpy.typing import NDArray
+if TYPE_CHECKING:  # a spec is checked without NumPy
+    from numpy.typing import NDArray
+
 
 _GROUP = re.compile(r"\s*(?:\(([^()]*)\)|([A-Za-z_]\w*|1))")
 
@@ -27,7 +29,7 @@ class Moves:
     order: tuple[int, ...]
     merged: tuple[int, ...]
 
-    def apply(self, x: NDArray[Any]) -> NDArray[Any]:
+    def apply(self, x: "NDArray[Any]") -> "NDArray[Any]":
         """The elements of `x` in their new places."""
         return x.reshape(self.split).transpose(self.order).reshape(self.merged)
 

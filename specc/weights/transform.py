@@ -1,22 +1,16 @@
 """How a parameter is made from tensors of a file, as data.
 
 An expression is a tree of the frozen classes below over names of tensors. `specc.weights.shape` says what it
-gives before any data is read; `apply` computes it. Its text is what a spec's `load` says.
+gives before any data is read; `specc.weights.apply` computes it. Its text is what a spec's `load` says.
 """
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
-import numpy as np
-from numpy.typing import NDArray
-
-from specc.weights.dtypes import NUMPY
-from specc.weights.grid import resize_grid
-from specc.weights.rearrange import Unfit, moves
+from specc.weights.rearrange import Unfit
 
 Shape: TypeAlias = tuple[int, ...]
-Array: TypeAlias = NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,43 +246,3 @@ def chosen(expr: Expr, present: Callable[[str], bool]) -> Expr:
             return next((o for o in decided if all(map(present, tensors_of(o)))), decided[-1])
         case _:
             return replace(expr, x=chosen(expr.x, present))
-
-
-def apply(expr: Expr, get: Callable[[str], Array]) -> Array:
-    """The value; `get` gives tensors by name. `shape_of` checked the shapes, `chosen` made the choices."""
-    match expr:
-        case Tensor(name):
-            return get(name)
-        case Concat(parts=parts, axis=axis):
-            return np.concatenate([apply(p, get) for p in parts], axis)
-        case FirstPresent():
-            raise AssertionError("a choice of tensors was left open")
-    x = apply(expr.x, get)
-    match expr:
-        case Transpose():
-            return x.transpose(expr.order(x.ndim))
-        case Reshape(shape=shape):
-            return x.reshape(shape)
-        case Slice(axis=axis, start=start, stop=stop):
-            return x[(slice(None),) * axis + (slice(start, stop),)]
-        case Part(axis=axis):
-            return x[(slice(None),) * axis + (slice(*expr.bounds(x.shape[axis])),)]
-        case PermutePairs(to=to, heads=heads):
-            pairs = (heads, -1, 2) if to == "half" else (heads, 2, -1)
-            return x.reshape(*pairs, *x.shape[1:]).swapaxes(1, 2).reshape(x.shape)
-        case Negate():
-            return np.asarray(-x)
-        case Cast(dtype=dtype):
-            return x.astype(NUMPY[dtype])
-        case AddNumber(number=number):
-            wide = _wide(x)
-            return np.asarray(wide + wide.dtype.type(number))
-        case ResizeGrid(rows=rows, columns=columns, prefix=prefix):
-            return resize_grid(_wide(x), rows, columns, prefix)
-        case Rearrange(pattern=pattern, sizes=sizes):
-            return moves(pattern, x.shape, dict(sizes)).apply(x)
-
-
-def _wide(x: Array) -> Array:
-    """At least 32-bit elements."""
-    return x.astype(np.float32) if x.dtype.itemsize < 4 else x

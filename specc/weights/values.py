@@ -15,26 +15,16 @@ import numpy as np
 
 from specc.input import shown
 from specc.text.diagnostic import Diagnostic, fail
-from specc.text.source import Span
+from specc.weights.apply import Array, apply
 from specc.weights.checkpoint import Checkpoint
+from specc.weights.drawn import chunks as initial_chunks
 from specc.weights.dtypes import FLOATS, NUMPY
-from specc.weights.initial import chunks as initial_chunks
 from specc.weights.initial import parse
 from specc.weights.prefix import Naming
+from specc.weights.rules import Wanted
 from specc.weights.safetensors import CHUNK, TensorFile
 from specc.weights.shape import View, view_of
-from specc.weights.transform import Array, Expr, Shape, apply, tensors_of
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """A parameter of the model. `made_by` says, for messages, what asks for it and whence its shape."""
-
-    name: str
-    shape: Shape
-    dtype: str = "f32"
-    span: Span | None = None
-    made_by: str = ""
+from specc.weights.transform import Expr, tensors_of
 
 
 @dataclass(frozen=True, slots=True)

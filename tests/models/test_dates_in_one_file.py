@@ -15,7 +15,7 @@ from specc.passes.derive import derive
 from specc.passes.fuse_scan import fuse_scan
 from specc.passes.rewrite import rewrite
 from specc.passes.split_scan import split_scan
-from specc.reading.text import read_vocabulary
+from specc.reading.vocabulary import read_vocabulary
 from specc.text.source import Source
 from specc_onnx import Decoding, Generating, package, target
 

@@ -13,7 +13,8 @@ import specc
 from specc.cli import main
 from specc.driver import elaborated, open_spec
 from specc.reading.record import TextCharacters
-from specc.reading.text import decode, encode, write_vocabulary
+from specc.reading.text import decode, encode
+from specc.reading.vocabulary import write_vocabulary
 from specc.readings import reading_of
 
 ROOT = Path(__file__).parents[2]

@@ -7,6 +7,7 @@ from spec_models import Arrays, InOnnx, Opened, by_reference, opened
 
 from specc import loading
 from specc.library import shipped
+from specc.weight_rules import wanted_of
 from specc.weights.values import array_of
 
 TABLE = np.array([[0, 0], [0, 1], [1, 0], [1, 1]], np.float32)
@@ -16,7 +17,7 @@ ANSWERS = np.array([[0], [1], [1], [0]], np.float32)
 def hand_set(spec: Opened) -> Arrays:
     """The weights of the file beside the spec, matched strictly in both directions."""
     file = shipped()["xor"].parent / "xor.safetensors"
-    values = loading.bound(loading.wanted_of(spec.model.graph), spec.rules, str(file))
+    values = loading.bound(wanted_of(spec.model.graph), spec.rules, str(file))
     return {name: array_of(values, name) for name in values.wanted}
 
 

@@ -24,6 +24,7 @@ from specc.driver import open_spec
 from specc.elaborate.context import Env
 from specc.elaborate.model import context_of, elaborate, requirements
 from specc.text.diagnostic import Failed
+from specc.weight_rules import rules_of, wanted_of
 from specc.weights.values import array_of
 
 pytestmark = pytest.mark.parity
@@ -241,8 +242,8 @@ def ours(family: Family, settings: Mapping[str, Any], theirs: Any, folder: Path)
     model = elaborate(spec.program, spec.library, spec.reader)
     context = context_of(spec.library)
     config = requirements(context, spec.program, spec.reader)
-    rules = loading.rules_of(context, spec.program, Env(spec.program.module, config))
-    values = loading.bound(loading.wanted_of(model.graph), rules, str(folder / "saved" / "model.safetensors"))
+    rules = rules_of(context, spec.program, Env(spec.program.module, config))
+    values = loading.bound(wanted_of(model.graph), rules, str(folder / "saved" / "model.safetensors"))
     weights = {name: array_of(values, values.tied_to(name) or name) for name in values.wanted}
     return specc_numpy.run(model.graph, family.inputs(settings), weights)
 

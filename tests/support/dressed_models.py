@@ -15,7 +15,8 @@ from specc import loading
 from specc.passes.derive import derive
 from specc.profiles.dress import ROWS, dressed
 from specc.profiles.result import Dressed
-from specc.weights.bind import Rules
+from specc.weight_rules import wanted_of
+from specc.weights.rules import Rules
 from specc.weights.safetensors import write_safetensors
 from specc_onnx import About, Part, build, directory, package_graphs, target
 
@@ -77,7 +78,7 @@ def written(model: InProfile, folder: Path, weights_as: str = "copy") -> Path:
     checkpoint = folder.parent / f"{folder.name}.safetensors"
     write_safetensors(checkpoint, model.weights)
     plain = Rules(model.spec.rules.ties, (), ())  # the file has the parameters as they are
-    values = loading.bound(loading.wanted_of(model.spec.model.graph), plain, str(checkpoint))
+    values = loading.bound(wanted_of(model.spec.model.graph), plain, str(checkpoint))
     parts = {name: Part(graph, f"{name}.onnx") for name, graph in model.made.graphs.items()}
     extras = [directory.json_extra(name, content) for name, content in model.made.files.items()]
     about = About(model.spec.model.name)

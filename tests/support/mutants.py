@@ -24,6 +24,7 @@ from specc.lang.read import decode, read
 from specc.lang.write import write
 from specc.lang.write_yaml import write_yaml
 from specc.library import Files, read_file, root
+from specc.weight_rules import rules_of, wanted_of
 
 WORD = re.compile(r"\w+|\s+|[^\w\s]")
 ODD = [
@@ -222,6 +223,6 @@ def work(given: Mutant, *, thorough: bool = False) -> None:
     model = elaborate(program, files, reader)
     context = context_of(files)
     config = requirements(context, program, reader)
-    rules = loading.rules_of(context, program, Env(program.module, config))
-    loading.seeded(model.graph, loading.wanted_of(model.graph), rules, 0)
+    rules = rules_of(context, program, Env(program.module, config))
+    loading.seeded(model.graph, wanted_of(model.graph), rules, 0)
     readings.reading_of(program, model)

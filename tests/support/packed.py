@@ -14,7 +14,8 @@ from specc.ir.graph import Graph
 from specc.ir.model import Model
 from specc.manifest import KEY, Manifest
 from specc.reading.record import Reading
-from specc.weights.bind import tied_pairs
+from specc.weight_rules import rules_of, wanted_of
+from specc.weights.rules import tied_pairs
 from specc.weights.values import Seeded, Values
 from specc_onnx import About, Part, package_graphs, target
 from specc_onnx.directory import WrittenPackage
@@ -100,10 +101,10 @@ def packed(
 
 def values_of(spec: Spec, graphs: list[Graph], seed: int, weights: str) -> Values:
     """The numbers of all graphs' parameters together."""
-    wanted = {w.name: w for graph in graphs for w in loading.wanted_of(graph)}
+    wanted = {w.name: w for graph in graphs for w in wanted_of(graph)}
     context = context_of(spec.library)
     config = requirements(context, spec.program, spec.reader)
-    rules = loading.rules_of(context, spec.program, Env(spec.program.module, config))
+    rules = rules_of(context, spec.program, Env(spec.program.module, config))
     if weights:
         return loading.bound(list(wanted.values()), rules, weights)
     facts = {n: f for graph in graphs for n, f in graph.parameter_facts.items()}

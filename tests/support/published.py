@@ -17,6 +17,7 @@ from spec_models import Opened, assert_agrees, by_reference, opened
 import specc
 from specc import loading
 from specc.running import Loaded
+from specc.weight_rules import wanted_of
 from specc.weights.safetensors import write_safetensors
 from specc.weights.values import array_of
 
@@ -51,7 +52,7 @@ def loaded(spec: str, folder: Path, **sets: object) -> Ours:
     """A spec with the weights in a folder, and its config.json if there is one."""
     config = folder if (folder / "config.json").exists() else ""
     found = opened(spec, str(config), **sets)
-    values = loading.bound(loading.wanted_of(found.model.graph), found.rules, str(folder))
+    values = loading.bound(wanted_of(found.model.graph), found.rules, str(folder))
     weights = {name: array_of(values, values.tied_to(name) or name) for name in values.wanted}
     path = folder / "model.onnx"
     specc.compile(spec, path, weights=folder, set={k.replace("__", "."): v for k, v in sets.items()})

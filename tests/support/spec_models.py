@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 from onnx_runtime import open_quietly
 
 import specc_numpy
-from specc import loading
 from specc.driver import elaborated, open_spec
 from specc.elaborate.context import Env
 from specc.elaborate.model import context_of, requirements
 from specc.ir.model import Model
-from specc.weights.bind import Rules, tied_pairs
+from specc.weight_rules import rules_of, wanted_of
+from specc.weights.rules import Rules, tied_pairs
 from specc_onnx import build, target
 
 Arrays = dict[str, NDArray[Any]]
@@ -40,7 +40,7 @@ def opened(spec: str, config: str = "", **sets: object) -> Opened:
     model = elaborated(found)
     context = context_of(found.library)
     values = requirements(context, found.program, found.reader)
-    return Opened(model, loading.rules_of(context, found.program, Env(found.program.module, values)))
+    return Opened(model, rules_of(context, found.program, Env(found.program.module, values)))
 
 
 def _text(value: object) -> str:
@@ -49,7 +49,7 @@ def _text(value: object) -> str:
 
 def random_weights(spec: Opened, seed: int = 0) -> Arrays:
     """Numbers for every parameter, in f32; tied ones are the same."""
-    wanted = loading.wanted_of(spec.model.graph)
+    wanted = wanted_of(spec.model.graph)
     ties = tied_pairs({w.name: w for w in wanted}, spec.rules)
     rng = np.random.default_rng(seed)
     made: Arrays = {}

@@ -24,7 +24,8 @@ from specc.driver import elaborated, open_spec
 from specc.passes.rewrite import rewrite
 from specc.passes.split_scan import split_scan
 from specc.reading.record import TextCharacters
-from specc.reading.text import decode, encode, pad, write_vocabulary
+from specc.reading.text import decode, encode, pad
+from specc.reading.vocabulary import write_vocabulary
 from specc.readings import reading_of
 from specc_torch import SpecModule
 

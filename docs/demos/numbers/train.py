@@ -28,7 +28,8 @@ from torch.nn import functional
 
 from specc.driver import elaborated, open_spec
 from specc.reading.record import TextCharacters
-from specc.reading.text import decode, encode, pad, write_vocabulary
+from specc.reading.text import decode, encode, pad
+from specc.reading.vocabulary import write_vocabulary
 from specc.readings import reading_of
 from specc_torch import SpecModule
 

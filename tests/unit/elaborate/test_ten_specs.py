@@ -18,7 +18,8 @@ from specc.lang import tree
 from specc.lang.read import decode, read
 from specc.lang.write import write as write_dsl
 from specc.lang.write_yaml import write_yaml
-from specc.weights.initial import fill, parse
+from specc.weights.drawn import fill
+from specc.weights.initial import parse
 
 SPECS = Path(__file__).with_name("specs")
 TEXT = "d=32 heads=4 hidden=24 layers=2 vocab=17"

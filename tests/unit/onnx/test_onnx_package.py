@@ -20,7 +20,8 @@ from specc.ir.graph import Graph
 from specc.text.diagnostic import Failed
 from specc.weights.dtypes import NUMPY, of_array
 from specc.weights.external import MOST_INLINE
-from specc.weights.values import Run, Wanted
+from specc.weights.rules import Wanted
+from specc.weights.values import Run
 from specc_onnx import target
 from specc_onnx.package import Written, package
 from specc_onnx.run import open_model

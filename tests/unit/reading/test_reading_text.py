@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specc.reading.record import TextBytes, TextCharacters
-from specc.reading.text import decode, encode, pad, read_vocabulary, write_vocabulary
+from specc.reading.text import decode, encode, pad
+from specc.reading.vocabulary import read_vocabulary, write_vocabulary
 from specc.text.diagnostic import Failed
 from specc.text.source import Source
 

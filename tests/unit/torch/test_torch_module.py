@@ -8,7 +8,8 @@ import pytest
 import specc_numpy
 from specc.driver import elaborated, open_spec
 from specc.text.diagnostic import Failed
-from specc.weights.initial import fill, parse
+from specc.weights.drawn import fill
+from specc.weights.initial import parse
 from specc.weights.safetensors import open_tensors
 
 torch = pytest.importorskip("torch")

@@ -11,11 +11,12 @@ from numpy.typing import NDArray
 
 from specc.text.diagnostic import Diagnostic, Failed
 from specc.text.source import Source, Span
-from specc.weights.bind import IgnoreRule, LoadRule, Rules, TieRule, bind
+from specc.weights.bind import bind
 from specc.weights.checkpoint import Checkpoint, open_weights
+from specc.weights.rules import IgnoreRule, LoadRule, Rules, TieRule, Wanted
 from specc.weights.safetensors import write_safetensors
 from specc.weights.transform import Concat, FirstPresent, Part, Tensor, Transpose
-from specc.weights.values import Binding, Run, Wanted, array_of
+from specc.weights.values import Binding, Run, array_of
 
 Arrays = Mapping[str, NDArray[Any]]
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from specc.text.diagnostic import Failed
-from specc.weights.initial import Constant, FanIn, Initializer, Normal, Ones, Uniform, Zeros, fill, parse
+from specc.weights.drawn import fill
+from specc.weights.initial import Constant, FanIn, Initializer, Normal, Ones, Uniform, Zeros, parse
 
 ALL: list[Initializer] = [Zeros(), Ones(), Constant(-0.5), Normal(0.02), Uniform(1e-3), FanIn(math.sqrt(2))]
 

@@ -6,12 +6,12 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from specc.weights.apply import Array, apply
 from specc.weights.rearrange import Unfit
 from specc.weights.safetensors import Entry
 from specc.weights.shape import View, dtype_of, shape_of, view_of
 from specc.weights.transform import (
     AddNumber,
-    Array,
     Cast,
     Concat,
     Expr,
@@ -25,7 +25,6 @@ from specc.weights.transform import (
     Slice,
     Tensor,
     Transpose,
-    apply,
     chosen,
     renamed,
     tensors_of,

@@ -5,12 +5,14 @@ from pathlib import Path
 
 import numpy as np
 
-from specc.weights.bind import LoadRule, Rules, bind
+from specc.weights.bind import bind
 from specc.weights.checkpoint import open_weights
-from specc.weights.initial import Normal, fill
+from specc.weights.drawn import fill
+from specc.weights.initial import Normal
+from specc.weights.rules import LoadRule, Rules, Wanted
 from specc.weights.safetensors import write_safetensors
 from specc.weights.transform import Tensor, Transpose
-from specc.weights.values import Seeded, Wanted, array_of
+from specc.weights.values import Seeded, array_of
 
 
 def test_seeded_parameters() -> None:
