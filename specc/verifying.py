@@ -12,6 +12,7 @@ import numpy as np
 
 from specc import backend
 from specc.comparing import EXPLAINED, NUDGE, TOLERANCE, Difference, compare, moves
+from specc.ir.fitting import fitting
 from specc.ir.graph import Graph
 from specc.passes.limits import limits, rows_taken
 from specc.running import Loaded
@@ -92,7 +93,8 @@ def _undecided(names: list[str]) -> NoReturn:
 def sizes_for(graph: Graph, turn: int, most: Mapping[str, int] | None = None) -> dict[str, int]:
     """A length for every symbol: the smallest first, then distinct primes, so that exchanged axes cannot cancel.
 
-    None is longer than a table of positions allows, or than `most` says.
+    None is longer than a table of positions allows, or than `most` says. Where the graph has no value at these, the
+    nearest at which it has one.
     """
     symbols = sorted({s for v in graph.inputs.values() for d in v.type.shape for s in d.symbols()})
     facts = set(graph.facts)
@@ -102,7 +104,7 @@ def sizes_for(graph: Graph, turn: int, most: Mapping[str, int] | None = None) ->
     for n, symbol in enumerate(s for s in symbols if s not in facts):
         wanted = 1 if turn == 0 else SIZES[(n + turn) % len(SIZES)]
         sizes[symbol] = max(min(wanted, above.get(symbol, wanted)), graph.least.get(symbol, 1), least.get(symbol, 1))
-    return sizes
+    return fitting(graph, sizes, above) or sizes
 
 
 def random_inputs(graph: Graph, sizes: Mapping[str, int], rng: np.random.Generator) -> dict[str, Any]:

@@ -64,8 +64,8 @@ def agree(built: Built, model: ModelProto) -> Found:
             raise Unsound(f"`{value.name}` is {_shown(value)} in the model, {_shown(ours)} in the graph")
     graph = built.graph
     types = (*built.types.values(), *(v.type for v in graph.inputs.values()))
-    env = lengths((d for t in types for d in t.shape), graph.facts, graph.least)
-    return follow(model, env, {name: env[symbol] for symbol, name in built.told.items()})
+    env = lengths((d for t in types for d in t.shape), graph)
+    return follow(model, env, {name: env[symbol] for symbol, name in built.told.items() if symbol in env})
 
 
 def _shown(value: ValueInfoProto) -> str:

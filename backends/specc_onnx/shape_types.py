@@ -9,6 +9,8 @@ from onnx import TypeProto, ValueInfoProto, helper
 
 from specc.ir.dim import Dim, DimError
 from specc.ir.dim_text import parse_dim
+from specc.ir.fitting import fitting
+from specc.ir.graph import Graph
 from specc_onnx.numbers import LARGEST, WHOLE, Array
 
 Shape: TypeAlias = tuple[int | None, ...]
@@ -70,20 +72,22 @@ class Found:
 # --- lengths and types -------------------------------------------------------------------------
 
 
-def lengths(dims: Iterable[Dim], facts: Mapping[str, Dim], least: Mapping[str, int]) -> dict[str, int]:
-    """A number for every symbol in `dims`: primes that occur nowhere else, so that no axis passes for another."""
+def lengths(dims: Iterable[Dim], graph: Graph) -> dict[str, int]:
+    """A number for every symbol in `dims`: primes that occur nowhere else, so that no axis passes for another.
+
+    Where the graph has no value at these, the nearest at which it has one; nothing where none are found.
+    """
     given = list(dims)
     fixed = {d.number for d in given}
     env: dict[str, int] = {}
     number = 10
-    for symbol in sorted({s for d in given for s in d.symbols()} - facts.keys()):
-        number = max(number + 1, least.get(symbol, 0))
+    for symbol in sorted({s for d in given for s in d.symbols()} - graph.facts.keys()):
+        number = max(number + 1, graph.least.get(symbol, 0))
         while number in fixed or any(number % n == 0 for n in range(2, number)):
             number += 1
         env[symbol] = number
-    for symbol, dim in facts.items():
-        env[symbol] = dim.at(env)
-    return env
+    found = fitting(graph, env, apart={*env.values(), *(n for n in fixed if n is not None)}) or {}
+    return found | ({symbol: dim.at(found) for symbol, dim in graph.facts.items()} if found else {})
 
 
 def typed(element: int, shape: Sequence[int | None] | None) -> TypeProto:

@@ -7,7 +7,7 @@ would say so only by failing.
 from dataclasses import dataclass
 
 from specc.ir import ops
-from specc.ir.dim import Dim
+from specc.ir.fitting import rows_of
 from specc.ir.graph import Graph, Node, Value
 from specc.text.source import Span
 
@@ -47,21 +47,11 @@ def rows_taken(graph: Graph) -> dict[str, int]:
     """The least length of each symbol with which every row is there that a slice or an index takes."""
     found: dict[str, int] = {}
     for node, _ in graph.nodes:
-        for wanted in _wanted(node):
+        for wanted in rows_of(node):
             match wanted.substitute(graph.facts).terms:
                 case ((((str() as symbol, 1),), c), ((), k)) if c > 0:
                     found[symbol] = max(found.get(symbol, 0), -(k // c))
     return found
-
-
-def _wanted(node: Node) -> tuple[Dim, ...]:
-    """Lengths that must not be below 0."""
-    match node:
-        case Node(ops.Slice(axis=axis, start=start, stop=stop), (Value() as x,)):
-            return start, stop - start, x.type.shape[axis] - stop
-        case Node(ops.Index(axis=axis, at=at), (Value() as x,)):
-            return at, x.type.shape[axis] - at - 1
-    return ()
 
 
 def _greatest(value: Value) -> tuple[str, int] | None:

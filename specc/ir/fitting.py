@@ -1,0 +1,117 @@
+"""Lengths at which a graph can be computed: every row that is taken is there, and every quotient is whole.
+
+Whoever tries a model at lengths of his own choice asks here first: `x[:, 0:30]` has no value where there are eleven
+rows, nor has `split(x, into=[n / 2, 2], axis=1)`.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from specc.ir import ops
+from specc.ir.dim import Dim, DimError
+from specc.ir.graph import Graph, Node, Value
+
+REACHES = (4, 16, 64, 600)
+"""How far lengths are moved from the wanted ones, tried one after the other."""
+
+MOST_TRIES = 1_500
+"""In each reach."""
+
+
+@dataclass(frozen=True)
+class Demand:
+    """A length that must have a value, and where it counts rows one that is not below 0."""
+
+    length: Dim
+    rows: bool
+
+    def met(self, sizes: Mapping[str, int]) -> bool:
+        """Whether it is so where symbols have these values."""
+        try:
+            return self.length.at(sizes) >= 0 or not self.rows
+        except DimError:
+            return False
+
+
+def fitting(
+    graph: Graph, wanted: Mapping[str, int], most: Mapping[str, int] | None = None, apart: Collection[int] = ()
+) -> dict[str, int] | None:
+    """Lengths near the wanted ones at which all demands are met; None where none are found.
+
+    No length becomes more than `most` says, or less than the graph promises, or is moved to a number in `apart`.
+    """
+    open_ = [d for d in demands(graph) if d.length.symbols() <= wanted.keys()]
+    if all(d.met(wanted) for d in open_):
+        return dict(wanted)
+    moved = {s for d in open_ for s in d.length.symbols()}
+    symbols = sorted(moved, key=lambda s: (_needs(s, open_), s))
+    for reach in REACHES:
+        bounds = {s: (graph.least.get(s, 1), (most or {}).get(s, wanted[s] + reach)) for s in symbols}
+        tries = {
+            s: [n for n in _near(wanted[s], reach, *bounds[s]) if n == wanted[s] or n not in apart] for s in symbols
+        }
+        if found := _search(symbols, tries, open_):
+            return {**wanted, **found}
+    return None
+
+
+def demands(graph: Graph) -> set[Demand]:
+    """What lengths must have a value, of symbols that are no facts."""
+    found = {Demand(d, True) for d in graph.facts.values()}
+    for node, results in graph.nodes:
+        found |= {Demand(d, True) for d in (*rows_of(node), *(d for r in results for d in r.type.shape))}
+        found |= {Demand(d, False) for d in _dims(node.op.attributes().values())}
+    found = {Demand(d.length.substitute(graph.facts), d.rows) for d in found}
+    return {d for d in found if d.length.number is None and d.length.name is None}
+
+
+def rows_of(node: Node) -> tuple[Dim, ...]:
+    """Lengths that must not be below 0, so that every row is there that a node takes."""
+    match node:
+        case Node(ops.Slice(axis=axis, start=start, stop=stop), (Value() as x,)):
+            return start, stop - start, x.type.shape[axis] - stop
+        case Node(ops.Index(axis=axis, at=at), (Value() as x,)):
+            return at, x.type.shape[axis] - at - 1
+    return ()
+
+
+def _dims(attributes: Iterable[object]) -> Iterator[Dim]:
+    for value in attributes:
+        if isinstance(value, Dim):
+            yield value
+        elif isinstance(value, tuple):
+            yield from _dims(value)
+
+
+def _needs(symbol: str, open_: Iterable[Demand]) -> bool:
+    """Whether a demand has this symbol and others: it is chosen after those that stand alone."""
+    return any(symbol in d.length.symbols() and len(d.length.symbols()) > 1 for d in open_)
+
+
+def _near(wanted: int, reach: int, least: int, most: int) -> Iterator[int]:
+    """The number itself, then those above it, then those below."""
+    yield from range(wanted, min(wanted + reach, most) + 1)
+    yield from range(wanted - 1, max(wanted - reach, least) - 1, -1)
+
+
+def _search(symbols: list[str], tries: Mapping[str, list[int]], open_: Iterable[Demand]) -> dict[str, int] | None:
+    """The first choice that meets all demands, one symbol after the other; None after too many tries."""
+    place = {s: n for n, s in enumerate(symbols)}
+    due: list[list[Demand]] = [[] for _ in symbols]
+    for demand in open_:
+        due[max(place[s] for s in demand.length.symbols())].append(demand)
+    sizes: dict[str, int] = {}
+    stack, left = [iter(tries[symbols[0]])], MOST_TRIES
+    while stack and left:
+        left -= 1
+        at = len(stack) - 1
+        number = next(stack[-1], None)
+        if number is None:
+            stack.pop()
+            continue
+        sizes[symbols[at]] = number
+        if all(d.met(sizes) for d in due[at]):
+            if at + 1 == len(symbols):
+                return sizes
+            stack.append(iter(tries[symbols[at + 1]]))
+    return None

@@ -1,0 +1,154 @@
+"""Rows that are taken, and axes that are split, at places which only the lengths of the input tell.
+
+What `check` accepts compiles, whatever lengths the gates try; `verify` finds lengths at which the model has a value;
+and at any length the model gives what Python's own slices give, or is refused where Python's are not whole or empty.
+"""
+
+import operator as op
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import pytest
+
+import specc
+from specc.packages import open_either
+from specc.text.diagnostic import Failed
+from specc.verifying import verify
+
+SIZES = ((1, 1), (2, 5), (30, 4), (33, 11), (64, 2))
+KINDS = ("row", "first", "behind", "split", "number")
+
+
+Number: TypeAlias = Callable[[int, int], int]
+"""A number made of the lengths n and m. ArithmeticError where it has no value."""
+
+
+def quotient(left: int, right: int) -> int:
+    """A quotient that leaves no remainder."""
+    if left % right:
+        raise ArithmeticError
+    return left // right
+
+
+WORDS = {"min": min, "max": max}
+SIGNS = {"+": op.add, "-": op.sub, "*": op.mul, "/": quotient, "//": op.floordiv, "%": op.mod}
+
+
+def length(rng: random.Random, deep: int = 2) -> tuple[str, Number]:
+    """A whole number made of lengths, often one that an axis has no room for; and what it is."""
+    if deep == 0 or rng.random() < 0.3:
+        constant = rng.randint(1, 35)
+        return rng.choice([("n", lambda n, m: n), ("m", lambda n, m: m), (str(constant), lambda n, m: constant)])
+    word = rng.choice([*SIGNS, *WORDS])
+    text, left = length(rng, deep - 1)
+    divisor = rng.randint(1, 32)
+    other, right = (str(divisor), lambda n, m: divisor) if word in ("/", "//", "%") else length(rng, deep - 1)
+    if word in WORDS:
+        return f"{word}({text}, {other})", lambda n, m: WORDS[word](left(n, m), right(n, m))
+    return f"({text} {word} {other})", lambda n, m: SIGNS[word](left(n, m), right(n, m))
+
+
+def value_of(number: Number, n: int, m: int) -> int | None:
+    """What it is for these lengths; None where a quotient leaves a remainder."""
+    try:
+        return number(n, m)
+    except ArithmeticError:
+        return None
+
+
+def expression(kind: str, number: str) -> tuple[str, str]:
+    """What takes rows of `x`, and its type."""
+    return {
+        "row": (f"x[:, {number}]", "[batch, 2]"),
+        "first": (f"x[:, 0:{number}]", f"[batch, {number}, 2]"),
+        "behind": (f"x[:, {number}:n]", f"[batch, n - {number}, 2]"),
+        "split": ("split(x, into=[n / 4, 4], axis=1)", "[batch, n / 4, 4, 2]"),
+        "number": (f"x * insert(float(positions(x) * {number}), axis=-1)", "[batch, n, 2]"),
+    }[kind]
+
+
+def expected(kind: str, number: int | None, x: Any) -> Any:
+    """The same by NumPy; None where there is nothing to give."""
+    n = x.shape[1]
+    if kind == "split":
+        return x.reshape(len(x), n // 4, 4, 2) if n % 4 == 0 else None
+    if number is None:
+        return None
+    if kind == "number":
+        return x * (np.arange(n) * number)[:, None]
+    if kind == "row":
+        return x[:, number] if 0 <= number < n else None
+    if not 0 <= number <= n:
+        return None
+    return x[:, :number] if kind == "first" else x[:, number:]
+
+
+def law(seed: int, folder: Path) -> None:
+    """One spec of every kind."""
+    rng = random.Random(f"taken {seed}")
+    kind = KINDS[seed % len(KINDS)]
+    text, number = length(rng)
+    made, type = expression(kind, text)
+    path = folder / "m.specc"
+    path.write_text(
+        f"specc 1\nmodel m\ndims batch, n, m\ngraph g(x: float[batch, n, 2], z: float[batch, m, 1]) -> "
+        f"(y: float{type}) {{\n  return {made}\n}}\n",
+        encoding="utf-8",
+    )
+    target = ("onnx", "ort-cpu")[seed // len(KINDS) % 2]
+    try:
+        specc.compile(path, folder / "m.onnx", init=0, target=target, force=True)
+    except Failed:  # a row that is nowhere, or whose type is not seen to be that
+        return
+    model = specc.load(folder / "m.onnx")
+    for n, m in SIZES:
+        x = np.random.default_rng(n).normal(size=(2, n, 2)).astype("f4")
+        wanted = expected(kind, value_of(number, n, m), x)
+        inputs = {"x": x, "z": np.zeros((2, m, 1), "f4")}
+        if wanted is None:
+            with pytest.raises(Failed):
+                model.run(**inputs)
+            continue
+        given = model.run(**inputs)["y"]
+        np.testing.assert_allclose(given, wanted, rtol=1e-5, err_msg=text)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_rows_that_lengths_tell(seed: int, tmp_path: Path) -> None:
+    law(seed, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("start", range(20, 820, 50))
+def test_hundreds_of_rows_that_lengths_tell(start: int, tmp_path: Path) -> None:
+    for seed in range(start, start + 50):
+        law(seed, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("made", "type"),
+    [
+        ("x[:, 0:30]", "[batch, 30, 2]"),
+        ("x[:, n - 30]", "[batch, 2]"),
+        ("x[:, min(n, m) - 15]", "[batch, 2]"),
+        ("x[:, n - m - 20]", "[batch, 2]"),
+        ("x[:, 0:n / m]", "[batch, n / m, 2]"),
+        ("x[:, 0:(n + 1) / 3]", "[batch, (n + 1) / 3, 2]"),
+        ("split(x, into=[n / 14, 14], axis=1)", "[batch, n / 14, 14, 2]"),
+        ("x * insert(where(positions(x) < n / 2, 1.0, 0.0), axis=-1)", "[batch, n, 2]"),
+    ],
+)
+def test_what_check_accepts_compiles_and_can_be_verified(made: str, type: str, tmp_path: Path) -> None:
+    path = tmp_path / "m.specc"
+    path.write_text(
+        "specc 1\nmodel m\ndims batch, n, m\ngraph g(x: float[batch, n, 2], z: float[batch, m, 1]) -> "
+        f"(y: float{type}) {{\n  return {made}\n}}\n",
+        encoding="utf-8",
+    )
+    specc.compile(path, tmp_path / "m.onnx", init=0)
+    lines = list(verify(open_either(str(tmp_path / "m.onnx"))))
+    assert len(lines) == 3
+    assert all("1 result agrees" in line for line in lines)
