@@ -9,7 +9,8 @@ import json
 import mmap
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 
 from specc.input import Unreadable, open_regular
@@ -22,6 +23,8 @@ _PNG = b"\x89PNG\r\n\x1a\n"
 _PRODUCER, _METADATA = 2, 14
 """Fields of a model: who made it, and texts that it carries."""
 _LONGEST_HEADER = 100_000_000
+_MOST_FIELDS = 10_000
+"""A model of ours has a few; a file of any content may look like many."""
 
 
 def is_model(path: Path) -> bool:
@@ -57,12 +60,19 @@ def parts_beside(path: Path) -> list[str]:
     except OSError:
         return []
     found = [(n, m[1]) for n in names if (m := shape.fullmatch(n)) and n.isprintable() and _mentions(path, n)]
-    others = [path.parent / n for n in names if n.endswith(".onnx") and n != path.name] if found else []
-    return [
-        name
-        for name, digest in found
-        if (_hash(path.parent / name) or "").startswith(digest) and not any(_mentions(o, name) for o in others)
-    ]
+    ours = [name for name, digest in found if (_hash(path.parent / name) or "").startswith(digest)]
+    return unread(path.parent, ours, but={path.name})
+
+
+def unread(folder: Path, names: Iterable[str], *, but: Collection[str]) -> list[str]:
+    """Those of `names` that no model in the folder reads, whatever the model is called; `but` are not looked into."""
+    names = list(names)
+    try:
+        others = [folder / n for n in os.listdir(folder) if names and n not in but and n not in names]
+    except OSError:
+        return []
+    models = [o for o in others if o.suffix.lower() == ".onnx" or is_model(o)]
+    return [name for name in names if not any(_mentions(model, name) for model in models)]
 
 
 def _holds(path: Path, test: Callable[[mmap.mmap], bool]) -> bool:
@@ -89,7 +99,7 @@ def _hash(path: Path) -> str | None:
 def _model(data: mmap.mmap) -> bool:
     made = described = False
     key = MARK.encode()
-    for number, begin, end in _fields(data):
+    for number, begin, end in islice(_fields(data), _MOST_FIELDS):
         made |= number == _PRODUCER and data[begin:end] == key
         described |= number == _METADATA and data[begin : begin + 2 + len(key)] == bytes([10, len(key)]) + key
     return made and described

@@ -16,7 +16,7 @@ from typing import Any
 
 from specc import __version__
 from specc.beside import hash_of, size_of
-from specc.ours import is_index, is_model
+from specc.ours import is_index, is_model, unread
 from specc.output import FileFacts, OutputDirectory
 from specc.package_index import NAME, Index, former, plain, superseded
 from specc.place import no_file, refuse, refuse_inputs
@@ -111,7 +111,7 @@ def package_graphs(
             _check_ours(folder / name, old)
     graphs = [part.graph for part in parts.values()]
     prepared = prepare(graphs, folder, values, target, opset, weights_as, load=load)
-    gone = superseded(folder, old) if old else []
+    gone = unread(folder, superseded(folder, old), but=old.files) if old else []
     with OutputDirectory(folder, superseded=[n for n in gone if n not in kept]) as out:
         entries = [(part.file, part.metadata) for part in parts.values()]
         data = enter(out, stem, prepared, values, entries)

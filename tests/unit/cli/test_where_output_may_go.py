@@ -250,6 +250,29 @@ def test_former_weights_stay_where_another_model_reads_them_or_specc_did_not_wri
     assert strange.exists()
 
 
+@pytest.mark.parametrize("name", ["other.onnx", "M.ONNX", "m.onnx.bak", "m", "a\nb"])
+@pytest.mark.parametrize("package", [False, True])
+def test_weights_stay_where_any_model_reads_them(name: str, package: bool, tmp_path: Path) -> None:
+    """Under whatever name: an ending in capitals, a copy put aside; beside a single model and in a package's folder."""
+    (tmp_path / "m.specc").write_text(TEXT)
+    folder = tmp_path / "p"
+
+    def write(seed: int) -> None:
+        output, parts = (folder, ["score"]) if package else (folder / "m.onnx", [])
+        specc.compile(tmp_path / "m.specc", output, init=seed, parts=parts, weights_as="copy")
+
+    write(0)
+    (model,) = folder.glob("*.onnx")
+    (old,) = folder.glob("*.data")
+    (folder / name).write_bytes(model.read_bytes())
+    write(1)
+    assert old.exists()
+    (folder / name).unlink()
+    write(0)
+    write(1)
+    assert not old.exists()
+
+
 def test_formatting_follows_a_link_and_keeps_the_mode(tmp_path: Path) -> None:
     (tmp_path / "m.specc").write_text(TEXT.replace("  return", "     return"))
     (tmp_path / "m.specc").chmod(0o600)
