@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import specc
+from specc.driver import check, open_spec
 from specc.packages import open_either
 from specc.text.diagnostic import Failed
 from specc.verifying import verify
@@ -152,3 +153,24 @@ def test_what_check_accepts_compiles_and_can_be_verified(made: str, type: str, t
     lines = list(verify(open_either(str(tmp_path / "m.onnx"))))
     assert len(lines) == 3
     assert all("1 result agrees" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("made", "type"),
+    [
+        ("x[:, 0:n + 20]", "[batch, n + 20, 2]"),
+        ("x[:, n + 1:n]", "[batch, 0 - 1, 2]"),
+        ("x[:, n]", "[batch, 2]"),
+        ("x[:, (m + 20) + (n - m)]", "[batch, 2]"),
+    ],
+)
+def test_rows_that_are_never_there_are_found_by_check(made: str, type: str, tmp_path: Path) -> None:
+    path = tmp_path / "m.specc"
+    path.write_text(
+        "specc 1\nmodel m\ndims batch, n, m\ngraph g(x: float[batch, n, 2], z: float[batch, m, 1]) -> "
+        f"(y: float{type}) {{\n  return {made}\n}}\n",
+        encoding="utf-8",
+    )
+    with pytest.raises(Failed) as caught:
+        check(open_spec(str(path)))
+    assert [d.code for d in caught.value.diagnostics] == ["E0301"]

@@ -94,7 +94,8 @@ def _arrays(array: Any) -> Iterator[Any]:
     for k in range(array.size):
         for by in (1, -1):
             made = array.copy()
-            made.reshape(-1)[k] += by
+            with np.errstate(over="ignore"):  # of the greatest number there is
+                made.reshape(-1)[k] += by
             yield made
     if array.size > 1:
         yield np.roll(array.reshape(-1), 1).reshape(array.shape)

@@ -225,6 +225,11 @@ class Concat(Op, sig="a[*a t *b]... -> a[*a u *b]"):
         return self.signature.results_for(axes)
 
 
+def _below_zero(length: Dim) -> bool:
+    """Whether it is a number, and that below 0."""
+    return length.number is not None and length.number < 0
+
+
 class Slice(Op, sig="a[*a t *b] -> a[*a u *b]"):
     """Rows `start` up to, not including, `stop` of axis `axis`."""
 
@@ -233,13 +238,13 @@ class Slice(Op, sig="a[*a t *b] -> a[*a u *b]"):
     stop: Dim
 
     def solve(self, axes: Axes) -> None:
-        length, first, stop = axes.one("t").number, self.start.number, self.stop.number
-        if first is not None and first < 0:
-            raise ShapeError(f"a slice cannot start at {first}", (0,))
-        if length is not None and stop is not None and stop > length:
-            raise ShapeError(f"a slice up to {stop} of an axis of {length}", (0,))
-        if first is not None and stop is not None and stop < first:
-            raise ShapeError(f"a slice from {first} up to {stop} is empty backwards", (0,))
+        length = axes.one("t")
+        if _below_zero(self.start):
+            raise ShapeError(f"a slice cannot start at {self.start}", (0,))
+        if _below_zero(length - self.stop):
+            raise ShapeError(f"a slice up to {self.stop} of an axis of {length}", (0,))
+        if _below_zero(self.stop - self.start):
+            raise ShapeError(f"a slice from {self.start} up to {self.stop} is empty backwards", (0,))
         axes["u"] = (self.stop - self.start,)
 
 
@@ -250,9 +255,9 @@ class Index(Op, sig="a[*a t *b] -> a[*a *b]"):
     at: Dim
 
     def solve(self, axes: Axes) -> None:
-        length, at = axes.one("t").number, self.at.number
-        if at is not None and (at < 0 or (length is not None and at >= length)):
-            raise ShapeError(f"there is no row {at} in an axis of {axes.one('t')}", (0,))
+        length = axes.one("t")
+        if _below_zero(self.at) or _below_zero(length - self.at - 1):
+            raise ShapeError(f"there is no row {self.at} in an axis of {length}", (0,))
 
 
 class Last(Op, sig="a[*a t$ *b] -> a[*a *b]"):
