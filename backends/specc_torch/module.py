@@ -17,7 +17,7 @@ from specc.text.diagnostic import fail
 from specc.weights.drawn import fill
 from specc.weights.dtypes import NUMPY
 from specc.weights.initial import parse
-from specc.weights.safetensors import write_safetensors
+from specc.weights.safetensors import AS_SPECIFIED, write_safetensors
 from specc_torch.table import Place
 from specc_torch.walk import walk
 
@@ -79,9 +79,13 @@ class SpecModule(nn.Module):
             yield name, found
 
     def save(self, path: str | Path, metadata: Mapping[str, str] | None = None) -> None:
-        """The parameters as a safetensors file, all or nothing; shared ones stand in it once."""
+        """The parameters as a safetensors file, all or nothing; shared ones stand in it once.
+
+        The file says that its names and shapes are the spec's own, so that `load` rules, which are for the layout of a
+        published checkpoint, leave it alone.
+        """
         tensors = {n: _array(p) for n, p in self.named_spec_parameters() if n not in self.ties}
-        write_safetensors(path, tensors, metadata)
+        write_safetensors(path, tensors, {**(metadata or {}), **AS_SPECIFIED})
 
     def _scope(self, name: str) -> tuple[nn.Module, str]:
         *path, leaf = name.split(".")

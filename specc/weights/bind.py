@@ -32,11 +32,15 @@ class _Source:
 
 
 def bind(wanted: Sequence[Wanted], rules: Rules, checkpoint: Checkpoint) -> Binding:
-    """The match. Fails with E0501, E0503, E0505, E0508, E0510, E0511 or E0515, all faults at once."""
+    """The match; `load` rules are passed over where the file holds parameters as the spec has them.
+
+    Fails with E0501, E0503, E0505, E0508, E0510, E0511 or E0515, all faults at once.
+    """
     by_name = {w.name: w for w in wanted}
     assert len(by_name) == len(wanted), "two parameters have one name"
     ties = tied_pairs(by_name, rules)
-    sources = {w.name: _source(w, rules.loads) for w in wanted}
+    loads = () if checkpoint.as_specified else rules.loads
+    sources = {w.name: _source(w, loads) for w in wanted}
     check_used(by_name, rules)
     present = checkpoint.tensors.keys()
     needed = [n for s in sources.values() if s.wanted.name not in ties for n in tensors_of(s.expr)]

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from specc.input import Unreadable, read_regular, shown
 from specc.text.diagnostic import Failed, fail
 from specc.text.impostor import conversion, recognized
-from specc.weights.safetensors import Entry, TensorFile, open_tensors
+from specc.weights.safetensors import AS_SPECIFIED, Entry, TensorFile, open_tensors
 
 MOST_INDEX_BYTES = 100_000_000
 INDEX = ".safetensors.index.json"
@@ -35,6 +35,11 @@ class Checkpoint:
                     )
                 self._of[name] = file
         self.tensors: Mapping[str, Entry] = {n: f.tensors[n] for n, f in self._of.items()}
+
+    @property
+    def as_specified(self) -> bool:
+        """Whether its files say that names and shapes are those of the spec's parameters."""
+        return all(AS_SPECIFIED.items() <= file.metadata.items() for file in self.files)
 
     def file_of(self, name: str) -> TensorFile:
         """The file a tensor is in."""

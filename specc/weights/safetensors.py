@@ -31,6 +31,9 @@ from specc.text.impostor import recognized
 from specc.weights.dtypes import BITS, NATIVE_ONLY, NUMPY, file_name_of, of_array
 from specc.weights.header import MOST_HEADER_BYTES, read_header
 
+AS_SPECIFIED = {"specc.layout": "spec"}
+"""Metadata of a file that holds a spec's parameters as the spec has them: no `load` rule is meant for it."""
+
 CHUNK = 4 << 20
 """Bytes read at once when a tensor is streamed: a multiple of every element's width."""
 
@@ -193,7 +196,8 @@ def write_safetensors(
 ) -> None:
     """Writes a file, all or nothing. The same tensors give the same bytes, whatever their order.
 
-    Its metadata say by whom, so that `specc.ours` knows it again.
+    Its metadata say by whom, so that `specc.ours` knows it again. `AS_SPECIFIED` among them says that names and shapes
+    are those of the spec's parameters.
 
     Tensors stand by falling width of their elements and then by name, so that each begins at a multiple of
     its own width; the data begins at a multiple of 64.

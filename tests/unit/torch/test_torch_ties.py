@@ -9,6 +9,7 @@ import pytest
 import specc
 from specc.driver import elaborated, open_spec
 from specc.text.diagnostic import Failed
+from specc.weights.safetensors import write_safetensors
 
 torch = pytest.importorskip("torch")
 specc_torch = pytest.importorskip("specc_torch")
@@ -67,3 +68,29 @@ def test_of_tied_weights_any_that_is_given_counts_and_two_that_differ_are_refuse
     with pytest.raises(Failed, match="E0416"):
         specc_torch.SpecModule(module.graph, {name: table, root: table + 1})
     assert not specc_torch.SpecModule(module.graph, {name: table, root: table + 1}, ties={}).ties
+
+
+SQUARE = """specc 1
+model m
+dims batch
+graph g(x: float[batch, 4]) -> (y: float[batch, 4]) { return linear(x, out=4) @ a }
+weights { load "a.weight" = transpose("published.kernel")  load "a.bias" = "published.bias" }
+"""
+
+
+def test_a_saved_module_is_not_read_as_a_published_checkpoint(tmp_path: Path) -> None:
+    """`load` rules turn what others have stored; what a module saves has the spec's own names and shapes."""
+    (tmp_path / "m.specc").write_text(SQUARE)
+    module = specc_torch.SpecModule(elaborated(open_spec(str(tmp_path / "m.specc"))).graph, seed=1)
+    module.save(tmp_path / "saved.safetensors")
+    x = np.random.default_rng(0).standard_normal((3, 4)).astype(np.float32)
+    specc.compile(tmp_path / "m.specc", tmp_path / "m.onnx", weights=tmp_path / "saved.safetensors")
+    numbers = {n: p.detach().numpy() for n, p in module.named_spec_parameters()}
+    wanted = x @ numbers["a.weight"].T + numbers["a.bias"]
+    assert np.abs(specc.load(tmp_path / "m.onnx").run(x=x)["y"] - wanted).max() <= 1e-5 * np.abs(wanted).max()
+    write_safetensors(
+        tmp_path / "theirs.safetensors",
+        {"published.kernel": numbers["a.weight"].T, "published.bias": numbers["a.bias"]},
+    )
+    specc.compile(tmp_path / "m.specc", tmp_path / "n.onnx", weights=tmp_path / "theirs.safetensors")
+    assert np.abs(specc.load(tmp_path / "n.onnx").run(x=x)["y"] - wanted).max() <= 1e-5 * np.abs(wanted).max()
