@@ -57,12 +57,20 @@ def fitting(
 
 def demands(graph: Graph) -> set[Demand]:
     """What lengths must have a value, of symbols that are no facts."""
-    found = {Demand(d, True) for d in graph.facts.values()}
+    found = {Demand(d, True) for d in graph.facts.values()} | _of_nodes(graph)
+    found = {Demand(d.length.substitute(graph.facts), d.rows) for d in found}
+    return {d for d in found if d.length.number is None and d.length.name is None}
+
+
+def _of_nodes(graph: Graph) -> set[Demand]:
+    """Those of its nodes, and of nodes in bodies of loops, whose symbols are the same."""
+    found: set[Demand] = set()
     for node, results in graph.nodes:
         found |= {Demand(d, True) for d in (*rows_of(node), *(d for r in results for d in r.type.shape))}
         found |= {Demand(d, False) for d in _dims(node.op.attributes().values())}
-    found = {Demand(d.length.substitute(graph.facts), d.rows) for d in found}
-    return {d for d in found if d.length.number is None and d.length.name is None}
+        if isinstance(node.op, ops.Scan):
+            found |= _of_nodes(node.op.body)
+    return found
 
 
 def rows_of(node: Node) -> tuple[Dim, ...]:

@@ -155,6 +155,24 @@ def test_what_check_accepts_compiles_and_can_be_verified(made: str, type: str, t
     assert all("1 result agrees" in line for line in lines)
 
 
+def test_so_it_is_inside_loops(tmp_path: Path) -> None:
+    path = tmp_path / "m.specc"
+    path.write_text(
+        "specc 1\nmodel m\ndims batch, n, k\ngraph g(x: float[batch, k, n, 4]) -> (y: float[batch, 4]) {\n"
+        "  s = zeros(shape=[length(x, axis=0), 4])\n"
+        "  scan r in x along k carry s {\n    s = s + sum(r[:, n - 25:n / 2 + 14], axis=1)\n  }\n  return s\n}\n",
+        encoding="utf-8",
+    )
+    specc.compile(path, tmp_path / "m.onnx", init=0)
+    assert len(list(verify(open_either(str(tmp_path / "m.onnx"))))) == 3
+    model = specc.load(tmp_path / "m.onnx")
+    x = np.random.default_rng(0).normal(size=(2, 3, 30, 4)).astype("f4")
+    np.testing.assert_allclose(model.run(x=x)["y"], x[:, :, 5:29].sum((1, 2)), rtol=1e-4, atol=1e-4)
+    for n in (24, 26, 29):  # no row before the first, none behind the last, no half
+        with pytest.raises(Failed):
+            model.run(x=x[:, :, :1].repeat(n, 2))
+
+
 @pytest.mark.parametrize(
     ("made", "type"),
     [
