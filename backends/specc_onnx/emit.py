@@ -198,11 +198,19 @@ class Emitter:
 
 
 def unique(wish: str, taken: set[str]) -> str:
-    """`wish`, or `wish_2` and so on where it is taken; it is taken afterwards."""
-    name, n = wish, 1
-    while name in taken:
-        n += 1
-        name = f"{wish}_{n}"
+    """`wish`, or `wish_2` and so on where it is taken; it is taken afterwards.
+
+    The number is found by doubling and halving: thousands of nodes of one kind may stand in one scope.
+    """
+    name = wish
+    if name in taken:
+        low, high = 1, 2  # a number that is taken, and one to try
+        while f"{wish}_{high}" in taken:
+            low, high = high, 2 * high
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if f"{wish}_{middle}" in taken else (low, middle)
+        name = f"{wish}_{high}"
     taken.add(name)
     return name
 
