@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from specc.ours import MARK
 from specc.text.diagnostic import Failed
 from specc.weights.safetensors import open_tensors, write_safetensors
 
@@ -51,7 +52,7 @@ def test_reading_is_the_inverse_of_writing(
 ) -> None:
     write_safetensors(place, tensors, metadata)
     with open_tensors(place) as file:
-        assert dict(file.metadata) == metadata
+        assert dict(file.metadata) == {MARK: "weights", **metadata}
         assert file.size == place.stat().st_size
         assert set(file.tensors) == set(tensors)
         for name, array in tensors.items():

@@ -127,7 +127,7 @@ def test_a_file_past_the_limit_is_refused(tmp_path, monkeypatch):
         ("[9223372036854775808]", "64 bits"),
         ("[" + "9" * 5000 + "]", "too many digits"),
         ("[" * 100_000, "too deep"),
-        ("[" * 17 + "]" * 17, "at most 16 axes"),
+        ("[" * 17 + "]" * 17, "nested more than 16 deep"),
         ('{"a": [1], "a": [2]}', "twice"),
         ('{"a": {"b": 1}}', "no number"),
     ],
