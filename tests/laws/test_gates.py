@@ -145,7 +145,7 @@ def named(unseen: list[tuple[Mutation, list[str]]]) -> str:
 
 @pytest.mark.parametrize(("spec", "where", "opset"), FEW)
 def test_mutants_are_found(spec: str, where: str, opset: int) -> None:
-    count, unseen = hunt(spec, where, opset, 30)
+    count, unseen = hunt(spec, where, opset, 100)
     judge(count, unseen, set(model_of(spec).graph.outputs))
     assert "no reason" not in named(unseen)
 
