@@ -103,6 +103,8 @@ class Builder:
     nodes: dict[Node, tuple[Value, ...]] = field(default_factory=dict)
     names: dict[str, Value] = field(default_factory=dict)
     made: dict[Node, Made] = field(default_factory=dict)
+    seen: dict[Node, tuple[Made, set[str | Span | None]]] = field(default_factory=dict)
+    """The same scopes and spans to look up: one node may be asked for at thousands of places."""
 
     def input(self, name: str, facts: Input) -> Value:
         """A value the caller gives."""
@@ -136,9 +138,14 @@ class Builder:
 
     def _remember(self, node: Node, scope: str, span: Span | None) -> None:
         old = self.made.get(node, Made())
-        scopes = old.scopes if not scope or scope in old.scopes else (*old.scopes, scope)
-        spans = old.spans if not span or span in old.spans else (*old.spans, span)
-        self.made[node] = Made(scopes, spans)
+        made, seen = self.seen.get(node, (None, set()))
+        if made is not old:
+            seen = {*old.scopes, *old.spans}
+        scopes = old.scopes if not scope or scope in seen else (*old.scopes, scope)
+        spans = old.spans if not span or span in seen else (*old.spans, span)
+        now = self.made[node] = Made(scopes, spans)
+        seen.update((scope, span))
+        self.seen[node] = now, seen
 
     def finish(
         self,

@@ -114,6 +114,11 @@ def load(about: Mapping[str, Any], step: Graph, path: str) -> Facts:
     states = tuple(_read_state(s, step, path) for s in _list(data, "states", path))
     if len({s.name for s in states}) < len(states) or len({s.next for s in states}) < len(states):
         _damaged(path, "a state is listed twice")
+    told = {d.name for value in signature.inputs.values() for d in value.type.shape}
+    for state in states:
+        fixed = (d for n, d in enumerate(state.type.shape) if n != state.rows)
+        if not state.initial and any(d.symbols() - told for d in fixed):
+            _damaged(path, f"nothing says how large the state `{shown(state.name)[:200]}` is at the beginning")
     return Facts(
         generation,
         signature,

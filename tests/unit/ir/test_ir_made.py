@@ -1,0 +1,35 @@
+"""A node that is asked for at thousands of places remembers each of them once, with little work."""
+
+import pytest
+
+from specc.ir import ops
+from specc.ir.graph import Builder, Input, Made
+from specc.ir.types import Type
+from specc.text.source import Source, Span
+
+
+def test_each_place_is_remembered_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared = 0
+    alike = Span.__eq__
+
+    def counted(self: Span, other: object) -> bool:
+        nonlocal compared
+        compared += 1
+        return alike(self, other)
+
+    monkeypatch.setattr(Span, "__eq__", counted)
+    source, count = Source("m.specc", "x" * 2_000), 1_000
+    spans = [Span(source, n, n + 1) for n in range(count)]
+    b = Builder()
+    x = b.input("x", Input(Type.of("f32", 3)))
+    w = b.input("w", Input(Type.of("f32", 3, 3)))
+    for span in [*spans, *(Span(source, n, n + 1) for n in range(count))]:
+        y = b.one(ops.Linear(), x, w, scope="a", span=span)
+    y = b.one(ops.Linear(), x, w, scope="b")
+    assert y.node is not None
+    work, made = compared, b.made[y.node]
+    assert made == Made(("a", "b"), tuple(spans))
+    assert work < 10 * count
+    b.made[y.node] = Made(("c",))
+    b.one(ops.Linear(), x, w, scope="a", span=spans[0])
+    assert b.made[y.node] == Made(("c", "a"), (spans[0],))
