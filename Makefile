@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test parity parity-full readers fuzz lint bench tables clean python
+.PHONY: demo test parity parity-full readers fuzz lint measure bench tables clean python
 
 python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -50,6 +50,10 @@ lint: $(VENV)/parity
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# sizes, density, complexity and imports of everything but tests; nothing is installed for it
+measure: | python
+	@$(PYTHON) tests/support/measure.py
 
 bench: $(VENV)/parity
 	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[bench,parity,dev,image]'
