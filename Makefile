@@ -53,7 +53,7 @@ lint: $(VENV)/parity
 
 # sizes, density, complexity and imports of everything but tests; nothing is installed for it
 measure: | python
-	@$(PYTHON) tests/support/measure.py
+	@$(PYTHON) tests/support/house.py
 
 bench: $(VENV)/parity
 	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[bench,parity,dev,image]'

@@ -292,15 +292,16 @@ def test_beam_search(
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", ["gpt2", "llama", "mistral", "bloom", "t5"])
 def test_texts_longer_than_a_buffer_is_at_first(name: str, target: str, package: Callable[[str, str], Model]) -> None:
-    """Nothing ends them; a token that no model has is the stop."""
+    """Nothing ends them: theirs have a stop that is no token of the model, ours none."""
     endless: dict[str, Any] = {"tokens": LONG, "stop": VOCAB}
+    ending_never: dict[str, Any] = {"tokens": LONG, "stop": []}
     assert LONG > SHORTEST
     published_texts = theirs(name, PROMPTS, **endless)
     assert min(t.closest for t in published_texts) > APART
     model = package(name, target)
-    written = ours(model, name, PROMPTS, **endless, strategy="greedy")
+    written = ours(model, name, PROMPTS, **ending_never, strategy="greedy")
     assert [t.tokens for t in written] == [t.tokens for t in published_texts]
-    written = ours(model, name, PROMPTS, **endless, strategy="beam", beams=3)
+    written = ours(model, name, PROMPTS, **ending_never, strategy="beam", beams=3)
     assert [t.tokens for t in written] == [t.tokens for t in theirs(name, PROMPTS, **endless, num_beams=3)]
 
 
