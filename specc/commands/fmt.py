@@ -5,6 +5,7 @@ import sys
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
+from specc.input import shown
 from specc.lang.write import write
 from specc.lang.write_yaml import write_yaml
 from specc.library import read_file
@@ -31,10 +32,11 @@ def run(given: Namespace) -> int:
             continue
         changed += 1
         if given.diff:
-            sys.stdout.writelines(difflib.unified_diff(old.splitlines(True), text.splitlines(True), name, name))
+            called = shown(name)
+            sys.stdout.writelines(difflib.unified_diff(old.splitlines(True), text.splitlines(True), called, called))
         elif given.check:
-            print(f"{name} would be reformatted", file=sys.stderr)
+            print(f"{shown(name)} would be reformatted", file=sys.stderr)
         else:
             atomic_write(path, [text.encode()])
-            print(f"{name} reformatted", file=sys.stderr)
+            print(f"{shown(name)} reformatted", file=sys.stderr)
     return 1 if changed and given.check else 0
