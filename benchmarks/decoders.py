@@ -1,6 +1,8 @@
-"""Programs that write text, timed token by token: what each does is behind one function.
+"""Programs that write text, timed token by token: what each does is behind one
+function.
 
-A `Writer` reads prompts i64[batch, n], writes `count` tokens, always the most probable, and says when it had each.
+A `Writer` reads prompts i64[batch, n], writes `count` tokens, always the most probable,
+and says when it had each.
 """
 
 import json
@@ -39,7 +41,9 @@ Step = Callable[[Ints], Ints]
 
 
 def traced(start: Callable[[Ints], tuple[Ints, Step]]) -> Writer:
-    """A writer of two functions: `start` reads prompts and gives the best next tokens and what to call with them."""
+    """A writer of two functions: `start` reads prompts and gives the best next tokens
+    and what to call with them.
+    """
 
     def write(ids: Ints, count: int) -> Trace:
         began = time.perf_counter()
@@ -56,7 +60,9 @@ def traced(start: Callable[[Ints], tuple[Ints, Step]]) -> Writer:
 
 
 def steps(model: Any, prompt: Ints) -> Callable[[Ints], NDArray[np.float32]]:
-    """specc: a text of `model`, the writer of a package; each call feeds tokens i64[batch, n] and gives logits."""
+    """specc: a text of `model`, the writer of a package; each call feeds tokens
+    i64[batch, n] and gives logits.
+    """
     prepared = model.entrance.prepared({model.entrance.growing: prompt})
     taken: Callable[[Ints], NDArray[np.float32]] = model.stepper(prepared).step
     return taken
@@ -76,7 +82,9 @@ def of_specc(package: Path) -> Writer:
 
 
 class _Clock:
-    """Takes the time whenever `generate` of transformers hands a token out; the first time it is the prompt."""
+    """Takes the time whenever `generate` of transformers hands a token out; the first
+    time it is the prompt.
+    """
 
     def __init__(self) -> None:
         self.times: list[float] = []
@@ -92,7 +100,9 @@ class _Clock:
 def published(checkpoint: Path) -> Any:
     """The model of transformers, eager, with PyTorch's own fused attention."""
     torch.set_num_threads(THREADS)
-    return transformers.AutoModelForCausalLM.from_pretrained(checkpoint, attn_implementation="sdpa").eval()
+    return transformers.AutoModelForCausalLM.from_pretrained(
+        checkpoint, attn_implementation="sdpa"
+    ).eval()
 
 
 def of_transformers(model: Any, cache: str) -> Writer:
@@ -116,18 +126,27 @@ def of_transformers(model: Any, cache: str) -> Writer:
 
 
 def of_export(path: Path) -> Writer:
-    """An exported model with past in ONNX Runtime; states stay with the runtime from step to step."""
+    """An exported model with past in ONNX Runtime; states stay with the runtime from
+    step to step.
+    """
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = THREADS
     options.log_severity_level = 3
-    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    names, outputs = [i.name for i in session.get_inputs()], [o.name for o in session.get_outputs()]
+    session = onnxruntime.InferenceSession(
+        str(path), options, providers=["CPUExecutionProvider"]
+    )
+    names, outputs = (
+        [i.name for i in session.get_inputs()],
+        [o.name for o in session.get_outputs()],
+    )
     past = names[2:]
     shape = [d if isinstance(d, int) else 0 for d in session.get_inputs()[2].shape]
 
     def run(tokens: Ints, length: int, states: Sequence[Any]) -> tuple[Ints, list[Any]]:
         binding = session.io_binding()
-        for name, value in zip(names, (tokens, np.ones((len(tokens), length), np.int64)), strict=False):
+        for name, value in zip(
+            names, (tokens, np.ones((len(tokens), length), np.int64)), strict=False
+        ):
             binding.bind_cpu_input(name, value)
         for name, state in zip(past, states, strict=True):
             binding.bind_ortvalue_input(name, state)
@@ -140,7 +159,9 @@ def of_export(path: Path) -> Writer:
     def start(ids: Ints) -> tuple[Ints, Step]:
         empty = np.zeros((len(ids), shape[1], 0, shape[3]), np.float32)
         length = ids.shape[1]
-        first, states = run(ids, length, [onnxruntime.OrtValue.ortvalue_from_numpy(empty)] * len(past))
+        first, states = run(
+            ids, length, [onnxruntime.OrtValue.ortvalue_from_numpy(empty)] * len(past)
+        )
 
         def step(tokens: Ints) -> Ints:
             nonlocal length, states
@@ -154,11 +175,15 @@ def of_export(path: Path) -> Writer:
 
 
 class OfGenai:
-    """onnxruntime-genai in a process of its own, which does the timing; call it to write, `close` it at the end."""
+    """onnxruntime-genai in a process of its own, which does the timing; call it to
+    write, `close` it at the end.
+    """
 
     def __init__(self, python: str, folder: Path) -> None:
         command = [python, str(HERE / "genai_writer.py"), str(folder), str(THREADS)]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
 
     def __call__(self, ids: Ints, count: int) -> Trace:
         """Prompts and a count go over as a line of JSON, times and tokens come back as one."""
@@ -168,7 +193,9 @@ class OfGenai:
         self.process.stdin.flush()
         answer = self.process.stdout.readline()
         if not answer:
-            raise SystemExit(f"onnxruntime-genai ended with status {self.process.wait()}")
+            raise SystemExit(
+                f"onnxruntime-genai ended with status {self.process.wait()}"
+            )
         prefill, gaps, tokens = json.loads(answer)
         return Trace(prefill, tuple(gaps), np.array(tokens))
 
@@ -180,13 +207,33 @@ class OfGenai:
 def built_by_genai(python: str, checkpoint: Path, out: Path) -> str:
     """The model builder on a checkpoint, fp32 for the CPU; gives what it says where it cannot."""
     with tempfile.TemporaryDirectory() as cache:
-        builder = [python, "-m", "onnxruntime_genai.models.builder", "-p", "fp32", "-e", "cpu", "-c", cache]
+        builder = [
+            python,
+            "-m",
+            "onnxruntime_genai.models.builder",
+            "-p",
+            "fp32",
+            "-e",
+            "cpu",
+            "-c",
+            cache,
+        ]
         return _failing([*builder, "-i", str(checkpoint), "-o", str(out)])
 
 
 def exported(checkpoint: Path, out: Path, opset: int) -> str:
-    """`torch.onnx.export(dynamo=True)` with past, in a process of its own; gives what it says where it cannot."""
-    return _failing([sys.executable, str(HERE / "export_past.py"), str(checkpoint), str(out), str(opset)])
+    """`torch.onnx.export(dynamo=True)` with past, in a process of its own; gives what
+    it says where it cannot.
+    """
+    return _failing(
+        [
+            sys.executable,
+            str(HERE / "export_past.py"),
+            str(checkpoint),
+            str(out),
+            str(opset),
+        ]
+    )
 
 
 def _failing(command: Sequence[str]) -> str:

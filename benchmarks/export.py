@@ -1,4 +1,6 @@
-"""What a user would run instead: `torch.onnx.export(dynamo=True)` of a checkpoint. `export.py NAME FOLDER OUT`."""
+"""What a user would run instead: `torch.onnx.export(dynamo=True)` of a checkpoint.
+`export.py NAME FOLDER OUT`.
+"""
 
 import sys
 from pathlib import Path

@@ -1,6 +1,8 @@
-"""The side of onnxruntime-genai, run by a Python that has it: writes with a model and takes the time.
+"""The side of onnxruntime-genai, run by a Python that has it: writes with a model and
+takes the time.
 
-`genai_writer.py FOLDER THREADS` answers lines of JSON, `[prompts, count]`, with `[prefill, gaps, tokens]`.
+`genai_writer.py FOLDER THREADS` answers lines of JSON, `[prompts, count]`, with
+`[prefill, gaps, tokens]`.
 """
 
 import json
@@ -25,7 +27,10 @@ def write(folder: str, threads: str) -> None:
             params = og.GeneratorParams(model)
             length = ids.shape[1]
             params.set_search_options(
-                max_length=length + count, min_length=length + count, batch_size=len(ids), do_sample=False
+                max_length=length + count,
+                min_length=length + count,
+                batch_size=len(ids),
+                do_sample=False,
             )
             began = time.perf_counter()
             generator = og.Generator(model, params)
@@ -34,20 +39,29 @@ def write(folder: str, threads: str) -> None:
             for _ in range(count):
                 generator.generate_next_token()
                 times.append(time.perf_counter())
-            made = [[int(t) for t in generator.get_sequence(n)][length:] for n in range(len(ids))]
+            made = [
+                [int(t) for t in generator.get_sequence(n)][length:]
+                for n in range(len(ids))
+            ]
             gaps = [b - a for a, b in pairwise(times)]
             print(json.dumps([times[0] - began, gaps, made]), flush=True)
 
 
 def _with_threads(folder: Path, place: Path, threads: int) -> str:
-    """A folder beside the model whose config says how many threads there are; the big files are links."""
+    """A folder beside the model whose config says how many threads there are; the big
+    files are links.
+    """
     for path in folder.iterdir():
         if path.suffix == ".json":
             shutil.copy(path, place / path.name)
         else:
-            (place / path.name).hardlink_to(path) if _same_disk(path, place) else shutil.copy(path, place / path.name)
+            (place / path.name).hardlink_to(path) if _same_disk(
+                path, place
+            ) else shutil.copy(path, place / path.name)
     config = json.loads((folder / "genai_config.json").read_text())
-    config["model"]["decoder"].setdefault("session_options", {})["intra_op_num_threads"] = threads
+    config["model"]["decoder"].setdefault("session_options", {})[
+        "intra_op_num_threads"
+    ] = threads
     (place / "genai_config.json").write_text(json.dumps(config))
     return str(place)
 

@@ -1,7 +1,9 @@
-"""Writing text: specc beside transformers, an export with past in ONNX Runtime, and onnxruntime-genai.
+"""Writing text: specc beside transformers, an export with past in ONNX Runtime, and
+onnxruntime-genai.
 
-GPT-2 small, and a Llama of its size, because the model builder of onnxruntime-genai makes no GPT-2. Greedy, fp32, two
-threads. The weights are random, larger than a fresh model's, so that not one word is written again and again.
+GPT-2 small, and a Llama of its size, because the model builder of onnxruntime-genai
+makes no GPT-2. Greedy, fp32, two threads. The weights are random, larger than a fresh
+model's, so that not one word is written again and again.
 """
 
 import math
@@ -25,14 +27,18 @@ from decoders import Trace, Writer
 ROOT = Path(__file__).parents[1]
 BATCHES = (1, 4)
 OPSETS = {"gpt2": 23, "llama": 20}
-"""What the exporter is asked for: 23 has `Attention`, but its `RotaryEmbedding` fails in batches (torch 2.13)."""
+"""What the exporter is asked for: 23 has `Attention`, but its `RotaryEmbedding` fails
+in batches (torch 2.13).
+"""
 READ_AT_ONCE = 512 * 2**20
 """Bytes of the array that is read to measure the memory: far more than any cache holds."""
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """What is written: `prompt` tokens are read, `count` written; `far` is the long past that is looked at too."""
+    """What is written: `prompt` tokens are read, `count` written; `far` is the long
+    past that is looked at too.
+    """
 
     prompt: int = 128
     count: int = 64
@@ -52,38 +58,57 @@ def rows(folder: Path, rounds: int, quick: bool) -> Iterator[str]:
     torch.set_num_threads(decoders.THREADS)
     transformers.utils.logging.disable_progress_bar()
     bandwidth = memory(READ_AT_ONCE // (32 if quick else 1), 3 if quick else 10)
-    yield f"### Writing {sizes.count} tokens behind {sizes.prompt}, greedy, fp32, {decoders.THREADS} threads\n"
+    yield (
+        f"### Writing {sizes.count} tokens behind {sizes.prompt}, greedy, fp32, "
+        f"{decoders.THREADS} threads\n"
+    )
     yield (
         f"The memory gives {bandwidth / 1e9:.1f} GB/s: the fastest sum of a float32 array of "
-        f"{READ_AT_ONCE // (32 if quick else 1) / 2**20:.0f} MiB, half by each of two threads (`np.add.reduce`).\n"
+        f"{READ_AT_ONCE // (32 if quick else 1) / 2**20:.0f} MiB, half by each of two "
+        "threads (`np.add.reduce`).\n"
     )
     for name in ("gpt2", "llama"):
         checkpoint = saved(name, folder / f"{name}-generation", sizes.tiny)
         writers, remarks = writers_of(name, checkpoint, folder)
         read = bytes_a_token(checkpoint)
-        yield f"{name}: a token reads {read / 1e6:.0f} MB of weights, {read / bandwidth * 1e3:.1f} ms at that speed."
+        yield (
+            f"{name}: a token reads {read / 1e6:.0f} MB of weights, "
+            f"{read / bandwidth * 1e3:.1f} ms at that speed."
+        )
         yield from (f"{r}" for r in remarks)
         yield ""
         for batch in BATCHES:
             yield from _table(name, batch, writers, sizes, read / bandwidth)
         if sizes.far > sizes.prompt:
             extra = cache_bytes(checkpoint, sizes.far - sizes.prompt) / bandwidth
-            yield f"The caches of {sizes.far - sizes.prompt} more rows take {extra * 1e3:.1f} ms to read.\n"
+            yield (
+                f"The caches of {sizes.far - sizes.prompt} more rows take "
+                f"{extra * 1e3:.1f} ms to read.\n"
+            )
         for writer in writers.values():
             if isinstance(writer, decoders.OfGenai):
                 writer.close()
 
 
-def _table(name: str, batch: int, writers: Mapping[str, Writer], sizes: Sizes, floor: float) -> Iterator[str]:
+def _table(
+    name: str, batch: int, writers: Mapping[str, Writer], sizes: Sizes, floor: float
+) -> Iterator[str]:
     rng = np.random.default_rng(0)
-    near, far = (rng.integers(0, 90 if sizes.tiny else 50000, (batch, n)) for n in (sizes.prompt, sizes.far))
+    near, far = (
+        rng.integers(0, 90 if sizes.tiny else 50000, (batch, n))
+        for n in (sizes.prompt, sizes.far)
+    )
     traces = in_turn(writers, near, sizes.count, sizes.rounds)
-    # a long past is looked at with one text: with four the prompts alone would take most of an hour
-    long = in_turn(writers, far, sizes.far_count, sizes.far_rounds) if batch == 1 else {}
+    # a long past is looked at with one text: with four the prompts alone would take
+    # most of an hour
+    long = (
+        in_turn(writers, far, sizes.far_count, sizes.far_rounds) if batch == 1 else {}
+    )
     decode = {n: [sum(t.steps) for t in ts] for n, ts in traces.items()}
     yield f"#### {name}, batch {batch}\n"
     yield (
-        f"| | prefill ms | tokens/s | ms a token at {sizes.prompt} | at {sizes.far} | share of the weights' reading "
+        f"| | prefill ms | tokens/s | ms a token at {sizes.prompt} | at {sizes.far} | "
+        "share of the weights' reading "
         "| specc's time / its (95 % interval) | tokens as specc's |"
     )
     yield "|---|---|---|---|---|---|---|---|"
@@ -95,7 +120,8 @@ def _table(name: str, batch: int, writers: Mapping[str, Writer], sizes: Sizes, f
         ratio = "" if n == "specc" else str(measure.ratio(decode["specc"], decode[n]))
         same = np.array_equal(ts[0].tokens, ours)
         yield (
-            f"| {n} | {statistics.median(t.prefill for t in ts) * 1e3:.1f} | {rate:.1f} | {token * 1e3:.2f} "
+            f"| {n} | {statistics.median(t.prefill for t in ts) * 1e3:.1f} | "
+            f"{rate:.1f} | {token * 1e3:.2f} "
             f"| {later} | {token / floor:.2f} | {ratio} | {'yes' if same else 'no'} |"
         )
     yield ""
@@ -106,8 +132,12 @@ def _token(traces: list[Trace], count: int) -> float:
     return statistics.median(s for t in traces for s in t.steps[: count - 1])
 
 
-def in_turn(writers: Mapping[str, Writer], ids: np.ndarray, count: int, rounds: int) -> dict[str, list[Trace]]:
-    """What each writer did in each round: they take turns, rest first, and warm up with two tokens."""
+def in_turn(
+    writers: Mapping[str, Writer], ids: np.ndarray, count: int, rounds: int
+) -> dict[str, list[Trace]]:
+    """What each writer did in each round: they take turns, rest first, and warm up with
+    two tokens.
+    """
     traces: dict[str, list[Trace]] = {name: [] for name in writers}
     for n in range(rounds):
         for name in list(writers)[:: 1 if n % 2 == 0 else -1]:
@@ -117,7 +147,9 @@ def in_turn(writers: Mapping[str, Writer], ids: np.ndarray, count: int, rounds: 
     return traces
 
 
-def writers_of(name: str, checkpoint: Path, folder: Path) -> tuple[dict[str, Writer], list[str]]:
+def writers_of(
+    name: str, checkpoint: Path, folder: Path
+) -> tuple[dict[str, Writer], list[str]]:
     """Every program that can be had, and remarks about those that cannot."""
     package = folder / f"{name}-specc"
     compiled(name, checkpoint, package, "specc", "ort-cpu")
@@ -130,17 +162,25 @@ def writers_of(name: str, checkpoint: Path, folder: Path) -> tuple[dict[str, Wri
     if said := decoders.exported(checkpoint, out, OPSETS[name]):
         remarks.append(f"torch.onnx.export of {name} with past fails: {said}")
     else:
-        writers[f"torch.onnx.export, opset {OPSETS[name]}, I/O binding"] = decoders.of_export(out)
+        writers[f"torch.onnx.export, opset {OPSETS[name]}, I/O binding"] = (
+            decoders.of_export(out)
+        )
     python = genai_python()
     if not python:
-        return writers, [*remarks, "onnxruntime-genai is not there: `make readers`, or set SPECC_GENAI_PYTHON."]
+        return writers, [
+            *remarks,
+            "onnxruntime-genai is not there: `make readers`, or set SPECC_GENAI_PYTHON.",
+        ]
     built = folder / f"{name}-builder"
     if said := decoders.built_by_genai(python, checkpoint, built):
         remarks.append(
-            f"The model builder of onnxruntime-genai does not make {name}: {said.replace(str(checkpoint), name)}"
+            f"The model builder of onnxruntime-genai does not make {name}: "
+            f"{said.replace(str(checkpoint), name)}"
         )
     else:
-        writers["onnxruntime-genai, its model builder"] = decoders.OfGenai(python, built)
+        writers["onnxruntime-genai, its model builder"] = decoders.OfGenai(
+            python, built
+        )
     ours = folder / f"{name}-genai"
     compiled(name, checkpoint, ours, "genai", "onnx")
     writers["onnxruntime-genai, specc's package"] = decoders.OfGenai(python, ours)
@@ -149,18 +189,34 @@ def writers_of(name: str, checkpoint: Path, folder: Path) -> tuple[dict[str, Wri
 
 def compiled(name: str, checkpoint: Path, out: Path, names: str, target: str) -> None:
     """A package of the spec of that name, as a user makes it."""
-    command = [sys.executable, "-m", "specc", "compile", name, "--for", "step", "--names", names, "--target", target]
+    command = [
+        sys.executable,
+        "-m",
+        "specc",
+        "compile",
+        name,
+        "--for",
+        "step",
+        "--names",
+        names,
+        "--target",
+        target,
+    ]
     measure.of_process([*command, "--weights", str(checkpoint), "-o", str(out)])
 
 
 def genai_python() -> str:
     """The Python that has onnxruntime-genai, if there is one."""
     made = ROOT / ".readers" / "genai" / "bin" / "python"
-    return os.environ.get("SPECC_GENAI_PYTHON", "") or (str(made) if made.exists() else "")
+    return os.environ.get("SPECC_GENAI_PYTHON", "") or (
+        str(made) if made.exists() else ""
+    )
 
 
 def saved(name: str, folder: Path, tiny: bool) -> Path:
-    """A checkpoint as published ones are, with random weights; for Llama with a tokenizer, which the builder wants."""
+    """A checkpoint as published ones are, with random weights; for Llama with a
+    tokenizer, which the builder wants.
+    """
     torch.manual_seed(0)
     made = _model(name, tiny)
     with torch.no_grad():
@@ -176,7 +232,17 @@ def saved(name: str, folder: Path, tiny: bool) -> Path:
 
 def _model(name: str, tiny: bool) -> Any:
     if name == "gpt2":
-        small = {"n_layer": 2, "n_embd": 64, "n_head": 2, "vocab_size": 100, "n_positions": 64} if tiny else {}
+        small = (
+            {
+                "n_layer": 2,
+                "n_embd": 64,
+                "n_head": 2,
+                "vocab_size": 100,
+                "n_positions": 64,
+            }
+            if tiny
+            else {}
+        )
         ends = {"bos_token_id": 99, "eos_token_id": 99} if tiny else {}
         return transformers.GPT2LMHeadModel(transformers.GPT2Config(**small, **ends))
     width, layers, heads, vocab = (64, 2, 2, 100) if tiny else (768, 12, 12, 50257)
@@ -192,12 +258,16 @@ def _tokenizer(vocab: int) -> Any:
     """Numbers as words."""
     from tokenizers import Tokenizer, models
 
-    words = Tokenizer(models.WordLevel({str(n): n for n in range(vocab)}, unk_token="0"))
+    words = Tokenizer(
+        models.WordLevel({str(n): n for n in range(vocab)}, unk_token="0")
+    )
     return transformers.PreTrainedTokenizerFast(tokenizer_object=words, unk_token="0")
 
 
 def memory(size: int, rounds: int) -> float:
-    """Bytes a second that two threads read: the fastest of some sums over an array of `size` bytes, half by each."""
+    """Bytes a second that two threads read: the fastest of some sums over an array of
+    `size` bytes, half by each.
+    """
     array = np.ones(size // 4, np.float32)
     halves = np.split(array[: len(array) // 2 * 2], 2)
     times = []
@@ -210,13 +280,17 @@ def memory(size: int, rounds: int) -> float:
 
 
 def bytes_a_token(checkpoint: Path) -> int:
-    """Bytes of fp32 weights that a token needs all of: not the table of positions; the one of words is the head too."""
+    """Bytes of fp32 weights that a token needs all of: not the table of positions; the
+    one of words is the head too.
+    """
     from safetensors import safe_open
 
     with safe_open(checkpoint / "model.safetensors", "np") as file:
         names = list(file.keys())
         shapes = {name: file.get_slice(name).get_shape() for name in names}
-    return 4 * sum(math.prod(shape) for name, shape in shapes.items() if "wpe" not in name)
+    return 4 * sum(
+        math.prod(shape) for name, shape in shapes.items() if "wpe" not in name
+    )
 
 
 def cache_bytes(checkpoint: Path, past: int) -> int:

@@ -1,7 +1,8 @@
 """Timing that survives a noisy machine: things to compare take turns in one run.
 
-Each time is taken after 80 ms of rest, in which a runtime's spinning threads go to sleep, and one untimed call
-of the same function. "No worse" means that the bootstrap 95 % interval of the ratio reaches 1.0 or below.
+Each time is taken after 80 ms of rest, in which a runtime's spinning threads go to
+sleep, and one untimed call of the same function. "No worse" means that the bootstrap 95
+% interval of the ratio reaches 1.0 or below.
 """
 
 import json
@@ -30,7 +31,9 @@ if done.returncode:
     sys.stderr.buffer.write(done.stderr[-2000:])
 print(json.dumps([done.returncode, taken, used.ru_utime + used.ru_stime, used.ru_maxrss]))
 """
-"""Runs a command and says how it ended, its wall and processor seconds, and the most memory it held in KiB."""
+"""Runs a command and says how it ended, its wall and processor seconds, and the most
+memory it held in KiB.
+"""
 
 
 @dataclass(frozen=True)
@@ -50,8 +53,12 @@ class Ratio:
         return self.low <= 1.0
 
 
-def in_turn(calls: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
-    """Seconds of each call in each of `rounds` rounds; every other round goes through them backwards."""
+def in_turn(
+    calls: Mapping[str, Callable[[], object]], rounds: int
+) -> dict[str, list[float]]:
+    """Seconds of each call in each of `rounds` rounds; every other round goes through
+    them backwards.
+    """
     times: dict[str, list[float]] = {name: [] for name in calls}
     for n in range(rounds):
         for name in list(calls)[:: 1 if n % 2 == 0 else -1]:
@@ -65,13 +72,17 @@ def in_turn(calls: Mapping[str, Callable[[], object]], rounds: int) -> dict[str,
 
 
 def ratio(ours: Sequence[float], theirs: Sequence[float], seed: int = 0) -> Ratio:
-    """Median of ours over median of theirs. The interval draws whole rounds: both sides of one met the same noise."""
+    """Median of ours over median of theirs. The interval draws whole rounds: both sides
+    of one met the same noise.
+    """
     rng = random.Random(seed)
     rounds = range(len(ours))
 
     def drawn() -> float:
         some = rng.choices(rounds, k=len(rounds))
-        return statistics.median(ours[n] for n in some) / statistics.median(theirs[n] for n in some)
+        return statistics.median(ours[n] for n in some) / statistics.median(
+            theirs[n] for n in some
+        )
 
     found = sorted(drawn() for _ in range(DRAWS))
     value = statistics.median(ours) / statistics.median(theirs)
@@ -90,14 +101,19 @@ class Cost:
 def of_process(command: Sequence[str], compiled: Path | None = None) -> Cost:
     """Run a command to its end and measure it from outside.
 
-    `compiled` is where Python keeps what it made of source files: an installed package has that at hand.
+    `compiled` is where Python keeps what it made of source files: an installed package
+    has that at hand.
     """
     environment = dict(os.environ)
     if compiled is not None:
         environment.pop("PYTHONDONTWRITEBYTECODE", None)
         environment["PYTHONPYCACHEPREFIX"] = str(compiled)
     done = subprocess.run(
-        [sys.executable, "-c", WATCH, *command], capture_output=True, text=True, check=True, env=environment
+        [sys.executable, "-c", WATCH, *command],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=environment,
     )
     status, seconds, processor, kibibytes = json.loads(done.stdout)
     if status:
@@ -110,4 +126,7 @@ def machine() -> str:
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     packages = ("onnx", "onnxruntime", "torch", "transformers", "onnxscript")
     versions = ", ".join(f"{name} {version(name)}" for name in packages)
-    return f"{len(os.sched_getaffinity(0))} cores, {memory / 1e9:.0f} GB; Python {python_version()}, {versions}"
+    return (
+        f"{len(os.sched_getaffinity(0))} cores, {memory / 1e9:.0f} GB; Python "
+        f"{python_version()}, {versions}"
+    )

@@ -1,4 +1,6 @@
-"""The models that are compared: published architectures with random weights, as one would have them from a hub."""
+"""The models that are compared: published architectures with random weights, as one
+would have them from a hub.
+"""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +13,9 @@ import transformers
 
 @dataclass(frozen=True)
 class Published:
-    """A model of transformers, its config, the spec that is the same, and the inputs it is timed on."""
+    """A model of transformers, its config, the spec that is the same, and the inputs it
+    is timed on.
+    """
 
     spec: str
     model: Any
@@ -23,10 +27,14 @@ class Published:
         """Inputs under the spec's names."""
         rng = np.random.default_rng(0)
         if self.spec == "vit":
-            return {"pixels": rng.normal(size=(shape[0], 3, 224, 224)).astype(np.float32)}
+            return {
+                "pixels": rng.normal(size=(shape[0], 3, 224, 224)).astype(np.float32)
+            }
         ids = rng.integers(5, 1000, shape)
         given = {"input_ids": ids, "attention_mask": np.ones(shape, bool)}
-        return given | ({"token_type_ids": np.zeros(shape, np.int64)} if self.spec == "bert" else {})
+        return given | (
+            {"token_type_ids": np.zeros(shape, np.int64)} if self.spec == "bert" else {}
+        )
 
 
 MODELS = {
@@ -63,7 +71,9 @@ def save(name: str, folder: Path) -> None:
 
 
 def published(name: str, folder: Path) -> Any:
-    """The model of a checkpoint folder, with PyTorch's own fused attention, as an exporter takes it."""
+    """The model of a checkpoint folder, with PyTorch's own fused attention, as an
+    exporter takes it.
+    """
     found = MODELS[name].model.from_pretrained(folder, attn_implementation="sdpa")
     return Only(name, found).eval()
 
@@ -81,11 +91,16 @@ class Only(torch.nn.Module):
             return self.model(pixel_values=given[0]).logits
         if self.name == "gpt2":
             return self.model(input_ids=given[0], attention_mask=given[1]).logits
-        found = self.model(input_ids=given[0], attention_mask=given[1], token_type_ids=given[2])
+        found = self.model(
+            input_ids=given[0], attention_mask=given[1], token_type_ids=given[2]
+        )
         return found.prediction_logits
 
 
 def tensors(name: str, shape: tuple[int, ...]) -> tuple[torch.Tensor, ...]:
     """The same inputs for PyTorch."""
     given = MODELS[name].inputs(shape)
-    return tuple(torch.from_numpy(v.astype(np.int64) if v.dtype == bool else v) for v in given.values())
+    return tuple(
+        torch.from_numpy(v.astype(np.int64) if v.dtype == bool else v)
+        for v in given.values()
+    )

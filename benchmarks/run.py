@@ -1,4 +1,5 @@
-"""All benchmarks, by one command: `make bench`, or `python benchmarks/run.py --only check,latency --quick`.
+"""All benchmarks, by one command: `make bench`, or
+`python benchmarks/run.py --only check,latency --quick`.
 
 Prints Markdown; a whole run writes it to benchmarks/results.md.
 """
@@ -33,18 +34,31 @@ def check(folder: Path, rounds: int) -> Iterator[str]:
 
 
 def compiling(folder: Path, rounds: int) -> Iterator[str]:
-    """GPT-2 small from safetensors to ONNX, beside the exporter: goals 5 × faster, a third of the memory."""
+    """GPT-2 small from safetensors to ONNX, beside the exporter: goals 5 × faster, a
+    third of the memory.
+    """
     checkpoint = _checkpoint("gpt2", folder)
     copied, linked, theirs = [], [], []
     for n in range(rounds):
         out = folder / f"out{n}"
         out.mkdir()
         command = [*SPECC, "compile", "gpt2", "--weights", str(checkpoint)]
-        copied.append(measure.of_process([*command, "--weights-as", "copy", "-o", str(out / "ours.onnx")], folder))
-        linked.append(measure.of_process([*command, "-o", str(checkpoint / "model.onnx")], folder))
-        theirs.append(measure.of_process(_export("gpt2", checkpoint, out / "theirs.onnx"), folder))
+        copied.append(
+            measure.of_process(
+                [*command, "--weights-as", "copy", "-o", str(out / "ours.onnx")], folder
+            )
+        )
+        linked.append(
+            measure.of_process([*command, "-o", str(checkpoint / "model.onnx")], folder)
+        )
+        theirs.append(
+            measure.of_process(_export("gpt2", checkpoint, out / "theirs.onnx"), folder)
+        )
     yield f"### Compiling GPT-2 small (124 M parameters) from safetensors ({rounds} times)\n"
-    yield "| | median s | fastest s | peak memory MB | times faster (goal 5) | share of memory (goal 0.33) |"
+    yield (
+        "| | median s | fastest s | peak memory MB | times faster (goal 5) | share "
+        "of memory (goal 0.33) |"
+    )
     yield "|---|---|---|---|---|---|"
     rows = {
         "specc compile, into another folder": copied,
@@ -54,10 +68,15 @@ def compiling(folder: Path, rounds: int) -> Iterator[str]:
     for name, costs in rows.items():
         seconds = [c.seconds for c in costs]
         memory = max(c.megabytes for c in costs)
-        faster = statistics.median(c.seconds for c in theirs) / statistics.median(seconds)
+        faster = statistics.median(c.seconds for c in theirs) / statistics.median(
+            seconds
+        )
         share = memory / max(c.megabytes for c in theirs)
         compared = f"{faster:.1f} | {share:.2f}" if costs is not theirs else "|"
-        yield f"| {name} | {statistics.median(seconds):.1f} | {min(seconds):.1f} | {memory:.0f} | {compared} |"
+        yield (
+            f"| {name} | {statistics.median(seconds):.1f} | {min(seconds):.1f} | "
+            f"{memory:.0f} | {compared} |"
+        )
     yield ""
 
 
@@ -65,13 +84,21 @@ def latency(folder: Path, rounds: int, names: Sequence[str]) -> Iterator[str]:
     """The compiled models beside the exports, both in ONNX Runtime with all optimizations."""
     import models
 
-    yield f"### Latency in ONNX Runtime, 2 threads, milliseconds: median, fastest of {rounds} rounds\n"
-    yield "| model | input | specc | torch.onnx.export | ratio (95 % interval) | no worse | largest difference |"
+    yield (
+        "### Latency in ONNX Runtime, 2 threads, milliseconds: median, fastest of "
+        f"{rounds} rounds\n"
+    )
+    yield (
+        "| model | input | specc | torch.onnx.export | ratio (95 % interval) | no "
+        "worse | largest difference |"
+    )
     yield "|---|---|---|---|---|---|---|"
     for name in names:
         checkpoint = _checkpoint(name, folder)
         ours, theirs = checkpoint / "ours.onnx", folder / f"{name}-theirs.onnx"
-        measure.of_process([*SPECC, "compile", name, "--weights", str(checkpoint), "-o", str(ours)])
+        measure.of_process(
+            [*SPECC, "compile", name, "--weights", str(checkpoint), "-o", str(ours)]
+        )
         measure.of_process(_export(name, checkpoint, theirs))
         yield from _latencies(models.MODELS[name], ours, theirs, rounds)
     yield ""
@@ -82,16 +109,31 @@ def _latencies(model, ours: Path, theirs: Path, rounds: int) -> Iterator[str]:
     names = [i.name for i in b.get_inputs()]
     for shape in model.shapes:
         given = model.inputs(shape)
-        other = dict(zip(names, (v.astype(np.int64) if v.dtype == bool else v for v in given.values()), strict=True))
-        calls = {"ours": lambda g=given: a.run([model.output], g)[0], "theirs": lambda g=other: b.run(None, g)[0]}
+        other = dict(
+            zip(
+                names,
+                (v.astype(np.int64) if v.dtype == bool else v for v in given.values()),
+                strict=True,
+            )
+        )
+        calls = {
+            "ours": lambda g=given: a.run([model.output], g)[0],
+            "theirs": lambda g=other: b.run(None, g)[0],
+        }
         x, y = calls["ours"](), calls["theirs"]()
         apart = float(np.abs(x - y).max() / np.abs(y).max())
         times = measure.in_turn(calls, rounds)
         ratio = measure.ratio(times["ours"], times["theirs"])
-        shown = [f"{statistics.median(t) * 1e3:.0f}, {min(t) * 1e3:.0f}" for t in times.values()]
+        shown = [
+            f"{statistics.median(t) * 1e3:.0f}, {min(t) * 1e3:.0f}"
+            for t in times.values()
+        ]
         size = "×".join(map(str, shape))
         same = "none" if apart == 0 else f"{apart:.0e}"
-        yield f"| {model.spec} | {size} | {shown[0]} | {shown[1]} | {ratio} | {_word(ratio.no_worse)} | {same} |"
+        yield (
+            f"| {model.spec} | {size} | {shown[0]} | {shown[1]} | {ratio} | "
+            f"{_word(ratio.no_worse)} | {same} |"
+        )
 
 
 def recurrence(folder: Path, rounds: int, quick: bool) -> Iterator[str]:
@@ -131,15 +173,23 @@ def _open(path: Path) -> onnxruntime.InferenceSession:
     options.intra_op_num_threads = 2
     options.log_severity_level = 3
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
-    return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    return onnxruntime.InferenceSession(
+        str(path), options, providers=["CPUExecutionProvider"]
+    )
 
 
 def main() -> None:
     """Run what is asked for."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", default=",".join(PARTS), help=f"some of {','.join(PARTS)}")
+    parser.add_argument(
+        "--only", default=",".join(PARTS), help=f"some of {','.join(PARTS)}"
+    )
     parser.add_argument("--models", default="bert,vit,gpt2")
-    parser.add_argument("--quick", action="store_true", help="few rounds: to see that it runs, not to quote")
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="few rounds: to see that it runs, not to quote",
+    )
     given = parser.parse_args()
     wanted, quick = given.only.split(","), given.quick
     if unknown := set(wanted) - set(PARTS):
@@ -151,7 +201,9 @@ def main() -> None:
         parts = {
             "check": lambda: check(folder, 5 if quick else 20),
             "compile": lambda: compiling(folder, 1 if quick else 3),
-            "latency": lambda: latency(folder, 5 if quick else 20, given.models.split(",")),
+            "latency": lambda: latency(
+                folder, 5 if quick else 20, given.models.split(",")
+            ),
             "recurrence": lambda: recurrence(folder, 5 if quick else 20, quick),
             "generation": lambda: generation(folder, 2 if quick else 20, quick),
         }
@@ -160,7 +212,9 @@ def main() -> None:
                 print(line, flush=True)
                 lines.append(line)
     if not quick and set(wanted) == set(PARTS):
-        (HERE / "results.md").write_text("# Results\n\n" + "\n".join(lines).rstrip() + "\n", encoding="utf-8")
+        (HERE / "results.md").write_text(
+            "# Results\n\n" + "\n".join(lines).rstrip() + "\n", encoding="utf-8"
+        )
 
 
 if __name__ == "__main__":

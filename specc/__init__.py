@@ -7,7 +7,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from specc.version import __version__
 
 if TYPE_CHECKING:
     from specc.api import Failed, check, compile, load
@@ -16,7 +16,9 @@ __all__ = ["Failed", "__version__", "check", "compile", "load"]
 
 
 def __getattr__(name: str) -> Any:
-    """Load the public functions when they are first asked for: `specc check` must not pay for NumPy."""
+    """Load the public functions when they are first asked for: `specc check` must not
+    pay for NumPy.
+    """
     if name not in __all__:
         raise AttributeError(f"module 'specc' has no attribute {name!r}")
     from specc import api

@@ -1,5 +1,5 @@
 """`python -m specc`."""
 
-from specc.cli import entry
+from specc.cli.main import entry
 
 entry()

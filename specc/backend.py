@@ -1,21 +1,355 @@
-"""Backends are packages found by entry point, loaded only by the command that needs one."""
+"""The seam to the backends: what they must be able to do, and what passes to and fro.
 
+A backend is a package found by entry point and loaded only by the command that needs
+it. Three are asked for by what they do: one that compiles graphs (`Compiler`), one that
+runs what was compiled (`Runner`), one that says what a graph means (`Reference`). A
+fourth, PyTorch's, is imported by those who train. What passes is IR and the plain
+dataclasses of this module; no side knows how the other works.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
+from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, runtime_checkable
 
+from specc.ir.derived import Cache, Source, State
+from specc.ir.graph import Graph
 from specc.text.diagnostic import fail
 
+if TYPE_CHECKING:
+    # For annotations alone: who only runs models needs nothing of weights, and who
+    # only loads this module no NumPy.
+    import numpy as np
 
-def load(name: str) -> ModuleType:
-    """The package that announces itself as backend `name`, e.g. `onnx`. E0801 when it cannot be loaded."""
-    found = {e.name: e.value for e in entry_points(group="specc.backends")}
-    module = found.get(name, f"specc_{name}")
+    from specc.artifact.external import Beside
+    from specc.ir.array import Array
+    from specc.weights.external import Plan
+    from specc.weights.values import Values
+
+# ---- What the compiler tells a backend
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """A runtime and what it is good at.
+
+    `linear`: `gemm` flattens leading axes around a `Gemm`; `product` uses ONNX
+    Runtime's `FusedMatMul` and adds the bias apart, which its optimizer then joins with
+    the norm or activation that follows. `packed_heads`: the attention kernel reads
+    `[b, t, h·d]`, so that no transpose is needed. `fused`: which of the standard's
+    fused operators are used where the opset has them. `cells`: which recurrent layers
+    `RNN`, `GRU` and `LSTM` compute there, beyond those that PyTorch has too.
+    `in_place`: caches of a step are buffers that attention writes into
+    (`specc.ir.derived.InPlace`).
+    `alignment` is what an offset of weights in a file must be a multiple of. `provider`
+    is the one that opens models of this target unless the user names another.
+    """
+
+    name: str
+    provider: str
+    linear: Literal["gemm", "product"]
+    packed_heads: bool
+    fused: frozenset[str]
+    cells: frozenset[str]
+    about: str
+    alignment: int = 1
+    in_place: bool = False
+
+
+How: TypeAlias = Literal["auto", "link", "copy", "inline"]
+"""Where weights go: stay in the checkpoint, into a file of ours beside the model, into
+the model; or what fits best.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Emitted:
+    """What only the backend knows of a model that it has built, for the texts that the
+    model carries.
+
+    `held` says which initializer holds each parameter's numbers. `attentions` says, per
+    attention, where its weights can be read: `scope` and `dtype`, then `weights` (a
+    value) or `node` (the result of an `Attention`), with `guard` where that lies in an
+    `If`. `beside` are the files of weights, by their path below the model's folder.
+    """
+
+    held: Mapping[str, str]
+    attentions: tuple[Mapping[str, str], ...]
+    beside: Mapping[str, "Beside"]
+
+
+Texts: TypeAlias = Callable[[Emitted], Mapping[str, str]]
+"""The texts that a model carries, by key, once it is built."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A graph of a package, and the name of its file: `decoder_model.onnx`."""
+
+    graph: Source
+    file: str
+    metadata: Texts | None = None
+
+
+@dataclass(frozen=True)
+class Extra:
+    """A further file, such as `tokenizer.json`. With `hashed` its name gets its
+    content's hash before the first dot.
+
+    A program finds it by `role`, which is its name if none is given.
+    """
+
+    name: str
+    content: bytes
+    role: str = ""
+    hashed: bool = False
+
+    @classmethod
+    def of_data(cls, name: str, data: object, role: str = "") -> "Extra":
+        """A JSON file, such as `genai_config.json`, in one form: keys in the order
+        given, two spaces a level.
+        """
+        text = json.dumps(data, ensure_ascii=False, indent=2)
+        return cls(name, text.encode() + b"\n", role)
+
+
+@dataclass(frozen=True)
+class About:
+    """What `specc.json` says beside the files: `facts` are any JSON, `sources` the spec
+    files by name.
+    """
+
+    model: str
+    facts: Mapping[str, object] = field(default_factory=dict)
+    sources: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Written:
+    """A model or a package on disk: `path` is the file, or the folder.
+
+    `data` is the file of ours that holds weights, if there is one; `plan.linked` are
+    the weights that stayed in the checkpoint, `plan.reasons` why others did not.
+    `files` are all that were written, with their sizes.
+    """
+
+    path: Path
+    data: str | None
+    plan: "Plan"
+    files: tuple[tuple[Path, int], ...]
+
+
+@runtime_checkable
+class Compiler(Protocol):
+    """A backend that makes models of graphs."""
+
+    @property
+    def USUAL(self) -> int:  # noqa: N802
+        """The opset of a model when nobody asks for another."""
+
+    def target(self, name: str) -> Target:
+        """The target called `name`. E0822 when there is none."""
+
+    def caches_of(
+        self, graph: Graph, states: Sequence[State], target: Target, opset: int
+    ) -> tuple[Cache, ...]:
+        """The caches of a step graph that can be written in place."""
+
+    def package(
+        self,
+        graph: Source,
+        path: Path,
+        values: "Values",
+        *,
+        target: Target,
+        opset: int,
+        weights_as: How,
+        metadata: Texts | None,
+        load: bool,
+        beside: Sequence[tuple[str, bytes]],
+    ) -> Written:
+        """Write `graph` as the model `path`; see `specc_onnx.write.package`."""
+
+    def package_graphs(
+        self,
+        parts: Mapping[str, Part],
+        folder: Path,
+        values: "Values",
+        *,
+        target: Target,
+        about: About,
+        opset: int,
+        weights_as: How,
+        extras: Sequence[Extra],
+        load: bool,
+        inputs: Sequence[Path],
+        force: bool,
+        every_load: bool,
+    ) -> Written:
+        """Write graphs by role into `folder`; see `specc_onnx.write.directory`."""
+
+
+# ---- What whoever runs models is given
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """An input or output: a length is a number, or a formula as text, or None."""
+
+    name: str
+    dtype: "np.dtype[np.generic]"
+    shape: tuple[int | str | None, ...]
+
+
+class Held(Protocol):
+    """A tensor that the runtime holds, on the device of its model."""
+
+    def numpy(self) -> "Array":
+        """Its numbers, copied to the host."""
+
+    def shape(self) -> list[int]:
+        """Its lengths."""
+
+
+class Computing(Protocol):
+    """Something that gives results for inputs."""
+
+    @property
+    def outputs(self) -> Mapping[str, Slot]:
+        """The results by name."""
+
+    def run(self, inputs: Mapping[str, "Array"]) -> dict[str, "Array"]:
+        """All results. Fails with E0907, E0910 to E0912 and E0924."""
+
+
+class Session(Computing, Protocol):
+    """An open model. Inputs that are `optional` have a default in the model."""
+
+    @property
+    def inputs(self) -> Mapping[str, Slot]:
+        """What must be given."""
+
+    @property
+    def optional(self) -> Mapping[str, Slot]:
+        """What may be given."""
+
+    def run_interruptibly(self, inputs: Mapping[str, "Array"]) -> dict[str, "Array"]:
+        """All results of a model that may run for long: Ctrl-C ends it."""
+
+    def tensor(self, array: "Array") -> Held:
+        """An array as the runtime holds it."""
+
+    def tensors(
+        self,
+        inputs: Mapping[str, "Array | Held"],
+        into: "Mapping[str, Held] | None" = None,
+    ) -> dict[str, Held]:
+        """All results as the runtime holds them, those named in `into` written to these
+        tensors; nothing is checked. Fails with E0924.
+        """
+
+
+class ModelFile(Protocol):
+    """A parsed model and where it lies."""
+
+    @property
+    def path(self) -> Path:
+        """Where it lies."""
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        """The texts that it carries."""
+
+    def outside(self) -> list[tuple[str, int]]:
+        """The files beside it that its tensors lie in, and how many bytes of each they
+        need; -1: unclear.
+        """
+
+    def unbroken(self) -> bool:
+        """Whether it is as it was written, to the last byte."""
+
+    def weights(self, names: Mapping[str, str]) -> dict[str, "Array"]:
+        """Each parameter's numbers; `names` says which initializer holds it. E0925."""
+
+    def open(self, provider: str, threads: int = 0) -> Session:
+        """The model, ready to run. E0921 to E0923."""
+
+    def open_with_attention(
+        self, provider: str, notes: Iterable[Mapping[str, str]]
+    ) -> tuple[Session, dict[str, str]]:
+        """A copy that also gives attention weights, and the outputs' names by scope."""
+
+
+@runtime_checkable
+class Runner(Protocol):
+    """A backend that reads and runs compiled models."""
+
+    def read_model(self, path: Path) -> ModelFile:
+        """A model file. E0802 when it cannot be read, E0926 when it is no model."""
+
+    def parse_model(self, data: bytes, path: Path) -> ModelFile:
+        """A model from the bytes of the file `path`. E0926 when they are none."""
+
+
+@runtime_checkable
+class Reference(Protocol):
+    """A backend that says what a graph means."""
+
+    def run(
+        self,
+        graph: Graph,
+        inputs: Mapping[str, "Array"],
+        parameters: Mapping[str, "Array"],
+        *,
+        wanted: tuple[str, ...] | None = None,
+    ) -> dict[str, "Array"]:
+        """The results by name, in float64: all, or `wanted` values of the graph."""
+
+
+# ---- Finding them
+
+
+def compiler() -> Compiler:
+    """The backend that makes models. E0801 when it cannot be loaded."""
+    package = _package("onnx")
+    assert isinstance(package, Compiler), f"{package} makes no models"
+    return package
+
+
+def runner() -> Runner:
+    """The backend that runs models. E0801 when it cannot be loaded."""
+    package = _package("onnx")
+    assert isinstance(package, Runner), f"{package} runs no models"
+    return package
+
+
+def reference() -> Reference:
+    """The backend that says what graphs mean. E0801 when it cannot be loaded."""
+    package = _package("numpy")
+    assert isinstance(package, Reference), f"{package} computes no graphs"
+    return package
+
+
+def _package(name: str) -> ModuleType:
+    """The package that announces itself as backend `name`, e.g. `onnx`."""
     try:
-        return import_module(module)
+        return import_module(_announced().get(name, f"specc_{name}"))
     except ModuleNotFoundError as error:
         fail(
             "E0801",
             f"the {name} backend needs the package `{error.name}`, which is not installed",
             helps=[f'pip install "specc[{name}]"'],
         )
+
+
+@cache
+def _announced() -> dict[str, str]:
+    """The package of each backend by name, searched for once: every installed package
+    is asked.
+    """
+    return {e.name: e.value for e in entry_points(group="specc.backends")}

@@ -1,4 +1,6 @@
-"""Golden files: what is expected stands below `----` in the file of the case; `--update` rewrites it."""
+"""Golden files: what is expected stands below `----` in the file of the case;
+`--update` rewrites it.
+"""
 
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -6,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-# The default suite needs no torch: without it, what compares with torch is not even imported.
-collect_ignore = [] if find_spec("torch") else ["parity", "unit/torch"]
+from specc.passes.pipeline import VERIFYING
 
+TORCH = tuple(Path(__file__).parent / folder for folder in ("parity", "backends/torch"))
+"""Folders of which every test compares with torch."""
 
 GOLDEN = Path(__file__).parent / "golden"
 Check = Callable[[Callable[[str], str]], None]
@@ -19,7 +22,27 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "golden(folder): runs once per file of tests/golden/folder")
+    VERIFYING.set(True)
+    config.addinivalue_line(
+        "markers", "golden(folder): runs once per file of tests/golden/folder"
+    )
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """What compares with torch is not even imported where torch is not there or nobody
+    asks for it: the import takes longer than all others together.
+    """
+    if any(collection_path.is_relative_to(folder) for folder in TORCH):
+        unasked = "not parity" in config.option.markexpr or not find_spec("torch")
+        return unasked or None
+    return None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What stands in these folders is all marked `parity`, or it would never run."""
+    for item in items:
+        if any(item.path.is_relative_to(folder) for folder in TORCH):
+            assert item.get_closest_marker("parity"), f"{item.nodeid}: mark it parity"
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -33,7 +56,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture
 def golden(case: Path, request: pytest.FixtureRequest) -> Check:
-    """Splits a case at its `----` line and compares the part below with what `run` makes of the part above."""
+    """Splits a case at its `----` line and compares the part below with what `run`
+    makes of the part above.
+    """
     source, _, expected = case.read_text(encoding="utf-8").partition("----\n")
 
     def compare(run: Callable[[str], str]) -> None:

@@ -30,7 +30,10 @@ def scan(op: ops.Scan, env: Env, *operands: Array) -> tuple[Array, ...]:
         here = [made[v] for v in results[op.carries :]]
         if keep is not None:
             kept = keep[:, t]
-            after = [np.where(_against(kept, new), new, old) for new, old in zip(after, carries, strict=True)]
+            after = [
+                np.where(_against(kept, new), new, old)
+                for new, old in zip(after, carries, strict=True)
+            ]
             here = [np.where(_against(kept, x), x, np.zeros_like(x)) for x in here]
         carries = after
         for rows_of, x in zip(collected, here, strict=True):

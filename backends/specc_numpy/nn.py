@@ -8,10 +8,12 @@ from specc_numpy.table import Array, Env, check_numbers, evaluate
 
 
 @evaluate(ops.Linear)
-def linear(op: ops.Linear, env: Env, x: Array, w: Array, b: Array | None = None) -> Array:
+def linear(
+    op: ops.Linear, env: Env, x: Array, w: Array, bias: Array | None = None
+) -> Array:
     """f[*s i], f[o i], f[o]? -> f[*s o]"""
     y: Array = x @ w.T
-    return y if b is None else y + b
+    return y if bias is None else y + bias
 
 
 @evaluate(ops.Embedding)
@@ -22,9 +24,17 @@ def embedding(op: ops.Embedding, env: Env, ids: Array, table: Array) -> Array:
 
 
 @evaluate(ops.LayerNorm)
-def layer_norm(op: ops.LayerNorm, env: Env, x: Array, gain: Array | None = None, bias: Array | None = None) -> Array:
+def layer_norm(
+    op: ops.LayerNorm,
+    env: Env,
+    x: Array,
+    gain: Array | None = None,
+    bias: Array | None = None,
+) -> Array:
     """f[*s d], f[d]?, f[d]? -> f[*s d]"""
-    y: Array = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + op.eps)
+    y: Array = (x - x.mean(-1, keepdims=True)) / np.sqrt(
+        x.var(-1, keepdims=True) + op.eps
+    )
     y = y if gain is None else y * gain
     return y if bias is None else y + bias
 
@@ -36,10 +46,13 @@ def rms_norm(op: ops.RMSNorm, env: Env, x: Array, gain: Array | None = None) -> 
     return y if gain is None else y * gain
 
 
-def _softmax(scores: Array, visible: Array | bool, axis: int, sinks: Array | None = None) -> Array:
+def _softmax(
+    scores: Array, visible: Array | bool, axis: int, sinks: Array | None = None
+) -> Array:
     """Softmax of `scores` along `axis` among what is visible; zeros where nothing is.
 
-    `sinks`, where given, has length 1 along `axis`: a score that takes weight and gives nothing.
+    `sinks`, where given, has length 1 along `axis`: a score that takes weight and gives
+    nothing.
     """
     seen = np.where(visible, scores, -np.inf)
     greatest = seen.max(axis, keepdims=True, initial=-np.inf)
@@ -50,18 +63,24 @@ def _softmax(scores: Array, visible: Array | bool, axis: int, sinks: Array | Non
     total = powers.sum(axis, keepdims=True)
     if sinks is not None:
         total = total + np.exp(sinks - greatest)
-    result: Array = np.divide(powers, total, out=np.zeros_like(powers), where=total != 0)
+    result: Array = np.divide(
+        powers, total, out=np.zeros_like(powers), where=total != 0
+    )
     return result
 
 
 @evaluate(ops.Softmax)
 def softmax(op: ops.Softmax, env: Env, x: Array) -> Array:
     """f[*a t *b] -> f[*a t *b]"""
-    return _softmax(x, True, op.axis)
+    powers = np.exp(x - x.max(op.axis, keepdims=True, initial=-np.inf))
+    result: Array = powers / powers.sum(op.axis, keepdims=True)
+    return result
 
 
 @evaluate(ops.MaskedSoftmax)
-def masked_softmax(op: ops.MaskedSoftmax, env: Env, scores: Array, mask: Array) -> Array:
+def masked_softmax(
+    op: ops.MaskedSoftmax, env: Env, scores: Array, mask: Array
+) -> Array:
     """f[*s q k], b[#*s #q #k] -> f[*s q k]"""
     return _softmax(scores, mask, -1)
 
@@ -100,42 +119,55 @@ def attend(
     env: Env,
     query: Array,
     key: Array,
-    value: Array,
+    values: Array,
     mask: Array | None = None,
-    add: Array | None = None,
+    added: Array | None = None,
     sinks: Array | None = None,
 ) -> tuple[Array, Array]:
-    """f[b h q d], f[b g k d], f[b g k e], b[#b #h #q #k]?, f[#b #h #q #k]?, f[h]? -> f[b h q e], f[b h q k]"""
+    """f[b h q d], f[b g k d], f[b g k e], b[#b #h #q #k]?, f[#b #h #q #k]?, f[h]? ->
+    f[b h q e], f[b h q k]
+    """
     served = query.shape[1] // max(key.shape[1], 1)
-    key, value = np.repeat(key, served, axis=1), np.repeat(value, served, axis=1)
+    key, values = np.repeat(key, served, axis=1), np.repeat(values, served, axis=1)
     scores = op.scale * (query @ key.swapaxes(-1, -2))
     if op.cap > 0:
         scores = op.cap * np.tanh(scores / op.cap)
-    if add is not None:
-        scores = scores + add
+    if added is not None:
+        scores = scores + added
     sink = None if sinks is None else sinks[None, :, None, None]
     weights = _softmax(scores, True if mask is None else mask, -1, sink)
-    return weights @ value, weights
+    return weights @ values, weights
 
 
 @evaluate(ops.Patches)
-def patches(op: ops.Patches, env: Env, image: Array, w: Array, b: Array | None = None) -> Array:
+def patches(
+    op: ops.Patches, env: Env, image: Array, w: Array, b: Array | None = None
+) -> Array:
     """f[b c y x], f[d c p r], f[d]? -> f[b n d]"""
     (batch, channels, high, wide), (_, _, p, r) = image.shape, w.shape
     if high % p or wide % r:
         fail(
             "E0912",
             f"a picture of {high} by {wide} points is not cut into whole patches of {p} by {r}",
-            helps=[f"give a picture whose height is a multiple of {p} and whose width is one of {r}"],
+            helps=[
+                f"give a picture whose height is a multiple of {p} and whose width is one of {r}"
+            ],
         )
     rows, columns = high // p, wide // r
-    cut = image.reshape(batch, channels, rows, p, columns, r).transpose(0, 2, 4, 1, 3, 5)
-    y: Array = cut.reshape(batch, rows * columns, channels * p * r) @ w.reshape(w.shape[0], -1).T
+    cut = image.reshape(batch, channels, rows, p, columns, r).transpose(
+        0, 2, 4, 1, 3, 5
+    )
+    y: Array = (
+        cut.reshape(batch, rows * columns, channels * p * r)
+        @ w.reshape(w.shape[0], -1).T
+    )
     return y if b is None else y + b
 
 
 @evaluate(ops.Conv1d)
-def conv1d(op: ops.Conv1d, env: Env, x: Array, w: Array, b: Array | None = None) -> Array:
+def conv1d(
+    op: ops.Conv1d, env: Env, x: Array, w: Array, b: Array | None = None
+) -> Array:
     """f[b t i], f[o i k], f[o]? -> f[b t o]"""
     batch, rows, _ = x.shape
     y: Array = np.zeros((batch, rows, w.shape[0]))

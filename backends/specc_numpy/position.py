@@ -24,14 +24,14 @@ def sinusoid(op: ops.Sinusoid, env: Env, positions: Array) -> Array:
 
 
 @evaluate(ops.RopeAngles)
-def rope_angles(op: ops.RopeAngles, env: Env, positions: Array) -> tuple[Array, Array]:
+def rope_angles(op: ops.RopeAngles, env: Env, rows: Array) -> tuple[Array, Array]:
     """i[*s] -> f[*s r], f[*s r]"""
     dim = length(op.dim, env)
     if op.frequencies:
         frequencies = np.array(op.frequencies, np.float64)
     else:
         frequencies = op.theta ** (-2.0 * np.arange(dim // 2) / max(dim, 1))
-    angles = positions[..., None] * frequencies
+    angles = rows[..., None] * frequencies
     return np.cos(angles) * op.factor, np.sin(angles) * op.factor
 
 
@@ -39,7 +39,11 @@ def rope_angles(op: ops.RopeAngles, env: Env, positions: Array) -> tuple[Array, 
 def rotate(op: ops.Rotate, env: Env, x: Array, cos: Array, sin: Array) -> Array:
     """f[b h t d], f[#b t r], f[#b t r] -> f[b h t d]"""
     r = cos.shape[-1]
-    first, second = (slice(0, r), slice(r, 2 * r)) if op.pairs == "half" else (slice(0, 2 * r, 2), slice(1, 2 * r, 2))
+    first, second = (
+        (slice(0, r), slice(r, 2 * r))
+        if op.pairs == "half"
+        else (slice(0, 2 * r, 2), slice(1, 2 * r, 2))
+    )
     cos, sin = cos[:, None], sin[:, None]
     turned: Array = x.copy()
     turned[..., first] = x[..., first] * cos - x[..., second] * sin

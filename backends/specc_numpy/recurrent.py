@@ -15,11 +15,11 @@ Step = Callable[[Array, tuple[Array, ...]], tuple[Array, ...]]
 def rnn(
     op: ops.Rnn,
     env: Env,
-    x: Array,
-    w_ih: Array,
-    w_hh: Array,
-    b_ih: Array | None = None,
-    b_hh: Array | None = None,
+    rows: Array,
+    weights: Array,
+    state_weights: Array,
+    bias: Array | None = None,
+    state_bias: Array | None = None,
     keep: Array | None = None,
     start: Array | None = None,
 ) -> tuple[Array, ...]:
@@ -27,76 +27,102 @@ def rnn(
 
     def step(row: Array, states: tuple[Array, ...]) -> tuple[Array, ...]:
         (h,) = states
-        return (ACTIVATIONS[op.activation](_affine(row, w_ih, b_ih) + _affine(h, w_hh, b_hh)),)
+        return (
+            ACTIVATIONS[op.activation](
+                _affine(row, weights, bias) + _affine(h, state_weights, state_bias)
+            ),
+        )
 
-    return _run(step, x, keep, (_first(start, x, w_hh.shape[1]),), op.reverse)
+    return _run(
+        step, rows, keep, (_first(start, rows, state_weights.shape[1]),), op.reverse
+    )
 
 
 @evaluate(ops.Gru)
 def gru(
     op: ops.Gru,
     env: Env,
-    x: Array,
-    w_ih: Array,
-    w_hh: Array,
-    b_ih: Array | None = None,
-    b_hh: Array | None = None,
+    rows: Array,
+    weights: Array,
+    state_weights: Array,
+    bias: Array | None = None,
+    state_bias: Array | None = None,
     keep: Array | None = None,
     start: Array | None = None,
 ) -> tuple[Array, ...]:
     """f[b t i], f[g i], f[g h], f[g]?, f[g]?, b[b t]?, f[b h]? -> f[b t h], f[b h]"""
-    size = w_hh.shape[1]
-    b_n = None if b_hh is None else b_hh[2 * size :]
+    size = state_weights.shape[1]
+    b_n = None if state_bias is None else state_bias[2 * size :]
 
     def step(row: Array, states: tuple[Array, ...]) -> tuple[Array, ...]:
         (h,) = states
-        r_x, z_x, n_x = np.split(_affine(row, w_ih, b_ih), 3, axis=1)
-        r_h, z_h, n_h = np.split(_affine(h, w_hh, b_hh), 3, axis=1)
+        r_x, z_x, n_x = np.split(_affine(row, weights, bias), 3, axis=1)
+        r_h, z_h, n_h = np.split(_affine(h, state_weights, state_bias), 3, axis=1)
         r, z = _sigmoid(r_x + r_h), _sigmoid(z_x + z_h)
-        past = r * n_h if op.reset == "after" else _affine(r * h, w_hh[2 * size :], b_n)
+        past = (
+            r * n_h
+            if op.reset == "after"
+            else _affine(r * h, state_weights[2 * size :], b_n)
+        )
         n = np.tanh(n_x + past)
         return ((1 - z) * n + z * h if op.update == "old" else (1 - z) * h + z * n,)
 
-    return _run(step, x, keep, (_first(start, x, size),), op.reverse)
+    return _run(step, rows, keep, (_first(start, rows, size),), op.reverse)
 
 
 @evaluate(ops.Lstm)
 def lstm(
     op: ops.Lstm,
     env: Env,
-    x: Array,
-    w_ih: Array,
-    w_hh: Array,
-    b_ih: Array | None = None,
-    b_hh: Array | None = None,
+    rows: Array,
+    weights: Array,
+    state_weights: Array,
+    bias: Array | None = None,
+    state_bias: Array | None = None,
     keep: Array | None = None,
     start: Array | None = None,
-    cell: Array | None = None,
+    first_cell: Array | None = None,
     peepholes: Array | None = None,
-    w_hr: Array | None = None,
+    projection: Array | None = None,
 ) -> tuple[Array, ...]:
-    """f[b t i], f[g i], f[g r], f[g]?, f[g]?, b[b t]?, f[b r]?, f[b h]?, f[p]?, f[r h]? -> f[b t r], f[b r], f[b h]"""
-    size = w_ih.shape[0] // 4
+    """f[b t i], f[g i], f[g r], f[g]?, f[g]?, b[b t]?, f[b r]?, f[b h]?, f[p]?, f[r h]?
+    -> f[b t r], f[b r], f[b h]
+    """
+    size = weights.shape[0] // 4
     p_i, p_f, p_o = np.split(np.zeros(3 * size) if peepholes is None else peepholes, 3)
 
     def step(row: Array, states: tuple[Array, ...]) -> tuple[Array, ...]:
         h, c = states
-        i, f, g, o = np.split(_affine(row, w_ih, b_ih) + _affine(h, w_hh, b_hh), 4, axis=1)
+        i, f, g, o = np.split(
+            _affine(row, weights, bias) + _affine(h, state_weights, state_bias),
+            4,
+            axis=1,
+        )
         new = _sigmoid(f + p_f * c) * c + _sigmoid(i + p_i * c) * np.tanh(g)
         out = _sigmoid(o + p_o * new) * np.tanh(new)
-        return _affine(out, w_hr, None) if w_hr is not None else out, new
+        return _affine(out, projection, None) if projection is not None else out, new
 
-    return _run(step, x, keep, (_first(start, x, w_hh.shape[1]), _first(cell, x, size)), op.reverse)
+    return _run(
+        step,
+        rows,
+        keep,
+        (_first(start, rows, state_weights.shape[1]), _first(first_cell, rows, size)),
+        op.reverse,
+    )
 
 
-def _run(step: Step, x: Array, keep: Array | None, states: tuple[Array, ...], reverse: bool) -> tuple[Array, ...]:
+def _run(
+    step: Step, x: Array, keep: Array | None, states: tuple[Array, ...], reverse: bool
+) -> tuple[Array, ...]:
     """All results and the final states; where `keep` is false nothing happens."""
     batch, steps, _ = x.shape
     out: Array = np.zeros((batch, steps, states[0].shape[1]))
     for t in reversed(range(steps)) if reverse else range(steps):
         kept = np.ones((batch, 1), bool) if keep is None else keep[:, t, None]
         after = step(x[:, t], states)
-        states = tuple(np.where(kept, new, old) for new, old in zip(after, states, strict=True))
+        states = tuple(
+            np.where(kept, new, old) for new, old in zip(after, states, strict=True)
+        )
         out[:, t] = np.where(kept, after[0], 0.0)
     return (out, *states)
 
@@ -120,4 +146,8 @@ def _relu(x: Array) -> Array:
     return y
 
 
-ACTIVATIONS: dict[str, Callable[[Array], Array]] = {"tanh": np.tanh, "relu": _relu, "sigmoid": _sigmoid}
+ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
+    "tanh": np.tanh,
+    "relu": _relu,
+    "sigmoid": _sigmoid,
+}

@@ -26,8 +26,8 @@ def run(
 ) -> dict[str, Array]:
     """The outputs of `graph` by name, floats in float64.
 
-    `wanted` picks outputs, or any value of `graph.names`; without it every output is computed.
-    Fails with E0907 and E0910 to E0913 on inputs that the graph cannot take.
+    `wanted` picks outputs, or any value of `graph.names`; without it every output is
+    computed. Fails with E0907 and E0910 to E0913 on inputs that the graph cannot take.
     """
     given: dict[Value, Array] = {}
     sizes: list[tuple[str, Type, tuple[int, ...]]] = []
@@ -54,18 +54,30 @@ def run(
 
 
 def _check_names(graph: Graph, inputs: Mapping[str, Array]) -> None:
-    read = {a for node, _ in graph.nodes for a in node.args} | set(graph.outputs.values())
+    read = {a for node, _ in graph.nodes for a in node.args} | set(
+        graph.outputs.values()
+    )
     for name, value in graph.inputs.items():
         if name not in inputs and value in read:
-            fail("E0910", f"the input `{name}` is missing", helps=[f"give {_list(graph.inputs)}"])
+            fail(
+                "E0910",
+                f"the input `{name}` is missing",
+                helps=[f"give {_list(graph.inputs)}"],
+            )
     for name in inputs:
         if name not in graph.inputs:
-            fail("E0910", f"the model has no input called `{name}`", helps=[f"it takes {_list(graph.inputs)}"])
+            fail(
+                "E0910",
+                f"the model has no input called `{name}`",
+                helps=[f"it takes {_list(graph.inputs)}"],
+            )
 
 
 def _check_kind(name: str, type: Type, array: Array) -> None:
     letter = LETTER[type.dtype]
-    if array.dtype.kind not in ACCEPTED[letter] and not (letter == "f" and array.dtype.kind == "V"):
+    if array.dtype.kind not in ACCEPTED[letter] and not (
+        letter == "f" and array.dtype.kind == "V"
+    ):
         fail(
             "E0907",
             f"the input `{name}` holds {array.dtype}, {SAID[letter]} are expected",

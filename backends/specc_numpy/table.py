@@ -1,7 +1,8 @@
 """The table that gives every op its meaning, and the few things all its rules share.
 
-A rule is called as `rule(op, env, *operands)`: `env` says how long each symbol is, an absent operand is
-None. Numbers with a fraction are float64 whatever their declared type; whole numbers and booleans keep it.
+A rule is called as `rule(op, env, *operands)`: `env` says how long each symbol is, an
+absent operand is None. Numbers with a fraction are float64 whatever their declared
+type; whole numbers and booleans keep it.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,7 +21,11 @@ Evaluate: TypeAlias = Callable[..., "Array | tuple[Array, ...]"]
 
 evaluate: Rules[Evaluate] = Rules("numpy")
 
-STORED: Mapping[str, type[np.generic]] = {"i64": np.int64, "i32": np.int32, "bool": np.bool_}
+STORED: Mapping[str, type[np.generic]] = {
+    "i64": np.int64,
+    "i32": np.int32,
+    "bool": np.bool_,
+}
 
 
 def stored(dtype: str) -> type[np.generic]:
@@ -49,5 +54,7 @@ def check_numbers(ids: Array, below: int, what: str) -> None:
         fail(
             "E0913",
             f"{what} has rows 0 to {below - 1}, row {wrong} is asked for",
-            helps=["check the ids that are given, and that they were made with this model's vocabulary"],
+            helps=[
+                "check the ids that are given, and that they were made with this model's vocabulary"
+            ],
         )

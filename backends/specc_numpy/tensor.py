@@ -28,8 +28,11 @@ POINTWISE: Mapping[str, Callable[[Array], Array]] = {
     "erf": _erf,
     "exp": np.exp,
     "floor": np.floor,
-    "gelu": lambda x: 0.5 * x * (1 + _erf(x / math.sqrt(2))),  # arXiv:1606.08415, sec. 2
-    "gelu_tanh": lambda x: 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
+    # arXiv:1606.08415, sec. 2
+    "gelu": lambda x: 0.5 * x * (1 + _erf(x / math.sqrt(2))),
+    "gelu_tanh": lambda x: (
+        0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+    ),
     "log": np.log,
     "neg": np.negative,
     "quick_gelu": lambda x: x * _sigmoid(1.702 * x),  # arXiv:1606.08415, sec. 2
@@ -48,14 +51,12 @@ POINTWISE: Mapping[str, Callable[[Array], Array]] = {
 
 
 def _power(a: Array, b: Array) -> Array:
-    """`a ** b`; whole numbers to a negative power are cut towards zero."""
-    if a.dtype.kind == "f":
-        result: Array = np.power(a, b)
-        return result
-    small = np.trunc(np.power(a.astype(np.float64), np.minimum(b, 0).astype(np.float64)))
-    small = np.nan_to_num(small, posinf=0.0, neginf=0.0).astype(a.dtype)
-    chosen: Array = np.where(b < 0, small, np.power(a, np.maximum(b, 0)))
-    return chosen
+    """`a ** b`. Each pair by itself: of one exponent for all, NumPy would take a root
+    or a square, which treat minus infinity otherwise.
+    """
+    shape = np.broadcast_shapes(a.shape, b.shape)
+    result: Array = np.power(a, np.broadcast_to(b, shape).copy())
+    return result
 
 
 ARITH: Mapping[str, Callable[[Array, Array], Array]] = {
@@ -69,6 +70,9 @@ ARITH: Mapping[str, Callable[[Array, Array], Array]] = {
     "floordiv": np.floor_divide,
     "mod": np.mod,
 }
+
+HELD = {"i64": (-(2.0**63), 2.0**63 - 2.0**39), "i32": (-(2.0**31), 2.0**31 - 2.0**7)}
+"""The least and the greatest whole number of each type that single precision holds."""
 
 COMPARE: Mapping[str, Callable[[Array, Array], Array]] = {
     "eq": np.equal,
@@ -111,28 +115,28 @@ def pointwise(op: ops.Pointwise, env: Env, x: Array) -> Array:
 
 
 @evaluate(ops.Arith)
-def arith(op: ops.Arith, env: Env, a: Array, b: Array) -> Array:
+def arith(op: ops.Arith, env: Env, left: Array, right: Array) -> Array:
     """n[#*s], n[#*s] -> n[*s]"""
-    return ARITH[op.fn](a, b)
+    return ARITH[op.fn](left, right)
 
 
 @evaluate(ops.Compare)
-def compare(op: ops.Compare, env: Env, a: Array, b: Array) -> Array:
+def compare(op: ops.Compare, env: Env, left: Array, right: Array) -> Array:
     """n[#*s], n[#*s] -> b[*s]"""
-    return COMPARE[op.fn](a, b)
+    return COMPARE[op.fn](left, right)
 
 
 @evaluate(ops.And)
-def and_(op: ops.And, env: Env, a: Array, b: Array) -> Array:
+def and_(op: ops.And, env: Env, left: Array, right: Array) -> Array:
     """b[#*s], b[#*s] -> b[*s]"""
-    result: Array = np.logical_and(a, b)
+    result: Array = np.logical_and(left, right)
     return result
 
 
 @evaluate(ops.Or)
-def or_(op: ops.Or, env: Env, a: Array, b: Array) -> Array:
+def or_(op: ops.Or, env: Env, left: Array, right: Array) -> Array:
     """b[#*s], b[#*s] -> b[*s]"""
-    result: Array = np.logical_or(a, b)
+    result: Array = np.logical_or(left, right)
     return result
 
 
@@ -144,15 +148,20 @@ def not_(op: ops.Not, env: Env, a: Array) -> Array:
 
 
 @evaluate(ops.Where)
-def where(op: ops.Where, env: Env, condition: Array, a: Array, b: Array) -> Array:
+def where(op: ops.Where, env: Env, condition: Array, yes: Array, no: Array) -> Array:
     """b[#*s], a[#*s], a[#*s] -> a[*s]"""
-    return np.where(condition, a, b)
+    return np.where(condition, yes, no)
 
 
 @evaluate(ops.Cast)
 def cast(op: ops.Cast, env: Env, x: Array) -> Array:
     """a[*s] -> n[*s]"""
-    return x.astype(stored(op.to))
+    if op.to not in HELD or x.dtype.kind != "f":
+        return x.astype(stored(op.to))
+    least, most = HELD[op.to]
+    known = np.nan_to_num(x, nan=0.0, posinf=most, neginf=least)
+    cut: Array = np.trunc(np.clip(known, least, most))
+    return cut.astype(stored(op.to))
 
 
 @evaluate(ops.Transpose)
@@ -175,7 +184,9 @@ def split(op: ops.Split, env: Env, x: Array) -> Array:
 def merge(op: ops.Merge, env: Env, x: Array) -> Array:
     """a[*a t *b] -> a[*a u *b]"""
     merged = x.shape[op.axis : op.axis + op.count]
-    return x.reshape(*x.shape[: op.axis], math.prod(merged), *x.shape[op.axis + op.count :])
+    return x.reshape(
+        *x.shape[: op.axis], math.prod(merged), *x.shape[op.axis + op.count :]
+    )
 
 
 @evaluate(ops.Insert)
@@ -207,7 +218,10 @@ def slice_(op: ops.Slice, env: Env, x: Array) -> Array:
     """a[*a t *b] -> a[*a u *b]"""
     start, stop = length(op.start, env), length(op.stop, env)
     if not 0 <= start <= stop <= x.shape[op.axis]:
-        fail("E0912", f"rows {start} up to {stop} are taken from an axis of {x.shape[op.axis]} rows")
+        fail(
+            "E0912",
+            f"rows {start} up to {stop} are taken from an axis of {x.shape[op.axis]} rows",
+        )
     return np.take(x, np.arange(start, stop), axis=op.axis)
 
 
@@ -225,18 +239,22 @@ def index(op: ops.Index, env: Env, x: Array) -> Array:
 def last(op: ops.Last, env: Env, x: Array) -> Array:
     """a[*a t *b] -> a[*a *b]"""
     if not x.shape[op.axis]:
-        fail("E0912", "the newest row is taken from an axis that has no rows", helps=["give at least one row"])
+        fail(
+            "E0912",
+            "the newest row is taken from an axis that has no rows",
+            helps=["give at least one row"],
+        )
     taken: Array = np.take(x, x.shape[op.axis] - 1, axis=op.axis)
     return taken
 
 
 @evaluate(ops.Gather)
-def gather(op: ops.Gather, env: Env, x: Array, ids: Array) -> Array:
+def gather(op: ops.Gather, env: Env, table: Array, ids: Array) -> Array:
     """a[*b t *d], i[*b u] -> a[*b u *d]"""
-    check_numbers(ids, x.shape[op.axis], "the axis that is gathered from")
-    taken: Array = np.empty((*ids.shape, *x.shape[op.axis + 1 :]), x.dtype)
+    check_numbers(ids, table.shape[op.axis], "the axis that is gathered from")
+    taken: Array = np.empty((*ids.shape, *table.shape[op.axis + 1 :]), table.dtype)
     for lead in np.ndindex(*ids.shape[:-1]):
-        taken[lead] = x[lead][ids[lead]]
+        taken[lead] = table[lead][ids[lead]]
     return taken
 
 
@@ -250,8 +268,12 @@ def flip(op: ops.Flip, env: Env, x: Array) -> Array:
 def delay(op: ops.Delay, env: Env, x: Array) -> Array:
     """a[*a t *b] -> a[*a t *b]"""
     rows = x.shape[op.axis]
-    first = np.full((*x.shape[: op.axis], op.by, *x.shape[op.axis + 1 :]), op.first, x.dtype)
-    return np.take(np.concatenate([first, x], axis=op.axis), np.arange(rows), axis=op.axis)
+    first = np.full(
+        (*x.shape[: op.axis], op.by, *x.shape[op.axis + 1 :]), op.first, x.dtype
+    )
+    return np.take(
+        np.concatenate([first, x], axis=op.axis), np.arange(rows), axis=op.axis
+    )
 
 
 @evaluate(ops.CumSum)
@@ -270,9 +292,15 @@ def reduce(op: ops.Reduce, env: Env, x: Array) -> Array:
         case "mean":
             result = x.sum(axis=op.axis) / max(x.shape[op.axis], 1)
         case "max":
-            result = x.max(axis=op.axis, initial=-np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).min)
+            result = x.max(
+                axis=op.axis,
+                initial=-np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).min,
+            )
         case "min":
-            result = x.min(axis=op.axis, initial=np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).max)
+            result = x.min(
+                axis=op.axis,
+                initial=np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).max,
+            )
         case "any":
             result = np.asarray(x.any(axis=op.axis))
         case _:
@@ -303,9 +331,9 @@ def one_hot(op: ops.OneHot, env: Env, ids: Array) -> Array:
 
 
 @evaluate(ops.MatMul)
-def mat_mul(op: ops.MatMul, env: Env, a: Array, b: Array) -> Array:
+def mat_mul(op: ops.MatMul, env: Env, left: Array, right: Array) -> Array:
     """f[#*s m k], f[#*s k n] -> f[*s m n]"""
-    product: Array = a @ b
+    product: Array = left @ right
     return product
 
 
@@ -314,9 +342,14 @@ def einsum(op: ops.Einsum, env: Env, *xs: Array) -> Array:
     """f[*s] -> f[*t]"""
     left, right = op.equation.split("->")
     terms = [t.split() for t in left.split(",")]
-    numbers = {name: n for n, name in enumerate(dict.fromkeys(name for t in terms for name in t))}
+    numbers = {
+        name: n
+        for n, name in enumerate(dict.fromkeys(name for t in terms for name in t))
+    }
     given: list[Array | list[int]] = []
     for x, term in zip(xs, terms, strict=True):
         given += [x, [numbers[name] for name in term]]
-    result: Array = np.asarray(np.einsum(*given, [numbers[name] for name in right.split()]))
+    result: Array = np.asarray(
+        np.einsum(*given, [numbers[name] for name in right.split()])
+    )
     return result

@@ -5,36 +5,67 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from specc.ir.graph import Graph, Value, needed
+from specc.ir.graph import Graph, Node, Value, needed
 from specc_numpy.table import Array, Env, evaluate, stored
 
 
-def walk(graph: Graph, given: Mapping[Value, Array], env: Env, wanted: Iterable[Value]) -> dict[Value, Array]:
+def walk(
+    graph: Graph, given: Mapping[Value, Array], env: Env, wanted: Iterable[Value]
+) -> dict[Value, Array]:
     """What `wanted` are when the inputs and parameters of `graph` are `given`.
 
     A parameter may have any element type: it is converted when it is first read.
     """
     wanted = list(wanted)
-    live = needed(wanted)
-    nodes = [(node, results) for node, results in graph.nodes if node in live]
-    left = Counter(a for node, _ in nodes for a in node.args if a)
-    left.update(wanted)
+    nodes = _in_use(graph, wanted)
+    left = _uses(nodes, wanted)
     known: dict[Value, Array] = {}
 
     def read(value: Value) -> Array:
         if value not in known:
-            known[value] = np.asarray(given[value]).astype(stored(value.type.dtype), copy=False)
+            known[value] = np.asarray(given[value]).astype(
+                stored(value.type.dtype), copy=False
+            )
         return known[value]
 
     for node, results in nodes:
         operands = [read(a) if a else None for a in node.args]
-        with np.errstate(all="ignore"):  # infinities and NaN go on as they are, as in any run-time
-            made = evaluate[node.op](node.op, env, *operands)
-        found = made if isinstance(made, tuple) else (made,)
-        known.update((r, np.asarray(x)) for r, x in zip(results, found, strict=True) if left[r])
-        for a in node.args:
-            if a:
-                left[a] -= 1
-                if not left[a]:
-                    known.pop(a, None)
+        # infinities and NaN go on as they are, as in any run-time
+        with np.errstate(all="ignore"):
+            evaluated = evaluate[node.op](node.op, env, *operands)
+        arrays = evaluated if isinstance(evaluated, tuple) else (evaluated,)
+        for result, array in zip(results, arrays, strict=True):
+            # A result that nobody reads, such as the weights of an attention, is not
+            # kept at all.
+            if left[result]:
+                known[result] = np.asarray(array)
+        _let_go(node, left, known)
     return {v: read(v) for v in wanted}
+
+
+Nodes = list[tuple[Node, tuple[Value, ...]]]
+
+
+def _in_use(graph: Graph, wanted: list[Value]) -> Nodes:
+    """The nodes that `wanted` is made from, in order."""
+    live = needed(wanted)
+    return [(node, results) for node, results in graph.nodes if node in live]
+
+
+def _uses(nodes: Nodes, wanted: list[Value]) -> Counter[Value]:
+    """How often each value is read. What is wanted is read once more, at the end."""
+    uses = Counter(a for node, _ in nodes for a in node.args if a)
+    uses.update(wanted)
+    return uses
+
+
+def _let_go(node: Node, left: Counter[Value], known: dict[Value, Array]) -> None:
+    """Forget the operands that no later node reads: a long graph needs no more memory
+    than its widest place.
+    """
+    # A node may read one value twice: `x * x` counts for two.
+    read_here = Counter(a for a in node.args if a)
+    left.subtract(read_here)
+    for operand in read_here:
+        if not left[operand]:
+            known.pop(operand, None)

@@ -1,44 +1,55 @@
-"""The ONNX backend: IR to ONNX models for a target, checked, packed with their weights, and run.
+"""The ONNX backend: IR to ONNX models for a target, checked, packed with their weights,
+and run.
 
-`lower` has one rule per op. `build` makes a model without weights, `package` writes it, `package_graphs` writes
-several as a folder, `check` is the gate after lowering; `specc_onnx.run` opens and runs models and alone needs ONNX
-Runtime.
+`lower` has one rule per op. `build` makes a model without weights, `package` writes it,
+`package_graphs` writes several as a folder, `check` is the gate after lowering;
+`read_model` opens one that was written. What passes to and fro is `specc.backend`'s.
 """
 
-from specc_onnx import attention, contraction, file, loop, nn, position, recurrent, tensor
-from specc_onnx.build import Built, build
-from specc_onnx.caches import InPlace, caches_of
-from specc_onnx.decoding import Decoding
-from specc_onnx.directory import About, Extra, Part, json_extra, package_graphs
-from specc_onnx.generating import build_generating
-from specc_onnx.ingredients import Generating
-from specc_onnx.legal import USUAL
-from specc_onnx.package import package
-from specc_onnx.table import lower
-from specc_onnx.targets import TARGETS, Target, target
+from typing import TYPE_CHECKING
 
-RULES = (attention, contraction, loop, nn, position, recurrent, tensor)
+from specc_onnx.emit.build import Built, build
+from specc_onnx.emit.caches import caches_of
+from specc_onnx.generate.build import build_generating
+from specc_onnx.lower import (
+    arithmetic,
+    attention,
+    contraction,
+    loop,
+    nn,
+    position,
+    recurrent,
+    tensor,
+)
+from specc_onnx.lower.legal import USUAL
+from specc_onnx.lower.table import lower
+from specc_onnx.lower.targets import TARGETS, target
+from specc_onnx.write.directory import package_graphs
+from specc_onnx.write.file import parse_model, read_model
+from specc_onnx.write.package import package
+
+RULES = (arithmetic, attention, contraction, loop, nn, position, recurrent, tensor)
 """The modules that fill `lower`, a family of ops each."""
 
 __all__ = [
     "RULES",
     "TARGETS",
     "USUAL",
-    "About",
     "Built",
-    "Decoding",
-    "Extra",
-    "Generating",
-    "InPlace",
-    "Part",
-    "Target",
     "build",
     "build_generating",
     "caches_of",
-    "file",
-    "json_extra",
     "lower",
     "package",
     "package_graphs",
+    "parse_model",
+    "read_model",
     "target",
 ]
+
+if TYPE_CHECKING:
+    import specc_onnx
+    from specc.backend import Compiler, Runner
+
+    _COMPILER: Compiler = specc_onnx
+    _RUNNER: Runner = specc_onnx

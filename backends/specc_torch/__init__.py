@@ -1,6 +1,8 @@
-"""The PyTorch backend: a spec's graph as an `nn.Module` under the spec's parameter names, to train it.
+"""The PyTorch backend: a spec's graph as an `nn.Module` under the spec's parameter
+names, to train it.
 
-`SpecModule(graph)` starts with seeded weights; `module.save(path)` writes what `compile --weights` reads.
+`SpecModule(graph)` starts with seeded weights; `module.save(path)` writes what
+`compile --weights` reads.
 """
 
 from specc_torch import loop, nn, position, recurrent, tensor

@@ -20,13 +20,23 @@ def scan(op: ops.Scan, place: Place, *operands: Tensor) -> tuple[Tensor, ...]:
     collected: list[list[Tensor]] = [[] for _ in results[op.carries :]]
     for t in reversed(range(steps)) if op.reverse else range(steps):
         row = [x.select(op.axis, t) for x in rows]
-        made = walk(op.body, dict(zip(inputs, (*row, *carries, *captured), strict=True)), place, results)
+        made = walk(
+            op.body,
+            dict(zip(inputs, (*row, *carries, *captured), strict=True)),
+            place,
+            results,
+        )
         after = [made[v] for v in results[: op.carries]]
         here = [made[v] for v in results[op.carries :]]
         if keep is not None:
             kept = keep[:, t]
-            after = [torch.where(_against(kept, n), n, old) for n, old in zip(after, carries, strict=True)]
-            here = [torch.where(_against(kept, x), x, torch.zeros_like(x)) for x in here]
+            after = [
+                torch.where(_against(kept, n), n, old)
+                for n, old in zip(after, carries, strict=True)
+            ]
+            here = [
+                torch.where(_against(kept, x), x, torch.zeros_like(x)) for x in here
+            ]
         carries = after
         for stack, x in zip(collected, here, strict=True):
             stack.append(x)

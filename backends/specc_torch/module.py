@@ -1,4 +1,6 @@
-"""A spec as an `nn.Module`: the same graph, parameters under the spec's own names, ready to be trained."""
+"""A spec as an `nn.Module`: the same graph, parameters under the spec's own names,
+ready to be trained.
+"""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -15,9 +17,9 @@ from specc.ir.graph import Graph, Value
 from specc.ir.types import LETTER, Type
 from specc.text.diagnostic import fail
 from specc.weights.drawn import fill
-from specc.weights.dtypes import NUMPY
+from specc.weights.formats.dtypes import NUMPY
+from specc.weights.formats.safetensors import AS_SPECIFIED, write_safetensors
 from specc.weights.initial import parse
-from specc.weights.safetensors import AS_SPECIFIED, write_safetensors
 from specc_torch.table import Place
 from specc_torch.walk import walk
 
@@ -29,11 +31,13 @@ class Scope(nn.Module):
 
 
 class SpecModule(nn.Module):
-    """A graph whose parameters can be trained. `state_dict()` has exactly the spec's parameter names.
+    """A graph whose parameters can be trained. `state_dict()` has exactly the spec's
+    parameter names.
 
-    `values` are the numbers of the parameters by name; those it lacks start as the spec says, from
-    `seed` and their names (`specc.weights.initial`). What the spec ties is one parameter here; `ties` maps a tied
-    parameter to the one it shares where something else is meant. `defaults` computes the inputs that may be left out.
+    `values` are the numbers of the parameters by name; those it lacks start as the spec
+    says, from `seed` and their names (`specc.weights.initial`). What the spec ties is
+    one parameter here; `ties` maps a tied parameter to the one it shares where
+    something else is meant. `defaults` computes the inputs that may be left out.
     """
 
     def __init__(
@@ -55,7 +59,9 @@ class SpecModule(nn.Module):
         for name in graph.parameters:
             root = _root(name, self.ties)
             if root not in made:
-                made[root] = nn.Parameter(_start(graph, root, _of_any(root, self.ties, values or {}), seed))
+                made[root] = nn.Parameter(
+                    _start(graph, root, _of_any(root, self.ties, values or {}), seed)
+                )
             self._place(name, made[root])
 
     def forward(self, **inputs: Any) -> dict[str, Tensor]:
@@ -68,7 +74,13 @@ class SpecModule(nn.Module):
         if self.defaults is not None:
             absent = [n for n in self.defaults.outputs if n not in known]
             known.update(_run(closed(self.defaults, absent), known, {}, place, absent))
-        return _run(self.graph, known, dict(self.named_spec_parameters()), place, list(self.graph.outputs))
+        return _run(
+            self.graph,
+            known,
+            dict(self.named_spec_parameters()),
+            place,
+            list(self.graph.outputs),
+        )
 
     def named_spec_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """Every parameter under its full name in the spec, tied ones under each of theirs."""
@@ -78,14 +90,24 @@ class SpecModule(nn.Module):
             assert found is not None, f"{name} was taken away"
             yield name, found
 
-    def save(self, path: str | Path, metadata: Mapping[str, str] | None = None) -> None:
-        """The parameters as a safetensors file, all or nothing; shared ones stand in it once.
+    def save(
+        self,
+        path: str | Path,
+        metadata: Mapping[str, str] | None = None,
+        *,
+        force: bool = False,
+    ) -> None:
+        """The parameters as a safetensors file, all or nothing; shared ones stand in it
+        once. A file that specc did not write is replaced with `force` alone (E0833).
 
-        The file says that its names and shapes are the spec's own, so that `load` rules, which are for the layout of a
-        published checkpoint, leave it alone.
+        The file says that its names and shapes are the spec's own, so that `load`
+        rules, which are for the layout of a published checkpoint, leave it alone.
         """
-        tensors = {n: _array(p) for n, p in self.named_spec_parameters() if n not in self.ties}
-        write_safetensors(path, tensors, {**(metadata or {}), **AS_SPECIFIED})
+        tensors = {
+            n: _array(p) for n, p in self.named_spec_parameters() if n not in self.ties
+        }
+        about = {**(metadata or {}), **AS_SPECIFIED}
+        write_safetensors(path, tensors, about, force=force)
 
     def _scope(self, name: str) -> tuple[nn.Module, str]:
         *path, leaf = name.split(".")
@@ -99,7 +121,8 @@ class SpecModule(nn.Module):
     def _place(self, name: str, parameter: nn.Parameter) -> None:
         """Put a parameter under its dotted name.
 
-        Into the tables themselves: `add_module` refuses names like `type` that a spec may use.
+        Into the tables themselves: `add_module` refuses names like `type` that a spec
+        may use.
         """
         *path, leaf = name.split(".")
         scope: nn.Module = self
@@ -115,22 +138,37 @@ class SpecModule(nn.Module):
     def _taken(self, name: str, given: Any, place: Place) -> Tensor:
         if name not in self.graph.inputs:
             known = ", ".join(f"`{n}`" for n in self.graph.inputs)
-            fail("E0910", f"the model has no input called `{name}`", helps=[f"it takes {known}"])
+            fail(
+                "E0910",
+                f"the model has no input called `{name}`",
+                helps=[f"it takes {known}"],
+            )
         dtype = self.graph.inputs[name].type.dtype
         x = torch.as_tensor(given, device=place.device)
         kind, wanted = _kind(x), LETTER[dtype]
         if kind != wanted and (kind, wanted) != ("i", "f"):
-            said = f"the input `{name}` holds {str(x.dtype).removeprefix('torch.')}, {SAID[wanted]} are expected"
+            said = (
+                f"the input `{name}` holds {str(x.dtype).removeprefix('torch.')}, "
+                f"{SAID[wanted]} are expected"
+            )
             fail("E0907", said, helps=[f"give a tensor of {dtype}"])
         return x.to(place.stored(dtype))
 
 
 def _run(
-    graph: Graph, inputs: Mapping[str, Tensor], parameters: Mapping[str, Tensor], place: Place, wanted: list[str]
+    graph: Graph,
+    inputs: Mapping[str, Tensor],
+    parameters: Mapping[str, Tensor],
+    place: Place,
+    wanted: list[str],
 ) -> dict[str, Tensor]:
     sizes: list[tuple[str, Type, tuple[int, ...]]] = []
-    given: dict[Value, Tensor] = {value: parameters[name] for name, value in graph.parameters.items()}
-    read = {a for node, _ in graph.nodes for a in node.args} | {graph.outputs[n] for n in wanted}
+    given: dict[Value, Tensor] = {
+        value: parameters[name] for name, value in graph.parameters.items()
+    }
+    read = {a for node, _ in graph.nodes for a in node.args} | {
+        graph.outputs[n] for n in wanted
+    }
     for name, value in graph.inputs.items():
         if name in inputs:
             given[value] = inputs[name]
@@ -139,7 +177,12 @@ def _run(
             takes = ", ".join(f"`{n}`" for n in graph.inputs)
             fail("E0910", f"the input `{name}` is missing", helps=[f"give {takes}"])
     lengths = bind(sizes, graph.facts, graph.least)
-    found = walk(graph, given, Place(lengths, place.floats, place.device), [graph.outputs[n] for n in wanted])
+    found = walk(
+        graph,
+        given,
+        Place(lengths, place.floats, place.device),
+        [graph.outputs[n] for n in wanted],
+    )
     return {name: found[graph.outputs[name]] for name in wanted}
 
 
@@ -159,36 +202,57 @@ def _check_copies(ties: Mapping[str, str], values: Mapping[str, Any]) -> None:
     """E0416 for a tied parameter that is given with other numbers than the one it shares."""
     for name in ties:
         root = _root(name, ties)
-        if name in values and root in values and not np.array_equal(values[name], values[root]):
+        if (
+            name in values
+            and root in values
+            and not np.array_equal(values[name], values[root])
+        ):
             fail(
                 "E0416",
                 f"`{name}` is tied to `{root}`, but other values are given for each",
-                helps=[f"leave one of them out, or give `ties` without `{name}` to train two separate weights"],
+                helps=[
+                    f"leave one of them out, or give `ties` without `{name}` to train "
+                    "two separate weights"
+                ],
             )
 
 
-def _of_any(root: str, ties: Mapping[str, str], values: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The values, those of `root` also where they are given under the name of one that is tied to it."""
+def _of_any(
+    root: str, ties: Mapping[str, str], values: Mapping[str, Any]
+) -> Mapping[str, Any]:
+    """The values, those of `root` also where they are given under the name of one that
+    is tied to it.
+    """
     if root in values:
         return values
     copies = [n for n in ties if n in values and _root(n, ties) == root]
     return {**values, root: values[copies[0]]} if copies else values
 
 
-def _start(graph: Graph, name: str, values: Mapping[str, NDArray[Any] | Tensor], seed: int) -> Tensor:
+def _start(
+    graph: Graph, name: str, values: Mapping[str, NDArray[Any] | Tensor], seed: int
+) -> Tensor:
     """The first numbers of a parameter, f32."""
     facts = graph.parameter_facts[name]
     shape = tuple(d.at({}) for d in facts.type.shape)
     if name not in values:
-        return torch.from_numpy(fill(parse(facts.initial, facts.span), seed, name, shape))
+        return torch.from_numpy(
+            fill(parse(facts.initial, facts.span), seed, name, shape)
+        )
     given = values[name]
-    made = given if isinstance(given, Tensor) else torch.from_numpy(np.array(given, np.float32))
+    made = (
+        given
+        if isinstance(given, Tensor)
+        else torch.from_numpy(np.array(given, np.float32))
+    )
     if tuple(made.shape) != shape:
         fail(
             "E0503",
             f"`{name}` has the wrong shape",
             facts.span,
-            notes=[f"the spec makes it {list(shape)}, the one given is {list(made.shape)}"],
+            notes=[
+                f"the spec makes it {list(shape)}, the one given is {list(made.shape)}"
+            ],
         )
     return made.detach().clone().float()
 

@@ -10,9 +10,11 @@ from specc_torch.table import Place, check_numbers, evaluate
 
 
 @evaluate(ops.Linear)
-def linear(op: ops.Linear, place: Place, x: Tensor, w: Tensor, b: Tensor | None = None) -> Tensor:
+def linear(
+    op: ops.Linear, place: Place, x: Tensor, w: Tensor, bias: Tensor | None = None
+) -> Tensor:
     """f[*s i], f[o i], f[o]? -> f[*s o]"""
-    return functional.linear(x, w, b)
+    return functional.linear(x, w, bias)
 
 
 @evaluate(ops.Embedding)
@@ -24,23 +26,33 @@ def embedding(op: ops.Embedding, place: Place, ids: Tensor, table: Tensor) -> Te
 
 @evaluate(ops.LayerNorm)
 def layer_norm(
-    op: ops.LayerNorm, place: Place, x: Tensor, gain: Tensor | None = None, bias: Tensor | None = None
+    op: ops.LayerNorm,
+    place: Place,
+    x: Tensor,
+    gain: Tensor | None = None,
+    bias: Tensor | None = None,
 ) -> Tensor:
     """f[*s d], f[d]?, f[d]? -> f[*s d]"""
     return functional.layer_norm(x, x.shape[-1:], gain, bias, op.eps)
 
 
 @evaluate(ops.RMSNorm)
-def rms_norm(op: ops.RMSNorm, place: Place, x: Tensor, gain: Tensor | None = None) -> Tensor:
+def rms_norm(
+    op: ops.RMSNorm, place: Place, x: Tensor, gain: Tensor | None = None
+) -> Tensor:
     """f[*s d], f[d]? -> f[*s d]"""
     y = x / torch.sqrt((x * x).mean(-1, keepdim=True) + op.eps)
     return y if gain is None else y * gain
 
 
-def _softmax(scores: Tensor, mask: Tensor | None, axis: int, sinks: Tensor | None = None) -> Tensor:
-    """Softmax of `scores` along `axis` among what `mask` shows; zeros, and no gradient, where it shows nothing.
+def _softmax(
+    scores: Tensor, mask: Tensor | None, axis: int, sinks: Tensor | None = None
+) -> Tensor:
+    """Softmax of `scores` along `axis` among what `mask` shows; zeros, and no gradient,
+    where it shows nothing.
 
-    `sinks`, where given, has length 1 along `axis`: a score that takes weight and gives nothing.
+    `sinks`, where given, has length 1 along `axis`: a score that takes weight and gives
+    nothing.
     """
     if not scores.shape[axis]:
         return scores
@@ -59,11 +71,13 @@ def _softmax(scores: Tensor, mask: Tensor | None, axis: int, sinks: Tensor | Non
 @evaluate(ops.Softmax)
 def softmax(op: ops.Softmax, place: Place, x: Tensor) -> Tensor:
     """f[*a t *b] -> f[*a t *b]"""
-    return _softmax(x, None, op.axis)
+    return torch.softmax(x, op.axis)
 
 
 @evaluate(ops.MaskedSoftmax)
-def masked_softmax(op: ops.MaskedSoftmax, place: Place, scores: Tensor, mask: Tensor) -> Tensor:
+def masked_softmax(
+    op: ops.MaskedSoftmax, place: Place, scores: Tensor, mask: Tensor
+) -> Tensor:
     """f[*s q k], b[#*s #q #k] -> f[*s q k]"""
     return _softmax(scores, mask, -1)
 
@@ -100,33 +114,44 @@ def attend(
     place: Place,
     query: Tensor,
     key: Tensor,
-    value: Tensor,
+    values: Tensor,
     mask: Tensor | None = None,
-    add: Tensor | None = None,
+    added: Tensor | None = None,
     sinks: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """f[b h q d], f[b g k d], f[b g k e], b[#b #h #q #k]?, f[#b #h #q #k]?, f[h]? -> f[b h q e], f[b h q k]"""
+    """f[b h q d], f[b g k d], f[b g k e], b[#b #h #q #k]?, f[#b #h #q #k]?, f[h]? ->
+    f[b h q e], f[b h q k]
+    """
     served = query.shape[1] // max(key.shape[1], 1)
     if served > 1:
-        key, value = key.repeat_interleave(served, dim=1), value.repeat_interleave(served, dim=1)
+        key, values = (
+            key.repeat_interleave(served, dim=1),
+            values.repeat_interleave(served, dim=1),
+        )
     scores = op.scale * (query @ key.transpose(-1, -2))
     if op.cap > 0:
         scores = op.cap * torch.tanh(scores / op.cap)
-    if add is not None:
-        scores = scores + add
-    weights = _softmax(scores, mask, -1, None if sinks is None else sinks[None, :, None, None])
-    return weights @ value, weights
+    if added is not None:
+        scores = scores + added
+    weights = _softmax(
+        scores, mask, -1, None if sinks is None else sinks[None, :, None, None]
+    )
+    return weights @ values, weights
 
 
 @evaluate(ops.Patches)
-def patches(op: ops.Patches, place: Place, image: Tensor, w: Tensor, b: Tensor | None = None) -> Tensor:
+def patches(
+    op: ops.Patches, place: Place, image: Tensor, w: Tensor, b: Tensor | None = None
+) -> Tensor:
     """f[b c y x], f[d c p r], f[d]? -> f[b n d]"""
     (high, wide), (p, r) = image.shape[2:], w.shape[2:]
     if high % p or wide % r:
         fail(
             "E0912",
             f"a picture of {high} by {wide} points is not cut into whole patches of {p} by {r}",
-            helps=[f"give a picture whose height is a multiple of {p} and whose width is one of {r}"],
+            helps=[
+                f"give a picture whose height is a multiple of {p} and whose width is one of {r}"
+            ],
         )
     rows, columns = high // p, wide // r
     cut = image.reshape(*image.shape[:2], rows, p, columns, r).permute(0, 2, 4, 1, 3, 5)
@@ -135,7 +160,9 @@ def patches(op: ops.Patches, place: Place, image: Tensor, w: Tensor, b: Tensor |
 
 
 @evaluate(ops.Conv1d)
-def conv1d(op: ops.Conv1d, place: Place, x: Tensor, w: Tensor, b: Tensor | None = None) -> Tensor:
+def conv1d(
+    op: ops.Conv1d, place: Place, x: Tensor, w: Tensor, b: Tensor | None = None
+) -> Tensor:
     """f[b t i], f[o i k], f[o]? -> f[b t o]"""
     if not x.shape[1]:
         return x.new_zeros(x.shape[0], 0, w.shape[0])

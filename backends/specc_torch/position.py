@@ -15,7 +15,9 @@ def sinusoid(op: ops.Sinusoid, place: Place, positions: Tensor) -> Tensor:
     pairs = place.length(op.dim) // 2
     steps = pairs - 1 if op.layout == "fairseq" else pairs
     step = math.log(op.base) / max(steps, 1)
-    angles = positions[..., None].double() * torch.exp(-step * place.rows(pairs).double())
+    angles = positions[..., None].double() * torch.exp(
+        -step * place.rows(pairs).double()
+    )
     sines = [torch.sin(angles), torch.cos(angles)]
     if op.layout == "interleaved":
         both = torch.stack(sines, dim=-1).reshape(*positions.shape, 2 * pairs)
@@ -25,15 +27,21 @@ def sinusoid(op: ops.Sinusoid, place: Place, positions: Tensor) -> Tensor:
 
 
 @evaluate(ops.RopeAngles)
-def rope_angles(op: ops.RopeAngles, place: Place, positions: Tensor) -> tuple[Tensor, Tensor]:
+def rope_angles(
+    op: ops.RopeAngles, place: Place, rows: Tensor
+) -> tuple[Tensor, Tensor]:
     """i[*s] -> f[*s r], f[*s r]"""
     dim = place.length(op.dim)
     if op.frequencies:
-        frequencies = torch.tensor(op.frequencies, dtype=torch.float64, device=place.device)
+        frequencies = torch.tensor(
+            op.frequencies, dtype=torch.float64, device=place.device
+        )
     else:
         frequencies = op.theta ** (-2.0 * place.rows(dim // 2).double() / max(dim, 1))
-    angles = positions[..., None].double() * frequencies
-    return (torch.cos(angles) * op.factor).to(place.floats), (torch.sin(angles) * op.factor).to(place.floats)
+    angles = rows[..., None].double() * frequencies
+    return (torch.cos(angles) * op.factor).to(place.floats), (
+        torch.sin(angles) * op.factor
+    ).to(place.floats)
 
 
 @evaluate(ops.Rotate)

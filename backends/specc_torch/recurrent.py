@@ -1,4 +1,6 @@
-"""Recurrent layers, in PyTorch: its own fused ones where they are the same function, else row by row."""
+"""Recurrent layers, in PyTorch: its own fused ones where they are the same function,
+else row by row.
+"""
 
 from collections.abc import Callable, Sequence
 
@@ -19,88 +21,118 @@ ACTIVATIONS = {"tanh": torch.tanh, "relu": torch.relu, "sigmoid": torch.sigmoid}
 def rnn(
     op: ops.Rnn,
     place: Place,
-    x: Tensor,
-    w_ih: Tensor,
-    w_hh: Tensor,
-    b_ih: Tensor | None = None,
-    b_hh: Tensor | None = None,
+    rows: Tensor,
+    weights: Tensor,
+    state_weights: Tensor,
+    bias: Tensor | None = None,
+    state_bias: Tensor | None = None,
     keep: Tensor | None = None,
     start: Tensor | None = None,
 ) -> tuple[Tensor, ...]:
     """f[b t i], f[h i], f[h h], f[h]?, f[h]?, b[b t]?, f[b h]? -> f[b t h], f[b h]"""
-    states = (_first(start, x, w_hh.shape[1]),)
+    states = (_first(start, rows, state_weights.shape[1]),)
 
     def step(row: Tensor, before: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        return (ACTIVATIONS[op.activation](row + linear(before[0], w_hh, b_hh)),)
+        return (
+            ACTIVATIONS[op.activation](
+                row + linear(before[0], state_weights, state_bias)
+            ),
+        )
 
-    if _fusable(x, keep) and op.activation != "sigmoid":
+    if _fusable(rows, keep) and op.activation != "sigmoid":
         layer = torch.rnn_tanh if op.activation == "tanh" else torch.rnn_relu
-        return _fused(layer, x, states, (w_ih, w_hh, b_ih, b_hh), op.reverse)
-    return _run(step, linear(x, w_ih, b_ih), keep, states, op.reverse)
+        return _fused(
+            layer, rows, states, (weights, state_weights, bias, state_bias), op.reverse
+        )
+    return _run(step, linear(rows, weights, bias), keep, states, op.reverse)
 
 
 @evaluate(ops.Gru)
 def gru(
     op: ops.Gru,
     place: Place,
-    x: Tensor,
-    w_ih: Tensor,
-    w_hh: Tensor,
-    b_ih: Tensor | None = None,
-    b_hh: Tensor | None = None,
+    rows: Tensor,
+    weights: Tensor,
+    state_weights: Tensor,
+    bias: Tensor | None = None,
+    state_bias: Tensor | None = None,
     keep: Tensor | None = None,
     start: Tensor | None = None,
 ) -> tuple[Tensor, ...]:
     """f[b t i], f[g i], f[g h], f[g]?, f[g]?, b[b t]?, f[b h]? -> f[b t h], f[b h]"""
-    size = w_hh.shape[1]
-    b_n = None if b_hh is None else b_hh[2 * size :]
-    states = (_first(start, x, size),)
+    size = state_weights.shape[1]
+    b_n = None if state_bias is None else state_bias[2 * size :]
+    states = (_first(start, rows, size),)
 
     def step(row: Tensor, before: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         (h,) = before
         r_x, z_x, n_x = row.chunk(3, dim=1)
-        r_h, z_h, n_h = linear(h, w_hh, b_hh).chunk(3, dim=1)
+        r_h, z_h, n_h = linear(h, state_weights, state_bias).chunk(3, dim=1)
         r, z = torch.sigmoid(r_x + r_h), torch.sigmoid(z_x + z_h)
-        n = torch.tanh(n_x + (r * n_h if op.reset == "after" else linear(r * h, w_hh[2 * size :], b_n)))
+        n = torch.tanh(
+            n_x
+            + (
+                r * n_h
+                if op.reset == "after"
+                else linear(r * h, state_weights[2 * size :], b_n)
+            )
+        )
         return ((1 - z) * n + z * h if op.update == "old" else (1 - z) * h + z * n,)
 
-    if _fusable(x, keep) and (op.reset, op.update) == ("after", "old"):
-        return _fused(torch.gru, x, states, (w_ih, w_hh, b_ih, b_hh), op.reverse)
-    return _run(step, linear(x, w_ih, b_ih), keep, states, op.reverse)
+    if _fusable(rows, keep) and (op.reset, op.update) == ("after", "old"):
+        return _fused(
+            torch.gru,
+            rows,
+            states,
+            (weights, state_weights, bias, state_bias),
+            op.reverse,
+        )
+    return _run(step, linear(rows, weights, bias), keep, states, op.reverse)
 
 
 @evaluate(ops.Lstm)
 def lstm(
     op: ops.Lstm,
     place: Place,
-    x: Tensor,
-    w_ih: Tensor,
-    w_hh: Tensor,
-    b_ih: Tensor | None = None,
-    b_hh: Tensor | None = None,
+    rows: Tensor,
+    weights: Tensor,
+    state_weights: Tensor,
+    bias: Tensor | None = None,
+    state_bias: Tensor | None = None,
     keep: Tensor | None = None,
     start: Tensor | None = None,
-    cell: Tensor | None = None,
+    first_cell: Tensor | None = None,
     peepholes: Tensor | None = None,
-    w_hr: Tensor | None = None,
+    projection: Tensor | None = None,
 ) -> tuple[Tensor, ...]:
-    """f[b t i], f[g i], f[g r], f[g]?, f[g]?, b[b t]?, f[b r]?, f[b h]?, f[p]?, f[r h]? -> f[b t r], f[b r], f[b h]"""
-    size = w_ih.shape[0] // 4
-    states = (_first(start, x, w_hh.shape[1]), _first(cell, x, size))
+    """f[b t i], f[g i], f[g r], f[g]?, f[g]?, b[b t]?, f[b r]?, f[b h]?, f[p]?, f[r h]?
+    -> f[b t r], f[b r], f[b h]
+    """
+    size = weights.shape[0] // 4
+    states = (
+        _first(start, rows, state_weights.shape[1]),
+        _first(first_cell, rows, size),
+    )
 
     def step(row: Tensor, before: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         h, c = before
-        i, f, g, o = (row + linear(h, w_hh, b_hh)).chunk(4, dim=1)
+        i, f, g, o = (row + linear(h, state_weights, state_bias)).chunk(4, dim=1)
         if peepholes is not None:
             p_i, p_f, p_o = peepholes.chunk(3)
             i, f = i + p_i * c, f + p_f * c
         c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
         out = torch.sigmoid(o if peepholes is None else o + p_o * c) * torch.tanh(c)
-        return out if w_hr is None else linear(out, w_hr), c
+        return out if projection is None else linear(out, projection), c
 
-    if _fusable(x, keep) and peepholes is None and w_hr is None:
-        return _fused(torch.lstm, x, states, (w_ih, w_hh, b_ih, b_hh), op.reverse)
-    return _run(step, linear(x, w_ih, b_ih), keep, states, op.reverse)
+    if _fusable(rows, keep) and peepholes is None and projection is None:
+        return _fused(
+            torch.lstm,
+            rows,
+            states,
+            (weights, state_weights, bias, state_bias),
+            op.reverse,
+        )
+    return _run(step, linear(rows, weights, bias), keep, states, op.reverse)
 
 
 def _fusable(x: Tensor, keep: Tensor | None) -> bool:
@@ -119,17 +151,26 @@ def _fused(
     w_ih, w_hh, b_ih, b_hh = weights
     given = [w_ih, w_hh]
     if b_ih is not None or b_hh is not None:
-        given += [w_ih.new_zeros(w_ih.shape[0]) if b is None else b for b in (b_ih, b_hh)]
+        given += [
+            w_ih.new_zeros(w_ih.shape[0]) if b is None else b for b in (b_ih, b_hh)
+        ]
     before = [s[None] for s in states]
     rows = x.flip(1) if reverse else x
     state = before[0] if len(before) == 1 else before
-    learns = torch.is_grad_enabled()  # cuDNN goes backwards only through what was called as training
-    out, *after = layer(rows, state, given, len(given) == 4, 1, 0.0, learns, False, True)
+    # cuDNN goes backwards only through what was called as training
+    learns = torch.is_grad_enabled()
+    out, *after = layer(
+        rows, state, given, len(given) == 4, 1, 0.0, learns, False, True
+    )
     return (out.flip(1) if reverse else out, *(s[0] for s in after))
 
 
 def _run(
-    step: Step, rows: Tensor, keep: Tensor | None, states: tuple[Tensor, ...], reverse: bool
+    step: Step,
+    rows: Tensor,
+    keep: Tensor | None,
+    states: tuple[Tensor, ...],
+    reverse: bool,
 ) -> tuple[Tensor, ...]:
     """All results and the final states; where `keep` is false nothing happens."""
     batch, steps, _ = rows.shape
@@ -139,7 +180,10 @@ def _run(
         here = after[0]
         if keep is not None:
             kept = keep[:, t, None]
-            after = tuple(torch.where(kept, new, old) for new, old in zip(after, states, strict=True))
+            after = tuple(
+                torch.where(kept, new, old)
+                for new, old in zip(after, states, strict=True)
+            )
             here = torch.where(kept, here, torch.zeros_like(here))
         states = after
         out.append(here)

@@ -1,7 +1,9 @@
-"""The table that says what every op is in PyTorch, and the few things all its rules share.
+"""The table that says what every op is in PyTorch, and the few things all its rules
+share.
 
-A rule is called as `rule(op, place, *operands)` and is differentiable wherever the op is; an absent operand
-is None. Numbers with a fraction have one type in the whole module, the one its parameters have.
+A rule is called as `rule(op, place, *operands)` and is differentiable wherever the op
+is; an absent operand is None. Numbers with a fraction have one type in the whole
+module, the one its parameters have.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,12 +21,18 @@ Evaluate: TypeAlias = Callable[..., "Tensor | tuple[Tensor, ...]"]
 
 evaluate: Rules[Evaluate] = Rules("torch")
 
-STORED: Mapping[str, torch.dtype] = {"i64": torch.int64, "i32": torch.int32, "bool": torch.bool}
+STORED: Mapping[str, torch.dtype] = {
+    "i64": torch.int64,
+    "i32": torch.int32,
+    "bool": torch.bool,
+}
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where one forward pass happens: how long each symbol is, the type of its fractions, the device."""
+    """Where one forward pass happens: how long each symbol is, the type of its
+    fractions, the device.
+    """
 
     lengths: Mapping[str, int]
     floats: torch.dtype
@@ -39,7 +47,11 @@ class Place:
         try:
             return dim.at(self.lengths)
         except DimError as error:
-            known = ", ".join(f"{k} = {self.lengths[k]}" for k in sorted(dim.symbols()) if k in self.lengths)
+            known = ", ".join(
+                f"{k} = {self.lengths[k]}"
+                for k in sorted(dim.symbols())
+                if k in self.lengths
+            )
             fail(
                 "E0912",
                 f"these inputs leave a length without a value: {error}",
@@ -53,13 +65,18 @@ class Place:
 
 
 def check_numbers(ids: Tensor, below: int, what: str) -> None:
-    """Fails with E0913 unless every id is a row number of a table of `below` rows. Ids without values pass."""
+    """Fails with E0913 unless every id is a row number of a table of `below` rows. Ids
+    without values pass.
+    """
     if not ids.numel() or ids.is_meta:
         return
     least, greatest = (int(n) for n in torch.aminmax(ids))
     if least < 0 or greatest >= below:
         fail(
             "E0913",
-            f"{what} has rows 0 to {below - 1}, row {least if least < 0 else greatest} is asked for",
-            helps=["check the ids that are given, and that they were made with this model's vocabulary"],
+            f"{what} has rows 0 to {below - 1}, row "
+            f"{least if least < 0 else greatest} is asked for",
+            helps=[
+                "check the ids that are given, and that they were made with this model's vocabulary"
+            ],
         )

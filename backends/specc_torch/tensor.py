@@ -28,33 +28,39 @@ POINTWISE: Mapping[str, Callable[[Tensor], Tensor]] = {
     "relu2": lambda x: functional.relu(x) ** 2,  # arXiv:2109.08668
     "round": torch.round,
     "sigmoid": torch.sigmoid,
-    "sign": torch.sign,
+    "sign": lambda x: torch.where(torch.isnan(x), x, torch.sign(x)),
     "silu": functional.silu,
     "sin": torch.sin,
     # not functional.softplus, which cuts a corner above 20
-    "softplus": lambda x: torch.logaddexp(x, torch.zeros((), dtype=x.dtype, device=x.device)),
+    "softplus": lambda x: torch.logaddexp(
+        x, torch.zeros((), dtype=x.dtype, device=x.device)
+    ),
     "sqrt": torch.sqrt,
     "tanh": torch.tanh,
 }
 
 
-def _power(a: Tensor, b: Tensor) -> Tensor:
-    """`a ** b`; whole numbers to a negative power are cut towards zero."""
-    if a.is_floating_point():
-        return torch.pow(a, b)
-    small = torch.pow(a.double(), b.clamp(max=0).double()).trunc().nan_to_num(posinf=0.0, neginf=0.0)
-    return torch.where(b < 0, small.to(a.dtype), torch.pow(a, b.clamp(min=0)))
-
-
-def _whole(divide: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
-    """The division; of whole numbers by zero it is zero."""
+def _whole(
+    divide: Callable[[Tensor, Tensor], Tensor],
+) -> Callable[[Tensor, Tensor], Tensor]:
+    """The division. Of whole numbers by zero it is zero; a machine that divides its least
+    number by -1 stops, so that is done without dividing.
+    """
 
     def by(a: Tensor, b: Tensor) -> Tensor:
         if b.is_floating_point():
             return divide(a, b)
-        return torch.where(b == 0, torch.zeros_like(b), divide(a, torch.where(b == 0, torch.ones_like(b), b)))
+        special = (b == 0) | (b == -1)
+        made = divide(a, torch.where(special, torch.ones_like(b), b))
+        rest = divide is torch.remainder
+        return torch.where(special, torch.zeros_like(made) if rest else a * b, made)
 
     return by
+
+
+def _quotient(a: Tensor, b: Tensor) -> Tensor:
+    """`a // b`, rounded down, of fractions too."""
+    return torch.div(a, b, rounding_mode="floor")
 
 
 ARITH: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
@@ -62,12 +68,15 @@ ARITH: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
     "sub": torch.sub,
     "mul": torch.mul,
     "div": torch.div,
-    "pow": _power,
+    "pow": torch.pow,
     "min": torch.minimum,
     "max": torch.maximum,
-    "floordiv": _whole(torch.floor_divide),
+    "floordiv": _whole(_quotient),
     "mod": _whole(torch.remainder),
 }
+
+HELD = {"i64": (-(2.0**63), 2.0**63 - 2.0**39), "i32": (-(2.0**31), 2.0**31 - 2.0**7)}
+"""The least and the greatest whole number of each type that single precision holds."""
 
 COMPARE: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
     "eq": torch.eq,
@@ -101,7 +110,9 @@ def extent(op: ops.Extent, place: Place, x: Tensor) -> Tensor:
 @evaluate(ops.Size)
 def size(op: ops.Size, place: Place) -> Tensor:
     """-> i[]"""
-    return torch.full((), place.length(op.length), dtype=torch.int64, device=place.device)
+    return torch.full(
+        (), place.length(op.length), dtype=torch.int64, device=place.device
+    )
 
 
 @evaluate(ops.Pointwise)
@@ -111,27 +122,27 @@ def pointwise(op: ops.Pointwise, place: Place, x: Tensor) -> Tensor:
 
 
 @evaluate(ops.Arith)
-def arith(op: ops.Arith, place: Place, a: Tensor, b: Tensor) -> Tensor:
+def arith(op: ops.Arith, place: Place, left: Tensor, right: Tensor) -> Tensor:
     """n[#*s], n[#*s] -> n[*s]"""
-    return ARITH[op.fn](a, b)
+    return ARITH[op.fn](left, right)
 
 
 @evaluate(ops.Compare)
-def compare(op: ops.Compare, place: Place, a: Tensor, b: Tensor) -> Tensor:
+def compare(op: ops.Compare, place: Place, left: Tensor, right: Tensor) -> Tensor:
     """n[#*s], n[#*s] -> b[*s]"""
-    return COMPARE[op.fn](a, b)
+    return COMPARE[op.fn](left, right)
 
 
 @evaluate(ops.And)
-def and_(op: ops.And, place: Place, a: Tensor, b: Tensor) -> Tensor:
+def and_(op: ops.And, place: Place, left: Tensor, right: Tensor) -> Tensor:
     """b[#*s], b[#*s] -> b[*s]"""
-    return a & b
+    return left & right
 
 
 @evaluate(ops.Or)
-def or_(op: ops.Or, place: Place, a: Tensor, b: Tensor) -> Tensor:
+def or_(op: ops.Or, place: Place, left: Tensor, right: Tensor) -> Tensor:
     """b[#*s], b[#*s] -> b[*s]"""
-    return a | b
+    return left | right
 
 
 @evaluate(ops.Not)
@@ -141,14 +152,19 @@ def not_(op: ops.Not, place: Place, a: Tensor) -> Tensor:
 
 
 @evaluate(ops.Where)
-def where(op: ops.Where, place: Place, condition: Tensor, a: Tensor, b: Tensor) -> Tensor:
+def where(
+    op: ops.Where, place: Place, condition: Tensor, yes: Tensor, no: Tensor
+) -> Tensor:
     """b[#*s], a[#*s], a[#*s] -> a[*s]"""
-    return torch.where(condition, a, b)
+    return torch.where(condition, yes, no)
 
 
 @evaluate(ops.Cast)
 def cast(op: ops.Cast, place: Place, x: Tensor) -> Tensor:
     """a[*s] -> n[*s]"""
+    if op.to in HELD and x.is_floating_point():
+        least, most = HELD[op.to]
+        x = torch.nan_to_num(x, nan=0.0, posinf=most, neginf=least).clamp(least, most)
     return x.to(place.stored(op.to))
 
 
@@ -190,7 +206,9 @@ def squeeze(op: ops.Squeeze, place: Place, x: Tensor) -> Tensor:
 @evaluate(ops.Expand)
 def expand(op: ops.Expand, place: Place, x: Tensor) -> Tensor:
     """a[*a one *b] -> a[*a t *b]"""
-    return x.expand(*x.shape[: op.axis], place.length(op.length), *x.shape[op.axis + 1 :])
+    return x.expand(
+        *x.shape[: op.axis], place.length(op.length), *x.shape[op.axis + 1 :]
+    )
 
 
 @evaluate(ops.Concat)
@@ -204,7 +222,10 @@ def slice_(op: ops.Slice, place: Place, x: Tensor) -> Tensor:
     """a[*a t *b] -> a[*a u *b]"""
     start, stop = place.length(op.start), place.length(op.stop)
     if not 0 <= start <= stop <= x.shape[op.axis]:
-        fail("E0912", f"rows {start} up to {stop} are taken from an axis of {x.shape[op.axis]} rows")
+        fail(
+            "E0912",
+            f"rows {start} up to {stop} are taken from an axis of {x.shape[op.axis]} rows",
+        )
     return x.narrow(op.axis, start, stop - start)
 
 
@@ -222,17 +243,21 @@ def last(op: ops.Last, place: Place, x: Tensor) -> Tensor:
     """a[*a t *b] -> a[*a *b]"""
     if not x.shape[op.axis]:
         helps = ["give at least one row"]
-        fail("E0912", "the newest row is taken from an axis that has no rows", helps=helps)
+        fail(
+            "E0912",
+            "the newest row is taken from an axis that has no rows",
+            helps=helps,
+        )
     return x.select(op.axis, x.shape[op.axis] - 1)
 
 
 @evaluate(ops.Gather)
-def gather(op: ops.Gather, place: Place, x: Tensor, ids: Tensor) -> Tensor:
+def gather(op: ops.Gather, place: Place, table: Tensor, ids: Tensor) -> Tensor:
     """a[*b t *d], i[*b u] -> a[*b u *d]"""
-    check_numbers(ids, x.shape[op.axis], "the axis that is gathered from")
-    rest = x.shape[op.axis + 1 :]
+    check_numbers(ids, table.shape[op.axis], "the axis that is gathered from")
+    rest = table.shape[op.axis + 1 :]
     wide = ids.long().reshape(*ids.shape, *[1] * len(rest)).expand(*ids.shape, *rest)
-    return torch.gather(x, op.axis, wide)
+    return torch.gather(table, op.axis, wide)
 
 
 @evaluate(ops.Flip)
@@ -269,8 +294,14 @@ def reduce(op: ops.Reduce, place: Place, x: Tensor) -> Tensor:
         case "all":
             return x.all(op.axis)
         case _ if not x.shape[op.axis]:
-            limits = torch.finfo(x.dtype) if x.is_floating_point() else torch.iinfo(x.dtype)
-            ends = (-math.inf, math.inf) if x.is_floating_point() else (limits.min, limits.max)
+            limits = (
+                torch.finfo(x.dtype) if x.is_floating_point() else torch.iinfo(x.dtype)
+            )
+            ends = (
+                (-math.inf, math.inf)
+                if x.is_floating_point()
+                else (limits.min, limits.max)
+            )
             nothing = ends[0] if op.fn == "max" else ends[1]
             return x.new_full((*x.shape[: op.axis], *x.shape[op.axis + 1 :]), nothing)
         case "max":
@@ -301,9 +332,9 @@ def one_hot(op: ops.OneHot, place: Place, ids: Tensor) -> Tensor:
 
 
 @evaluate(ops.MatMul)
-def mat_mul(op: ops.MatMul, place: Place, a: Tensor, b: Tensor) -> Tensor:
+def mat_mul(op: ops.MatMul, place: Place, left: Tensor, right: Tensor) -> Tensor:
     """f[#*s m k], f[#*s k n] -> f[*s m n]"""
-    return a @ b
+    return left @ right
 
 
 @evaluate(ops.Einsum)
@@ -311,7 +342,10 @@ def einsum(op: ops.Einsum, place: Place, *xs: Tensor) -> Tensor:
     """f[*s] -> f[*t]"""
     left, right = op.equation.split("->")
     terms = [t.split() for t in left.split(",")]
-    numbers = {name: n for n, name in enumerate(dict.fromkeys(name for t in terms for name in t))}
+    numbers = {
+        name: n
+        for n, name in enumerate(dict.fromkeys(name for t in terms for name in t))
+    }
     given: list[Tensor | list[int]] = []
     for x, term in zip(xs, terms, strict=True):
         given += [x, [numbers[name] for name in term]]

@@ -1,1 +1,3 @@
-"""Tree and config values to graph: names looked up, blocks called, loops unrolled, shapes checked."""
+"""Tree and config values to graph: names looked up, blocks called, loops unrolled,
+shapes checked.
+"""

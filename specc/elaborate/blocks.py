@@ -1,50 +1,61 @@
-"""Calls of blocks: parameters bound, the body run, results checked against what the block declares."""
+"""Calls of blocks: parameters bound, the body run, results checked against what the
+block declares.
+"""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping
+from typing import TypeAlias
 
-from specc.elaborate.context import Context, Env, Poisoned
+from specc.elaborate.application import Application
+from specc.elaborate.context import NOTHING, Context, Env, Module, Poisoned
 from specc.elaborate.names import say_shared
-from specc.elaborate.statements import run_body
-from specc.elaborate.typing import applied, fit_static, is_tensor, match_tensor
-from specc.elaborate.values import POISON, Function, Picked, Results, Tensor, first
+from specc.elaborate.statements import Returned, run_body
+from specc.elaborate.typing import Place, applied, fit_static, is_tensor, match_tensor
+from specc.elaborate.values import (
+    POISON,
+    BlockFunction,
+    Known,
+    Picked,
+    Results,
+    first,
+)
+from specc.ir.dim import Dim
 from specc.lang import tree
 from specc.text.diagnostic import Diagnostic, Failed, fail
-from specc.text.suggest import did_you_mean
+from specc.text.suggest import did_you_mean, suggestion
 
 DEEPEST = 64
+"""Blocks that run inside each other."""
+
+Bound: TypeAlias = dict[str, tuple[tree.Param, tree.Expr, Env]]
+"""Parameters by name, with what each is given and where that is evaluated."""
 
 
 def call_block(
     context: Context,
-    target: Function,
-    expr: tree.Call,
-    args: Sequence[Any],
-    options: Sequence[tree.Option],
-    caller: Env,
-    inner: Env,
-) -> Any:
-    """The results of a block for these arguments, its weights under the scope of `inner`."""
-    block, module = target.target
-    assert isinstance(block, tree.Block)
-    config = _config(context, target, module, caller, options)
-    lengths = caller.lengths if module is caller.module else None if module.standard else {}
-    env = Env(module, config, scope=inner.scope, raw=caller.raw, lengths=lengths)
-    given = _pair(block, args, [o for o in options if o.name != "config"], expr)
-    pairs = {p.name: (p, value, caller) for p, value in given}
-    for name, held in target.given.items():
-        param = next((p for p in block.params if p.name == name), None)
-        if param is None:
-            fail("E0201", f"`{block.name}` has no option `{name}`", expr.span)
-        option, where = held
-        pairs.setdefault(name, (param, option.value, where))
-    bind(context, block, pairs, env)
-    enter(context, block, expr)
+    target: BlockFunction,
+    call: Application,
+) -> Results:
+    """The results of a block for these arguments, its weights under the scope of
+    `call.inner`.
+    """
+    block, module, caller = target.block, target.module, call.caller
+    config = _config(context, target, call)
+    env = Env(
+        module=module,
+        config=config,
+        scope=call.inner.scope,
+        raw=caller.raw,
+        lengths=_lengths(module, caller),
+    )
+    context.evaluator.expect(context.steps, block, module, config, call.expr.span)
+    bind(context, block, _arguments(target, call), env)
+    enter(context, block, call.expr)
     try:
-        with context.sharing.step(expr, own_scope(target, expr, inner)):
+        with context.sharing.step(call.expr, call.own_scope):
             if module is not caller.module and not module.standard:
-                say_shared(context, module.file.items, Env(module, config, scope=inner.scope))
-            complete(context, block, env, expr)
+                there = Env(module=module, config=config, scope=call.inner.scope)
+                say_shared(context, module.file.items, there)
+            complete(context, block, env, call.expr)
             results = finish(context, block, run_body(context, block.body, env), env)
         _name_results(context, results, env, caller)
         return results
@@ -52,18 +63,48 @@ def call_block(
         context.calls.pop()
 
 
-def own_scope(target: Function, expr: tree.Call, inner: Env) -> str:
-    """The scope of weights that a call opens by `@`; empty where it has none."""
-    return inner.scope if target.weights or expr.weights else ""
+def _lengths(module: Module, caller: Env) -> dict[str, Dim] | None:
+    """What the run-time lengths of a block's file stand for while it is called.
+
+    In the same file they are the caller's own, and std declares none. Those of a used
+    file are bound by the tensors it is given: `batch` there may be `batch * 2` here.
+    """
+    if module is caller.module:
+        return caller.lengths
+    return None if module.standard else {}
+
+
+def _arguments(target: BlockFunction, call: Application) -> Bound:
+    """Each parameter that is given something: what, and where that is evaluated. What
+    the call itself gives wins over options that were given before.
+    """
+    block = target.block
+    given = _pair(block, call)
+    bound: Bound = {p.name: (p, value, call.caller) for p, value in given}
+    for name, (option, where) in target.given.items():
+        param = next((p for p in block.params if p.name == name), None)
+        if param is None:
+            title = f"`{block.name}` has no option `{name}`"
+            fail("E0201", title, call.expr.span)
+        bound.setdefault(name, (param, option.value, where))
+    return bound
 
 
 def enter(context: Context, block: tree.Block, expr: tree.Call) -> None:
     """Note that a block is being run. E0210 if it runs already: specs have no recursion."""
     key = f"{block.name}@{block.name_span}"
+    # by the place of its name too: two files may have blocks of one name
     if key in context.calls:
-        cycle = [c.split("@")[0] for c in context.calls[context.calls.index(key) :]] + [block.name]
+        cycle = [c.split("@")[0] for c in context.calls[context.calls.index(key) :]] + [
+            block.name
+        ]
         context.calls.append(key)
-        fail("E0210", f"`{block.name}` calls itself: {' → '.join(cycle)}", expr.span, helps=["use `repeat`"])
+        fail(
+            "E0210",
+            f"`{block.name}` calls itself: {' → '.join(cycle)}",
+            expr.span,
+            helps=["use `repeat`"],
+        )
     if len(context.calls) >= DEEPEST:
         context.calls.append(key)
         title = f"blocks call blocks more than {DEEPEST} deep"
@@ -77,25 +118,38 @@ def enter(context: Context, block: tree.Block, expr: tree.Call) -> None:
     context.calls.append(key)
 
 
-def _config(context: Context, target: Function, module: Any, caller: Env, options: Sequence[tree.Option]) -> Any:
-    given = next((o for o in options if o.name == "config"), None)
-    if module is caller.module and given is None:
-        return caller.config
-    if target.env and target.env.module is module and target.env.config and given is None:
-        return target.env.config
+def _config(
+    context: Context, target: BlockFunction, call: Application
+) -> Mapping[str, Known]:
+    """The config values that a block sees: those of its file."""
+    module, caller, home = target.module, call.caller, target.env
+    option = next((o for o in call.options if o.name == "config"), None)
+    if option is None:
+        if module is caller.module:
+            return caller.config
+        # handed over by its own file: it keeps the values it was named with
+        if home and home.module is module and home.config:
+            return home.config
     if module.standard:
-        return {}
-    from_ = first(context.evaluate(context, given.value, caller)) if given else None
-    return context.configure(context, module, from_, given.value.span if given else None)
+        return NOTHING
+    if option is None:
+        return context.evaluator.configure(context, module, None, None)
+    given = first(context.evaluator.evaluate(context, option.value, caller))
+    return context.evaluator.configure(context, module, given, option.value.span)
 
 
-def _pair(
-    block: tree.Block, args: Sequence[Any], options: Sequence[tree.Option], expr: tree.Call
-) -> list[tuple[tree.Param, Any]]:
+def _pair(block: tree.Block, call: Application) -> list[tuple[tree.Param, tree.Expr]]:
+    """Each argument with the parameter it is for."""
+    args = call.args
+    options = [o for o in call.options if o.name != "config"]
     if len(args) > len(block.params):
         shown = ", ".join(p.name for p in block.params)
-        title = f"`{block.name}` takes {len(block.params)} inputs, {len(args)} are given"
-        fail("E0211", title, args[len(block.params)].span, helps=[f"it takes ({shown})"])
+        title = (
+            f"`{block.name}` takes {len(block.params)} inputs, {len(args)} are given"
+        )
+        fail(
+            "E0211", title, args[len(block.params)].span, helps=[f"it takes ({shown})"]
+        )
     found = list(zip(block.params, args, strict=False))
     by_name = {p.name: p for p in block.params}
     for option in options:
@@ -108,7 +162,7 @@ def _pair(
                 f"`{block.name}` has no option `{option.name}`",
                 at,
                 "unknown option",
-                helps=[f"did you mean `{near}`? {takes}" if near else takes],
+                helps=[f"{suggestion(near)} {takes}" if near else takes],
             )
         if any(p.name == option.name for p, _ in found):
             fail("E0212", f"`{option.name}` is given twice", at)
@@ -116,10 +170,13 @@ def _pair(
     return found
 
 
-def bind(context: Context, block: tree.Block, pairs: dict[str, Any], env: Env) -> None:
-    """Give parameters the values of arguments: static ones first, then tensors. The caller is still outside."""
+def bind(context: Context, block: tree.Block, pairs: Bound, env: Env) -> None:
+    """Give parameters the values of arguments: static ones first, then tensors. The
+    caller is still outside.
+    """
     faults: list[Diagnostic] = []
     poisoned = False
+    # a tensor's declared type may name static parameters: `x: float[batch, width]`
     for tensors in (False, True):
         for param, value, caller in pairs.values():
             if is_tensor(param.type) == tensors:
@@ -138,6 +195,7 @@ def bind(context: Context, block: tree.Block, pairs: dict[str, Any], env: Env) -
 def complete(context: Context, block: tree.Block, env: Env, expr: tree.Call) -> None:
     """Give the other parameters their defaults, in order."""
     for param in block.params:
+        # given; `bind` has evaluated it where the call stands, defaults stand in here
         if param.name in env.names:
             continue
         if param.default is None:
@@ -146,50 +204,79 @@ def complete(context: Context, block: tree.Block, env: Env, expr: tree.Call) -> 
                 continue
             what = "input" if is_tensor(param.type) else "option"
             helps = [f"`{block.name}` takes: {', '.join(p.name for p in block.params)}"]
-            fail("E0211", f"`{block.name}` needs the {what} `{param.name}`", expr.span, helps=helps)
+            fail(
+                "E0211",
+                f"`{block.name}` needs the {what} `{param.name}`",
+                expr.span,
+                helps=helps,
+            )
         _bind_one(context, block, param, param.default, env, env)
 
 
-def _bind_one(context: Context, block: tree.Block, param: tree.Param, expr: Any, caller: Env, env: Env) -> None:
+def _bind_one(
+    context: Context,
+    block: tree.Block,
+    param: tree.Param,
+    expr: tree.Expr,
+    caller: Env,
+    env: Env,
+) -> None:
     what = f"`{param.name}` of `{block.name}`"
     words = param.type.names if param.type.name == "choice" else ()
-    if isinstance(expr, tree.Name) and expr.path in words and expr.path not in caller.names:
+    if (
+        isinstance(expr, tree.Name)
+        and expr.path in words
+        and expr.path not in caller.names
+    ):
         env.names[param.name] = Picked(expr.path, words)
         return
-    value = context.held(context, expr, caller) if applied(param.type) else context.evaluate(context, expr, caller)
-    value = first(value)
-    if is_tensor(param.type):
-        if value is None and (param.type.optional):
-            env.names[param.name] = None
-            return
-        env.names[param.name] = match_tensor(context, param.type, value, env, expr.span, what)
+    evaluator = context.evaluator
+    evaluate = evaluator.held if applied(param.type) else evaluator.evaluate
+    value = first(evaluate(context, expr, caller))
+    place = Place(what, expr.span)
+    if value is None and param.type.optional:
+        env.names[param.name] = None
+    elif is_tensor(param.type):
+        env.names[param.name] = match_tensor(context, param.type, value, env, place)
     elif param.type.name == "choice" and value is POISON:
         fail("E0203", f"{what} is one of {', '.join(param.type.names)}", expr.span)
     else:
-        env.names[param.name] = fit_static(context, value, param.type, what, expr.span, env)
+        env.names[param.name] = fit_static(context, param.type, value, env, place)
 
 
-def finish(context: Context, block: tree.Block, returned: Any, env: Env) -> Results:
+def finish(
+    context: Context, block: tree.Block, returned: Returned | None, env: Env
+) -> Results:
     """The declared results of a block, checked."""
     if returned is None:
         names = ", ".join(p.name or "value" for p in block.results)
         helps = [f"end it with `return {names}`"]
         fail(
-            "E0214", f"`{block.name}` ends without `return`", block.name_span, "nothing comes out of this", helps=helps
+            "E0214",
+            f"`{block.name}` ends without `return`",
+            block.name_span,
+            "nothing comes out of this",
+            helps=helps,
         )
     statement, values = returned
+    # `return attend(…)` hands all results of a call on
     if len(values) == 1 and isinstance(values[0], Results) and len(block.results) > 1:
         values = values[0].values
     if len(values) != len(block.results):
-        declared = f"{len(block.results)} result{'s' if len(block.results) != 1 else ''}"
+        declared = (
+            f"{len(block.results)} result{'s' if len(block.results) != 1 else ''}"
+        )
         title = f"`{block.name}` declares {declared} and returns {len(values)}"
         fail("E0214", title, statement.span)
-    made = []
-    for param, value, shown in zip(block.results, values, statement.values * len(values), strict=False):
-        span = shown.span if len(statement.values) == len(values) else statement.span
+    spans = [expr.span for expr in statement.values]
+    if len(spans) != len(values):  # one expression that gives them all
+        spans = [statement.span] * len(values)
+    tensors = []
+    for param, value, span in zip(block.results, values, spans, strict=True):
         what = f"the result `{param.name}`" if param.name else "the result"
-        made.append(match_tensor(context, param.type, first(value), env, span, what))
-    return Results(tuple(made), tuple(p.name for p in block.results))
+        place = Place(what, span)
+        tensors.append(match_tensor(context, param.type, first(value), env, place))
+    return Results(tuple(tensors), tuple(p.name for p in block.results))
 
 
 def _name_results(context: Context, results: Results, env: Env, caller: Env) -> None:
@@ -197,7 +284,7 @@ def _name_results(context: Context, results: Results, env: Env, caller: Env) -> 
     if env.scope == caller.scope or not env.scope:
         return
     for n, (value, name) in enumerate(zip(results.values, results.names, strict=True)):
-        assert isinstance(value, Tensor)
+        # a scope by itself is its first result, which is what most taps ask for
         if n == 0:
             context.builder.names[env.scope] = value.value
         if name:

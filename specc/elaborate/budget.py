@@ -1,8 +1,9 @@
-"""How much work the reading of a spec may take, whatever comes of it: a short text can ask for very much.
+"""How much work the reading of a spec may take, whatever comes of it: a short text can
+ask for very much.
 
-A *step* is an expression worked out, a turn of a loop, a part of a mask; what costs more counts more. Steps are
-counted where they are done, so that nothing that multiplies can hide: definitions used twice, blocks calling
-blocks, loops in loops, lists of lists.
+A *step* is an expression worked out, a turn of a loop, a part of a mask; what costs
+more counts more. Steps are counted where they are done, so that nothing that multiplies
+can hide: definitions used twice, blocks calling blocks, loops in loops, lists of lists.
 """
 
 from collections.abc import Iterator
@@ -11,9 +12,8 @@ from dataclasses import dataclass
 from itertools import islice
 from sys import _getframe, getrecursionlimit, setrecursionlimit
 from threading import Lock
-from typing import Any
 
-from specc.elaborate.values import Record
+from specc.elaborate.values import Known, Record
 from specc.text.diagnostic import fail
 from specc.text.source import Span
 
@@ -21,11 +21,21 @@ SPENT = "E0223"
 MOST_STEPS = 600_000
 """Steps of one reading of a spec; the symbolic readings of a check share as many. E0223 past it."""
 
+EXPANDING = 10
+"""Steps that expanding a definition takes, besides those of what it holds."""
+
+OPERATING = 3
+"""Steps that one sum or product takes, besides those of its sides."""
+
 MOST_CELLS = 1 << 26
-"""Numbers in one tensor that follows from the spec alone: a mask of 8192 rows and columns. E0224 past it."""
+"""Numbers in one tensor that follows from the spec alone: a mask of 8192 rows and
+columns. E0224 past it.
+"""
 
 DEEP = 8000
-"""Python frames that elaboration may use: 64 blocks inside each other, each with expressions 64 deep."""
+"""Python frames that elaboration may use: 64 blocks inside each other, each with
+expressions 64 deep.
+"""
 
 
 @dataclass
@@ -34,7 +44,21 @@ class Steps:
 
     taken: int = 0
 
-    def take(self, count: int, span: Span | None) -> None:
+    def left(self, count: int) -> bool:
+        """Whether so many more may be taken."""
+        return self.taken + count <= MOST_STEPS
+
+    def expect(self, count: int, span: Span | None) -> None:
+        """E0223 where steps that are sure to follow would go past the limit."""
+        if not self.left(count):
+            self.take(count, span, "this takes more than there are left")
+
+    def take(
+        self,
+        count: int,
+        span: Span | None,
+        label: str = "the last of them is here",
+    ) -> None:
         """Count steps that are about to be done. E0223 past the limit."""
         self.taken += count
         if self.taken > MOST_STEPS:
@@ -42,17 +66,25 @@ class Steps:
                 SPENT,
                 f"this spec takes more than {MOST_STEPS} steps to work out",
                 span,
-                "the last of them is here",
-                notes=["what is used twice by something used twice is worked out four times, and so on"],
-                helps=["use fewer turns of `repeat` inside `repeat`, or bind to a name what is used several times"],
+                label,
+                notes=[
+                    "what is used twice by something used twice is worked out four times, and so on"
+                ],
+                helps=[
+                    "use fewer turns of `repeat` inside `repeat`, or bind to a name "
+                    "what is used several times"
+                ],
             )
 
 
-def held_in(value: Any, most: int) -> int:
-    """How many items a list or record holds, those of the lists in it counted with them, as far as `most`."""
+def held_in(value: Known, most: int) -> int:
+    """How many items a list or record holds, those of the lists in it counted with
+    them, as far as `most`.
+    """
     counted = 0
-    rest: list[Iterator[Any]] = [iter((value,))]
+    rest: list[Iterator[Known]] = [iter((value,))]
     while rest and counted <= most:
+        # in portions: a list of millions is not walked when thousands are too many
         items = list(islice(rest[-1], 1000))
         if not items:
             rest.pop()
@@ -67,7 +99,9 @@ def held_in(value: Any, most: int) -> int:
 
 
 class _Depth:
-    """Who works deep inside other calls at this moment, over all threads, and the limit that was there before."""
+    """Who works deep inside other calls at this moment, over all threads, and the limit
+    that was there before.
+    """
 
     lock = Lock()
     inside = 0
@@ -76,8 +110,12 @@ class _Depth:
 
 @contextmanager
 def deep(span: Span | None = None) -> Iterator[None]:
-    """Room for `DEEP` frames above where we stand, as long as anyone needs it. E0110 where that is not enough."""
+    """Room for `DEEP` frames above where we stand, as long as anyone needs it. E0110
+    where that is not enough.
+    """
     with _Depth.lock:
+        # the limit is one of the whole process: the first raises it, the last puts it
+        # back
         if not _Depth.inside:
             _Depth.usual = getrecursionlimit()
         _Depth.inside += 1
@@ -85,10 +123,15 @@ def deep(span: Span | None = None) -> Iterator[None]:
     try:
         yield
     except RecursionError:
-        fail("E0110", "the blocks and expressions of this spec stand too deep inside each other", span)
+        fail(
+            "E0110",
+            "the blocks and expressions of this spec stand too deep inside each other",
+            span,
+        )
     finally:
         with _Depth.lock:
             _Depth.inside -= 1
+            # Python refuses a limit below the depth that is in use at this moment
             if not _Depth.inside and _height() < _Depth.usual:
                 setrecursionlimit(_Depth.usual)
 

@@ -1,22 +1,21 @@
 """The check before any number is known: every length a symbol, every choice tried.
 
-A config value that decides structure (a count, a condition, a choice) is tried at its default, at both
-truths, at every word, at counts 1 and 2; everything else stays a symbol. Sizes that the spec's own `require`
-forbids are not tried.
+A config value that decides structure (a count, a condition, a choice) is tried at its
+default, at both truths, at every word, at counts 1 and 2; everything else stays a
+symbol. Sizes that the spec's own `require` forbids are not tried.
 """
 
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 from specc.elaborate.budget import Steps
-from specc.elaborate.config import Reader
+from specc.elaborate.config import Reader, first_tried
 from specc.elaborate.context import Library, undecided
 from specc.elaborate.model import elaborate
 from specc.elaborate.modules import Program, paths_of
 from specc.elaborate.needs import NeedsValue
-from specc.elaborate.values import Picked
+from specc.elaborate.values import Known, Picked
 from specc.ir.dim import Dim
 from specc.ir.model import Model
 from specc.lang import tree
@@ -34,20 +33,36 @@ class Trial:
 
 
 def check_symbolic(program: Program, library: Library, graph: str = "") -> list[Trial]:
-    """Elaborate with symbols. Raises Failed; a fault that shows only under some trial says under which."""
-    fixed: dict[str, Any] = {}
+    """Elaborate with symbols. Raises Failed; a fault that shows only under some trial
+    says under which.
+    """
+    fixed: dict[str, Known] = {}
     steps = Steps()
     model = _settle(program, library, graph, fixed, steps)
     trials = [Trial({k: _shown(v) for k, v in fixed.items()}, model)]
     faults: list[Diagnostic] = []
+    # what the first reading took already is not tried again
     others = [(p, v) for p, v in _alternatives(program, fixed) if fixed.get(p) != v]
+    fields = paths_of(program.fields())
     for path, value in others[:MOST_TRIALS]:
+        if path not in fixed and value == _taken(fields[path]):
+            trials.append(Trial({path: _shown(value)}, model))
+            continue
         tried = {**fixed, path: value}
         try:
-            trials.append(Trial({path: _shown(value)}, _settle(program, library, graph, tried, steps)))
+            trials.append(
+                Trial(
+                    {path: _shown(value)},
+                    _settle(program, library, graph, tried, steps),
+                )
+            )
         except Failed as failed:
             note = f"seen with {path} = {_shown(value)}"
-            faults += [replace(d, notes=(*d.notes, note)) for d in failed.diagnostics if not _required(d)]
+            faults += [
+                replace(d, notes=(*d.notes, note))
+                for d in failed.diagnostics
+                if not _required(d)
+            ]
     if faults:
         raise Failed(*faults[:20])
     return trials
@@ -58,27 +73,48 @@ def _required(diagnostic: Diagnostic) -> bool:
     return diagnostic.code == "E0404"
 
 
-def _settle(program: Program, library: Library, graph: str, fixed: dict[str, Any], steps: Steps) -> Model:
+def _settle(
+    program: Program,
+    library: Library,
+    graph: str,
+    fixed: dict[str, Known],
+    steps: Steps,
+) -> Model:
     """Elaborate, fixing fields that turn out to decide structure at sizes the spec allows."""
     fields = paths_of(program.fields())
     free: dict[str, tree.Field] = {}
-    sizes: Iterator[dict[str, Any]] = iter(())
+    sizes: Iterator[dict[str, Known]] = iter(())
     forbidden: Failed | None = None
     while True:
         try:
-            return elaborate(program, library, Reader(symbolic=True, fixed=fixed, steps=steps), graph)
+            return elaborate(
+                program, library, Reader(symbolic=True, fixed=fixed, steps=steps), graph
+            )
         except NeedsValue as need:
-            found = {p: fields[p] for s in need.symbols for p in _fields_of(s) if p in fields and p not in fixed}
+            # the config values behind the symbols: `d / heads` hangs on two of them
+            found = {
+                p: fields[p]
+                for s in need.symbols
+                for p in _fields_of(s)
+                if p in fields and p not in fixed
+            }
+            # a length that only an input tells: no trial would decide that
             if not found:
                 undecided(need)
             free |= found
             sizes = _sizes(free)
             fixed.update(next(sizes))
         except Failed as failed:
+            # the first refusal is the one to show if every size is refused: its numbers
+            # are the simplest
             forbidden = forbidden or failed
-            other = next(sizes, None) if all(map(_required, failed.diagnostics)) else None
+            other = (
+                next(sizes, None) if all(map(_required, failed.diagnostics)) else None
+            )
             if other is None:
-                raise (forbidden if all(map(_required, failed.diagnostics)) else failed) from None
+                raise (
+                    forbidden if all(map(_required, failed.diagnostics)) else failed
+                ) from None
             fixed.update(other)
 
 
@@ -86,7 +122,9 @@ FIELD = re.compile(r"[A-Za-z_][\w.]*")
 
 
 def _fields_of(symbol: str) -> list[str]:
-    """The config fields behind a symbol: itself, or those in a quotient or another number made of several."""
+    """The config fields behind a symbol: itself, or those in a quotient or another
+    number made of several.
+    """
     return FIELD.findall(symbol)
 
 
@@ -94,36 +132,44 @@ LARGER = (4, 8, 16, 3, 6, 12, 32, 64, 24, 48, 96, 128, 256)
 """Sizes that are tried where what a spec requires forbids the usual ones."""
 
 
-def _sizes(fields: Mapping[str, tree.Field]) -> Iterator[dict[str, Any]]:
-    """Values for fields that decide structure: small ones, then the defaults, then others, alone and together.
+def _sizes(fields: Mapping[str, tree.Field]) -> Iterator[dict[str, Known]]:
+    """Values for fields that decide structure: small ones, then the defaults, then
+    others, alone and together.
 
     Sizes that the spec's own `require` forbids are passed over for the next.
     """
-    usual = {path: _usual(entry) for path, entry in fields.items()}
+    usual: dict[str, Known] = {p: _usual(entry) for p, entry in fields.items()}
     yield dict(usual)
-    given = {path: value for path, entry in fields.items() if (value := _default(entry)) is not None}
-    yield usual | given
+    defaults = {path: _default(entry) for path, entry in fields.items()}
+    yield usual | {path: d for path, d in defaults.items() if d is not None}
     whole = [path for path, entry in fields.items() if entry.type.name == "int"]
+    sizes: list[Known] = [Dim.of(size) for size in (1, *LARGER)]
     for path in whole:
-        yield from (usual | {path: Dim.of(size)} for size in (1, *LARGER))
-    if len(whole) > 1:
-        yield from (usual | dict.fromkeys(whole, Dim.of(size)) for size in (1, *LARGER))
+        yield from (usual | {path: size} for size in sizes)
+    if len(whole) > 1:  # `require a == b` holds for none of those
+        yield from (usual | dict.fromkeys(whole, size) for size in sizes)
 
 
-def _default(entry: tree.Field) -> Any:
+def _default(entry: tree.Field) -> Dim | float | None:
     if not isinstance(entry.default, tree.Num):
         return None
-    return Dim.of(int(entry.default.text)) if entry.default.text.isdigit() else float(entry.default.text)
+    return (
+        Dim.of(int(entry.default.text))
+        if entry.default.text.isdigit()
+        else float(entry.default.text)
+    )
 
 
-def _usual(entry: tree.Field) -> Any:
+def _usual(entry: tree.Field) -> Dim | float:
     if entry.type.name == "float":
         return 0.5
     value = _default(entry)
     return value if isinstance(value, Dim) and value.number in (0, 1, 2) else Dim.of(2)
 
 
-def _alternatives(program: Program, fixed: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+def _alternatives(
+    program: Program, fixed: dict[str, Known]
+) -> Iterator[tuple[str, Known]]:
     """Other values to try, one at a time."""
     for path, entry in paths_of(program.fields()).items():
         if path in program.assigned:
@@ -133,13 +179,29 @@ def _alternatives(program: Program, fixed: dict[str, Any]) -> Iterator[tuple[str
                 yield path, True
                 yield path, False
             case "choice":
-                yield from ((path, Picked(w, entry.type.names)) for w in entry.type.names)
+                yield from (
+                    (path, Picked(w, entry.type.names)) for w in entry.type.names
+                )
             case "int" if path in fixed:
                 yield path, Dim.of(1)
                 yield path, Dim.of(2)
 
 
-def _shown(value: Any) -> str:
+def _taken(entry: tree.Field) -> Known:
+    """What the first reading takes a truth or a choice for, where that is one word: to
+    try it would be the same reading again. None where that is not seen.
+    """
+    if entry.default is None:
+        return None if entry.type.optional else first_tried(entry.type)
+    if not isinstance(entry.default, tree.Name):
+        return None
+    word = entry.default.path
+    if entry.type.name == "bool":
+        return {"true": True, "false": False}.get(word)
+    return Picked(word, entry.type.names) if word in entry.type.names else None
+
+
+def _shown(value: Known) -> str:
     match value:
         case Picked(word):
             return word

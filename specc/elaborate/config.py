@@ -1,62 +1,60 @@
-"""Config values: from the command line, an instance, a config file, or the field's default, in that order.
+"""Config values: from the command line, an instance, a config file, or the field's
+default, in that order.
 
-In a symbolic reading every number of the config that nothing fixes stays a symbol named by its path.
+In a symbolic reading every number of the config that nothing fixes stays a symbol named
+by its path.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from dataclasses import dataclass, field, replace
+from typing import NoReturn
 
 from specc.elaborate.budget import Steps
-from specc.elaborate.config_json import JsonObject
-from specc.elaborate.context import Context, Env, Poisoned
+from specc.elaborate.context import Absent, Context, Env, Poisoned
+from specc.elaborate.json_nodes import JsonObject
 from specc.elaborate.lookup import lookup
 from specc.elaborate.modules import Assigned, Program
 from specc.elaborate.numbers import as_float
-from specc.elaborate.typing import applied, fit_static
-from specc.elaborate.values import POISON, Picked, Record, first
+from specc.elaborate.typing import Place, applied, fit_static
+from specc.elaborate.values import POISON, Known, Picked, Record, first
 from specc.ir.dim import Dim
 from specc.lang import tree
-from specc.text.diagnostic import Diagnostic, Failed, Label
-from specc.text.source import Origin, Span
+from specc.text.diagnostic import Diagnostic, Failed, Label, fail
+from specc.text.source import Origin
 
-Published = Callable[[Context, tree.Field, Env], Any]
+Published = Callable[[Context, tree.Field, Env], Known | Absent]
 """Gives a field's value from a published config file, or `ABSENT`."""
-
-
-class Absent:
-    """Not in the config file."""
-
-
-ABSENT = Absent()
 
 
 @dataclass
 class Reader:
-    """How a program's config is read. `fixed` are trial values for fields that decide structure.
+    """How a program's config is read. `fixed` are trial values for fields that decide
+    structure.
 
     `steps` counts the work of all readings that share it.
     """
 
     symbolic: bool = False
-    fixed: Mapping[str, Any] = field(default_factory=dict)
+    fixed: Mapping[str, Known] = field(default_factory=dict)
     published: Published | None = None
-    raw: Any = None
+    raw: JsonObject | None = None
     steps: Steps = field(default_factory=Steps)
 
 
-def read_config(context: Context, program: Program, reader: Reader) -> dict[str, Any]:
+def read_config(context: Context, program: Program, reader: Reader) -> dict[str, Known]:
     """Every config field's value. Missing ones are all reported at once (E0401)."""
-    env = Env(program.module, {}, raw=reader.raw)
-    values: dict[str, Any] = {}
-    env.config = values
+    env = Env(module=program.module, config={}, raw=reader.raw)
+    values: dict[str, Known] = {}
+    env.config = values  # each default sees the fields before it
     faults: list[Diagnostic] = []
+    reading = _Reading(context, program.assigned, reader)
     for entry in program.fields():
         try:
-            values[entry.name] = _value(context, program.assigned, entry, entry.name, env, reader)
+            values[entry.name] = _value(reading, entry, entry.name, env)
         except Failed as failed:
             faults += failed.diagnostics
             values[entry.name] = POISON
+        # a default that reads a field at fault: that one is reported
         except Poisoned:
             values[entry.name] = POISON
     if faults:
@@ -64,81 +62,121 @@ def read_config(context: Context, program: Program, reader: Reader) -> dict[str,
     return values
 
 
-def _value(
-    context: Context, assigned: Mapping[str, Assigned], entry: tree.Field, path: str, env: Env, reader: Reader
-) -> Any:
-    if entry.type.name == "record" and path in assigned:
-        span = assigned[path].span
-        helps = (f"it has {', '.join(f'{path}.{f.name}' for f in entry.type.fields)}",)
-        raise Failed(Diagnostic("E0203", f"`{path}` is a record: its values are set one by one",
-                                Label(span, "one value") if span else None, helps=helps))  # fmt: skip
-    if entry.type.name == "record":
-        inner = Env(**{**env.__dict__, "names": dict(env.names)})
-        made: dict[str, Any] = {}
-        for part in entry.type.fields:
-            made[part.name] = inner.names[part.name] = _value(
-                context, assigned, part, f"{path}.{part.name}", inner, reader
-            )
-        return Record(made, path)
-    what = f"`{path}`"
-    if path in assigned:
-        given = assigned[path]
-        return _fitted(context, given.value, entry, env, what, given.span)
+def _value(reading: "_Reading", entry: tree.Field, path: str, env: Env) -> Known:
+    """A field's value; those of a record see the ones before them by their own names."""
+    if entry.type.name != "record" or path in reading.assigned:
+        return _single(reading, entry, path, env)
+    inner = replace(env, names=dict(env.names))
+    fields: dict[str, Known] = {}
+    for part in entry.type.fields:
+        value = _value(reading, part, f"{path}.{part.name}", inner)
+        fields[part.name] = inner.names[part.name] = value
+    return Record(fields, path)
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """What the values of one config are read by."""
+
+    context: Context
+    assigned: Mapping[str, Assigned]
+    reader: Reader
+
+
+def _single(reading: _Reading, entry: tree.Field, path: str, env: Env) -> Known:
+    """The first that there is: given, tried, from the config file, a symbol, the default.
+
+    In a reading with symbols an `int` is one even where it has a default, so that what
+    holds for the default alone is found; other defaults decide structure more often
+    than sizes, and are taken.
+    """
+    context, reader = reading.context, reading.reader
+    if path in reading.assigned:
+        return _assigned(reading, entry, path, env)
     if path in reader.fixed:
         return reader.fixed[path]
     if reader.published is not None:
-        found = reader.published(context, entry, env)
-        if found is not ABSENT:
-            return found
-    if reader.symbolic and entry.type.name == "int" and not entry.type.optional:
-        return Dim.symbol(path, Origin(entry.span, f"the config value `{path}`"))
+        value = reader.published(context, entry, env)
+        if not isinstance(value, Absent):
+            return value
+    optional, kind = entry.type.optional, entry.type.name
+    origin = Origin(entry.span, f"the config value `{path}`")
+    if reader.symbolic and kind == "int" and not optional:
+        return Dim.symbol(path, origin)
     if entry.default is not None:
-        return _fitted(context, entry.default, entry, env, what, entry.default.span)
-    if entry.type.optional:
+        return _fitted(
+            context, entry.default, entry, env, Place(f"`{path}`", entry.default.span)
+        )
+    if optional:
         return None
-    if reader.symbolic and entry.type.name == "float":
-        return as_float(context, Dim.symbol(path, Origin(entry.span, f"the config value {what}")), entry.span)
-    if reader.symbolic and (usual := _usual(entry.type)) is not None:
-        return usual
+    if reader.symbolic and kind == "float":
+        return as_float(context, Dim.symbol(path, origin), entry.span)
+    if reader.symbolic and (word := first_tried(entry.type)) is not None:
+        return word
     _missing(entry, path, reader)
 
 
-def _fitted(context: Context, expr: Any, entry: tree.Field, env: Env, what: str, span: Span | None) -> Any:
-    if entry.type.name == "choice" and isinstance(expr, tree.Name) and expr.path in entry.type.names:
-        return Picked(expr.path, entry.type.names)
-    if entry.type.name == "choice" and isinstance(expr, tree.Name) and lookup(context, expr, env, quiet=True) is POISON:
-        return fit_static(context, expr.path, entry.type, what, span, env)  # refused, with the words it may be
-    evaluate = context.held if applied(entry.type) else context.evaluate
-    value = fit_static(context, first(evaluate(context, expr, env)), entry.type, what, span, env)
-    if isinstance(value, Dim):
-        return value.since(Origin(span, f"the config value {what}"))
-    return value
+def _assigned(reading: _Reading, entry: tree.Field, path: str, env: Env) -> Known:
+    """What an instance or the command line says; E0203 for one value for a whole record."""
+    given = reading.assigned[path]
+    if entry.type.name == "record":
+        names = ", ".join(f"{path}.{f.name}" for f in entry.type.fields)
+        title = f"`{path}` is a record: its values are set one by one"
+        fail("E0203", title, given.span, "one value", helps=[f"it has {names}"])
+    place = Place(f"`{path}`", given.span)
+    return _fitted(reading.context, given.value, entry, env, place)
 
 
-def _usual(type: tree.TypeName) -> Any:
-    """The value that a field without one is tried with first; `specc.elaborate.check` tries the others."""
-    return {
-        "bool": True,
-        "text": "",
-        "choice": Picked(type.names[0], type.names) if type.names else None,
-    }.get(type.name)
+def _fitted(
+    context: Context, expr: tree.Expr, entry: tree.Field, env: Env, place: Place
+) -> Known:
+    """An expression as a value of the field's type."""
+    if entry.type.name == "choice" and isinstance(expr, tree.Name):
+        if expr.path in entry.type.names:
+            return Picked(expr.path, entry.type.names)
+        if lookup(context, expr, env, quiet=True) is POISON:
+            # refused, with the words it may be
+            return fit_static(context, entry.type, expr.path, env, place)
+    evaluator = context.evaluator
+    evaluate = evaluator.held if applied(entry.type) else evaluator.evaluate
+    value = first(evaluate(context, expr, env))
+    fitted = fit_static(context, entry.type, value, env, place)
+    if isinstance(fitted, Dim):
+        return fitted.since(Origin(place.span, f"the config value {place.what}"))
+    return fitted
+
+
+def first_tried(type: tree.TypeName) -> Known:
+    """The value that a field without one is tried with first; `specc.elaborate.check`
+    tries the others.
+    """
+    if type.name == "choice" and type.names:
+        return Picked(type.names[0], type.names)
+    usual: dict[str, Known] = {"bool": True, "text": ""}
+    return usual.get(type.name)
 
 
 def _missing(entry: tree.Field, path: str, reader: Reader) -> NoReturn:
     helps = [f"give it: `--set {path}=…`, or in an instance `{path}: …`"]
     keys = [s.value for s in entry.sources if isinstance(s, tree.Text)]
     title, notes = f"`{path}` has no value", []
+    # a config file would do, and none was given
     if entry.sources and reader.raw is None:
         helps.append("it can come from a config file: `--config DIR`")
     elif keys and isinstance(reader.raw, JsonObject):
         file = reader.raw.span.source.name
         quoted = [f'"{k}"' for k in keys]
         title = f"`{path}` has no value: {' or '.join(quoted)} is not in {file}"
+        # the same key somewhere else in the file is probably the one that is meant
         ends = {k.rpartition(".")[2] for k in keys}
         nested = [p for p, _ in reader.raw.walk() if p.rpartition(".")[2] in ends]
         if nested:
             notes.append(f"{file} has {', '.join(nested[:4])}")
             both = dict.fromkeys([*nested[:2], *keys])
             helps.insert(0, "write  from " + " | ".join(f'"{k}"' for k in both))
-    primary = Label(entry.span, "declared here, without a default") if entry.span else None
-    raise Failed(Diagnostic("E0401", title, primary, notes=tuple(notes), helps=tuple(helps)))
+    primary = (
+        Label(entry.span, "declared here, without a default") if entry.span else None
+    )
+    raise Failed(
+        Diagnostic("E0401", title, primary, notes=tuple(notes), helps=tuple(helps))
+    )

@@ -1,101 +1,38 @@
-"""Reads a config.json so that every value remembers its place, and nothing doubtful is let through.
+"""Reads a config.json so that every value remembers its place, and nothing doubtful is
+let through.
 
-JSON as RFC 8259 has it, with a byte order mark tolerated. Refused beyond that: a key given twice, numbers
-that no float or 53-bit integer holds, halves of surrogate pairs, and more than 64 levels. Files are not
-touched here: `read_config` takes a text.
+JSON as RFC 8259 has it, with a byte order mark tolerated. Refused beyond that: a key
+given twice, numbers that no float or 53-bit integer holds, halves of surrogate pairs,
+and what is too deep or too large. Files are not touched: `read_config` takes a text.
 """
 
 import math
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import NoReturn, TypeAlias
+from typing import NoReturn
 
+from specc.elaborate.json_nodes import Json, JsonList, JsonObject, JsonScalar, Member
+from specc.files.impostor import recognized
 from specc.text.diagnostic import Label, fail
-from specc.text.impostor import recognized
-from specc.text.source import Origin, Source, Span
+from specc.text.source import Source, Span
+from specc.text.suggest import suggestion
 
-MOST_LEVELS = 64
-MOST_INTEGER = 1 << 53
-
-Plain: TypeAlias = bool | int | float | str | list["Plain"] | dict[str, "Plain"] | None
-
-
-@dataclass(frozen=True, slots=True)
-class JsonScalar:
-    """A number, text, truth value or null."""
-
-    value: bool | int | float | str | None
-    span: Span
-
-    def plain(self) -> Plain:
-        """The value alone."""
-        return self.value
-
-
-@dataclass(frozen=True, slots=True)
-class JsonList:
-    """`[…]`."""
-
-    items: tuple["Json", ...]
-    span: Span
-
-    def plain(self) -> Plain:
-        """The values alone."""
-        return [item.plain() for item in self.items]
-
-
-@dataclass(frozen=True, slots=True)
-class Member:
-    """`"key": value`; `span` is that of both."""
-
-    key: Span
-    value: "Json"
-
-    @property
-    def span(self) -> Span:
-        """From the key to the end of the value."""
-        return self.key.to(self.value.span)
-
-    def origin(self) -> Origin:
-        """For messages: `ck/config.json:9 "hidden_size"`."""
-        return Origin(self.span, f"{self.key.source.name}:{self.key.line} {self.key.text}")
-
-
-@dataclass(frozen=True, slots=True)
-class JsonObject:
-    """`{…}`, its members in the order of the file."""
-
-    members: Mapping[str, Member]
-    span: Span
-
-    def find(self, path: str) -> Member | None:
-        """The member at `rope_parameters.rope_theta`. A key that itself holds dots is found first."""
-        if path in self.members:
-            return self.members[path]
-        head, dot, rest = path.partition(".")
-        member = self.members.get(head)
-        return member.value.find(rest) if dot and member and isinstance(member.value, JsonObject) else None
-
-    def walk(self, prefix: str = "") -> Iterator[tuple[str, Member]]:
-        """Every member of this object and of the objects in it, by path."""
-        for key, member in self.members.items():
-            yield prefix + key, member
-            if isinstance(member.value, JsonObject):
-                yield from member.value.walk(f"{prefix}{key}.")
-
-    def plain(self) -> dict[str, Plain]:
-        """The values alone."""
-        return {key: member.value.plain() for key, member in self.members.items()}
-
-
-Json: TypeAlias = JsonScalar | JsonList | JsonObject
+MOST_LEVELS, MOST_INTEGER = 64, 1 << 53
+MOST_VALUES = 1 << 16  # names of 21 843 classes, both ways, are 43 690
 
 _SPACE = re.compile(r"[ \t\n\r]*")
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?")
 _WORD = re.compile(r"[-+]?[A-Za-z_][A-Za-z_0-9]*|[-+.0-9A-Za-z]+")
 _RUN = re.compile(r'[^"\\\x00-\x1f]*')
-_ESCAPES = {'"': '"', "\\": "\\", "/": "/", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
+_ESCAPES = {
+    '"': '"',
+    "\\": "\\",
+    "/": "/",
+    "b": "\b",
+    "f": "\f",
+    "n": "\n",
+    "r": "\r",
+    "t": "\t",
+}
 _WORDS: dict[str, bool | None] = {"true": True, "false": False, "null": None}
 _NUMBERS_OF_OTHERS = {"nan", "infinity", "inf"}
 
@@ -103,7 +40,9 @@ _NUMBERS_OF_OTHERS = {"nan", "infinity", "inf"}
 def config_source(data: bytes, name: str) -> Source:
     """The text of a configuration file. Fails with E0410 if it is none."""
     if found := recognized(data[:64], name):
-        fail("E0410", f"`{name}` is not a configuration but {found[0]}", helps=[found[1]])
+        fail(
+            "E0410", f"`{name}` is not a configuration but {found[0]}", helps=[found[1]]
+        )
     try:
         return Source(name, data.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
@@ -118,7 +57,11 @@ def config_source(data: bytes, name: str) -> Source:
 def read_config(source: Source) -> JsonObject:
     """The object a configuration holds. Fails with E0411 to E0415."""
     if found := recognized(source.text[:64].encode("utf-8", "replace"), source.name):
-        fail("E0410", f"`{source.name}` is not a configuration but {found[0]}", helps=[found[1]])
+        fail(
+            "E0410",
+            f"`{source.name}` is not a configuration but {found[0]}",
+            helps=[found[1]],
+        )
     reader = _Reader(source)
     value = reader.document()
     if not isinstance(value, JsonObject):
@@ -126,7 +69,8 @@ def read_config(source: Source) -> JsonObject:
             "E0414",
             "a configuration is a table of names and values",
             value.span,
-            "but this is " + ("a list" if isinstance(value, JsonList) else "a single value"),
+            "but this is "
+            + ("a list" if isinstance(value, JsonList) else "a single value"),
             helps=["give the config.json that belongs to the checkpoint"],
         )
     return value
@@ -170,7 +114,10 @@ class _Scanner:
                     self.at = start
                     self.refuse("this text is never closed", help='close it with "')
                 case _:
-                    self.refuse("a control character stands in a text", help="write line breaks as \\n")
+                    self.refuse(
+                        "a control character stands in a text",
+                        help="write line breaks as \\n",
+                    )
 
     def escape(self) -> str:
         """A character behind a backslash; halves of pairs are joined by `whole`."""
@@ -219,25 +166,29 @@ class _Reader:
 
     def __init__(self, source: Source) -> None:
         self.scan = _Scanner(source)
+        self.values = 0
 
     def document(self) -> Json:
         """The one value of the text."""
         value = self.value(0)
         self.scan.space()
         if self.scan.at < len(self.scan.text):
-            self.scan.refuse("nothing more is expected here", help="a configuration is one { … }; take the rest away")
+            self.scan.refuse(
+                "nothing more is expected here",
+                help="a configuration is one { … }; take the rest away",
+            )
         return value
 
     def value(self, level: int) -> Json:
         """The value that begins here, behind spaces."""
         self.scan.space()
-        if level >= MOST_LEVELS:
-            fail(
-                "E0415",
-                f"the configuration is nested deeper than {MOST_LEVELS} levels",
-                self.scan.here(1),
-                helps=["no model's configuration is; get the file again"],
-            )
+        self.values += 1
+        if level >= MOST_LEVELS or self.values > MOST_VALUES:
+            what = f"is nested deeper than {MOST_LEVELS} levels"
+            if level < MOST_LEVELS:
+                what = f"holds more than {MOST_VALUES} values"
+            helps = ["no model's configuration is; get the file again"]
+            fail("E0415", f"the configuration {what}", self.scan.here(1), helps=helps)
         match self.scan.next:
             case "{":
                 return self.object(level)
@@ -247,7 +198,10 @@ class _Reader:
                 start = self.scan.at
                 return JsonScalar(self.scan.string(), self.scan.span(start))
             case "":
-                return self.scan.refuse("the text ends where a value is due", help="the file is cut off; get it again")
+                return self.scan.refuse(
+                    "the text ends where a value is due",
+                    help="the file is cut off; get it again",
+                )
             case _:
                 return self.scalar()
 
@@ -258,9 +212,12 @@ class _Reader:
         while not self.closes("}", bool(members), "a key"):
             key_start = self.scan.at
             if self.scan.text[self.scan.at] != '"':
-                self.scan.refuse("a key in double quotes is due here", help='write keys as "key"')
+                self.scan.refuse(
+                    "a key in double quotes is due here", help='write keys as "key"'
+                )
             key = self.scan.string()
             key_span = self.scan.span(key_start)
+            # RFC 8259 leaves open which counts, and programs differ
             if key in members:
                 fail(
                     "E0412",
@@ -268,7 +225,9 @@ class _Reader:
                     key_span,
                     "again here",
                     others=[Label(members[key].key, "first here")],
-                    helps=["keep the one that is right; programs disagree on which of two counts"],
+                    helps=[
+                        "keep the one that is right; programs disagree on which of two counts"
+                    ],
                 )
             self.scan.space()
             if self.scan.next != ":":
@@ -294,15 +253,19 @@ class _Reader:
         if some:
             if self.scan.next != ",":
                 self.scan.refuse(f"a comma or `{bracket}` is due here")
+            # to point at the comma, not at what follows it
             comma = self.scan.at
             self.scan.at += 1
             self.scan.space()
             if self.scan.next == bracket:
                 self.scan.at = comma
-                self.scan.refuse("a comma with nothing behind it", help="take the comma away")
+                self.scan.refuse(
+                    "a comma with nothing behind it", help="take the comma away"
+                )
         if self.scan.at >= len(self.scan.text):
             self.scan.refuse(
-                f"the text ends where {due} or `{bracket}` is due", help="the file is cut off; get it again"
+                f"the text ends where {due} or `{bracket}` is due",
+                help="the file is cut off; get it again",
             )
         return False
 
@@ -318,13 +281,20 @@ class _Reader:
             return JsonScalar(_WORDS[word[0]], span)
         number = _NUMBER.fullmatch(word[0])
         if number:
-            return JsonScalar(_number(word[0], bool(number[1] or number[2]), span), span)
+            return JsonScalar(
+                _number(word[0], bool(number[1] or number[2]), span), span
+            )
         if word[0].lower().lstrip("+-") in _NUMBERS_OF_OTHERS:
             _bad_number(word[0], "no number at all", span)
         self.scan.at = start
         lower = word[0].lower()
-        close = {"none": "null", "nil": "null"}.get(lower, lower if lower in _WORDS else "")
-        return self.scan.refuse(f"`{word[0][:40]}` is no JSON value", help=f"did you mean `{close}`?" if close else "")
+        close = {"none": "null", "nil": "null"}.get(
+            lower, lower if lower in _WORDS else ""
+        )
+        return self.scan.refuse(
+            f"`{word[0][:40]}` is no JSON value",
+            help=suggestion(close) if close else "",
+        )
 
 
 def _number(text: str, real: bool, span: Span) -> int | float:
@@ -334,6 +304,7 @@ def _number(text: str, real: bool, span: Span) -> int | float:
         if not math.isfinite(value):
             _bad_number(text, "too large for a floating-point number", span)
         return value
+    # the length first: `int` of a million digits takes long
     if len(text) > 17 or abs(int(text)) >= MOST_INTEGER:
         _bad_number(text, "not below 2^53", span)
     return int(text)

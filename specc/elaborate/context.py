@@ -1,19 +1,26 @@
-"""What the work of elaboration carries along: the graph being built, the faults found, the names in sight."""
+"""What the work of elaboration carries along: the graph being built, the faults found,
+the names in sight.
+"""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NoReturn, Protocol
+from types import MappingProxyType
+from typing import NoReturn, Protocol, TypeVar
 
 from specc.elaborate.budget import SPENT, Steps, held_in
+from specc.elaborate.json_nodes import JsonObject
 from specc.elaborate.needs import NeedsValue
 from specc.elaborate.sharing import Sharing
+from specc.elaborate.values import Evaluated, Known, Record, Tensor
 from specc.ir.dim import Dim
 from specc.ir.graph import Builder, Value
 from specc.lang import tree
 from specc.text.diagnostic import Diagnostic, Failed, fail
 from specc.text.source import Span
 
+NOTHING: Mapping[str, Known] = MappingProxyType({})
+"""The config of std, which has none."""
 MOST_ERRORS = 20
 MOST_NODES = 200_000
 MOST_LAYERS = 4096
@@ -26,14 +33,25 @@ class Poisoned(Exception):
 def undecided(need: NeedsValue) -> NoReturn:
     """E0207: what is built hangs on a length that only an input will tell."""
     names = ", ".join(f"`{s}`" for s in sorted(need.symbols))
-    helps = ["counts, conditions and names come from the config: make it a config value"]
-    fail("E0207", f"this is decided while compiling, and {names} is known only at run time", need.span, helps=helps)
+    helps = [
+        "counts, conditions and names come from the config: make it a config value"
+    ]
+    fail(
+        "E0207",
+        f"this is decided while compiling, and {names} is known only at run time",
+        need.span,
+        helps=helps,
+    )
 
 
 class Library(Protocol):
-    """Where blocks that a file does not define itself come from. Reads files, which elaboration does not."""
+    """Where blocks that a file does not define itself come from. Reads files, which
+    elaboration does not.
+    """
 
-    def standard(self, name: str) -> "tuple[tree.Block | tree.Definition, Module] | None":
+    def standard(
+        self, name: str
+    ) -> "tuple[tree.Block | tree.Definition, Module] | None":
         """The std block or definition of that name, with the module it stands in."""
         ...
 
@@ -41,8 +59,10 @@ class Library(Protocol):
         """Every name std defines."""
         ...
 
-    def published(self, context: "Context", entry: tree.Field, env: "Env") -> Any:
-        """A field's value from a published config file (`env.raw`), or `specc.elaborate.config.ABSENT`."""
+    def published(
+        self, context: "Context", entry: tree.Field, env: "Env"
+    ) -> "Known | Absent":
+        """A field's value from a published config file (`env.raw`), or `ABSENT`."""
         ...
 
     def used(self, path: str, user: "Module", span: Span | None) -> "Module":
@@ -50,7 +70,55 @@ class Library(Protocol):
         ...
 
 
-@dataclass(eq=False)
+class Absent:
+    """Not in the config file; `none` there is a value like others."""
+
+
+ABSENT = Absent()
+
+
+class Evaluator(Protocol):
+    """What the modules of elaboration ask of each other in a circle: the value of an
+    expression may need a call, a call a block, a block its statements, and these the
+    values of expressions. `specc.elaborate.model` makes the one there is.
+    """
+
+    def evaluate(self, context: "Context", expr: tree.Expr, env: "Env", /) -> Evaluated:
+        """The value of an expression."""
+        ...
+
+    def call(self, context: "Context", expr: tree.Call, env: "Env", /) -> Evaluated:
+        """The value of a call."""
+        ...
+
+    def held(self, context: "Context", expr: tree.Expr, env: "Env", /) -> Evaluated:
+        """What an expression names, to be applied later: `gelu`, `layer_norm(eps=1e-5)`."""
+        ...
+
+    def configure(
+        self,
+        context: "Context",
+        module: "Module",
+        given: Evaluated,
+        span: Span | None,
+        /,
+    ) -> dict[str, Known]:
+        """The config of a used spec, from what its caller gives."""
+        ...
+
+    def expect(
+        self,
+        steps: Steps,
+        item: "tree.Block | tree.Definition",
+        module: "Module",
+        config: Mapping[str, Known],
+        span: Span | None = None,
+    ) -> None:
+        """E0223 for an item that is sure to take more steps than are left."""
+        ...
+
+
+@dataclass(eq=False, kw_only=True)
 class Module:
     """A spec file ready for look-up. `extended` is the module it is an instance of."""
 
@@ -63,25 +131,27 @@ class Module:
     folder: Path = field(default_factory=Path)
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Env:
     """Names in sight at one place of one module, and the weight scope it is under.
 
-    `lengths` is what the run-time lengths of a used file stand for while it is called; None in the spec
-    itself, where they stand for themselves.
+    `lengths` is what the run-time lengths of a used file stand for while it is called;
+    None in the spec itself, where they stand for themselves.
     """
 
     module: Module
-    config: Mapping[str, Any]
-    names: dict[str, Any] = field(default_factory=dict)
+    config: Mapping[str, Known]
+    names: dict[str, Known] = field(default_factory=dict)
     dims: dict[str, Dim] = field(default_factory=dict)
     scope: str = ""
-    rows: Mapping[str, Any] = field(default_factory=dict)
-    raw: Any = None
+    rows: Mapping[str, Tensor] = field(default_factory=dict)
+    raw: JsonObject | None = None
     lengths: dict[str, Dim] | None = None
 
     def run_time(self, name: str) -> Dim | None:
-        """A length that `dims` declares; None for others, and for one that no tensor has given a value yet."""
+        """A length that `dims` declares; None for others, and for one that no tensor
+        has given a value yet.
+        """
         if name not in self.module.dims:
             return None
         return Dim.symbol(name) if self.lengths is None else self.lengths.get(name)
@@ -96,26 +166,27 @@ def joined(scope: str, path: str) -> str:
     return f"{scope}.{path}" if scope and path else scope or path
 
 
-@dataclass
+Counted = TypeVar("Counted", tuple[Known, ...], Record)
+"""What holds other values."""
+
+
+@dataclass(kw_only=True)
 class Context:
-    """State of one elaboration. `evaluate`, `call`, `held` and `configure` tie the knot between the
-    modules here. `weighed` is how many numbers each weight of known size holds, `weight` their sum, `items`
-    how many list items have been made, `steps` the work that was done, `holes` what stands in the holes of texts,
-    `fixed` the values that follow from the spec alone, whatever inputs and weights are, `sharing` which call has
-    which weight.
-    `lengths` are the symbols that only an input tells; others stand for config values. `opaque` has the names of
-    whole numbers made of those, such as `int((0.25 * d))`.
+    """State of one elaboration. `evaluator` ties the knot between the modules here.
+    `weighed` is how many numbers each weight of known size holds, `weight` their sum,
+    `items` how many list items have been made, `steps` the work that was done, `holes`
+    what stands in the holes of texts, `fixed` the values that follow from the spec
+    alone, whatever inputs and weights are, `sharing` which call has which weight.
+    `lengths` are the symbols that only an input tells; others stand for config values.
+    `opaque` has the names of whole numbers made of those, such as `int((0.25 * d))`.
     """
 
     library: Library
+    evaluator: Evaluator
     builder: Builder = field(default_factory=Builder)
     diagnostics: list[Diagnostic] = field(default_factory=list)
     dropped: int = 0
     calls: list[str] = field(default_factory=list)
-    evaluate: Callable[..., Any] = field(default=lambda *a: None)
-    call: Callable[..., Any] = field(default=lambda *a: None)
-    held: Callable[..., Any] = field(default=lambda *a: None)
-    configure: Callable[..., Any] = field(default=lambda *a: None)
     symbolic: bool = False
     lengths: frozenset[str] = frozenset()
     scope: str = ""
@@ -136,8 +207,9 @@ class Context:
         """Count steps that are about to be done. E0223 past a limit."""
         self.steps.take(count, span)
 
-    def counted(self, value: Any, span: Span | None, known: int = 0) -> Any:
-        """A list or record just made, what it holds counted: lists of lists are as long as what is in them.
+    def counted(self, value: Counted, span: Span | None, known: int = 0) -> Counted:
+        """A list or record just made, what it holds counted: lists of lists are as long
+        as what is in them.
 
         `known` items were counted before.
         """
@@ -148,20 +220,36 @@ class Context:
         """Count list items that are made. E0216 past a limit, before they take memory."""
         self.items += count
         if self.items > MOST_NODES:
-            fail("E0216", f"the lists of this spec hold more than {MOST_NODES} items", span)
+            fail(
+                "E0216",
+                f"the lists of this spec hold more than {MOST_NODES} items",
+                span,
+            )
 
-    def report(self, *found: Diagnostic) -> None:
+    def report(self, *faults: Diagnostic) -> None:
         """Keep a fault, up to a limit; the same fault from several turns of a loop is one."""
-        for diagnostic in found:
-            alike = [d for d in self.diagnostics if d.code == diagnostic.code and d.primary and diagnostic.primary]
-            if any(d.primary and diagnostic.primary and d.primary.span == diagnostic.primary.span for d in alike):
-                continue
-            if alike and diagnostic.code == SPENT:
+        for fault in faults:
+            if self._known(fault):
                 continue
             if len(self.diagnostics) >= MOST_ERRORS:
                 self.dropped += 1
             else:
-                self.diagnostics.append(diagnostic)
+                self.diagnostics.append(fault)
+
+    def _known(self, fault: Diagnostic) -> bool:
+        """Whether a fault says nothing new: the same code at the same place. A budget
+        that is spent is spent everywhere, and said once.
+        """
+        if fault.primary is None:
+            return False
+        # by code and place: turns of a loop meet the same fault with other numbers
+        places = [
+            d.primary.span
+            for d in self.diagnostics
+            if d.code == fault.code and d.primary
+        ]
+        spent = bool(places) and fault.code == SPENT
+        return spent or fault.primary.span in places
 
     def catching(self) -> "Catching":
         """`with context.catching():` faults inside are kept, and the work goes on behind."""
@@ -177,7 +265,9 @@ class Catching:
     def __enter__(self) -> None:
         """Nothing to prepare."""
 
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+    def __exit__(
+        self, kind: object, error: BaseException | None, trace: object
+    ) -> bool:
         if isinstance(error, Failed):
             self.context.report(*error.diagnostics)
         return isinstance(error, Failed | Poisoned)

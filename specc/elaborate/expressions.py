@@ -1,21 +1,35 @@
-"""What an expression stands for: static where everything in it is, nodes of the graph where a tensor is.
+"""What an expression stands for: static where everything in it is, nodes of the graph
+where a tensor is.
 
-`evaluate` never guesses types: the kind of the left and right side decides which operation is meant.
+`evaluate` never guesses types: the kind of the left and right side decides which
+operation is meant.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
 from specc.elaborate import nodes
 from specc.elaborate.arithmetic import arithmetic, compare, logic, negate
+from specc.elaborate.budget import OPERATING
 from specc.elaborate.context import Context, Env, Poisoned
 from specc.elaborate.lookup import lookup
 from specc.elaborate.names import filled
 from specc.elaborate.needs import NeedsValue
 from specc.elaborate.rows import ORDER as ROW_NAMES
 from specc.elaborate.rows import read_rows
-from specc.elaborate.values import POISON, Picked, Record, Tensor, Unknown, describe, first
+from specc.elaborate.values import (
+    POISON,
+    Evaluated,
+    Known,
+    Picked,
+    Record,
+    Tensor,
+    Unknown,
+    describe,
+    first,
+)
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.lang import tree
@@ -23,29 +37,32 @@ from specc.lang.walk import chain
 from specc.text.diagnostic import fail
 from specc.text.source import Span
 
-OPERATING = 3
-"""Steps that one sum or product takes, besides those of its sides."""
 NAMES_A_STEP = 64
 """Names in sight that are copied in the time of one step."""
 
 
-def evaluate(context: Context, expr: Any, env: Env) -> Any:
-    """The value of an expression. Raises Failed with what is wrong, or Poisoned when that was said before."""
+def evaluate(context: Context, expr: tree.Expr, env: Env) -> Evaluated:
+    """The value of an expression. Raises Failed with what is wrong, or Poisoned when
+    that was said before.
+    """
     context.work(expr.span)
+    # the parser makes no other classes, so that a missing rule is a fault of ours
     value = RULES[type(expr)](context, expr, env)
     if value is POISON:
         raise Poisoned
+    # a tensor is called by the text it was last read from: in `y = x; f(y)` a
+    # message about the operand shows `y`, not what first made it
     if isinstance(value, Tensor) and expr.span:
         return Tensor(value.value, expr.span)
     return value
 
 
-def plain(context: Context, expr: Any, env: Env) -> Any:
+def plain(context: Context, expr: tree.Expr, env: Env) -> Known:
     """As `evaluate`, and of several results the first."""
     return first(evaluate(context, expr, env))
 
 
-def number_of(value: Any, what: str, span: Span | None) -> int:
+def number_of(value: Known, what: str, span: Span | None) -> int:
     """A whole number that decides structure. NeedsValue while it is a symbol."""
     if isinstance(value, Unknown):
         raise NeedsValue(value.symbols, span)
@@ -56,7 +73,7 @@ def number_of(value: Any, what: str, span: Span | None) -> int:
     return value.number
 
 
-def truth(context: Context, expr: Any, env: Env, what: str) -> bool:
+def truth(context: Context, expr: tree.Expr, env: Env, what: str) -> bool:
     """A static condition."""
     value = plain(context, expr, env)
     if isinstance(value, bool):
@@ -67,12 +84,15 @@ def truth(context: Context, expr: Any, env: Env, what: str) -> bool:
             f"{what} is decided while compiling, this one depends on the input",
             expr.span,
             f"this is {describe(value)}",
-            helps=["to choose between two tensors at run time write where(condition, a, b)"],
+            helps=[
+                "to choose between two tensors at run time write where(condition, a, b)"
+            ],
         )
     fail("E0203", f"{what} is true or false, not {describe(value)}", expr.span)
 
 
-def _num(context: Context, expr: tree.Num, env: Env) -> Any:
+def _num(context: Context, expr: tree.Num, env: Env) -> Dim | float:
+    # `1e3` is a float, though whole: only digits alone are a length
     if any(c in expr.text for c in ".eE"):
         return float(expr.text)
     return whole_number(expr.text)
@@ -84,25 +104,27 @@ def whole_number(text: str) -> Dim:
     return Dim.of(int(text))
 
 
-def _text(context: Context, expr: tree.Text, env: Env) -> Any:
+def _text(context: Context, expr: tree.Text, env: Env) -> str:
     return filled(context, expr.value, env, expr.span)
 
 
-def _name(context: Context, expr: tree.Name, env: Env) -> Any:
+def _name(context: Context, expr: tree.Name, env: Env) -> Evaluated:
     return lookup(context, expr, env)
 
 
-def _call(context: Context, expr: tree.Call, env: Env) -> Any:
-    return context.call(context, expr, env)
+def _call(context: Context, expr: tree.Call, env: Env) -> Evaluated:
+    return context.evaluator.call(context, expr, env)
 
 
-def _unary(context: Context, expr: tree.Unary, env: Env) -> Any:
+def _unary(context: Context, expr: tree.Unary, env: Env) -> Known:
     value = plain(context, expr.operand, env)
     context.scope = env.scope
-    return negate(context, value, expr) if expr.op == "-" else logic(context, "not", [value], expr)
+    if expr.op == "-":
+        return negate(context, value, expr)
+    return logic(context, "not", [value], expr)
 
 
-def _binary(context: Context, expr: tree.Binary, env: Env) -> Any:
+def _binary(context: Context, expr: tree.Binary, env: Env) -> Known:
     """A loop along the left operands: a sum of thousands of terms is no deeper than one of two."""
     leftmost, operations = chain(expr)
     try:
@@ -113,30 +135,42 @@ def _binary(context: Context, expr: tree.Binary, env: Env) -> Any:
         raise
     for operation in operations:
         context.work(operation.span, OPERATING)
-        value = _operated(context, operation, value, plain(context, operation.right, env), env)
+        value = _operated(
+            context, operation, value, plain(context, operation.right, env), env
+        )
     return value
 
 
-def _operated(context: Context, expr: tree.Binary, left: Any, right: Any, env: Env) -> Any:
+def _operated(
+    context: Context, expr: tree.Binary, left: Known, right: Known, env: Env
+) -> Known:
     context.scope = env.scope
-    if expr.op in ("&", "|"):
-        return logic(context, expr.op, [left, right], expr)
-    made = arithmetic(context, expr.op, left, right, expr)
-    return Tensor(made.value, expr.span) if isinstance(made, Tensor) and expr.span else made
-
-
-def _compare(context: Context, expr: tree.Compare, env: Env) -> Any:
-    values = [_operand(context, o, expr.operands, env) for o in expr.operands]
-    context.scope = env.scope
-    result: Any = None
-    for n, op in enumerate(expr.ops):
-        held = compare(context, op, values[n], values[n + 1], expr)
-        result = held if result is None else logic(context, "&", [result, held], expr)
+    if expr.op == "&":
+        return logic(context, "&", [left, right], expr)
+    if expr.op == "|":
+        return logic(context, "|", [left, right], expr)
+    result = arithmetic(context, expr.op, left, right, expr)
+    if isinstance(result, Tensor) and expr.span:
+        return Tensor(result.value, expr.span)
     return result
 
 
-def _operand(context: Context, expr: Any, others: tuple[Any, ...], env: Env) -> Any:
+def _compare(context: Context, expr: tree.Compare, env: Env) -> Known:
+    values = [_operand(context, o, expr.operands, env) for o in expr.operands]
+    context.scope = env.scope
+    result: Known = None
+    # `0 <= i - j < n` is two comparisons joined
+    for n, op in enumerate(expr.ops):
+        holds = compare(context, op, values[n], values[n + 1], expr)
+        result = holds if n == 0 else logic(context, "&", [result, holds], expr)
+    return result
+
+
+def _operand(
+    context: Context, expr: tree.Expr, others: tuple[tree.Expr, ...], env: Env
+) -> Known:
     """One side of a comparison. A bare word beside a choice is one of its words."""
+    # `kind == gru` and `kind in [gru, lstm]`, where `kind: choice(gru | lstm)`
     if isinstance(expr, tree.Name | tree.ListOf):
         for other in others:
             if isinstance(other, tree.Name) and other is not expr:
@@ -146,7 +180,7 @@ def _operand(context: Context, expr: Any, others: tuple[Any, ...], env: Env) -> 
     return plain(context, expr, env)
 
 
-def _words(expr: Any, choice: Picked, context: Context, env: Env) -> Any:
+def _words(expr: tree.Expr, choice: Picked, context: Context, env: Env) -> Known:
     if isinstance(expr, tree.ListOf):
         return tuple(_words(item, choice, context, env) for item in expr.items)
     if isinstance(expr, tree.Name) and expr.path in choice.words:
@@ -156,54 +190,65 @@ def _words(expr: Any, choice: Picked, context: Context, env: Env) -> Any:
     return plain(context, expr, env)
 
 
-def _choice(context: Context, expr: tree.Choice, env: Env) -> Any:
+def _choice(context: Context, expr: tree.Choice, env: Env) -> Evaluated:
     taken = truth(context, expr.condition, env, "the condition of `if`")
     return evaluate(context, expr.then if taken else expr.otherwise, env)
 
 
-def _list(context: Context, expr: tree.ListOf, env: Env) -> Any:
-    return context.counted(tuple(plain(context, item, env) for item in expr.items), expr.span)
+def _list(context: Context, expr: tree.ListOf, env: Env) -> Known:
+    return context.counted(
+        tuple(plain(context, item, env) for item in expr.items), expr.span
+    )
 
 
-def _list_for(context: Context, expr: tree.ListFor, env: Env) -> Any:
+def _list_for(context: Context, expr: tree.ListFor, env: Env) -> Known:
     over = plain(context, expr.over, env)
-    items = over if isinstance(over, tuple) else range(number_of(over, "what `for` runs over", expr.over.span))
-    made = []
-    context.making(len(items), expr.over.span)
+    items: Iterable[Known]
+    if isinstance(over, tuple):
+        items, count = over, len(over)
+    else:
+        turns = range(number_of(over, "what `for` runs over", expr.over.span))
+        items, count = map(Dim.of, turns), len(turns)
+    made: list[Known] = []
+    context.making(count, expr.over.span)  # before they take memory
     for item in items:
+        # each turn copies the names in sight, which a long block has many of
         context.work(expr.span, 1 + len(env.names) // NAMES_A_STEP)
-        names = {**env.names, expr.variable: _static(item)}
-        inner = Env(env.module, env.config, names, env.dims, env.scope, env.rows, env.raw, env.lengths)
+        inner = replace(env, names={**env.names, expr.variable: item})
         with context.sharing.step(expr):
             made.append(plain(context, expr.item, inner))
-    return context.counted(tuple(made), expr.span, len(items))
+    return context.counted(tuple(made), expr.span, count)
 
 
-def _static(item: Any) -> Any:
-    return Dim.of(item) if isinstance(item, int) and not isinstance(item, bool) else item
+def _record(context: Context, expr: tree.RecordOf, env: Env) -> Known:
+    return context.counted(
+        Record({f.name: plain(context, f.value, env) for f in expr.fields}), expr.span
+    )
 
 
-def _record(context: Context, expr: tree.RecordOf, env: Env) -> Any:
-    return context.counted(Record({f.name: plain(context, f.value, env) for f in expr.fields}), expr.span)
-
-
-def _index(context: Context, expr: tree.Index, env: Env) -> Any:
+def _index(context: Context, expr: tree.Index, env: Env) -> Known:
     base = plain(context, expr.base, env)
     if isinstance(base, tuple):
         return _item(context, base, expr, env)
     if not isinstance(base, Tensor):
         fail("E0203", f"{describe(base)} cannot be indexed", expr.span)
-    if env.rows and any(isinstance(i, tree.Name) and i.path in ROW_NAMES for i in expr.items):
+    # inside a definition `keep[j]` reads a grid; outside it `j` is a name like others
+    if env.rows and any(
+        isinstance(i, tree.Name) and i.path in ROW_NAMES for i in expr.items
+    ):
         return read_rows(context, base, expr, env)
     return _rows(context, base, expr, env)
 
 
-def _item(context: Context, base: tuple[Any, ...], expr: tree.Index, env: Env) -> Any:
-    if len(expr.items) != 1 or isinstance(expr.items[0], tree.Slice | tree.Rest):
+def _item(
+    context: Context, base: tuple[Known, ...], expr: tree.Index, env: Env
+) -> Known:
+    item = expr.items[0]
+    if len(expr.items) != 1 or isinstance(item, tree.Slice | tree.Rest):
         fail("E0203", "a list takes one index", expr.span)
-    n = number_of(plain(context, expr.items[0], env), "an index", expr.items[0].span)
+    n = number_of(plain(context, item, env), "an index", item.span)
     if not -len(base) <= n < len(base):
-        fail("E0208", f"there is no item {n} in a list of {len(base)}", expr.items[0].span)
+        fail("E0208", f"there is no item {n} in a list of {len(base)}", item.span)
     return base[n]
 
 
@@ -213,37 +258,60 @@ def _rows(context: Context, base: Tensor, expr: tree.Index, env: Env) -> Tensor:
     rest = [n for n, i in enumerate(items) if isinstance(i, tree.Rest)]
     if len(rest) > 1:
         fail("E0208", "`...` stands once in an index", expr.span)
-    given = len(items) - len(rest)
-    if given > len(base.shape):
-        fail("E0208", f"{given} indices for {describe(base)}, which has {len(base.shape)} axes", expr.span)
-    if rest:
-        items[rest[0] : rest[0] + 1] = [tree.Slice()] * (len(base.shape) - given)
+    count, rank = len(items) - len(rest), len(base.shape)
+    if count > rank:
+        title = f"{count} indices for {describe(base)}, which has {rank} axes"
+        fail("E0208", title, expr.span)
+    if rest:  # so many whole axes as are left
+        items[rest[0] : rest[0] + 1] = [tree.Slice()] * (rank - count)
     value, axis = base, 0
     for item in items:
         if isinstance(item, tree.Slice):
             value = _slice(context, value, axis, item, env, expr.span)
-            axis += 1
-        else:
+            axis += 1  # a row takes its axis away, a slice leaves it
+        elif not isinstance(item, tree.Rest):
             value = _row(context, value, axis, item, env, expr.span)
     return value
 
 
-def _row(context: Context, value: Tensor, axis: int, item: Any, env: Env, span: Span | None) -> Tensor:
+def _row(
+    context: Context,
+    value: Tensor,
+    axis: int,
+    item: tree.Expr,
+    env: Env,
+    span: Span | None,
+) -> Tensor:
     at = plain(context, item, env)
     if isinstance(at, Tensor):
         helps = ["gather(x, ids, axis=…) reads rows by computed numbers"]
-        fail("E0208", "an index is a number known while compiling", item.span, helps=helps)
+        fail(
+            "E0208",
+            "an index is a number known while compiling",
+            item.span,
+            helps=helps,
+        )
     if not isinstance(at, Dim):
         fail("E0208", f"an index is a whole number, not {describe(at)}", item.span)
     length = value.shape[axis]
     if at.number is not None and at.number < 0:
+        # the last row of an axis that still grows has an op of its own: how long the
+        # axis is need not be known to find it
         if at.number == -1:
             return nodes.one(context, ops.Last(axis), value, span=span, scope=env.scope)
         at = length + at
     return nodes.one(context, ops.Index(axis, at), value, span=span, scope=env.scope)
 
 
-def _slice(context: Context, value: Tensor, axis: int, item: tree.Slice, env: Env, span: Span | None) -> Tensor:
+def _slice(
+    context: Context,
+    value: Tensor,
+    axis: int,
+    item: tree.Slice,
+    env: Env,
+    span: Span | None,
+) -> Tensor:
+    # `x[:, 0]`: the whole axis is no node
     if item.start is None and item.stop is None:
         return value
     length = value.shape[axis]
@@ -251,12 +319,17 @@ def _slice(context: Context, value: Tensor, axis: int, item: tree.Slice, env: En
     for end, default in ((item.start, Dim.of(0)), (item.stop, length)):
         at = default if end is None else plain(context, end, env)
         if not isinstance(at, Dim):
-            fail("E0208", f"a slice runs between whole numbers, not {describe(at)}", end.span if end else span)
+            fail(
+                "E0208",
+                f"a slice runs between whole numbers, not {describe(at)}",
+                end.span if end else span,
+            )
+        # from the end, as Python counts; a length may be a symbol, so this is algebra
         ends.append(length + at if at.number is not None and at.number < 0 else at)
     return nodes.one(context, ops.Slice(axis, *ends), value, span=span, scope=env.scope)
 
 
-RULES: dict[type, Callable[[Context, Any, Env], Any]] = {
+RULES: dict[type, Callable[[Context, Any, Env], Evaluated]] = {
     tree.Num: _num,
     tree.Text: _text,
     tree.Name: _name,

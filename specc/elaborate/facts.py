@@ -1,28 +1,42 @@
-"""What a requirement tells about symbols: `a % b == 0` makes `a / b` a symbol, `a == b` makes them one."""
-
-from typing import Any
+"""What a requirement tells about symbols: `a % b == 0` makes `a / b` a symbol, `a == b`
+makes them one.
+"""
 
 from specc.elaborate.context import Context, Env
 from specc.elaborate.expressions import plain
 from specc.elaborate.needs import NeedsValue
-from specc.elaborate.values import Record
+from specc.elaborate.values import Known, Record
 from specc.ir.dim import Dim
 from specc.lang import tree
 from specc.text.diagnostic import Failed
 
 
-def assume(context: Context, condition: Any, config: dict[str, Any], env: Env) -> dict[str, Any]:
+def assume(
+    context: Context, condition: tree.Expr, config: dict[str, Known], env: Env
+) -> dict[str, Known]:
     """The config with symbols replaced by what the condition says of them."""
     match condition:
         case tree.Binary(op="&"):
+            # each part may use what the parts before it say
             for part in _joined(condition):
-                config = assume(context, part, config, Env(env.module, config))
-        case tree.Compare(ops=("==",), operands=(tree.Binary(op="%", left=a, right=b), tree.Num(text="0"))):
-            whole, part = _dim(context, a, env), _dim(context, b, env)
-            if whole and part and whole.name and whole.name not in part.symbols():
-                quotient = Dim.symbol(f"{whole} / {part}", whole.origin)
-                return _replaced(config, {whole.name: part * quotient})
+                config = assume(
+                    context, part, config, Env(module=env.module, config=config)
+                )
+        case tree.Compare(
+            ops=("==",),
+            operands=(tree.Binary(op="%", left=a, right=b), tree.Num(text="0")),
+        ):
+            # `d % heads == 0`: from here on `d` is `heads * (d / heads)`, which `heads`
+            # divides
+            whole, divisor = _dim(context, a, env), _dim(context, b, env)
+            if not whole or not divisor:
+                return config
+            # `d % d == 0` and the like say nothing: `d` would be made of itself
+            if whole.name and whole.name not in divisor.symbols():
+                quotient = Dim.symbol(f"{whole} / {divisor}", whole.origin)
+                return _replaced(config, {whole.name: divisor * quotient})
         case tree.Compare(ops=("==",), operands=(a, b)):
+            # `a == b` of two symbols: one is put for the other everywhere
             left_dim, right_dim = _dim(context, a, env), _dim(context, b, env)
             for one, other in ((left_dim, right_dim), (right_dim, left_dim)):
                 if one and other and one.name and one.name not in other.symbols():
@@ -30,29 +44,30 @@ def assume(context: Context, condition: Any, config: dict[str, Any], env: Env) -
     return config
 
 
-def _joined(condition: tree.Binary) -> list[Any]:
+def _joined(condition: tree.Binary) -> list[tree.Expr]:
     """The parts of `a & b & c`, of which there may be thousands."""
-    parts: list[Any] = []
-    left: Any = condition
+    parts: list[tree.Expr] = []
+    left: tree.Expr = condition
     while isinstance(left, tree.Binary) and left.op == "&":
         parts.append(left.right)
         left = left.left
     return [left, *reversed(parts)]
 
 
-def _dim(context: Context, expr: Any, env: Env) -> Dim | None:
+def _dim(context: Context, expr: tree.Expr, env: Env) -> Dim | None:
     try:
         value = plain(context, expr, env)
+    # a condition that cannot be worked out yet says nothing; it is held again later
     except (Failed, NeedsValue):
         return None
     return value if isinstance(value, Dim) else None
 
 
-def _replaced(config: dict[str, Any], values: dict[str, Dim]) -> dict[str, Any]:
+def _replaced(config: dict[str, Known], values: dict[str, Dim]) -> dict[str, Known]:
     return {k: _in(v, values) for k, v in config.items()}
 
 
-def _in(value: Any, values: dict[str, Dim]) -> Any:
+def _in(value: Known, values: dict[str, Dim]) -> Known:
     match value:
         case Dim() as dim:
             return dim.substitute(values)

@@ -1,17 +1,29 @@
-"""`scan`: a body elaborated once for any row, cut out of the graph by what depends on the row.
+"""`scan`: a body elaborated once for any row, cut out of the graph by what depends on
+the row.
 
-What a body mentions but does not change is computed outside, once: membership follows from dependence.
+What a body mentions but does not change is computed outside, once: membership follows
+from specc.elaborate.values import Known
+from specc.elaborate.values import Evaluated
+from specc.elaborate.values import Known
+from specc.elaborate.values import Evaluated
+from specc.elaborate.values import Evaluated
+from specc.elaborate.values import Known
+from specc.elaborate.values import Evaluated
+from specc.elaborate.values import Known
+from specc.elaborate.values import Known
+from specc.elaborate.values import Evaluated
+from dependence.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TypeAlias
 
 from specc.elaborate import nodes
 from specc.elaborate.context import Context, Env, Poisoned
 from specc.elaborate.expressions import plain
 from specc.elaborate.row_numbers import made_outside
-from specc.elaborate.values import POISON, Tensor, describe, first, show_type
+from specc.elaborate.values import POISON, Known, Tensor, describe, show_type
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Builder, Graph, Input, Made, Node, Value
@@ -23,39 +35,104 @@ NODES_A_STEP = 16
 """Nodes that are looked at in the time of one step."""
 
 
-def run_scan(context: Context, statement: tree.Scan, env: Env, run_body: Callable[..., Any]) -> None:
-    """Elaborate a loop and bind its carries and collected rows."""
+Carry: TypeAlias = Tensor | tuple["Carry", ...]
+"""What a loop carries under one name: a tensor, or a list (of lists) of such."""
+
+RunBody: TypeAlias = Callable[[Context, Sequence[tree.Statement], Env], object]
+"""Runs the statements of a body; None unless they end in `return`."""
+
+
+def run_scan(
+    context: Context, statement: tree.Scan, env: Env, run_body: RunBody
+) -> None:
+    """Elaborate a loop and bind its carries and collected rows.
+
+    The body is run once, on values that stand for one row and for what a step begins
+    with; the nodes that this adds are then cut out of the graph as the body's own.
+    """
     context.work(statement.span, 1 + len(context.builder.nodes) // NODES_A_STEP)
-    length = env.dims.get(statement.along) or env.names.get(statement.along) or Dim.symbol(statement.along)
+    length = _length(statement, env)
     scanned = [_scanned(context, e, length, statement, env) for e in statement.over]
+    assert length is not None  # or it were no axis of what is walked over
     axis = scanned[0].shape.index(length)
     keep = _keep(context, statement, env, length)
     starts = {name: _start(statement, name, env) for name in statement.carry}
-    first_ones = [(label, t) for name, value in starts.items() for label, t in leaves(name, value)]
-    rows = [Value(without(x.type, axis)) for x in scanned]
-    carries = [Value(t.type) for _, t in first_ones]
-    inner = replace(env, names=dict(env.names))
-    inner.names.update({n: Tensor(v, statement.span) for n, v in zip(statement.variables, rows, strict=True)})
-    state = iter([Tensor(v, statement.span) for v in carries])
-    inner.names.update({name: rebuilt(value, state) for name, value in starts.items()})
-    if run_body(context, statement.body, inner) is not None:
-        fail("E0214", "`return` cannot stand inside `scan`", statement.span)
-    before = iter(carries)
-    after = [v for name, value in starts.items() for v in _carried(statement, name, value, before, inner)]
-    collected = [_collected(statement, n, inner) for n in statement.collect]
-    labels = [label for label, _ in first_ones]
-    named = {**dict(zip(statement.variables, rows, strict=True)), **dict(zip(labels, carries, strict=True))}
-    made = dict(zip((*(f"next {n}" for n in labels), *statement.collect), after + collected, strict=True))
-    body, captures = cut_body(context.builder, named, made)
-    op = ops.Scan(body, len(rows), len(carries), axis, statement.reverse, keep is not None)
-    operands = [*([keep] if keep else []), *scanned, *(t for _, t in first_ones), *(Tensor(c) for c in captures)]
+    first_ones = [t for name, value in starts.items() for t in leaves(name, value)]
+    body, captures = _body(
+        context,
+        statement,
+        env,
+        run_body,
+        starts,
+        [Value(without(x.type, axis)) for x in scanned],
+    )
+    op = ops.Scan(
+        body, len(scanned), len(first_ones), axis, statement.reverse, keep is not None
+    )
+    # in the order that the op's own docstring gives
+    operands = [
+        *([keep] if keep else []),
+        *scanned,
+        *(tensor for _, tensor in first_ones),
+        *(Tensor(c) for c in captures),
+    ]
     results = iter(nodes.add(context, op, operands, statement.span, env.scope, "scan"))
     env.names.update({name: rebuilt(value, results) for name, value in starts.items()})
     env.names.update(zip(statement.collect, results, strict=True))
 
 
-def leaves(name: str, value: Any) -> Iterator[tuple[str, Tensor]]:
-    """The tensors of a carried value, a tensor or a list (of lists) of such, under the names messages use."""
+def _length(statement: tree.Scan, env: Env) -> Dim | None:
+    """The length of the axis that is walked along; None where the name is that of a
+    value that is no length.
+    """
+    length = env.dims.get(statement.along)
+    if length is not None:
+        return length
+    value = env.names.get(statement.along)
+    if value is None:  # declared by `dims`, or unknown: then it is in no tensor's type
+        return Dim.symbol(statement.along)
+    return value if isinstance(value, Dim) else None
+
+
+def _body(
+    context: Context,
+    statement: tree.Scan,
+    env: Env,
+    run_body: RunBody,
+    starts: Mapping[str, Carry],
+    rows: Sequence[Value],
+) -> tuple[Graph, list[Value]]:
+    """The graph of one step on these rows, and what it takes from outside.
+
+    Its inputs are the rows and the carries, its outputs the next carries and what is
+    collected, each in the order of the statement.
+    """
+    leaves_of = [pair for name, value in starts.items() for pair in leaves(name, value)]
+    carries = {label: Value(tensor.type) for label, tensor in leaves_of}
+    before = dict(zip(statement.variables, rows, strict=True))
+    # what the body binds is seen in it alone; what is carried or collected comes out
+    inner = replace(env, names=dict(env.names))
+    inner.names.update({n: Tensor(v, statement.span) for n, v in before.items()})
+    state = iter([Tensor(v, statement.span) for v in carries.values()])
+    inner.names.update({name: rebuilt(value, state) for name, value in starts.items()})
+    if run_body(context, statement.body, inner) is not None:
+        fail("E0214", "`return` cannot stand inside `scan`", statement.span)
+    # only now is every name bound to what it is after a step
+    given = iter(carries.values())
+    after = [
+        value
+        for name, start in starts.items()
+        for value in _carried(statement, name, start, given, inner.names[name])
+    ]
+    outputs = {f"next {n}": v for n, v in zip(carries, after, strict=True)}
+    outputs.update({n: _collected(statement, n, inner) for n in statement.collect})
+    return cut_body(context.builder, {**before, **carries}, outputs)
+
+
+def leaves(name: str, value: Carry) -> Iterator[tuple[str, Tensor]]:
+    """The tensors of a carried value, a tensor or a list (of lists) of such, under the
+    names messages use.
+    """
     if isinstance(value, Tensor):
         yield name, value
     else:
@@ -63,51 +140,87 @@ def leaves(name: str, value: Any) -> Iterator[tuple[str, Tensor]]:
             yield from leaves(f"{name}[{n}]", item)
 
 
-def rebuilt(value: Any, tensors: Iterator[Tensor]) -> Any:
+def rebuilt(value: Carry, tensors: Iterator[Tensor]) -> Carry:
     """A value of the same form made of other tensors."""
-    return next(tensors) if isinstance(value, Tensor) else tuple(rebuilt(item, tensors) for item in value)
+    if isinstance(value, Tensor):
+        return next(tensors)
+    return tuple(rebuilt(item, tensors) for item in value)
 
 
-def _scanned(context: Context, expr: Any, length: Dim, statement: tree.Scan, env: Env) -> Tensor:
+def _scanned(
+    context: Context,
+    expr: tree.Expr,
+    length: Dim | None,
+    statement: tree.Scan,
+    env: Env,
+) -> Tensor:
     value = plain(context, expr, env)
     if not isinstance(value, Tensor):
         fail("E0304", f"`scan` walks over a tensor, not {describe(value)}", expr.span)
-    if length not in value.shape:
+    # the axis is found by its length: equal symbols are one length, whatever its name
+    if length is None or length not in value.shape:
         title = f"`{statement.along}` is no axis of what `scan` walks over"
         fail("E0304", title, expr.span, f"this is {show_type(value.type)}")
     return value
 
 
-def _keep(context: Context, statement: tree.Scan, env: Env, length: Dim) -> Tensor | None:
+def _keep(
+    context: Context, statement: tree.Scan, env: Env, length: Dim
+) -> Tensor | None:
     if statement.keep is None:
         return None
     value = plain(context, statement.keep, env)
     if value is None:
         return None
-    if not isinstance(value, Tensor) or value.type.dtype != "bool" or value.shape[-1] != length:
-        title = f"`keep` says which rows of `{statement.along}` exist: bool[batch, {statement.along}]"
+    if (
+        not isinstance(value, Tensor)
+        or value.type.dtype != "bool"
+        or value.shape[-1] != length
+    ):
+        title = (
+            f"`keep` says which rows of `{statement.along}` exist: bool[batch, "
+            f"{statement.along}]"
+        )
         fail("E0305", title, statement.keep.span, f"this is {describe(value)}")
     return value
 
 
-def _start(statement: tree.Scan, name: str, env: Env) -> Any:
+def _start(statement: tree.Scan, name: str, env: Env) -> Carry:
     """What a carry is before the loop: a tensor, or a list of them, one a layer."""
-    value = first(env.names.get(name))
+    value = env.names.get(name)
     if value is POISON:
         raise Poisoned
-    if not _carriable(value):
+    carry = _as_carry(value)
+    if carry is None:
         helps = [f"set `{name}` before the loop, e.g. to zeros"]
-        fail("E0305", f"`{name}` is carried, but has no value before the loop", statement.span, helps=helps)
-    return value
+        title = f"`{name}` is carried, but has no value before the loop"
+        fail("E0305", title, statement.span, helps=helps)
+    return carry
 
 
-def _carriable(value: Any) -> bool:
-    return isinstance(value, Tensor) or (isinstance(value, tuple) and bool(value) and all(map(_carriable, value)))
+def _as_carry(value: Known) -> Carry | None:
+    """The value, if it is made of nothing but tensors and lists that hold some."""
+    if isinstance(value, Tensor):
+        return value
+    if not isinstance(value, tuple) or not value:
+        return None
+    items: list[Carry] = []
+    for item in value:
+        carry = _as_carry(item)
+        if carry is None:
+            return None
+        items.append(carry)
+    return tuple(items)
 
 
-def _carried(statement: tree.Scan, name: str, start: Any, before: Iterator[Value], env: Env) -> Iterator[Value]:
+def _carried(
+    statement: tree.Scan,
+    name: str,
+    start: Carry,
+    before: Iterator[Value],
+    after: Known,
+) -> Iterator[Value]:
     """What a carry is after a step, tensor by tensor: of the same form and types as before it."""
-    after = first(env.names[name])
     if after is POISON:
         raise Poisoned
     if isinstance(start, Tensor):
@@ -116,69 +229,125 @@ def _carried(statement: tree.Scan, name: str, start: Any, before: Iterator[Value
     if not isinstance(after, tuple) or len(after) != len(start):
         now = f"a list of {len(after)}" if isinstance(after, tuple) else describe(after)
         title = f"`{name}` is carried as a list of {len(start)}, and the body makes it {now}"
-        fail("E0305", title, statement.span, helps=["`repeat … collect` makes a list, one item a turn"])
+        helps = ["`repeat … collect` makes a list, one item a turn"]
+        fail("E0305", title, statement.span, helps=helps)
     for n, (item, was) in enumerate(zip(after, start, strict=True)):
-        yield from _carried(statement, f"{name}[{n}]", was, before, replace(env, names={f"{name}[{n}]": item}))
+        yield from _carried(statement, f"{name}[{n}]", was, before, item)
 
 
-def _carried_tensor(statement: tree.Scan, name: str, after: Any, before: Value) -> Value:
+def _carried_tensor(
+    statement: tree.Scan, name: str, after: Known, before: Value
+) -> Value:
+    # the very value of before: no statement of the body has set the name
     if not isinstance(after, Tensor) or after.value is before:
         helps = [f"set `{name}` in the body; what does not change needs no `carry`"]
-        fail("E0305", f"`{name}` is carried, but the body does not set it", statement.span, helps=helps)
+        fail(
+            "E0305",
+            f"`{name}` is carried, but the body does not set it",
+            statement.span,
+            helps=helps,
+        )
     if after.type != before.type:
-        others = [Label(statement.span, f"before the loop it is {show_type(before.type)}")] if statement.span else []
-        title = f"`{name}` is carried and changes from {show_type(before.type)} to {show_type(after.type)}"
+        others = (
+            [Label(statement.span, f"before the loop it is {show_type(before.type)}")]
+            if statement.span
+            else []
+        )
+        title = (
+            f"`{name}` is carried and changes from {show_type(before.type)} to "
+            f"{show_type(after.type)}"
+        )
         mend = f"a linear map brings it back to its size: `{name} = linear(…, out=…)`"
         if after.type.dtype != before.type.dtype:
             mend = "cast(x, to=float) makes numbers of it"
         helps = [f"{mend}; or start `{name}` as what a step makes of it"]
         now = f"after a step it is {show_type(after.type)}"
-        fail("E0305", title, after.span or statement.span, now, others=others, helps=helps)
+        fail(
+            "E0305",
+            title,
+            after.span or statement.span,
+            now,
+            others=others,
+            helps=helps,
+        )
     return after.value
 
 
 def _collected(statement: tree.Scan, name: str, env: Env) -> Value:
-    value = first(env.names.get(name))
+    value = env.names.get(name)
     if value is POISON:
         raise Poisoned
     if not isinstance(value, Tensor):
-        fail("E0305", f"`{name}` is collected, but the body does not set it", statement.span)
+        fail(
+            "E0305",
+            f"`{name}` is collected, but the body does not set it",
+            statement.span,
+        )
     return value.value
 
 
-def cut_body(builder: Builder, inputs: dict[str, Value], outputs: dict[str, Value]) -> tuple[Graph, list[Value]]:
-    """The nodes between loop inputs and outputs as a graph of its own, and what it takes from outside."""
+def cut_body(
+    builder: Builder, inputs: dict[str, Value], outputs: dict[str, Value]
+) -> tuple[Graph, list[Value]]:
+    """The nodes between loop inputs and outputs as a graph of its own, and what it
+    takes from outside.
+    """
     outputs = made_outside(builder, dependent(builder.nodes, inputs.values()), outputs)
+    # again: row numbers that were made outside depend on no row any more
     inside = dependent(builder.nodes, inputs.values())
-    live: dict[Node, None] = {}
-    captured: dict[Value, None] = {}
-    todo = list(outputs.values())
-    leaves = set(inputs.values())
-    while todo:
-        value = todo.pop()
-        if value in leaves:
-            continue
-        if value.node is None or value.node not in inside:
-            captured[value] = None
-        elif value.node not in live:
-            live[value.node] = None
-            todo += [a for a in value.node.args if a]
+    live, captured = _reached(inside, inputs.values(), outputs.values())
+    # captures go in the order in which the graph made them, so that the same spec
+    # gives the same body, however its outputs were walked
     order = {v: n for n, v in enumerate(_values(builder))}
     outer = sorted(captured, key=lambda v: order.get(v, -1))
     names = {**inputs, **{f"outer {n}": Value(v.type) for n, v in enumerate(outer)}}
     now = dict(zip([*inputs.values(), *outer], names.values(), strict=True))
-    kept: list[tuple[Node, tuple[Value, ...]]] = []
+    copies: list[tuple[Node, tuple[Value, ...]]] = []
     scopes: dict[Node, Made] = {}
     for old, results in builder.nodes.items():
-        if old in live:
-            node = Node(old.op, tuple(now[a] if a else None for a in old.args))
-            kept.append((node, tuple(Value(r.type, node) for r in results)))
-            now.update(zip(results, kept[-1][1], strict=True))
-            if old in builder.made:
-                scopes[node] = builder.made[old]
+        if old not in live:
+            continue
+        node = Node(old.op, tuple(now[a] if a else None for a in old.args))
+        copies.append((node, tuple(Value(r.type, node, r.index) for r in results)))
+        now.update(zip(results, copies[-1][1], strict=True))
+        # a node of the body keeps the scope and the text it came from, for messages
+        if old in builder.made:
+            scopes[node] = builder.made[old]
     facts = {name: Input(v.type) for name, v in names.items()}
     given = {name: now[v] for name, v in outputs.items()}
-    return Graph("body", names, facts, {}, {}, tuple(kept), given, made=scopes), outer
+    body = Graph(
+        name="body",
+        inputs=names,
+        input_facts=facts,
+        parameters={},
+        parameter_facts={},
+        nodes=tuple(copies),
+        outputs=given,
+        made=scopes,
+    )
+    return body, outer
+
+
+def _reached(
+    inside: Container[Node], inputs: Iterable[Value], outputs: Iterable[Value]
+) -> tuple[set[Node], dict[Value, None]]:
+    """The nodes inside the loop that its outputs need, and the values from outside that
+    these read, each found from the outputs backwards.
+    """
+    live: set[Node] = set()
+    captured: dict[Value, None] = {}
+    ends = set(inputs)
+    waiting = list(outputs)
+    while waiting:
+        value = waiting.pop()
+        if value in ends:
+            continue
+        if value.node is None or value.node not in inside:
+            captured[value] = None
+        elif value.node not in live:
+            live.add(value.node)
+            waiting += [a for a in value.node.args if a]
+    return live, captured
 
 
 def _values(builder: Builder) -> Iterable[Value]:
@@ -188,7 +357,9 @@ def _values(builder: Builder) -> Iterable[Value]:
         yield from results
 
 
-def dependent(made: dict[Node, tuple[Value, ...]], leaves: Iterable[Value]) -> dict[Node, None]:
+def dependent(
+    made: dict[Node, tuple[Value, ...]], leaves: Iterable[Value]
+) -> dict[Node, None]:
     """Every node that reads one of `leaves`, directly or not, in order."""
     moved = set(leaves)
     found: dict[Node, None] = {}

@@ -2,29 +2,34 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TypeVar
 
 from specc.elaborate.context import Library, Module
 from specc.lang import tree
 from specc.text.diagnostic import Diagnostic, Failed, Label, fail
 from specc.text.source import Span
-from specc.text.suggest import did_you_mean
+from specc.text.suggest import suggest
+
+AnItem = TypeVar("AnItem", bound=tree.Item)
 
 
 @dataclass(frozen=True)
 class Assigned:
-    """A value an instance or the command line gives to a config field, and the text that says so."""
+    """A value an instance or the command line gives to a config field, and the text
+    that says so.
+    """
 
-    value: Any
+    value: tree.Expr
     span: Span | None
 
 
 @dataclass(eq=False)
 class Program:
-    """A spec with what it extends: one module, the values given to its config, the rest of its items.
+    """A spec with what it extends: one module, the values given to its config, the rest
+    of its items.
 
-    `reading`, `weights` and `generate` of an instance stand before those of what it extends; `home` is
-    the file they came from, for paths written in them.
+    `reading`, `weights` and `generate` of an instance stand before those of what it
+    extends; `home` is the file they came from, for paths written in them.
     """
 
     module: Module
@@ -38,7 +43,7 @@ class Program:
         for config in configs(self.module.file):
             yield from (e for e in config.entries if isinstance(e, tree.Field))
 
-    def items(self, kind: type) -> Iterator[tuple[Any, Module]]:
+    def items(self, kind: type[AnItem]) -> Iterator[tuple[AnItem, Module]]:
         """Items of one class, the instance's first, each with the module it stands in."""
         for module in self.chain:
             for item in module.file.items:
@@ -53,7 +58,7 @@ def configs(file: tree.File) -> list[tree.Config]:
 
 def module_of(file: tree.File, path: str, *, standard: bool = False) -> Module:
     """A file by its names. E0217 where one name is given twice."""
-    module = Module(file, path, standard=standard)
+    module = Module(file=file, path=path, standard=standard)
     seen: dict[str, Span | None] = {}
     faults: list[Diagnostic] = []
     for item in file.items:
@@ -62,7 +67,9 @@ def module_of(file: tree.File, path: str, *, standard: bool = False) -> Module:
                 first = seen[name]
                 others = (Label(first, "first here"),) if first else ()
                 primary = Label(span, "again here") if span else None
-                faults.append(Diagnostic("E0217", f"`{name}` is defined twice", primary, others))
+                faults.append(
+                    Diagnostic("E0217", f"`{name}` is defined twice", primary, others)
+                )
             seen[name] = span
         if isinstance(item, tree.Block | tree.Definition):
             module.items[item.name] = item
@@ -75,7 +82,7 @@ def module_of(file: tree.File, path: str, *, standard: bool = False) -> Module:
     return module
 
 
-def _named(item: Any) -> Iterator[tuple[str, Span | None]]:
+def _named(item: tree.Item) -> Iterator[tuple[str, Span | None]]:
     match item:
         case tree.Block() | tree.Definition():
             yield item.name, item.name_span
@@ -84,12 +91,15 @@ def _named(item: Any) -> Iterator[tuple[str, Span | None]]:
         case tree.Use():
             yield item.name, item.span
         case tree.Config():
-            yield from ((e.name, e.span) for e in item.entries if isinstance(e, tree.Field))
+            yield from (
+                (e.name, e.span) for e in item.entries if isinstance(e, tree.Field)
+            )
 
 
 def program_of(module: Module, library: Library) -> Program:
     """The spec with its chain of `extends` followed. E0218 when the chain bites its tail."""
     chain = [module]
+    # from the instance to the spec that has the graph
     while chain[-1].file.extends:
         file = chain[-1].file
         base = library.used(file.extends, chain[-1], file.extends_span)
@@ -98,13 +108,20 @@ def program_of(module: Module, library: Library) -> Program:
             fail("E0218", f"this spec extends itself: {loop}", file.extends_span)
         chain.append(base)
     assigned: dict[str, Assigned] = {}
+    # the farthest first, so that the nearest has the last word
     for instance in reversed(chain[:-1]):
         _only_an_instance(instance)
         for config in configs(instance.file):
             for entry in config.entries:
                 if isinstance(entry, tree.Assign):
                     flatten(entry.name, entry.value, entry.span, assigned)
-    program = Program(chain[-1], assigned, module.file.model, module.file.doc or chain[-1].file.doc, tuple(chain))
+    program = Program(
+        chain[-1],
+        assigned,
+        module.file.model,
+        module.file.doc or chain[-1].file.doc,
+        tuple(chain),
+    )
     _no_loose_assigns(chain[-1])
     _known(program)
     return program
@@ -112,19 +129,24 @@ def program_of(module: Module, library: Library) -> Program:
 
 def _only_an_instance(module: Module) -> None:
     for item in module.file.items:
-        if isinstance(item, tree.Block | tree.Definition | tree.Dims | tree.Require | tree.Use):
+        if isinstance(
+            item, tree.Block | tree.Definition | tree.Dims | tree.Require | tree.Use
+        ):
             fail(
                 "E0209",
                 f"{_spoken(item)} cannot stand in a spec that extends another",
                 item.span,
                 "this belongs into a spec of its own",
-                notes=["such a spec gives values to the config of the other; it may also say how inputs are read, "
-                       "where weights come from and what is generated"],
+                notes=[
+                    "such a spec gives values to the config of the other; it may also "
+                    "say how inputs are read, "
+                    "where weights come from and what is generated"
+                ],
                 helps=["drop `extends`, or move this"],
-            )  # fmt: skip
+            )
 
 
-def _spoken(item: Any) -> str:
+def _spoken(item: tree.Item) -> str:
     match item:
         case tree.Block(kind=kind):
             return f"a {kind}"
@@ -138,11 +160,21 @@ def _no_loose_assigns(module: Module) -> None:
     for config in configs(module.file):
         for entry in config.entries:
             if isinstance(entry, tree.Assign):
-                helps = [f"declare it: `{entry.name}: int = …`; or write `extends` to set fields of another spec"]
-                fail("E0220", f"`{entry.name}` is given a value but has no type", entry.span, helps=helps)
+                helps = [
+                    f"declare it: `{entry.name}: int = …`; or write `extends` to set "
+                    "fields of another spec"
+                ]
+                fail(
+                    "E0220",
+                    f"`{entry.name}` is given a value but has no type",
+                    entry.span,
+                    helps=helps,
+                )
 
 
-def flatten(path: str, value: Any, span: Span | None, into: dict[str, Assigned]) -> None:
+def flatten(
+    path: str, value: tree.Expr, span: Span | None, into: dict[str, Assigned]
+) -> None:
     """Nested values as dotted paths, so that they merge key by key."""
     if isinstance(value, tree.RecordOf):
         for option in value.fields:
@@ -151,7 +183,9 @@ def flatten(path: str, value: Any, span: Span | None, into: dict[str, Assigned])
         into[path] = Assigned(value, span)
 
 
-def paths_of(fields: Iterator[tree.Field] | tuple[tree.Field, ...], prefix: str = "") -> dict[str, tree.Field]:
+def paths_of(
+    fields: Iterator[tree.Field] | tuple[tree.Field, ...], prefix: str = ""
+) -> dict[str, tree.Field]:
     """Every config field by its dotted path, records opened."""
     found: dict[str, tree.Field] = {}
     for entry in fields:
@@ -170,11 +204,11 @@ def _known(program: Program) -> None:
             continue
         parent, _, last = path.rpartition(".")
         level = [k for k in known if k.rpartition(".")[0] == parent]
-        near = did_you_mean(last, [k.rpartition(".")[2] for k in level])
-        helps = (f"did you mean `{near}`?" if near else f"there are {', '.join(level) or 'none'}",)
+        names = [k.rpartition(".")[2] for k in level]
+        helps = suggest(last, names, f"there are {', '.join(level) or 'none'}")
         primary = Label(given.span, "unknown key") if given.span else None
         title = f"the config of `{program.module.file.model}` has no `{path}`"
-        faults.append(Diagnostic("E0201", title, primary, helps=helps))
+        faults.append(Diagnostic("E0201", title, primary, helps=tuple(helps)))
     if faults:
         raise Failed(*faults)
 

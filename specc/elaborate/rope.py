@@ -2,65 +2,117 @@
 
 import math
 
-from specc.elaborate.values import Rope, Unknown
+from specc.elaborate.values import Rope, RopeNumber, Unknown
 from specc.ir.dim import Dim
 
 
 def fault(rope: Rope) -> str:
-    """Why no frequencies come of these numbers, as the end of "the rotary settings: …"; empty where they do."""
-    numbers = dict(rope.numbers)
-    if _undecided(rope):
+    """Why no frequencies come of these numbers, as the end of "the rotary settings: …";
+    empty where they do.
+    """
+    if isinstance(rope.theta, Unknown) or _undecided(rope):
         return ""
-    for name, value in (("theta", rope.theta), *numbers.items()):
-        for one in value if isinstance(value, tuple) else (value,):
-            if one is not None and not isinstance(one, bool) and not (math.isfinite(one) and one > 0):
+    for name, value in (("theta", rope.theta), *rope.numbers):
+        for one in _each(value):
+            if isinstance(one, float | int) and not _positive(one):
                 return f"`{name}` is {one:g}, and must be above 0"
+    # its ramp divides by log(theta)
     if rope.kind == "yarn" and rope.theta <= 1:
         return f"`theta` is {rope.theta:g}, and `yarn` needs it above 1"
+    numbers = _Numbers(rope)
     if rope.kind == "llama3" and numbers["low"] >= numbers["high"]:
         return "the low frequency factor must be less than the high one"
     return ""
 
 
-def frequencies(rope: Rope, dim: Dim) -> tuple[tuple[float, ...], float]:
-    """`(frequencies, attention factor)`; no frequencies where they are plainly `theta^(-2n/dim)`.
+def _positive(number: float) -> bool:
+    """Whether it can be used; truths are no numbers, so that they always can."""
+    return isinstance(number, bool) or (math.isfinite(number) and number > 0)
 
-    `linear` divides all by a factor (arXiv:2306.15595). `llama3` divides only long wave lengths, with a
-    smooth passage. `yarn` blends by how often a pair turns in the original context (arXiv:2309.00071, eq. 23).
-    `longrope` has a divisor for each pair (arXiv:2402.13753, eq. 3); there may be too few or too many, which the
-    caller checks. Nothing is made of numbers that are not known yet, which a reading with symbols has.
+
+class _Numbers:
+    """The numbers of a scaling rule, none of them a symbol."""
+
+    def __init__(self, rope: Rope) -> None:
+        self._all = dict(rope.numbers)
+
+    def __getitem__(self, name: str) -> float:
+        number = self._all[name]
+        assert isinstance(number, float | int), f"every rule with `{name}` sets it"
+        return number
+
+    def given(self, name: str) -> float | None:
+        """A number that may be none."""
+        return None if self._all[name] is None else self[name]
+
+    def each(self, name: str) -> tuple[float, ...]:
+        """A number for each pair."""
+        numbers = self._all[name]
+        assert isinstance(numbers, tuple)
+        return numbers
+
+    def truth(self, name: str, usual: bool) -> bool:
+        """Whether something holds, where the settings may be silent."""
+        return bool(self._all.get(name, usual))
+
+
+def frequencies(rope: Rope, dim: Dim) -> tuple[tuple[float, ...], float]:
+    """`(frequencies, attention factor)`; no frequencies where they are plainly
+    `theta^(-2n/dim)`.
+
+    `linear` divides all by a factor (arXiv:2306.15595). `llama3` divides only long wave
+    lengths, with a smooth passage. `yarn` blends by how often a pair turns in the
+    original context (arXiv:2309.00071, eq. 23). `longrope` has a divisor for each pair
+    (arXiv:2402.13753, eq. 3); there may be too few or too many, which the caller
+    checks. Nothing is made of numbers that are not known yet, which a reading with
+    symbols has.
     """
-    numbers = dict(rope.numbers)
-    if rope.kind == "default" or dim.number is None or _undecided(rope):
+    theta, d = rope.theta, dim.number
+    if rope.kind == "default" or d is None:
         return (), 1.0
-    d = dim.number
-    plain = [rope.theta ** (-2 * n / d) for n in range(d // 2)]
+    if isinstance(theta, Unknown) or _undecided(rope):
+        return (), 1.0
+    numbers = _Numbers(rope)
+    plain = [theta ** (-2 * n / d) for n in range(d // 2)]
     factor = numbers["factor"]
     if rope.kind == "linear":
         return tuple(f / factor for f in plain), 1.0
     if rope.kind == "llama3":
         return tuple(_llama3(f, numbers) for f in plain), 1.0
-    given = numbers["attention"]
+    given = numbers.given("attention")
     if rope.kind == "longrope":
-        divided = tuple(rope.theta ** (-2 * n / d) / divisor for n, divisor in enumerate(numbers["divisors"]))
-        return divided, given if given is not None else _long_factor(factor, numbers["original"])
-    return _yarn(plain, d, rope.theta, numbers), given if given is not None else yarn_scale(factor)
+        # not `plain`: there are as many as there are divisors
+        divided = tuple(
+            theta ** (-2 * n / d) / divisor
+            for n, divisor in enumerate(numbers.each("divisors"))
+        )
+        usual = _long_factor(factor, numbers["original"])
+        return divided, given if given is not None else usual
+    usual = yarn_scale(factor)
+    return _yarn(plain, d, theta, numbers), given if given is not None else usual
 
 
 def yarn_scale(factor: float, by: float = 1.0) -> float:
-    """How much sharper attention is made over longer texts, as a factor of cos and sin (arXiv:2309.00071, eq. 22)."""
+    """How much sharper attention is made over longer texts, as a factor of cos and sin
+    (arXiv:2309.00071, eq. 22).
+    """
     return 0.1 * by * math.log(factor) + 1.0 if factor > 1 else 1.0
 
 
 def _undecided(rope: Rope) -> bool:
     """Whether a number of it hangs on config values that are still symbols."""
-    given = [rope.theta, *(v for _, value in rope.numbers for v in (value if isinstance(value, tuple) else (value,)))]
-    return any(isinstance(v, Unknown) for v in given)
+    numbers = [one for _, value in rope.numbers for one in _each(value)]
+    return any(isinstance(number, Unknown) for number in numbers)
 
 
-def _llama3(frequency: float, numbers: dict[str, float]) -> float:
+def _each(value: RopeNumber) -> tuple[RopeNumber, ...]:
+    return value if isinstance(value, tuple) else (value,)
+
+
+def _llama3(frequency: float, numbers: _Numbers) -> float:
     wave = 2 * math.pi / frequency
     low, high, original = numbers["low"], numbers["high"], numbers["original"]
+    # long waves are divided, short ones kept, those between blended
     if wave > original / low:
         return frequency / numbers["factor"]
     if wave < original / high:
@@ -69,19 +121,29 @@ def _llama3(frequency: float, numbers: dict[str, float]) -> float:
     return (1 - smooth) * frequency / numbers["factor"] + smooth * frequency
 
 
-def _long_factor(factor: float, original: int) -> float:
+def _long_factor(factor: float, original: float) -> float:
     """What keeps the entropy of attention over longer texts (arXiv:2402.13753, authors' code)."""
-    return math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 and original > 1 else 1.0
+    if factor <= 1 or original <= 1:
+        return 1.0
+    return math.sqrt(1 + math.log(factor) / math.log(original))
 
 
-def _yarn(plain: list[float], d: int, theta: float, numbers: dict[str, float]) -> tuple[float, ...]:
+def _yarn(
+    plain: list[float], d: int, theta: float, numbers: _Numbers
+) -> tuple[float, ...]:
     def pair_turning(turns: float) -> float:
-        return d * math.log(numbers["original"] / (turns * 2 * math.pi)) / (2 * math.log(theta))
+        """Which pair turns so often over the original length, as a fraction."""
+        wave = numbers["original"] / (turns * 2 * math.pi)
+        return d * math.log(wave) / (2 * math.log(theta))
 
     first, last = pair_turning(numbers["fast"]), pair_turning(numbers["slow"])
-    if numbers.get("truncate", True):
+    if numbers.truth("truncate", True):
         first, last = math.floor(first), math.ceil(last)
     low, high = max(first, 0), min(last, d - 1)
+    # the published code divides by this where both ends are one pair
     span = high - low if high != low else 0.001
     ramp = [min(max((n - low) / span, 0.0), 1.0) for n in range(d // 2)]
-    return tuple(f / numbers["factor"] * r + f * (1 - r) for f, r in zip(plain, ramp, strict=True))
+    return tuple(
+        f / numbers["factor"] * r + f * (1 - r)
+        for f, r in zip(plain, ramp, strict=True)
+    )

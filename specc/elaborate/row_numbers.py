@@ -1,4 +1,5 @@
-"""Row numbers leave a loop: they depend on no row of it, so they are made before it and captured.
+"""Row numbers leave a loop: they depend on no row of it, so they are made before it and
+captured.
 
 scan x in xs carry h {              at = range(n)
   h = h + positions(h)      →       scan x in xs carry h { h = h + at }
@@ -17,10 +18,14 @@ from specc.ir.graph import Builder, Node, Value
 Key = TypeVar("Key")
 
 
-def made_outside(builder: Builder, inside: Iterable[Node], outputs: Mapping[Key, Value]) -> dict[Key, Value]:
-    """`outputs`, with what leads to them built again where it reads row numbers of a run-time length.
+def made_outside(
+    builder: Builder, inside: Iterable[Node], outputs: Mapping[Key, Value]
+) -> dict[Key, Value]:
+    """`outputs`, with what leads to them built again where it reads row numbers of a
+    run-time length.
 
-    `inside` are the nodes that depend on the loop, in the order in which they were made.
+    `inside` are the nodes that depend on the loop, in the order in which they were
+    made.
     """
     now: dict[Value, Value] = {}
     for node in inside:
@@ -40,6 +45,8 @@ def made_outside(builder: Builder, inside: Iterable[Node], outputs: Mapping[Key,
 def _counted(node: Node) -> Dim | None:
     """The run-time length whose rows a node numbers."""
     match node:
-        case Node(ops.Extent(axis=axis), (Value() as x,)) if x.type.shape[axis].number is None:
+        case Node(ops.Extent(axis=axis), (Value() as x,)) if (
+            x.type.shape[axis].number is None
+        ):
             return x.type.shape[axis]
     return None

@@ -1,11 +1,12 @@
-"""Grids over query and key rows: masks, biases and scores expand into these where they are used.
+"""Grids over query and key rows: masks, biases and scores expand into these where they
+are used.
 
-A grid has the axes `[b|1, h|1, q, k]`, aligned from the right. In a definition `h`, `i` and `j` are the
-numbers of head, query row and key row, and a tensor is read at them: `keep[j]`, `ids[i] == ids[j]`, `slope[h]`.
+A grid has the axes `[b|1, h|1, q, k]`, aligned from the right. In a definition `h`, `i`
+and `j` are the numbers of head, query row and key row, and a tensor is read at them:
+`keep[j]`, `ids[i] == ids[j]`, `slope[h]`.
 """
 
 from collections.abc import Mapping
-from typing import Any
 
 from specc.elaborate import nodes
 from specc.elaborate.context import Context, Env
@@ -19,22 +20,35 @@ ORDER = ("h", "i", "j")
 """The grid's axes behind the batch, in order."""
 
 
-def row_names(context: Context, query: Tensor, q_axis: int | None, key: Tensor, k_axis: int) -> Mapping[str, Tensor]:
-    """`i` as [q, 1] and `j` as [k]: the row numbers of a query and a key tensor."""
-    j = nodes.one(context, ops.Extent(k_axis), key)
+def row_names(
+    context: Context, queries: tuple[Tensor, int | None], keys: tuple[Tensor, int]
+) -> Mapping[str, Tensor]:
+    """`i` as [q, 1] and `j` as [k]: the row numbers of a query and a key tensor, each
+    along the axis beside it. A query that has none is in no row, so there is no `i`.
+    """
+    key, along = keys
+    j = nodes.one(context, ops.Extent(along), key)
     rows = {"j": j}
-    if q_axis is not None:
-        i = nodes.one(context, ops.Extent(q_axis), query)
+    query, axis = queries
+    if axis is not None:
+        i = nodes.one(context, ops.Extent(axis), query)
         rows["i"] = nodes.one(context, ops.Insert(1), i)
     return rows
 
 
 def read_rows(context: Context, base: Tensor, expr: tree.Index, env: Env) -> Tensor:
-    """`keep[j]` of bool[b, k] is bool[b, 1, 1, k]; a tensor without batch axis reads alike for every row."""
+    """`keep[j]` of bool[b, k] is bool[b, 1, 1, k]; a tensor without batch axis reads
+    alike for every row.
+    """
     read = [item.path if isinstance(item, tree.Name) else "" for item in expr.items]
     if any(name not in ORDER for name in read) or sorted(read, key=ORDER.index) != read:
         helps = ["write the row names in the order h, i, j, each once"]
-        fail("E0603", "a grid is read at the row numbers h, i and j", expr.span, helps=helps)
+        fail(
+            "E0603",
+            "a grid is read at the row numbers h, i and j",
+            expr.span,
+            helps=helps,
+        )
     lead = len(base.shape) - len(read)
     if lead not in (0, 1):
         title = f"{describe(base)} is read at {len(read)} row numbers"
@@ -52,12 +66,11 @@ def read_rows(context: Context, base: Tensor, expr: tree.Index, env: Env) -> Ten
 def as_grid(context: Context, value: Tensor, span: Span | None) -> Tensor:
     """A grid with all four axes."""
     if len(value.shape) > 4:
-        fail("E0603", f"a grid has at most four axes, batch, head, query, key; this is {describe(value)}", span)
+        fail(
+            "E0603",
+            f"a grid has at most four axes, batch, head, query, key; this is {describe(value)}",
+            span,
+        )
     while len(value.shape) < 4:
         value = nodes.one(context, ops.Insert(0), value, span=span)
     return value
-
-
-def unused(value: Any) -> bool:
-    """Whether there is no mask at all: every key is seen."""
-    return value is True or value is None

@@ -1,15 +1,19 @@
-"""Weights that several calls use: a slip, unless the spec says by `share` that the calls are one.
+"""Weights that several calls use: a slip, unless the spec says by `share` that the
+calls are one.
 
-A *trail* is the way to a piece of a spec that is being run: the calls and turns of loops around it, each a `Step`
-of its own. Two trails that claim one weight part somewhere; what they part at are the calls that share it.
+A *trail* is the way to a piece of a spec that is being run: the calls and turns of
+loops around it, each a `Step` of its own. Two trails that claim one weight part
+somewhere; what they part at are the calls that share it.
 """
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
+from specc.elaborate.values import DefinitionFunction
 from specc.lang import tree
+from specc.lang.read import YAML_ENDINGS
 from specc.text.diagnostic import Diagnostic, Failed, Label
 from specc.text.source import Span
 from specc.weights.names import Pattern
@@ -17,12 +21,14 @@ from specc.weights.names import Pattern
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Step:
-    """One call or one turn of a loop, `under` the scope of weights it opens (empty: it opens none).
+    """One call or one turn of a loop, `under` the scope of weights it opens (empty: it
+    opens none).
 
-    `of` is the text that is run, a call or a `repeat`, or the definition that is expanded.
+    `of` is the text that is run, a call or a `repeat`, or the definition that is
+    expanded.
     """
 
-    of: Any
+    of: "Piece"
     under: str = ""
 
     @property
@@ -30,9 +36,11 @@ class Step:
         """Its text; of a loop only the head."""
         if isinstance(self.of, LOOPS):
             return self.of.over.span
-        found: Span | None = self.of.span
-        return found
+        return self.of.span
 
+
+Piece: TypeAlias = tree.Call | tree.Repeat | tree.ListFor | DefinitionFunction
+"""What a step runs."""
 
 LOOPS = (tree.Repeat, tree.ListFor)
 WRITTEN = (tree.Call, *LOOPS)
@@ -51,12 +59,16 @@ class Share:
         """Whether a path, as the whole model calls it, is meant."""
         if not self.scope:
             return self.path.matches(name)
-        return name.startswith(f"{self.scope}.") and self.path.matches(name[len(self.scope) + 1 :])
+        return name.startswith(f"{self.scope}.") and self.path.matches(
+            name[len(self.scope) + 1 :]
+        )
 
 
 @dataclass
 class Sharing:
-    """Who uses which weight so far. `needed` has every path that the spec says, and whether several calls use it."""
+    """Who uses which weight so far. `needed` has every path that the spec says, and
+    whether several calls use it.
+    """
 
     trail: Trail = ()
     needed: dict[str, bool] = field(default_factory=dict)
@@ -65,13 +77,15 @@ class Sharing:
     _held: dict[int, Trail] = field(default_factory=dict)
 
     def say(self, path: str, scope: str) -> None:
-        """Calls at this path or pattern below `scope` use the same weights, while the step that says so lasts."""
+        """Calls at this path or pattern below `scope` use the same weights, while the
+        step that says so lasts.
+        """
         self._shares.append(Share(Pattern(path), scope, len(self.trail)))
         if not self.trail:
             self.needed[path] = False
 
     @contextmanager
-    def step(self, of: Any, under: str = "") -> Iterator[None]:
+    def step(self, of: Piece, under: str = "") -> Iterator[None]:
         """While a call or a turn of a loop is run."""
         before, said = self.trail, len(self._shares)
         self.trail = (*before, Step(of, under))
@@ -81,12 +95,14 @@ class Sharing:
             self.trail = before
             del self._shares[said:]
 
-    def hold(self, definition: Any, scope: str) -> None:
-        """Remember where a definition with weights of its own was written: there it owns them, wherever it is used."""
+    def hold(self, definition: DefinitionFunction, scope: str) -> None:
+        """Remember where a definition with weights of its own was written: there it
+        owns them, wherever it is used.
+        """
         self._held[id(definition)] = (*self.trail, Step(definition, scope))
 
     @contextmanager
-    def expanding(self, definition: Any) -> Iterator[None]:
+    def expanding(self, definition: DefinitionFunction) -> Iterator[None]:
         """While a definition is expanded where it is used."""
         before = self.trail
         if held := self._held.get(id(definition)):
@@ -97,37 +113,93 @@ class Sharing:
             self.trail = before
 
     def claim(self, name: str) -> None:
-        """A call wants the weight of that name. E0526 if another has it and nothing says that they are one."""
+        """A call wants the weight of that name. E0526 if another has it and nothing
+        says that they are one.
+        """
         mine, theirs = self.trail, self._claims.setdefault(name, self.trail)
-        at = next((n for n, (a, b) in enumerate(zip(theirs, mine, strict=False)) if a is not b), None)
-        if at is None or (mine[at].of is theirs[at].of and not isinstance(mine[at].of, WRITTEN)):
+        # where the two ways part; None where they are one
+        at = next(
+            (
+                n
+                for n, (a, b) in enumerate(zip(theirs, mine, strict=False))
+                if a is not b
+            ),
+            None,
+        )
+        if at is None or (
+            mine[at].of is theirs[at].of and not isinstance(mine[at].of, WRITTEN)
+        ):
             return  # one call, or one definition, expanded wherever it is used
-        both = {s.under for s in theirs[at:]} & {s.under for s in mine[at:]} - {""} | {name}
+        # the scopes that either way opens behind the fork, and the weight itself: a
+        # `share` of any of them covers it
+        both = {s.under for s in theirs[at:]} & {s.under for s in mine[at:]} - {""} | {
+            name
+        }
+        # said around the fork: what one of the two branches says binds only itself
         said = [s for s in self._shares if s.depth <= at and any(map(s.covers, both))]
         if not said:
             raise Failed(slip(name, theirs[at:], mine[at:]))
         self.needed.update({s.path.text: True for s in said if not s.depth})
 
 
+@dataclass(frozen=True)
+class Words:
+    """How a syntax says that weights are shared, or are not; `#` is a loop's variable."""
+
+    share: str
+    share_and_name: str
+    under: str
+    name: str
+    item: str = '`@ "name.{#}"`'
+
+
+IN_TEXT = Words(
+    "`weights {{ share {} }}`",
+    "`weights { share name }` beside `@ name`",
+    '`repeat # in … under "layers.{#}"`',
+    "`… @ name`",
+)
+IN_YAML = Words(
+    "`weights: [{{share: {}}}]`",
+    "`weights: [{share: name}]` beside `weights: name` in the call",
+    "`under: layers.{#}` beside `repeat:`",
+    "`weights: name` in it",
+)
+
+
+def _in_yaml(span: Span | None) -> bool:
+    return span is not None and span.source.name.endswith(YAML_ENDINGS)
+
+
 def slip(name: str, first: Trail, second: Trail) -> Diagnostic:
     """E0526 for a weight that two calls use."""
+    one, other = first[0], second[0]
+    say = IN_YAML if _in_yaml(other.span) else IN_TEXT
+    # to share the scope that both calls name is plainer than to share the weight
     known = {s.under for s in first} - {""}
     call = next(s for s in second if s.under or not isinstance(s.of, LOOPS))
-    said = f"`weights {{ share {call.under} }}`" if call.under in known else "`weights { share name }` beside `@ name`"
+    known_name = say.share.format(call.under)
+    said = known_name if call.under in known else say.share_and_name
     share = f"if one set of weights is meant, say so: {said}"
-    one, other = first[0], second[0]
     if isinstance(other.of, LOOPS) and one.of is other.of:
         inner = next((s for s in second if isinstance(s.of, tree.Call)), other)
-        labels = (inner.span, "each turn uses the same weights", other.span, "this repeats it")
-        number = f"{{{other.of.variable}}}"
-        own = f'`@ "name.{number}"`'
-        if isinstance(other.of, tree.Repeat):
-            own = f'`repeat {other.of.variable} in … under "layers.{number}"`'
-        mend = f"give each turn its own: {own}"
+        labels = (
+            inner.span,
+            "each turn uses the same weights",
+            other.span,
+            "this repeats it",
+        )
+        own = say.under if isinstance(other.of, tree.Repeat) else IN_TEXT.item
+        mend = f"give each turn its own: {own.replace('#', other.of.variable)}"
         title = f"every turn of the loop uses one weight `{name}`"
     else:
-        labels = (other.span, "this call uses the weights again", one.span, "they belong to this call")
-        mend = "give each call its own name: `… @ name`"
+        labels = (
+            other.span,
+            "this call uses the weights again",
+            one.span,
+            "they belong to this call",
+        )
+        mend = f"give each call its own name: {say.name}"
         title = f"two calls use one weight `{name}`"
     at, text, before, said = labels
     primary = Label(at, text) if at else None

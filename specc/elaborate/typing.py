@@ -1,38 +1,72 @@
-"""Declared types: static kinds of parameters and config fields, and tensor types whose names bind lengths."""
+"""Declared types: static kinds of parameters and config fields, and tensor types whose
+names bind lengths.
+"""
 
-from collections.abc import Callable
-from typing import Any, Literal
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NoReturn
 
 from specc.elaborate.context import Context, Env
-from specc.elaborate.kinds import Applied, Kind, Mask, Score, fit
-from specc.elaborate.values import POISON, Function, Picked, Record, Rope, Tensor, describe, first, show_type
+from specc.elaborate.kinds import (
+    ANYTHING,
+    APPLIED,
+    BOOL,
+    FLOAT,
+    MASK,
+    RECORD,
+    ROPE,
+    SCORE,
+    TEXT,
+    WHOLE,
+    Kind,
+    OneOf,
+    fit,
+)
+from specc.elaborate.numbers import as_float
+from specc.elaborate.values import (
+    Known,
+    Picked,
+    Tensor,
+    WordFunction,
+    describe,
+    first,
+    show_type,
+)
 from specc.ir.dim import Dim
 from specc.ir.ops.tensor import POINTWISE
 from specc.ir.types import Type
 from specc.lang import tree
 from specc.text.diagnostic import Diagnostic, Failed, Label, fail
 from specc.text.source import Origin, Span
-from specc.text.suggest import did_you_mean
+from specc.text.suggest import did_you_mean, suggest, suggestion
 
 STATIC: dict[str, Kind] = {
-    "int": Dim,
-    "float": float,
-    "bool": bool,
-    "text": str,
-    "mask": Mask,
-    "score": Score,
-    "bias": Any,
-    "positions": Applied,
-    "norm": Applied,
-    "activation": Applied,
-    "rope": Rope,
-    "record": Record,
-    "any": Any,
+    "int": WHOLE,
+    "float": FLOAT,
+    "bool": BOOL,
+    "text": TEXT,
+    "mask": MASK,
+    "score": SCORE,
+    "bias": ANYTHING,
+    "positions": APPLIED,
+    "norm": APPLIED,
+    "activation": APPLIED,
+    "rope": ROPE,
+    "record": RECORD,
+    "any": ANYTHING,
 }
 """Types without brackets."""
 
 TENSORS = {"float": "f32", "int": "i64", "bool": "bool", "keep": "bool"}
 """Types with brackets."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What a value is for, as messages call it, and where it stands."""
+
+    what: str
+    span: Span | None
 
 
 def is_tensor(type: tree.TypeName) -> bool:
@@ -49,14 +83,16 @@ def check_static_name(type: tree.TypeName) -> None:
     """E0213 for a type that does not exist."""
     if type.name in ("list", "choice") or type.name in STATIC:
         return
-    near = did_you_mean(type.name, [*STATIC, "list", "choice", "keep"])
-    helps = [f"did you mean `{near}`?" if near else f"types are {', '.join([*STATIC, 'list', 'choice', 'keep'])}"]
+    known = [*STATIC, "list", "choice", "keep"]
+    helps = suggest(type.name, known, f"types are {', '.join(known)}")
     fail("E0213", f"there is no type `{type.name}`", type.span, helps=helps)
 
 
-def fit_static(context: Context, value: Any, type: tree.TypeName, what: str, span: Span | None, env: Env) -> Any:
+def fit_static(
+    context: Context, type: tree.TypeName, value: Known, env: Env, place: Place
+) -> Known:
     """`value` as the declared static type, or E0203."""
-    value = first(value)
+    what, span = place.what, place.span
     if value is None and type.optional:
         return None
     check_static_name(type)
@@ -64,17 +100,31 @@ def fit_static(context: Context, value: Any, type: tree.TypeName, what: str, spa
         assert type.of is not None
         if not isinstance(value, tuple):
             fail("E0203", f"{what} is a list, not {describe(value)}", span)
-        return tuple(fit_static(context, v, type.of, f"an item of {what}", span, env) for v in value)
+        item = Place(f"an item of {what}", span)
+        return tuple(fit_static(context, type.of, v, env, item) for v in value)
     if type.name == "choice":
-        word = fit(value, Literal[type.names], what, span)
+        word = fit(value, (OneOf(type.names),), what, span)
+        assert isinstance(word, str)  # the kind gives the word alone
         return Picked(word, type.names)
     if type.name == "activation" and isinstance(value, str):
         return activation(context, value, env, span)
-    made = fit(value, STATIC[type.name], what, span)
-    if type.name in FITTING and isinstance(made, Function) and made.kind == "op" and not FITTING[type.name](made.name):
-        helps = [f"{HINTS[type.name]}, or a block of your own"]
-        fail("E0203", f"{what} takes {WANTED[type.name]}, and `{made.name}` is none", span, helps=helps)
-    return made
+    fitted = fit(value, (STATIC[type.name],), what, span)
+    if type.name == "float" and isinstance(fitted, Dim):
+        return as_float(context, fitted, span)  # a length, as one with a fraction
+    _check_word(type, fitted, place)
+    return fitted
+
+
+def _check_word(type: tree.TypeName, value: Known, place: Place) -> None:
+    """E0203 for a word that is no norm where a norm is due, and the like. A block may
+    stand for any of these: nobody knows what it does.
+    """
+    fitting = FITTING.get(type.name)
+    if fitting is None or not isinstance(value, WordFunction) or fitting(value.name):
+        return
+    title = f"{place.what} takes {WANTED[type.name]}, and `{value.name}` is none"
+    helps = [f"{HINTS[type.name]}, or a block of your own"]
+    fail("E0203", title, place.span, helps=helps)
 
 
 NORMS = ("layer_norm", "rms_norm", "identity")
@@ -104,17 +154,20 @@ ACTIVATIONS = {
 """Other names of activations in published config files."""
 
 
-def activation(context: Context, name: str, env: Env, span: Span | None) -> Any:
+def activation(context: Context, name: str, env: Env, span: Span | None) -> Known:
     """An activation by its name in a config file. Unknown ones are refused, never guessed."""
     spec_name = tree.Name(ACTIVATIONS.get(name, name), span=span)
-    found = context.evaluate(context, spec_name, env)
-    return fit(found, Applied, f'the activation "{name}"', span)
+    value = context.evaluator.evaluate(context, spec_name, env)
+    return fit(value, (APPLIED,), f'the activation "{name}"', span)
 
 
 def declared(context: Context, type: tree.TypeName, env: Env, origin: str) -> Type:
     """The type of a graph input: every length must be known by name."""
     assert type.dims is not None
-    undeclared = [d for d in type.dims if isinstance(d, tree.Name) and not _named(context, d, env)]
+    # all at once: who forgot `dims` forgot them all
+    undeclared = [
+        d for d in type.dims if isinstance(d, tree.Name) and not _named(context, d, env)
+    ]
     for name in undeclared:
         env.dims[name.path] = Dim.symbol(name.path)  # said once, for all inputs
     if undeclared:
@@ -124,17 +177,23 @@ def declared(context: Context, type: tree.TypeName, env: Env, origin: str) -> Ty
         if isinstance(dim, tree.Rest):
             fail("E0303", "`...` has no meaning on the input of a graph", dim.span)
         made = _dim(context, dim, env)
+        # a length of 0 that comes from the config; at run time 0 may be allowed
         if made == 0:
             source = made.origin.span if made.origin else None
             others = [Label(source, "which comes from here")] if source else []
-            fail("E0308", f"{origin} would be empty: `{_text(dim)}` is 0", dim.span, others=others)
+            fail(
+                "E0308",
+                f"{origin} would be empty: `{_text(dim)}` is 0",
+                dim.span,
+                others=others,
+            )
         shape.append(made.since(Origin(type.span, origin)))
     return Type(dtype_of(type), tuple(shape))
 
 
 def _named(context: Context, dim: tree.Name, env: Env) -> bool:
     try:
-        context.evaluate(context, dim, env)
+        context.evaluator.evaluate(context, dim, env)
     except Failed as failed:
         return not any(d.code == "E0202" for d in failed.diagnostics)
     return True
@@ -142,24 +201,31 @@ def _named(context: Context, dim: tree.Name, env: Env) -> bool:
 
 def _undeclared(dim: tree.Name, env: Env) -> Diagnostic:
     """E0202 for a length that nothing declares."""
-    near = did_you_mean(dim.path, [*env.module.dims, *(n for n, v in env.config.items() if isinstance(v, Dim))])
-    declare = f"a length that the input decides is declared above: `dims {', '.join([*env.module.dims, dim.path])}`"
-    helps = (f"did you mean `{near}`?", declare) if near else (declare,)
+    near = did_you_mean(
+        dim.path,
+        [*env.module.dims, *(n for n, v in env.config.items() if isinstance(v, Dim))],
+    )
+    declare = (
+        "a length that the input decides is declared above: `dims "
+        f"{', '.join([*env.module.dims, dim.path])}`"
+    )
+    helps = (suggestion(near), declare) if near else (declare,)
     primary = Label(dim.span, "unknown length") if dim.span else None
-    return Diagnostic("E0202", f"the length `{dim.path}` is not declared", primary, helps=helps)
+    return Diagnostic(
+        "E0202", f"the length `{dim.path}` is not declared", primary, helps=helps
+    )
 
 
 def dtype_of(type: tree.TypeName) -> str:
     """The element type a declaration asks for."""
     if type.name not in TENSORS:
-        near = did_you_mean(type.name, TENSORS)
-        helps = [f"did you mean `{near}`?" if near else f"tensors hold {', '.join(TENSORS)}"]
+        helps = suggest(type.name, TENSORS, f"tensors hold {', '.join(TENSORS)}")
         fail("E0213", f"there is no tensor of `{type.name}`", type.span, helps=helps)
     return TENSORS[type.name]
 
 
-def _dim(context: Context, expr: Any, env: Env) -> Dim:
-    value = first(context.evaluate(context, expr, env))
+def _dim(context: Context, expr: tree.Expr, env: Env) -> Dim:
+    value = first(context.evaluator.evaluate(context, expr, env))
     if not isinstance(value, Dim):
         fail("E0303", f"a length is a whole number, not {describe(value)}", expr.span)
     if value.number is not None and value.number < 0:
@@ -167,87 +233,111 @@ def _dim(context: Context, expr: Any, env: Env) -> Dim:
     return value
 
 
-def match_tensor(context: Context, type: tree.TypeName, value: Any, env: Env, span: Span | None, what: str) -> Tensor:
+def match_tensor(
+    context: Context, type: tree.TypeName, value: Known, env: Env, place: Place
+) -> Tensor:
     """Check a tensor against a declared type; names not known yet become the lengths found."""
     if not isinstance(value, Tensor):
-        label = f"this is {describe(value)}"
-        fail("E0203", f"{what} is a tensor, {type.span.text if type.span else ''}", span, label)
+        title = f"{place.what} is a tensor, {type.span.text if type.span else ''}"
+        fail("E0203", title, place.span, f"this is {describe(value)}")
+    others = [Label(type.span, "declared here")] if type.span else []
     if value.type.dtype != dtype_of(type):
-        title = f"{what} holds {show_type(value.type).split('[')[0]} where {type.name} is declared"
-        others = [Label(type.span, "declared here")] if type.span else []
-        fail("E0301", title, span, others=others)
-    dims = list(type.dims or ())
+        holds = show_type(value.type).split("[")[0]
+        title = f"{place.what} holds {holds} where {type.name} is declared"
+        fail("E0301", title, place.span, others=others)
+    dims = type.dims or ()
     spread = [n for n, d in enumerate(dims) if isinstance(d, tree.Rest)]
+    # so many axes are left for `...` to stand for
     extra = len(value.shape) - len(dims) + len(spread)
     if extra < 0 or (extra and not spread):
-        title = f"{what} has {len(value.shape)} axes where {len(dims)} are declared"
-        others = [Label(type.span, "declared here")] if type.span else []
-        fail("E0301", title, span, f"this is {describe(value)}", others=others)
-    actual = list(value.shape)
-    for n, dim in enumerate(dims):
+        title = (
+            f"{place.what} has {len(value.shape)} axes where {len(dims)} are declared"
+        )
+        fail("E0301", title, place.span, f"this is {describe(value)}", others=others)
+    matching = _Matching(context, type, value, env, place)
+    at = 0
+    for dim in dims:
         if isinstance(dim, tree.Rest):
-            _rest(tuple(actual[n : n + extra]), env, value, span, what)
-            continue
-        at = n if not spread or n < spread[0] else n + extra - 1
-        _match_dim(context, dim, actual[at], env, value, type, span, what)
+            matching.rest(value.shape[at : at + extra])
+            at += extra
+        else:
+            matching.length(dim, value.shape[at])
+            at += 1
     return value
 
 
-def _rest(found: tuple[Dim, ...], env: Env, value: Tensor, span: Span | None, what: str) -> None:
-    known = env.names.setdefault("...", found)
-    if known != found:
-        fail("E0301", f"{what}: `...` stands for ({', '.join(map(str, known))}) here", span, describe(value))
+@dataclass(frozen=True, slots=True)
+class _Matching:
+    """A tensor held against its declared type, axis by axis."""
 
+    context: Context
+    type: tree.TypeName
+    tensor: Tensor
+    env: Env
+    place: Place
 
-def _match_dim(
-    context: Context,
-    expr: Any,
-    actual: Dim,
-    env: Env,
-    value: Tensor,
-    type: tree.TypeName,
-    span: Span | None,
-    what: str,
-) -> None:
-    if isinstance(expr, tree.Name):
-        if expr.path == "_":
-            return
-        known = env.dims.get(expr.path) or _known(expr.path, env)
-        if known is None:
-            env.dims[expr.path] = actual
-            if env.lengths is not None and expr.path in env.module.dims:
-                env.lengths[expr.path] = actual
-            return
-        if known is POISON:
-            return
-        wanted = known
-    else:
-        wanted = _dim(context, expr, env)
-    if wanted == actual:
-        return
-    labels = [Label(type.span, f"declared as `{_text(expr)}`")] if type.span else []
-    labels += [Label(d.origin.span, f"`{d}` comes from here") for d in (wanted, actual) if d.origin and d.origin.span]
-    raise Failed(
-        Diagnostic(
-            "E0302",
-            f"{what} has a length of {actual} where {_wanted(expr, wanted)}",
-            Label(span, f"this is {describe(value)}") if span else None,
-            tuple({lab.span: lab for lab in labels}.values()),
+    def rest(self, lengths: Sequence[Dim]) -> None:
+        """`...`: the lengths it stands for are the same wherever it stands in a block."""
+        known = self.env.names.setdefault("...", tuple(lengths))
+        if known != tuple(lengths):
+            assert isinstance(known, tuple)  # no name of a spec is spelled so
+            title = f"{self.place.what}: `...` stands for ({', '.join(map(str, known))}) here"
+            fail("E0301", title, self.place.span, describe(self.tensor))
+
+    def length(self, expr: tree.Expr, actual: Dim) -> None:
+        """One length: a new name becomes the length found, anything else must be it."""
+        if isinstance(expr, tree.Name):
+            # `_` matches any length and binds nothing
+            if expr.path == "_":
+                return
+            known = self.env.dims.get(expr.path) or _known(expr.path, self.env)
+            if known is None:
+                self._named(expr.path, actual)
+                return
+            wanted = known
+        else:
+            wanted = _dim(self.context, expr, self.env)
+        if wanted != actual:
+            self._clash(expr, wanted, actual)
+
+    def _named(self, name: str, length: Dim) -> None:
+        self.env.dims[name] = length
+        # of a used file, this is what its run-time length stands for in this call
+        if self.env.lengths is not None and name in self.env.module.dims:
+            self.env.lengths[name] = length
+
+    def _clash(self, expr: tree.Expr, wanted: Dim, actual: Dim) -> NoReturn:
+        span, what = self.type.span, self.place.what
+        labels = [Label(span, f"declared as `{_text(expr)}`")] if span else []
+        labels += [
+            Label(d.origin.span, f"`{d}` comes from here")
+            for d in (wanted, actual)
+            if d.origin and d.origin.span
+        ]
+        at = self.place.span
+        raise Failed(
+            Diagnostic(
+                "E0302",
+                f"{what} has a length of {actual} where {_wanted(expr, wanted)}",
+                Label(at, f"this is {describe(self.tensor)}") if at else None,
+                tuple({lab.span: lab for lab in labels}.values()),
+            )
         )
-    )
 
 
-def _known(name: str, env: Env) -> Any:
+def _known(name: str, env: Env) -> Dim | None:
+    """A length that the name has already, as a variable, in the config or in `dims`."""
     for names in (env.names, env.config):
-        if name in names and isinstance(names[name], Dim):
-            return names[name]
+        value = names.get(name)
+        if isinstance(value, Dim):
+            return value
     return env.run_time(name)
 
 
-def _wanted(expr: Any, wanted: Dim) -> str:
+def _wanted(expr: tree.Expr, wanted: Dim) -> str:
     text = _text(expr)
     return f"{wanted} is declared" if text == str(wanted) else f"`{text}` is {wanted}"
 
 
-def _text(expr: Any) -> str:
+def _text(expr: tree.Expr | tree.Rest) -> str:
     return expr.span.text if expr.span else str(expr)

@@ -8,19 +8,33 @@ from specc.elaborate.modules import Program
 from specc.ir.model import Model
 from specc.lang import tree
 from specc.text.diagnostic import Diagnostic, Failed, Label
+from specc.text.suggest import suggestion
 from specc.weights.names import Pattern, nearest
 
 
-def unshared(program: Program, library: Library, models: Sequence[Model]) -> list[Diagnostic]:
-    """E0527 for a rule that names no weights of any graph, W0505 for one whose weights no two calls use.
+def unshared(
+    program: Program, library: Library, models: Sequence[Model]
+) -> list[Diagnostic]:
+    """E0527 for a rule that names no weights of any graph, W0505 for one whose weights
+    no two calls use.
 
-    `models` are the readings of one graph; the others are read only where a rule is not needed by this one.
+    `models` are the readings of one graph; the others are read only where a rule is not
+    needed by this one.
     """
-    rules = [r for item, _ in program.items(tree.Weights) for r in item.rules if isinstance(r, tree.Share)]
+    rules = [
+        r
+        for item, _ in program.items(tree.Weights)
+        for r in item.rules
+        if isinstance(r, tree.Share)
+    ]
     if all(_needed(rule, models) for rule in rules):
         return []
     everywhere = [*models, *_others(program, library, models[0].graph.name)]
-    return [_fault(rule, everywhere) for rule in rules if _meant(rule, everywhere) and not _needed(rule, everywhere)]
+    return [
+        _fault(rule, everywhere)
+        for rule in rules
+        if _meant(rule, everywhere) and not _needed(rule, everywhere)
+    ]
 
 
 def _needed(rule: tree.Share, models: Iterable[Model]) -> bool:
@@ -33,7 +47,9 @@ def _meant(rule: tree.Share, models: Iterable[Model]) -> bool:
 
 
 def _others(program: Program, library: Library, known: str) -> list[Model]:
-    """The readings of the other graphs of a spec; the faults of these are found when they are checked."""
+    """The readings of the other graphs of a spec; the faults of these are found when
+    they are checked.
+    """
     found: list[Model] = []
     for item in program.module.items.values():
         if isinstance(item, tree.Block) and item.kind == "graph" and item.name != known:
@@ -47,13 +63,23 @@ def _others(program: Program, library: Library, known: str) -> list[Model]:
 def _fault(rule: tree.Share, models: Iterable[Model]) -> Diagnostic:
     path = rule.name.text
     label = Label(rule.span, "named by this `share`") if rule.span else None
-    names = {p: None for m in models for name in m.graph.parameters for p in _upward(name)}
+    names = {
+        p: None for m in models for name in m.graph.parameters for p in _upward(name)
+    }
     if any(map(Pattern(path).matches, names)):
         help_ = "take it away, or give both calls this name by `@`"
-        return Diagnostic("W0505", f"no two calls share `{path}`", label, helps=(help_,), severity="warning")
+        return Diagnostic(
+            "W0505",
+            f"no two calls share `{path}`",
+            label,
+            helps=(help_,),
+            severity="warning",
+        )
     close = nearest(path, names)
-    hint = f"did you mean `{close}`?" if close else "`specc show` lists the names of all weights"
-    return Diagnostic("E0527", f"there are no weights at `{path}` to share", label, helps=(hint,))
+    hint = suggestion(close) if close else "`specc show` lists the names of all weights"
+    return Diagnostic(
+        "E0527", f"there are no weights at `{path}` to share", label, helps=(hint,)
+    )
 
 
 def _upward(name: str) -> list[str]:

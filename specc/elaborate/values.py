@@ -1,24 +1,27 @@
 """What an expression of a spec can stand for while a model is elaborated.
 
-Static values are `Dim` (whole numbers, known or symbolic), `float`, `Unknown` (a number that lengths not
-known yet decide), `bool`, `str`, `Picked` (one of a choice), `None`, `tuple` (lists), `Record`, and functions
-not yet applied. Tensors are `Tensor`; a call that has several results gives `Results`. A value that could
-not be made is `POISON`: whoever meets it keeps quiet, so that one cause is one error.
+Static values are `Dim` (whole numbers, known or symbolic), `float`, `Unknown` (a number
+that lengths not known yet decide), `bool`, `str`, `Picked` (one of a choice), `None`,
+`tuple` (lists), `Record`, and functions not yet applied. Tensors are `Tensor`; a call
+that has several results gives `Results`. A value that could not be made is `POISON`:
+whoever meets it keeps quiet, so that one cause is one error.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Literal, NoReturn, TypeAlias
 
+from specc.elaborate.json_nodes import JsonObject
 from specc.elaborate.needs import NeedsValue
 from specc.ir.dim import Dim
 from specc.ir.graph import Value
 from specc.ir.types import Type
 from specc.lang import tree
-from specc.text.source import Origin, Span
+from specc.text.source import Span
 
 if TYPE_CHECKING:
-    from specc.elaborate.context import Env
+    from specc.elaborate.context import Env, Module
+    from specc.elaborate.vocabulary.registry import Word
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +44,12 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """A number that lengths decide which nobody knows yet. `value` is that number in the graph, f64[].
+    """A number that lengths decide which nobody knows yet. `value` is that number in
+    the graph, f64[].
 
-    It is known to be unknown: nothing can be decided by it, no number stands in for it. `symbols` are the lengths,
-    `text` is how it was written, `whole` says that it surely is a whole number.
+    It is known to be unknown: nothing can be decided by it, no number stands in for it.
+    `symbols` are the lengths, `text` is how it was written, `whole` says that it surely
+    is a whole number.
     """
 
     value: Value
@@ -55,14 +60,16 @@ class Unknown:
     def _asked(self, *other: object) -> NoReturn:
         raise NeedsValue(self.symbols, None)
 
-    __bool__ = __float__ = __int__ = __index__ = __lt__ = __le__ = __gt__ = __ge__ = _asked
+    __bool__ = __float__ = __int__ = __index__ = __lt__ = __le__ = __gt__ = __ge__ = (
+        _asked
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class Results:
     """Named results of a call; where one value is meant it is the first."""
 
-    values: tuple[Any, ...]
+    values: tuple[Tensor, ...]
     names: tuple[str, ...] = ()
 
 
@@ -78,42 +85,98 @@ class Picked:
 class Record:
     """`record { … }`: static values by name."""
 
-    fields: Mapping[str, Any]
+    fields: Mapping[str, "Known"]
     path: str = ""
+
+
+RopeNumber: TypeAlias = float | bool | tuple[float, ...] | Unknown | None
+"""A number of a scaling rule: one of all pairs, one for each pair, a truth, or none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rope:
     """Rotary frequencies: `theta` and the scaling rule with its numbers."""
 
-    theta: float
+    theta: float | Unknown
     kind: str = "default"
-    numbers: tuple[tuple[str, Any], ...] = ()
+    numbers: tuple[tuple[str, RopeNumber], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Function:
-    """A block, definition or op by name, with the options given so far; not applied yet.
+Late: TypeAlias = tuple[tree.Option, "Env"]
+"""An option that is evaluated when its block is called: the block's declared type says
+how. With it goes the place where it was written.
+"""
 
-    `kind` is `block`, `mask`, `score`, `bias` or `op`. `given` are options already evaluated; `args`
-    positional ones. `env` is where it was written.
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockFunction:
+    """A block or graph by name, with the options given so far; not applied yet.
+
+    `module` is where it was defined, `env` where it was named.
     """
 
-    kind: str
     name: str
-    target: Any
-    args: tuple[Any, ...] = ()
-    given: Mapping[str, Any] = field(default_factory=dict)
+    block: tree.Block
+    module: "Module"
+    given: Mapping[str, Late] = field(default_factory=dict)
     weights: tree.WeightName | None = None
     env: "Env | None" = None
     span: Span | None = None
 
+    @property
+    def kind(self) -> str:
+        """What it is, for messages."""
+        return "block"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DefinitionFunction:
+    """A mask, score or bias by name, with the values given so far; expanded where the
+    rows are known.
+    """
+
+    name: str
+    definition: tree.Definition
+    module: "Module"
+    given: Mapping[str, "Known"] = field(default_factory=dict)
+    weights: tree.WeightName | None = None
+    env: "Env | None" = None
+    span: Span | None = None
+
+    @property
+    def kind(self) -> str:
+        """`mask`, `score` or `bias`."""
+        return self.definition.kind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WordFunction:
+    """A word of the vocabulary by name, with the options given so far; not applied yet."""
+
+    name: str
+    word: "Word"
+    given: Mapping[str, "Known"] = field(default_factory=dict)
+    weights: tree.WeightName | None = None
+    env: "Env | None" = None
+    span: Span | None = None
+
+    @property
+    def kind(self) -> str:
+        """What it is, for messages."""
+        return "op"
+
+
+Function: TypeAlias = BlockFunction | DefinitionFunction | WordFunction
+"""What can be called, or handed over to be called later."""
+
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """Masks combined by `&`, `|`, `not`, before anyone knows the rows they are about; `a & b & c` is one of three."""
+    """Masks combined by `&`, `|`, `not`, before anyone knows the rows they are about;
+    `a & b & c` is one of three.
+    """
 
-    op: str
+    op: Literal["&", "|", "not"]
     parts: tuple["MaskLike", ...]
 
 
@@ -124,7 +187,10 @@ class Poison:
 
 POISON = Poison()
 
-MaskLike: TypeAlias = Function | Joined | bool | Tensor
+MaskLike: TypeAlias = (
+    BlockFunction | DefinitionFunction | WordFunction | Joined | bool | Tensor
+)
+"""What may stand in a combination of masks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,55 +198,82 @@ class RawConfig:
     """`config.vision_config`: a part of the configuration file, handed on as it is."""
 
     path: str
-    data: Any
+    data: JsonObject | None
 
 
-@dataclass(frozen=True, slots=True)
-class Given:
-    """A config value and where it came from."""
+Number: TypeAlias = Dim | float | Unknown
+"""A static number: whole, with a fraction, or not known yet."""
 
-    value: Any
-    origin: Origin
+Known: TypeAlias = (
+    Tensor
+    | Dim
+    | float
+    | Unknown
+    | bool
+    | str
+    | Picked
+    | Record
+    | RawConfig
+    | Rope
+    | BlockFunction
+    | DefinitionFunction
+    | WordFunction
+    | Joined
+    | Poison
+    | tuple["Known", ...]
+    | None
+)
+"""What a name can stand for where one value is meant."""
+
+Evaluated: TypeAlias = Known | Results
+"""What an expression can stand for: everything that elaboration knows of a value."""
 
 
-def first(value: Any) -> Any:
+def first(value: Evaluated) -> Known:
     """Of several results the first; anything else as it is."""
     return value.values[0] if isinstance(value, Results) else value
 
 
-def describe(value: Any) -> str:
+def describe(value: Evaluated) -> str:
     """What a value is, for messages: `float[batch, 4]`, `the number 3`, `the text "a"`."""
     match first(value):
-        case Tensor() as t:
-            return show_type(t.type)
-        case Dim() as d:
-            return f"the number {d}" if d.number is not None else "a whole number"
-        case bool(b):
-            return str(b).lower()
-        case float(f):
-            return f"the number {f:g}"
-        case Unknown(text=text):
-            return f"a number, `{text}`"
-        case str(s):
-            return f'the text "{s}"'
-        case Picked(word):
-            return f"the word `{word}`"
-        case None:
-            return "none"
+        case Tensor(value=made):
+            return show_type(made.type)
         case tuple():
             return "a list"
         case Record() | RawConfig():
             return "a record"
         case Rope():
             return "rotary frequencies"
-        case Function(kind="op" | "block", name=name):
+        case BlockFunction(name=name) | WordFunction(name=name):
             return f"`{name}`, not applied to anything"
-        case Function(kind=kind, name=name):
-            return f"the {kind} `{name}`"
+        case DefinitionFunction(name=name) as held:
+            return f"the {held.kind} `{name}`"
         case Joined():
             return "a mask"
-        case other:
-            return str(type(other).__name__).lower()
+        case Poison():
+            return "poison"  # only where a fault is met that was reported already
+        case constant:
+            return _describe_constant(constant)
+
+
+def _describe_constant(value: Number | bool | str | Picked | None) -> str:
+    match value:
+        case bool():  # before the numbers: to Python a truth is a whole number
+            return str(value).lower()
+        case Dim():
+            known = value.number is not None
+            return f"the number {value}" if known else "a whole number"
+        case float():
+            return f"the number {value:g}"
+        case Unknown(text=text):
+            return f"a number, `{text}`"
+        case str():
+            return f'the text "{value}"'
+        case Picked(word):
+            return f"the word `{word}`"
+        case None:
+            return "none"
 
 
 MOST_SHOWN = 12

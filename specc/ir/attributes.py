@@ -1,4 +1,6 @@
-"""Ops from plain data: the attributes of each op, and the check that a value has an attribute's type."""
+"""Ops from plain data: the attributes of each op, and the check that a value has an
+attribute's type.
+"""
 
 from dataclasses import fields
 from types import UnionType
@@ -13,7 +15,9 @@ PLAIN = {(t, t) for t in (float, bool, str, Dim)}
 
 
 def build(name: str, attributes: dict[str, object], body: Graph | None = None) -> Op:
-    """The op `name` with exactly these attributes. ShapeError where one is missing, unknown or ill typed."""
+    """The op `name` with exactly these attributes. ShapeError where one is missing,
+    unknown or ill typed.
+    """
     kind = OPS.get(name)
     if kind is None:
         raise ShapeError("there is no such op")
@@ -23,7 +27,9 @@ def build(name: str, attributes: dict[str, object], body: Graph | None = None) -
         if attribute not in given:
             raise ShapeError(f"the attribute `{attribute}` is missing")
         if not _fits(given[attribute], type):
-            raise ShapeError(f"the attribute `{attribute}` cannot be {given[attribute]!r:.40}")
+            raise ShapeError(
+                f"the attribute `{attribute}` cannot be {given[attribute]!r:.40}"
+            )
     for attribute in given:
         if attribute not in wanted:
             raise ShapeError(f"there is no attribute `{attribute}`")
@@ -31,7 +37,9 @@ def build(name: str, attributes: dict[str, object], body: Graph | None = None) -
 
 
 def _fits(value: object, type: object) -> bool:
-    """Whether a value is of the annotated type: `int`, `Dim`, `tuple[float, ...]`, `float | int` …"""
+    """Whether a value is of the annotated type: `int`, `Dim`, `tuple[float, ...]`,
+    `float | int` …
+    """
     if type == "Graph":
         return isinstance(value, Graph)
     if isinstance(type, UnionType):
@@ -42,5 +50,9 @@ def _fits(value: object, type: object) -> bool:
         item = get_args(type)[0]
         return isinstance(value, tuple) and all(_fits(v, item) for v in value)
     if type is int:
-        return isinstance(value, int) and not isinstance(value, bool) and abs(value) < LARGEST
+        return (
+            isinstance(value, int)
+            and not isinstance(value, bool)
+            and abs(value) < LARGEST
+        )
     return (value.__class__, type) in PLAIN

@@ -1,7 +1,8 @@
 """From the shapes of what a caller gives to the length of every symbol.
 
-Every axis of every input is an equation `dim = size`. A dim with one unknown symbol that stands alone in
-its terms is solved for it; the others are checked once all is known.
+Every axis of every input is an equation `dim = size`. A dim with one unknown symbol
+that stands alone in its terms is solved for it; the others are checked once all is
+known.
 """
 
 from collections.abc import Iterable, Mapping
@@ -30,34 +31,64 @@ def bind(
     facts: Mapping[str, Dim] | None = None,
     least: Mapping[str, int] | None = None,
 ) -> dict[str, int]:
-    """The value of each symbol. `given` holds the name, declared type and actual shape of each array.
+    """The value of each symbol. `given` holds the name, declared type and actual shape
+    of each array.
 
-    Fails with E0911 where the number of axes is wrong, with E0912 where lengths do not fit or disagree.
+    Fails with E0911 where the number of axes is wrong, with E0912 where lengths do not
+    fit or disagree.
     """
-    equations = [e for name, type, shape in given for e in _equations(name, type, shape)]
+    equations = [
+        e for name, type, shape in given for e in _equations(name, type, shape)
+    ]
     env: dict[str, int] = {}
     source: dict[str, _Equation] = {}
     facts = facts or {}
-    progress = True
-    while progress:
-        progress = False
-        for symbol, dim in facts.items():
-            if symbol not in env and (number := _number(dim, env)) is not None:
-                env[symbol], progress = number, True
-        for equation in equations:
-            if (solved := _solve(equation, env)) is not None:
-                env[solved[0]], source[solved[0]], progress = solved[1], equation, True
+    # One equation may give what another needs: again, until none gives anything new.
+    while _from_facts(facts, env) or _from_equations(equations, env, source):
+        pass
     for equation in equations:
         _check(equation, env, source)
-    for symbol, dim in facts.items():
-        number = _number(dim, env)
-        if number is not None and env.get(symbol, number) != number:
-            fail("E0912", f"`{symbol}` is {env[symbol]}, but `{dim}`, which it must equal, is {number}")
+    _check_facts(facts, env)
     for symbol, bound in (least or {}).items():
         if env.get(symbol, bound) < bound:
             reason = [str(source[symbol])] if symbol in source else []
-            fail("E0912", f"`{symbol}` is {env[symbol]}, this model needs at least {bound}", notes=reason)
+            fail(
+                "E0912",
+                f"`{symbol}` is {env[symbol]}, this model needs at least {bound}",
+                notes=reason,
+            )
     return env
+
+
+def _from_facts(facts: Mapping[str, Dim], env: dict[str, int]) -> bool:
+    """Whether equations that the graph states gave another symbol."""
+    before = len(env)
+    for symbol, dim in facts.items():
+        if symbol not in env and (number := _number(dim, env)) is not None:
+            env[symbol] = number
+    return len(env) > before
+
+
+def _from_equations(
+    equations: Iterable[_Equation], env: dict[str, int], source: dict[str, _Equation]
+) -> bool:
+    """Whether the shapes that were given told another symbol; `source` keeps which did."""
+    before = len(env)
+    for equation in equations:
+        if (solved := _solve(equation, env)) is not None:
+            symbol, number = solved
+            env[symbol], source[symbol] = number, equation
+    return len(env) > before
+
+
+def _check_facts(facts: Mapping[str, Dim], env: Mapping[str, int]) -> None:
+    for symbol, dim in facts.items():
+        number = _number(dim, env)
+        if number is not None and env.get(symbol, number) != number:
+            fail(
+                "E0912",
+                f"`{symbol}` is {env[symbol]}, but `{dim}`, which it must equal, is {number}",
+            )
 
 
 def _equations(name: str, type: Type, shape: tuple[int, ...]) -> list[_Equation]:
@@ -67,7 +98,10 @@ def _equations(name: str, type: Type, shape: tuple[int, ...]) -> list[_Equation]
             f"`{name}` has {len(shape)} axes, {type.rank} are expected",
             notes=[f"it is declared {type}, the shape given is {list(shape)}"],
         )
-    return [_Equation(name, n, d, s) for n, (d, s) in enumerate(zip(type.shape, shape, strict=True))]
+    return [
+        _Equation(name, n, d, s)
+        for n, (d, s) in enumerate(zip(type.shape, shape, strict=True))
+    ]
 
 
 def _number(dim: Dim, env: Mapping[str, int]) -> int | None:
@@ -75,7 +109,11 @@ def _number(dim: Dim, env: Mapping[str, int]) -> int | None:
     try:
         return dim.substitute(env).number
     except DimError as error:
-        fail("E0912", f"these lengths do not fit the model: {error}", notes=[f"the length is `{dim}`"])
+        fail(
+            "E0912",
+            f"these lengths do not fit the model: {error}",
+            notes=[f"the length is `{dim}`"],
+        )
 
 
 def _solve(equation: _Equation, env: Mapping[str, int]) -> tuple[str, int] | None:
@@ -101,7 +139,9 @@ def _solve(equation: _Equation, env: Mapping[str, int]) -> tuple[str, int] | Non
     return name, value
 
 
-def _check(equation: _Equation, env: Mapping[str, int], source: Mapping[str, _Equation]) -> None:
+def _check(
+    equation: _Equation, env: Mapping[str, int], source: Mapping[str, _Equation]
+) -> None:
     expected = _number(equation.dim, env)
     if expected is None or expected == equation.size:
         return
@@ -109,9 +149,22 @@ def _check(equation: _Equation, env: Mapping[str, int], source: Mapping[str, _Eq
     name = equation.dim.name
     if name and name in source:
         first = source[name]
-        title = f"`{name}` is {first.size} in `{first.name}` but {equation.size} in `{equation.name}`"
+        title = (
+            f"`{name}` is {first.size} in `{first.name}` but {equation.size} in "
+            f"`{equation.name}`"
+        )
         if first.dim.name != name:
-            title = f"`{name}` is {expected} by `{first.name}` but {equation.size} in `{equation.name}`"
+            title = (
+                f"`{name}` is {expected} by `{first.name}` but {equation.size} in "
+                f"`{equation.name}`"
+            )
     else:
         title = f"{equation}, {expected} are expected"
-    fail("E0912", title, notes=[*origins, f"axis {equation.axis + 1} of `{equation.name}` is `{equation.dim}`"])
+    fail(
+        "E0912",
+        title,
+        notes=[
+            *origins,
+            f"axis {equation.axis + 1} of `{equation.name}` is `{equation.dim}`",
+        ],
+    )

@@ -1,18 +1,21 @@
 """Defaults of inputs that follow from other inputs, which may have defaults themselves.
 
-keep = ids != 0                     keep = ids != 0
-at = positions(keep)        →       at = positions(ids != 0)         for a caller who gives neither
+keep = ids != 0                     keep = ids != 0 at = positions(keep)        →
+at = positions(ids != 0)         for a caller who gives neither
 """
 
 from collections.abc import Collection
 
+from specc.ir import ops
 from specc.ir.graph import Builder, Graph, Value, needed
 
 
 def closed(defaults: Graph, absent: Collection[str]) -> Graph:
-    """The defaults of the inputs `absent`; where one of them reads another, it reads its default.
+    """The defaults of the inputs `absent`; where one of them reads another, it reads
+    its default.
 
-    What is left of its inputs is given. Those that need each other in a circle stay inputs.
+    What is left of its inputs is given. Those that need each other in a circle stay
+    inputs.
     """
     made, now = Builder(), dict[Value, Value]()
     for name, facts in defaults.input_facts.items():
@@ -21,14 +24,20 @@ def closed(defaults: Graph, absent: Collection[str]) -> Graph:
     waiting = [n for n in defaults.outputs if n in absent]
     outputs: dict[str, Value] = {}
     while waiting:
-        name = next((n for n in waiting if not reads(defaults, n) & {*waiting}), waiting[0])
+        name = next(
+            (n for n in waiting if not reads(defaults, n) & {*waiting}), waiting[0]
+        )
         waiting.remove(name)
         for other in reads(defaults, name) - {*made.inputs} - {*outputs}:
             now[defaults.inputs[other]] = made.input(other, defaults.input_facts[other])
         outputs[name] = _replayed(made, defaults, defaults.outputs[name], now)
         if name in defaults.inputs:
             now.setdefault(defaults.inputs[name], outputs[name])
-    return made.finish(defaults.name, {n: outputs[n] for n in defaults.outputs if n in outputs}, least=defaults.least)
+    return made.finish(
+        defaults.name,
+        {n: outputs[n] for n in defaults.outputs if n in outputs},
+        least=defaults.least,
+    )
 
 
 def reads(defaults: Graph, name: str) -> set[str]:
@@ -38,15 +47,38 @@ def reads(defaults: Graph, name: str) -> set[str]:
     return {n for n, v in defaults.inputs.items() if v in used}
 
 
+EACH = (
+    *(ops.Constant, ops.Pointwise, ops.Arith, ops.Compare, ops.Cast, ops.Where),
+    *(ops.And, ops.Or, ops.Not),
+)
+"""Operations that make each number of the numbers in its place."""
+
+
+def of_each_token(defaults: Graph, name: str, growing: str) -> Graph | None:
+    """The default of `name`, where it makes each row of that row's token alone."""
+    value = defaults.outputs[name]
+    if reads(defaults, name) != {growing}:
+        return None
+    if value.type.shape != defaults.inputs[growing].type.shape:
+        return None
+    if not all(isinstance(node.op, EACH) for node in needed([value])):
+        return None
+    return closed(defaults, (name,))
+
+
 def in_a_circle(defaults: Graph) -> str:
-    """An input whose default follows from itself, by way of others or not; empty where there is none."""
+    """An input whose default follows from itself, by way of others or not; empty where
+    there is none.
+    """
     waiting = set(defaults.outputs)
     while ready := {n for n in waiting if not reads(defaults, n) & waiting}:
         waiting -= ready
     return next((n for n in defaults.outputs if n in waiting), "")
 
 
-def _replayed(made: Builder, defaults: Graph, wanted: Value, now: dict[Value, Value]) -> Value:
+def _replayed(
+    made: Builder, defaults: Graph, wanted: Value, now: dict[Value, Value]
+) -> Value:
     live = needed([wanted])
     for node, results in defaults.nodes:
         if node in live:

@@ -1,7 +1,9 @@
-"""What is derived from a graph that generates: what to compute once, one step, and the states between steps."""
+"""What is derived from a graph that generates: what to compute once, one step, the
+states between steps; and the forms in which a model is made of it.
+"""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from specc.ir.graph import Graph
 from specc.ir.types import Type
@@ -9,15 +11,17 @@ from specc.ir.types import Type
 Role = Literal["key", "value", "carry", "rows"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class State:
     """A value that one step hands to the next.
 
-    `name` is the input of the step graph, `next` the output that takes its place. `batch` is its batch axis,
-    None where it has none. `rows` is the axis that grows, None for a carry of fixed shape; at most `most`
-    rows are kept. `initial` names the output of `encode` that it starts as; empty, it starts as zeros, without
-    rows where it has an axis of them. `role` and `layer` say whose it is: keys or values of an
-    attention, the carry of a loop or a running sum, or other rows; the layer counts within the role.
+    `name` is the input of the step graph, `next` the output that takes its place.
+    `batch` is its batch axis, None where it has none. `rows` is the axis that grows,
+    None for a carry of fixed shape; at most `most` rows are kept. `initial` names the
+    output of `encode` that it starts as; empty, it starts as zeros, without rows where
+    it has an axis of them. `role` and `layer` say whose it is: keys or values of an
+    attention, the carry of a loop or a running sum, or other rows; the layer counts
+    within the role.
     """
 
     name: str
@@ -31,13 +35,14 @@ class State:
     layer: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Derived:
     """A graph taken apart along the axis that grows.
 
-    `encode` is computed once; None where there is nothing to compute. `step` takes the new rows of `growing`,
-    what `handed` names (results of `encode`, or inputs of the spec, the same at every step), inputs along the growing
-    axis (those in `whole` with the rows of before and the new ones, others with the new rows), and the states.
+    `encode` is computed once; None where there is nothing to compute. `step` takes the
+    new rows of `growing`, what `handed` names (results of `encode`, or inputs of the
+    spec, the same at every step), inputs along the growing axis (those in `whole` with
+    the rows of before and the new ones, others with the new rows), and the states.
     """
 
     encode: Graph | None
@@ -49,4 +54,88 @@ class Derived:
 
 
 OFFSET = "past.rows"
-"""The input that says how many rows there were: a state where no other input tells, the caller's beside buffers."""
+"""The input that says how many rows there were: a state where no other input tells, the
+caller's beside buffers.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Cache:
+    """The states of one attention: the names of the inputs, and of the outputs that
+    replace them.
+    """
+
+    key: str
+    value: str
+    next_key: str
+    next_value: str
+
+
+@dataclass(frozen=True)
+class InPlace:
+    """A step graph, and the caches of it that are buffers."""
+
+    graph: Graph
+    caches: tuple[Cache, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The inputs that are buffers."""
+        return tuple(n for c in self.caches for n in (c.key, c.value))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decoding:
+    """How a model that decodes by itself does so, as far as that is settled when it is
+    written.
+
+    `source` is the result of the step whose newest row tells the next token. `start` is
+    the token every row starts with; None where the caller gives a prompt. `stop` are
+    the tokens that end a row, `pad` stands behind them (None: the stop itself).
+    `penalized` models take `repetition_penalty`.
+
+    For beam search: `beams` hypotheses are followed and the `best` given; scores are
+    divided by `length ** length_penalty`; `early` stops as soon as `beams` are
+    finished, "never" only when none can get better.
+    """
+
+    source: str
+    strategy: Literal["greedy", "sample", "beam"] = "greedy"
+    start: int | None = None
+    stop: tuple[int, ...] = ()
+    pad: int | None = None
+    penalized: bool = False
+    beams: int = 4
+    best: int = 1
+    length_penalty: float = 1.0
+    early: bool | Literal["never"] = False
+
+    def __post_init__(self) -> None:
+        assert 1 <= self.best <= self.beams, f"{self.best} of {self.beams} beams"
+
+    @property
+    def filler(self) -> int:
+        """The token that stands where a row is over."""
+        if self.pad is not None:
+            return self.pad
+        return self.stop[0] if self.stop else 0
+
+
+@dataclass(frozen=True)
+class Generating:
+    """What a model that decodes itself is made from: the spec's graph, the same taken
+    apart, and how to decode.
+
+    `defaults` computes inputs that are then no inputs of the model.
+    """
+
+    graph: Graph
+    derived: Derived
+    decoding: Decoding
+    defaults: Graph | None = None
+
+
+Source: TypeAlias = Graph | InPlace | Generating
+"""What a model is made from: a graph, one with caches in place, or a graph and how to
+decode with it.
+"""

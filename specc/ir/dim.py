@@ -1,19 +1,23 @@
 """Lengths of axes: integer polynomials over symbols, in one normal form.
 
-Two dims are equal exactly when their normal forms are. Besides sums and products there are opaque
-parts: the exact quotient `a / b` (known to leave no remainder), `a // b`, `a % b`, `min`, `max`.
-Different symbols are different lengths; nothing here ever guesses.
+Two dims are equal exactly when their normal forms are. Besides sums and products there
+are opaque parts: the exact quotient `a / b` (known to leave no remainder), `a // b`,
+`a % b`, `min`, `max`. Different symbols are different lengths; nothing here ever
+guesses.
 """
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 from typing import TypeAlias, Union
 
 from specc.text.source import Origin
 
 LARGEST = 2**53
-"""Integers stay below this, so that every number survives a trip through a double (and JavaScript)."""
+"""Integers stay below this, so that every number survives a trip through a double (and
+JavaScript).
+"""
 
 MOST_MONOMIALS = 64
 
@@ -46,20 +50,28 @@ DimLike: TypeAlias = Union["Dim", int]
 
 
 class Dim:
-    """A length. `Dim.of(3)`, `Dim.symbol("batch")`, then `+ - *` and the functions below.
+    """A length. `Dim.of(3)`, `Dim.symbol("batch")`, then `+ - *` and the functions
+    below.
 
-    `origin` says where the user fixed this length; it is evidence for messages and no part of equality.
+    `origin` says where the user fixed this length; it is evidence for messages and no
+    part of equality.
     """
 
     __slots__ = ("_hash", "origin", "terms")
 
-    def __init__(self, terms: Mapping[Monomial, int], origin: Origin | None = None) -> None:
+    def __init__(
+        self, terms: Mapping[Monomial, int], origin: Origin | None = None
+    ) -> None:
         kept = [(m, c) for m, c in terms.items() if c]
-        if len(kept) > MOST_MONOMIALS:
-            raise DimLimit(f"a length of {len(kept)} terms; at most {MOST_MONOMIALS} are kept exactly")
+        if len(kept) > 1:
+            if len(kept) > MOST_MONOMIALS:
+                raise DimLimit(
+                    f"a length of {len(kept)} terms; at most {MOST_MONOMIALS} are kept"
+                    " exactly"
+                )
+            kept.sort(key=_monomial_key)
         if any(abs(c) >= LARGEST for _, c in kept):
             raise DimLimit("a length of 2^53 or more; whole numbers stay below that")
-        kept.sort(key=_monomial_key)
         self.terms: tuple[tuple[Monomial, int], ...] = tuple(kept)
         self.origin = origin
         self._hash = hash(self.terms)
@@ -67,7 +79,9 @@ class Dim:
     @classmethod
     def of(cls, value: DimLike) -> "Dim":
         """A number as a dim; a dim as it is."""
-        return value if isinstance(value, Dim) else cls({(): value})
+        if isinstance(value, Dim):
+            return value
+        return _number(value) if type(value) is int else cls({(): value})
 
     @classmethod
     def symbol(cls, name: str, origin: Origin | None = None) -> "Dim":
@@ -102,6 +116,8 @@ class Dim:
 
     def symbols(self) -> frozenset[str]:
         """Every symbol it mentions, inside parts too."""
+        if self.number is not None:
+            return NONE
         found: set[str] = set()
         for monomial, _ in self.terms:
             for atom, _ in monomial:
@@ -167,13 +183,17 @@ class Dim:
                 if isinstance(atom, str):
                     value = Dim.of(values[atom]) if atom in values else Dim.symbol(atom)
                 else:
-                    value = FUNCTIONS[atom.fn](*(a.substitute(values) for a in atom.args))
+                    value = FUNCTIONS[atom.fn](
+                        *(a.substitute(values) for a in atom.args)
+                    )
                 factor = factor * value**power
             total = total + factor
         return total.since(self.origin)
 
     def at(self, values: Mapping[str, int]) -> int:
         """Its value where every symbol is known. DimError where a quotient leaves a remainder."""
+        if (name := self.name) is not None and name in values:
+            return values[name]
         number = self.substitute(values).number
         if number is None:
             missing = ", ".join(sorted(self.symbols() - values.keys()))
@@ -184,10 +204,22 @@ class Dim:
         if not self.terms:
             return "0"
         texts = [_monomial_text(m, c) for m, c in self.terms]
-        return texts[0] + "".join(f" - {t[1:]}" if t.startswith("-") else f" + {t}" for t in texts[1:])
+        return texts[0] + "".join(
+            f" - {t[1:]}" if t.startswith("-") else f" + {t}" for t in texts[1:]
+        )
 
     def __repr__(self) -> str:
         return f"Dim({self})"
+
+
+NONE: frozenset[str] = frozenset()
+"""What a number mentions."""
+
+
+@lru_cache(maxsize=4096)
+def _number(value: int) -> Dim:
+    """A number as a dim, which is made once: most lengths are the same few numbers."""
+    return Dim({(): value})
 
 
 def exact(p: DimLike, q: DimLike) -> Dim:
@@ -257,7 +289,9 @@ def _part(fn: str, number: Callable[[int, int], int], p: DimLike, q: DimLike) ->
 
 
 def _divide(p: Dim, q: Dim) -> Dim | None:
-    """`p / q` where it is seen to be whole: `q` is one monomial that divides every term, or equals `p`."""
+    """`p / q` where it is seen to be whole: `q` is one monomial that divides every
+    term, or equals `p`.
+    """
     if not q.terms:
         return None
     if p == q:
@@ -301,7 +335,9 @@ def _product(left: Monomial, right: Monomial) -> tuple[tuple[Monomial, int], ...
 
 
 def _reduced(terms: dict[Monomial, int]) -> Dim:
-    """A sum in which `3 · (a / 3)` has become `a`: the divisor's number may stand in the coefficient."""
+    """A sum in which `3 · (a / 3)` has become `a`: the divisor's number may stand in
+    the coefficient.
+    """
     for monomial, c in terms.items():
         if abs(c) < 2:
             continue
@@ -323,7 +359,9 @@ def _atom_key(item: tuple[Atom, int]) -> tuple[bool, str]:
 def _monomial_key(term: tuple[Monomial, int]) -> tuple[int, str]:
     """Higher degree first, then by name; the number last."""
     monomial, _ = term
-    return -sum(n for _, n in monomial), "*".join(str(a) for a, n in monomial for _ in range(n))
+    return -sum(n for _, n in monomial), "*".join(
+        str(a) for a, n in monomial for _ in range(n)
+    )
 
 
 def _monomial_text(monomial: Monomial, c: int) -> str:

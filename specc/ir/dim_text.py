@@ -1,7 +1,7 @@
 """Lengths from text: the inverse of `str(dim)`.
 
-The text may come from a file that nobody vouches for, so its size, depth and powers are bounded. Every
-fault is a DimError.
+The text may come from a file that nobody vouches for, so its size, depth and powers are
+bounded. Every fault is a DimError.
 """
 
 import re
@@ -23,7 +23,9 @@ def parse_dim(text: str) -> Dim:
     reader = _Reader(_tokens(text))
     dim = reader.sum(0)
     if reader.at != len(reader.tokens):
-        raise DimError(f"`{reader.tokens[reader.at]}` is not expected in the length `{text}`")
+        raise DimError(
+            f"`{reader.tokens[reader.at]}` is not expected in the length `{text}`"
+        )
     return dim
 
 
@@ -60,7 +62,9 @@ class _Reader:
     def expect(self, token: str) -> None:
         """Step over `token`, which must stand here."""
         if not self.take(token):
-            raise DimError(f"`{token}` is expected in a length, `{self.next()}` is found")
+            raise DimError(
+                f"`{token}` is expected in a length, `{self.next()}` is found"
+            )
 
     def sum(self, depth: int) -> Dim:
         """`[-] term { (+ | -) term }`"""
@@ -109,7 +113,9 @@ class _Reader:
         if token.isdecimal():
             return Dim.of(self.number())
         if not re.match(r"[A-Za-z_]", token):
-            raise DimError(f"a number or a name is expected in a length, `{token}` is found")
+            raise DimError(
+                f"a number or a name is expected in a length, `{token}` is found"
+            )
         self.at += 1
         if token in ("min", "max") and self.take("("):
             return self.pair(FUNCTIONS[token], depth)

@@ -1,7 +1,8 @@
-"""Lengths at which a graph can be computed: every row that is taken is there, and every quotient is whole.
+"""Lengths at which a graph can be computed: every row that is taken is there, and every
+quotient is whole.
 
-Whoever tries a model at lengths of his own choice asks here first: `x[:, 0:30]` has no value where there are eleven
-rows, nor has `split(x, into=[n / 2, 2], axis=1)`.
+Whoever tries a model at lengths of his own choice asks here first: `x[:, 0:30]` has no
+value where there are eleven rows, nor has `split(x, into=[n / 2, 2], axis=1)`.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -34,11 +35,16 @@ class Demand:
 
 
 def fitting(
-    graph: Graph, wanted: Mapping[str, int], most: Mapping[str, int] | None = None, apart: Collection[int] = ()
+    graph: Graph,
+    wanted: Mapping[str, int],
+    most: Mapping[str, int] | None = None,
+    apart: Collection[int] = (),
 ) -> dict[str, int] | None:
-    """Lengths near the wanted ones at which all demands are met; None where none are found.
+    """Lengths near the wanted ones at which all demands are met; None where none are
+    found.
 
-    No length becomes more than `most` says, or less than the graph promises, or is moved to a number in `apart`.
+    No length becomes more than `most` says, or less than the graph promises, or is
+    moved to a number in `apart`.
     """
     open_ = [d for d in demands(graph) if d.length.symbols() <= wanted.keys()]
     if all(d.met(wanted) for d in open_):
@@ -46,9 +52,17 @@ def fitting(
     moved = {s for d in open_ for s in d.length.symbols()}
     symbols = sorted(moved, key=lambda s: (_needs(s, open_), s))
     for reach in REACHES:
-        bounds = {s: (graph.least.get(s, 1), (most or {}).get(s, wanted[s] + reach)) for s in symbols}
+        bounds = {
+            s: (graph.least.get(s, 1), (most or {}).get(s, wanted[s] + reach))
+            for s in symbols
+        }
         tries = {
-            s: [n for n in _near(wanted[s], reach, *bounds[s]) if n == wanted[s] or n not in apart] for s in symbols
+            s: [
+                n
+                for n in _near(wanted[s], reach, *bounds[s])
+                if n == wanted[s] or n not in apart
+            ]
+            for s in symbols
         }
         if found := _search(symbols, tries, open_):
             return {**wanted, **found}
@@ -66,7 +80,10 @@ def _of_nodes(graph: Graph) -> set[Demand]:
     """Those of its nodes, and of nodes in bodies of loops, whose symbols are the same."""
     found: set[Demand] = set()
     for node, results in graph.nodes:
-        found |= {Demand(d, True) for d in (*rows_of(node), *(d for r in results for d in r.type.shape))}
+        found |= {
+            Demand(d, True)
+            for d in (*rows_of(node), *(d for r in results for d in r.type.shape))
+        }
         found |= {Demand(d, False) for d in _dims(node.op.attributes().values())}
         if isinstance(node.op, ops.Scan):
             found |= _of_nodes(node.op.body)
@@ -93,7 +110,9 @@ def _dims(attributes: Iterable[object]) -> Iterator[Dim]:
 
 def _needs(symbol: str, open_: Iterable[Demand]) -> bool:
     """Whether a demand has this symbol and others: it is chosen after those that stand alone."""
-    return any(symbol in d.length.symbols() and len(d.length.symbols()) > 1 for d in open_)
+    return any(
+        symbol in d.length.symbols() and len(d.length.symbols()) > 1 for d in open_
+    )
 
 
 def _near(wanted: int, reach: int, least: int, most: int) -> Iterator[int]:
@@ -102,8 +121,12 @@ def _near(wanted: int, reach: int, least: int, most: int) -> Iterator[int]:
     yield from range(wanted - 1, max(wanted - reach, least) - 1, -1)
 
 
-def _search(symbols: list[str], tries: Mapping[str, list[int]], open_: Iterable[Demand]) -> dict[str, int] | None:
-    """The first choice that meets all demands, one symbol after the other; None after too many tries."""
+def _search(
+    symbols: list[str], tries: Mapping[str, list[int]], open_: Iterable[Demand]
+) -> dict[str, int] | None:
+    """The first choice that meets all demands, one symbol after the other; None after
+    too many tries.
+    """
     place = {s: n for n, s in enumerate(symbols)}
     due: list[list[Demand]] = [[] for _ in symbols]
     for demand in open_:

@@ -1,12 +1,13 @@
 """The graph: values, the nodes that make them, and the one way to build it.
 
-Graphs are immutable. Two equal nodes are one node, because the builder gives back what it made before;
-where a node came from and what it is called is kept beside it and is no part of its equality.
+Graphs are immutable. Two equal nodes are one node, because the builder gives back what
+it made before; where a node came from and what it is called is kept beside it and is no
+part of its equality.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, TypeVar
 
 from specc.ir.dim import Dim
 from specc.ir.op import Op
@@ -16,23 +17,43 @@ from specc.text.source import Span
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Value:
-    """A tensor known by its type and by what makes it: nothing, for an input or a parameter."""
+    """A tensor known by its type and by what makes it: nothing, for an input or a parameter.
+
+    `index` says which result of its node it is, counted from 0.
+    """
 
     type: Type
     node: "Node | None" = field(default=None, repr=False)
+    index: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """`op` applied to `args`. Two equal nodes compute the same thing."""
+    """`op` applied to `args`. Two equal nodes compute the same thing.
+
+    Nodes are looked up all the time, so that each works out its hash but once.
+    """
 
     op: Op
     args: tuple[Value | None, ...]
+    _hash: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_hash", hash((self.op, self.args)))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @property
+    def first(self) -> Value | None:
+        """The operand of an op that has only one: of a view, a cast, a function."""
+        return self.args[0] if self.args else None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Parameter:
-    """A weight: its full name, how it starts when nothing is loaded, and the text that asked for it.
+    """A weight: its full name, how it starts when nothing is loaded, and the text that
+    asked for it.
 
     `tied_to` names the weight whose numbers it shares, where the spec says so.
     """
@@ -47,7 +68,8 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """What a caller gives. `keep` is `left`, `right` or `any` for the boolean that says what is padding.
+    """What a caller gives. `keep` is `left`, `right` or `any` for the boolean that says
+    what is padding.
 
     `below` is the exclusive bound of ids that index a table, where known.
     """
@@ -60,19 +82,22 @@ class Input:
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """Where a node came from: the scope paths it was built under and the texts that asked for it."""
+    """Where a node came from: the scope paths it was built under and the texts that
+    asked for it.
+    """
 
     scopes: tuple[str, ...] = ()
     spans: tuple[Span, ...] = ()
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Graph:
     """Nodes in an order where every argument comes before its use.
 
-    `inputs`, `parameters` and `outputs` are ordered. `names` holds the scope paths of values
-    (`encoder.layers.3.self_attn:weights`), for taps and node names. `least` bounds symbols from below.
-    `facts` are equations `symbol = dim` that the caller's inputs obey.
+    `inputs`, `parameters` and `outputs` are ordered. `names` holds the scope paths of
+    values (`encoder.layers.3.self_attn:weights`), for taps and node names. `least`
+    bounds symbols from below. `facts` are equations `symbol = dim` that the caller's
+    inputs obey.
     """
 
     name: str
@@ -92,7 +117,7 @@ class Graph:
         return dict(self.nodes)
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Builder:
     """Adds typed nodes. A node that was added before is not added again."""
 
@@ -119,20 +144,27 @@ class Builder:
             self.parameter_facts[facts.name] = facts
             self.parameters[facts.name] = Value(facts.type)
         value = self.parameters[facts.name]
-        assert value.type == facts.type, f"{facts.name} is {value.type} and {facts.type}"
+        assert value.type == facts.type, (
+            f"{facts.name} is {value.type} and {facts.type}"
+        )
         return value
 
-    def add(self, op: Op, *args: Value | None, scope: str = "", span: Span | None = None) -> tuple[Value, ...]:
+    def add(
+        self, op: Op, *args: Value | None, scope: str = "", span: Span | None = None
+    ) -> tuple[Value, ...]:
         """The results of `op`, checked by its own shape rule. Raises ShapeError."""
         node = Node(op, args)
         if (results := self.nodes.get(node)) is None:
             types = op.infer(*(a.type if a else None for a in args))
-            results = self.nodes[node] = tuple(Value(t, node) for t in types)
+            results = tuple(Value(t, node, n) for n, t in enumerate(types))
+            self.nodes[node] = results
         if scope or span:
             self._remember(node, scope, span)
         return results
 
-    def one(self, op: Op, *args: Value | None, scope: str = "", span: Span | None = None) -> Value:
+    def one(
+        self, op: Op, *args: Value | None, scope: str = "", span: Span | None = None
+    ) -> Value:
         """The first result of `op`."""
         return self.add(op, *args, scope=scope, span=span)[0]
 
@@ -159,23 +191,42 @@ class Builder:
         live = needed(outputs.values())
         kept = tuple((n, r) for n, r in self.nodes.items() if n in live)
         used = {a for n, _ in kept for a in n.args} | set(outputs.values())
+        held = {k for k, v in self.parameters.items() if v in used}
         return Graph(
-            name,
-            dict(self.inputs),
-            dict(self.input_facts),
-            {k: v for k, v in self.parameters.items() if v in used},
-            {k: f for k, f in self.parameter_facts.items() if self.parameters[k] in used},
-            kept,
-            dict(outputs),
-            {k: v for k, v in self.names.items() if v in used or (v.node and v.node in live)},
-            {n: m for n, m in self.made.items() if n in live},
-            dict(least or {}),
-            dict(facts or {}),
+            name=name,
+            inputs=dict(self.inputs),
+            input_facts=dict(self.input_facts),
+            parameters=_only(self.parameters, held),
+            parameter_facts=_only(self.parameter_facts, held),
+            nodes=kept,
+            outputs=dict(outputs),
+            names=_only(self.names, self._named(used, live)),
+            made=_only(self.made, live),
+            least=dict(least or {}),
+            facts=dict(facts or {}),
         )
 
+    def _named(self, used: Container[Value | None], live: Container[Node]) -> set[str]:
+        """The names of what is in the graph; a second result that nothing reads is, too."""
+        there = self.names.items()
+        return {n for n, v in there if v in used or (v.node and v.node in live)}
 
-def needed(values: Iterable[Value], reads: Callable[[Node], bool] = lambda node: True) -> set[Node]:
-    """Every node that `values` are made from; one that does not read its operands asks for none of them."""
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+def _only(entries: Mapping[K, V], keys: Container[K]) -> dict[K, V]:
+    """The entries of some keys, in their order."""
+    return {key: value for key, value in entries.items() if key in keys}
+
+
+def needed(
+    values: Iterable[Value], reads: Callable[[Node], bool] = lambda node: True
+) -> set[Node]:
+    """Every node that `values` are made from; one that does not read its operands asks
+    for none of them.
+    """
     live: set[Node] = set()
     todo = [v.node for v in values]
     while todo:

@@ -8,9 +8,11 @@ MOST_STEPS = 200
 
 
 def never_negative(length: Dim, least: Mapping[str, int] | None = None) -> bool:
-    """Whether a length is surely not below 0 where each symbol is at least 0, or what `least` says.
+    """Whether a length is surely not below 0 where each symbol is at least 0, or what
+    `least` says.
 
-    What is taken away is bounded from above, and what is added from below, until a plain sum shows it.
+    What is taken away is bounded from above, and what is added from below, until a
+    plain sum shows it.
     """
     open_, seen = [length], {length}
     while open_ and len(seen) < MOST_STEPS:
@@ -54,13 +56,21 @@ def _least(atom: Atom, least: Mapping[str, int]) -> int | None:
 
 
 def _simpler(length: Dim) -> Iterator[Dim]:
-    """The length with one part replaced by a bound of it, so that the whole can only become less."""
+    """The length with one part replaced by a bound of it, so that the whole can only
+    become less.
+    """
     for monomial, c in length.terms:
-        if len(monomial) != 1 or monomial[0][1] != 1 or not isinstance(monomial[0][0], Part):
+        if (
+            len(monomial) != 1
+            or monomial[0][1] != 1
+            or not isinstance(monomial[0][0], Part)
+        ):
             continue
         part = monomial[0][0]
         a, b = part.args
-        bounds = {"max": (a, b)} if c > 0 else {"min": (a, b), "//": (a,), "%": (a, b - 1)}
+        bounds = (
+            {"max": (a, b)} if c > 0 else {"min": (a, b), "//": (a,), "%": (a, b - 1)}
+        )
         if part.fn in ("//", "%") and not (never_negative(a) and never_negative(b - 1)):
             continue
         for bound in bounds.get(part.fn, ()):

@@ -1,6 +1,8 @@
-"""The lines of an IR text, and the small parts they are made of: names, numbers, texts, lengths, types.
+"""The lines of an IR text, and the small parts they are made of: names, numbers, texts,
+lengths, types.
 
-Everything is checked where it is read; a fault fails with E0928 and the place in the text.
+Everything is checked where it is read; a fault fails with E0928 and the place in the
+text.
 """
 
 import json
@@ -58,7 +60,12 @@ class Lines:
     def wrong(self, what: str, span: Span | None = None) -> NoReturn:
         """Fails with E0928 at the current place, or at `span`."""
         span = span or self.here()
-        fail("E0928", f"the graph text is wrong: {what}", span, helps=["compile the model again"])
+        fail(
+            "E0928",
+            f"the graph text is wrong: {what}",
+            span,
+            helps=["compile the model again"],
+        )
 
     def peek(self, word: str) -> bool:
         """Whether `word` stands here."""

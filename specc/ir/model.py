@@ -1,4 +1,6 @@
-"""A model as the compiler knows it: its graph, what fills absent inputs, and what stands around it."""
+"""A model as the compiler knows it: its graph, what fills absent inputs, and what
+stands around it.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -7,12 +9,15 @@ from specc.ir.graph import Graph
 from specc.text.diagnostic import Diagnostic
 
 DEFAULTS = "input defaults"
-"""The name of the graph that computes absent inputs; with a blank in it, no graph of a spec can have it."""
+"""The name of the graph that computes absent inputs; with a blank in it, no graph of a
+spec can have it.
+"""
 
 
 @dataclass(frozen=True)
 class Generation:
-    """What `generate` says: `growing` is the input that grows, `source` the result its next row is drawn from.
+    """What `generate` says: `growing` is the input that grows, `source` the result its
+    next row is drawn from.
 
     `settings` holds `start`, `stop`, `strategy` and the like as plain data.
     """
@@ -23,12 +28,14 @@ class Generation:
     settings: Mapping[str, object] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Model:
-    """`graph` computes the results; `defaults` (when some inputs have one) computes those inputs.
+    """`graph` computes the results; `defaults` (when some inputs have one) computes
+    those inputs.
 
-    `reading` and `config` are plain data (numbers, texts, lists, dicts) for the manifest. `shares` are the paths whose
-    weights several calls may use, each with whether several do. `warnings` are of what stands around the graph.
+    `reading` and `config` are plain data (numbers, texts, lists, dicts) for the
+    manifest. `shares` are the paths whose weights several calls may use, each with
+    whether several do. `warnings` are of what stands around the graph.
     """
 
     name: str

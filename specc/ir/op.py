@@ -16,8 +16,9 @@ OPS: dict[str, type["Op"]] = {}
 class Op:
     """One operation. Subclasses are final and hold only compile-time attributes.
 
-    Being frozen dataclasses they print, compare and hash by value. `heavy` ops are never done twice
-    by a derived graph (contractions and loops); a `view` costs nothing to do again.
+    Being frozen dataclasses they print, compare and hash by value. `heavy` ops are
+    never done twice by a derived graph (contractions and loops); a `view` costs nothing
+    to do again.
     """
 
     name: ClassVar[str]
@@ -25,16 +26,22 @@ class Op:
     heavy: ClassVar[bool]
     view: ClassVar[bool]
 
-    def __init_subclass__(cls, *, sig: str, heavy: bool = False, view: bool = False) -> None:
+    def __init_subclass__(
+        cls, *, sig: str, heavy: bool = False, view: bool = False
+    ) -> None:
         dataclass(frozen=True)(cls)
-        cls.name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", cls.__name__).lower()
+        cls.name = re.sub(
+            r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", cls.__name__
+        ).lower()
         cls.signature = Signature.parse(sig)
         cls.heavy, cls.view = heavy, view
         assert cls.name not in OPS, f"two ops are called {cls.name}"
         OPS[cls.name] = cls
 
     def rule(self) -> Signature:
-        """The shape rule of this instance; only ops whose rule depends on attributes override it."""
+        """The shape rule of this instance; only ops whose rule depends on attributes
+        override it.
+        """
         return self.signature
 
     def at_axis(self) -> int | None:

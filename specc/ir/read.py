@@ -1,9 +1,10 @@
 """Graphs from text: the inverse of `specc.ir.write`.
 
-The text may come out of a model that nobody vouches for. Its size and depth are bounded, only the ops
-of `specc.ir.op.OPS` exist, attributes have the types the ops declare, every node is checked by its own
-shape rule, and nothing in the text is run. Every fault fails with E0927 (no IR text of this
-version, or too much of it) or E0928 (a line that is wrong).
+The text may come out of a model that nobody vouches for. Its size and depth are
+bounded, only the ops of `specc.ir.op.OPS` exist, attributes have the types the ops
+declare, every node is checked by its own shape rule, and nothing in the text is run.
+Every fault fails with E0927 (no IR text of this version, or too much of it) or E0928 (a
+line that is wrong).
 """
 
 from dataclasses import dataclass
@@ -26,7 +27,9 @@ MOST_DEPTH = 8
 def read(text: str, name: str = "<ir>") -> dict[str, Graph]:
     """The graphs of a text by name. `name` is what messages call the text."""
     if len(text) > LARGEST_TEXT:
-        fail("E0927", f"`{name}` holds more than {LARGEST_TEXT >> 20} MiB of graph text")
+        fail(
+            "E0927", f"`{name}` holds more than {LARGEST_TEXT >> 20} MiB of graph text"
+        )
     lines = Lines(Source(name, text))
     if lines.line != HEADER:
         fail(
@@ -91,17 +94,17 @@ class _GraphReader:
         lines.expect("end")
         lines.advance()
         return Graph(
-            name,
-            self.inputs,
-            self.input_facts,
-            self.parameters,
-            self.parameter_facts,
-            tuple(self.nodes.items()),
-            self.outputs,
-            self.names,
-            self.made,
-            self.least,
-            self.facts,
+            name=name,
+            inputs=self.inputs,
+            input_facts=self.input_facts,
+            parameters=self.parameters,
+            parameter_facts=self.parameter_facts,
+            nodes=tuple(self.nodes.items()),
+            outputs=self.outputs,
+            names=self.names,
+            made=self.made,
+            least=self.least,
+            facts=self.facts,
         )
 
     def read_least(self) -> None:
@@ -133,7 +136,11 @@ class _GraphReader:
         lines.expect(" ")
         type = self.defined()
         keep = lines.text() if lines.skip(" keep=") else ""
-        below = lines.dim(lines.match(REST, "a length").group()) if lines.skip(" below=") else None
+        below = (
+            lines.dim(lines.match(REST, "a length").group())
+            if lines.skip(" below=")
+            else None
+        )
         match keep:
             case "" | "left" | "right" | "any":
                 self.input_facts[name] = Input(type, keep, below)
@@ -153,7 +160,9 @@ class _GraphReader:
         lines.expect(" initial=")
         initial = lines.text()
         lines.expect(" made_by=")
-        self.parameter_facts[name] = Parameter(name, type, initial, None, lines.text())
+        self.parameter_facts[name] = Parameter(
+            name=name, type=type, initial=initial, made_by=lines.text()
+        )
         self.parameters[name] = Value(type)
         self.values.append(self.parameters[name])
         lines.advance()
@@ -188,13 +197,19 @@ class _GraphReader:
             ValueError,
             ArithmeticError,
         ) as error:
-            # The ops assert what the compiler guarantees; here the text guarantees nothing.
-            lines.wrong(f"{name}: {error}" if str(error) else f"`{name}` cannot be built like this", place)
+            # The ops assert what the compiler guarantees; here the text guarantees
+            # nothing.
+            lines.wrong(
+                f"{name}: {error}"
+                if str(error)
+                else f"`{name}` cannot be built like this",
+                place,
+            )
         if [str(t) for t in types] != said:
             lines.wrong(f"{name} gives {', '.join(map(str, types))}", place)
         if node in self.nodes:
             lines.wrong("this node stands here twice", place)
-        self.nodes[node] = tuple(Value(t, node) for t in types)
+        self.nodes[node] = tuple(Value(t, node, n) for n, t in enumerate(types))
         self.values += self.nodes[node]
         if scopes:
             self.made[node] = Made(scopes)
@@ -228,7 +243,9 @@ class _GraphReader:
         return self.lines.type()
 
     def result(self, n: int) -> str:
-        """`%4: f32[n]` for result `n` of a node; its type as text, to be compared with the shape rule's."""
+        """`%4: f32[n]` for result `n` of a node; its type as text, to be compared with
+        the shape rule's.
+        """
         self.number_is(len(self.values) + n)
         return self.lines.match(TYPE, "a type").group()
 

@@ -1,4 +1,5 @@
-"""Recurrent layers as loops: the `scan` that each of the fused ops stands for, where a target lacks the op.
+"""Recurrent layers as loops: the `scan` that each of the fused ops stands for, where a
+target lacks the op.
 
 What the rows alone decide, `W x + b`, is computed for all of them before the loop.
 """
@@ -10,31 +11,41 @@ from specc.ir import ops
 from specc.ir.dim import Dim, exact
 from specc.ir.graph import Builder, Graph, Input, Value
 from specc.ir.ops.loop import without
-from specc.ir.ops.recurrent import KEEP, PROJECTION
 
 Recurrent = ops.Rnn | ops.Gru | ops.Lstm
 Captures = Mapping[str, Value]
 Step = Callable[["Body", Value, list[Value], Captures], list[Value]]
 
 
-def as_scan(b: Builder, op: Recurrent, args: Sequence[Value | None], scope: str = "") -> tuple[Value, ...]:
+def as_scan(
+    b: Builder, op: Recurrent, args: Sequence[Value | None], scope: str = ""
+) -> tuple[Value, ...]:
     """The results of `op`, by nodes added to `b`."""
-    given = [*args, *[None] * (PROJECTION + 1 - len(args))]
-    (x, w_ih, w_hh, b_ih, b_hh, keep), more = given[: KEEP + 1], given[KEEP + 1 :]
-    assert x is not None
-    assert w_ih is not None
-    rows = b.one(ops.Linear(), x, w_ih, b_ih, scope=scope)
+    keep, w_hh, b_hh = (
+        op.keep.of(args),
+        op.state_weights.of(args),
+        op.state_bias.of(args),
+    )
+    from_x = op.rows.of(args), op.weights.of(args), op.bias.of(args)
+    rows = b.one(ops.Linear(), *from_x, scope=scope)
+    # The first result is all rows; those behind it are the states after the last.
     kinds = op.infer(*(a.type if a else None for a in args))[1:]
-    starts = [s or _zeros(b, t.shape, t.dtype) for s, t in zip(more, kinds, strict=False)]
+    firsts = [state.of(args) for state in op.first_states]
+    starts = [
+        first or _zeros(b, t.shape, t.dtype)
+        for first, t in zip(firsts, kinds, strict=True)
+    ]
     weights: dict[str, Value | None] = {"u": w_hh, "c": b_hh}
     if isinstance(op, ops.Lstm):
-        weights |= {"peep": more[2], "map": more[3]}
+        weights |= {"peep": op.peepholes.of(args), "map": op.projection.of(args)}
     elif isinstance(op, ops.Gru):
         weights = _gru_weights(b, op, w_hh, b_hh, kinds[0].shape[1])
     captures = {name: value for name, value in weights.items() if value}
     body = _body(rows, starts, captures, _step(op))
     scan = ops.Scan(body, 1, len(starts), 1, op.reverse, keep is not None)
-    made = b.add(scan, *([keep] if keep else []), rows, *starts, *captures.values(), scope=scope)
+    made = b.add(
+        scan, *([keep] if keep else []), rows, *starts, *captures.values(), scope=scope
+    )
     return (made[-1], *made[:-1])
 
 
@@ -66,27 +77,42 @@ class Body:
         """The last axis in equal parts; a length that divides evenly by the ops' own rules."""
         axis = x.type.rank - 1
         size = exact(x.type.shape[axis], count)
-        return [self.b.one(ops.Slice(axis, size * n, size * (n + 1)), x) for n in range(count)]
+        return [
+            self.b.one(ops.Slice(axis, size * n, size * (n + 1)), x)
+            for n in range(count)
+        ]
 
 
-def _body(rows: Value, starts: Sequence[Value], captures: Captures, step: Step) -> Graph:
+def _body(
+    rows: Value, starts: Sequence[Value], captures: Captures, step: Step
+) -> Graph:
     inner = Builder()
     row = inner.input("row", Input(without(rows.type, 1)))
     carries = [inner.input(f"state {n}", Input(s.type)) for n, s in enumerate(starts)]
     outer = {name: inner.input(name, Input(v.type)) for name, v in captures.items()}
     after = step(Body(inner), row, carries, outer)
-    return inner.finish("step", {**{f"next {n}": s for n, s in enumerate(after)}, "out": after[0]})
+    return inner.finish(
+        "step", {**{f"next {n}": s for n, s in enumerate(after)}, "out": after[0]}
+    )
 
 
 def _rnn(op: ops.Rnn) -> Step:
     def step(f: Body, row: Value, states: list[Value], w: Captures) -> list[Value]:
-        return [f.do(op.activation, f.do("add", row, f.linear(states[0], w["u"], w.get("c"))))]
+        return [
+            f.do(
+                op.activation, f.do("add", row, f.linear(states[0], w["u"], w.get("c")))
+            )
+        ]
 
     return step
 
 
-def _gru_weights(b: Builder, op: ops.Gru, u: Value | None, c: Value | None, h: Dim) -> dict[str, Value | None]:
-    """The state's matrix and bias; those of the new state apart where the reset gate acts before them."""
+def _gru_weights(
+    b: Builder, op: ops.Gru, u: Value | None, c: Value | None, h: Dim
+) -> dict[str, Value | None]:
+    """The state's matrix and bias; those of the new state apart where the reset gate
+    acts before them.
+    """
     if op.reset == "after":
         return {"u": u, "c": c}
     made: dict[str, Value | None] = {}
@@ -101,7 +127,9 @@ def _gru(op: ops.Gru) -> Step:
     def step(f: Body, row: Value, states: list[Value], w: Captures) -> list[Value]:
         h = states[0]
         r_x, z_x, n_x = f.parts(row, 3)
-        from_h = f.parts(f.linear(h, w["u"], w.get("c")), 3 if op.reset == "after" else 2)
+        from_h = f.parts(
+            f.linear(h, w["u"], w.get("c")), 3 if op.reset == "after" else 2
+        )
         r = f.do("sigmoid", f.do("add", r_x, from_h[0]))
         z = f.do("sigmoid", f.do("add", z_x, from_h[1]))
         if op.reset == "after":
@@ -120,7 +148,10 @@ def _lstm(f: Body, row: Value, states: list[Value], w: Captures) -> list[Value]:
     i, forget, new, o = f.parts(f.do("add", row, f.linear(h, w["u"], w.get("c"))), 4)
     if "peep" in w:
         from_i, from_f, from_o = f.parts(w["peep"], 3)
-        i, forget = f.do("add", i, f.do("mul", from_i, c)), f.do("add", forget, f.do("mul", from_f, c))
+        i, forget = (
+            f.do("add", i, f.do("mul", from_i, c)),
+            f.do("add", forget, f.do("mul", from_f, c)),
+        )
     taken = f.do("mul", f.do("sigmoid", i), f.do("tanh", new))
     c = f.do("add", f.do("mul", f.do("sigmoid", forget), c), taken)
     if "peep" in w:

@@ -1,16 +1,18 @@
 """Shape rules written as one line of text: `f[*s i], f[o i], f[o]? -> f[*s o]`.
 
-A letter is an element kind: `f` float, `i` int, `b` bool, `n` number, `a` any; one letter means one
-element type everywhere in a line. A name is one axis and one length; `*s` any number of axes; `#d` an
-axis that may also be 1; `#*s` axes that are aligned from the right, may be 1 and may be missing. `?`
-after an operand makes it optional, `...` lets it occur any number of times. With two spreads in one
-term, `*a t *b`, the op's attribute `axis` is the number of axes in the first.
+A letter is an element kind: `f` float, `i` int, `b` bool, `n` number, `a` any; one
+letter means one element type everywhere in a line. A name is one axis and one length;
+`*s` any number of axes; `#d` an axis that may also be 1; `#*s` axes that are aligned
+from the right, may be 1 and may be missing. `?` after an operand makes it optional,
+`...` lets it occur any number of times. With two spreads in one term, `*a t *b`, the
+op's attribute `axis` is the number of axes in the first.
 
-Marks on the axes of operands say which of their rows a row of the result reads (`specc.ir.reach`):
-nothing, the same row; `t[a:b]`, rows `t - b` to `t - a`; `t>`, all rows up to it; `k|q`, rows of `k`
-that the mask lets `q` see; `t$`, the newest only; `t@`, none, only how many there are; `t~`, all.
-A name in no result is read whole. The rule is the documentation, the inference, the check, the
-message, the proof's facts and the generator of test inputs.
+Marks on the axes of operands say which of their rows a row of the result reads
+(`specc.ir.reach`): nothing, the same row; `t[a:b]`, rows `t - b` to `t - a`; `t>`, all
+rows up to it; `k|q`, rows of `k` that the mask lets `q` see; `t$`, the newest only;
+`t@`, none, only how many there are; `t~`, all. A name in no result is read whole. The
+rule is the documentation, the inference, the check, the message, the proof's facts and
+the generator of test inputs.
 """
 
 import re
@@ -21,7 +23,9 @@ from functools import lru_cache
 from specc.ir.dim import Dim
 from specc.ir.types import KINDS, LETTER, ShapeError, Type
 
-TERM = re.compile(r"\s*([fibna])\[([^\]]*(?:\[[^\]]*\][^\]]*)*)\](\?|\.\.\.)?\s*(?:,|$)")
+TERM = re.compile(
+    r"\s*([fibna])\[([^\]]*(?:\[[^\]]*\][^\]]*)*)\](\?|\.\.\.)?\s*(?:,|$)"
+)
 AXIS = re.compile(r"(#?)(\*?)([A-Za-z_]\w*)(\|\w+|\[[^\]]*\]|[>$@~])?$")
 OUT = -1
 """The operand number of a length that an op's `solve` fixed."""
@@ -73,7 +77,10 @@ class Axes:
         if known == dims:
             return
         if len(known) != len(dims):
-            title = f"operand {first + 1} has {len(known)} axes where operand {operand + 1} has {len(dims)}"
+            title = (
+                f"operand {first + 1} has {len(known)} axes where operand "
+                f"{operand + 1} has {len(dims)}"
+            )
             raise ShapeError(title, (first, operand), name=name)
         clash = next((a, b) for a, b in zip(known, dims, strict=True) if a != b)
         raise clash_of(name, clash[0], first, clash[1], operand)
@@ -103,7 +110,9 @@ class Axes:
 
 def clash_of(name: str, a: Dim, first: int, b: Dim, second: int) -> ShapeError:
     """Two lengths that must be equal are not."""
-    title = f"axis `{name}` is {a} in operand {first + 1} but {b} in operand {second + 1}"
+    title = (
+        f"axis `{name}` is {a} in operand {first + 1} but {b} in operand {second + 1}"
+    )
     return ShapeError(title, (first, second), (a, b), name)
 
 
@@ -156,7 +165,10 @@ def _parse(text: str) -> Signature:
     return Signature(text, tuple(_terms(left)), tuple(_terms(right)))
 
 
-def layout(term: Term, rank: int, axis: int | None, operand: int) -> list[tuple[Axis, range]]:
+@lru_cache(maxsize=4096)
+def layout(
+    term: Term, rank: int, axis: int | None, operand: int
+) -> tuple[tuple[Axis, range], ...]:
     """Which axes of a tensor of `rank` axes each mark of `term` covers."""
     spreads = sum(a.spread for a in term.axes)
     extra = rank - len(term.axes) + spreads
@@ -167,23 +179,33 @@ def layout(term: Term, rank: int, axis: int | None, operand: int) -> list[tuple[
             (operand,),
         )
     if spreads == 2 and (axis is None or not 0 <= axis <= extra):
-        raise ShapeError(f"operand {operand + 1} has {rank} axes, there is no axis {axis}", (operand,))
+        raise ShapeError(
+            f"operand {operand + 1} has {rank} axes, there is no axis {axis}",
+            (operand,),
+        )
     widths = iter([axis or 0, extra - (axis or 0)] if spreads == 2 else [extra])
     found, start = [], 0
     for mark in term.axes:
         width = next(widths) if mark.spread else 1
         found.append((mark, range(start, start + width)))
         start += width
-    return found
+    return tuple(found)
 
 
 def _bind_dtype(axes: Axes, term: Term, arg: Type, n: int) -> None:
     if arg.dtype not in KINDS[term.kind]:
-        words = {"f": "numbers with a fraction", "i": "whole numbers", "b": "true or false", "n": "numbers"}
+        words = {
+            "f": "numbers with a fraction",
+            "i": "whole numbers",
+            "b": "true or false",
+            "n": "numbers",
+        }
         title = f"operand {n + 1} holds {arg.dtype}, {words.get(term.kind, 'values')} are expected"
         raise ShapeError(title, (n,))
     if (known := axes.dtypes.setdefault(term.kind, arg.dtype)) != arg.dtype:
-        raise ShapeError(f"operand {n + 1} holds {arg.dtype}, an earlier one {known}", (n,))
+        raise ShapeError(
+            f"operand {n + 1} holds {arg.dtype}, an earlier one {known}", (n,)
+        )
 
 
 def _bind_axis(axes: Axes, mark: Axis, dims: tuple[Dim, ...], n: int) -> None:

@@ -15,7 +15,15 @@ KINDS: dict[str, tuple[str, ...]] = {
 
 DTYPES = KINDS["a"]
 
-LETTER = {"f32": "f", "f64": "f", "f16": "f", "bf16": "f", "i64": "i", "i32": "i", "bool": "b"}
+LETTER = {
+    "f32": "f",
+    "f64": "f",
+    "f16": "f",
+    "bf16": "f",
+    "i64": "i",
+    "i32": "i",
+    "bool": "b",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +49,11 @@ class Type:
 
 @dataclass(frozen=True)
 class ShapeError(Exception):
-    """Operands that an operation cannot take. `title` stands alone; the rest is evidence.
+    """Operands that an operation cannot take. `title` stands alone; the rest is
+    evidence.
 
-    `operands` are the numbers (from 0) of the operands that clash, `dims` the lengths that do; `name`
-    is the axis letter of the signature.
+    `operands` are the numbers (from 0) of the operands that clash, `dims` the lengths
+    that do; `name` is the axis letter of the signature.
     """
 
     title: str

@@ -1,11 +1,11 @@
 """What every graph must be, checked again: for tests, between passes, and after reading."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from specc.ir.dim import DimError
 from specc.ir.graph import Graph, Node, Value
 from specc.ir.ops import Extent, Range, Scan, Size
-from specc.ir.types import ShapeError
+from specc.ir.types import ShapeError, Type
 
 
 def verify(graph: Graph) -> list[str]:
@@ -14,19 +14,11 @@ def verify(graph: Graph) -> list[str]:
 
 
 def _faults(graph: Graph) -> Iterator[str]:
-    known: set[Value] = set()
-    for what, values, facts in (
-        ("input", graph.inputs, {k: f.type for k, f in graph.input_facts.items()}),
-        ("parameter", graph.parameters, {k: f.type for k, f in graph.parameter_facts.items()}),
-    ):
-        if values.keys() != facts.keys():
-            yield f"the {what}s and what is known of them differ: {sorted(values.keys() ^ facts.keys())}"
-        for name, value in values.items():
-            if value.node:
-                yield f"{what} `{name}` is made by a node"
-            if name in facts and facts[name] != value.type:
-                yield f"{what} `{name}` is {value.type} and {facts[name]}"
-            known.add(value)
+    inputs = {name: facts.type for name, facts in graph.input_facts.items()}
+    parameters = {name: facts.type for name, facts in graph.parameter_facts.items()}
+    yield from _given_faults("input", graph.inputs, inputs)
+    yield from _given_faults("parameter", graph.parameters, parameters)
+    known = {*graph.inputs.values(), *graph.parameters.values()}
     seen: set[Node] = set()
     for n, (node, results) in enumerate(graph.nodes):
         where = f"node {n} ({node.op.name})"
@@ -45,6 +37,20 @@ def _faults(graph: Graph) -> Iterator[str]:
             yield f"something is said about a node that is not there: {node.op.name}"
 
 
+def _given_faults(
+    what: str, values: Mapping[str, Value], types: Mapping[str, Type]
+) -> Iterator[str]:
+    """What is wrong with inputs or parameters, whose facts say that they have these types."""
+    if values.keys() != types.keys():
+        differ = sorted(values.keys() ^ types.keys())
+        yield f"the {what}s and what is known of them differ: {differ}"
+    for name, value in values.items():
+        if value.node:
+            yield f"{what} `{name}` is made by a node"
+        if name in types and types[name] != value.type:
+            yield f"{what} `{name}` is {value.type} and {types[name]}"
+
+
 def numbers_rows(node: Node) -> bool:
     """Whether a node holds the rows of a run-time length: their numbers, or how many they are."""
     match node:
@@ -55,23 +61,41 @@ def numbers_rows(node: Node) -> bool:
     return False
 
 
-def _node_faults(node: Node, results: tuple[Value, ...], known: set[Value]) -> Iterator[str]:
+def _node_faults(
+    node: Node, results: tuple[Value, ...], known: set[Value]
+) -> Iterator[str]:
     for n, a in enumerate(node.args):
         if a and a not in known:
             yield f"operand {n + 1} is not made before it is used"
-    for r in results:
+    yield from _result_faults(node, results)
+    if isinstance(node.op, Scan):
+        yield from _body_faults(node.op.body)
+
+
+def _result_faults(node: Node, results: tuple[Value, ...]) -> Iterator[str]:
+    """What is wrong with what a node gives: the shape rule is asked again."""
+    for n, r in enumerate(results):
         if r.node is not node and r.node != node:
             yield "a result belongs to another node"
+        if r.index != n:
+            yield f"result {n + 1} says that it is result {r.index + 1}"
     try:
         types = node.op.infer(*(a.type if a else None for a in node.args))
     except (ShapeError, DimError) as error:
         yield str(error)
         return
-    if types != tuple(r.type for r in results):
-        yield f"gives {', '.join(map(str, types))}, {', '.join(str(r.type) for r in results)} is recorded"
-    if isinstance(node.op, Scan):
-        if node.op.body.parameters:
-            yield "the body of a scan has parameters of its own"
-        if any(numbers_rows(n) for n, _ in node.op.body.nodes):
-            yield "the body of a scan makes row numbers, which would begin anew where it is run on a part of the rows"
-        yield from _faults(node.op.body)
+    recorded = tuple(r.type for r in results)
+    if types != recorded:
+        said, known = ", ".join(map(str, types)), ", ".join(map(str, recorded))
+        yield f"gives {said}, {known} is recorded"
+
+
+def _body_faults(body: Graph) -> Iterator[str]:
+    if body.parameters:
+        yield "the body of a scan has parameters of its own"
+    if any(numbers_rows(n) for n, _ in body.nodes):
+        yield (
+            "the body of a scan makes row numbers, which would begin anew where "
+            "it is run on a part of the rows"
+        )
+    yield from _faults(body)

@@ -8,8 +8,9 @@
     output "y" %2
     end
 
-Values are numbered in order. An absent operand is `_`. The body of a scan stands between the scan's
-line, which ends in `body`, and the next line; it has numbers of its own. `specc.ir.read` is the inverse.
+Values are numbered in order. An absent operand is `_`. The body of a scan stands
+between the scan's line, which ends in `body`, and the next line; it has numbers of its
+own. `specc.ir.read` is the inverse.
 """
 
 import json
@@ -23,7 +24,9 @@ HEADER = "specc-ir 1"
 
 def write(*graphs: Graph) -> str:
     """The text of `graphs`, which have different names. Equal graphs give equal texts."""
-    assert len({g.name for g in graphs}) == len(graphs), "two graphs of one text have the same name"
+    assert len({g.name for g in graphs}) == len(graphs), (
+        "two graphs of one text have the same name"
+    )
     lines = [HEADER]
     for graph in graphs:
         lines += _graph(graph, 0)
@@ -55,12 +58,19 @@ def _graph(graph: Graph, depth: int) -> Iterator[str]:
         yield f"{indent}input {quoted(name)} {new(value)}{keep}{below}"
     for name, value in graph.parameters.items():
         parameter = graph.parameter_facts[name]
-        said = f"initial={quoted(parameter.initial)} made_by={quoted(parameter.made_by)}"
+        said = (
+            f"initial={quoted(parameter.initial)} made_by={quoted(parameter.made_by)}"
+        )
         yield f"{indent}parameter {quoted(name)} {new(value)} {said}"
     for node, results in graph.nodes:
         args = ", ".join(numbers[a] if a else "_" for a in node.args)
         made = ", ".join(map(new, results))
-        yield from _node(node, f"{indent}{made} = {node.op.name}({args})", graph.made.get(node, Made()), depth)
+        yield from _node(
+            node,
+            f"{indent}{made} = {node.op.name}({args})",
+            graph.made.get(node, Made()),
+            depth,
+        )
     for name, value in graph.names.items():
         yield f"{indent}name {quoted(name)} {numbers[value]}"
     for name, value in graph.outputs.items():

@@ -9,8 +9,9 @@ NESTING = 64
 HEIGHT = 256
 """Operators inside each other without brackets, such as `- - - x` (E0110).
 
-Chains that group to the left, such as `a + b + c`, do not count: code that walks a tree must follow
-their left operands in a loop (`specc.lang.walk.chain`) and may recurse elsewhere.
+Chains that group to the left, such as `a + b + c`, do not count: code that walks a tree
+must follow their left operands in a loop (`specc.lang.walk.chain`) and may recurse
+elsewhere.
 """
 
 TOKENS = 10_000

@@ -1,6 +1,7 @@
 """Bytes and texts of either syntax → tree: the front door of the language.
 
-Which syntax a file is in follows from its name; a text of the other one is recognized and said so.
+Which syntax a file is in follows from its name; a text of the other one is recognized
+and said so.
 """
 
 import re
@@ -8,15 +9,19 @@ from pathlib import PurePath
 from typing import Literal
 
 from specc.lang import limits, tree
-from specc.lang.parse import checked, parse_dsl, parse_expression
+from specc.lang.dsl.parse import checked, parse_dsl, parse_expression
 from specc.text.diagnostic import fail
 from specc.text.source import Source, Span
 
 Syntax = Literal["specc", "yaml"]
 YAML_ENDINGS = (".yaml", ".yml", ".json")
 LEADING = re.compile(r"(?:\s+|#[^\n]*|---[ \t]*(?=\n))*")
-DSL_START = re.compile(r"specc[ \t]+[0-9]|(?:model|config|graph|block|dims)[ \t]+[^\s:]")
-YAML_START = re.compile(r"[\"']?(?:specc|model|extends|config|items|dims)[\"']?[ \t]*:|\{[ \t\r\n]*\"|- ")
+DSL_START = re.compile(
+    r"specc[ \t]+[0-9]|(?:model|config|graph|block|dims)[ \t]+[^\s:]"
+)
+YAML_START = re.compile(
+    r"[\"']?(?:specc|model|extends|config|items|dims)[\"']?[ \t]*:|\{[ \t\r\n]*\"|- "
+)
 BOMS = (
     (b"\xff\xfe\x00\x00", "UTF-32"),
     (b"\x00\x00\xfe\xff", "UTF-32"),
@@ -30,15 +35,18 @@ def read(source: Source) -> tree.File:
     checked(source)
     if syntax(source) == "specc":
         return parse_dsl(source)
-    from specc.lang.yaml import (
-        parse_yaml,  # a sixth of the start-up of `specc check`, and specs in the DSL need none of it
+    from specc.lang.yaml.read import (
+        # a sixth of the start-up of `specc check`, and specs in the DSL need none of it
+        parse_yaml,
     )
 
     return parse_yaml(source)
 
 
 def syntax(source: Source) -> Syntax:
-    """The syntax a text is in: by its name, else by its first word. Fails with E0114 if the two differ."""
+    """The syntax a text is in: by its name, else by its first word. Fails with E0114 if
+    the two differ.
+    """
     ending = PurePath(source.name).suffix.lower()
     leading = LEADING.match(source.text)
     start = leading.end() if leading else 0
@@ -47,7 +55,10 @@ def syntax(source: Source) -> Syntax:
         looks = "yaml"
     elif DSL_START.match(source.text, start):
         looks = "specc"
-    named: Syntax | None = "yaml" if ending in YAML_ENDINGS else "specc" if ending == ".specc" else None
+    named: Syntax | None = (
+        "yaml" if ending in YAML_ENDINGS else "specc" if ending == ".specc" else None
+    )
+    # `model: x` in a .specc file: parsing it would blame the colon
     if named and looks and named != looks:
         end = source.text.find("\n", start)
         span = Span(source, start, end if end >= 0 else len(source.text))
@@ -57,7 +68,9 @@ def syntax(source: Source) -> Syntax:
                 f"this is YAML in a file named {shown(ending)}",
                 span,
                 "written as YAML",
-                helps=["name the file .yaml, or turn it into the language with `specc convert`"],
+                helps=[
+                    "name the file .yaml, or turn it into the language with `specc convert`"
+                ],
             )
         fail(
             "E0114",
@@ -75,7 +88,9 @@ def shown(ending: str) -> str:
 
 
 def decode(data: bytes, name: str) -> Source:
-    """The text of a file's bytes. Fails with E0109 for more than 1 MiB, E0112 for anything but UTF-8."""
+    """The text of a file's bytes. Fails with E0109 for more than 1 MiB, E0112 for
+    anything but UTF-8.
+    """
     nothing = Source(name, "")
     at_start = Span(nothing, 0, 0)
     if len(data) > limits.TEXT:
@@ -83,18 +98,35 @@ def decode(data: bytes, name: str) -> Source:
             "E0109",
             f"a spec of {len(data)} bytes; at most {limits.TEXT} are read",
             at_start,
-            helps=["repeat layers with `repeat`, and keep blocks in files of their own with `use`"],
+            helps=[
+                "repeat layers with `repeat`, and keep blocks in files of their own with `use`"
+            ],
         )
+    # the UTF-32 mark begins with that of UTF-16, so it is looked for first
     for mark, encoding in BOMS:
         if data.startswith(mark):
-            fail("E0112", f"this file is in {encoding}; a spec is in UTF-8", at_start, helps=["save it as UTF-8"])
+            fail(
+                "E0112",
+                f"this file is in {encoding}; a spec is in UTF-8",
+                at_start,
+                helps=["save it as UTF-8"],
+            )
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
+        # the text up to the fault is shown, so that its line can be underlined
         before = data[: error.start].decode("utf-8-sig", errors="replace")
-        source = Source(name, before + data[error.start :].decode("utf-8", errors="replace"))
+        source = Source(
+            name, before + data[error.start :].decode("utf-8", errors="replace")
+        )
         span = Span(source, len(before), min(len(before) + 1, len(source.text)))
-        fail("E0112", f"the byte {data[error.start]:#04x} is not UTF-8", span, "here", helps=["save the file as UTF-8"])
+        fail(
+            "E0112",
+            f"the byte {data[error.start]:#04x} is not UTF-8",
+            span,
+            "here",
+            helps=["save the file as UTF-8"],
+        )
     return checked(Source(name, text))
 
 

@@ -1,9 +1,11 @@
 """Trees as JSON, so that the standard library need not be parsed at every start.
 
-`load(dump(file), source)` equals `file`. Nodes are listed children first and refer to each other by
-number, so depth costs no stack; spans are offsets in the source, which is stored apart.
+`load(dump(file), source)` equals `file`. Nodes are listed children first and refer to
+each other by number, so depth costs no stack; spans are offsets in the source, which is
+stored apart.
 
-What is loaded is checked for its form: a damaged table is an assertion, never a half-made tree.
+What is loaded is checked for its form: a damaged table is an assertion, never a
+half-made tree.
 """
 
 from dataclasses import fields
@@ -24,14 +26,15 @@ NAMES = {c: tuple(f.name for f in fields(c)) for c in NODES}
 def dump(file: tree.File) -> dict[str, Any]:
     """A tree as JSON can hold it.
 
-    `nodes[n]` is `[class, value, …]`; a value is a text, number, bool, None, `{"n": node}`,
-    `{"s": [start, end]}` or `{"t": [value, …]}`.
+    `nodes[n]` is `[class, value, …]`; a value is a text, number, bool, None,
+    `{"n": node}`, `{"s": [start, end]}` or `{"t": [value, …]}`.
     """
     out: list[list[Any]] = []
     number: dict[int, int] = {}
     stack: list[tuple[Any, bool]] = [(file, False)]
     while stack:
         node, ready = stack.pop()
+        # one node may be the child of several, such as the shared empty `Remarks`
         if id(node) in number:
             continue
         values = [getattr(node, name) for name in NAMES[type(node)]]
@@ -39,6 +42,7 @@ def dump(file: tree.File) -> dict[str, Any]:
             number[id(node)] = len(out)
             out.append([type(node).__name__, *(packed(v, number) for v in values)])
             continue
+        # its children are written first, then it comes again
         stack.append((node, True))
         for value in values:
             parts = value if isinstance(value, tuple) else (value,)
@@ -70,7 +74,17 @@ def load(data: dict[str, Any], source: Source) -> tree.File:
     made: list[Any] = []
     for name, *values in data["nodes"]:
         kind = CLASSES[name]
-        made.append(kind(**dict(zip(NAMES[kind], (unpacked(v, made, source) for v in values), strict=True))))
+        made.append(
+            kind(
+                **dict(
+                    zip(
+                        NAMES[kind],
+                        (unpacked(v, made, source) for v in values),
+                        strict=True,
+                    )
+                )
+            )
+        )
     file = made[-1]
     assert isinstance(file, tree.File)
     return file

@@ -1,7 +1,8 @@
-"""The tree that both syntaxes write: what a spec file says, before anything is looked up.
+"""The tree that both syntaxes write: what a spec file says, before anything is looked
+up.
 
-Two trees are equal when they say the same thing: spans do not count, comments do. Every class is
-final and frozen. Texts of numbers and strings are kept as the user wrote them.
+Two trees are equal when they say the same thing: spans do not count, comments do. Every
+class is final and frozen. Texts of numbers and strings are kept as the user wrote them.
 """
 
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ def spot() -> Spot:
     return field(default=None, compare=False, repr=False, kw_only=True)
 
 
-# --- expressions -----------------------------------------------------------------------------
+# --- expressions ----------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +114,8 @@ class Binary:
 
 @dataclass(frozen=True, slots=True)
 class Compare:
-    """`0 <= i - j < n`, `x in [1, 2]`: a chain; `ops[n]` stands between `operands[n]` and `[n + 1]`.
+    """`0 <= i - j < n`, `x in [1, 2]`: a chain; `ops[n]` stands between `operands[n]`
+    and `[n + 1]`.
 
     Each op is one of `== != <= >= < > in`.
     """
@@ -153,7 +155,9 @@ class ListFor:
 
 @dataclass(frozen=True, slots=True)
 class RecordOf:
-    """`{layers = 4  attention = {mask = all}}` in the DSL, a nested map in YAML: an instance's values."""
+    """`{layers = 4  attention = {mask = all}}` in the DSL, a nested map in YAML: an
+    instance's values.
+    """
 
     fields: tuple[Option, ...]
     span: Spot = spot()
@@ -166,17 +170,32 @@ class Rest:
     span: Spot = spot()
 
 
-Expr: TypeAlias = Num | Text | Name | Call | Index | Unary | Binary | Compare | Choice | ListOf | ListFor | RecordOf
+Expr: TypeAlias = (
+    Num
+    | Text
+    | Name
+    | Call
+    | Index
+    | Unary
+    | Binary
+    | Compare
+    | Choice
+    | ListOf
+    | ListFor
+    | RecordOf
+)
 
-# --- types -----------------------------------------------------------------------------------
+# --- types ----------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TypeName:
-    """`float[batch, n, d]`, `int`, `keep[batch, src]`, `activation?`, `list[int]`, `text`.
+    """`float[batch, n, d]`, `int`, `keep[batch, src]`, `activation?`, `list[int]`,
+    `text`.
 
-    `dims` is None for a type without brackets. `side` is `left` or `right` after a `keep[…]` that
-    declares it, else "". `names` are the alternatives of `choice(a | b)`, `fields` those of `record { … }`.
+    `dims` is None for a type without brackets. `side` is `left` or `right` after a
+    `keep[…]` that declares it, else "". `names` are the alternatives of
+    `choice(a | b)`, `fields` those of `record { … }`.
     """
 
     name: str
@@ -191,7 +210,9 @@ class TypeName:
 
 @dataclass(frozen=True, slots=True)
 class Param:
-    """`source_keep: keep[batch, src] = source != pad`: an input, a parameter of a block, or a result."""
+    """`source_keep: keep[batch, src] = source != pad`: an input, a parameter of a
+    block, or a result.
+    """
 
     name: str
     type: TypeName
@@ -199,15 +220,16 @@ class Param:
     span: Spot = spot()
 
 
-# --- statements ------------------------------------------------------------------------------
+# --- statements -----------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Remarks:
-    """Comments that belong to a statement: those on lines before it, and the one behind it.
+    """Comments that belong to a statement: those on lines before it, and the one behind
+    it.
 
-    Each is the text after `#`, without surrounding blanks. `gap` is layout, not content: the user
-    left an empty line above, and the writers keep one.
+    Each is the text after `#`, without surrounding blanks. `gap` is layout, not
+    content: the user left an empty line above, and the writers keep one.
     """
 
     before: tuple[str, ...] = ()
@@ -237,7 +259,7 @@ class Let:
     span: Spot = spot()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Repeat:
     """`repeat i in layers under "layers.{i}" collect h { … }`: unrolled at compile time."""
 
@@ -251,12 +273,13 @@ class Repeat:
     span: Spot = spot()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Scan:
-    """`scan y, m in ys, ms along tgt carry s, c collect out reverse keep k { … }`: a run-time loop.
+    """`scan y, m in ys, ms along tgt carry s, c collect out reverse keep k { … }`: a
+    run-time loop.
 
-    `variables` and `over` pair up. `reverse` is an expression (static bool) or None; `keep` names a
-    boolean `[batch, along]`.
+    `variables` and `over` pair up. `reverse` is an expression (static bool) or None;
+    `keep` names a boolean `[batch, along]`.
     """
 
     variables: tuple[str, ...]
@@ -272,7 +295,7 @@ class Scan:
     span: Spot = spot()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class When:
     """`when c { … } else { … }`: decided at compile time."""
 
@@ -306,12 +329,13 @@ class Require:
 
 Statement: TypeAlias = Let | Repeat | Scan | When | Return | Require
 
-# --- items -----------------------------------------------------------------------------------
+# --- items ----------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Field:
-    """`layers: int from "num_hidden_layers" | "n_layer" = 12 "how many blocks"`: one config value.
+    """`layers: int from "num_hidden_layers" | "n_layer" = 12 "how many blocks"`: one
+    config value.
 
     `sources` are expressions: a text is a path in config.json; `len("id2label")` and
     `rope_config(theta=10000.0)` are calls.
@@ -346,11 +370,14 @@ class Assign:
     span: Spot = spot()
 
 
+ConfigEntry: TypeAlias = Field | Expect | Assign
+
+
 @dataclass(frozen=True, slots=True)
 class Config:
     """`config { … }`."""
 
-    entries: tuple[Field | Expect | Assign, ...]
+    entries: tuple[ConfigEntry, ...]
     remarks: Remarks = NONE
     end: tuple[str, ...] = ()
     span: Spot = spot()
@@ -393,11 +420,12 @@ class Equation:
     span: Spot = spot()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
     """`block name(params) -> results "doc" { … }`, or `graph` with `where` equations.
 
-    `kind` is `block` or `graph`. `results` is a tuple of `Param`s; a single unnamed result has name "".
+    `kind` is `block` or `graph`. `results` is a tuple of `Param`s; a single unnamed
+    result has name "".
     """
 
     kind: str
@@ -413,12 +441,13 @@ class Block:
     name_span: Spot = spot()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Definition:
     """`mask window(back, ahead=0) = 0 <= i - j < back`: an expression with parameters.
 
-    `kind` is `mask`, `score` or `bias`. `params` is None when written without parentheses. A
-    parameter may carry a type and a default: `score general(dim: int)`. An untyped one has type None.
+    `kind` is `mask`, `score` or `bias`. `params` is None when written without
+    parentheses. A parameter may carry a type and a default: `score general(dim: int)`.
+    An untyped one has type None.
     """
 
     kind: str
@@ -461,11 +490,14 @@ class Shows:
     span: Spot = spot()
 
 
+ReadingEntry: TypeAlias = Reads | Shows
+
+
 @dataclass(frozen=True, slots=True)
 class Reading:
     """`reading { … }`."""
 
-    entries: tuple[Reads | Shows, ...]
+    entries: tuple[ReadingEntry, ...]
     remarks: Remarks = NONE
     end: tuple[str, ...] = ()
     span: Spot = spot()
@@ -482,7 +514,9 @@ class From:
 
 @dataclass(frozen=True, slots=True)
 class Tie:
-    """`tie lm_head.weight = wte.weight when tied`: the tensor's own copy if the file has it, else the other's."""
+    """`tie lm_head.weight = wte.weight when tied`: the tensor's own copy if the file
+    has it, else the other's.
+    """
 
     name: WeightName
     source: WeightName
@@ -493,9 +527,11 @@ class Tie:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """`load a.weight = transpose(b.weight)`: how a parameter is made from tensors of the file.
+    """`load a.weight = transpose(b.weight)`: how a parameter is made from tensors of
+    the file.
 
-    In `value` a `Name` or `Text` is the name of a tensor (with `{i}` for enclosing pattern variables).
+    In `value` a `Name` or `Text` is the name of a tensor (with `{i}` for enclosing
+    pattern variables).
     """
 
     name: WeightName
@@ -506,7 +542,9 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Ignore:
-    """`ignore "layers.{i}.attn.bias"`: tensors of the file that nothing needs; `*` matches anything."""
+    """`ignore "layers.{i}.attn.bias"`: tensors of the file that nothing needs; `*`
+    matches anything.
+    """
 
     name: WeightName
     remarks: Remarks = NONE
@@ -515,7 +553,9 @@ class Ignore:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """`share encoder.layer when tied`: calls that have their weights at this path use the same ones."""
+    """`share encoder.layer when tied`: calls that have their weights at this path use
+    the same ones.
+    """
 
     name: WeightName
     condition: Expr | None = None
@@ -523,11 +563,14 @@ class Share:
     span: Spot = spot()
 
 
+WeightRule: TypeAlias = From | Tie | Load | Ignore | Share
+
+
 @dataclass(frozen=True, slots=True)
 class Weights:
     """`weights { … }`."""
 
-    rules: tuple[From | Tie | Load | Ignore | Share, ...]
+    rules: tuple[WeightRule, ...]
     remarks: Remarks = NONE
     end: tuple[str, ...] = ()
     span: Spot = spot()
@@ -543,7 +586,7 @@ class Setting:
     span: Spot = spot()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Generate:
     """`generate translation of target from logits { start = bos  stop = eos }`."""
 
@@ -556,10 +599,16 @@ class Generate:
     span: Spot = spot()
 
 
-Item: TypeAlias = Use | Config | Dims | Require | Block | Definition | Reading | Weights | Generate
+Item: TypeAlias = (
+    Use | Config | Dims | Require | Block | Definition | Reading | Weights | Generate
+)
+Remarked: TypeAlias = (
+    Statement | Item | ConfigEntry | ReadingEntry | WeightRule | Setting
+)
+"""What takes lines of its own, so that comments can belong to it."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class File:
     """A whole spec. `remarks.before` stands above its first line, `end` below its last item."""
 
@@ -572,3 +621,22 @@ class File:
     end: tuple[str, ...] = ()
     span: Spot = spot()
     extends_span: Spot = spot()
+
+
+Node: TypeAlias = (
+    Expr
+    | Option
+    | WeightName
+    | Slice
+    | Rest
+    | TypeName
+    | Param
+    | Remarks
+    | Target
+    | Remarked
+    | DimName
+    | Equation
+    | Parameter
+    | File
+)
+"""Every class of this module."""

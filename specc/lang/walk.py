@@ -1,16 +1,19 @@
 """Going over a tree without knowing each of its classes, and without recursion.
 
-Chains that group to the left may be thousands of operators long (`specc.lang.limits`); `chain` turns one
-into a list.
+Chains that group to the left may be thousands of operators long (`specc.lang.limits`);
+`chain` turns one into a list.
 """
 
 from collections.abc import Iterator
 from dataclasses import fields
-from typing import Any
 
 from specc.lang import tree
 
-NODES: tuple[Any, ...] = tuple(c for c in vars(tree).values() if isinstance(c, type) and c.__module__ == tree.__name__)
+NODES: tuple[type[tree.Node], ...] = tuple(
+    c
+    for c in vars(tree).values()
+    if isinstance(c, type) and c.__module__ == tree.__name__
+)
 
 
 SPANS = ("span", "name_span", "op_span", "extends_span")
@@ -18,7 +21,7 @@ NAMES = {c: tuple(f.name for f in fields(c) if f.name not in SPANS) for c in NOD
 """The fields of each tree class that say something."""
 
 
-def children(node: Any) -> Iterator[Any]:
+def children(node: tree.Node) -> Iterator[tree.Node]:
     """The tree nodes directly inside a node, in the order of the source."""
     for name in NAMES[type(node)]:
         value = getattr(node, name)
@@ -28,7 +31,7 @@ def children(node: Any) -> Iterator[Any]:
             yield from (v for v in value if isinstance(v, NODES))
 
 
-def walk(node: Any) -> Iterator[Any]:
+def walk(node: tree.Node) -> Iterator[tree.Node]:
     """A node and everything inside it, parents first."""
     stack = [node]
     while stack:

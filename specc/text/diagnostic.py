@@ -1,7 +1,8 @@
 """What the compiler says to its user, as values.
 
-Every stage makes `Diagnostic`s; only `specc.text.render` turns them into characters. A code has one
-meaning for ever; `docs/errors/CODE.md` explains it and `tests/golden/errors` shows it.
+Every stage makes `Diagnostic`s; only `specc.text.render` turns them into characters. A
+code has one meaning for ever; `docs/errors/CODE.md` explains it and
+`tests/golden/errors` shows it.
 """
 
 from collections.abc import Iterable
@@ -33,9 +34,9 @@ class Fix:
 class Diagnostic:
     """One fault, with its evidence.
 
-    `title` stands alone. `primary` points at the smallest text at fault; `others` at the other
-    origins. `notes` are facts, `helps` what to do next, as text to paste where possible. `count` says how often
-    the same is to be said.
+    `title` stands alone. `primary` points at the smallest text at fault; `others` at
+    the other origins. `notes` are facts, `helps` what to do next, as text to paste
+    where possible. `count` says how often the same is to be said.
     """
 
     code: str
@@ -78,4 +79,6 @@ def fail(
 ) -> NoReturn:
     """Raise `Failed` with one error."""
     primary = Label(span, label) if span else None
-    raise Failed(Diagnostic(code, title, primary, tuple(others), tuple(notes), tuple(helps)))
+    raise Failed(
+        Diagnostic(code, title, primary, tuple(others), tuple(notes), tuple(helps))
+    )

@@ -1,7 +1,8 @@
 """Source text and places in it.
 
-A `Span` is a half-open range of characters of one `Source`. Everything the compiler makes remembers
-the span it was made from, so that a message can underline the user's own text.
+A `Span` is a half-open range of characters of one `Source`. Everything the compiler
+makes remembers the span it was made from, so that a message can underline the user's
+own text.
 """
 
 from bisect import bisect_right

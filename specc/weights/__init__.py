@@ -1,1 +1,3 @@
-"""Parameters of a model and where their numbers come from: a checkpoint, matched by name, or a seed."""
+"""Parameters of a model and where their numbers come from: a checkpoint, matched by
+name, or a seed.
+"""

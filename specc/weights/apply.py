@@ -1,12 +1,11 @@
 """The numbers of a weight expression, once its shapes are known to fit and its choices are made."""
 
 from collections.abc import Callable
-from typing import Any, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
-from specc.weights.dtypes import NUMPY
+from specc.ir.array import Array
+from specc.weights.formats.dtypes import NUMPY
 from specc.weights.grid import resize_grid
 from specc.weights.rearrange import moves
 from specc.weights.transform import (
@@ -16,6 +15,7 @@ from specc.weights.transform import (
     Expr,
     FirstPresent,
     Negate,
+    OfOne,
     Part,
     PermutePairs,
     Rearrange,
@@ -26,11 +26,11 @@ from specc.weights.transform import (
     Transpose,
 )
 
-Array: TypeAlias = NDArray[Any]
-
 
 def apply(expr: Expr, get: Callable[[str], Array]) -> Array:
-    """The value; `get` gives tensors by name. `shape_of` checked the shapes, `chosen` made the choices."""
+    """The value; `get` gives tensors by name. `shape_of` checked the shapes, `chosen`
+    made the choices.
+    """
     match expr:
         case Tensor(name):
             return get(name)
@@ -38,7 +38,13 @@ def apply(expr: Expr, get: Callable[[str], Array]) -> Array:
             return np.concatenate([apply(p, get) for p in parts], axis)
         case FirstPresent():
             raise AssertionError("a choice of tensors was left open")
-    x = apply(expr.x, get)
+    return _moved(expr, apply(expr.x, get))
+
+
+def _moved(expr: OfOne, x: Array) -> Array:
+    """What an expression of one array makes of it. Those that move elements are here,
+    those that compute new ones below.
+    """
     match expr:
         case Transpose():
             return x.transpose(expr.order(x.ndim))
@@ -49,8 +55,17 @@ def apply(expr: Expr, get: Callable[[str], Array]) -> Array:
         case Part(axis=axis):
             return x[(slice(None),) * axis + (slice(*expr.bounds(x.shape[axis])),)]
         case PermutePairs(to=to, heads=heads):
+            # rows of a head are pairs side by side, or all firsts and then all seconds
             pairs = (heads, -1, 2) if to == "half" else (heads, 2, -1)
             return x.reshape(*pairs, *x.shape[1:]).swapaxes(1, 2).reshape(x.shape)
+        case Rearrange(pattern=pattern, sizes=sizes):
+            return moves(pattern, x.shape, dict(sizes)).apply(x)
+        case _:
+            return _computed(expr, x)
+
+
+def _computed(expr: Negate | Cast | AddNumber | ResizeGrid, x: Array) -> Array:
+    match expr:
         case Negate():
             return np.asarray(-x)
         case Cast(dtype=dtype):
@@ -60,8 +75,6 @@ def apply(expr: Expr, get: Callable[[str], Array]) -> Array:
             return np.asarray(wide + wide.dtype.type(number))
         case ResizeGrid(rows=rows, columns=columns, prefix=prefix):
             return resize_grid(_wide(x), rows, columns, prefix)
-        case Rearrange(pattern=pattern, sizes=sizes):
-            return moves(pattern, x.shape, dict(sizes)).apply(x)
 
 
 def _wide(x: Array) -> Array:

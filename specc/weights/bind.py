@@ -1,7 +1,9 @@
-"""Matches a model's parameters with a checkpoint, strictly in both directions, from headers alone.
+"""Matches a model's parameters with a checkpoint, strictly in both directions, from
+headers alone.
 
-Every parameter is made from tensors that are there, of a shape and type that fit; every tensor is used, or
-ignored by a rule of the spec. Only then is data read, and only to compare the two copies of tied weights.
+Every parameter is made from tensors that are there, of a shape and type that fit; every
+tensor is used, or ignored by a rule of the spec. Only then is data read, and only to
+compare the two copies of tied weights.
 """
 
 import hashlib
@@ -12,11 +14,18 @@ from specc.text.diagnostic import Diagnostic, Failed
 from specc.text.source import Span
 from specc.weights import faults
 from specc.weights.checkpoint import Checkpoint
-from specc.weights.dtypes import FLOATS, NUMPY
+from specc.weights.formats.dtypes import FLOATS, NUMPY
 from specc.weights.names import Pattern
 from specc.weights.prefix import Naming, naming_of
 from specc.weights.rearrange import Unfit
-from specc.weights.rules import IgnoreRule, LoadRule, Rules, Wanted, check_used, tied_pairs
+from specc.weights.rules import (
+    IgnoreRule,
+    LoadRule,
+    Rules,
+    Wanted,
+    check_used,
+    tied_pairs,
+)
 from specc.weights.shape import dtype_of, shape_of
 from specc.weights.transform import Expr, Tensor, chosen, renamed, tensors_of
 from specc.weights.values import Binding, Bound
@@ -24,7 +33,9 @@ from specc.weights.values import Binding, Bound
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """Where a parameter is looked for: an expression in declared names, and the rule that says so."""
+    """Where a parameter is looked for: an expression in declared names, and the rule
+    that says so.
+    """
 
     wanted: Wanted
     expr: Expr
@@ -32,7 +43,8 @@ class _Source:
 
 
 def bind(wanted: Sequence[Wanted], rules: Rules, checkpoint: Checkpoint) -> Binding:
-    """The match; `load` rules are passed over where the file holds parameters as the spec has them.
+    """The match; `load` rules are passed over where the file holds parameters as the
+    spec has them.
 
     Fails with E0501, E0503, E0505, E0508, E0510, E0511 or E0515, all faults at once.
     """
@@ -43,15 +55,26 @@ def bind(wanted: Sequence[Wanted], rules: Rules, checkpoint: Checkpoint) -> Bind
     sources = {w.name: _source(w, loads) for w in wanted}
     check_used(by_name, rules)
     present = checkpoint.tensors.keys()
-    needed = [n for s in sources.values() if s.wanted.name not in ties for n in tensors_of(s.expr)]
+    needed = [
+        n
+        for s in sources.values()
+        if s.wanted.name not in ties
+        for n in tensors_of(s.expr)
+    ]
     naming = naming_of(needed, present, checkpoint.path)
     exprs = {
-        name: chosen(renamed(s.expr, lambda n: naming.name(n, present)), present.__contains__)
+        name: chosen(
+            renamed(s.expr, lambda n: naming.name(n, present)), present.__contains__
+        )
         for name, s in sources.items()
     }
     bound, missing = _resolve(by_name, exprs, ties, checkpoint)
     made = {name: b.expr or exprs[name] for name, b in bound.items()}
-    wrong = [m for name, e in made.items() if _has(checkpoint, e) and (m := _misfit(sources[name], e, checkpoint))]
+    wrong = [
+        m
+        for name, e in made.items()
+        if _has(checkpoint, e) and (m := _misfit(sources[name], e, checkpoint))
+    ]
     used = {n for name in by_name for n in tensors_of(exprs[name])}
     ignored = _ignored(rules.ignores, naming, checkpoint)
     unused = [n for n in present if n not in used and n not in ignored]
@@ -63,7 +86,9 @@ def bind(wanted: Sequence[Wanted], rules: Rules, checkpoint: Checkpoint) -> Bind
 
 
 def _source(wanted: Wanted, loads: Sequence[LoadRule]) -> _Source:
-    """The rule that names the parameter itself, else the first pattern that fits, else its own name."""
+    """The rule that names the parameter itself, else the first pattern that fits, else
+    its own name.
+    """
     for rule in loads:
         if rule.name == wanted.name:
             return _Source(wanted, rule.value, rule.span)
@@ -75,11 +100,16 @@ def _source(wanted: Wanted, loads: Sequence[LoadRule]) -> _Source:
 
 
 def _resolve(
-    wanted: Mapping[str, Wanted], exprs: Mapping[str, Expr], ties: Mapping[str, str], checkpoint: Checkpoint
+    wanted: Mapping[str, Wanted],
+    exprs: Mapping[str, Expr],
+    ties: Mapping[str, str],
+    checkpoint: Checkpoint,
 ) -> tuple[dict[str, Bound], list[tuple[Wanted, str]]]:
-    """Parameters with the expressions that make them, and those without, with a tensor that is missing.
+    """Parameters with the expressions that make them, and those without, with a tensor
+    that is missing.
 
-    Of tied parameters any may be the one the file has; the untied one then takes its place.
+    Of tied parameters any may be the one the file has; the untied one then takes its
+    place.
     """
     present = checkpoint.tensors.keys()
 
@@ -95,7 +125,9 @@ def _resolve(
         if name in ties:
             bound[name] = Bound(w, None, ties[name], "")
             continue
-        holder = next((n for n in (name, *partners.get(name, ())) if lacks(n) is None), None)
+        holder = next(
+            (n for n in (name, *partners.get(name, ())) if lacks(n) is None), None
+        )
         if holder is None:
             missing.append((w, lacks(name) or name))
         else:
@@ -103,7 +135,9 @@ def _resolve(
     return bound, missing
 
 
-def _misfit(source: _Source, expr: Expr, checkpoint: Checkpoint) -> faults.Misfit | None:
+def _misfit(
+    source: _Source, expr: Expr, checkpoint: Checkpoint
+) -> faults.Misfit | None:
     """What is wrong with shape or type of what makes a parameter."""
     wanted, names = source.wanted, tuple(tensors_of(expr))
     entries = {n: checkpoint.tensors[n] for n in names}
@@ -118,17 +152,25 @@ def _misfit(source: _Source, expr: Expr, checkpoint: Checkpoint) -> faults.Misfi
 
 
 def family(dtype: str) -> str:
-    """Types among which numbers may be converted: floats, whole numbers; any other type stands alone."""
+    """Types among which numbers may be converted: floats, whole numbers; any other type
+    stands alone.
+    """
     if dtype in FLOATS and dtype in NUMPY:
         return "float"
     return "int" if dtype[0] in "iu" else dtype
 
 
-def _ignored(rules: Sequence[IgnoreRule], naming: Naming, checkpoint: Checkpoint) -> set[str]:
+def _ignored(
+    rules: Sequence[IgnoreRule], naming: Naming, checkpoint: Checkpoint
+) -> set[str]:
     """The tensors that a rule names, under any of their spellings."""
     patterns = [Pattern(r.pattern) for r in rules]
     return {
-        n for n in checkpoint.tensors if any(p.matches(spelling) for p in patterns for spelling in naming.spellings(n))
+        n
+        for n in checkpoint.tensors
+        if any(
+            p.matches(spelling) for p in patterns for spelling in naming.spellings(n)
+        )
     }
 
 
@@ -137,14 +179,22 @@ def _decide(
 ) -> tuple[dict[str, Bound], list[Diagnostic]]:
     """What is stored for each parameter.
 
-    A tied parameter of which the file has another copy with other values keeps its own, with a warning.
+    A tied parameter of which the file has another copy with other values keeps its own,
+    with a warning.
     """
     dtypes = {n: e.dtype for n, e in checkpoint.tensors.items()}
-    decided = {name: b if b.expr is None else replace(b, dtype=dtype_of(b.expr, dtypes)) for name, b in bound.items()}
+    decided = {
+        name: b if b.expr is None else replace(b, dtype=dtype_of(b.expr, dtypes))
+        for name, b in bound.items()
+    }
     warnings: list[Diagnostic] = []
     for name, b in bound.items():
         own = exprs[name]
-        if b.tied_to is None or own == bound[b.tied_to].expr or not _has(checkpoint, own):
+        if (
+            b.tied_to is None
+            or own == bound[b.tied_to].expr
+            or not _has(checkpoint, own)
+        ):
             continue
         alone = Bound(b.wanted, own, None, dtype_of(own, dtypes))
         if not _equal(Binding(checkpoint, {**decided, name: alone}), name, b.tied_to):
@@ -161,7 +211,9 @@ def _has(checkpoint: Checkpoint, expr: Expr) -> bool:
 def _equal(binding: Binding, one: str, other: str) -> bool:
     """Whether two parameters have the same type and numbers."""
     kinds = binding.stored_dtype(one), binding.stored_dtype(other)
-    return kinds[0] == kinds[1] and _digest(binding, one, kinds[0]) == _digest(binding, other, kinds[1])
+    return kinds[0] == kinds[1] and _digest(binding, one, kinds[0]) == _digest(
+        binding, other, kinds[1]
+    )
 
 
 def _digest(binding: Binding, name: str, dtype: str) -> bytes:

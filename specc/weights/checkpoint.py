@@ -1,17 +1,24 @@
-"""A checkpoint: one weights file, or a folder with one file or several shards, as one table of tensors."""
+"""A checkpoint: one weights file, or a folder with one file or several shards, as one
+table of tensors.
+"""
 
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NoReturn
+from typing import NoReturn
 
-from numpy.typing import NDArray
-
-from specc.input import Unreadable, read_regular, shown
+from specc.files.impostor import conversion, recognized
+from specc.files.json import Json
+from specc.files.read import Unreadable, read_regular, shown
+from specc.ir.array import Array
 from specc.text.diagnostic import Failed, fail
-from specc.text.impostor import conversion, recognized
-from specc.weights.safetensors import AS_SPECIFIED, Entry, TensorFile, open_tensors
+from specc.weights.formats.safetensors import (
+    AS_SPECIFIED,
+    Entry,
+    TensorFile,
+    open_tensors,
+)
 
 MOST_INDEX_BYTES = 100_000_000
 INDEX = ".safetensors.index.json"
@@ -34,7 +41,9 @@ class Checkpoint:
                         f"and in {shown(file.path.name)}",
                     )
                 self._of[name] = file
-        self.tensors: Mapping[str, Entry] = {n: f.tensors[n] for n, f in self._of.items()}
+        self.tensors: Mapping[str, Entry] = {
+            n: f.tensors[n] for n, f in self._of.items()
+        }
 
     @property
     def as_specified(self) -> bool:
@@ -45,11 +54,11 @@ class Checkpoint:
         """The file a tensor is in."""
         return self._of[name]
 
-    def array(self, name: str) -> NDArray[Any]:
+    def array(self, name: str) -> Array:
         """The tensor as a read-only view of its mapped file."""
         return self._of[name].array(name)
 
-    def read(self, name: str) -> NDArray[Any]:
+    def read(self, name: str) -> Array:
         """The tensor in memory of its own."""
         return self._of[name].read(name)
 
@@ -67,13 +76,17 @@ class Checkpoint:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.close()
 
 
 def open_weights(path: str | Path) -> Checkpoint:
-    """The checkpoint at a path: a safetensors file, an index of shards, or a folder with either.
+    """The checkpoint at a path: a safetensors file, an index of shards, or a folder
+    with either.
 
     Fails with E0502, E0506, E0509, E0802, E0514 or E0518.
     """
@@ -96,40 +109,55 @@ def _is_folder(path: Path) -> bool:
 
 def _in_folder(folder: Path) -> Path:
     """The file of a folder that holds, or lists, the weights."""
+    names = _names_in(folder)
+    indexes = [n for n in names if n.endswith(INDEX)]
+    single = [n for n in names if n.endswith(".safetensors")]
+    # the names that transformers writes count before any other
+    for usual in (f"model{INDEX}", "model.safetensors"):
+        if usual in names:
+            return folder / usual
+    only = indexes or single  # the shards of an index are in `single`
+    if len(only) == 1:
+        return folder / only[0]
+    pickles = [n for n in names if n.endswith(_PICKLES)]
+    if pickles and not single and not indexes:
+        _refuse_pickle(folder / pickles[0])
+    return _no_choice(folder, [*indexes, *single])
+
+
+def _names_in(folder: Path) -> list[str]:
+    """What a folder holds. Fails with E0802."""
     try:
-        names = sorted(p.name for p in folder.iterdir())
+        return sorted(p.name for p in folder.iterdir())
     except OSError as error:
         fail(
             "E0802",
             f"cannot look into the folder `{shown(str(folder))}`: {str(error.strerror).lower()}",
             helps=["check the permissions of the folder"],
         )
-    indexes = [n for n in names if n.endswith(INDEX)]
-    single = [n for n in names if n.endswith(".safetensors")]
-    if f"model{INDEX}" in indexes:
-        return folder / f"model{INDEX}"
-    if "model.safetensors" in single:
-        return folder / "model.safetensors"
-    if len(indexes) == 1:
-        return folder / indexes[0]
-    if len(single) == 1 and not indexes:
-        return folder / single[0]
-    pickles = [n for n in names if n.endswith(_PICKLES)]
-    if pickles and not single and not indexes:
-        _refuse_pickle(folder / pickles[0])
-    found = [*indexes, *single]
+
+
+def _no_choice(folder: Path, found: list[str]) -> NoReturn:
+    """A folder with several sets of weights, or with none."""
     if found:
         fail(
             "E0518",
             f"the folder `{shown(str(folder))}` holds several sets of weights",
             notes=["there are " + ", ".join(map(shown, found[:8]))],
-            helps=[f"name the file you mean, e.g. --weights {shown(str(folder / found[0]))}"],
+            helps=[
+                f"name the file you mean, e.g. --weights {shown(str(folder / found[0]))}"
+            ],
         )
-    return fail(
+    fail(
         "E0518",
         f"the folder `{shown(str(folder))}` holds no weights",
-        notes=["looked for model.safetensors, an index of shards, and any other .safetensors file"],
-        helps=["give the folder or file that has them with --weights, or start from a seed with --init 0"],
+        notes=[
+            "looked for model.safetensors, an index of shards, and any other .safetensors file"
+        ],
+        helps=[
+            "give the folder or file that has them with --weights, or start from a "
+            "seed with --init 0"
+        ],
     )
 
 
@@ -159,17 +187,34 @@ def _open_shards(path: Path) -> Checkpoint:
     """The shards an index names; index and shards must say the same about every tensor."""
     wanted = _weight_map(path)
     shards = sorted(set(wanted.values()))
+    # an index comes from outside: it may name only files beside itself
     for shard in shards:
-        if not shard.endswith(".safetensors") or "/" in shard or "\\" in shard or shard.startswith("."):
-            _bad_index(path, f"it names the file `{shown(shard[:200])}`, which is not the name of a file beside it")
+        if (
+            not shard.endswith(".safetensors")
+            or "/" in shard
+            or "\\" in shard
+            or shard.startswith(".")
+        ):
+            _bad_index(
+                path,
+                f"it names the file `{shown(shard[:200])}`, which is not the name of "
+                "a file beside it",
+            )
         if not (path.parent / shard).exists():
             _bad_index(path, f"it names the file `{shown(shard)}`, which is not there")
     files = _open_all(path.parent / shard for shard in shards)
     try:
         checkpoint = Checkpoint(path, files)
         for name, shard in wanted.items():
-            if name not in checkpoint.tensors or checkpoint.file_of(name).path.name != shard:
-                _bad_index(path, f"the tensor `{shown(name)}` should be in {shown(shard)}, but is not")
+            if (
+                name not in checkpoint.tensors
+                or checkpoint.file_of(name).path.name != shard
+            ):
+                _bad_index(
+                    path,
+                    f"the tensor `{shown(name)}` should be in {shown(shard)}, but is not",
+                )
+        # and the other way round: nothing in a shard goes unlisted
         for name in checkpoint.tensors:
             if name not in wanted:
                 place = shown(checkpoint.file_of(name).path.name)
@@ -186,21 +231,37 @@ def _weight_map(path: Path) -> dict[str, str]:
     try:
         data = read_regular(path, MOST_INDEX_BYTES)
     except Unreadable as error:
-        fail("E0802", f"cannot read `{shown(str(path))}`: {error.reason}", helps=["check the path"])
+        fail(
+            "E0802",
+            f"cannot read `{shown(str(path))}`: {error.reason}",
+            helps=["check the path"],
+        )
     if found := recognized(data[:64], shown(path.name)):
-        fail("E0509", f"`{shown(str(path))}` is not an index but {found[0]}", helps=[found[1]])
+        fail(
+            "E0509",
+            f"`{shown(str(path))}` is not an index but {found[0]}",
+            helps=[found[1]],
+        )
     try:
         fields = json.loads(data.decode("utf-8-sig"), object_pairs_hook=_unique)
-    except (ValueError, RecursionError) as error:  # ValueError: not UTF-8, not JSON, a name given twice
+    except (ValueError, RecursionError) as error:
+        # ValueError: not UTF-8, not JSON, a name given twice
         _bad_index(path, shown(str(error)))
     table = fields.get("weight_map") if isinstance(fields, dict) else None
-    if not isinstance(table, dict) or not table or not all(isinstance(v, str) for v in table.values()):
-        _bad_index(path, "it has no `weight_map`, a table from names of tensors to names of files")
+    if (
+        not isinstance(table, dict)
+        or not table
+        or not all(isinstance(v, str) for v in table.values())
+    ):
+        _bad_index(
+            path,
+            "it has no `weight_map`, a table from names of tensors to names of files",
+        )
     return table
 
 
-def _unique(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+def _unique(pairs: Iterable[tuple[str, Json]]) -> dict[str, Json]:
+    found: dict[str, Json] = {}
     for key, value in pairs:
         if key in found:
             raise ValueError(f"{key!r} stands there twice")

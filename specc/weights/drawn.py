@@ -1,15 +1,27 @@
-"""The numbers of parameters that no checkpoint gives: what `specc.weights.initial` says, drawn from a seed."""
+"""The numbers of parameters that no checkpoint gives: what `specc.weights.initial`
+says, drawn from a seed.
+"""
 
 import math
 from collections.abc import Iterator
 
 import numpy as np
 
-from specc.weights.initial import Constant, FanIn, Initializer, Normal, Ones, Uniform, Zeros
+from specc.weights.initial import (
+    Constant,
+    FanIn,
+    Initializer,
+    Normal,
+    Ones,
+    Uniform,
+    Zeros,
+)
 from specc.weights.random import BLOCK, Floats, normal_chunks, uniform_chunks
 
 
-def chunks(initializer: Initializer, seed: int, name: str, shape: tuple[int, ...]) -> Iterator[Floats]:
+def chunks(
+    initializer: Initializer, seed: int, name: str, shape: tuple[int, ...]
+) -> Iterator[Floats]:
     """The elements of a parameter in C order, f32, a block at a time."""
     count = math.prod(shape)
     match initializer:
@@ -28,8 +40,12 @@ def chunks(initializer: Initializer, seed: int, name: str, shape: tuple[int, ...
             return uniform_chunks(seed, name, count, -bound, bound)
 
 
-def fill(initializer: Initializer, seed: int, name: str, shape: tuple[int, ...]) -> Floats:
-    """f32[*shape]: a parameter as it starts. The same for a seed and a name whatever else the model holds."""
+def fill(
+    initializer: Initializer, seed: int, name: str, shape: tuple[int, ...]
+) -> Floats:
+    """f32[*shape]: a parameter as it starts. The same for a seed and a name whatever
+    else the model holds.
+    """
     flat = np.empty(math.prod(shape), np.float32)
     at = 0
     for chunk in chunks(initializer, seed, name, shape):

@@ -1,10 +1,13 @@
-"""Where weights lie outside of an ONNX file: in the checkpoint itself, or in a row in a file of our own.
+"""Where weights lie outside of an ONNX file: in the checkpoint itself, or in a row in a
+file of our own.
 
-Portable external data is a regular file with one link, in or below the folder of the model, named by a
-relative path without symlinks: ONNX's own loader, ONNX Runtime and others agree on nothing less.
+Portable external data is a regular file with one link, in or below the folder of the
+model, named by a relative path without symlinks: ONNX's own loader, ONNX Runtime and
+others agree on nothing less.
 
-In our own file every tensor begins at a multiple of 64 bytes (a cache line, the widest vector register),
-one of a mebibyte or more at a multiple of 4096 (a page, so that it can be mapped alone).
+In our own file every tensor begins at a multiple of 64 bytes (a cache line, the widest
+vector register), one of a mebibyte or more at a multiple of 4096 (a page, so that it
+can be mapped alone).
 """
 
 import os
@@ -13,15 +16,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from specc.input import shown
-from specc.weights.dtypes import BITS
+from specc.files.read import shown
+from specc.weights.formats.dtypes import BITS
 from specc.weights.values import Run
 
 ALIGNMENT = 64
 PAGE = 4096
 LARGE = 1 << 20
 MOST_INLINE = (1 << 31) - (1 << 24)
-"""Bytes of weights that fit in one ONNX file: protobuf ends at 2 GiB, and the graph needs room too."""
+"""Bytes of weights that fit in one ONNX file: protobuf ends at 2 GiB, and the graph
+needs room too.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +41,9 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What ONNX calls external data: a path relative to the model's folder, and a range of bytes."""
+    """What ONNX calls external data: a path relative to the model's folder, and a range
+    of bytes.
+    """
 
     location: str
     offset: int
@@ -45,7 +52,8 @@ class Place:
 
 @dataclass(frozen=True)
 class Plan:
-    """`linked` tensors stay where they are; `copied` ones go into a file of ours of `size` bytes.
+    """`linked` tensors stay where they are; `copied` ones go into a file of ours of
+    `size` bytes.
 
     `reasons` says, for each weights file that was to be linked and cannot be, why not.
     """
@@ -57,15 +65,21 @@ class Plan:
 
     def places(self, location: str) -> dict[str, Place]:
         """Every tensor's place, once the name of our own file is known."""
-        own = {name: Place(location, offset, length) for name, (offset, length) in self.copied.items()}
+        own = {
+            name: Place(location, offset, length)
+            for name, (offset, length) in self.copied.items()
+        }
         return {**self.linked, **own}
 
 
-def plan(pieces: Iterable[Piece], folder: Path, *, link: bool, alignment: int = 1) -> Plan:
-    """Where each piece goes; `folder` is that of the model. With `link`, what can stay in its file does.
+def plan(
+    pieces: Iterable[Piece], folder: Path, *, link: bool, alignment: int = 1
+) -> Plan:
+    """Where each piece goes; `folder` is that of the model. With `link`, what can stay
+    in its file does.
 
-    `alignment` is what the execution provider needs of an offset, in bytes, beside whole elements; a piece
-    of a foreign file at another offset is copied.
+    `alignment` is what the execution provider needs of an offset, in bytes, beside
+    whole elements; a piece of a foreign file at another offset is copied.
     """
     linked: dict[str, Place] = {}
     copied: dict[str, tuple[int, int]] = {}
@@ -73,8 +87,10 @@ def plan(pieces: Iterable[Piece], folder: Path, *, link: bool, alignment: int = 
     end = 0
     for piece in pieces:
         run = piece.run
+        # nothing can be mapped of an empty tensor, so it is always ours
         if link and run is not None and piece.nbytes:
             if run.path not in answers:
+                # asked once a file: it costs system calls, and there are many tensors
                 answers[run.path] = linkable(run.path, folder)
             answer = answers[run.path]
             if not isinstance(answer, str) and run.offset % alignment == 0:
@@ -83,19 +99,27 @@ def plan(pieces: Iterable[Piece], folder: Path, *, link: bool, alignment: int = 
         start = aligned(end, piece)
         copied[piece.name] = (start, piece.nbytes)
         end = start + piece.nbytes
-    return Plan(linked, copied, end, {p: a for p, a in answers.items() if isinstance(a, str)})
+    return Plan(
+        linked, copied, end, {p: a for p, a in answers.items() if isinstance(a, str)}
+    )
 
 
 def linkable(path: Path, folder: Path) -> str | tuple[str]:
-    """The location of a file as seen from a model's folder, as a tuple of one; or why it cannot be linked."""
+    """The location of a file as seen from a model's folder, as a tuple of one; or why
+    it cannot be linked.
+    """
     try:
         status = os.stat(path)
         file, home = os.path.realpath(path), os.path.realpath(folder)
     except OSError as error:
-        return f"`{shown(str(path))}` cannot be looked at: {(error.strerror or 'unknown error').lower()}"
+        return (
+            f"`{shown(str(path))}` cannot be looked at: "
+            f"{(error.strerror or 'unknown error').lower()}"
+        )
     name = shown(str(path))
     if not stat.S_ISREG(status.st_mode):
         return f"`{name}` is not a regular file"
+    # another name of the same file could lead out of the folder
     if status.st_nlink != 1:
         return f"`{name}` is one of {status.st_nlink} links to its file, which ONNX refuses to read"
     if os.path.commonpath([file, home]) != home:
@@ -127,14 +151,18 @@ def bytes_of(shape: Iterable[int], dtype: str) -> int:
     return count * BITS[dtype] // 8
 
 
-def content(plan: Plan, chunks: Callable[[str], Iterable[memoryview]]) -> Iterator[bytes | memoryview]:
+def content(
+    plan: Plan, chunks: Callable[[str], Iterable[memoryview]]
+) -> Iterator[bytes | memoryview]:
     """The bytes of our own file; `chunks` gives those of a tensor by name."""
     at = 0
     for name, (offset, length) in plan.copied.items():
-        if offset > at:
+        if offset > at:  # the gap that alignment leaves
             yield bytes(offset - at)
         at = offset
         for chunk in chunks(name):
             yield chunk
             at += len(chunk)
-        assert at == offset + length, f"{name}: {at - offset} bytes where {length} were planned"
+        assert at == offset + length, (
+            f"{name}: {at - offset} bytes where {length} were planned"
+        )

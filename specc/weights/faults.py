@@ -1,4 +1,6 @@
-"""What is said when a model and a checkpoint do not fit together. The same fault in many layers is one."""
+"""What is said when a model and a checkpoint do not fit together. The same fault in
+many layers is one.
+"""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -6,9 +8,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
-from specc.input import shown
+from specc.files.read import shown
 from specc.text.diagnostic import Diagnostic, Label
 from specc.text.source import Span
+from specc.text.suggest import suggestion
 from specc.weights.checkpoint import Checkpoint
 from specc.weights.names import general, grouped, listed, nearest, skeleton
 from specc.weights.prefix import Naming
@@ -21,7 +24,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Misfit:
-    """A parameter whose tensors are there but give something else; `why` if they give nothing at all."""
+    """A parameter whose tensors are there but give something else; `why` if they give
+    nothing at all.
+    """
 
     wanted: Wanted
     tensors: tuple[str, ...]
@@ -39,7 +44,9 @@ def report(
     wrong: Sequence[Misfit],
     unused: Sequence[str],
 ) -> list[Diagnostic]:
-    """All faults of a match, at most 20. A tensor proposed for a missing parameter is not also unused."""
+    """All faults of a match, at most 20. A tensor proposed for a missing parameter is
+    not also unused.
+    """
     if missing and len(missing) == count:
         return [_nothing_fits(checkpoint, missing, unused)]
     found: list[Diagnostic] = []
@@ -48,7 +55,9 @@ def report(
         diagnostic, taken = _missing(checkpoint, naming, family, unused)
         found.append(diagnostic)
         proposed |= taken
-    for group in _families(wrong, lambda m: (skeleton(m.wanted.name), m.shape, m.dtype, m.why)):
+    for group in _families(
+        wrong, lambda m: (skeleton(m.wanted.name), m.shape, m.dtype, m.why)
+    ):
         found.append(_misfit(checkpoint, group))
     if left := [n for n in unused if n not in proposed]:
         found.append(_unused(checkpoint, left))
@@ -63,15 +72,23 @@ def different_copies(wanted: Wanted, root: str, checkpoint: Checkpoint) -> Diagn
     """A tie that the file does not keep."""
     return Diagnostic(
         "W0504",
-        f"`{shown(wanted.name)}` is tied to `{shown(root)}`, but the checkpoint has other values for each",
+        f"`{shown(wanted.name)}` is tied to `{shown(root)}`, but the checkpoint has "
+        "other values for each",
         _label(wanted.span, wanted.made_by),
-        notes=(f"in `{shown(str(checkpoint.path))}`", "each is used as it is in the checkpoint"),
-        helps=("if the model was trained with two separate weights, take the `tie` away",),
+        notes=(
+            f"in `{shown(str(checkpoint.path))}`",
+            "each is used as it is in the checkpoint",
+        ),
+        helps=(
+            "if the model was trained with two separate weights, take the `tie` away",
+        ),
         severity="warning",
     )
 
 
-def _nothing_fits(checkpoint: Checkpoint, missing: Sequence[tuple[Wanted, str]], unused: Sequence[str]) -> Diagnostic:
+def _nothing_fits(
+    checkpoint: Checkpoint, missing: Sequence[tuple[Wanted, str]], unused: Sequence[str]
+) -> Diagnostic:
     first = missing[0][0]
     have = f"`{shown(str(checkpoint.path))}` has {shown(listed(sorted(unused)))}"
     return Diagnostic(
@@ -82,12 +99,18 @@ def _nothing_fits(checkpoint: Checkpoint, missing: Sequence[tuple[Wanted, str]],
             f"the model needs {shown(listed([m[0].name for m in missing]))}",
             have if unused else "it is empty",
         ),
-        helps=("is this the checkpoint for this spec? If only names differ, say how with `load` in `weights`",),
+        helps=(
+            "is this the checkpoint for this spec? If only names differ, say how with "
+            "`load` in `weights`",
+        ),
     )
 
 
 def _missing(
-    checkpoint: Checkpoint, naming: Naming, family: Sequence[tuple[Wanted, str]], unused: Sequence[str]
+    checkpoint: Checkpoint,
+    naming: Naming,
+    family: Sequence[tuple[Wanted, str]],
+    unused: Sequence[str],
 ) -> tuple[Diagnostic, set[str]]:
     """Parameters without a tensor, and the unused tensors that may be meant."""
     wanted, tensor = family[0]
@@ -98,9 +121,14 @@ def _missing(
         if close := nearest(name, same_shape) or nearest(name, unused):
             taken.add(close)
             if not helps:
-                helps.append(f'did you mean `{shown(close)}`? Write  load "{general(w.name)}" = "{general(close)}"')
+                helps.append(
+                    f'{suggestion(shown(close))} Write  load "{general(w.name)}" '
+                    f'= "{general(close)}"'
+                )
     if not helps:
-        helps = [f'if another tensor holds it, write  load "{general(wanted.name)}" = …  in `weights`']
+        helps = [
+            f'if another tensor holds it, write  load "{general(wanted.name)}" = …  in `weights`'
+        ]
     notes = [f"looked for `{shown(tensor)}` in `{shown(str(checkpoint.path))}`"]
     if naming != Naming():
         notes.append(f"names of this checkpoint are looked for {naming}")
@@ -110,7 +138,10 @@ def _missing(
         Diagnostic(
             "E0501",
             f"`{shown(wanted.name)}` is not in the checkpoint{_more(family)}",
-            _label(wanted.span, wanted.made_by or f"needs {wanted.dtype}{list(wanted.shape)}"),
+            _label(
+                wanted.span,
+                wanted.made_by or f"needs {wanted.dtype}{list(wanted.shape)}",
+            ),
             notes=tuple(notes),
             helps=tuple(helps),
         ),
@@ -134,10 +165,16 @@ def _misfit(checkpoint: Checkpoint, group: Sequence[Misfit]) -> Diagnostic:
             notes = (f"the rule gives {list(first.shape)}", *notes)
         title = f"{name} has the wrong shape{_more(group)}"
         return Diagnostic("E0503", title, label, others, notes, (_shape_help(first),))
-    title = f"`{name}` should be {wanted.dtype}, but the checkpoint holds {first.dtype}{_more(group)}"
+    title = (
+        f"`{name}` should be {wanted.dtype}, but the checkpoint holds "
+        f"{first.dtype}{_more(group)}"
+    )
     help = "numbers are converted between float types and between whole-number types, not across"
     if first.dtype in ("i8", "u8", "i32") and wanted.dtype.startswith(("f", "bf")):
-        help = "such tensors are mostly packed by a quantizer; use the checkpoint as it was before quantization"
+        help = (
+            "such tensors are mostly packed by a quantizer; use the checkpoint as "
+            "it was before quantization"
+        )
     return Diagnostic("E0508", title, label, others, notes, (help,))
 
 
@@ -147,9 +184,15 @@ def _shape_help(misfit: Misfit) -> str:
     name, source = general(misfit.wanted.name), general(misfit.tensors[0])
     if len(misfit.tensors) == 1 and not misfit.rule:
         if len(shape) == 2 and shape[::-1] == wanted:
-            return f'it is stored transposed; write  load "{name}" = transpose("{source}")  in `weights`'
+            return (
+                f'it is stored transposed; write  load "{name}" = '
+                f'transpose("{source}")  in `weights`'
+            )
         if math.prod(shape) == math.prod(wanted):
-            return f'the elements are as many; write  load "{name}" = reshape("{source}", shape={list(wanted)})'
+            return (
+                f'the elements are as many; write  load "{name}" = '
+                f'reshape("{source}", shape={list(wanted)})'
+            )
     if len(shape) == len(wanted):
         odd = [a for a in range(len(shape)) if shape[a] != wanted[a]]
         if len(odd) == 1:
@@ -169,7 +212,8 @@ def _unused(checkpoint: Checkpoint, names: Sequence[str]) -> Diagnostic:
     one = len(names) == 1
     return Diagnostic(
         "E0505",
-        f"{'a tensor' if one else f'{len(names)} tensors'} in the checkpoint {'is' if one else 'are'} used by nothing",
+        f"{'a tensor' if one else f'{len(names)} tensors'} in the checkpoint "
+        f"{'is' if one else 'are'} used by nothing",
         notes=(
             f"in `{shown(str(checkpoint.path))}`: {shown(listed(sorted(names), 8))}",
             *([f"{len(short)} kinds of names in all"] if len(short) > 8 else []),

@@ -1,26 +1,37 @@
 """Position tables of image models for another image size, made once, when the model is compiled."""
 
 import math
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from specc.ir.array import Array
+
 CUBIC = -0.75
-"""The free number of the cubic kernel, as PyTorch's `interpolate(mode="bicubic", antialias=False)` has it."""
+"""The free number of the cubic kernel, as PyTorch's
+`interpolate(mode="bicubic", antialias=False)` has it.
+"""
 
 
-def resize_grid(table: NDArray[Any], rows: int, columns: int, prefix: int) -> NDArray[Any]:
-    """f[*s (prefix + n n) d] → f[*s (prefix + rows columns) d]: bicubic, corners not aligned, edges repeated.
+def resize_grid(table: Array, rows: int, columns: int, prefix: int) -> Array:
+    """f[*s (prefix + n n) d] → f[*s (prefix + rows columns) d]: bicubic, corners not
+    aligned, edges repeated.
 
-    The first `prefix` rows ([CLS] and the like) are kept. Computed in float64, rounded once. The kernel
-    is that of Keys 1981, "Cubic convolution interpolation", eq. 4 in its general form.
+    The first `prefix` rows ([CLS] and the like) are kept. Computed in float64, rounded
+    once. The kernel is that of Keys 1981, "Cubic convolution interpolation", eq. 4 in
+    its general form.
     """
     side = math.isqrt(table.shape[-2] - prefix)
     lead, d = table.shape[:-2], table.shape[-1]
     grid = table[..., prefix:, :].astype(np.float64).reshape(*lead, side, side, d)
     down, across = _resampling(side, rows), _resampling(side, columns)
-    grid = np.einsum("rs,...std,ct->...rcd", down, grid, across, optimize=["einsum_path", (0, 1), (0, 1)])
+    grid = np.einsum(
+        "rs,...std,ct->...rcd",
+        down,
+        grid,
+        across,
+        optimize=["einsum_path", (0, 1), (0, 1)],
+    )
     body = grid.reshape(*lead, rows * columns, d).astype(table.dtype)
     return np.concatenate([table[..., :prefix, :], body], axis=-2)
 

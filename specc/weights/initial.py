@@ -1,7 +1,9 @@
-"""How parameters start when no checkpoint gives them: a small closed set, each with a text form.
+"""How parameters start when no checkpoint gives them: a small closed set, each with a
+text form.
 
-The text form is what a spec says and what the IR carries: `zeros`, `ones`, `constant(0.5)`,
-`normal(0.02)`, `uniform(0.1)`, `fan_in(1.0)`. `parse` and `str` are inverses.
+The text form is what a spec says and what the IR carries: `zeros`, `ones`,
+`constant(0.5)`, `normal(0.02)`, `uniform(0.1)`, `fan_in(1.0)`. `parse` and `str` are
+inverses.
 """
 
 import math
@@ -62,10 +64,11 @@ class Uniform:
 
 @dataclass(frozen=True, slots=True)
 class FanIn:
-    """Uniform within ±gain * sqrt(3 / fan_in): keeps the variance of a linear map's result at gain².
+    """Uniform within ±gain * sqrt(3 / fan_in): keeps the variance of a linear map's
+    result at gain².
 
-    LeCun et al. 1998, "Efficient BackProp", section 4.6. `fan_in` is the product of all lengths but the
-    first: weights are stored `[out, in, …]`. A vector has fan_in 1.
+    LeCun et al. 1998, "Efficient BackProp", section 4.6. `fan_in` is the product of all
+    lengths but the first: weights are stored `[out, in, …]`. A vector has fan_in 1.
     """
 
     gain: float
@@ -99,7 +102,7 @@ def parse(text: str, span: Span | None = None) -> Initializer:
     if name in _WITH_NUMBER and number is not None:
         try:
             value = float(number)
-        except ValueError:
+        except ValueError:  # the form lets `1e` and `+-` through
             value = math.nan
         if math.isfinite(value) and (value >= 0 or name == "constant"):
             return _WITH_NUMBER[name](value)
@@ -107,5 +110,7 @@ def parse(text: str, span: Span | None = None) -> Initializer:
         "E0516",
         f"`{text}` is no way to start a parameter",
         span,
-        helps=["write one of zeros, ones, constant(0.5), normal(0.02), uniform(0.1), fan_in(1.0)"],
+        helps=[
+            "write one of zeros, ones, constant(0.5), normal(0.02), uniform(0.1), fan_in(1.0)"
+        ],
     )

@@ -1,7 +1,8 @@
-"""Names of weights in bulk: patterns that match them, and short ways to say many of them.
+"""Names of weights in bulk: patterns that match them, and short ways to say many of
+them.
 
-In a pattern `{i}` stands for a run of digits (the same run wherever `{i}` stands again) and `*` for any
-run of characters; everything else is itself.
+In a pattern `{i}` stands for a run of digits (the same run wherever `{i}` stands again)
+and `*` for any run of characters; everything else is itself.
 """
 
 import difflib
@@ -38,8 +39,15 @@ class Pattern:
         if not found:
             return None
         runs = found.groupdict()
-        stars = tuple(v for k, v in sorted(runs.items(), key=lambda kv: len(kv[0])) if k.startswith("_star"))
-        return Captures({k.removeprefix("v_"): v for k, v in runs.items() if k.startswith("v_")}, stars)
+        stars = tuple(
+            v
+            for k, v in sorted(runs.items(), key=lambda kv: len(kv[0]))
+            if k.startswith("_star")
+        )
+        return Captures(
+            {k.removeprefix("v_"): v for k, v in runs.items() if k.startswith("v_")},
+            stars,
+        )
 
     @cached_property
     def _expression(self) -> re.Pattern[str]:
@@ -51,7 +59,7 @@ class Pattern:
             if hole[1] is None:
                 stars += 1
                 parts.append(f"(?P<_star{'x' * stars}>.*)")
-            elif hole[1] in seen:
+            elif hole[1] in seen:  # `{i}` again is the same number again
                 parts.append(f"(?P=v_{hole[1]})")
             else:
                 seen.add(hole[1])
@@ -70,7 +78,11 @@ class Captures:
         """The template with its holes filled; the n-th `*` gets what the n-th `*` stood for."""
         stars = iter(self.stars)
         return _HOLE.sub(
-            lambda hole: next(stars, "*") if hole[1] is None else self.variables.get(hole[1], hole[0]),
+            lambda hole: (
+                next(stars, "*")
+                if hole[1] is None
+                else self.variables.get(hole[1], hole[0])
+            ),
             template,
         )
 
@@ -83,7 +95,10 @@ def skeleton(name: str) -> tuple[str, ...]:
 def general(name: str) -> str:
     """The name as a pattern: `h.3.attn.bias` to `h.{i}.attn.bias`."""
     literals = skeleton(name)
-    return literals[0] + "".join(f"{{{_LETTERS[k % len(_LETTERS)]}}}{rest}" for k, rest in enumerate(literals[1:]))
+    return literals[0] + "".join(
+        f"{{{_LETTERS[k % len(_LETTERS)]}}}{rest}"
+        for k, rest in enumerate(literals[1:])
+    )
 
 
 def grouped(names: Iterable[str]) -> list[str]:
@@ -94,6 +109,7 @@ def grouped(names: Iterable[str]) -> list[str]:
     found: list[str] = []
     for literals, rows in families.items():
         columns = [sorted(set(c), key=int) for c in zip(*rows, strict=True)]
+        # `{0..2}.{0..1}` says six names; if one of them is missing, all are listed
         if math.prod(map(len, columns)) == len(set(rows)):
             found.append(_woven(literals, [_range(c) for c in columns]))
         else:
@@ -112,7 +128,10 @@ def nearest(name: str, candidates: Iterable[str]) -> str | None:
     """The name most like this one, if any is close. One with the same numbers goes first."""
     pool = list(candidates)
     alike = [c for c in pool if numbers(c) == numbers(name)] or pool
-    return next(iter(difflib.get_close_matches(name, alike[:_MOST_CANDIDATES], 1, cutoff=0.7)), None)
+    return next(
+        iter(difflib.get_close_matches(name, alike[:_MOST_CANDIDATES], 1, cutoff=0.7)),
+        None,
+    )
 
 
 def numbers(name: str) -> tuple[str, ...]:
@@ -127,9 +146,15 @@ def _range(values: Sequence[str]) -> str:
     first = int(values[0])
     if list(map(int, values)) == list(range(first, first + len(values))):
         return f"{{{values[0]}..{values[-1]}}}"
-    shown = ",".join(values) if len(values) <= 8 else ",".join((*values[:6], "…", values[-1]))
+    shown = (
+        ",".join(values)
+        if len(values) <= 8
+        else ",".join((*values[:6], "…", values[-1]))
+    )
     return f"{{{shown}}}"
 
 
 def _woven(literals: Sequence[str], values: Iterable[str]) -> str:
-    return literals[0] + "".join(v + rest for v, rest in zip(values, literals[1:], strict=True))
+    return literals[0] + "".join(
+        v + rest for v, rest in zip(values, literals[1:], strict=True)
+    )

@@ -1,8 +1,10 @@
-"""The prefix of the base model, which files have or lack independently of the model they are loaded into.
+"""The prefix of the base model, which files have or lack independently of the model
+they are loaded into.
 
-A file of a bare GPT-2 says `h.0.ln_1.weight` where one with a head says `transformer.h.0.ln_1.weight`.
-So a declared name stands for itself, for itself without a prefix, or for itself behind one; which of the
-three is decided once for a whole checkpoint, by what makes most names found.
+A file of a bare GPT-2 says `h.0.ln_1.weight` where one with a head says
+`transformer.h.0.ln_1.weight`. So a declared name stands for itself, for itself without
+a prefix, or for itself behind one; which of the three is decided once for a whole
+checkpoint, by what makes most names found.
 """
 
 from collections import Counter
@@ -10,7 +12,7 @@ from collections.abc import Iterable, Set
 from dataclasses import dataclass
 from pathlib import Path
 
-from specc.input import shown
+from specc.files.read import shown
 from specc.text.diagnostic import fail
 
 
@@ -25,13 +27,21 @@ class Naming:
         """The tensor a declared name means."""
         if self.minus and declared.startswith(self.minus):
             return declared[len(self.minus) :]
-        return self.plus + declared if self.plus and self.plus + declared in present else declared
+        return (
+            self.plus + declared
+            if self.plus and self.plus + declared in present
+            else declared
+        )
 
     def spellings(self, tensor: str) -> tuple[str, ...]:
         """What a tensor may be called in the spec."""
         if self.minus:
             return tensor, self.minus + tensor
-        return (tensor, tensor[len(self.plus) :]) if tensor.startswith(self.plus) else (tensor,)
+        return (
+            (tensor, tensor[len(self.plus) :])
+            if tensor.startswith(self.plus)
+            else (tensor,)
+        )
 
     def __str__(self) -> str:
         if self.minus:
@@ -45,18 +55,27 @@ def naming_of(needed: Iterable[str], present: Set[str], path: Path) -> Naming:
     plain = len(names & present)
     if plain == len(names):
         return Naming()
-    found = {n: len({n.name(d, present) for d in names} & present) for n in _candidates(names, present)}
+    found = {
+        n: len({n.name(d, present) for d in names} & present)
+        for n in _candidates(names, present)
+    }
     best = max(found.values(), default=0)
     if best <= plain or 2 * best < len(names):  # a few chance matches decide nothing
         return Naming()
-    winners = sorted((n for n, count in found.items() if count == best), key=lambda n: (n.minus, n.plus))
+    winners = sorted(
+        (n for n, count in found.items() if count == best),
+        key=lambda n: (n.minus, n.plus),
+    )
     meant = {frozenset(n.name(d, present) for d in names) for n in winners}
     if len(meant) > 1:
         fail(
             "E0515",
             f"`{shown(str(path))}` holds the weights under several prefixes",
             notes=[f"{best} of {len(names)} names are found {n}" for n in winners[:6]],
-            helps=["say which are meant: give the spec's names that prefix with `under`, and `ignore` the others"],
+            helps=[
+                "say which are meant: give the spec's names that prefix with `under`, "
+                "and `ignore` the others"
+            ],
         )
     return winners[0]
 
@@ -72,7 +91,12 @@ def _candidates(names: Set[str], present: Set[str]) -> list[Naming]:
         for cut in _cuts(tensor):
             if tensor[cut:] in names:
                 counts[Naming(plus=tensor[:cut])] += 1
-    return [n for n, _ in sorted(counts.items(), key=lambda c: (-c[1], c[0].minus, c[0].plus))[:16]]
+    return [
+        n
+        for n, _ in sorted(
+            counts.items(), key=lambda c: (-c[1], c[0].minus, c[0].plus)
+        )[:16]
+    ]
 
 
 def _cuts(name: str) -> list[int]:

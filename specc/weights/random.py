@@ -1,7 +1,8 @@
 """The one random generator: counter-based, on unsigned 64-bit words.
 
-Element `n` of a stream depends on the stream's key and on `n` and on nothing else, so any part can be
-made alone, in any order, on any machine, with the same bits. All arithmetic is modulo 2**64:
+Element `n` of a stream depends on the stream's key and on `n` and on nothing else, so
+any part can be made alone, in any order, on any machine, with the same bits. All
+arithmetic is modulo 2**64:
 
     mix(z)        z = (z ^ z >> 30) * M1;  z = (z ^ z >> 27) * M2;  z ^ z >> 31
     word(key, n)  mix(key + (n + 1) * GAMMA)
@@ -10,12 +11,14 @@ made alone, in any order, on any machine, with the same bits. All arithmetic is 
     unit(key, n)  (word(key, n) >> 40) / 2**24            a float32 in [0, 1), exact
     normal(key, n)  (sum over k < 12 of word(key, 12 n + k) >> 40) - 6 * 2**24, as float32, / 2**24
 
-`mix` and `word` are SplitMix64 (Steele, Lea, Flood 2014, "Fast splittable pseudorandom number
-generators", figure 17). A sum of twelve uniforms minus six has mean 0 and variance 1 (Irwin-Hall) and
-ends at ±6; it needs no logarithm, whose last bit differs between math libraries. The sum is an exact
-integer, rounded once on its way to float32 (to nearest, ties to even).
+`mix` and `word` are SplitMix64 (Steele, Lea, Flood 2014, "Fast splittable pseudorandom
+number generators", figure 17). A sum of twelve uniforms minus six has mean 0 and
+variance 1 (Irwin-Hall) and ends at ±6; it needs no logarithm, whose last bit differs
+between math libraries. The sum is an exact integer, rounded once on its way to float32
+(to nearest, ties to even).
 
-In ONNX the same is Add, Mul, BitwiseXor and BitShift on uint64, Cast to int64 and then to float.
+In ONNX the same is Add, Mul, BitwiseXor and BitShift on uint64, Cast to int64 and then
+to float.
 """
 
 import math
@@ -57,7 +60,9 @@ def word(key: int, n: int) -> int:
 
 
 def fold(key: int, n: int) -> int:
-    """The key of sub-stream `n` of the stream `key`, for keys made of several numbers (row, step)."""
+    """The key of sub-stream `n` of the stream `key`, for keys made of several numbers
+    (row, step).
+    """
     return mix(word(key, n))
 
 
@@ -102,8 +107,12 @@ def normal_block(key: int, start: int, count: int) -> Floats:
     return centered.astype(np.float32) * np.float32(2**-24)
 
 
-def uniform(seed: int, name: str, shape: tuple[int, ...], low: float, high: float) -> Floats:
-    """f32[*shape]: uniforms in [low, high); `low + u * (high - low)`, each step rounded to float32."""
+def uniform(
+    seed: int, name: str, shape: tuple[int, ...], low: float, high: float
+) -> Floats:
+    """f32[*shape]: uniforms in [low, high); `low + u * (high - low)`, each step rounded
+    to float32.
+    """
     return _filled(shape, uniform_chunks(seed, name, math.prod(shape), low, high))
 
 
@@ -112,7 +121,9 @@ def normal(seed: int, name: str, shape: tuple[int, ...], std: float) -> Floats:
     return _filled(shape, normal_chunks(seed, name, math.prod(shape), std))
 
 
-def uniform_chunks(seed: int, name: str, count: int, low: float, high: float) -> Iterator[Floats]:
+def uniform_chunks(
+    seed: int, name: str, count: int, low: float, high: float
+) -> Iterator[Floats]:
     """The elements of `uniform` in order, a block at a time."""
     key, span = key_of(seed, name), np.float32(high - low)
     for start in range(0, count, BLOCK):
@@ -143,6 +154,7 @@ def _scramble(z: Words, scratch: Words) -> None:
 
 def _filled(shape: tuple[int, ...], chunks: Iterator[Floats]) -> Floats:
     """One array of the chunks."""
+    # blocks are written where they belong, so the whole is never there twice
     flat = np.empty(math.prod(shape), np.float32)
     at = 0
     for chunk in chunks:

@@ -1,12 +1,14 @@
-"""What a weight expression gives, from headers alone: shape, element type, and where its bytes lie."""
+"""What a weight expression gives, from headers alone: shape, element type, and where
+its bytes lie.
+"""
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from specc.weights.dtypes import BITS
+from specc.weights.formats.dtypes import BITS
+from specc.weights.formats.safetensors import Entry
 from specc.weights.rearrange import Unfit, moves
-from specc.weights.safetensors import Entry
 from specc.weights.transform import (
     AddNumber,
     Cast,
@@ -14,6 +16,7 @@ from specc.weights.transform import (
     Expr,
     FirstPresent,
     Negate,
+    OfOne,
     Part,
     PermutePairs,
     Rearrange,
@@ -29,7 +32,9 @@ from specc.weights.transform import (
 
 
 def shape_of(expr: Expr, shapes: Mapping[str, Shape]) -> Shape:
-    """The shape of the result, from the shapes of tensors. Raises Unfit, which `bind` makes an E0511."""
+    """The shape of the result, from the shapes of tensors. Raises Unfit, which `bind`
+    makes an E0511.
+    """
     match expr:
         case Tensor(name):
             return shapes[name]
@@ -37,23 +42,25 @@ def shape_of(expr: Expr, shapes: Mapping[str, Shape]) -> Shape:
             return _concat_shape(expr, [shape_of(p, shapes) for p in expr.parts])
         case FirstPresent():
             return shape_of(chosen(expr, shapes.__contains__), shapes)
-    shape = shape_of(expr.x, shapes)
+    return _shape_from(expr, shape_of(expr.x, shapes))
+
+
+def _shape_from(expr: OfOne, shape: Shape) -> Shape:
+    """The shape of an expression of one tensor, from the shape of that."""
     match expr:
         case Transpose():
             return tuple(shape[a] for a in expr.order(len(shape)))
         case Reshape(shape=wanted):
             return _reshaped(shape, wanted)
-        case Slice(axis=axis, start=start, stop=stop):
-            length = _length(shape, axis)
-            if not 0 <= start <= stop <= length:
-                raise Unfit(f"rows {start} to {stop} are not all in an axis of {length}")
-            return (*shape[:axis], stop - start, *shape[axis + 1 :])
-        case Part(axis=axis):
-            start, stop = expr.bounds(_length(shape, axis))
+        case Slice() | Part():
+            axis = expr.axis
+            start, stop = _rows_of(expr, _length(shape, axis))
             return (*shape[:axis], stop - start, *shape[axis + 1 :])
         case PermutePairs(heads=heads):
             if heads < 1 or _length(shape, 0) % (2 * heads):
-                raise Unfit(f"{_length(shape, 0)} rows are not {heads} heads of whole pairs")
+                raise Unfit(
+                    f"{_length(shape, 0)} rows are not {heads} heads of whole pairs"
+                )
             return shape
         case ResizeGrid():
             return _grid_shape(expr, shape)
@@ -61,6 +68,17 @@ def shape_of(expr: Expr, shapes: Mapping[str, Shape]) -> Shape:
             return moves(pattern, shape, dict(sizes)).merged
         case Negate() | Cast() | AddNumber():
             return shape
+
+
+def _rows_of(expr: Slice | Part, length: int) -> tuple[int, int]:
+    """The first row that is taken of an axis, and the one after the last. Raises Unfit."""
+    if isinstance(expr, Part):
+        return expr.bounds(length)
+    if not 0 <= expr.start <= expr.stop <= length:
+        raise Unfit(
+            f"rows {expr.start} to {expr.stop} are not all in an axis of {length}"
+        )
+    return expr.start, expr.stop
 
 
 def dtype_of(expr: Expr, dtypes: Mapping[str, str]) -> str:
@@ -73,7 +91,9 @@ def dtype_of(expr: Expr, dtypes: Mapping[str, str]) -> str:
         case Concat(parts=parts):
             found = {dtype_of(p, dtypes) for p in parts}
             if len(found) > 1:
-                raise Unfit(f"tensors of {' and '.join(sorted(found))} cannot be joined; cast one of them")
+                raise Unfit(
+                    f"tensors of {' and '.join(sorted(found))} cannot be joined; cast one of them"
+                )
             return found.pop()
         case FirstPresent():
             return dtype_of(chosen(expr, dtypes.__contains__), dtypes)
@@ -94,8 +114,9 @@ class View:
 
 
 def view_of(expr: Expr, entries: Mapping[str, Entry]) -> View | None:
-    """Where in a tensor the bytes of the result already lie, or nothing if it has to be computed."""
-    shapes = {n: entries[n].shape for n in tensors_of(expr) if n in entries}
+    """Where in a tensor the bytes of the result already lie, or nothing if it has to be
+    computed.
+    """
     match expr:
         case Tensor(name):
             return View(name, 0, entries[name].nbytes)
@@ -103,27 +124,51 @@ def view_of(expr: Expr, entries: Mapping[str, Entry]) -> View | None:
             return view_of(chosen(expr, entries.__contains__), entries)
         case Concat(parts=(only,)):
             return view_of(only, entries)
-        case Reshape(x=x):
-            return view_of(x, entries)
-        case Cast(x=x, dtype=dtype) if dtype == dtype_of(x, {n: e.dtype for n, e in entries.items() if n in shapes}):
-            return view_of(x, entries)
-        case Transpose(x=x):
-            shape = shape_of(x, shapes)
+        case Reshape() | Cast() | Transpose():
+            return view_of(expr.x, entries) if _keeps_bytes(expr, entries) else None
+        case Slice() | Part():
+            return _part_of(expr, view_of(expr.x, entries), entries)
+        case _:
+            return None
+
+
+def _keeps_bytes(
+    expr: Reshape | Cast | Transpose, entries: Mapping[str, Entry]
+) -> bool:
+    """Whether the stored bytes stay as they are: axes of length 1 may move anywhere."""
+    known = {n: entries[n] for n in tensors_of(expr) if n in entries}
+    match expr:
+        case Reshape():
+            return True
+        case Cast(dtype=dtype):
+            return dtype == dtype_of(expr.x, {n: e.dtype for n, e in known.items()})
+        case Transpose():
+            shape = shape_of(expr.x, {n: e.shape for n, e in known.items()})
             moved = [a for a in expr.order(len(shape)) if shape[a] != 1]
-            return view_of(x, entries) if moved == sorted(moved) else None
-        case Slice(x=x, axis=axis) | Part(x=x, axis=axis):
-            whole, shape = view_of(x, entries), shape_of(x, shapes)
-            if whole is None or math.prod(shape[:axis]) != 1:
-                return None
-            start, stop = (expr.start, expr.stop) if isinstance(expr, Slice) else expr.bounds(shape[axis])
-            row = whole.nbytes // shape[axis] if shape[axis] else 0
-            return View(whole.tensor, whole.offset + start * row, (stop - start) * row)
-    return None
+            return moved == sorted(moved)
+
+
+def _part_of(
+    expr: Slice | Part, whole: View | None, entries: Mapping[str, Entry]
+) -> View | None:
+    """The bytes of some rows: they lie together only along the first axis, if those
+    before it have length 1.
+    """
+    shapes = {n: entries[n].shape for n in tensors_of(expr) if n in entries}
+    shape = shape_of(expr.x, shapes)
+    if whole is None or math.prod(shape[: expr.axis]) != 1:
+        return None
+    length = shape[expr.axis]
+    start, stop = _rows_of(expr, length)
+    row = whole.nbytes // length if length else 0
+    return View(whole.tensor, whole.offset + start * row, (stop - start) * row)
 
 
 def _length(shape: Shape, axis: int) -> int:
     if not 0 <= axis < len(shape):
-        raise Unfit(f"there is no axis {axis} in a tensor of shape {list(shape)}; the first axis is 0")
+        raise Unfit(
+            f"there is no axis {axis} in a tensor of shape {list(shape)}; the first axis is 0"
+        )
     return shape[axis]
 
 
@@ -133,7 +178,9 @@ def _concat_shape(expr: Concat, shapes: list[Shape]) -> Shape:
     axis, total = expr.axis, sum(_length(s, expr.axis) for s in shapes)
     rests = {(*s[:axis], *s[axis + 1 :]) for s in shapes}
     if len(rests) > 1:
-        raise Unfit(f"{' and '.join(str(list(s)) for s in shapes)} differ not only along axis {axis}")
+        raise Unfit(
+            f"{' and '.join(str(list(s)) for s in shapes)} differ not only along axis {axis}"
+        )
     return (*shapes[0][:axis], total, *shapes[0][axis + 1 :])
 
 
@@ -145,7 +192,9 @@ def _reshaped(shape: Shape, wanted: Shape) -> Shape:
     if -1 in wanted and known and count % known == 0:
         return tuple(count // known if d == -1 else d for d in wanted)
     if -1 in wanted or known != count:
-        raise Unfit(f"{list(shape)} has {count} elements and cannot become {list(wanted)}")
+        raise Unfit(
+            f"{list(shape)} has {count} elements and cannot become {list(wanted)}"
+        )
     return wanted
 
 

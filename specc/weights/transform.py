@@ -1,7 +1,8 @@
 """How a parameter is made from tensors of a file, as data.
 
-An expression is a tree of the frozen classes below over names of tensors. `specc.weights.shape` says what it
-gives before any data is read; `specc.weights.apply` computes it. Its text is what a spec's `load` says.
+An expression is a tree of the frozen classes below over names of tensors.
+`specc.weights.shape` says what it gives before any data is read; `specc.weights.apply`
+computes it. Its text is what a spec's `load` says.
 """
 
 from collections.abc import Callable, Iterator
@@ -31,16 +32,22 @@ class Transpose:
     axes: tuple[int, ...] | None = None
 
     def __str__(self) -> str:
-        return f"transpose({self.x})" if self.axes is None else f"transpose({self.x}, axes={list(self.axes)})"
+        return (
+            f"transpose({self.x})"
+            if self.axes is None
+            else f"transpose({self.x}, axes={list(self.axes)})"
+        )
 
     def order(self, rank: int) -> tuple[int, ...]:
         """Which axis comes where. Raises Unfit."""
         if self.axes is None:
-            if rank < 2:
+            if rank < 2:  # a vector has nothing to exchange
                 raise Unfit(f"a tensor of rank {rank} has no two axes to exchange")
             return (*range(rank - 2), rank - 1, rank - 2)
         if sorted(self.axes) != list(range(rank)):
-            raise Unfit(f"axes={list(self.axes)} does not name each of the {rank} axes once")
+            raise Unfit(
+                f"axes={list(self.axes)} does not name each of the {rank} axes once"
+            )
         return self.axes
 
 
@@ -81,7 +88,9 @@ class Slice:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Part `index` of a tensor cut along an axis into `parts` equal parts, or into parts of those lengths."""
+    """Part `index` of a tensor cut along an axis into `parts` equal parts, or into
+    parts of those lengths.
+    """
 
     x: "Expr"
     axis: int
@@ -103,7 +112,9 @@ class Part:
         if min(sizes, default=0) < 0 or sum(sizes) != length:
             raise Unfit(f"parts of {list(sizes)} do not make up an axis of {length}")
         if not 0 <= self.index < len(sizes):
-            raise Unfit(f"there is no part {self.index} of {len(sizes)}; the first is 0")
+            raise Unfit(
+                f"there is no part {self.index} of {len(sizes)}; the first is 0"
+            )
         start = sum(sizes[: self.index])
         return start, start + sizes[self.index]
 
@@ -112,8 +123,8 @@ class Part:
 class PermutePairs:
     """Rows of each head in the other order of rotary pairs.
 
-    `to="half"` takes rows (0, 1), (2, 3), … of each head as pairs and puts the first of each pair before
-    all the second ones; `to="interleaved"` is the inverse.
+    `to="half"` takes rows (0, 1), (2, 3), … of each head as pairs and puts the first of
+    each pair before all the second ones; `to="interleaved"` is the inverse.
     """
 
     x: "Expr"
@@ -158,7 +169,9 @@ class AddNumber:
 
 @dataclass(frozen=True, slots=True)
 class ResizeGrid:
-    """A square table of positions for a grid of `rows` by `columns`; `prefix` rows before it are kept."""
+    """A square table of positions for a grid of `rows` by `columns`; `prefix` rows
+    before it are kept.
+    """
 
     x: "Expr"
     rows: int
@@ -166,7 +179,10 @@ class ResizeGrid:
     prefix: int = 0
 
     def __str__(self) -> str:
-        return f"resize_grid({self.x}, rows={self.rows}, columns={self.columns}, prefix={self.prefix})"
+        return (
+            f"resize_grid({self.x}, rows={self.rows}, columns={self.columns}, "
+            f"prefix={self.prefix})"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +225,21 @@ Expr: TypeAlias = (
 )
 
 
+OfOne: TypeAlias = (
+    Transpose
+    | Reshape
+    | Slice
+    | Part
+    | PermutePairs
+    | Negate
+    | Cast
+    | AddNumber
+    | ResizeGrid
+    | Rearrange
+)
+"""Expressions of one other, `x`."""
+
+
 def tensors_of(expr: Expr) -> Iterator[str]:
     """The names an expression mentions, in the order it does."""
     match expr:
@@ -235,7 +266,9 @@ def renamed(expr: Expr, rename: Callable[[str], str]) -> Expr:
 
 
 def chosen(expr: Expr, present: Callable[[str], bool]) -> Expr:
-    """The expression without choices: of each `first_present` the option that counts, or its last."""
+    """The expression without choices: of each `first_present` the option that counts,
+    or its last.
+    """
     match expr:
         case Tensor():
             return expr
@@ -243,6 +276,8 @@ def chosen(expr: Expr, present: Callable[[str], bool]) -> Expr:
             return replace(expr, parts=tuple(chosen(p, present) for p in parts))
         case FirstPresent(options=options):
             decided = [chosen(o, present) for o in options]
-            return next((o for o in decided if all(map(present, tensors_of(o)))), decided[-1])
+            return next(
+                (o for o in decided if all(map(present, tensors_of(o)))), decided[-1]
+            )
         case _:
             return replace(expr, x=chosen(expr.x, present))

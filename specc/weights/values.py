@@ -1,7 +1,9 @@
-"""The numbers of a model's parameters, streamed: from a checkpoint or from a seed, behind one protocol.
+"""The numbers of a model's parameters, streamed: from a checkpoint or from a seed,
+behind one protocol.
 
-No more than one tensor and a block are in memory at a time. Every number is looked at on its way: one
-that is not finite, or that the wanted type cannot hold, stops the work with the name of its tensor.
+No more than one tensor and a block are in memory at a time. Every number is looked at
+on its way: one that is not finite, or that the wanted type cannot hold, stops the work
+with the name of its tensor.
 """
 
 import hashlib
@@ -13,23 +15,26 @@ from typing import Protocol
 
 import numpy as np
 
-from specc.input import shown
+from specc.files.read import shown
+from specc.ir.array import Array
 from specc.text.diagnostic import Diagnostic, fail
-from specc.weights.apply import Array, apply
+from specc.weights.apply import apply
 from specc.weights.checkpoint import Checkpoint
 from specc.weights.drawn import chunks as initial_chunks
-from specc.weights.dtypes import FLOATS, NUMPY
+from specc.weights.formats.dtypes import FLOATS, NUMPY
+from specc.weights.formats.safetensors import CHUNK, TensorFile
 from specc.weights.initial import parse
 from specc.weights.prefix import Naming
 from specc.weights.rules import Wanted
-from specc.weights.safetensors import CHUNK, TensorFile
 from specc.weights.shape import View, view_of
 from specc.weights.transform import Expr, tensors_of
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Bytes of a file that are a parameter as it stands; `offset` counts from the start of the file."""
+    """Bytes of a file that are a parameter as it stands; `offset` counts from the start
+    of the file.
+    """
 
     path: Path
     offset: int
@@ -37,7 +42,9 @@ class Run:
 
 
 class Values(Protocol):
-    """Where parameters' numbers come from. A tied parameter's numbers are those of the one it is tied to."""
+    """Where parameters' numbers come from. A tied parameter's numbers are those of the
+    one it is tied to.
+    """
 
     @property
     def wanted(self) -> Mapping[str, Wanted]:
@@ -57,11 +64,15 @@ class Values(Protocol):
         ...
 
     def chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
-        """The numbers as little-endian bytes in C order. Each chunk is valid until the next is asked for."""
+        """The numbers as little-endian bytes in C order. Each chunk is valid until the
+        next is asked for.
+        """
         ...
 
     def look_through(self, names: Iterable[str]) -> dict[Path, str]:
-        """Checks these parameters where they lie in files; the SHA-256 of each file, from the same pass."""
+        """Checks these parameters where they lie in files; the SHA-256 of each file,
+        from the same pass.
+        """
         ...
 
 
@@ -80,7 +91,9 @@ def array_of(values: Values, name: str, dtype: str | None = None) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """A parameter and what makes it: an expression over tensors, or the parameter it is `tied_to`."""
+    """A parameter and what makes it: an expression over tensors, or the parameter it is
+    `tied_to`.
+    """
 
     wanted: Wanted
     expr: Expr | None
@@ -90,7 +103,9 @@ class Bound:
 
 @dataclass(frozen=True)
 class Binding:
-    """Every parameter of a model matched with a checkpoint. `bind` makes one; it implements `Values`."""
+    """Every parameter of a model matched with a checkpoint. `bind` makes one; it
+    implements `Values`.
+    """
 
     checkpoint: Checkpoint
     bound: Mapping[str, Bound]
@@ -117,7 +132,9 @@ class Binding:
         if view is None:
             return None
         file = self.checkpoint.file_of(view.tensor)
-        return Run(file.path, file.tensors[view.tensor].offset + view.offset, view.nbytes)
+        return Run(
+            file.path, file.tensors[view.tensor].offset + view.offset, view.nbytes
+        )
 
     def chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
         """The numbers in the type asked for, checked. Fails with E0507, E0512 or E0517."""
@@ -134,22 +151,33 @@ class Binding:
             yield _bytes(converted(block, dtype, place))
 
     def look_through(self, names: Iterable[str]) -> dict[Path, str]:
-        """The SHA-256 of every file these parameters lie in as they are. Fails with E0507 or E0512."""
+        """The SHA-256 of every file these parameters lie in as they are. Fails with
+        E0507 or E0512.
+        """
         runs: dict[TensorFile, dict[str, list[tuple[int, int, Bound]]]] = {}
         for name in names:
             view, bound = self._view(name), self._own(name)
             assert view is not None, f"{name} does not lie in a file as it is"
             of_file = runs.setdefault(self.checkpoint.file_of(view.tensor), {})
-            of_file.setdefault(view.tensor, []).append((view.offset, view.offset + view.nbytes, bound))
-        return {file.path: self._looked_through(file, tensors) for file, tensors in runs.items()}
+            of_file.setdefault(view.tensor, []).append(
+                (view.offset, view.offset + view.nbytes, bound)
+            )
+        return {
+            file.path: self._looked_through(file, tensors)
+            for file, tensors in runs.items()
+        }
 
-    def _looked_through(self, file: TensorFile, runs: Mapping[str, list[tuple[int, int, Bound]]]) -> str:
+    def _looked_through(
+        self, file: TensorFile, runs: Mapping[str, list[tuple[int, int, Bound]]]
+    ) -> str:
         digest = hashlib.sha256()
         for name, at, chunk in file.everything():
             digest.update(chunk)
             for begin, end, bound in runs.get(name, ()):
                 inside = chunk[max(begin - at, 0) : max(end - at, 0)]
-                check_finite(np.frombuffer(inside, NUMPY[bound.dtype]), self._place(bound))
+                check_finite(
+                    np.frombuffer(inside, NUMPY[bound.dtype]), self._place(bound)
+                )
         return digest.hexdigest()
 
     def close(self) -> None:
@@ -166,7 +194,9 @@ class Binding:
         return view_of(expr, self.checkpoint.tensors)
 
     def _stored(self, view: View, dtype: str) -> Iterator[Array]:
-        for chunk in self.checkpoint.file_of(view.tensor).chunks(view.tensor, view.offset, view.nbytes):
+        for chunk in self.checkpoint.file_of(view.tensor).chunks(
+            view.tensor, view.offset, view.nbytes
+        ):
             yield np.frombuffer(chunk, NUMPY[dtype])
 
     def _place(self, bound: Bound) -> str:
@@ -174,7 +204,9 @@ class Binding:
         assert bound.expr is not None
         first = next(tensors_of(bound.expr))
         file = shown(str(self.checkpoint.file_of(first).path))
-        whole = "" if first == bound.wanted.name else f", for `{shown(bound.wanted.name)}`"
+        whole = (
+            "" if first == bound.wanted.name else f", for `{shown(bound.wanted.name)}`"
+        )
         return f"`{shown(first)}` in `{file}`{whole}"
 
 
@@ -182,7 +214,8 @@ class Binding:
 class Seeded:
     """Parameters as they start, from a seed and their names. Implements `Values`.
 
-    `initial` maps each name to the text of its initializer; `ties` maps tied names to the others.
+    `initial` maps each name to the text of its initializer; `ties` maps tied names to
+    the others.
     """
 
     seed: int
@@ -224,6 +257,7 @@ class Seeded:
 def check_finite(block: Array, place: str) -> None:
     """Fails with E0507 at a NaN or an infinity, and at a truth value that is neither 0 nor 1."""
     if block.dtype.kind == "b":
+        # NumPy takes any byte but 0 for true, other readers only 1
         wrong = block.view(np.uint8) > 1
         what = "a truth value that is neither 0 nor 1"
     elif block.dtype.kind in "iu":
@@ -240,7 +274,10 @@ def check_finite(block: Array, place: str) -> None:
                 f"in {place}, {int(wrong.sum())} of the first {block.size} values looked at",
                 "nothing was written",
             ],
-            helps=["such a file is mostly a broken download or a training run that diverged; get it again"],
+            helps=[
+                "such a file is mostly a broken download or a training run that "
+                "diverged; get it again"
+            ],
         )
 
 
@@ -251,6 +288,7 @@ def converted(block: Array, dtype: str, place: str) -> Array:
         return block
     with np.errstate(over="ignore", invalid="ignore"):
         result = block.astype(kind)
+        # rounding is fine, an overflow is not; a whole number has to stay itself
         if dtype in FLOATS:
             lost = ~np.isfinite(result)
         else:
@@ -260,7 +298,10 @@ def converted(block: Array, dtype: str, place: str) -> Array:
         fail(
             "E0517",
             f"the weights hold values that {dtype} cannot",
-            notes=[f"in {place}, {int(lost.sum())} of {block.size} values looked at, the largest {worst:g}"],
+            notes=[
+                f"in {place}, {int(lost.sum())} of {block.size} values looked at, the "
+                f"largest {worst:g}"
+            ],
             helps=["compile with another --dtype"],
         )
     return result
@@ -268,6 +309,8 @@ def converted(block: Array, dtype: str, place: str) -> Array:
 
 def _blocks(array: Array) -> Iterator[Array]:
     """The elements in C order, a few megabytes at a time, without a second copy of the whole."""
+    # what lies in order is cut without looking at axes; anything else by its rows, so
+    # that only a few of them are copied at a time
     if array.flags.c_contiguous:
         flat = array.reshape(-1)
         step = CHUNK // array.itemsize
@@ -281,5 +324,9 @@ def _blocks(array: Array) -> Iterator[Array]:
 
 def _bytes(block: Array) -> memoryview:
     """The stored form of a block: little-endian."""
-    little = block.astype(block.dtype.newbyteorder("<"), copy=False) if block.dtype.kind in "fiuc" else block
+    little = (
+        block.astype(block.dtype.newbyteorder("<"), copy=False)
+        if block.dtype.kind in "fiuc"
+        else block
+    )
     return little.view(np.uint8).data

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from specc.driver import Spec, check, open_spec
+from specc.compiler.spec import Spec, check, open_spec
 from specc.elaborate.config import Reader
 from specc.elaborate.config_json import config_source, read_config
 from specc.elaborate.modules import paths_of
@@ -29,14 +29,23 @@ def opened(name: str) -> Spec:
 def keys_of(spec: Spec) -> list[str]:
     """Every key of a config file that a spec reads."""
     fields = paths_of(spec.program.fields()).values()
-    return sorted({s.value for f in fields for s in f.sources if isinstance(s, tree.Text)})
+    return sorted(
+        {s.value for f in fields for s in f.sources if isinstance(s, tree.Text)}
+    )
 
 
 def survive(name: str, data: bytes) -> None:
     spec = opened(name)
     try:
         raw = read_config(config_source(data, "config.json"))
-        check(Spec(spec.program, spec.library, Reader(published=spec.library.published, raw=raw), name))
+        check(
+            Spec(
+                spec.program,
+                spec.library,
+                Reader(published=spec.library.published, raw=raw),
+                name,
+            )
+        )
     except Failed as failed:
         assert failed.diagnostics
     except Exception as error:
@@ -45,7 +54,10 @@ def survive(name: str, data: bytes) -> None:
 
 
 def mutant(rng: random.Random, keys: list[str]) -> bytes:
-    config = {key: rng.choice(ODD) for key in rng.sample(keys, k=min(len(keys), rng.randint(1, 3)))}
+    config = {
+        key: rng.choice(ODD)
+        for key in rng.sample(keys, k=min(len(keys), rng.randint(1, 3)))
+    }
     data = bytearray(json.dumps(config).encode())
     if rng.random() < 0.3:
         for _ in range(rng.randint(1, 3)):
@@ -53,11 +65,12 @@ def mutant(rng: random.Random, keys: list[str]) -> bytes:
     return bytes(data)
 
 
+@pytest.mark.parametrize("many", [12, pytest.param(200, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", NAMES)
-def test_config_of_every_wrong_kind(name: str) -> None:
+def test_config_of_every_wrong_kind(name: str, many: int) -> None:
     rng = random.Random(name)
     keys = keys_of(opened(name))
-    for _ in range(40):
+    for _ in range(many):
         survive(name, mutant(rng, keys))
 
 

@@ -1,4 +1,6 @@
-"""Damaged descriptions inside a model, and damaged model files: read as untrusted input, refused with a diagnostic."""
+"""Damaged descriptions inside a model, and damaged model files: read as untrusted
+input, refused with a diagnostic.
+"""
 
 import json
 import random
@@ -8,9 +10,9 @@ from typing import Any
 import onnx
 import pytest
 
-from specc import manifest
 from specc.api import compile
-from specc.running import open_model
+from specc.artifact import manifest
+from specc.run.loaded import open_model
 from specc.text.diagnostic import Failed
 
 SPEC = """specc 1
@@ -82,7 +84,11 @@ def changed(rng: random.Random, data: Any) -> Any:
         return [*data[:at], changed(rng, data[at]), *data[at + 1 :]]
     if isinstance(data, str) and len(data) > 20 and rng.random() < 0.8:
         at, size = rng.randrange(len(data)), rng.choice([1, 1, 5, 40])
-        return data[:at] + rng.choice(["", "x", "9" * 30, "(", "\n", data[: size * 3]]) + data[at + size :]
+        return (
+            data[:at]
+            + rng.choice(["", "x", "9" * 30, "(", "\n", data[: size * 3]])
+            + data[at + size :]
+        )
     return rng.choice(ODD)
 
 

@@ -1,16 +1,21 @@
-"""Damaged specs of every kind, in both syntaxes: each is read and elaborated, or refused with a diagnostic."""
+"""Damaged specs of every kind, in both syntaxes: each is read and elaborated, or
+refused with a diagnostic.
+"""
 
 import pytest
-from mutants import mutant, work
+from support.mutants import mutant, work
 
 from specc.text.diagnostic import Failed
-from specc.text.render import as_json, render
+from specc.text.programs import as_json
+from specc.text.render import render
 
 BATCH = 100
 
 
 def survive(seed: int) -> None:
-    """One mutant: it is a model, or what is said about it can be shown, and points into its text."""
+    """One mutant: it is a model, or what is said about it can be shown, and points into
+    its text.
+    """
     given = mutant(seed)
     try:
         work(given, thorough=seed % 10 == 0)
@@ -20,13 +25,15 @@ def survive(seed: int) -> None:
         assert as_json(failed.diagnostics)
         for diagnostic in failed.diagnostics:
             for label in (diagnostic.primary, *diagnostic.others):
-                assert label is None or 0 <= label.span.start <= label.span.end <= len(label.span.source.text)
+                assert label is None or 0 <= label.span.start <= label.span.end <= len(
+                    label.span.source.text
+                )
     except Exception as error:
         error.add_note(f"mutant({seed}) of {given.name}")
         raise
 
 
-@pytest.mark.parametrize("start", range(0, 800, BATCH))
+@pytest.mark.parametrize("start", range(0, 300, BATCH))
 def test_mutants(start: int) -> None:
     for seed in range(start, start + BATCH):
         survive(seed)

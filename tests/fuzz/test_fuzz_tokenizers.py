@@ -1,4 +1,6 @@
-"""Damaged tokenizer files: what the library makes of them is a tokenizer or a diagnostic, never another exception."""
+"""Damaged tokenizer files: what the library makes of them is a tokenizer or a
+diagnostic, never another exception.
+"""
 
 import json
 import random
@@ -6,12 +8,14 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("tokenizers", reason='needs the package tokenizers: pip install "specc[text]"')
-from tokenizer_files import KINDS, LINES, trained
+pytest.importorskip(
+    "tokenizers", reason='needs the package tokenizers: pip install "specc[text]"'
+)
+from support.tokenizer_files import KINDS, LINES, trained
 
-from specc.reading.text import decode, encode
-from specc.reading.tokenizer import TextTokenizer
-from specc.reading.tokenizing import checked_file
+from specc.data.text import decode, encode
+from specc.data.tokenizer import TextTokenizer
+from specc.data.tokenizing import checked_file
 from specc.text.diagnostic import Failed
 
 ODD: list[Any] = [

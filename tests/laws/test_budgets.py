@@ -1,43 +1,24 @@
-"""The work of reading a spec is bounded: every construct that multiplies is stopped by a limit with a code."""
+"""The work of reading a spec is bounded: every construct that multiplies is stopped by
+a limit with a code.
+"""
 
 import pytest
 
 from specc.elaborate.budget import MOST_STEPS
-from tests.support.bombs import all_bombs, mixed
+from tests.support.bombs import CHECKED, all_bombs, mixed
 from tests.support.guarded import guarded
 
-CHECKED = """
-import resource, time
-from specc.driver import check, open_spec
-from specc.elaborate import budget, context
-from specc.text.diagnostic import Failed
-import tempfile, pathlib
-if given["steps"]:
-    budget.MOST_STEPS = given["steps"]
-    context.MOST_NODES = 2 * given["steps"]
-result = {}
-with tempfile.TemporaryDirectory() as folder:
-    path = pathlib.Path(folder, "bomb.specc")
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    for name, text in given["bombs"].items():
-        path.write_text(text)
-        start = time.process_time()
-        try:
-            check(open_spec(str(path)))
-            code = ""
-        except Failed as failed:
-            code = failed.diagnostics[0].code
-        result[name] = code, round(time.process_time() - start, 2)
-    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
-result = {"found": result, "megabytes": grown}
-"""
 LIMITS = {"", "E0109", "E0110", "E0216", "E0223", "E0224", "E0309", "E0310", "E0521"}
 
 
 def test_each_construct_that_multiplies_is_counted() -> None:
-    """With a small budget, so that work that is not counted shows as time and not as a limit that holds."""
+    """With a small budget, so that work that is not counted shows as time and not as a
+    limit that holds.
+    """
     made = guarded(CHECKED, given={"bombs": all_bombs(), "steps": 10_000})
-    wrong = {name: code for name, (code, _) in made["found"].items() if code not in LIMITS}
+    wrong = {
+        name: code for name, (code, _) in made["found"].items() if code not in LIMITS
+    }
     assert not wrong
     assert made["megabytes"] < 300
     multiplied = [n for n, (c, _) in made["found"].items() if c == "E0223"]
@@ -74,7 +55,7 @@ from specc.elaborate.config import Reader
 from specc.elaborate.model import elaborate
 from specc.elaborate.modules import module_of, program_of
 from specc.lang.read import decode, read
-from specc.library import Files
+from specc.library.files import Files
 result = []
 for text in given:
     reader, files = Reader(), Files()

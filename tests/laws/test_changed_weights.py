@@ -1,4 +1,6 @@
-"""What was compiled is what is run: a changed byte is found, no file stays open, no stranger's file is read."""
+"""What was compiled is what is run: a changed byte is found, no file stays open, no
+stranger's file is read.
+"""
 
 import os
 import random
@@ -13,9 +15,9 @@ import pytest
 from onnx import TensorProto
 
 import specc
-from specc import cli
+from specc.cli import main as cli
 from specc.text.diagnostic import Failed
-from specc.weights.safetensors import write_safetensors
+from specc.weights.formats.safetensors import write_safetensors
 
 SPEC = """specc 1
 model m
@@ -43,10 +45,22 @@ def compiled(folder: Path, kind: str, *more: str) -> Path:
     home.mkdir(exist_ok=True, parents=True)
     (folder / "m.specc").write_text(SPEC % WIDE)
     rng = np.random.default_rng(0)
-    shapes = {"a.weight": (WIDE, 64), "a.bias": (WIDE,), "b.weight": (64, WIDE), "b.bias": (64,)}
+    shapes = {
+        "a.weight": (WIDE, 64),
+        "a.bias": (WIDE,),
+        "b.weight": (64, WIDE),
+        "b.bias": (64,),
+    }
     numbers = {n: rng.standard_normal(s).astype("f4") for n, s in shapes.items()}
     write_safetensors(home / "w.safetensors", numbers)
-    words = ["compile", str(folder / "m.specc"), "--weights", str(home / "w.safetensors"), "-o", str(folder / out)]
+    words = [
+        "compile",
+        str(folder / "m.specc"),
+        "--weights",
+        str(home / "w.safetensors"),
+        "-o",
+        str(folder / out),
+    ]
     assert cli.main([*words, *options, *more]) == 0
     return folder / out
 
@@ -60,7 +74,11 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def belonging(model: Path, kind: str) -> list[Path]:
     """Every file that the model is."""
     if model.is_dir():
-        return sorted(p for p in model.iterdir() if kind == "package linked" or p.name != "w.safetensors")
+        return sorted(
+            p
+            for p in model.iterdir()
+            if kind == "package linked" or p.name != "w.safetensors"
+        )
     beside = {"linked": "w.safetensors", "copied": "*.data"}.get(kind)
     return [model, *(model.parent.glob(beside) if beside else ())]
 
@@ -93,13 +111,17 @@ def every_flip_is_found(model: Path, kind: str, seeds: range) -> int:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_verify_finds_every_byte_that_changed(models: dict[str, Path], kind: str) -> None:
+def test_verify_finds_every_byte_that_changed(
+    models: dict[str, Path], kind: str
+) -> None:
     every_flip_is_found(models[kind], kind, range(12))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-def test_verify_finds_every_byte_that_changed_in_many_places(models: dict[str, Path], kind: str) -> None:
+def test_verify_finds_every_byte_that_changed_in_many_places(
+    models: dict[str, Path], kind: str
+) -> None:
     every_flip_is_found(models[kind], kind, range(12, 300))
 
 
@@ -113,7 +135,9 @@ def refused(model: Path) -> str:
 
 
 @pytest.mark.parametrize("kind", ["linked", "package linked"])
-def test_loading_finds_another_size_and_another_beginning(tmp_path: Path, kind: str) -> None:
+def test_loading_finds_another_size_and_another_beginning(
+    tmp_path: Path, kind: str
+) -> None:
     model = compiled(tmp_path, kind)
     weights = next(tmp_path.rglob("w.safetensors"))
     code = "E0830" if model.is_dir() else "E0929"
@@ -177,13 +201,17 @@ def hostile(model: Path) -> Iterator[tuple[str, dict[str, str]]]:
     yield "became a pipe", good
 
 
-def test_places_that_cannot_be_are_refused_when_a_model_is_opened(tmp_path: Path) -> None:
+def test_places_that_cannot_be_are_refused_when_a_model_is_opened(
+    tmp_path: Path,
+) -> None:
     model = compiled(tmp_path, "copied")
     (tmp_path.parent / "outside.data").write_bytes(bytes(10**6))
     whole = model.read_bytes()
     for name, places in hostile(model):
         made = onnx.load_model_from_string(whole)
-        tensor = next(t for t in made.graph.initializer if t.data_location == TensorProto.EXTERNAL)
+        tensor = next(
+            t for t in made.graph.initializer if t.data_location == TensorProto.EXTERNAL
+        )
         del tensor.external_data[:]
         for key, value in places.items():
             tensor.external_data.add(key=key, value=value)
@@ -196,7 +224,9 @@ def opened_files() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
-@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="the system does not list open files")
+@pytest.mark.skipif(
+    not Path("/proc/self/fd").exists(), reason="the system does not list open files"
+)
 def test_no_file_stays_open(tmp_path: Path) -> None:
     """Compiling, loading, running and verifying, when they succeed and when they fail."""
 
@@ -209,10 +239,27 @@ def test_no_file_stays_open(tmp_path: Path) -> None:
         weights = str(tmp_path / "w.safetensors")
         other = str(tmp_path / "other.specc")
         Path(other).write_text(SPEC % 7)
-        assert cli.main(["compile", other, "--weights", weights, "-o", str(tmp_path / "o.onnx")]) != 0
+        assert (
+            cli.main(
+                ["compile", other, "--weights", weights, "-o", str(tmp_path / "o.onnx")]
+            )
+            != 0
+        )
         nowhere = str(tmp_path / "no" / "such" / "folder\0")
         with suppress(SystemExit):
-            assert cli.main(["compile", str(tmp_path / "m.specc"), "--weights", weights, "-o", nowhere]) != 0
+            assert (
+                cli.main(
+                    [
+                        "compile",
+                        str(tmp_path / "m.specc"),
+                        "--weights",
+                        weights,
+                        "-o",
+                        nowhere,
+                    ]
+                )
+                != 0
+            )
         flip(tmp_path / "w.safetensors", 1000, 0)
         assert refused(tmp_path / "m.onnx")
         flip(tmp_path / "w.safetensors", 1000, 0)

@@ -1,30 +1,37 @@
 """What `check` accepts, `compile` accepts: no fault of a spec waits for its weights.
 
-Shipped specs, those of the documentation and of the messages, and damaged ones: where `check` says ok, compiling with
-random weights does too, unless a file is missing or what is asked for is too large to be made.
+Shipped specs, those of the documentation and of the messages, and damaged ones: where
+`check` says ok, compiling with random weights does too, unless a file is missing or
+what is asked for is too large to be made.
 """
 
 import dataclasses
 import random
 import re
+from contextlib import closing
 from pathlib import Path
 
+import numpy as np
 import pytest
-from mutants import Mutant, library, mutant, of_tree, small, trees
-from small import SMALL
+from support.mutants import Mutant, library, mutant, of_tree, small, trees
+from support.small import SMALL
 
-from specc.compiling import Options, compile_spec
-from specc.driver import Spec, check, open_spec
+from specc.compiler.job import Options
+from specc.compiler.model import compile_spec
+from specc.compiler.reading import OF_FILES
+from specc.compiler.spec import Spec, check, open_spec
+from specc.compiler.ties import own_parameters
+from specc.compiler.weights import values_of
 from specc.elaborate.config import Reader
 from specc.elaborate.modules import module_of, paths_of, program_of
 from specc.lang import tree
+from specc.lang.dsl.write import write
 from specc.lang.read import decode, read
-from specc.lang.write import write
-from specc.library import root
-from specc.passes.facts import report
-from specc.readings import OF_FILES
+from specc.library.files import root
+from specc.passes.prove.facts import report
 from specc.text.diagnostic import Failed
-from specc.ties import own_parameters
+from specc.weights.formats.safetensors import write_safetensors
+from specc.weights.values import Seeded, array_of
 
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -41,16 +48,22 @@ def accepted(spec: Spec) -> bool:
         if model is None:
             return False
         grows = model.generation
-        proved = report(model.graph, grows.growing, grows.source, model.defaults) if grows else report(model.graph)
+        proved = (
+            report(model.graph, grows.growing, grows.source, model.defaults)
+            if grows
+            else report(model.graph)
+        )
     except Failed:
         return False
-    return not proved.errors and (own_parameters(spec.program, model.graph).number or 0) <= LARGEST
+    return not proved.errors and (own_parameters(model.graph).number or 0) <= LARGEST
 
 
 def compiles(spec: Spec, folder: Path) -> list[str]:
     """The codes of what `compile` finds wrong, missing files apart."""
     try:
-        compile_spec(spec, Options(output=str(folder / "model.onnx"), init=0, try_load=False))
+        compile_spec(
+            spec, Options(output=str(folder / "model.onnx"), init=0, try_load=False)
+        )
     except Failed as failed:
         return [d.code for d in failed.diagnostics if d.code not in OF_FILES]
     return []
@@ -64,12 +77,18 @@ def damaged(given: Mutant) -> Spec | None:
         program = program_of(module, library())
     except Failed:
         return None
-    values = {p: n for p, e in paths_of(program.fields()).items() if (n := small(e, p)) is not None}
+    values = {
+        p: n
+        for p, e in paths_of(program.fields()).items()
+        if (n := small(e, p)) is not None
+    }
     return Spec(program, library(), Reader(fixed=values), given.name)
 
 
 def beside(seed: int) -> Mutant:
-    """A shipped model with something changed in its weights, its readings, its config or what it generates."""
+    """A shipped model with something changed in its weights, its readings, its config
+    or what it generates.
+    """
     rng = random.Random(seed)
     models = [(n, f) for n, f in trees() if n in SMALL]
     name, file = rng.choice(models)
@@ -128,14 +147,25 @@ def test_specs_of_the_documentation(kind: str, text: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", sorted((ROOT / "tests" / "golden" / "errors").glob("*.txt")), ids=lambda p: p.stem)
+@pytest.mark.parametrize(
+    "case",
+    sorted((ROOT / "tests" / "golden" / "errors").glob("*.txt")),
+    ids=lambda p: p.stem,
+)
 def test_specs_of_the_messages(case: Path, tmp_path: Path) -> None:
     """Those that are told to be wrong later, when weights or inputs are there, compile."""
     text = case.read_text(encoding="utf-8").partition("----\n")[0]
-    found = re.search(r"(?:^=== spec\.(specc|yaml)\n|\A(?![$%=]))(.*?)(?=^===|\Z)", text, re.MULTILINE | re.DOTALL)
+    found = re.search(
+        r"(?:^=== spec\.(specc|yaml)\n|\A(?![$%=]))(.*?)(?=^===|\Z)",
+        text,
+        re.MULTILINE | re.DOTALL,
+    )
     if found is None:
         return
-    path = tmp_path / f"spec.{found.group(1) or ('yaml' if case.stem.endswith('yaml') else 'specc')}"
+    path = (
+        tmp_path
+        / f"spec.{found.group(1) or ('yaml' if case.stem.endswith('yaml') else 'specc')}"
+    )
     path.write_text(found.group(2), encoding="utf-8")
     try:
         spec = open_spec(str(path))
@@ -148,7 +178,10 @@ def test_specs_of_the_messages(case: Path, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SMALL)
 def test_shipped_specs_are_accepted(name: str) -> None:
-    sets = [f"{k}={str(v).lower() if isinstance(v, bool) else v}" for k, v in SMALL[name].items()]
+    sets = [
+        f"{k}={str(v).lower() if isinstance(v, bool) else v}"
+        for k, v in SMALL[name].items()
+    ]
     assert check(open_spec(name, sets=sets)).model
 
 
@@ -172,16 +205,110 @@ WRONG = {
 """What stands beside a graph and is wrong whatever the weights are."""
 
 
-@pytest.mark.parametrize("line", WRONG)
-def test_check_finds_what_compile_would(line: str, tmp_path: Path) -> None:
-    path = tmp_path / "spec.specc"
+OTHER = """
+graph h(ids: int[batch, n]) -> (y: float[batch, n, 4]) {
+  return embedding(ids, size=5, dim=4) @ other
+}
+"""
+"""A second graph, with weights of its own."""
+
+
+def with_line(line: str, more: str, folder: Path) -> Spec:
+    path = folder / "spec.specc"
     path.write_text(
         "specc 1\nmodel m\ndims batch, n\n"
         "graph g(ids: int[batch, n]) -> (y: float[batch, n, 4]) {\n"
-        "  y = embedding(ids, size=5, dim=4) @ table\n  return linear(y, out=4) @ out\n}\n" + line,
+        "  y = embedding(ids, size=5, dim=4) @ table\n  return linear(y, out=4) @ out\n}\n"
+        + line
+        + more,
         encoding="utf-8",
     )
+    return open_spec(str(path))
+
+
+@pytest.mark.parametrize("more", ["", OTHER], ids=["one graph", "two"])
+@pytest.mark.parametrize("line", WRONG)
+def test_check_finds_what_compile_would(line: str, more: str, tmp_path: Path) -> None:
     with pytest.raises(Failed) as caught:
-        check(open_spec(str(path)))
+        check(with_line(line, more, tmp_path))
     assert [d.code for d in caught.value.diagnostics] == [WRONG[line]]
     assert all(d.primary for d in caught.value.diagnostics)
+    # a file, which a model with seeded weights does not need
+    if WRONG[line] != "E0803":
+        assert compiles(with_line(line, more, tmp_path), tmp_path) == [WRONG[line]]
+
+
+def test_a_load_for_another_graph_is_no_slip(tmp_path: Path) -> None:
+    line = "weights { load other.weight = transpose(x) }"
+    assert accepted(with_line(line, OTHER, tmp_path))
+    assert compiles(with_line(line, OTHER, tmp_path), tmp_path) == []
+    assert not accepted(with_line(line, "", tmp_path))
+
+
+TWO_HEADS = """specc 1
+model m
+dims batch, n
+
+graph g(x: float[batch, n, 4]) -> (y: float[batch, n, 4]) {
+  return linear(linear(x, out=4) @ body, out=4) @ first
+}
+
+graph h(x: float[batch, n, 4]) -> (y: float[batch, n, 4]) {
+  return linear(linear(linear(x, out=4) @ body, out=4) @ second, out=4) @ third
+}
+
+"""
+"""Two heads on one body, of which the second has weights that the first has not."""
+
+OF_ONE_HEAD = (
+    "load first.weight = transpose(published)",
+    "load second.weight = transpose(published)",
+    "tie third.weight = second.weight",
+    "tie third.weight = body.weight",
+    "tie first.weight = second.weight",
+    'ignore "second.*"',
+)
+"""Rules about weights that one of the two graphs has, or a part of them."""
+
+
+def two_heads(rule: str, folder: Path) -> Spec:
+    path = folder / "heads.specc"
+    path.write_text(f"{TWO_HEADS}weights {{\n  {rule}\n}}\n", encoding="utf-8")
+    return open_spec(str(path))
+
+
+@pytest.mark.parametrize("rule", OF_ONE_HEAD)
+@pytest.mark.parametrize("graph", ["g", "h"])
+def test_rules_about_weights_belong_to_the_graphs_that_reach_them(
+    rule: str, graph: str, tmp_path: Path
+) -> None:
+    spec = two_heads(rule, tmp_path)
+    model = check(spec, graph).model
+    assert model
+    drawn = values_of(spec, model.graph, seed=0)
+    assert isinstance(drawn, Seeded)
+    tensors = {name: array_of(drawn, name) for name in model.graph.parameters}
+    for name in ("first.weight", "second.weight"):
+        if rule.startswith(f"load {name}") and name in tensors:
+            tensors["published"] = np.ascontiguousarray(tensors.pop(name).T)
+    write_safetensors(tmp_path / "w.safetensors", tensors)
+    with closing(values_of(spec, model.graph, str(tmp_path / "w.safetensors"))) as read:
+        for name in model.graph.parameters:
+            assert (array_of(read, name) == array_of(drawn, name)).all()
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        "load fourth.weight = x",
+        "tie fourth.weight = third.weight",
+        "tie third.weight = fourth.weight",
+    ],
+)
+@pytest.mark.parametrize("graph", ["g", "h"])
+def test_a_rule_of_no_graph_is_refused(rule: str, graph: str, tmp_path: Path) -> None:
+    with pytest.raises(Failed) as caught:
+        check(two_heads(rule, tmp_path), graph)
+    (fault,) = caught.value.diagnostics
+    assert fault.code == "E0510"
+    assert "`fourth.weight`" in str(fault.title)

@@ -1,11 +1,13 @@
-"""Long and deep expressions go through every command: what is short of a limit of the text is no fault anywhere."""
+"""Long and deep expressions go through every command: what is short of a limit of the
+text is no fault anywhere.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from specc.cli import main
+from specc.cli.main import main
 
 
 def spec(before: str = "", body: str = "return x", require: str = "") -> str:
@@ -20,7 +22,15 @@ def long(tokens: int) -> Iterator[tuple[str, str]]:
     """Expressions of about so many words and signs, each operator in turn."""
 
     def chain(op: str, term: str) -> str:
-        width = {"true": 2, "causal": 2, "flag": 2, "x": 2, "1": 2, "j <= i": 4, "window(3)": 5}[term]
+        width = {
+            "true": 2,
+            "causal": 2,
+            "flag": 2,
+            "x": 2,
+            "1": 2,
+            "j <= i": 4,
+            "window(3)": 5,
+        }[term]
         return f" {op} ".join([term] * ((tokens - 20) // width))
 
     for op in ("+", "-", "*", "/", "//", "%"):
@@ -28,9 +38,15 @@ def long(tokens: int) -> Iterator[tuple[str, str]]:
     yield "numbers <=", spec(require=f"require {chain('<=', '1')}")
     for op in ("&", "|"):
         yield f"truths {op}", spec(require=f"require {chain(op, 'true')}")
-        yield f"tensors {op}", spec(body=f"return x + cast({chain(op, 'flag')}, to=float)")
+        yield (
+            f"tensors {op}",
+            spec(body=f"return x + cast({chain(op, 'flag')}, to=float)"),
+        )
         for mask in ("causal", "window(3)", "j <= i"):
-            yield f"{mask} {op}", spec(f"mask m = {chain(op, mask)}", "return attend(x, x, x, mask=m)")
+            yield (
+                f"{mask} {op}",
+                spec(f"mask m = {chain(op, mask)}", "return attend(x, x, x, mask=m)"),
+            )
     for op in ("+", "-"):
         yield f"tensors {op}", spec(body=f"return {chain(op, 'x')}")
 
@@ -61,12 +77,16 @@ def through(text: str, folder: Path) -> None:
 SOME = ("truths &", "causal |")
 
 
-@pytest.mark.parametrize(("name", "text"), [(n, t) for n, t in long(900) if n in SOME], ids=lambda v: v[:12])
+@pytest.mark.parametrize(
+    ("name", "text"), [(n, t) for n, t in long(900) if n in SOME], ids=lambda v: v[:12]
+)
 def test_long_expressions(name: str, text: str, tmp_path: Path) -> None:
     through(text, tmp_path)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "text"), [*long(9_900), *deep()], ids=lambda v: v[:12])
+@pytest.mark.parametrize(
+    ("name", "text"), [*long(9_900), *deep()], ids=lambda v: v[:12]
+)
 def test_expressions_at_their_limit(name: str, text: str, tmp_path: Path) -> None:
     through(text, tmp_path)

@@ -25,7 +25,9 @@ def dims(draw: st.DrawFn) -> Dim:
     dim = draw(plain)
     for _ in range(draw(st.integers(0, 2))):
         other = draw(plain)
-        fn = draw(st.sampled_from(["floor", "remainder", "min", "max", "exact", "none"]))
+        fn = draw(
+            st.sampled_from(["floor", "remainder", "min", "max", "exact", "none"])
+        )
         try:
             if fn == "exact":
                 dim = exact(dim, other) + draw(plain)
@@ -64,7 +66,9 @@ def test_values_agree_with_whole_numbers(a: Dim, b: Dim, at: dict[str, int]) -> 
 
 
 @given(dims(), numbers)
-def test_substituting_in_steps_or_at_once_is_the_same(dim: Dim, at: dict[str, int]) -> None:
+def test_substituting_in_steps_or_at_once_is_the_same(
+    dim: Dim, at: dict[str, int]
+) -> None:
     def value(step: dict[str, Dim | int]) -> int | None:
         try:
             return dim.substitute(step).at(at)

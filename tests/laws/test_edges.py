@@ -1,8 +1,10 @@
-"""At the edges of what an input may hold the compiled model gives what the reference gives, or both refuse.
+"""At the edges of what an input may hold the compiled model gives what the reference
+gives, or both refuse.
 
-Ids below 0 and beyond a table, axes with fewer rows than are taken, lengths that do not divide, whole numbers
-divided with either sign, powers, empty axes. Every case runs at every edge; what the reference refuses no
-runtime may answer with a number. (ONNX Runtime itself refuses pictures without rows, and the greatest of nothing.)
+Ids below 0 and beyond a table, axes with fewer rows than are taken, lengths that do not
+divide, whole numbers divided with either sign, powers, empty axes. Every case runs at
+every edge; what the reference refuses no runtime may answer with a number. (ONNX
+Runtime itself refuses pictures without rows, and the greatest of nothing.)
 """
 
 import random
@@ -14,10 +16,10 @@ import numpy as np
 import onnx
 import pytest
 from numpy.typing import NDArray
-from onnx_runtime import agree, open_quietly
+from support.onnx_runtime import agree, open_quietly
 
 import specc_numpy
-from specc.driver import elaborated, open_spec
+from specc.compiler.spec import elaborated, open_spec
 from specc.ir.graph import Graph
 from specc.text.diagnostic import Failed
 from specc_onnx import build, target
@@ -26,11 +28,31 @@ X = "x: float[batch, n, 4]"
 IDS = "ids: int[batch, n]"
 CASES = {
     "embedding": (IDS, "float[batch, n, 2]", "embedding(ids - 1, size=5, dim=2) @ t"),
-    "embedding of ids as they are": (IDS, "float[batch, n, 2]", "embedding(ids, size=5, dim=2) @ t"),
-    "embedding of halves": (IDS, "float[batch, n, 2]", "embedding(ids // 2, size=5, dim=2) @ t"),
-    "gather along an axis": (f"{X}, {IDS}", "float[batch, n, 4]", "gather(x, ids, axis=1)"),
-    "gather of a table": ("t: float[n, 4], ids: int[k]", "float[k, 4]", "gather(t, ids, axis=0)"),
-    "gather one row": (f"{X}, one: int[batch]", "float[batch, 4]", "gather(x, one - 1, axis=1)"),
+    "embedding of ids as they are": (
+        IDS,
+        "float[batch, n, 2]",
+        "embedding(ids, size=5, dim=2) @ t",
+    ),
+    "embedding of halves": (
+        IDS,
+        "float[batch, n, 2]",
+        "embedding(ids // 2, size=5, dim=2) @ t",
+    ),
+    "gather along an axis": (
+        f"{X}, {IDS}",
+        "float[batch, n, 4]",
+        "gather(x, ids, axis=1)",
+    ),
+    "gather of a table": (
+        "t: float[n, 4], ids: int[k]",
+        "float[k, 4]",
+        "gather(t, ids, axis=0)",
+    ),
+    "gather one row": (
+        f"{X}, one: int[batch]",
+        "float[batch, 4]",
+        "gather(x, one - 1, axis=1)",
+    ),
     "one of": (IDS, "float[batch, n, 3]", "one_hot(ids, size=3)"),
     "the first rows": (X, "float[batch, 3, 4]", "x[:, 0:3]"),
     "from the third row on": (X, "float[batch, _, 4]", "x[:, 2:]"),
@@ -43,18 +65,42 @@ CASES = {
     "the middle row": (X, "float[batch, 4]", "x[:, n // 2]"),
     "the newest row": (X, "float[batch, 4]", "last(x)"),
     "rows before": (X, "float[batch, n, 4]", "delay(x, by=3, first=7.0)"),
-    "halves of an axis": (X, "float[batch, 2, n / 2, 4]", "split(x, into=[2, n / 2], axis=1)"),
+    "halves of an axis": (
+        X,
+        "float[batch, 2, n / 2, 4]",
+        "split(x, into=[2, n / 2], axis=1)",
+    ),
     "the first half": (X, "float[batch, n / 2, 4]", "x[:, 0:n / 2]"),
-    "two chunks": (X, "float[batch, 4]", "u, v = chunk(x, 2, axis=1)\n  return sum(u, axis=1) - sum(v, axis=1)"),
-    "as many as halves": (X, "float[batch, n, 4]", "x + float(insert(range(n), axis=1) * (n / 2))"),
-    "patches": ("p: float[batch, 1, n, 4]", "float[batch, _, 2]", "patches(p, size=2, out=2) @ t"),
+    "two chunks": (
+        X,
+        "float[batch, 4]",
+        "u, v = chunk(x, 2, axis=1)\n  return sum(u, axis=1) - sum(v, axis=1)",
+    ),
+    "as many as halves": (
+        X,
+        "float[batch, n, 4]",
+        "x + float(insert(range(n), axis=1) * (n / 2))",
+    ),
+    "patches": (
+        "p: float[batch, 1, n, 4]",
+        "float[batch, _, 2]",
+        "patches(p, size=2, out=2) @ t",
+    ),
     "greatest": (X, "int[batch, 4]", "argmax(x, axis=1)"),
     "order": (X, "int[batch, n, 4]", "argsort(x, axis=1)"),
     "sums of nothing": (X, "float[batch, 4]", "sum(x, axis=1) + max(x, axis=1) * 0.0"),
     "turned about": (X, "float[batch, n, 4]", "flip(x)"),
     "as whole numbers": (X, "int[batch, n, 4]", "cast(x * 3.0, to=int)"),
-    "rounded": (X, "float[batch, n, 4]", "round(x * 2.0) + floor(-x * 2.0) + ceil(x * 1.5)"),
-    "remainders of fractions": (X, "float[batch, n, 4]", "x % 0.75 + x // 0.75 + x % -0.75 + x // -0.75"),
+    "rounded": (
+        X,
+        "float[batch, n, 4]",
+        "round(x * 2.0) + floor(-x * 2.0) + ceil(x * 1.5)",
+    ),
+    "remainders of fractions": (
+        X,
+        "float[batch, n, 4]",
+        "x % 0.75 + x // 0.75 + x % -0.75 + x // -0.75",
+    ),
 }
 """Inputs, result and value of one graph each."""
 
@@ -62,11 +108,15 @@ CASES = {
 def graph_of(inputs: str, result: str, value: str, folder: Path) -> Graph:
     body = value if "return" in value else f"return {value}"
     path = folder / "spec.specc"
-    path.write_text(f"specc 1\nmodel m\ndims batch, n, k\ngraph g({inputs}) -> (y: {result}) {{\n{body}\n}}\n")
+    path.write_text(
+        f"specc 1\nmodel m\ndims batch, n, k\ngraph g({inputs}) -> (y: {result}) {{\n{body}\n}}\n"
+    )
     return elaborated(open_spec(str(path))).graph
 
 
-def given(graph: Graph, rows: int, low: int, high: int, rng: Any) -> dict[str, NDArray[Any]]:
+def given(
+    graph: Graph, rows: int, low: int, high: int, rng: Any
+) -> dict[str, NDArray[Any]]:
     """Inputs with `rows` rows along `n`, whole numbers from `low` up to `high`."""
     sizes = {"batch": 2, "n": rows, "k": 3}
     made: dict[str, NDArray[Any]] = {}
@@ -83,11 +133,17 @@ def runnable(graph: Graph, weights: dict[str, NDArray[Any]]) -> Any:
     model = build(graph, target("onnx")).model
     for initializer in model.graph.initializer:
         if initializer.name in weights:
-            initializer.CopyFrom(onnx.numpy_helper.from_array(weights[initializer.name], initializer.name))
+            initializer.CopyFrom(
+                onnx.numpy_helper.from_array(
+                    weights[initializer.name], initializer.name
+                )
+            )
     return open_quietly(model)
 
 
-def differences(graph: Graph, edges: list[tuple[int, int, int]], seed: int = 0) -> Iterator[str]:
+def differences(
+    graph: Graph, edges: list[tuple[int, int, int]], seed: int = 0
+) -> Iterator[str]:
     rng = np.random.default_rng(seed)
     sizes = {n: [d.at({}) for d in p.type.shape] for n, p in graph.parameters.items()}
     weights = {n: rng.normal(size=s).astype(np.float32) for n, s in sizes.items()}
@@ -105,7 +161,10 @@ def differences(graph: Graph, edges: list[tuple[int, int, int]], seed: int = 0) 
         if want is None or got is None:
             empty = got is not None and not any(a.size for a in got)
             if want is not got and not empty and not (got is None and rows == 0):
-                yield f"rows={rows} ids {low} to {high}: only {'the reference' if want is None else 'ONNX'} refuses"
+                yield (
+                    f"rows={rows} ids {low} to {high}: only "
+                    f"{'the reference' if want is None else 'ONNX'} refuses"
+                )
             continue
         try:
             agree(want, got)
@@ -143,7 +202,9 @@ def whole(rng: random.Random, depth: int = 0) -> str:
         "min({x}, {y})",
         "max({x}, {y})",
     ]
-    return rng.choice([*forms, "where(a > b, a + {x}, b - {y})", "abs(a - {x})"]).format(x=x, y=y)
+    return rng.choice(
+        [*forms, "where(a > b, a + {x}, b - {y})", "abs(a - {x})"]
+    ).format(x=x, y=y)
 
 
 def whole_differences(seed: int, folder: Path) -> list[str]:
@@ -153,15 +214,26 @@ def whole_differences(seed: int, folder: Path) -> list[str]:
         graph = graph_of("a: int[n], b: int[n]", "int[n]", text, folder)
     except Failed:  # divided by a number that is 0
         return [] if "//" in text or "%" in text else [f"{text}: refused"]
-    return [f"{text}: {d}" for d in differences(graph, [(n, -4, 4) for n in (0, 1, 6)], seed)]
+    return [
+        f"{text}: {d}"
+        for d in differences(graph, [(n, -4, 4) for n in (0, 1, 6)], seed)
+    ]
 
 
 @pytest.mark.parametrize("start", [0, 10, 20])
 def test_whole_numbers_of_either_sign(start: int, tmp_path: Path) -> None:
-    assert not [d for seed in range(start, start + 10) for d in whole_differences(seed, tmp_path)]
+    assert not [
+        d
+        for seed in range(start, start + 10)
+        for d in whole_differences(seed, tmp_path)
+    ]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("start", range(30, 1030, 100))
 def test_many_whole_numbers_of_either_sign(start: int, tmp_path: Path) -> None:
-    assert not [d for seed in range(start, start + 100) for d in whole_differences(seed, tmp_path)]
+    assert not [
+        d
+        for seed in range(start, start + 100)
+        for d in whole_differences(seed, tmp_path)
+    ]

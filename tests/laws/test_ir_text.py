@@ -1,4 +1,6 @@
-"""Graphs survive their text, and a text that was tampered with is refused with a code, never otherwise."""
+"""Graphs survive their text, and a text that was tampered with is refused with a code,
+never otherwise.
+"""
 
 import random
 
@@ -6,8 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from op_examples import EXAMPLES, graph_of
-from random_graphs import random_graph, values
+from support.op_examples import EXAMPLES, graph_of
+from support.random_graphs import random_graph, values
 
 import specc_numpy
 from specc.ir.graph import Graph
@@ -27,10 +29,14 @@ def test_reading_undoes_writing(seed: int) -> None:
     assert verify(again) == []
     inputs, weights = values(graph, seed, 5)
     for name, found in specc_numpy.run(graph, inputs, weights).items():
-        np.testing.assert_array_equal(specc_numpy.run(again, inputs, weights)[name], found)
+        np.testing.assert_array_equal(
+            specc_numpy.run(again, inputs, weights)[name], found
+        )
 
 
-TEXTS = [write(graph_of(e)[0]) for e in EXAMPLES] + [write(random_graph(s)) for s in range(20)]
+TEXTS = [write(graph_of(e)[0]) for e in EXAMPLES] + [
+    write(random_graph(s)) for s in range(20)
+]
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -40,7 +46,23 @@ def test_a_mutated_text_is_read_or_refused(seed: int) -> None:
         text = rng.choice(TEXTS)
         for _ in range(rng.randint(1, 3)):
             at = rng.randrange(len(text))
-            piece = rng.choice(["", "0", "-1", "9" * 20, '"', "%0", "<", "(", "\n", "é", "\x00", "_", rng.choice(text)])
+            piece = rng.choice(
+                [
+                    "",
+                    "0",
+                    "-1",
+                    "9" * 20,
+                    '"',
+                    "%0",
+                    "<",
+                    "(",
+                    "\n",
+                    "é",
+                    "\x00",
+                    "_",
+                    rng.choice(text),
+                ]
+            )
             text = text[:at] + piece + text[at + rng.choice([0, 0, 1, 5]) :]
         graphs, codes = read_or_refuse(text)
         assert codes <= {"E0927", "E0928"}

@@ -1,8 +1,8 @@
 """A length used as a number is that length: no other number ever stands in for it.
 
-Random numbers made of lengths are compared, at several lengths, with Python's own arithmetic; and specs whose
-lengths the input tells with the same specs told the lengths while they are compiled. A stand-in that is planted
-in their place is found by both.
+Random numbers made of lengths are compared, at several lengths, with Python's own
+arithmetic; and specs whose lengths the input tells with the same specs told the lengths
+while they are compiled. A stand-in that is planted in their place is found by both.
 """
 
 import math
@@ -13,19 +13,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from length_numbers import Drawn, spec_of, value
-from onnx_runtime import agree, open_quietly
-from small import SMALL
-from spec_models import opened, random_weights
+from support.length_numbers import Drawn, spec_of, value
+from support.onnx_runtime import agree, open_quietly
+from support.small import SMALL
+from support.spec_models import opened, opened_anew, random_weights
 
 import specc_numpy
-from specc.driver import elaborated, open_spec
+from specc.compiler.spec import elaborated, open_spec
 from specc.elaborate import numbers
 from specc.elaborate.context import Env
 from specc.ir.dim import Dim, DimError
 from specc.ir.graph import Graph
-from specc.library import shipped
-from specc.verifying import random_inputs
+from specc.library.files import shipped
+from specc.run.verify import random_inputs
 from specc_onnx import build, target
 
 SIZES = ((1, 1), (2, 3), (5, 2), (7, 61), (67, 4))
@@ -47,13 +47,22 @@ def wrong(seed: int, folder: Path, compiled: bool = True) -> list[str]:
     found = []
     for n, m in SIZES:
         given = {"x": np.zeros((n, m), np.float32), "one": np.ones(2, np.float32)}
-        want = {f"{r}{k}": np.full(2, value(t, n, m) + (r == "b")) for k, t in enumerate(texts) for r in "ab"}
+        want = {
+            f"{r}{k}": np.full(2, value(t, n, m) + (r == "b"))
+            for k, t in enumerate(texts)
+            for r in "ab"
+        }
         exact = specc_numpy.run(graph, given, {})
         for name, array in want.items():
             if not np.allclose(exact[name], array, rtol=1e-9, atol=1e-9):
-                found.append(f"{texts[int(name[1:])]} at n={n}, m={m}: {exact[name][0]}, not {array[0]}")
+                found.append(
+                    f"{texts[int(name[1:])]} at n={n}, m={m}: {exact[name][0]}, not {array[0]}"
+                )
         if session is not None and not found:
-            agree({r: a.astype(np.float32) for r, a in want.items()}, session.run(list(want), given))
+            agree(
+                {r: a.astype(np.float32) for r, a in want.items()},
+                session.run(list(want), given),
+            )
     return found
 
 
@@ -69,7 +78,9 @@ def test_thousands_of_numbers_made_of_lengths(start: int, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("stand_in", [2, 61, 67, 10_007])
-def test_a_planted_stand_in_is_found(stand_in: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_planted_stand_in_is_found(
+    stand_in: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     knows: Callable[[Any], float | None] = numbers.known
 
     def guess(value: Any) -> float | None:
@@ -93,21 +104,35 @@ def test_the_evaluator_is_right_about_some_numbers() -> None:
 
 
 def told_and_found(spec: str, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
-    """A shipped spec gives the same whether the input tells its lengths or they were known while compiling."""
+    """A shipped spec gives the same whether the input tells its lengths or they were
+    known while compiling.
+    """
     found = opened(spec, **SMALL[spec])
     graph = found.model.graph
-    symbols = sorted({s for v in graph.inputs.values() for d in v.type.shape for s in d.symbols()})
+    symbols = sorted(
+        {s for v in graph.inputs.values() for d in v.type.shape for s in d.symbols()}
+    )
     sizes = {s: max(size + n, graph.least.get(s, 1)) for n, s in enumerate(symbols)}
     inputs = random_inputs(graph, sizes, np.random.default_rng(0))
     weights = random_weights(found)
     want = specc_numpy.run(graph, inputs, weights)
     with monkeypatch.context() as patch:
         look_up = Env.run_time
-        patch.setattr(Env, "run_time", lambda env, name: known(look_up(env, name), sizes))
-        told = opened(spec, **SMALL[spec]).model.graph
-    assert not {s for _, results in told.nodes for r in results for d in r.type.shape for s in d.symbols()}
+        patch.setattr(
+            Env, "run_time", lambda env, name: known(look_up(env, name), sizes)
+        )
+        told = opened_anew(spec, **SMALL[spec]).model.graph
+    assert not {
+        s
+        for _, results in told.nodes
+        for r in results
+        for d in r.type.shape
+        for s in d.symbols()
+    }
     for name, array in specc_numpy.run(told, inputs, weights).items():
-        np.testing.assert_allclose(array, want[name], rtol=1e-9, atol=1e-9, err_msg=f"{spec}: {name}")
+        np.testing.assert_allclose(
+            array, want[name], rtol=1e-9, atol=1e-9, err_msg=f"{spec}: {name}"
+        )
 
 
 def known(length: Dim | None, sizes: dict[str, int]) -> Dim | None:
@@ -121,12 +146,18 @@ def test_a_length_known_while_compiling_gives_what_one_of_the_input_does(
     told_and_found(spec, monkeypatch, 3)
 
 
-LOOPS = {name for name, path in shipped().items() if "scan " in path.read_text(encoding="utf-8")}
+LOOPS = {
+    name
+    for name, path in shipped().items()
+    if "scan " in path.read_text(encoding="utf-8")
+}
 """Specs with a loop, which walks along a length by its name."""
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [2, 5])
 @pytest.mark.parametrize("spec", sorted(SMALL.keys() - LOOPS))
-def test_so_it_is_for_every_spec(spec: str, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_so_it_is_for_every_spec(
+    spec: str, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     told_and_found(spec, monkeypatch, size)

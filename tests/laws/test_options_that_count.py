@@ -1,16 +1,17 @@
-"""Every config value of every shipped spec counts: another one changes the model, or is refused.
+"""Every config value of every shipped spec counts: another one changes the model, or is
+refused.
 
-The fields are found by asking the spec, those of records too. What counts is the graph, the defaults of inputs, how
-inputs are read and how a text is written.
+The fields are found by asking the spec, those of records too. What counts is the graph,
+the defaults of inputs, how inputs are read and how a text is written.
 """
 
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from small import SMALL
+from support.small import SMALL
 
-from specc.driver import Spec, open_spec
+from specc.compiler.spec import Spec, open_spec
 from specc.elaborate.model import elaborate
 from specc.ir.write import write
 from specc.lang import tree
@@ -22,7 +23,8 @@ OTHERS = {
     "rope": ["rope(theta=77.0)"],
 }  # fmt: skip
 FREE = {
-    "labels": "only names what `show` says, and how many classes there are, which SMALL sets itself",
+    "labels": "only names what `show` says, and how many classes there are, which "
+    "SMALL sets itself",
 }
 """Fields that change no number, by reason."""
 
@@ -56,14 +58,23 @@ def others(type: tree.TypeName, now: Any) -> list[str]:
 
 def meaning(name: str, sets: dict[str, Any]) -> str:
     """All that a spec says with these values, or the codes with which it refuses them."""
-    given = [f"{k}={str(v).lower() if isinstance(v, bool) else v}" for k, v in sets.items()]
+    given = [
+        f"{k}={str(v).lower() if isinstance(v, bool) else v}" for k, v in sets.items()
+    ]
     try:
         spec = open_spec(name, sets=given)
         model = elaborate(spec.program, spec.library, spec.reader)
     except Failed as failed:
         return ", ".join(d.code for d in failed.diagnostics)
-    ties = [r for i, _ in spec.program.items(tree.Weights) for r in i.rules if isinstance(r, tree.Tie) and r.condition]
-    tied = [v for k, v in model.config.items() if any(k in repr(r.condition) for r in ties)]
+    ties = [
+        r
+        for i, _ in spec.program.items(tree.Weights)
+        for r in i.rules
+        if isinstance(r, tree.Tie) and r.condition
+    ]
+    tied = [
+        v for k, v in model.config.items() if any(k in repr(r.condition) for r in ties)
+    ]
     whole = [write(g) for g in (model.graph, model.defaults) if g]
     return repr((whole, model.generation, model.reading, model.showing, tied))
 
@@ -71,12 +82,20 @@ def meaning(name: str, sets: dict[str, Any]) -> str:
 QUICK = {"kernel_regression", "kv_lookup", "luong_location", "seq2seq", "vit_mae"}
 
 
-@pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in sorted(SMALL)])
+@pytest.mark.parametrize(
+    "name",
+    [
+        n if n in QUICK else pytest.param(n, marks=pytest.mark.slow)
+        for n in sorted(SMALL)
+    ],
+)
 def test_every_value_counts_or_is_refused(name: str) -> None:
     usual = meaning(name, SMALL[name])
     idle = []
     for path, type in fields(open_spec(name)):
         values = others(type, SMALL[name].get(path))
-        if path not in FREE and all(meaning(name, {**SMALL[name], path: v}) == usual for v in values):
+        if path not in FREE and all(
+            meaning(name, {**SMALL[name], path: v}) == usual for v in values
+        ):
             idle.append(path)
     assert not idle

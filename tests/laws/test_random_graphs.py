@@ -1,7 +1,9 @@
-"""What is proved must be true: random graphs, one token moved at a time, seen by the reference.
+"""What is proved must be true: random graphs, one token moved at a time, seen by the
+reference.
 
-A graph that is proved causal never lets a later token move an earlier row, and nothing moves outside the
-reach that was computed, proved or not. Planted mistakes in the facts are found by the same test.
+A graph that is proved causal never lets a later token move an earlier row, and nothing
+moves outside the reach that was computed, proved or not. Planted mistakes in the facts
+are found by the same test.
 """
 
 from collections.abc import Iterator
@@ -9,18 +11,18 @@ from typing import Literal
 
 import numpy as np
 import pytest
-from random_graphs import random_graph, values
+from support.random_graphs import random_graph, values
 
 import specc_numpy
 from specc.ir import ops, reach
 from specc.ir.graph import Graph
 from specc.ir.interval import Interval
 from specc.ir.signature import Signature
-from specc.passes import bands, flow
-from specc.passes.batch import mixing
-from specc.passes.causality import prove
-from specc.passes.flow import flow as follow
-from specc.passes.padding import padding
+from specc.passes.prove import bands, flow
+from specc.passes.prove.batch import mixing
+from specc.passes.prove.causality import prove
+from specc.passes.prove.flow import flow as follow
+from specc.passes.prove.padding import padding
 
 ROWS = 6
 GRAPHS = 250
@@ -50,7 +52,9 @@ def fault(seed: int) -> str:
     for row, token in moves(graph, seed):
         if proved and token > row:
             return f"graph {seed} is proved causal, token {token} moves row {row}"
-        if not (state.whole or state.newest) and row - token not in state.axes.get(1, Interval(1, 0)):
+        if not (state.whole or state.newest) and row - token not in state.axes.get(
+            1, Interval(1, 0)
+        ):
             return f"graph {seed}: token {token} moves row {row}, outside {state.axes}"
     return ""
 
@@ -83,15 +87,22 @@ def test_rows_of_a_batch_are_proved_apart_and_are() -> None:
         inputs, weights = values(graph, seed, ROWS, batch=3)
         together = specc_numpy.run(graph, inputs, weights)["y"]
         for n in range(3):
-            alone = specc_numpy.run(graph, {k: v[n : n + 1] for k, v in inputs.items()}, weights)["y"]
-            np.testing.assert_allclose(together[n : n + 1], alone, rtol=1e-9, atol=1e-12)
+            alone = specc_numpy.run(
+                graph, {k: v[n : n + 1] for k, v in inputs.items()}, weights
+            )["y"]
+            np.testing.assert_allclose(
+                together[n : n + 1], alone, rtol=1e-9, atol=1e-12
+            )
 
 
+@pytest.mark.parametrize("many", [300, pytest.param(2000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("side", ["left", "right"])
-def test_without_a_padding_warning_padding_changes_nothing(side: Literal["left", "right"]) -> None:
+def test_without_a_padding_warning_padding_changes_nothing(
+    side: Literal["left", "right"], many: int
+) -> None:
     """Each example is run padded, with garbage in the padded rows, and alone."""
     clean = 0
-    for seed in range(500):
+    for seed in range(many):
         graph = random_graph(seed, side)
         if padding(graph) or graph.outputs["y"].node is None:
             continue
@@ -100,9 +111,13 @@ def test_without_a_padding_warning_padding_changes_nothing(side: Literal["left",
         real = slice(2, None) if side == "left" else slice(0, ROWS - 2)
         keep = np.zeros((1, ROWS), bool)
         keep[:, real] = True
-        alone = specc_numpy.run(graph, {"x": inputs["x"][:, real], "keep": keep[:, real]}, weights)["y"]
+        alone = specc_numpy.run(
+            graph, {"x": inputs["x"][:, real], "keep": keep[:, real]}, weights
+        )["y"]
         padded = specc_numpy.run(graph, {"x": inputs["x"], "keep": keep}, weights)["y"]
-        np.testing.assert_allclose(padded[:, real], alone, rtol=1e-9, atol=1e-12, err_msg=f"graph {seed}")
+        np.testing.assert_allclose(
+            padded[:, real], alone, rtol=1e-9, atol=1e-12, err_msg=f"graph {seed}"
+        )
     assert clean > 20
 
 
@@ -113,15 +128,27 @@ def planted(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
         case "conv reads nothing ahead":
             monkeypatch.setattr(ops.Conv1d, "low", property(lambda self: 0))
         case "conv looks back one row too few":
-            monkeypatch.setattr(ops.Conv1d, "high", property(lambda self: (self.kernel - 1) * self.dilation - 1))
+            monkeypatch.setattr(
+                ops.Conv1d,
+                "high",
+                property(lambda self: (self.kernel - 1) * self.dilation - 1),
+            )
         case "delay is row for row":
-            monkeypatch.setattr(ops.Delay, "signature", Signature.parse("a[*a t *b] -> a[*a t *b]"))
+            monkeypatch.setattr(
+                ops.Delay, "signature", Signature.parse("a[*a t *b] -> a[*a t *b]")
+            )
         case "a softmax is row for row":
-            monkeypatch.setattr(ops.Softmax, "signature", Signature.parse("f[*a t *b] -> f[*a t *b]"))
+            monkeypatch.setattr(
+                ops.Softmax, "signature", Signature.parse("f[*a t *b] -> f[*a t *b]")
+            )
         case "a running sum is row for row":
-            monkeypatch.setattr(ops.CumSum, "signature", Signature.parse("n[*a t *b] -> n[*a t *b]"))
+            monkeypatch.setattr(
+                ops.CumSum, "signature", Signature.parse("n[*a t *b] -> n[*a t *b]")
+            )
         case "every mask is causal":
-            monkeypatch.setattr(flow, "band", lambda v, q, k: real(v, q, k) & Interval(0, float("inf")))
+            monkeypatch.setattr(
+                flow, "band", lambda v, q, k: real(v, q, k) & Interval(0, float("inf"))
+            )
         case "not is forgotten":
             monkeypatch.setattr(bands, "OPPOSITE", {k: k for k in bands.OPPOSITE})
 

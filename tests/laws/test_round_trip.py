@@ -1,4 +1,6 @@
-"""Both syntaxes say the same: text → tree → text, in each and from one to the other, for any tree."""
+"""Both syntaxes say the same: text → tree → text, in each and from one to the other,
+for any tree.
+"""
 
 import dataclasses
 from pathlib import Path
@@ -9,18 +11,21 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from specc.lang import tree
-from specc.lang.parse import parse_dsl, parse_expression
+from specc.lang.dsl.parse import parse_dsl, parse_expression
+from specc.lang.dsl.write import write
+from specc.lang.dsl.write_expression import RESERVED, one_line
 from specc.lang.store import dump, load
-from specc.lang.write import write
-from specc.lang.write_expression import RESERVED, one_line
-from specc.lang.write_yaml import write_yaml
-from specc.lang.yaml import parse_yaml
+from specc.lang.yaml.read import parse_yaml
+from specc.lang.yaml.write import write_yaml
 from specc.text.source import Source
 
-pytestmark = pytest.mark.filterwarnings("ignore:Generating overly large repr")  # of the strategies, when one fails
-EXAMPLES = sorted((Path(__file__).parents[1] / "unit" / "lang" / "examples").glob("*.specc"))
+# of the strategies, when one fails
+pytestmark = pytest.mark.filterwarnings("ignore:Generating overly large repr")
+EXAMPLES = sorted((Path(__file__).parents[1] / "lang" / "examples").glob("*.specc"))
 ROOT = Path(__file__).parents[2]
-SHIPPED = sorted([*(ROOT / "specs").rglob("*.specc"), *(ROOT / "specs").rglob("*.yaml")])
+SHIPPED = sorted(
+    [*(ROOT / "specs").rglob("*.specc"), *(ROOT / "specs").rglob("*.yaml")]
+)
 
 
 def dsl(text: str) -> tree.File:
@@ -44,7 +49,12 @@ def difference(a: Any, b: Any, path: str = "") -> str:
         return next((d for d in named if d), "")
     if isinstance(a, tuple) and len(a) == len(b):
         return next(
-            (d for n, (x, y) in enumerate(zip(a, b, strict=True)) if (d := difference(x, y, f"{path}[{n}]"))), ""
+            (
+                d
+                for n, (x, y) in enumerate(zip(a, b, strict=True))
+                if (d := difference(x, y, f"{path}[{n}]"))
+            ),
+            "",
         )
     return "" if a == b else f"{path}: {a!r} is not {b!r}"
 
@@ -70,9 +80,25 @@ def test_every_spec_goes_both_ways(path: Path) -> None:
     assert not difference(load(dump(file), Source(path.name, text)), file)
 
 
-# --- any tree that the grammar can say --------------------------------------------------------
+# --- any tree that the grammar can say ------------------------------------------------
 
-WORDS = ["x", "y", "mask", "from", "of", "keep", "list", "config", "a1", "_b", "left", "d_model", "type", "is", "do"]
+WORDS = [
+    "x",
+    "y",
+    "mask",
+    "from",
+    "of",
+    "keep",
+    "list",
+    "config",
+    "a1",
+    "_b",
+    "left",
+    "d_model",
+    "type",
+    "is",
+    "do",
+]
 names = st.sampled_from(WORDS)
 some_names = st.lists(names, min_size=1, max_size=3, unique=True).map(tuple)
 few_names = st.lists(names, max_size=2, unique=True).map(tuple)
@@ -100,38 +126,81 @@ texts = st.one_of(
 )
 docs = texts
 words = st.one_of(names, texts.filter(bool))
-remark = st.text(st.characters(codec="utf-8", categories=["L", "N", "P", "S"]), min_size=1, max_size=6)
+remark = st.text(
+    st.characters(codec="utf-8", categories=["L", "N", "P", "S"]),
+    min_size=1,
+    max_size=6,
+)
 remarks = st.one_of(
     st.just(tree.NONE),
-    st.builds(tree.Remarks, st.lists(remark, max_size=2).map(tuple), st.one_of(st.just(""), remark), st.booleans()),
+    st.builds(
+        tree.Remarks,
+        st.lists(remark, max_size=2).map(tuple),
+        st.one_of(st.just(""), remark),
+        st.booleans(),
+    ),
 )
 ends = st.one_of(st.just(()), st.lists(remark, max_size=2).map(tuple))
 paths = st.one_of(
-    st.sampled_from(["a", "a.b", "self.from.repeat", "h.0.1.w", "layers.{i}.q", "a b", "1e5"]), texts
+    st.sampled_from(
+        ["a", "a.b", "self.from.repeat", "h.0.1.w", "layers.{i}.q", "a b", "1e5"]
+    ),
+    texts,
 ).map(tree.WeightName)
-numbers = st.sampled_from(["0", "1", "12", "1e-5", "0.5", "9007199254740991", "1E+3"]).map(tree.Num)
-dotted = st.one_of(names, st.sampled_from(["a.b", "config.mask.x", "true", "none", "false"])).map(tree.Name)
+numbers = st.sampled_from(
+    ["0", "1", "12", "1e-5", "0.5", "9007199254740991", "1E+3"]
+).map(tree.Num)
+dotted = st.one_of(
+    names, st.sampled_from(["a.b", "config.mask.x", "true", "none", "false"])
+).map(tree.Name)
 functions = st.sampled_from(["f", "v.encode", "choice", "len", "linear"]).map(tree.Name)
 
 
+def builds(
+    kind: type[Any], *values: st.SearchStrategy[Any], **named: st.SearchStrategy[Any]
+) -> Any:
+    """Trees of a class that takes its fields by name, these given in their order."""
+    fields = [f.name for f in dataclasses.fields(kind)]
+    return st.builds(kind, **dict(zip(fields, values, strict=False)), **named)
+
+
 def options(values: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    named = st.builds(tree.Option, st.sampled_from([*WORDS, "in_", "weights", "out"]), values)
+    named = st.builds(
+        tree.Option, st.sampled_from([*WORDS, "in_", "weights", "out"]), values
+    )
     return st.lists(named, max_size=3, unique_by=lambda o: o.name).map(tuple)
 
 
 def larger(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     optional = st.one_of(st.none(), inner)
-    subscripts = st.one_of(inner, st.builds(tree.Slice, optional, optional), st.just(tree.Rest()))
+    subscripts = st.one_of(
+        inner, st.builds(tree.Slice, optional, optional), st.just(tree.Rest())
+    )
     operators = st.sampled_from(["==", "!=", "<=", ">=", "<", ">", "in"])
     return st.one_of(
         st.builds(
-            tree.Call, functions, st.lists(inner, max_size=3).map(tuple), options(inner), st.one_of(st.none(), paths)
+            tree.Call,
+            functions,
+            st.lists(inner, max_size=3).map(tuple),
+            options(inner),
+            st.one_of(st.none(), paths),
         ),
-        st.builds(tree.Index, inner, st.lists(subscripts, min_size=1, max_size=3).map(tuple)),
+        st.builds(
+            tree.Index, inner, st.lists(subscripts, min_size=1, max_size=3).map(tuple)
+        ),
         st.builds(tree.Unary, st.sampled_from(["-", "not"]), inner),
-        st.builds(tree.Binary, st.sampled_from(["+", "-", "*", "/", "//", "%", "**", "&", "|"]), inner, inner),
+        st.builds(
+            tree.Binary,
+            st.sampled_from(["+", "-", "*", "/", "//", "%", "**", "&", "|"]),
+            inner,
+            inner,
+        ),
         st.lists(inner, min_size=2, max_size=3).flatmap(
-            lambda parts: st.builds(tree.Compare, st.tuples(*[operators] * (len(parts) - 1)), st.just(tuple(parts)))
+            lambda parts: st.builds(
+                tree.Compare,
+                st.tuples(*[operators] * (len(parts) - 1)),
+                st.just(tuple(parts)),
+            )
         ),
         st.builds(tree.Choice, inner, inner, inner),
         st.builds(tree.ListOf, st.lists(inner, max_size=3).map(tuple)),
@@ -140,67 +209,99 @@ def larger(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     )
 
 
-expressions = st.recursive(st.one_of(numbers, dotted, texts.map(tree.Text)), larger, max_leaves=8)
+expressions = st.recursive(
+    st.one_of(numbers, dotted, texts.map(tree.Text)), larger, max_leaves=8
+)
 small = st.one_of(
     numbers,
     dotted,
     st.builds(
-        tree.Call, functions, st.lists(dotted, max_size=2).map(tuple), options(numbers), st.one_of(st.none(), paths)
+        tree.Call,
+        functions,
+        st.lists(dotted, max_size=2).map(tuple),
+        options(numbers),
+        st.one_of(st.none(), paths),
     ),
 )
 values = st.one_of(small, expressions)
 maybe = st.one_of(st.none(), small)
-dims = st.one_of(st.none(), st.lists(st.one_of(small, st.just(tree.Rest())), max_size=3).map(tuple))
-plain = st.builds(
-    tree.TypeName, st.sampled_from(["float", "int", "keep", "mask", "activation", "from"]), dims, st.booleans()
+dims = st.one_of(
+    st.none(), st.lists(st.one_of(small, st.just(tree.Rest())), max_size=3).map(tuple)
+)
+plain = builds(
+    tree.TypeName,
+    st.sampled_from(["float", "int", "keep", "mask", "activation", "from"]),
+    dims,
+    st.booleans(),
 )
 
 
 def larger_type(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     fields = st.lists(
-        st.builds(tree.Field, names.filter(lambda n: n != "from"), inner, default=maybe, doc=docs),
+        builds(
+            tree.Field,
+            names.filter(lambda n: n != "from"),
+            inner,
+            default=maybe,
+            doc=docs,
+        ),
         max_size=2,
         unique_by=lambda f: f.name,
     )
     return st.one_of(
-        st.builds(tree.TypeName, st.just("list"), optional=st.booleans(), of=inner),
-        st.builds(
+        builds(tree.TypeName, st.just("list"), optional=st.booleans(), of=inner),
+        builds(
             tree.TypeName,
             st.just("choice"),
             optional=st.booleans(),
             names=st.lists(words, min_size=1, max_size=3, unique=True).map(tuple),
         ),
-        st.builds(tree.TypeName, st.just("record"), optional=st.booleans(), fields=fields.map(tuple)),
+        builds(
+            tree.TypeName,
+            st.just("record"),
+            optional=st.booleans(),
+            fields=fields.map(tuple),
+        ),
     )
 
 
 types = st.recursive(plain, larger_type, max_leaves=4)
-sided = st.one_of(types, st.builds(tree.TypeName, st.just("keep"), dims, side=st.sampled_from(["left", "right"])))
+sided = st.one_of(
+    types,
+    builds(
+        tree.TypeName, st.just("keep"), dims, side=st.sampled_from(["left", "right"])
+    ),
+)
 target = st.builds(tree.Target, names, st.one_of(st.none(), types))
-targets = st.lists(target, min_size=1, max_size=3, unique_by=lambda t: t.name).map(tuple)
+targets = st.lists(target, min_size=1, max_size=3, unique_by=lambda t: t.name).map(
+    tuple
+)
 requires = st.builds(tree.Require, values, texts, remarks)
 statements = st.deferred(
     lambda: st.one_of(
         st.builds(tree.Let, targets, values, remarks),
         st.builds(tree.Return, st.lists(values, min_size=1, max_size=3).map(tuple), remarks),
         requires,
-        st.builds(tree.Repeat, names, values, st.one_of(st.none(), paths), few_names, bodies, remarks, ends),
+        builds(tree.Repeat, names, values, st.one_of(st.none(), paths), few_names, bodies, remarks, ends),
         some_names.flatmap(
-            lambda v: st.builds(
+            lambda v: builds(
                 tree.Scan, st.just(v), st.tuples(*[small] * len(v)), names, few_names, few_names, bodies,
                 st.booleans(), maybe, remarks, ends,
             )
         ),
-        st.builds(tree.When, values, bodies, bodies, remarks, ends, ends),
+        builds(tree.When, values, bodies, bodies, remarks, ends, ends),
     )
 )  # fmt: skip
 bodies = st.lists(statements, max_size=2).map(tuple)
 field_names = names.filter(lambda n: n != "from")
 source = st.one_of(
-    texts.map(tree.Text), st.builds(tree.Call, functions, st.lists(small, max_size=1).map(tuple), options(numbers))
+    texts.map(tree.Text),
+    st.builds(
+        tree.Call, functions, st.lists(small, max_size=1).map(tuple), options(numbers)
+    ),
 )
 entries = st.one_of(
-    st.builds(
+    builds(
         tree.Field,
         field_names,
         types,
@@ -213,14 +314,28 @@ entries = st.one_of(
 )
 results = st.one_of(
     st.builds(tree.Param, st.just(""), types).map(lambda p: (p,)),
-    st.lists(st.builds(tree.Param, names, sided), min_size=1, max_size=3, unique_by=lambda p: p.name).map(tuple),
+    st.lists(
+        st.builds(tree.Param, names, sided),
+        min_size=1,
+        max_size=3,
+        unique_by=lambda p: p.name,
+    ).map(tuple),
 )
-params = st.lists(st.builds(tree.Param, names, sided, maybe), max_size=3, unique_by=lambda p: p.name).map(tuple)
-parameters = st.lists(
-    st.builds(tree.Parameter, names, st.one_of(st.none(), types), maybe), max_size=3, unique_by=lambda p: p.name
+params = st.lists(
+    st.builds(tree.Param, names, sided, maybe), max_size=3, unique_by=lambda p: p.name
 ).map(tuple)
-equations = st.lists(st.builds(tree.Equation, names, small), max_size=2, unique_by=lambda e: e.name).map(tuple)
-read = st.one_of(st.builds(tree.Reads, names, values, remarks), st.builds(tree.Shows, names, values, remarks))
+parameters = st.lists(
+    st.builds(tree.Parameter, names, st.one_of(st.none(), types), maybe),
+    max_size=3,
+    unique_by=lambda p: p.name,
+).map(tuple)
+equations = st.lists(
+    st.builds(tree.Equation, names, small), max_size=2, unique_by=lambda e: e.name
+).map(tuple)
+read = st.one_of(
+    st.builds(tree.Reads, names, values, remarks),
+    st.builds(tree.Shows, names, values, remarks),
+)
 reads = st.lists(read, max_size=3, unique_by=lambda r: (type(r), r.name)).map(tuple)
 rules = st.one_of(
     st.builds(tree.From, texts, remarks),
@@ -230,24 +345,56 @@ rules = st.one_of(
     st.builds(tree.Share, paths, maybe, remarks),
 )
 made = st.lists(
-    st.builds(tree.Setting, names.filter(lambda n: n not in ("of", "from")), values, remarks),
+    st.builds(
+        tree.Setting, names.filter(lambda n: n not in ("of", "from")), values, remarks
+    ),
     max_size=3,
     unique_by=lambda s: s.name,
 ).map(tuple)
 items = st.one_of(
     st.builds(tree.Use, texts, names, remarks),
-    st.builds(tree.Config, st.lists(entries, max_size=3, unique_by=lambda e: e.name).map(tuple), remarks, ends),
+    st.builds(
+        tree.Config,
+        st.lists(entries, max_size=3, unique_by=lambda e: e.name).map(tuple),
+        remarks,
+        ends,
+    ),
     st.builds(
         tree.Dims,
         st.lists(
-            st.builds(tree.DimName, names, st.integers(0, 2)), min_size=1, max_size=3, unique_by=lambda d: d.name
+            st.builds(tree.DimName, names, st.integers(0, 2)),
+            min_size=1,
+            max_size=3,
+            unique_by=lambda d: d.name,
         ).map(tuple),
         remarks,
     ),
     requires,
-    st.builds(tree.Block, st.just("block"), names, params, results, bodies, st.just(()), docs, remarks, ends),
-    st.builds(tree.Block, st.just("graph"), names, params, results, bodies, equations, docs, remarks, ends),
-    st.builds(
+    builds(
+        tree.Block,
+        st.just("block"),
+        names,
+        params,
+        results,
+        bodies,
+        st.just(()),
+        docs,
+        remarks,
+        ends,
+    ),
+    builds(
+        tree.Block,
+        st.just("graph"),
+        names,
+        params,
+        results,
+        bodies,
+        equations,
+        docs,
+        remarks,
+        ends,
+    ),
+    builds(
         tree.Definition,
         st.sampled_from(["mask", "score", "bias"]),
         names,
@@ -258,9 +405,9 @@ items = st.one_of(
     ),
     st.builds(tree.Reading, reads, remarks, ends),
     st.builds(tree.Weights, st.lists(rules, max_size=3).map(tuple), remarks, ends),
-    st.builds(tree.Generate, names, names, names, made, remarks, ends),
+    builds(tree.Generate, names, names, names, made, remarks, ends),
 )
-files = st.builds(
+files = builds(
     tree.File,
     st.just(1),
     words,
@@ -272,25 +419,54 @@ files = st.builds(
 )
 
 
-@given(expressions)
-@settings(max_examples=200, deadline=None)
-def test_any_expression_is_read_as_it_was_written(expr: Any) -> None:
+LARGE = [HealthCheck.too_slow, HealthCheck.data_too_large]
+SOME, MANY = (
+    settings(max_examples=n, deadline=None, suppress_health_check=LARGE)
+    for n in (60, 1500)
+)
+
+
+def read_again(expr: Any) -> None:
     text = one_line(expr)
     assert not difference(parse_expression(text), expr), text
 
 
+@SOME
+@given(expressions)
+def test_any_expression_is_read_as_it_was_written(expr: Any) -> None:
+    read_again(expr)
+
+
+@pytest.mark.slow
+@MANY
+@given(expressions)
+def test_very_many_expressions_are_read_as_they_were_written(expr: Any) -> None:
+    read_again(expr)
+
+
+@SOME
 @given(files)
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 def test_any_tree_goes_both_ways(file: tree.File) -> None:
     there_and_back(normal(file))
 
 
+@pytest.mark.slow
+@MANY
+@given(files)
+def test_very_many_trees_go_both_ways(file: tree.File) -> None:
+    there_and_back(normal(file))
+
+
 def normal(file: tree.File) -> tree.File:
-    """A tree whose comments stand where the readers put them; the writers are free in what they get."""
+    """A tree whose comments stand where the readers put them; the writers are free in
+    what they get.
+    """
     return dsl(write(file))
 
 
 def test_reserved_words_are_those_of_the_grammar() -> None:
-    grammar = (ROOT / "specc" / "lang" / "grammar.lark").read_text(encoding="utf-8")
+    grammar = (ROOT / "specc" / "lang" / "dsl" / "grammar.lark").read_text(
+        encoding="utf-8"
+    )
     line = grammar.split("!hard:")[1].split("\n")[0]
     assert {w.strip(' "') for w in line.split("|")} == RESERVED

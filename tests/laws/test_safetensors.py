@@ -11,9 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from specc.ours import MARK
+from specc.files.ours import MARK
 from specc.text.diagnostic import Failed
-from specc.weights.safetensors import open_tensors, write_safetensors
+from specc.weights.formats.safetensors import open_tensors, write_safetensors
 
 DTYPES = [
     np.float32,
@@ -26,7 +26,9 @@ DTYPES = [
     ml_dtypes.float8_e5m2,
 ]
 
-names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12).filter(lambda n: n != "__metadata__")
+names = st.text(
+    st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12
+).filter(lambda n: n != "__metadata__")
 shapes = st.lists(st.integers(0, 4), max_size=3).map(tuple)
 
 
@@ -42,7 +44,11 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("laws") / "a.safetensors"
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(
     tensors=st.dictionaries(names, arrays(), max_size=5),
     metadata=st.dictionaries(names, st.text("ab"), max_size=2),
@@ -58,7 +64,11 @@ def test_reading_is_the_inverse_of_writing(
         for name, array in tensors.items():
             found = file.array(name)
             assert (found.dtype, found.shape) == (array.dtype, array.shape)
-            assert found.tobytes() == array.tobytes() == b"".join(map(bytes, file.chunks(name)))
+            assert (
+                found.tobytes()
+                == array.tobytes()
+                == b"".join(map(bytes, file.chunks(name)))
+            )
             assert file.tensors[name].offset % array.dtype.itemsize == 0
 
 
@@ -72,9 +82,15 @@ SEED = json.dumps(
 WHOLE = len(SEED).to_bytes(8, "little") + SEED + bytes(32)
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=300,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(
-    edits=st.lists(st.tuples(st.integers(0, len(WHOLE) - 1), st.integers(0, 255)), max_size=4),
+    edits=st.lists(
+        st.tuples(st.integers(0, len(WHOLE) - 1), st.integers(0, 255)), max_size=4
+    ),
     cut=st.integers(0, len(WHOLE)) | st.none(),
 )
 def test_a_damaged_file_is_read_or_refused_but_never_crashes(
@@ -98,7 +114,11 @@ def test_a_damaged_file_is_read_or_refused_but_never_crashes(
     assert codes in (["E0502"], ["E0506"])
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(data=st.binary(max_size=200))
 def test_any_bytes_at_all(place: Path, data: bytes) -> None:
     place.write_bytes(data)

@@ -1,28 +1,30 @@
-"""What is derived is the same function: a full pass equals any steps, on random graphs and for any split.
+"""What is derived is the same function: a full pass equals any steps, on random graphs
+and for any split.
 
-Every graph that is proved causal is taken apart and run in steps of several sizes by the reference; rows agree to
-1e-9. Mistakes planted in the passes are found by the same test.
+Every graph that is proved causal is taken apart and run in steps of several sizes by
+the reference; rows agree to 1e-9. Mistakes planted in the passes are found by the same
+test.
 """
-
-from typing import Any
 
 import numpy as np
 import pytest
-from random_graphs import random_graph, values
-from steps import steps
+from support.random_graphs import random_graph, values
+from support.steps import steps
 
 import specc_numpy
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Node, Value
 from specc.ir.verify import verify
-from specc.passes import demand, plan
-from specc.passes.causality import prove
-from specc.passes.derive import derive
-from specc.passes.step import Step
+from specc.passes.derive import demand, plan, step
+from specc.passes.derive.derive import derive
+from specc.passes.derive.draft import Draft
+from specc.passes.derive.plan import Plan
+from specc.passes.derive.states import States
+from specc.passes.prove.causality import prove
 
 ROWS = 7
-GRAPHS = 250
+GRAPHS = 100
 PLANS = ([7], [1] * 7, [2, 2, 2, 1], [3, 4], [5, 1, 1], [1, 6])
 
 
@@ -37,7 +39,9 @@ def heavy(graph: Graph) -> int:
 
 
 def difference(seed: int) -> str:
-    """How the steps of graph `seed` differ from its full pass; empty where they do not or where it is refused."""
+    """How the steps of graph `seed` differ from its full pass; empty where they do not
+    or where it is refused.
+    """
     graph = random_graph(seed)
     if prove(graph, "seq", "x", ["y"]):
         return ""
@@ -46,17 +50,26 @@ def difference(seed: int) -> str:
     full = specc_numpy.run(graph, inputs, weights)["y"]
     for rows in ("new", "newest"):
         derived = derive(graph, "x", {"y": rows})
-        if faults := verify(derived.step) + (verify(derived.encode) if derived.encode else []):
+        if faults := verify(derived.step) + (
+            verify(derived.encode) if derived.encode else []
+        ):
             return f"graph {seed}: {faults[0]}"
         if heavy(derived.step) > heavy(graph):
-            return f"graph {seed}: a step has {heavy(derived.step)} heavy ops, the whole graph {heavy(graph)}"
+            return (
+                f"graph {seed}: a step has {heavy(derived.step)} heavy ops, the "
+                f"whole graph {heavy(graph)}"
+            )
         for counts in PLANS:
             got = [made["y"] for made in steps(derived, graph, inputs, weights, counts)]
             ends = np.cumsum(counts)
-            want = np.split(full, ends[:-1], axis=1) if rows == "new" else [full[:, e - 1 : e] for e in ends]
-            for step, (a, b) in enumerate(zip(got, want, strict=True)):
+            want = (
+                np.split(full, ends[:-1], axis=1)
+                if rows == "new"
+                else [full[:, e - 1 : e] for e in ends]
+            )
+            for turn, (a, b) in enumerate(zip(got, want, strict=True)):
                 if a.shape != b.shape or not np.allclose(a, b, rtol=1e-9, atol=1e-9):
-                    return f"graph {seed}, rows {rows}, steps {counts}: step {step} differs"
+                    return f"graph {seed}, rows {rows}, steps {counts}: step {turn} differs"
     return ""
 
 
@@ -88,24 +101,28 @@ def _no_look_back(*args: object) -> float:
     return 0.0
 
 
-def _from_the_start(self: Any, need: float) -> Value:
-    return self.b.one(ops.Size(Dim.of(0)))
+def _from_the_start(self: States, need: float) -> Value:
+    return self.draft.b.one(ops.Size(Dim.of(0)))
 
 
-def _first_rows(self: Any, value: Value, axis: int, has: float, need: float) -> Value:
+def _first_rows(self: Draft, value: Value, axis: int, has: float, need: float) -> Value:
     """Drops the newest rows where the oldest are to be dropped."""
-    return value if has == need else self.b.one(ops.Slice(axis, Dim.of(0), self.plan.rows(need)), value)
+    return (
+        value
+        if has == need
+        else self.b.one(ops.Slice(axis, Dim.of(0), self.plan.rows(need)), value)
+    )
 
 
-def _no_states(self: Any, node: Node, results: tuple[Value, ...]) -> dict[int, int]:
+def _no_states(plan: Plan, node: Node, results: tuple[Value, ...]) -> dict[int, int]:
     return {}
 
 
 MISTAKES: dict[str, tuple[object, str, object]] = {
     "nothing looks back": (demand, "_through", _no_look_back),
-    "positions start at zero in every step": (Step, "_first", _from_the_start),
-    "the wrong end is dropped": (Step, "_tail", _first_rows),
-    "no loop goes on from its state": (Step, "_start_operands", _no_states),
+    "positions start at zero in every step": (States, "first_row", _from_the_start),
+    "the wrong end is dropped": (Draft, "tail", _first_rows),
+    "no loop goes on from its state": (step, "_start_operands", _no_states),
     "nothing is kept": (plan, "kept_values", lambda *_: []),
     "everything counts as free": (
         plan,
@@ -116,7 +133,9 @@ MISTAKES: dict[str, tuple[object, str, object]] = {
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_planted_mistakes_are_found(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_planted_mistakes_are_found(
+    mistake: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     place, name, wrong = MISTAKES[mistake]
     monkeypatch.setattr(place, name, wrong)
     assert first_fault(), mistake

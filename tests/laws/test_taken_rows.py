@@ -1,7 +1,9 @@
-"""Rows that are taken, and axes that are split, at places which only the lengths of the input tell.
+"""Rows that are taken, and axes that are split, at places which only the lengths of the
+input tell.
 
-What `check` accepts compiles, whatever lengths the gates try; `verify` finds lengths at which the model has a value;
-and at any length the model gives what Python's own slices give, or is refused where Python's are not whole or empty.
+What `check` accepts compiles, whatever lengths the gates try; `verify` finds lengths at
+which the model has a value; and at any length the model gives what Python's own slices
+give, or is refused where Python's are not whole or empty.
 """
 
 import operator as op
@@ -14,10 +16,10 @@ import numpy as np
 import pytest
 
 import specc
-from specc.driver import check, open_spec
-from specc.packages import open_either
+from specc.compiler.spec import check, open_spec
+from specc.run.opened import open_compiled
+from specc.run.verify import verify
 from specc.text.diagnostic import Failed
-from specc.verifying import verify
 
 SIZES = ((1, 1), (2, 5), (30, 4), (33, 11), (64, 2))
 KINDS = ("row", "first", "behind", "split", "number")
@@ -35,20 +37,39 @@ def quotient(left: int, right: int) -> int:
 
 
 WORDS = {"min": min, "max": max}
-SIGNS = {"+": op.add, "-": op.sub, "*": op.mul, "/": quotient, "//": op.floordiv, "%": op.mod}
+SIGNS = {
+    "+": op.add,
+    "-": op.sub,
+    "*": op.mul,
+    "/": quotient,
+    "//": op.floordiv,
+    "%": op.mod,
+}
 
 
 def length(rng: random.Random, deep: int = 2) -> tuple[str, Number]:
     """A whole number made of lengths, often one that an axis has no room for; and what it is."""
     if deep == 0 or rng.random() < 0.3:
         constant = rng.randint(1, 35)
-        return rng.choice([("n", lambda n, m: n), ("m", lambda n, m: m), (str(constant), lambda n, m: constant)])
+        return rng.choice(
+            [
+                ("n", lambda n, m: n),
+                ("m", lambda n, m: m),
+                (str(constant), lambda n, m: constant),
+            ]
+        )
     word = rng.choice([*SIGNS, *WORDS])
     text, left = length(rng, deep - 1)
     divisor = rng.randint(1, 32)
-    other, right = (str(divisor), lambda n, m: divisor) if word in ("/", "//", "%") else length(rng, deep - 1)
+    other, right = (
+        (str(divisor), lambda n, m: divisor)
+        if word in ("/", "//", "%")
+        else length(rng, deep - 1)
+    )
     if word in WORDS:
-        return f"{word}({text}, {other})", lambda n, m: WORDS[word](left(n, m), right(n, m))
+        return f"{word}({text}, {other})", lambda n, m: WORDS[word](
+            left(n, m), right(n, m)
+        )
     return f"({text} {word} {other})", lambda n, m: SIGNS[word](left(n, m), right(n, m))
 
 
@@ -67,7 +88,10 @@ def expression(kind: str, number: str) -> tuple[str, str]:
         "first": (f"x[:, 0:{number}]", f"[batch, {number}, 2]"),
         "behind": (f"x[:, {number}:n]", f"[batch, n - {number}, 2]"),
         "split": ("split(x, into=[n / 4, 4], axis=1)", "[batch, n / 4, 4, 2]"),
-        "number": (f"x * insert(float(positions(x) * {number}), axis=-1)", "[batch, n, 2]"),
+        "number": (
+            f"x * insert(float(positions(x) * {number}), axis=-1)",
+            "[batch, n, 2]",
+        ),
     }[kind]
 
 
@@ -95,7 +119,8 @@ def law(seed: int, folder: Path) -> None:
     made, type = expression(kind, text)
     path = folder / "m.specc"
     path.write_text(
-        f"specc 1\nmodel m\ndims batch, n, m\ngraph g(x: float[batch, n, 2], z: float[batch, m, 1]) -> "
+        "specc 1\nmodel m\ndims batch, n, m\ngraph g(x: float[batch, n, 2], z: "
+        "float[batch, m, 1]) -> "
         f"(y: float{type}) {{\n  return {made}\n}}\n",
         encoding="utf-8",
     )
@@ -142,15 +167,18 @@ def test_hundreds_of_rows_that_lengths_tell(start: int, tmp_path: Path) -> None:
         ("x * insert(where(positions(x) < n / 2, 1.0, 0.0), axis=-1)", "[batch, n, 2]"),
     ],
 )
-def test_what_check_accepts_compiles_and_can_be_verified(made: str, type: str, tmp_path: Path) -> None:
+def test_what_check_accepts_compiles_and_can_be_verified(
+    made: str, type: str, tmp_path: Path
+) -> None:
     path = tmp_path / "m.specc"
     path.write_text(
-        "specc 1\nmodel m\ndims batch, n, m\ngraph g(x: float[batch, n, 2], z: float[batch, m, 1]) -> "
+        "specc 1\nmodel m\ndims batch, n, m\ngraph g(x: float[batch, n, 2], z: "
+        "float[batch, m, 1]) -> "
         f"(y: float{type}) {{\n  return {made}\n}}\n",
         encoding="utf-8",
     )
     specc.compile(path, tmp_path / "m.onnx", init=0)
-    lines = list(verify(open_either(str(tmp_path / "m.onnx"))))
+    lines = list(verify(open_compiled(str(tmp_path / "m.onnx")).whole))
     assert len(lines) == 3
     assert all("1 result agrees" in line for line in lines)
 
@@ -158,16 +186,20 @@ def test_what_check_accepts_compiles_and_can_be_verified(made: str, type: str, t
 def test_so_it_is_inside_loops(tmp_path: Path) -> None:
     path = tmp_path / "m.specc"
     path.write_text(
-        "specc 1\nmodel m\ndims batch, n, k\ngraph g(x: float[batch, k, n, 4]) -> (y: float[batch, 4]) {\n"
+        "specc 1\nmodel m\ndims batch, n, k\ngraph g(x: float[batch, k, n, 4]) -> (y: "
+        "float[batch, 4]) {\n"
         "  s = zeros(shape=[length(x, axis=0), 4])\n"
-        "  scan r in x along k carry s {\n    s = s + sum(r[:, n - 25:n / 2 + 14], axis=1)\n  }\n  return s\n}\n",
+        "  scan r in x along k carry s {\n    s = s + sum(r[:, n - 25:n / 2 + 14], "
+        "axis=1)\n  }\n  return s\n}\n",
         encoding="utf-8",
     )
     specc.compile(path, tmp_path / "m.onnx", init=0)
-    assert len(list(verify(open_either(str(tmp_path / "m.onnx"))))) == 3
+    assert len(list(verify(open_compiled(str(tmp_path / "m.onnx")).whole))) == 3
     model = specc.load(tmp_path / "m.onnx")
     x = np.random.default_rng(0).normal(size=(2, 3, 30, 4)).astype("f4")
-    np.testing.assert_allclose(model.run(x=x)["y"], x[:, :, 5:29].sum((1, 2)), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(
+        model.run(x=x)["y"], x[:, :, 5:29].sum((1, 2)), rtol=1e-4, atol=1e-4
+    )
     for n in (24, 26, 29):  # no row before the first, none behind the last, no half
         with pytest.raises(Failed):
             model.run(x=x[:, :, :1].repeat(n, 2))
@@ -182,10 +214,13 @@ def test_so_it_is_inside_loops(tmp_path: Path) -> None:
         ("x[:, (m + 20) + (n - m)]", "[batch, 2]"),
     ],
 )
-def test_rows_that_are_never_there_are_found_by_check(made: str, type: str, tmp_path: Path) -> None:
+def test_rows_that_are_never_there_are_found_by_check(
+    made: str, type: str, tmp_path: Path
+) -> None:
     path = tmp_path / "m.specc"
     path.write_text(
-        "specc 1\nmodel m\ndims batch, n, m\ngraph g(x: float[batch, n, 2], z: float[batch, m, 1]) -> "
+        "specc 1\nmodel m\ndims batch, n, m\ngraph g(x: float[batch, n, 2], z: "
+        "float[batch, m, 1]) -> "
         f"(y: float{type}) {{\n  return {made}\n}}\n",
         encoding="utf-8",
     )

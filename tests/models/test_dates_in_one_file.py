@@ -1,4 +1,6 @@
-"""`dates` as one ONNX file that decodes itself: written with its trained weights, run by ONNX Runtime alone."""
+"""`dates` as one ONNX file that decodes itself: written with its trained weights, run
+by ONNX Runtime alone.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -8,20 +10,32 @@ import onnx
 import onnxruntime
 import pytest
 
-from specc.compiling import Options, values_of
-from specc.driver import elaborated, open_spec
-from specc.library import shipped
-from specc.passes.derive import derive
-from specc.passes.fuse_scan import fuse_scan
-from specc.passes.rewrite import rewrite
-from specc.passes.split_scan import split_scan
-from specc.reading.vocabulary import read_vocabulary
+from specc.compiler.spec import elaborated, open_spec
+from specc.compiler.weights import values_of
+from specc.data.vocabulary import read_vocabulary
+from specc.ir.derived import Decoding, Generating
+from specc.library.files import shipped
+from specc.passes.derive.derive import derive
+from specc.passes.simplify.fuse_scan import fuse_scan
+from specc.passes.simplify.rewrite import rewrite
+from specc.passes.simplify.split_scan import split_scan
 from specc.text.source import Source
-from specc_onnx import Decoding, Generating, package, target
+from specc_onnx import package, target
 
-TOKENS = read_vocabulary(Source("dates.vocab", (shipped()["dates"].parent / "dates.vocab").read_text(encoding="utf-8")))
+TOKENS = read_vocabulary(
+    Source(
+        "dates.vocab",
+        (shipped()["dates"].parent / "dates.vocab").read_text(encoding="utf-8"),
+    )
+)
 START, END = 1, 2
-WRITTEN = ("3 mai 1979", "May 3rd, 1979", "Donnerstag, 3. Mai 1979", "le 1er août 2031", "29 February 1904")
+WRITTEN = (
+    "3 mai 1979",
+    "May 3rd, 1979",
+    "Donnerstag, 3. Mai 1979",
+    "le 1er août 2031",
+    "29 February 1904",
+)
 MEANT = ["1979-05-03", "1979-05-03", "1979-05-03", "2031-08-01", "1904-02-29"]
 
 
@@ -32,9 +46,14 @@ def written(folder: Path, decoding: Decoding, name: str = "dates") -> Path:
     assert model.generation
     graph = rewrite(model.graph, [fuse_scan, split_scan])
     derived = derive(graph, model.generation.growing, {"logits": "newest"})
-    values = values_of(spec, graph, Options(output=""))
+    values = values_of(spec, graph)
     path = folder / f"{name}.onnx"
-    package(Generating(graph, derived, decoding, model.defaults), path, values, target=target("ort-cpu"))
+    package(
+        Generating(graph, derived, decoding, model.defaults),
+        path,
+        values,
+        target=target("ort-cpu"),
+    )
     return path
 
 
@@ -47,43 +66,68 @@ def ids() -> np.ndarray[Any, np.dtype[np.int64]]:
 
 def texts(tokens: np.ndarray[Any, Any]) -> list[str]:
     """Rows of characters, up to the end."""
-    return ["".join(TOKENS[t] for t in (row[: row.index(END)] if END in row else row)) for row in tokens.tolist()]
+    return [
+        "".join(TOKENS[t] for t in (row[: row.index(END)] if END in row else row))
+        for row in tokens.tolist()
+    ]
 
 
 def test_greedy_writes_the_dates_as_iso(tmp_path: Path) -> None:
-    path = written(tmp_path, Decoding("logits", start=START, stop=(END,)))
-    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    path = written(tmp_path, Decoding(source="logits", start=START, stop=(END,)))
+    session = onnxruntime.InferenceSession(
+        str(path), providers=["CPUExecutionProvider"]
+    )
     assert [(i.name, i.type, len(i.shape)) for i in session.get_inputs()] == [
         ("source", "tensor(int64)", 2),
         ("max_tokens", "tensor(int64)", 0),
     ]
     tokens, log_probs = session.run(None, {"source": ids(), "max_tokens": np.array(32)})
     assert texts(tokens) == MEANT
-    assert tokens.shape == (5, 11), "ten characters and the end: the loop stops where all have stopped"
+    assert tokens.shape == (5, 11), (
+        "ten characters and the end: the loop stops where all have stopped"
+    )
     assert log_probs.shape == tokens.shape
     assert np.exp(log_probs.sum(axis=1)).min() > 0.5
 
 
 def test_beams_are_as_sure(tmp_path: Path) -> None:
-    path = written(tmp_path, Decoding("logits", "beam", start=START, stop=(END,), beams=4, best=2))
-    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    tokens, scores = session.run(["tokens", "scores"], {"source": ids(), "max_tokens": np.array(32)})
+    path = written(
+        tmp_path,
+        Decoding(
+            source="logits", strategy="beam", start=START, stop=(END,), beams=4, best=2
+        ),
+    )
+    session = onnxruntime.InferenceSession(
+        str(path), providers=["CPUExecutionProvider"]
+    )
+    tokens, scores = session.run(
+        ["tokens", "scores"], {"source": ids(), "max_tokens": np.array(32)}
+    )
     assert texts(tokens[:, 0]) == MEANT
     assert (scores[:, 0] > scores[:, 1]).all()
 
 
 def test_the_same_file_is_written_each_time(tmp_path: Path) -> None:
-    decoding = Decoding("logits", start=START, stop=(END,))
+    decoding = Decoding(source="logits", start=START, stop=(END,))
     first, second = (written(tmp_path, decoding, name) for name in ("first", "second"))
     assert first.read_bytes() == second.read_bytes()
 
 
 @pytest.mark.parametrize("strategy", ["greedy", "beam"])
 def test_weights_beside_are_written_once(strategy: Any, tmp_path: Path) -> None:
-    """The weights are those that the file's initializers name; the loop's body has none of its own."""
-    model = onnx.load(written(tmp_path, Decoding("logits", strategy, start=START, stop=(END,))))
+    """The weights are those that the file's initializers name; the loop's body has none
+    of its own.
+    """
+    model = onnx.load(
+        written(
+            tmp_path,
+            Decoding(source="logits", strategy=strategy, start=START, stop=(END,)),
+        )
+    )
     names = [t.name for t in model.graph.initializer]
     assert len(names) == len(set(names))
     numbers = sum(int(np.prod(t.dims)) for t in model.graph.initializer)
     trained = elaborated(open_spec("dates")).graph.parameters.values()
-    assert numbers < 1.01 * sum(int(np.prod([d.number or 0 for d in v.type.shape])) for v in trained)
+    assert numbers < 1.01 * sum(
+        int(np.prod([d.number or 0 for d in v.type.shape])) for v in trained
+    )

@@ -1,10 +1,20 @@
-"""`decomposable` is the equations of the paper's sec. 3 in NumPy, with and without attention inside a sentence."""
+"""`decomposable` is the equations of the paper's sec. 3 in NumPy, with and without
+attention inside a sentence.
+"""
 
 from functools import partial
 
 import numpy as np
 import pytest
-from equations import Array, Arrays, affine, assert_follows, relu, sentences, softmax
+from support.equations import (
+    Array,
+    Arrays,
+    affine,
+    assert_follows,
+    relu,
+    sentences,
+    softmax,
+)
 
 FARTHEST = 2
 
@@ -26,7 +36,9 @@ def embedded(w: Arrays, inside: bool, ids: Array) -> Array:
     return np.concatenate([a, np.stack(rows)], axis=1)
 
 
-def decomposable(inside: bool, w: Arrays, a: Array, a_keep: Array, b: Array, b_keep: Array) -> Arrays:
+def decomposable(
+    inside: bool, w: Arrays, a: Array, a_keep: Array, b: Array, b_keep: Array
+) -> Arrays:
     """Eq. 1 to 6: attend, compare, aggregate."""
     x, y = embedded(w, inside, a), embedded(w, inside, b)
     e = network(w, "F", x) @ network(w, "F", y).T
@@ -34,16 +46,32 @@ def decomposable(inside: bool, w: Arrays, a: Array, a_keep: Array, b: Array, b_k
     over_a = np.stack([softmax(column) for column in e.T])
     v1 = network(w, "G", np.concatenate([x, over_b @ y], axis=1)).sum(0)
     v2 = network(w, "G", np.concatenate([y, over_a @ x], axis=1)).sum(0)
-    return {"logits": affine(w, "output", network(w, "H", np.concatenate([v1, v2]))), "alignment": over_b}
+    return {
+        "logits": affine(w, "output", network(w, "H", np.concatenate([v1, v2]))),
+        "alignment": over_b,
+    }
 
 
 @pytest.mark.parametrize("inside", [True, False])
 def test_it_follows_the_equations(inside: bool) -> None:
     rng = np.random.default_rng(0)
     rows = [
-        {"a": a, "a_keep": np.ones(len(a), bool), "b": b, "b_keep": np.ones(len(b), bool)}
-        for a, b in zip(sentences(rng, 11, (6, 1, 4)), sentences(rng, 11, (3, 5, 1)), strict=True)
+        {
+            "a": a,
+            "a_keep": np.ones(len(a), bool),
+            "b": b,
+            "b_keep": np.ones(len(b), bool),
+        }
+        for a, b in zip(
+            sentences(rng, 11, (6, 1, 4)), sentences(rng, 11, (3, 5, 1)), strict=True
+        )
     ]
     padded = dict.fromkeys(rows[0], (0,))
-    size = {"vocab": 11, "words": 5, "hidden": 6, "farthest": FARTHEST, "inside": inside}
+    size = {
+        "vocab": 11,
+        "words": 5,
+        "hidden": 6,
+        "farthest": FARTHEST,
+        "inside": inside,
+    }
     assert_follows("decomposable", partial(decomposable, inside), rows, padded, **size)

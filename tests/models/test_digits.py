@@ -1,16 +1,19 @@
-"""The main job on real input: a trained spec compiled, reading pictures of digits nobody trained it on."""
+"""The main job on real input: a trained spec compiled, reading pictures of digits
+nobody trained it on.
+"""
 
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
+from support.covering import covering
 
 import specc
-from specc.arguments import read_arguments
-from specc.cli import main
-from specc.running import Loaded
-from specc.verifying import verify
+from specc.cli.main import main
+from specc.cli.run_inputs import read_arguments
+from specc.run.loaded import Loaded
+from specc.run.verify import verify
 
 SAMPLES = Path(__file__).parents[2] / "docs" / "demos" / "digits"
 DIGITS = {"zero": 0, "two": 2, "three": 3, "four": 4, "seven": 7, "nine": 9}
@@ -29,7 +32,9 @@ def model(digits: Path) -> Loaded:
 
 
 @pytest.mark.parametrize("name", DIGITS)
-def test_it_reads_what_is_written(digits: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_reads_what_is_written(
+    digits: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["run", str(digits), str(SAMPLES / f"{name}.png")]) == 0
     digit, share, sign = capsys.readouterr().out.splitlines()[0].split()
     assert int(digit) == DIGITS[name]
@@ -42,14 +47,20 @@ def test_it_agrees_with_the_reference(model: Loaded) -> None:
 
 
 def test_python_gives_what_the_command_gives(model: Loaded) -> None:
-    pixels = read_arguments(model.entrance, [str(SAMPLES / "seven.png")]).inputs["pixels"]
+    pixels = read_arguments(model.entrance, [str(SAMPLES / "seven.png")]).inputs[
+        "pixels"
+    ]
     logits = model.run(pixels=pixels)["logits"]
     assert logits.shape == (1, 10)
     assert int(logits.argmax()) == 7
 
 
-def test_attention_can_be_looked_at(digits: Path, model: Loaded, tmp_path: Path) -> None:
-    pixels = read_arguments(model.entrance, [str(SAMPLES / "seven.png")]).inputs["pixels"]
+def test_attention_can_be_looked_at(
+    digits: Path, model: Loaded, tmp_path: Path
+) -> None:
+    pixels = read_arguments(model.entrance, [str(SAMPLES / "seven.png")]).inputs[
+        "pixels"
+    ]
     results, weights = model.attention(pixels=pixels)
     assert int(results["logits"].argmax()) == 7
     assert len(weights) == 4  # one a layer
@@ -57,13 +68,28 @@ def test_attention_can_be_looked_at(digits: Path, model: Loaded, tmp_path: Path)
         assert found.shape == (1, 4, 17, 17), name  # [CLS] and 16 patches
         np.testing.assert_allclose(found.sum(-1), 1, atol=1e-5)
     picture = tmp_path / "looked.png"
-    assert main(["run", str(digits), str(SAMPLES / "seven.png"), "--attention", str(picture)]) == 0
+    assert (
+        main(
+            [
+                "run",
+                str(digits),
+                str(SAMPLES / "seven.png"),
+                "--attention",
+                str(picture),
+            ]
+        )
+        == 0
+    )
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
 def test_taps_give_values_inside(tmp_path: Path) -> None:
     path = tmp_path / "tapped.onnx"
-    specc.compile("digits", path, taps=["vit.encoder.layer.3.attention", "vit.encoder.layer.3.attention:weights"])
+    specc.compile(
+        "digits",
+        path,
+        taps=["vit.encoder.layer.3.attention", "vit.encoder.layer.3.attention:weights"],
+    )
     found = specc.load(path).run(pixels=np.zeros((2, 1, 8, 8), np.float32))
     assert found["vit.encoder.layer.3.attention"].shape == (2, 17, 48)
     assert found["vit.encoder.layer.3.attention.weights"].shape == (2, 4, 17, 17)
@@ -81,13 +107,22 @@ def test_compiling_twice_gives_the_same_bytes(digits: Path, tmp_path: Path) -> N
     assert again.read_bytes() == digits.read_bytes()
 
 
-@pytest.mark.parametrize("opset", [17, 20, 23, 26])
-@pytest.mark.parametrize("target", ["onnx", "ort-cpu"])
-def test_every_opset_gives_the_same_answers(model: Loaded, target: str, opset: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("target", "opset"),
+    covering(
+        lambda target, opset: target == opset % 2, ("onnx", "ort-cpu"), (17, 20, 23, 26)
+    ),
+)
+def test_every_opset_gives_the_same_answers(
+    model: Loaded, target: str, opset: int, tmp_path: Path
+) -> None:
     path = tmp_path / "digits.onnx"
     specc.compile("digits", path, target=target, opset=opset)
     pixels = np.random.default_rng(0).normal(size=(3, 1, 8, 8)).astype(np.float32)
-    want, got = model.run(pixels=pixels)["logits"], specc.load(path).run(pixels=pixels)["logits"]
+    want, got = (
+        model.run(pixels=pixels)["logits"],
+        specc.load(path).run(pixels=pixels)["logits"],
+    )
     assert np.abs(got - want).max() <= 1e-5 * np.abs(want).max()
 
 
@@ -95,7 +130,8 @@ def test_every_opset_gives_the_same_answers(model: Loaded, target: str, opset: i
 def test_held_out_digits(model: Loaded) -> None:
     sklearn = pytest.importorskip("sklearn.datasets")
     data = sklearn.load_digits()
-    held = np.arange(len(data.target)) % 5 == 0  # as docs/demos/digits/train.py leaves them out
+    # as docs/demos/digits/train.py leaves them out
+    held = np.arange(len(data.target)) % 5 == 0
     pixels = (data.images[held][:, None] / 16 - 0.5) / 0.5
     found = model.run(pixels=pixels.astype(np.float32))["logits"].argmax(-1)
     assert (found == data.target[held]).mean() >= 0.97

@@ -1,18 +1,20 @@
-"""`Model.attention()` gives the weights of every attention of every shipped spec, loops and any score included."""
+"""`Model.attention()` gives the weights of every attention of every shipped spec, loops
+and any score included.
+"""
 
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from small import SMALL
+from support.small import SMALL
 
 import specc
-from specc.attending import attentions, weights_of
-from specc.cli import main
+from specc.cli.main import main
 from specc.ir import ops
 from specc.ir.graph import Graph
-from specc.verifying import random_inputs, sizes_for
+from specc.run.attention_weights import attentions, weights_of
+from specc.run.verify import random_inputs, sizes_for
 
 TRAINED = {"dates", "digits", "numbers", "xor"}
 NONE = {"autoencoder", "bilstm_tagger", "conv_lm", "elman", "feedforward", "gru_lm", "jordan", "lstm_lm", "rnn_encdec",
@@ -21,7 +23,9 @@ NONE = {"autoencoder", "bilstm_tagger", "conv_lm", "elman", "feedforward", "gru_
 
 
 def count(graph: Graph) -> int:
-    """Attentions in a graph and the bodies of its loops, as often as they are called by different names."""
+    """Attentions in a graph and the bodies of its loops, as often as they are called by
+    different names.
+    """
     found = 0
     for node, _ in graph.nodes:
         if isinstance(node.op, ops.Scan):
@@ -44,9 +48,13 @@ FEW = [
 """One of each way to attend; the long run takes all."""
 
 
-@pytest.mark.parametrize("spec", [pytest.param(s, marks=[] if s in FEW else pytest.mark.slow) for s in SMALL])
+@pytest.mark.parametrize(
+    "spec", [pytest.param(s, marks=[] if s in FEW else pytest.mark.slow) for s in SMALL]
+)
 def test_every_attention_is_given(spec: str, tmp_path: Path) -> None:
-    specc.compile(spec, tmp_path / "m.onnx", set=SMALL[spec], init=None if spec in TRAINED else 0)
+    specc.compile(
+        spec, tmp_path / "m.onnx", set=SMALL[spec], init=None if spec in TRAINED else 0
+    )
     model = specc.load(tmp_path / "m.onnx")
     graph = model.manifest.graph
     assert bool(count(graph)) == (spec not in NONE)
@@ -66,7 +74,11 @@ def test_every_attention_is_given(spec: str, tmp_path: Path) -> None:
         assert value.node is not None
         if isinstance(value.node.op, ops.Attend | ops.MaskedSoftmax | ops.Softmax):
             total = found.sum(-1)
-            sinks = isinstance(value.node.op, ops.Attend) and len(value.node.args) > 5 and value.node.args[5]
+            sinks = (
+                isinstance(value.node.op, ops.Attend)
+                and len(value.node.args) > 5
+                and value.node.args[5]
+            )
             near = np.isclose(total, 1, atol=1e-5) | (total == 0)
             assert near.all() or sinks or spec.startswith("luong_local"), scope
     if "alignment" in usual and len(weights) == 1:
@@ -75,7 +87,9 @@ def test_every_attention_is_given(spec: str, tmp_path: Path) -> None:
 
 
 def test_an_additive_cross_attention_is_the_formula(tmp_path: Path) -> None:
-    """The last operands of the formula are read as taps; v · tanh(W q + U k), softmaxed, is done again in NumPy."""
+    """The last operands of the formula are read as taps; v · tanh(W q + U k),
+    softmaxed, is done again in NumPy.
+    """
     (tmp_path / "c.specc").write_text(
         "specc 1\nmodel c\n\ndims batch, n, m\n\n"
         "graph g(q: float[batch, n, 4], k: float[batch, m, 4], keep: keep[batch, m])\n"
@@ -85,13 +99,22 @@ def test_an_additive_cross_attention_is_the_formula(tmp_path: Path) -> None:
     specc.compile(tmp_path / "c.specc", tmp_path / "c.onnx", init=3)
     model = specc.load(tmp_path / "c.onnx")
     rng = np.random.default_rng(0)
-    q, k = rng.normal(size=(2, 3, 4)).astype(np.float32), rng.normal(size=(2, 5, 4)).astype(np.float32)
+    q, k = (
+        rng.normal(size=(2, 3, 4)).astype(np.float32),
+        rng.normal(size=(2, 5, 4)).astype(np.float32),
+    )
     keep = np.array([[1, 1, 1, 1, 0], [1, 1, 0, 0, 0]], bool)
     results, weights = model.attention(q=q, k=k, keep=keep)
     (found,) = weights.values()
     assert list(weights) == ["look"]
-    known: dict[str, Any] = {n.rpartition("look.")[2]: a.astype(np.float64) for n, a in model.weights().items()}
-    by_q, by_k = known.get("W.weight", known.get("W")), known.get("U.weight", known.get("U"))
+    known: dict[str, Any] = {
+        n.rpartition("look.")[2]: a.astype(np.float64)
+        for n, a in model.weights().items()
+    }
+    by_q, by_k = (
+        known.get("W.weight", known.get("W")),
+        known.get("U.weight", known.get("U")),
+    )
     v = known.get("v.weight", known.get("v")).reshape(-1)
     bias = known.get("U.bias", known.get("W.bias", 0.0))
     scores = np.tanh((q @ by_q.T)[:, :, None] + (k @ by_k.T)[:, None] + bias) @ v
@@ -101,7 +124,9 @@ def test_an_additive_cross_attention_is_the_formula(tmp_path: Path) -> None:
     assert np.allclose(results["y"], wanted @ k, atol=1e-5)
 
 
-def test_what_is_drawn_is_what_was_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_drawn_is_what_was_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     model, picture = tmp_path / "m.onnx", tmp_path / "a.png"
     specc.compile("encoder_decoder", model, set=SMALL["encoder_decoder"], init=0)
     words = ["run", str(model), "[[1, 2, 3]]", "[[1, 2]]", "--attention", str(picture)]

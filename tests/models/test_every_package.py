@@ -1,24 +1,26 @@
-"""Every shipped spec that generates, as a package in ONNX Runtime: its tokens are those of the float64 reference.
+"""Every shipped spec that generates, as a package in ONNX Runtime: its tokens are those
+of the float64 reference.
 
-Greedy tokens are compared with full passes of the reference wherever its two best logits are apart; a text in a
-padded batch is the same as alone; a model used twice says the same twice.
+Greedy tokens are compared with full passes of the reference wherever its two best
+logits are apart; a text in a padded batch is the same as alone; a model used twice says
+the same twice.
 """
 
 from typing import Any
 
 import numpy as np
 import pytest
-from small import SMALL
+from support.small import SMALL
 
 import specc
-import specc.packages
+import specc.run.package
 import specc_numpy
 from specc.api import Model
-from specc.driver import open_spec
+from specc.compiler.spec import open_spec
 from specc.ir.graph import Graph
 from specc.lang import tree
-from specc.verifying import random_inputs, verify
-from specc.writers.writer import Writer
+from specc.run.verify import random_inputs, verify
+from specc.run.writer import Writer
 
 GENERATING = sorted(n for n in SMALL if any(open_spec(n).program.items(tree.Generate)))
 TRAINED = {"dates"}
@@ -27,10 +29,18 @@ APART = 1e-4
 
 
 @pytest.fixture(scope="module", params=GENERATING)
-def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Model:
+def model(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Model:
     path = tmp_path_factory.mktemp(request.param) / "model"
     init = None if request.param in TRAINED else 3
-    specc.compile(request.param, path, init=init, set=SMALL[request.param], parts=["score", "encode", "step"])
+    specc.compile(
+        request.param,
+        path,
+        init=init,
+        set=SMALL[request.param],
+        parts=["score", "encode", "step"],
+    )
     return specc.load(path)
 
 
@@ -44,8 +54,13 @@ def given(model: Model, rows: int, seed: int = 0) -> dict[str, Any]:
     graph, grows = model.manifest.graph, writer(model).entrance.growing
     rng = np.random.default_rng(seed)
     length = str(graph.inputs[grows].type.shape[1])
-    symbols = {s for v in graph.inputs.values() for d in v.type.shape for s in d.symbols()} - set(graph.facts)
-    sizes = dict.fromkeys(symbols, 4) | {str(graph.inputs[grows].type.shape[0]): rows, length: 3}
+    symbols = {
+        s for v in graph.inputs.values() for d in v.type.shape for s in d.symbols()
+    } - set(graph.facts)
+    sizes = dict.fromkeys(symbols, 4) | {
+        str(graph.inputs[grows].type.shape[0]): rows,
+        length: 3,
+    }
     made = random_inputs(graph, sizes, rng)
     along = [n for n, v in graph.inputs.items() if length in map(str, v.type.shape)]
     settings = writer(model).generation.settings
@@ -53,8 +68,12 @@ def given(model: Model, rows: int, seed: int = 0) -> dict[str, Any]:
     return {n: v for n, v in made.items() if n not in along or n in keep}
 
 
-def greedy(model: Model, inputs: dict[str, Any]) -> tuple[list[list[int]], list[list[float]]]:
-    """What full passes of the reference write, and by how much each token was the best of its row."""
+def greedy(
+    model: Model, inputs: dict[str, Any]
+) -> tuple[list[list[int]], list[list[float]]]:
+    """What full passes of the reference write, and by how much each token was the best
+    of its row.
+    """
     graph, grows = model.manifest.graph, writer(model).entrance.growing
     weights = model.weights()
     start = writer(model).generation.settings.get("start")
@@ -66,12 +85,19 @@ def greedy(model: Model, inputs: dict[str, Any]) -> tuple[list[list[int]], list[
     exist = {
         n: given[n]
         for n, f in graph.input_facts.items()
-        if f.keep and str(graph.inputs[grows].type.shape[1]) in map(str, graph.inputs[n].type.shape)
+        if f.keep
+        and str(graph.inputs[grows].type.shape[1])
+        in map(str, graph.inputs[n].type.shape)
     }
-    for step in range(TOKENS):  # what is written exists, whatever a default would say of it
-        kept = {n: np.concatenate([v, np.ones((rows, step), bool)], axis=1) for n, v in exist.items()}
+    for _ in range(TOKENS):  # what is written exists as its default says
+        whole = model.prepared({**inputs, grows: tokens})
+        kept = {n: whole[n].copy() for n in exist}
+        for n, v in exist.items():
+            kept[n][:, :length] = v
         prepared = model.prepared({**inputs, **kept, grows: tokens})
-        logits = specc_numpy.run(graph, prepared, weights)[writer(model).generation.source][:, -1]
+        logits = specc_numpy.run(graph, prepared, weights)[
+            writer(model).generation.source
+        ][:, -1]
         best = np.sort(logits, axis=1)
         margins.append((best[:, -1] - best[:, -2]) / (best[:, -1] - best[:, 0]))
         tokens = np.concatenate([tokens, logits.argmax(1)[:, None]], axis=1)
@@ -81,7 +107,9 @@ def greedy(model: Model, inputs: dict[str, Any]) -> tuple[list[list[int]], list[
 def test_tokens_are_those_of_the_reference(model: Model) -> None:
     inputs = given(model, rows=3)
     want, margins = greedy(model, inputs)
-    made = model.generate(**inputs, max_tokens=TOKENS, strategy="greedy", stop=[]).results()
+    made = model.generate(
+        **inputs, max_tokens=TOKENS, strategy="greedy", stop=[]
+    ).results()
     for row, (expected, margin) in enumerate(zip(want, margins, strict=True)):
         certain = next((n for n, m in enumerate(margin) if m < APART), TOKENS)
         assert list(made[row][0].tokens[:certain]) == expected[:certain], row
@@ -101,12 +129,16 @@ def test_prompts_of_unequal_length_are_written_as_each_alone(model: Model) -> No
         return
     prompts = [[1, 2, 3, 1], [2], [3, 2]]
     together = model.generate(**{grows: prompts}, max_tokens=TOKENS).results()
-    alone = [model.generate(**{grows: [p]}, max_tokens=TOKENS).results()[0] for p in prompts]
+    alone = [
+        model.generate(**{grows: [p]}, max_tokens=TOKENS).results()[0] for p in prompts
+    ]
     assert [row[0].tokens for row in together] == [row[0].tokens for row in alone]
 
 
-def test_the_step_and_what_comes_before_it_agree_with_the_reference(model: Model) -> None:
-    package = specc.packages.open_package(model.path.parent)
+def test_the_step_and_what_comes_before_it_agree_with_the_reference(
+    model: Model,
+) -> None:
+    package = specc.run.package.open_package(model.path.parent)
     for role in ("encode", "step"):
         if role in package.roles:
             assert list(verify(package.load(role), rounds=2))
@@ -114,5 +146,6 @@ def test_the_step_and_what_comes_before_it_agree_with_the_reference(model: Model
 
 def _keeps(graph: Graph, grows: str) -> bool:
     return any(
-        f.keep and graph.inputs[n].type.shape == graph.inputs[grows].type.shape for n, f in graph.input_facts.items()
+        f.keep and graph.inputs[n].type.shape == graph.inputs[grows].type.shape
+        for n, f in graph.input_facts.items()
     )

@@ -1,8 +1,10 @@
-"""STEP, BATCH, REUSE and REACH for every shipped spec that generates, against the float64 reference.
+"""STEP, BATCH, REUSE and REACH for every shipped spec that generates, against the
+float64 reference.
 
-STEP: a full pass equals prefill and steps, for every split and for steps of 1, 2 and 5. REACH: a token that comes
-later changes nothing before it. BATCH: each row of a batch goes its own way. And no contraction is done twice: what
-`encode` and `step` hold together is what the spec holds.
+STEP: a full pass equals prefill and steps, for every split and for steps of 1, 2 and 5.
+REACH: a token that comes later changes nothing before it. BATCH: each row of a batch
+goes its own way. And no contraction is done twice: what `encode` and `step` hold
+together is what the spec holds.
 """
 
 from functools import cache
@@ -10,22 +12,22 @@ from typing import Any
 
 import numpy as np
 import pytest
-from small import SMALL
-from steps import steps
+from support.small import SMALL
+from support.steps import steps
 
 import specc_numpy
 from specc.api import _texts as texts
-from specc.driver import elaborated, open_spec
+from specc.compiler.spec import elaborated, open_spec
 from specc.ir import ops
 from specc.ir.derived import Derived
 from specc.ir.graph import Graph
 from specc.ir.verify import verify
 from specc.lang import tree
-from specc.passes.derive import derive
-from specc.passes.fuse_scan import fuse_scan
-from specc.passes.rewrite import rewrite
-from specc.passes.split_scan import split_scan
-from specc.verifying import random_inputs
+from specc.passes.derive.derive import derive
+from specc.passes.simplify.fuse_scan import fuse_scan
+from specc.passes.simplify.rewrite import rewrite
+from specc.passes.simplify.split_scan import split_scan
+from specc.run.verify import random_inputs
 
 ROWS = 11
 TOLERANCE = 1e-11
@@ -34,39 +36,55 @@ GENERATING = sorted(n for n in SMALL if any(open_spec(n).program.items(tree.Gene
 
 @cache
 def derived(name: str) -> tuple[Graph, Derived, str]:
-    """The graph of a spec as it is lowered, what is derived from it, and the result that tokens are drawn from."""
-    model = elaborated(open_spec(name, sets=[f"{key}={text}" for key, text in texts("", SMALL[name])]))
+    """The graph of a spec as it is lowered, what is derived from it, and the result
+    that tokens are drawn from.
+    """
+    model = elaborated(
+        open_spec(name, sets=[f"{key}={text}" for key, text in texts("", SMALL[name])])
+    )
     graph = rewrite(model.graph, [fuse_scan, split_scan])
     assert model.generation
     source = model.generation.source
     return graph, derive(graph, model.generation.growing, {source: "newest"}), source
 
 
-def drawn(graph: Graph, growing: str, seed: int = 0) -> tuple[dict[str, Any], dict[str, Any]]:
+def drawn(
+    graph: Graph, growing: str, seed: int = 0
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """Inputs, all rows of which exist in the first batch row, and weights."""
     rng = np.random.default_rng(seed)
     grows = graph.inputs[growing].type.shape[1]
-    symbols = {s for v in graph.inputs.values() for d in v.type.shape for s in d.symbols()} - set(graph.facts)
+    symbols = {
+        s for v in graph.inputs.values() for d in v.type.shape for s in d.symbols()
+    } - set(graph.facts)
     sizes = {s: 3 + n for n, s in enumerate(sorted(symbols))} | {str(grows): ROWS}
-    weights = {n: rng.normal(size=[d.number for d in f.type.shape]) * 0.4 for n, f in graph.parameter_facts.items()}
+    weights = {
+        n: rng.normal(size=[d.number for d in f.type.shape]) * 0.4
+        for n, f in graph.parameter_facts.items()
+    }
     return random_inputs(graph, sizes, rng), weights
 
 
-def check(name: str, plan: list[int]) -> None:
+SPLITS = [[split, ROWS - split] for split in range(1, ROWS)]
+PIECES = [
+    [min(size, ROWS - start) for start in range(0, ROWS, size)] for size in (1, 2, 5)
+]
+EVERY = pytest.param([*SPLITS, *PIECES], marks=pytest.mark.slow, id="every split")
+SOME = pytest.param([SPLITS[0], SPLITS[5], SPLITS[-1], *PIECES], id="some splits")
+
+
+@pytest.mark.parametrize("plans", [SOME, EVERY])
+@pytest.mark.parametrize("name", GENERATING)
+def test_any_steps_equal_the_full_pass(name: str, plans: list[list[int]]) -> None:
     graph, parts, source = derived(name)
     inputs, weights = drawn(graph, parts.growing)
     full = specc_numpy.run(graph, inputs, weights)[source]
-    largest = np.abs(full).max()
-    for end, made in zip(np.cumsum(plan), steps(parts, graph, inputs, weights, plan), strict=True):
-        assert np.abs(made[source][:, 0] - full[:, end - 1]).max() <= TOLERANCE * largest, (plan, end)
-
-
-@pytest.mark.parametrize("name", GENERATING)
-def test_any_steps_equal_the_full_pass(name: str) -> None:
-    for split in range(1, ROWS):
-        check(name, [split, ROWS - split])
-    for size in (1, 2, 5):
-        check(name, [min(size, ROWS - start) for start in range(0, ROWS, size)])
+    within = TOLERANCE * np.abs(full).max()
+    for plan in plans:
+        results = steps(parts, graph, inputs, weights, plan)
+        for end, made in zip(np.cumsum(plan), results, strict=True):
+            apart = np.abs(made[source][:, 0] - full[:, end - 1]).max()
+            assert apart <= within, (plan, end)
 
 
 @pytest.mark.parametrize("name", GENERATING)
@@ -87,7 +105,10 @@ def test_rows_of_a_batch_go_their_own_way(name: str) -> None:
     inputs, weights = drawn(graph, parts.growing)
     batch = graph.inputs[parts.growing].type.shape[0]
     whole = [made[source] for made in steps(parts, graph, inputs, weights, [4, 1, 1])]
-    row = {n: v[1:2] if graph.inputs[n].type.shape[:1] == (batch,) else v for n, v in inputs.items()}
+    row = {
+        n: v[1:2] if graph.inputs[n].type.shape[:1] == (batch,) else v
+        for n, v in inputs.items()
+    }
     alone = [made[source] for made in steps(parts, graph, row, weights, [4, 1, 1])]
     for a, b in zip(whole, alone, strict=True):
         assert np.abs(a[1:2] - b).max() <= TOLERANCE * max(1.0, np.abs(b).max())
@@ -104,5 +125,7 @@ def test_every_contraction_is_done_once(name: str) -> None:
 
 def heavy(graph: Graph) -> int:
     """Contractions and loops, those inside loops too."""
-    inner = sum(heavy(node.op.body) for node, _ in graph.nodes if isinstance(node.op, ops.Scan))
+    inner = sum(
+        heavy(node.op.body) for node, _ in graph.nodes if isinstance(node.op, ops.Scan)
+    )
     return inner + sum(node.op.heavy for node, _ in graph.nodes)

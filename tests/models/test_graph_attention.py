@@ -2,14 +2,18 @@
 
 import numpy as np
 import pytest
-from equations import Array, Arrays, assert_follows, softmax
+from support.equations import Array, Arrays, assert_follows, softmax
 
 
-def heads(w: Arrays, name: str, x: Array, edges: Array) -> tuple[list[Array], list[Array]]:
+def heads(
+    w: Arrays, name: str, x: Array, edges: Array
+) -> tuple[list[Array], list[Array]]:
     """Eq. 1 to 4 before the nonlinearity: for each head the new nodes, and its weights."""
     a_i, a_j = w[f"{name}.a.a_i"][:, 0, 0], w[f"{name}.a.a_j"][:, 0, 0]
     made, weights = [], []
-    for matrix, one, other in zip(np.split(w[f"{name}.W.weight"], len(a_i)), a_i, a_j, strict=True):
+    for matrix, one, other in zip(
+        np.split(w[f"{name}.W.weight"], len(a_i)), a_i, a_j, strict=True
+    ):
         h = x @ matrix.T
         a = np.concatenate([one, other])
         alpha = np.zeros((len(x), len(x)))
@@ -23,7 +27,9 @@ def heads(w: Arrays, name: str, x: Array, edges: Array) -> tuple[list[Array], li
 
 
 def gat(w: Arrays, x: Array, edges: Array) -> Arrays:
-    """Eq. 5 with an ELU after all layers but the last, eq. 6 without the final softmax in the last."""
+    """Eq. 5 with an ELU after all layers but the last, eq. 6 without the final softmax
+    in the last.
+    """
     n = 0
     while f"layers.{n}.W.weight" in w:
         x = np.concatenate(heads(w, f"layers.{n}", x, edges)[0], axis=1)
@@ -36,6 +42,19 @@ def gat(w: Arrays, x: Array, edges: Array) -> Arrays:
 @pytest.mark.parametrize(("layers", "last_heads"), [(1, 2), (2, 1), (3, 3)])
 def test_it_follows_the_equations(layers: int, last_heads: int) -> None:
     rng = np.random.default_rng(0)
-    rows = [{"x": rng.standard_normal((n, 5)).astype(np.float32), "edges": rng.random((n, n)) < 0.4} for n in (6, 1, 3)]
-    size = {"inputs": 5, "hidden": 3, "classes": 4, "heads": 2, "last_heads": last_heads, "layers": layers}
+    rows = [
+        {
+            "x": rng.standard_normal((n, 5)).astype(np.float32),
+            "edges": rng.random((n, n)) < 0.4,
+        }
+        for n in (6, 1, 3)
+    ]
+    size = {
+        "inputs": 5,
+        "hidden": 3,
+        "classes": 4,
+        "heads": 2,
+        "last_heads": last_heads,
+        "layers": layers,
+    }
     assert_follows("graph_attention", gat, rows, {"x": (0,), "edges": (0, 1)}, **size)

@@ -2,7 +2,13 @@
 
 import numpy as np
 import pytest
-from spec_models import InOnnx, assert_agrees, by_reference, opened, random_weights
+from support.spec_models import (
+    InOnnx,
+    assert_agrees,
+    by_reference,
+    opened,
+    random_weights,
+)
 
 
 def logistic(x: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]
@@ -17,7 +23,11 @@ def test_the_state_gathers_the_outputs(decay: float) -> None:
     x = np.random.default_rng(0).standard_normal((2, 5, 4))
     state, wanted = np.zeros((2, 3)), np.zeros((2, 5, 3))
     for t in range(5):
-        h = logistic(x[:, t] @ w["input.weight"].T + state @ w["context.weight"].T + w["input.bias"])
+        h = logistic(
+            x[:, t] @ w["input.weight"].T
+            + state @ w["context.weight"].T
+            + w["input.bias"]
+        )
         wanted[:, t] = logistic(h @ w["output.weight"].T + w["output.bias"])
         state = decay * state + wanted[:, t]
     assert_agrees(by_reference(spec, w, {"x": x})["y"], wanted, "reference", 1e-9)
@@ -32,7 +42,10 @@ def test_elman_with_logistic_units() -> None:
     h, wanted = np.zeros((2, 6)), np.zeros((2, 5, 3))
     for t in range(5):
         h = logistic(
-            x[:, t] @ w["rnn.weight_ih_l0"].T + w["rnn.bias_ih_l0"] + h @ w["rnn.weight_hh_l0"].T + w["rnn.bias_hh_l0"]
+            x[:, t] @ w["rnn.weight_ih_l0"].T
+            + w["rnn.bias_ih_l0"]
+            + h @ w["rnn.weight_hh_l0"].T
+            + w["rnn.bias_hh_l0"]
         )
         wanted[:, t] = h @ w["output.weight"].T + w["output.bias"]
     found = by_reference(spec, w, {"x": x})

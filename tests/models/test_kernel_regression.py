@@ -5,8 +5,8 @@ from functools import partial
 
 import numpy as np
 import pytest
-from equations import Array, Arrays, assert_follows
-from spec_models import by_reference, opened
+from support.equations import Array, Arrays, assert_follows
+from support.spec_models import by_reference, opened
 
 from specc.text.diagnostic import Failed
 
@@ -20,7 +20,9 @@ KERNELS: dict[str, Callable[[Array, float], float]] = {
 
 def regress(kernel: str, w: Arrays, x: Array, known: Array, values: Array) -> Arrays:
     width = float(w["kernel.w"][0]) if "kernel.w" in w else 0.0
-    k = np.array([[KERNELS[kernel](a.astype(float) - b, width) for b in known] for a in x])
+    k = np.array(
+        [[KERNELS[kernel](a.astype(float) - b, width) for b in known] for a in x]
+    )
     total = k.sum(1, keepdims=True)
     weights = np.divide(k, total, out=np.zeros_like(k), where=total != 0)
     return {"y": weights @ values, "weights": weights}
@@ -28,7 +30,9 @@ def regress(kernel: str, w: Arrays, x: Array, known: Array, values: Array) -> Ar
 
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_it_follows_the_equation(kernel: str) -> None:
-    """One question is far from every point: no kernel but the Gaussian reaches it, and its answer is zero."""
+    """One question is far from every point: no kernel but the Gaussian reaches it, and
+    its answer is zero.
+    """
     rng = np.random.default_rng(0)
     rows = []
     for _ in range(3):
@@ -36,18 +40,39 @@ def test_it_follows_the_equation(kernel: str) -> None:
         x[3] += 3.0
         made = {"x": x, "known": known, "values": rng.standard_normal((6, 3))}
         rows.append({name: value.astype(np.float32) for name, value in made.items()})
-    assert_follows("kernel_regression", partial(regress, kernel), rows, {}, inputs=2, outputs=3, kernel=kernel)
+    assert_follows(
+        "kernel_regression",
+        partial(regress, kernel),
+        rows,
+        {},
+        inputs=2,
+        outputs=3,
+        kernel=kernel,
+    )
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_every_other_setting_says_what_it_computes(kernel: str) -> None:
-    """A logarithm that is said to be one is taken as one; that of the Gaussian cannot be taken for a kernel."""
+    """A logarithm that is said to be one is taken as one; that of the Gaussian cannot
+    be taken for a kernel.
+    """
     if kernel == "gaussian":
         with pytest.raises(Failed, match="E0404"):
             opened("kernel_regression", kernel=kernel, exponent=False)
         return
-    given = {"x": np.array([[[0.5], [3.0]]]), "known": np.array([[[0.0], [1.0]]]), "values": np.array([[[1.0], [5.0]]])}
+    given = {
+        "x": np.array([[[0.5], [3.0]]]),
+        "known": np.array([[[0.0], [1.0]]]),
+        "values": np.array([[[1.0], [5.0]]]),
+    }
     spec = opened("kernel_regression", kernel=kernel, exponent=True)
-    k = np.array([[np.exp(KERNELS[kernel](x - p, 0.0)) for p in given["known"][0]] for x in given["x"][0]])
+    k = np.array(
+        [
+            [np.exp(KERNELS[kernel](x - p, 0.0)) for p in given["known"][0]]
+            for x in given["x"][0]
+        ]
+    )
     wanted = (k / k.sum(1, keepdims=True)) @ given["values"][0]
-    assert np.allclose(by_reference(spec, {}, given)["y"][0], wanted, rtol=1e-12, atol=0)
+    assert np.allclose(
+        by_reference(spec, {}, given)["y"][0], wanted, rtol=1e-12, atol=0
+    )

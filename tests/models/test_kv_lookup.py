@@ -1,8 +1,10 @@
-"""`kv_lookup` is a Python dictionary when exact, and a softmax of shared letters in NumPy when soft."""
+"""`kv_lookup` is a Python dictionary when exact, and a softmax of shared letters in
+NumPy when soft.
+"""
 
 import numpy as np
-from equations import Array, assert_follows, softmax
-from spec_models import by_reference, opened
+from support.equations import Array, assert_follows, softmax
+from support.spec_models import by_reference, opened
 
 NAMES = {"Luke": 1.0, "Donald": 2.0, "Jeff": 3.0, "Puke": 4.0}
 
@@ -13,7 +15,11 @@ def letters(names: list[str]) -> Array:
 
 def database(asked: list[str]) -> dict[str, Array]:
     values = np.array([[[v] for v in NAMES.values()]], np.float32)
-    return {"query": letters(asked)[None], "keys": letters(list(NAMES))[None], "values": values}
+    return {
+        "query": letters(asked)[None],
+        "keys": letters(list(NAMES))[None],
+        "values": values,
+    }
 
 
 def shared(a: str, b: str) -> float:
@@ -23,7 +29,9 @@ def shared(a: str, b: str) -> float:
 
 def test_names_that_share_no_letter_are_all_alike_however_much_fills_them_up() -> None:
     given = database(["xyz"])
-    weights = by_reference(opened("kv_lookup", match="soft"), {}, given)["weights"][0, 0]
+    weights = by_reference(opened("kv_lookup", match="soft"), {}, given)["weights"][
+        0, 0
+    ]
     assert np.allclose(weights, 0.25, rtol=0, atol=1e-15)
 
 
@@ -37,13 +45,17 @@ def test_an_exact_match_is_a_dictionary() -> None:
 def test_a_soft_match_is_mostly_the_nearest() -> None:
     """`Luka` is nearest to Luke, then to Puke."""
     given = database(["Luka"])
-    weights = by_reference(opened("kv_lookup", match="soft"), {}, given)["weights"][0, 0]
+    weights = by_reference(opened("kv_lookup", match="soft"), {}, given)["weights"][
+        0, 0
+    ]
     assert [list(NAMES)[n] for n in np.argsort(-weights)][:2] == ["Luke", "Puke"]
 
 
 def test_both_follow_the_formula_in_onnx() -> None:
     asked = (["Luke", "Han"], ["Jeff", "Duke"])
-    rows = [{name: value[0] for name, value in database(names).items()} for names in asked]
+    rows = [
+        {name: value[0] for name, value in database(names).items()} for names in asked
+    ]
 
     def exact(w: object, query: Array, keys: Array, values: Array) -> dict[str, Array]:
         same = np.array([[float((q == k).all()) for k in keys] for q in query])
@@ -51,8 +63,13 @@ def test_both_follow_the_formula_in_onnx() -> None:
         return {"found": weights @ values, "weights": weights}
 
     def soft(w: object, query: Array, keys: Array, values: Array) -> dict[str, Array]:
-        names = [[bytes(n).rstrip(b"\0").decode() for n in side.astype(np.uint8)] for side in (query, keys)]
-        weights = np.stack([softmax(np.array([6 * shared(a, b) for b in names[1]])) for a in names[0]])
+        names = [
+            [bytes(n).rstrip(b"\0").decode() for n in side.astype(np.uint8)]
+            for side in (query, keys)
+        ]
+        weights = np.stack(
+            [softmax(np.array([6 * shared(a, b) for b in names[1]])) for a in names[0]]
+        )
         return {"found": weights @ values, "weights": weights}
 
     assert_follows("kv_lookup", exact, rows, {})

@@ -1,10 +1,21 @@
-"""`luong` is its equations in NumPy: every score, global, local-m and local-p, with and without input feeding."""
+"""`luong` is its equations in NumPy: every score, global, local-m and local-p, with and
+without input feeding.
+"""
 
 from functools import partial
 
 import numpy as np
 import pytest
-from equations import Array, Arrays, affine, assert_follows, lstm_step, sentences, sigmoid, softmax
+from support.equations import (
+    Array,
+    Arrays,
+    affine,
+    assert_follows,
+    lstm_step,
+    sentences,
+    sigmoid,
+    softmax,
+)
 
 LAYERS, REACH = 2, 2
 SIZE = {"source_vocab": 11, "vocab": 13, "words": 5, "hidden": 6, "layers": LAYERS}
@@ -18,14 +29,24 @@ def scored(w: Arrays, score: str, h: Array, memory: Array) -> Array:
         case "general":
             return affine(w, "attention.W", memory) @ h
         case "concat":
-            both = np.concatenate([w["attention.W.weight"], w["attention.U.weight"]], axis=1)
+            both = np.concatenate(
+                [w["attention.W.weight"], w["attention.U.weight"]], axis=1
+            )
             pairs = np.stack([np.concatenate([h, m]) for m in memory])
             return np.tanh(pairs @ both.T) @ w["attention.v.weight"][0]
         case _:
             return (w["attention.W.weight"] @ h)[: len(memory)]
 
 
-def luong(w: Arrays, score: str, place: str, feeding: bool, source: Array, source_keep: Array, target: Array) -> Arrays:
+def luong(
+    w: Arrays,
+    score: str,
+    place: str,
+    feeding: bool,
+    source: Array,
+    source_keep: Array,
+    target: Array,
+) -> Arrays:
     """Sec. 3 for one pair of sentences."""
     memory = w["encoder.embed.weight"][source]
     hs, cs = np.zeros((LAYERS, 6)), np.zeros((LAYERS, 6))
@@ -44,7 +65,12 @@ def luong(w: Arrays, score: str, place: str, feeding: bool, source: Array, sourc
             x = hs[k].copy()
         p = t
         if place == "local_p":
-            p = len(source) * sigmoid(w["attention.v_p.weight"] @ np.tanh(w["attention.W_p.weight"] @ x))[0]
+            p = (
+                len(source)
+                * sigmoid(
+                    w["attention.v_p.weight"] @ np.tanh(w["attention.W_p.weight"] @ x)
+                )[0]
+            )
         seen = abs(s - p) <= REACH if place != "everywhere" else s >= 0
         a = np.zeros(len(source))
         if seen.any():
@@ -61,7 +87,8 @@ def pairs() -> list[Arrays]:
     rng = np.random.default_rng(0)
     sources, targets = sentences(rng, 11, (6, 1, 4)), sentences(rng, 13, (3, 9, 1))
     return [
-        {"source": s, "source_keep": np.ones(len(s), bool), "target": t} for s, t in zip(sources, targets, strict=True)
+        {"source": s, "source_keep": np.ones(len(s), bool), "target": t}
+        for s, t in zip(sources, targets, strict=True)
     ]
 
 
@@ -80,13 +107,24 @@ PADDED = {"source": (0,), "source_keep": (0,), "target": (0,)}
         ("luong", "dot", "local_p", {"score": "dot", "place": "local_p"}),
     ],
 )
-def test_each_instance(spec: str, score: str, place: str, more: dict[str, object]) -> None:
+def test_each_instance(
+    spec: str, score: str, place: str, more: dict[str, object]
+) -> None:
     near = {} if place == "everywhere" else {"reach": REACH}
-    assert_follows(spec, partial(_one, score, place, True), pairs(), PADDED, **SIZE, **near, **more)
+    assert_follows(
+        spec, partial(_one, score, place, True), pairs(), PADDED, **SIZE, **near, **more
+    )
 
 
 def test_without_input_feeding() -> None:
-    assert_follows("luong", partial(_one, "general", "everywhere", False), pairs(), PADDED, **SIZE, feeding=False)
+    assert_follows(
+        "luong",
+        partial(_one, "general", "everywhere", False),
+        pairs(),
+        PADDED,
+        **SIZE,
+        feeding=False,
+    )
 
 
 def _one(score: str, place: str, feeding: bool, w: Arrays, **sample: Array) -> Arrays:

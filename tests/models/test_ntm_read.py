@@ -1,7 +1,15 @@
 """`ntm_read` is the paper's eq. 2 to 9 in NumPy."""
 
 import numpy as np
-from equations import Array, Arrays, affine, assert_follows, lstm_step, sigmoid, softmax
+from support.equations import (
+    Array,
+    Arrays,
+    affine,
+    assert_follows,
+    lstm_step,
+    sigmoid,
+    softmax,
+)
 
 CELLS = 5
 
@@ -14,13 +22,17 @@ def addressed(w: Arrays, head: str, h: Array, memory: Array, before: Array) -> A
     """Eq. 5 to 9; the shift is a circular convolution over -1, 0 and 1."""
     key = affine(w, f"{head}.key", h)
     beta = softplus(affine(w, f"{head}.strength", h))
-    alike = np.array([key @ m / (np.linalg.norm(key) * np.linalg.norm(m) + 1e-8) for m in memory])
+    alike = np.array(
+        [key @ m / (np.linalg.norm(key) * np.linalg.norm(m) + 1e-8) for m in memory]
+    )
     content = softmax(beta * alike)
     g = sigmoid(affine(w, f"{head}.gate", h))
     mixed = g * content + (1 - g) * before
     s = np.zeros(CELLS)
     s[[-1, 0, 1]] = softmax(affine(w, f"{head}.shift", h))
-    moved = np.array([sum(mixed[j] * s[(i - j) % CELLS] for j in range(CELLS)) for i in range(CELLS)])
+    moved = np.array(
+        [sum(mixed[j] * s[(i - j) % CELLS] for j in range(CELLS)) for i in range(CELLS)]
+    )
     sharp = moved ** (1 + softplus(affine(w, f"{head}.sharpening", h)))
     return sharp / sharp.sum()
 

@@ -1,4 +1,6 @@
-"""Numbers as English and German words: the rules that training pairs are made by, and the spec that reads them."""
+"""Numbers as English and German words: the rules that training pairs are made by, and
+the spec that reads them.
+"""
 
 import importlib.util
 import random
@@ -10,12 +12,12 @@ import numpy as np
 import pytest
 
 import specc
-from specc.cli import main
-from specc.driver import elaborated, open_spec
-from specc.reading.record import TextCharacters
-from specc.reading.text import decode, encode
-from specc.reading.vocabulary import write_vocabulary
-from specc.readings import reading_of
+from specc.cli.main import main
+from specc.compiler.reading import reading_of
+from specc.compiler.spec import elaborated, open_spec
+from specc.data.record import TextCharacters
+from specc.data.text import decode, encode
+from specc.data.vocabulary import write_vocabulary
 
 ROOT = Path(__file__).parents[2]
 DEMO = ROOT / "docs" / "demos" / "numbers"
@@ -70,7 +72,11 @@ FORMS = [
     (30033, "thirty thousand and thirty-three", "dreißigtausenddreiunddreißig"),
     (100000, "one hundred thousand", "einhunderttausend"),
     (101000, "one hundred and one thousand", "einhunderteintausend"),
-    (101101, "one hundred and one thousand one hundred and one", "einhunderteintausendeinhunderteins"),
+    (
+        101101,
+        "one hundred and one thousand one hundred and one",
+        "einhunderteintausendeinhunderteins",
+    ),
     (
         999999,
         "nine hundred and ninety-nine thousand nine hundred and ninety-nine",
@@ -79,7 +85,9 @@ FORMS = [
 ]
 
 
-@pytest.mark.parametrize(("number", "english", "german"), FORMS, ids=[str(n) for n, _, _ in FORMS])
+@pytest.mark.parametrize(
+    ("number", "english", "german"), FORMS, ids=[str(n) for n, _, _ in FORMS]
+)
 def test_the_form_that_is_written(number: int, english: str, german: str) -> None:
     assert data.english(number) == english
     assert data.german(number) == german
@@ -103,12 +111,16 @@ OTHER_GERMAN = [
 ]
 
 
-@pytest.mark.parametrize(("number", "form", "words"), OTHER_ENGLISH, ids=[w for _, _, w in OTHER_ENGLISH])
+@pytest.mark.parametrize(
+    ("number", "form", "words"), OTHER_ENGLISH, ids=[w for _, _, w in OTHER_ENGLISH]
+)
 def test_other_english_that_is_read(number: int, form: object, words: str) -> None:
     assert data.english(number, form) == words
 
 
-@pytest.mark.parametrize(("number", "form", "words"), OTHER_GERMAN, ids=[w for _, _, w in OTHER_GERMAN])
+@pytest.mark.parametrize(
+    ("number", "form", "words"), OTHER_GERMAN, ids=[w for _, _, w in OTHER_GERMAN]
+)
 def test_other_german_that_is_read(number: int, form: object, words: str) -> None:
     assert data.german(number, form) == words
 
@@ -126,10 +138,21 @@ def test_what_is_held_out_is_never_trained_on_and_small_numbers_always_may_be() 
     assert not any(data.held_out(n) for n in range(data.ALWAYS_SEEN))
     share = sum(data.held_out(n) for n in range(20000)) / 20000
     assert 0.04 < share < 0.06
-    seen = {int(wanted) for _, wanted in data.training(data.READING, 15000, random.Random(1))}
+    seen = {
+        int(wanted)
+        for _, wanted in data.training(data.READING, 15000, random.Random(1))
+    }
     assert seen >= set(range(100))
-    asked = {given for _, f in data.DIRECTIONS.items() for given, _ in data.evaluation(f, 300)}
-    trained = {given for d in (data.READING, data.WRITING) for given, _ in data.training(d, 4000, random.Random(2))}
+    asked = {
+        given
+        for _, f in data.DIRECTIONS.items()
+        for given, _ in data.evaluation(f, 300)
+    }
+    trained = {
+        given
+        for d in (data.READING, data.WRITING)
+        for given, _ in data.training(d, 4000, random.Random(2))
+    }
     assert not asked & trained
 
 
@@ -150,21 +173,32 @@ def test_the_spec_knows_every_character(record: TextCharacters) -> None:
                 assert decode(ids, record) == text
 
 
-def test_batches_hold_what_encode_gives(record: TextCharacters, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batches_hold_what_encode_gives(
+    record: TextCharacters, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "data", data)
     batches = loaded("numbers_batches", DEMO / "batches.py")
     known = set(record.vocab)
-    ids = tuple(int(encode(chr(c), record)[0]) if chr(c) in known else -1 for c in range(256))
+    ids = tuple(
+        int(encode(chr(c), record)[0]) if chr(c) in known else -1 for c in range(256)
+    )
     texts = ["dreißig", "en 305", "one hundred and twenty-one", "0"]
     rows = batches.Alphabet(ids, 0, record.end).rows(texts)
     assert rows.shape == (4, 27)
     for row, text in zip(rows, texts, strict=True):
         np.testing.assert_array_equal(row[: len(text) + 1], encode(text, record))
         assert not row[len(text) + 1 :].any()
-    jobs = [batches.Job(batches.Alphabet(ids, 0, record.end), 3, 5, number) for number in (0, 0, 1)]
+    jobs = [
+        batches.Job(batches.Alphabet(ids, 0, record.end), 3, 5, number)
+        for number in (0, 0, 1)
+    ]
     first, again, other = (job.made() for job in jobs)
     assert [x.shape[:2] for half in first for x in half] == [(batches.STEPS, 3)] * 4
-    assert all(np.array_equal(a, b) for f, g in zip(first, again, strict=True) for a, b in zip(f, g, strict=True))
+    assert all(
+        np.array_equal(a, b)
+        for f, g in zip(first, again, strict=True)
+        for a, b in zip(f, g, strict=True)
+    )
     assert not np.array_equal(first[0][1], other[0][1])
 
 
@@ -197,7 +231,9 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("text", ANSWERS)
-def test_it_reads_and_writes(trained: Path, text: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_reads_and_writes(
+    trained: Path, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["run", str(trained), text]) == 0
     assert capsys.readouterr().out.splitlines()[0] == ANSWERS[text]
 
@@ -209,16 +245,25 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.parametrize(("text", "answer"), [("de 305", "dreihundertfünf"), ("en 5", "five")])
+@pytest.mark.parametrize(
+    ("text", "answer"), [("de 305", "dreihundertfünf"), ("en 5", "five")]
+)
 def test_the_picture_of_its_attention_bears_what_was_read_and_written(
-    package: Path, text: str, answer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    package: Path,
+    text: str,
+    answer: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Also where both are equally long."""
     seen = []
     monkeypatch.setattr(
-        "specc.attention.heatmap", lambda maps, down, across, titles: seen.append((down, across)) or b""
+        "specc.run.attention.heatmap",
+        lambda maps, down, across, titles: seen.append((down, across)) or b"",
     )
-    assert main(["run", str(package), text, "--attention", str(tmp_path / "a.png")]) == 0
+    assert (
+        main(["run", str(package), text, "--attention", str(tmp_path / "a.png")]) == 0
+    )
     ((down, across),) = seen
     assert "".join(down[:-1]) == answer
     assert [c for c in across[:-1] if c.isalnum()] == [c for c in text if c.isalnum()]
@@ -226,7 +271,9 @@ def test_the_picture_of_its_attention_bears_what_was_read_and_written(
 
 
 def test_texts_of_unequal_length_in_one_file(tmp_path: Path) -> None:
-    """The file finds padding by itself: what stands behind the shorter text is what its spec calls padding."""
+    """The file finds padding by itself: what stands behind the shorter text is what its
+    spec calls padding.
+    """
     specc.compile("numbers", tmp_path / "numbers.onnx", parts=["generate"])
     model = specc.load(tmp_path / "numbers.onnx")
     texts = [row[0].text for row in model.generate(["de 305", "en 21016"]).results()]

@@ -1,7 +1,9 @@
-"""STEP, PAD, BATCH and REUSE on compiled packages: whatever way a text is fed, its logits are those of a full pass.
+"""STEP, PAD, BATCH and REUSE on compiled packages: whatever way a text is fed, its
+logits are those of a full pass.
 
-Drawn plans take 1, 2 or 5 rows a step and put the rows of the batch in another order, or another number, in between.
-The full pass is the package's own `score` graph in the same runtime.
+Drawn plans take 1, 2 or 5 rows a step and put the rows of the batch in another order,
+or another number, in between. The full pass is the package's own `score` graph in the
+same runtime.
 """
 
 from functools import cache
@@ -13,15 +15,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from small import SMALL
+from support.small import SMALL
 
 import specc
 from specc.api import Model
-from specc.writers.steppers import SHORTEST, FullStepper, StateStepper
-from specc.writers.writer import Writer, writer_of
+from specc.run.steppers import SHORTEST, FullStepper, StateStepper
+from specc.run.writer import Writer, writer_of
 
 TARGETS = ("ort-cpu", "onnx")
-WINDOWED = {"decoder.attention.mask": "causal & window(3)", "encoder.attention.mask": "window(2, ahead=1)"}
+WINDOWED = {
+    "decoder.attention.mask": "causal & window(3)",
+    "encoder.attention.mask": "window(2, ahead=1)",
+}
 SPECS: dict[str, dict[str, object]] = {
     "gpt2": SMALL["gpt2"] | {"layers": 1, "context": 2 * SHORTEST},
     "small_translator": SMALL["small_translator"] | WINDOWED,
@@ -29,7 +34,11 @@ SPECS: dict[str, dict[str, object]] = {
     "rwkv": SMALL["rwkv"],
     "lstm_lm": SMALL["lstm_lm"],
 }
-CASES = [pytest.param(name, target, id=f"{name}-{target}") for name in SPECS for target in TARGETS]
+CASES = [
+    pytest.param(name, target, id=f"{name}-{target}")
+    for name in SPECS
+    for target in TARGETS
+]
 VOCAB = 17
 WITHIN = 1e-5
 Ids = NDArray[np.int64]
@@ -40,7 +49,14 @@ Rows = list[list[int]]
 def package(name: str, target: str) -> Model:
     """A spec with random weights, as a package that has the whole graph too."""
     path = f"{mkdtemp()}/{name}"
-    specc.compile(name, path, init=3, set=SPECS[name], target=target, parts=["score", "encode", "step"])
+    specc.compile(
+        name,
+        path,
+        init=3,
+        set=SPECS[name],
+        target=target,
+        parts=["score", "encode", "step"],
+    )
     return specc.load(path, threads=1)
 
 
@@ -50,7 +66,9 @@ def writer(model: Model) -> Writer:
 
 
 def prepared(model: Model, prompts: Rows, sources: Rows) -> dict[str, Any]:
-    """Inputs for prompts of any lengths, padded on the left, and for sources, padded on the right."""
+    """Inputs for prompts of any lengths, padded on the left, and for sources, padded on
+    the right.
+    """
     inputs: dict[str, Any] = {writer(model).entrance.growing: prompts}
     if "source" in model.manifest.graph.inputs:
         longest = max(map(len, sources))
@@ -58,8 +76,12 @@ def prepared(model: Model, prompts: Rows, sources: Rows) -> dict[str, Any]:
     return dict(model.generate(**inputs).prepared)
 
 
-def begun(model: Model, prompts: Rows, sources: Rows) -> tuple[StateStepper, FullStepper, Ids]:
-    """One that goes on with states and one that starts over at every step, and what both are fed first."""
+def begun(
+    model: Model, prompts: Rows, sources: Rows
+) -> tuple[StateStepper, FullStepper, Ids]:
+    """One that goes on with states and one that starts over at every step, and what
+    both are fed first.
+    """
     inputs, whole = prepared(model, prompts, sources), writer_of(model.whole)
     assert whole
     steps, full = writer(model).stepper(inputs), whole.stepper(inputs)
@@ -79,7 +101,9 @@ text = st.lists(token, min_size=1, max_size=5)
 
 @st.composite
 def plans(draw: st.DrawFn) -> tuple[Rows, Rows, list[Any]]:
-    """Prompts, sources, and what follows: tokens i64[rows, n] to feed, or the rows to go on from."""
+    """Prompts, sources, and what follows: tokens i64[rows, n] to feed, or the rows to
+    go on from.
+    """
     rows = draw(st.integers(1, 3))
     prompts = draw(st.lists(text, min_size=rows, max_size=rows))
     sources = draw(st.lists(text, min_size=rows, max_size=rows))
@@ -90,15 +114,23 @@ def plans(draw: st.DrawFn) -> tuple[Rows, Rows, list[Any]]:
             plan.append(("reorder", np.array(order)))
             rows = len(order)
         count = draw(st.sampled_from([1, 2, 5]))
-        fed = draw(st.lists(st.lists(token, min_size=count, max_size=count), min_size=rows, max_size=rows))
+        fed = draw(
+            st.lists(
+                st.lists(token, min_size=count, max_size=count),
+                min_size=rows,
+                max_size=rows,
+            )
+        )
         plan.append(("step", np.array(fed)))
     return prompts, sources, plan
 
 
 @pytest.mark.parametrize(("name", "target"), CASES)
-@settings(max_examples=12, deadline=None, derandomize=True, database=None)
+@settings(max_examples=7, deadline=None, derandomize=True, database=None)
 @given(plan=plans())
-def test_any_plan_gives_the_logits_of_full_passes(name: str, target: str, plan: tuple[Rows, Rows, list[Any]]) -> None:
+def test_any_plan_gives_the_logits_of_full_passes(
+    name: str, target: str, plan: tuple[Rows, Rows, list[Any]]
+) -> None:
     prompts, sources, rest = plan
     steps, full, first = begun(package(name, target), prompts, sources)
     for what, given_ in [("step", first), *rest]:
@@ -110,9 +142,11 @@ def test_any_plan_gives_the_logits_of_full_passes(name: str, target: str, plan: 
 
 
 @pytest.mark.parametrize(("name", "target"), CASES)
-@settings(max_examples=6, deadline=None, derandomize=True, database=None)
+@settings(max_examples=4, deadline=None, derandomize=True, database=None)
 @given(prompts=st.lists(text, min_size=2, max_size=3), seed=st.integers(0, 99))
-def test_a_row_is_what_it_is_alone(name: str, target: str, prompts: Rows, seed: int) -> None:
+def test_a_row_is_what_it_is_alone(
+    name: str, target: str, prompts: Rows, seed: int
+) -> None:
     """Beside others, behind padding, and while another text is written in between."""
     model, rng = package(name, target), np.random.default_rng(seed)
     sources = [rng.integers(3, VOCAB, rng.integers(1, 6)).tolist() for _ in prompts]

@@ -1,7 +1,7 @@
 """`rnn_encdec` is the equations of the paper's appendix A in NumPy."""
 
 import numpy as np
-from equations import Array, Arrays, assert_follows, sentences, sigmoid
+from support.equations import Array, Arrays, assert_follows, sentences, sigmoid
 
 
 def rnn_encdec(w: Arrays, source: Array, source_keep: Array, target: Array) -> Arrays:
@@ -14,14 +14,20 @@ def rnn_encdec(w: Arrays, source: Array, source_keep: Array, target: Array) -> A
         h = z * h + (1 - z) * np.tanh(w_n @ e + u_n @ (r * h))
     c = np.tanh(w["V.weight"] @ h)
     h = np.tanh(w["decoder.V.weight"] @ c)
-    d = {name: w[f"decoder.{name}.weight"] for name in ("W", "U", "C", "W_r", "U_r", "C_r", "W_z", "U_z", "C_z")}
+    d = {
+        name: w[f"decoder.{name}.weight"]
+        for name in ("W", "U", "C", "W_r", "U_r", "C_r", "W_z", "U_z", "C_z")
+    }
     logits = []
     for e in w["decoder.embed.weight"][target]:
         r = sigmoid(d["W_r"] @ e + d["U_r"] @ h + d["C_r"] @ c)
         z = sigmoid(d["W_z"] @ e + d["U_z"] @ h + d["C_z"] @ c)
         h = z * h + (1 - z) * np.tanh(d["W"] @ e + r * (d["U"] @ h + d["C"] @ c))
         s = w["O_h.weight"] @ h + w["O_y.weight"] @ e + w["O_c.weight"] @ c
-        logits.append(w["G.weight"] @ np.array([max(s[2 * i], s[2 * i + 1]) for i in range(len(s) // 2)]))
+        logits.append(
+            w["G.weight"]
+            @ np.array([max(s[2 * i], s[2 * i + 1]) for i in range(len(s) // 2)])
+        )
     return {"logits": np.stack(logits), "phrase": c}
 
 
@@ -29,7 +35,9 @@ def test_it_follows_the_equations() -> None:
     rng = np.random.default_rng(0)
     rows = [
         {"source": s, "source_keep": np.ones(len(s), bool), "target": t}
-        for s, t in zip(sentences(rng, 11, (6, 1, 4)), sentences(rng, 13, (3, 5, 1)), strict=True)
+        for s, t in zip(
+            sentences(rng, 11, (6, 1, 4)), sentences(rng, 13, (3, 5, 1)), strict=True
+        )
     ]
     padded = {"source": (0,), "source_keep": (0,), "target": (0,)}
     size = {"source_vocab": 11, "vocab": 13, "words": 5, "hidden": 6, "maxout": 4}

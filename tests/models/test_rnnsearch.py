@@ -1,4 +1,6 @@
-"""`rnnsearch`: what its loop holds, padding on both sides, and `dates`, which translates by itself."""
+"""`rnnsearch`: what its loop holds, padding on both sides, and `dates`, which
+translates by itself.
+"""
 
 import importlib.util
 from collections import Counter
@@ -9,18 +11,26 @@ from types import ModuleType
 import numpy as np
 import onnx
 import pytest
-from padded import Ids, Keep, samples
-from spec_models import Arrays, InOnnx, Opened, assert_agrees, by_reference, opened, random_weights
+from support.padded import Ids, Keep, samples
+from support.spec_models import (
+    Arrays,
+    InOnnx,
+    Opened,
+    assert_agrees,
+    by_reference,
+    opened,
+    random_weights,
+)
 
 import specc
 from specc.api import Model
-from specc.cli import main
-from specc.driver import check, open_spec
-from specc.library import shipped
-from specc.passes.padding import padding
-from specc.reading.record import TextCharacters
-from specc.reading.text import decode as text_of
-from specc.reading.text import encode
+from specc.cli.main import main
+from specc.compiler.spec import check, open_spec
+from specc.data.record import TextCharacters
+from specc.data.text import decode as text_of
+from specc.data.text import encode
+from specc.library.files import shipped
+from specc.passes.prove.padding import padding
 
 ROOT = Path(__file__).parents[2]
 SIZES = {"src_vocab": 17, "tgt_vocab": 19, "emb": 6, "hid": 8, "att": 5, "readout": 4}
@@ -63,7 +73,9 @@ def vocabulary(dates: Model) -> TextCharacters:
 @pytest.fixture(scope="module")
 def calendar() -> ModuleType:
     """docs/demos/dates/data.py, a script beside the one that trains."""
-    found = importlib.util.spec_from_file_location("dates_data", ROOT / "docs" / "demos" / "dates" / "data.py")
+    found = importlib.util.spec_from_file_location(
+        "dates_data", ROOT / "docs" / "demos" / "dates" / "data.py"
+    )
     assert found
     assert found.loader
     module = importlib.util.module_from_spec(found)
@@ -75,14 +87,23 @@ def test_shapes_hold_for_every_size() -> None:
     assert check(open_spec("rnnsearch")).trials
 
 
-def test_padding_is_not_seen_and_a_missing_mask_is(spec: Opened, tmp_path: Path) -> None:
+def test_padding_is_not_seen_and_a_missing_mask_is(
+    spec: Opened, tmp_path: Path
+) -> None:
     assert padding(spec.model.graph) == []
     text = shipped()["rnnsearch"].read_text(encoding="utf-8")
-    (tmp_path / "leak.specc").write_text(text.replace("mask=visible(source_keep)", "mask=all"), encoding="utf-8")
+    (tmp_path / "leak.specc").write_text(
+        text.replace("mask=visible(source_keep)", "mask=all"), encoding="utf-8"
+    )
     (warning,) = padding(opened(str(tmp_path / "leak.specc"), **SIZES).model.graph)
-    assert warning.title == "padded rows reach `logits`: `softmax` reads them, no mask stands between"
+    assert (
+        warning.title
+        == "padded rows reach `logits`: `softmax` reads them, no mask stands between"
+    )
     assert warning.primary
-    assert "attend_by" in warning.primary.span.text, "the op inside the loop, not the loop"
+    assert "attend_by" in warning.primary.span.text, (
+        "the op inside the loop, not the loop"
+    )
 
 
 def inside_the_loops(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
@@ -93,10 +114,12 @@ def inside_the_loops(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
 
 
 def test_only_what_the_state_needs_is_in_the_loop(tmp_path: Path) -> None:
-    """Per step: W s, v · tanh(…), the weighted sum of the memory, what [y, context] adds to the gates, and two
-    products with the state: of reset and update gate together, and, behind the reset gate, of the candidate.
+    """Per step: W s, v · tanh(…), the weighted sum of the memory, what [y, context]
+    adds to the gates, and two products with the state: of reset and update gate
+    together, and, behind the reset gate, of the candidate.
 
-    U h is computed once; readout and vocabulary projection for all steps behind the loop.
+    U h is computed once; readout and vocabulary projection for all steps behind the
+    loop.
     """
     path = tmp_path / "model.onnx"
     specc.compile("rnnsearch", path, init=0, set=SIZES)
@@ -104,23 +127,38 @@ def test_only_what_the_state_needs_is_in_the_loop(tmp_path: Path) -> None:
     inside = Counter(node.op_type for node in inside_the_loops(model.graph))
     assert sum(inside[op] for op in PRODUCTS) == 6
     outside = Counter(node.op_type for node in model.graph.node)
-    assert sum(outside[op] for op in PRODUCTS) == 4, "first state, U h, readout, vocabulary"
+    assert sum(outside[op] for op in PRODUCTS) == 4, (
+        "first state, U h, readout, vocabulary"
+    )
     assert outside["Scan"] == 1
     assert outside["GRU"] >= 1, "the encoder is no loop of ours"
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
-def test_a_sample_alone_is_a_sample_among_others(spec: Opened, weights: Arrays, side: str) -> None:
+def test_a_sample_alone_is_a_sample_among_others(
+    spec: Opened, weights: Arrays, side: str
+) -> None:
     """PAD and BATCH, for sources padded on either side."""
     together = GIVEN.together(side, extra=2)  # type: ignore[arg-type]
     rows = [GIVEN.alone(row) for row in range(3)]
-    together["target"] = np.concatenate([row["target"] for row in rows])  # grows to the right, never padded
-    for found, within in (by_reference(spec, weights, together), 1e-9), (InOnnx(spec, weights).run(together), 1e-5):
+    # grows to the right, never padded
+    together["target"] = np.concatenate([row["target"] for row in rows])
+    for found, within in (
+        (by_reference(spec, weights, together), 1e-9),
+        (InOnnx(spec, weights).run(together), 1e-5),
+    ):
         for row, alone in enumerate(rows):
             wanted = by_reference(spec, weights, alone)
             kept = GIVEN.kept(row, "src", together["source"].shape[1], side)  # type: ignore[arg-type]
-            assert_agrees(found["logits"][row], wanted["logits"][0], f"logits of {row}", within)
-            assert_agrees(found["alignment"][row][:, kept], wanted["alignment"][0], f"alignment of {row}", within)
+            assert_agrees(
+                found["logits"][row], wanted["logits"][0], f"logits of {row}", within
+            )
+            assert_agrees(
+                found["alignment"][row][:, kept],
+                wanted["alignment"][0],
+                f"alignment of {row}",
+                within,
+            )
             assert found["alignment"][row].sum() == pytest.approx(4)
 
 
@@ -140,12 +178,16 @@ def test_the_weights_are_small() -> None:
         ("3.5.08", "2008-05-03"),
     ],
 )
-def test_dates_are_translated(path: Path, written: str, meant: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_dates_are_translated(
+    path: Path, written: str, meant: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["run", str(path), written]) == 0
     assert capsys.readouterr().out == f"{meant}\n"
 
 
-def test_days_and_months_cross_over(path: Path, dates: Model, vocabulary: TextCharacters, tmp_path: Path) -> None:
+def test_days_and_months_cross_over(
+    path: Path, dates: Model, vocabulary: TextCharacters, tmp_path: Path
+) -> None:
     """The alignment of "3 mai 1979" and 1979-05-03: last comes first."""
     ((best,),) = dates.generate("3 mai 1979").results()
     source = encode("3 mai 1979", vocabulary)[None]
@@ -156,7 +198,20 @@ def test_days_and_months_cross_over(path: Path, dates: Model, vocabulary: TextCh
     assert set(looked[5:7]) <= {2, 3, 4}, "the month"
     assert looked[9] == 0, "the day"
     picture, arrays = tmp_path / "crossing.png", tmp_path / "crossing.npz"
-    assert main(["run", str(path), "3 mai 1979", "--attention", str(picture), "-o", str(arrays)]) == 0
+    assert (
+        main(
+            [
+                "run",
+                str(path),
+                "3 mai 1979",
+                "--attention",
+                str(picture),
+                "-o",
+                str(arrays),
+            ]
+        )
+        == 0
+    )
     assert picture.read_bytes().startswith(b"\x89PNG")
     saved = np.load(arrays)
     np.testing.assert_array_equal(saved["translation"], [best.tokens])
@@ -166,26 +221,46 @@ def test_days_and_months_cross_over(path: Path, dates: Model, vocabulary: TextCh
 def test_a_batch_is_written_as_each_text_alone(dates: Model) -> None:
     texts = ["3 mai 1979", "Wednesday, December 31st, 2031"]
     found = dates.generate(texts).results()
-    assert [(row[0].text, row[0].complete) for row in found] == [("1979-05-03", True), ("2031-12-31", True)]
+    assert [(row[0].text, row[0].complete) for row in found] == [
+        ("1979-05-03", True),
+        ("2031-12-31", True),
+    ]
     short = dates.generate(texts, max_tokens=4).results()
-    assert [(row[0].text, row[0].complete) for row in short] == [("1979", False), ("2031", False)]
+    assert [(row[0].text, row[0].complete) for row in short] == [
+        ("1979", False),
+        ("2031", False),
+    ]
     assert dates.generate(source=np.zeros((0, 5), np.int64)).results() == []
 
 
-def test_a_package_writes_what_the_whole_graph_writes(dates: Model, tmp_path: Path) -> None:
-    """The step graph with its state, greedy and by a search over beams, and in pieces as they come."""
+def test_a_package_writes_what_the_whole_graph_writes(
+    dates: Model, tmp_path: Path
+) -> None:
+    """The step graph with its state, greedy and by a search over beams, and in pieces
+    as they come.
+    """
     specc.compile("dates", tmp_path / "dates", parts=["encode", "step"])
     package = specc.load(tmp_path / "dates")
     for texts in ("3 mai 1979", ["Dec 1, 1999", "2. Januar 2034"]):
-        for settings in ({}, {"beams": 3, "n_best": 2}, {"strategy": "sample", "seed": 5, "temperature": 3.0}):
-            want, got = (m.generate(texts, **settings).results() for m in (dates, package))
+        for settings in (
+            {},
+            {"beams": 3, "n_best": 2},
+            {"strategy": "sample", "seed": 5, "temperature": 3.0},
+        ):
+            want, got = (
+                m.generate(texts, **settings).results() for m in (dates, package)
+            )
             assert [[(r.tokens, r.text) for r in row] for row in got] == [
                 [(r.tokens, r.text) for r in row] for row in want
             ]
-    assert [p[0] for p in package.generate("3 mai 1979").pieces() if p[0]] == list("1979-05-03")
+    assert [p[0] for p in package.generate("3 mai 1979").pieces() if p[0]] == list(
+        "1979-05-03"
+    )
 
 
-def test_a_given_target_is_scored_and_not_written(dates: Model, vocabulary: TextCharacters) -> None:
+def test_a_given_target_is_scored_and_not_written(
+    dates: Model, vocabulary: TextCharacters
+) -> None:
     source = encode("3 mai 1979", vocabulary)[None]
     target = np.concatenate([[1], encode("1979-05-03", vocabulary)[:-1]])[None]
     logits = dates.run(source=source, target=target)["logits"]
@@ -193,9 +268,17 @@ def test_a_given_target_is_scored_and_not_written(dates: Model, vocabulary: Text
 
 
 def test_held_out_days(dates: Model, calendar: ModuleType) -> None:
-    """A part of what docs/demos/dates/train.py reports on: exact match on days that training never saw."""
+    """A part of what docs/demos/dates/train.py reports on: exact match on days that
+    training never saw.
+    """
     learned, held_out = calendar.calendar()
     assert not {d.date for d in learned} & {d.date for d in held_out}
     pairs = calendar.held_out(200)
-    answers = [row[0].text for row in dates.generate([written for written, _ in pairs]).results()]
-    assert np.mean([a == meant for a, (_, meant) in zip(answers, pairs, strict=True)]) >= 0.98
+    answers = [
+        row[0].text
+        for row in dates.generate([written for written, _ in pairs]).results()
+    ]
+    assert (
+        np.mean([a == meant for a, (_, meant) in zip(answers, pairs, strict=True)])
+        >= 0.98
+    )

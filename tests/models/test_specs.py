@@ -1,7 +1,9 @@
-"""Every shipped spec of the first slice: it elaborates, runs, and no sample feels its neighbors or its padding.
+"""Every shipped spec of the first slice: it elaborates, runs, and no sample feels its
+neighbors or its padding.
 
-Each is small here and has random weights, those of norms and biases too. What the reference gives for a
-sample alone is what it gives for it inside a padded batch, and what ONNX Runtime gives for both.
+Each is small here and has random weights, those of norms and biases too. What the
+reference gives for a sample alone is what it gives for it inside a padded batch, and
+what ONNX Runtime gives for both.
 """
 
 from collections.abc import Mapping
@@ -11,10 +13,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from padded import Arrays, Field, Ids, Keep, Numbers, Samples, Side, samples
-from spec_models import InOnnx, Opened, assert_agrees, by_reference, opened, random_weights
+from support.padded import Arrays, Field, Ids, Keep, Numbers, Samples, Side, samples
+from support.spec_models import (
+    InOnnx,
+    Opened,
+    assert_agrees,
+    by_reference,
+    opened,
+    random_weights,
+)
 
-from specc.driver import check, open_spec
+from specc.compiler.spec import check, open_spec
 from specc_numpy import run
 
 
@@ -34,7 +43,15 @@ class Case:
         return f"{self.spec} {self.variant}".strip()
 
 
-IMAGE = {"d": 8, "heads": 2, "layers": 2, "hidden": 16, "image": 12, "patch": 4, "channels": 2}
+IMAGE = {
+    "d": 8,
+    "heads": 2,
+    "layers": 2,
+    "hidden": 16,
+    "image": 12,
+    "patch": 4,
+    "channels": 2,
+}
 PAIR = {
     "source": Ids("src", 17),
     "source_keep": Keep("src"),
@@ -44,18 +61,47 @@ PAIR = {
 WORDS = {"ids": Ids("seq", 17), "keep": Keep("seq")}
 PAIRS = {"src": (5, 1, 3), "tgt": (2, 4, 3)}
 BOTH: tuple[Side, ...] = ("left", "right")
-SMALL = {"vocab": 17, "width": 16, "heads": 4, "hidden": 24, "encoder__layers": 2, "decoder__layers": 2}
+SMALL = {
+    "vocab": 17,
+    "width": 16,
+    "heads": 4,
+    "hidden": 24,
+    "encoder__layers": 2,
+    "decoder__layers": 2,
+}
 
 
 def pair(variant: str, **sets: object) -> Case:
-    return Case("encoder_decoder", {**SMALL, **sets}, PAIR, {"logits": "tgt"}, PAIRS, BOTH, variant)
+    return Case(
+        "encoder_decoder",
+        {**SMALL, **sets},
+        PAIR,
+        {"logits": "tgt"},
+        PAIRS,
+        BOTH,
+        variant,
+    )
 
 
 CASES = [
-    Case("feedforward", {"inputs": 5, "hidden": "[7, 6]", "outputs": 3}, {"x": Numbers((5,))}, {"y": ""}),
+    Case(
+        "feedforward",
+        {"inputs": 5, "hidden": "[7, 6]", "outputs": 3},
+        {"x": Numbers((5,))},
+        {"y": ""},
+    ),
     Case(
         "transformer",
-        {"vocab": 17, "d": 16, "hidden": 24, "heads": 2, "layers": 2, "pad": 0, "bos": 1, "eos": 2},
+        {
+            "vocab": 17,
+            "d": 16,
+            "hidden": 24,
+            "heads": 2,
+            "layers": 2,
+            "pad": 0,
+            "bos": 1,
+            "eos": 2,
+        },
         PAIR,
         {"logits": "tgt"},
         PAIRS,
@@ -63,10 +109,30 @@ CASES = [
     ),
     pair("post"),
     pair("pre", norm="pre", positions="learned(size=9)", act="gelu"),
-    pair("sandwich", norm="sandwich", normalize="rms_norm(eps=1e-6)", tied="false", target_vocab=19),
-    pair("grouped rotary", norm="pre", kv_heads=2, positions="none", rope="rope(theta=10000.0)", pairs="half"),
-    pair("scores", kv_heads=2, encoder__attention__score="cosine", decoder__attention__score="additive(6)"),
-    pair("more scores", decoder__attention__score="dot", decoder__cross__score="general"),
+    pair(
+        "sandwich",
+        norm="sandwich",
+        normalize="rms_norm(eps=1e-6)",
+        tied="false",
+        target_vocab=19,
+    ),
+    pair(
+        "grouped rotary",
+        norm="pre",
+        kv_heads=2,
+        positions="none",
+        rope="rope(theta=10000.0)",
+        pairs="half",
+    ),
+    pair(
+        "scores",
+        kv_heads=2,
+        encoder__attention__score="cosine",
+        decoder__attention__score="additive(6)",
+    ),
+    pair(
+        "more scores", decoder__attention__score="dot", decoder__cross__score="general"
+    ),
     pair(
         "windows",
         decoder__attention__mask="causal & window(2)",
@@ -75,7 +141,11 @@ CASES = [
     Case(
         "bert",
         {"vocab": 17, "context": 9, "d": 16, "heads": 2, "layers": 2, "hidden": 24},
-        {"input_ids": Ids("seq", 17), "attention_mask": Keep("seq"), "token_type_ids": Ids("seq", 2)},
+        {
+            "input_ids": Ids("seq", 17),
+            "attention_mask": Keep("seq"),
+            "token_type_ids": Ids("seq", 2),
+        },
         {"prediction_logits": "seq", "seq_relationship_logits": ""},
         {"seq": (6, 1, 3)},
     ),
@@ -87,9 +157,26 @@ CASES = [
         {"seq": (6, 1, 3)},
         BOTH,
     ),
-    Case("elman", {"inputs": 4, "hidden": 6, "outputs": 3}, {"x": Numbers((5, 4))}, {"y": "", "last": ""}),
-    Case("jordan", {"inputs": 4, "hidden": 6, "outputs": 3, "decay": 0.5}, {"x": Numbers((5, 4))}, {"y": ""}),
-    Case("lstm_lm", {"vocab": 17, "width": 6, "tied": True}, WORDS, {"logits": "seq"}, {"seq": (6, 1, 3)}, BOTH),
+    Case(
+        "elman",
+        {"inputs": 4, "hidden": 6, "outputs": 3},
+        {"x": Numbers((5, 4))},
+        {"y": "", "last": ""},
+    ),
+    Case(
+        "jordan",
+        {"inputs": 4, "hidden": 6, "outputs": 3, "decay": 0.5},
+        {"x": Numbers((5, 4))},
+        {"y": ""},
+    ),
+    Case(
+        "lstm_lm",
+        {"vocab": 17, "width": 6, "tied": True},
+        WORDS,
+        {"logits": "seq"},
+        {"seq": (6, 1, 3)},
+        BOTH,
+    ),
     Case(
         "gru_lm",
         {"vocab": 17, "width": 6, "reset": "before", "update": "new"},
@@ -122,10 +209,19 @@ CASES = [
         PAIRS,
         BOTH,
     ),
-    Case("vit", {**IMAGE, "classes": 5}, {"pixels": Numbers((2, 12, 12))}, {"logits": ""}),
+    Case(
+        "vit", {**IMAGE, "classes": 5}, {"pixels": Numbers((2, 12, 12))}, {"logits": ""}
+    ),
     Case(
         "vit_mae",
-        {**IMAGE, "decoder_d": 12, "decoder_layers": 1, "decoder_heads": 3, "decoder_hidden": 20, "seen": 4},
+        {
+            **IMAGE,
+            "decoder_d": 12,
+            "decoder_layers": 1,
+            "decoder_heads": 3,
+            "decoder_hidden": 20,
+            "seen": 4,
+        },
         {"pixels": Numbers((2, 12, 12)), "noise": Numbers((9,), uniform=True)},
         {"patches": "", "picture": "", "masked": ""},
     ),
@@ -167,7 +263,9 @@ def test_results_are_what_the_spec_declares(case: Case) -> None:
 
 @every
 def test_a_sample_alone_is_a_sample_among_others(case: Case) -> None:
-    """PAD and BATCH: whatever stands in the padding, and whoever stands beside, on every side declared."""
+    """PAD and BATCH: whatever stands in the padding, and whoever stands beside, on
+    every side declared.
+    """
     spec, weights, given = ready(CASES.index(case))
     alone = [by_reference(spec, weights, given.alone(row)) for row in range(3)]
     for side in case.sides:
@@ -194,7 +292,11 @@ def test_onnx_runtime_gives_the_same(case: Case) -> None:
 @pytest.mark.parametrize(
     ("name", "ids", "wanted"),
     [
-        ("bert", {"input_ids": [[5, 6, 0]]}, {"attention_mask": [[True, True, False]], "token_type_ids": [[0, 0, 0]]}),
+        (
+            "bert",
+            {"input_ids": [[5, 6, 0]]},
+            {"attention_mask": [[True, True, False]], "token_type_ids": [[0, 0, 0]]},
+        ),
         ("gpt2", {"input_ids": [[5, 0, 6]]}, {"attention_mask": [[True, True, True]]}),
         (
             "transformer",
@@ -203,7 +305,9 @@ def test_onnx_runtime_gives_the_same(case: Case) -> None:
         ),
     ],
 )
-def test_inputs_that_are_left_out(name: str, ids: dict[str, Any], wanted: dict[str, Any]) -> None:
+def test_inputs_that_are_left_out(
+    name: str, ids: dict[str, Any], wanted: dict[str, Any]
+) -> None:
     """What the runner puts where an input with a default is not given."""
     graph = opened(name, layers=1).model.defaults
     assert graph is not None
@@ -212,11 +316,19 @@ def test_inputs_that_are_left_out(name: str, ids: dict[str, Any], wanted: dict[s
 
 
 def _rows_agree(
-    case: Case, given: Samples, alone: Arrays, together: Arrays, row: int, side: Side, within: float
+    case: Case,
+    given: Samples,
+    alone: Arrays,
+    together: Arrays,
+    row: int,
+    side: Side,
+    within: float,
 ) -> None:
     """What is valid of a row of the batch is what the sample gives alone."""
     for name, dim in case.results.items():
         mine, found = alone[name][0], together[name][row]
         if dim:
             found = found[given.kept(row, dim, found.shape[0], side)]
-        assert_agrees(found, mine, f"{name} of sample {row}, padded on the {side}", within)
+        assert_agrees(
+            found, mine, f"{name} of sample {row}, padded on the {side}", within
+        )

@@ -1,4 +1,6 @@
-"""Blocks of the standard library that the shipped specs share, each beside the formula it stands for."""
+"""Blocks of the standard library that the shipped specs share, each beside the formula
+it stands for.
+"""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -7,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from spec_models import InOnnx, assert_agrees, opened, random_weights
+from support.spec_models import InOnnx, assert_agrees, opened, random_weights
 
 from specc_numpy import run
 
@@ -17,10 +19,17 @@ KEEP = np.array([[1, 1, 1, 0, 0], [0, 0, 1, 1, 1], [1, 1, 1, 1, 1]], bool)
 
 
 def result(
-    tmp_path: Path, inputs: str, results: str, body: str, given: Mapping[str, NDArray[Any]]
+    tmp_path: Path,
+    inputs: str,
+    results: str,
+    body: str,
+    given: Mapping[str, NDArray[Any]],
 ) -> tuple[NDArray[Any], Mapping[str, NDArray[Any]]]:
     """What a graph of these lines gives, the same in ONNX Runtime, and the weights it was given."""
-    text = f"specc 1\nmodel try\ndims batch, seq\ngraph f({inputs}) -> (y: {results}) {{\n{body}\n}}\n"
+    text = (
+        f"specc 1\nmodel try\ndims batch, seq\ngraph f({inputs}) -> (y: {results}) "
+        f"{{\n{body}\n}}\n"
+    )
     (tmp_path / "try.specc").write_text(text)
     spec = opened(str(tmp_path / "try.specc"))
     weights = random_weights(spec)
@@ -29,7 +38,9 @@ def result(
     return wanted, weights
 
 
-def on_rows(tmp_path: Path, body: str, results: str = "float[batch, 8]") -> NDArray[Any]:
+def on_rows(
+    tmp_path: Path, body: str, results: str = "float[batch, 8]"
+) -> NDArray[Any]:
     """Of `x` and `keep` above."""
     inputs = "x: float[batch, seq, 8], keep: keep[batch, seq]"
     return result(tmp_path, inputs, results, body, {"x": X, "keep": KEEP})[0]
@@ -40,13 +51,32 @@ def on_rows(tmp_path: Path, body: str, results: str = "float[batch, 8]") -> NDAr
     [
         ("first_row(x)", X[:, 0]),
         ("mean_row(x)", X.mean(1)),
-        ("masked_mean(x, keep)", np.stack([x[k].mean(0) for x, k in zip(X, KEEP, strict=True)])),
-        ("masked_max(x, keep)", np.stack([x[k].max(0) for x, k in zip(X, KEEP, strict=True)])),
+        (
+            "masked_mean(x, keep)",
+            np.stack([x[k].mean(0) for x, k in zip(X, KEEP, strict=True)]),
+        ),
+        (
+            "masked_max(x, keep)",
+            np.stack([x[k].max(0) for x, k in zip(X, KEEP, strict=True)]),
+        ),
         ("last_kept(x, keep)", np.stack([X[0, 2], X[1, 4], X[2, 4]])),
     ],
 )
 def test_pooling(call: str, wanted: NDArray[Any], tmp_path: Path) -> None:
-    assert_agrees(on_rows(tmp_path, f"return {call}"), wanted.astype(np.float64), call, 1e-6)
+    assert_agrees(
+        on_rows(tmp_path, f"return {call}"), wanted.astype(np.float64), call, 1e-6
+    )
+
+
+@pytest.mark.parametrize("block", ["masked_mean", "masked_max", "last_kept"])
+def test_where_no_row_is_kept_there_are_zeros(block: str, tmp_path: Path) -> None:
+    inputs = "x: float[batch, seq, 8], keep: keep[batch, seq]"
+    keep = np.array([[False] * 5, [True] * 5, [False] * 5])
+    given = {"x": X, "keep": keep}
+    call = f"return {block}(x, keep)"
+    found = result(tmp_path, inputs, "float[batch, 8]", call, given)[0]
+    assert not found[[0, 2]].any()
+    assert found[1].any()
 
 
 def test_position_ids_do_not_count_padding(tmp_path: Path) -> None:
@@ -83,7 +113,9 @@ def test_class_head(tmp_path: Path) -> None:
     body = "return class_head(masked_mean(x, keep), classes=3) @ head"
     inputs = "x: float[batch, seq, 8], keep: keep[batch, seq]"
     found, w = result(tmp_path, inputs, "float[batch, 3]", body, {"x": X, "keep": KEEP})
-    pooled = np.stack([x[k].astype(np.float64).mean(0) for x, k in zip(X, KEEP, strict=True)])
+    pooled = np.stack(
+        [x[k].astype(np.float64).mean(0) for x, k in zip(X, KEEP, strict=True)]
+    )
     hidden = np.tanh(pooled @ w["head.dense.weight"].T + w["head.dense.bias"])
     wanted = hidden @ w["head.out_proj.weight"].T + w["head.out_proj.bias"]
     assert_agrees(found, wanted, "class_head", 1e-9)
@@ -92,24 +124,37 @@ def test_class_head(tmp_path: Path) -> None:
 def test_sinusoid_grid_is_that_of_the_masked_autoencoder(tmp_path: Path) -> None:
     body = "return x + sinusoid_grid(rows=2, columns=3, dim=8)"
     inputs = "x: float[batch, 6, 8]"
-    found, _ = result(tmp_path, inputs, "float[batch, 6, 8]", body, {"x": np.zeros((1, 6, 8), np.float32)})
+    found, _ = result(
+        tmp_path,
+        inputs,
+        "float[batch, 6, 8]",
+        body,
+        {"x": np.zeros((1, 6, 8), np.float32)},
+    )
     frequencies = 1 / 10000 ** (np.arange(2) / 2)
     wanted = []
     for row in range(2):
         for column in range(3):
             across, down = column * frequencies, row * frequencies
-            wanted.append(np.r_[np.sin(across), np.cos(across), np.sin(down), np.cos(down)])
+            wanted.append(
+                np.r_[np.sin(across), np.cos(across), np.sin(down), np.cos(down)]
+            )
     assert_agrees(found[0], np.array(wanted), "sinusoid_grid", 1e-9)
 
 
 def test_upsampled_is_bilinear_around_the_centers_of_squares(tmp_path: Path) -> None:
     x = RNG.standard_normal((2, 3, 2, 4)).astype(np.float32)
     body = "return upsampled(x, factor=3)"
-    found, _ = result(tmp_path, "x: float[batch, 3, 2, 4]", "float[batch, 3, 6, 12]", body, {"x": x})
+    found, _ = result(
+        tmp_path, "x: float[batch, 3, 2, 4]", "float[batch, 3, 6, 12]", body, {"x": x}
+    )
     wanted = np.empty((2, 3, 6, 12))
     for p in range(6):
         for q in range(12):
-            r, c = (np.clip((n + 0.5) / 3 - 0.5, 0, size - 1) for n, size in ((p, 2), (q, 4)))
+            r, c = (
+                np.clip((n + 0.5) / 3 - 0.5, 0, size - 1)
+                for n, size in ((p, 2), (q, 4))
+            )
             r0, c0 = int(r), int(c)
             r1, c1, a, b = min(r0 + 1, 1), min(c0 + 1, 3), r - r0, c - c0
             upper = (1 - b) * x[:, :, r0, c0] + b * x[:, :, r0, c1]
@@ -120,7 +165,15 @@ def test_upsampled_is_bilinear_around_the_centers_of_squares(tmp_path: Path) -> 
 
 def test_pixels_of_undoes_the_cut_into_patches(tmp_path: Path) -> None:
     picture = RNG.standard_normal((2, 3, 6, 4)).astype(np.float32)
-    patches = picture.reshape(2, 3, 3, 2, 2, 2).transpose(0, 2, 4, 3, 5, 1).reshape(2, 6, 12)
+    patches = (
+        picture.reshape(2, 3, 3, 2, 2, 2).transpose(0, 2, 4, 3, 5, 1).reshape(2, 6, 12)
+    )
     body = "return pixels_of(x, rows=3, columns=2, patch=2)"
-    found, _ = result(tmp_path, "x: float[batch, 6, 12]", "float[batch, 3, 6, 4]", body, {"x": patches})
+    found, _ = result(
+        tmp_path,
+        "x: float[batch, 6, 12]",
+        "float[batch, 3, 6, 4]",
+        body,
+        {"x": patches},
+    )
     assert_agrees(found, picture.astype(np.float64), "pixels_of", 0.0)

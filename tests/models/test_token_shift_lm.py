@@ -2,18 +2,39 @@
 
 import numpy as np
 import pytest
-from equations import Array, Arrays, affine, assert_follows, layer_norm, relu, sentences, softmax
+from support.equations import (
+    Array,
+    Arrays,
+    affine,
+    assert_follows,
+    layer_norm,
+    relu,
+    sentences,
+    softmax,
+)
 
 
 def shifted(share: Array, x: Array) -> Array:
     """RWKV's eq. 11 before its matrix, with a zero vector before the first row."""
-    return np.stack([share * x[t] + (1 - share) * (x[t - 1] if t else np.zeros_like(x[t])) for t in range(len(x))])
+    return np.stack(
+        [
+            share * x[t] + (1 - share) * (x[t - 1] if t else np.zeros_like(x[t]))
+            for t in range(len(x))
+        ]
+    )
 
 
-def attention(w: Arrays, name: str, x: Array, heads: int, kv_heads: int, back: int) -> Array:
+def attention(
+    w: Arrays, name: str, x: Array, heads: int, kv_heads: int, back: int
+) -> Array:
     """A query of head h sees the last `back` keys of key head h // (heads / kv_heads)."""
     parts = (("q", heads), ("k", kv_heads), ("v", kv_heads))
-    q, k, v = (np.split(affine(w, f"{name}.{p}_proj", shifted(w[f"{name}.{p}_share"], x)), n, 1) for p, n in parts)
+    q, k, v = (
+        np.split(
+            affine(w, f"{name}.{p}_proj", shifted(w[f"{name}.{p}_share"], x)), n, 1
+        )
+        for p, n in parts
+    )
     made = np.zeros_like(x)
     width = x.shape[1] // heads
     for head in range(heads):
@@ -41,7 +62,15 @@ def model(w: Arrays, ids: Array, heads: int, kv_heads: int, back: int) -> Arrays
 def test_it_follows_the_equations(kv_heads: int, back: int) -> None:
     texts = sentences(np.random.default_rng(0), 17, (8, 1, 4))
     rows = [{"ids": ids, "keep": np.ones(len(ids), bool)} for ids in texts]
-    size = {"vocab": 17, "d": 16, "hidden": 20, "heads": 4, "kv_heads": kv_heads, "layers": 2, "back": back}
+    size = {
+        "vocab": 17,
+        "d": 16,
+        "hidden": 20,
+        "heads": 4,
+        "kv_heads": kv_heads,
+        "layers": 2,
+        "back": back,
+    }
 
     def of(w: Arrays, ids: Array, keep: Array) -> Arrays:
         return model(w, ids[keep], 4, kv_heads, back)

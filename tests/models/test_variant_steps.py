@@ -1,17 +1,20 @@
-"""STEP for the configurable translator in its mask, position, norm and head variants: steps equal the full pass."""
+"""STEP for the configurable translator in its mask, position, norm and head variants:
+steps equal the full pass.
+"""
 
 from typing import Any
 
 import numpy as np
 import pytest
-from small import SMALL
-from steps import steps
+from support.small import SMALL
+from support.steps import steps
 
 import specc_numpy
 from specc.api import _texts as texts
-from specc.driver import elaborated, open_spec
-from specc.packaging import derived_of, lowered
-from specc.verifying import random_inputs
+from specc.compiler.generating import derived_of
+from specc.compiler.spec import elaborated, open_spec
+from specc.passes import pipeline
+from specc.run.verify import random_inputs
 
 ROWS = 9
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -23,28 +26,57 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "learned positions": {"positions": "learned(size=40)"},
     "no positions": {"positions": None},
     "rotary halves": {"positions": None, "rope": "rope(theta=100.0)", "pairs": "half"},
-    "rotary pairs": {"positions": None, "rope": "rope(theta=100.0)", "pairs": "interleaved"},
+    "rotary pairs": {
+        "positions": None,
+        "rope": "rope(theta=100.0)",
+        "pairs": "interleaved",
+    },
     "one key head": {"kv_heads": 1},
     "a window": {"decoder.attention.mask": "window(3)"},
     "a window of one": {"decoder.attention.mask": "window(1)"},
     "chunks": {"decoder.attention.mask": "chunked(4) & causal"},
-    "a window and rotary": {"decoder.attention.mask": "window(4)", "rope": "rope(theta=50.0)", "pairs": "half"},
-    "three layers": {"decoder.layers": 3, "norm": "pre", "decoder.attention.mask": "window(2)"},
-    "untied, unscaled": {"tied": False, "scaled": False, "bias": False, "target_vocab": 13},
+    "a window and rotary": {
+        "decoder.attention.mask": "window(4)",
+        "rope": "rope(theta=50.0)",
+        "pairs": "half",
+    },
+    "three layers": {
+        "decoder.layers": 3,
+        "norm": "pre",
+        "decoder.attention.mask": "window(2)",
+    },
+    "untied, unscaled": {
+        "tied": False,
+        "scaled": False,
+        "bias": False,
+        "target_vocab": 13,
+    },
 }
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_any_steps_equal_the_full_pass(variant: str) -> None:
     sets = {**SMALL["encoder_decoder"], "decoder.layers": 2, **VARIANTS[variant]}
-    model = elaborated(open_spec("encoder_decoder", sets=[f"{key}={text}" for key, text in texts("", sets)]))
+    model = elaborated(
+        open_spec(
+            "encoder_decoder", sets=[f"{key}={text}" for key, text in texts("", sets)]
+        )
+    )
     assert model.generation
-    graph = lowered(model.graph)
+    graph = pipeline.simplify(model.graph)
     parts = derived_of(graph, model.generation)
     rng = np.random.default_rng(len(variant))
     inputs = random_inputs(graph, {"batch": 3, "src": 5, "tgt": ROWS}, rng)
-    weights = {n: rng.normal(size=[d.number for d in f.type.shape]) * 0.4 for n, f in graph.parameter_facts.items()}
+    weights = {
+        n: rng.normal(size=[d.number for d in f.type.shape]) * 0.4
+        for n, f in graph.parameter_facts.items()
+    }
     full = specc_numpy.run(graph, inputs, weights)["logits"]
     for plan in ([ROWS], [1] * ROWS, [2, 2, 5], [5, 4], [8, 1]):
-        for end, made in zip(np.cumsum(plan), steps(parts, graph, inputs, weights, plan), strict=True):
-            assert np.abs(made["logits"][:, 0] - full[:, end - 1]).max() <= 1e-11 * np.abs(full).max(), plan
+        for end, made in zip(
+            np.cumsum(plan), steps(parts, graph, inputs, weights, plan), strict=True
+        ):
+            assert (
+                np.abs(made["logits"][:, 0] - full[:, end - 1]).max()
+                <= 1e-11 * np.abs(full).max()
+            ), plan

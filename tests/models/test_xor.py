@@ -3,11 +3,11 @@
 from pathlib import Path
 
 import numpy as np
-from spec_models import Arrays, InOnnx, Opened, by_reference, opened
+from support.spec_models import Arrays, InOnnx, Opened, by_reference, opened
 
-from specc import loading
-from specc.library import shipped
-from specc.weight_rules import wanted_of
+from specc.compiler import weights as loading
+from specc.compiler.rules import wanted_of
+from specc.library.files import shipped
 from specc.weights.values import array_of
 
 TABLE = np.array([[0, 0], [0, 1], [1, 0], [1, 1]], np.float32)

@@ -5,15 +5,19 @@ from pathlib import Path
 
 import pytest
 import torch
-from padded import Ids, Keep, samples
-from published import assert_matches, loaded, randomized
 from safetensors.torch import load_file, save_file
+from support.padded import Ids, Keep, samples
+from support.published import assert_matches, loaded, randomized
 from transformers import BertConfig, BertForPreTraining
 
 pytestmark = pytest.mark.parity
 
 GIVEN = samples(
-    {"input_ids": Ids("seq", 31), "attention_mask": Keep("seq"), "token_type_ids": Ids("seq", 2)},
+    {
+        "input_ids": Ids("seq", 31),
+        "attention_mask": Keep("seq"),
+        "token_type_ids": Ids("seq", 2),
+    },
     {"seq": (7, 1, 4)},
 )
 RESULTS = {"prediction_logits": "seq", "seq_relationship_logits": ""}
@@ -47,13 +51,17 @@ def test_bert(act: str, tmp_path: Path) -> None:
     assert_matches(ours, GIVEN, published, RESULTS)
 
 
-def test_files_of_2018_call_scale_and_shift_of_norms_gamma_and_beta(tmp_path: Path) -> None:
+def test_files_of_2018_call_scale_and_shift_of_norms_gamma_and_beta(
+    tmp_path: Path,
+) -> None:
     model("gelu").save_pretrained(tmp_path)
     weights = loaded("bert", tmp_path).weights
     file = tmp_path / "model.safetensors"
     (tmp_path / "old").mkdir()
     old = {
-        k.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): v
+        k.replace("LayerNorm.weight", "LayerNorm.gamma").replace(
+            "LayerNorm.bias", "LayerNorm.beta"
+        ): v
         for k, v in load_file(file).items()
     }
     save_file(old, tmp_path / "old" / "model.safetensors")

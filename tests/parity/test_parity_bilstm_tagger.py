@@ -1,14 +1,16 @@
-"""`bilstm_tagger` is torch's bidirectional nn.LSTM over packed sequences, with an nn.Embedding and an nn.Linear."""
+"""`bilstm_tagger` is torch's bidirectional nn.LSTM over packed sequences, with an
+nn.Embedding and an nn.Linear.
+"""
 
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 import torch
-from padded import Ids, Keep, samples
-from published import assert_matches, from_module, randomized, with_weights
+from support.padded import Ids, Keep, samples
+from support.published import assert_matches, from_module, randomized, with_weights
+from support.torch_recurrent import over_kept
 from torch import nn
-from torch_recurrent import over_kept
 
 pytestmark = pytest.mark.parity
 
@@ -21,7 +23,9 @@ class Tagger(nn.Module):
     def __init__(self, layers: int) -> None:
         super().__init__()
         self.embed = nn.Embedding(31, 6)
-        self.lstm = nn.LSTM(6, 5, num_layers=layers, bidirectional=True, batch_first=True)
+        self.lstm = nn.LSTM(
+            6, 5, num_layers=layers, bidirectional=True, batch_first=True
+        )
         self.output = nn.Linear(10, 7)
 
     def forward(self, ids: torch.Tensor, keep: torch.Tensor) -> torch.Tensor:
@@ -32,7 +36,14 @@ class Tagger(nn.Module):
 def test_bilstm_tagger(layers: int, tmp_path: Path) -> None:
     theirs = randomized(Tagger(layers))
     ours = with_weights(
-        "bilstm_tagger", from_module(theirs), tmp_path, vocab=31, tags=7, width=6, hidden=5, layers=layers
+        "bilstm_tagger",
+        from_module(theirs),
+        tmp_path,
+        vocab=31,
+        tags=7,
+        width=6,
+        hidden=5,
+        layers=layers,
     )
     theirs.double()
 
@@ -40,4 +51,6 @@ def test_bilstm_tagger(layers: int, tmp_path: Path) -> None:
         logits = theirs(x["ids"], x["keep"])
         return {"logits": logits, "best": logits.argmax(-1)}
 
-    assert_matches(ours, GIVEN, published, {"logits": "seq", "best": "seq"}, ("left", "right"))
+    assert_matches(
+        ours, GIVEN, published, {"logits": "seq", "best": "seq"}, ("left", "right")
+    )

@@ -1,17 +1,21 @@
-"""`bloom` is transformers' BloomForCausalLM, from its own files and from those of the bare model."""
+"""`bloom` is transformers' BloomForCausalLM, from its own files and from those of the
+bare model.
+"""
 
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 import torch
-from padded import Ids, Keep, samples
-from published import assert_published, loaded, one_by_one, randomized
+from support.padded import Ids, Keep, samples
+from support.published import assert_published, loaded, one_by_one, randomized
 from transformers import BloomConfig, BloomForCausalLM
 
 pytestmark = pytest.mark.parity
 
-GIVEN = samples({"input_ids": Ids("seq", 31), "attention_mask": Keep("seq")}, {"seq": (7, 1, 4)})
+GIVEN = samples(
+    {"input_ids": Ids("seq", 31), "attention_mask": Keep("seq")}, {"seq": (7, 1, 4)}
+)
 
 
 @pytest.mark.parametrize(
@@ -20,9 +24,15 @@ GIVEN = samples({"input_ids": Ids("seq", 31), "attention_mask": Keep("seq")}, {"
     ids=["a power of two", "six heads, bare", "three heads, residual behind the norm"],
 )
 def test_bloom(heads: int, normed: bool, bare: bool, tmp_path: Path) -> None:
-    """The published model gives no numbers for text padded on the left in float64: each row is run by itself."""
+    """The published model gives no numbers for text padded on the left in float64: each
+    row is run by itself.
+    """
     config = BloomConfig(
-        vocab_size=31, hidden_size=24, n_layer=3, n_head=heads, apply_residual_connection_post_layernorm=normed
+        vocab_size=31,
+        hidden_size=24,
+        n_layer=3,
+        n_head=heads,
+        apply_residual_connection_post_layernorm=normed,
     )
     theirs = randomized(BloomForCausalLM(config))
     (theirs.transformer if bare else theirs).save_pretrained(tmp_path)

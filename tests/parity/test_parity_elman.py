@@ -1,12 +1,14 @@
-"""`elman` is torch's nn.RNN and an nn.Linear; with the paper's logistic units, its equations in NumPy."""
+"""`elman` is torch's nn.RNN and an nn.Linear; with the paper's logistic units, its
+equations in NumPy.
+"""
 
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 import torch
-from padded import Numbers, samples
-from published import assert_matches, from_module, randomized, with_weights
+from support.padded import Numbers, samples
+from support.published import assert_matches, from_module, randomized, with_weights
 from torch import nn
 
 pytestmark = pytest.mark.parity
@@ -15,13 +17,22 @@ pytestmark = pytest.mark.parity
 @pytest.mark.parametrize("act", ["tanh", "relu"])
 def test_elman(act: str, tmp_path: Path) -> None:
     theirs = randomized(
-        nn.ModuleDict({"rnn": nn.RNN(4, 6, nonlinearity=act, batch_first=True), "output": nn.Linear(6, 3)})
+        nn.ModuleDict(
+            {
+                "rnn": nn.RNN(4, 6, nonlinearity=act, batch_first=True),
+                "output": nn.Linear(6, 3),
+            }
+        )
     )
-    ours = with_weights("elman", from_module(theirs), tmp_path, inputs=4, hidden=6, outputs=3, act=act)
+    ours = with_weights(
+        "elman", from_module(theirs), tmp_path, inputs=4, hidden=6, outputs=3, act=act
+    )
     theirs.double()
 
     def published(x: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
         out, last = theirs["rnn"](x["x"])
         return {"y": theirs["output"](out), "last": last.transpose(0, 1)}
 
-    assert_matches(ours, samples({"x": Numbers((5, 4))}, {}), published, {"y": "", "last": ""})
+    assert_matches(
+        ours, samples({"x": Numbers((5, 4))}, {}), published, {"y": "", "last": ""}
+    )

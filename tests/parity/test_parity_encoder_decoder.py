@@ -1,13 +1,15 @@
-"""`encoder_decoder` in its variants is stacks of torch's layers: norms before or behind, masks, positions."""
+"""`encoder_decoder` in its variants is stacks of torch's layers: norms before or
+behind, masks, positions.
+"""
 
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 import torch
-from padded import Ids, Keep, samples
-from published import Arrays, assert_matches, with_weights
-from torch_layers import Stacks, all_layers, stacks
+from support.padded import Ids, Keep, samples
+from support.published import Arrays, assert_matches, with_weights
+from support.torch_layers import Stacks, all_layers, stacks
 
 pytestmark = pytest.mark.parity
 
@@ -20,7 +22,14 @@ GIVEN = samples(
     },
     {"src": (7, 1, 4), "tgt": (3, 6, 4)},
 )
-SIZES = {"vocab": 31, "width": 24, "heads": 4, "hidden": 40, "encoder__layers": 2, "decoder__layers": 2}
+SIZES = {
+    "vocab": 31,
+    "width": 24,
+    "heads": 4,
+    "hidden": 40,
+    "encoder__layers": 2,
+    "decoder__layers": 2,
+}
 TORCH = {"vocab": 31, "width": 24, "heads": 4, "hidden": 40, "layers": 2}
 
 
@@ -33,18 +42,33 @@ def weights_of(module: Stacks) -> Arrays:
     }
     for stack in ("encoder", "decoder"):
         if stack in module.places:
-            made[f"{stack}.embed_positions.weight"] = module.places[stack].weight.detach().numpy().copy()
+            made[f"{stack}.embed_positions.weight"] = (
+                module.places[stack].weight.detach().numpy().copy()
+            )
         if stack in module.norms:
-            made[f"{stack}.layer_norm.weight"] = module.norms[stack].weight.detach().numpy().copy()
-            made[f"{stack}.layer_norm.bias"] = module.norms[stack].bias.detach().numpy().copy()
+            made[f"{stack}.layer_norm.weight"] = (
+                module.norms[stack].weight.detach().numpy().copy()
+            )
+            made[f"{stack}.layer_norm.bias"] = (
+                module.norms[stack].bias.detach().numpy().copy()
+            )
     return all_layers(module) | made
 
 
 @pytest.mark.parametrize("norm", ["post", "pre"])
 @pytest.mark.parametrize("act", ["relu", "gelu"])
-@pytest.mark.parametrize("positions", ["sinusoid(layout=interleaved)", "learned(size=9)"])
-def test_norm_placement_activation_and_positions(norm: str, act: str, positions: str, tmp_path: Path) -> None:
-    theirs = stacks(**TORCH, act=act, pre=norm == "pre", positions=9 if "learned" in positions else 0)
+@pytest.mark.parametrize(
+    "positions", ["sinusoid(layout=interleaved)", "learned(size=9)"]
+)
+def test_norm_placement_activation_and_positions(
+    norm: str, act: str, positions: str, tmp_path: Path
+) -> None:
+    theirs = stacks(
+        **TORCH,
+        act=act,
+        pre=norm == "pre",
+        positions=9 if "learned" in positions else 0,
+    )
     sets = {**SIZES, "norm": norm, "act": act, "positions": positions}
     ours = with_weights("encoder_decoder", weights_of(theirs), tmp_path, **sets)
     theirs.double()

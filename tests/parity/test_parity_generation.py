@@ -1,7 +1,9 @@
-"""What is written, token for token, is what transformers' `generate` writes with the same model.
+"""What is written, token for token, is what transformers' `generate` writes with the
+same model.
 
-The models are random with scaled-up weights, so that texts vary. Where a comparison of tokens would hang on two
-scores closer than 1e-4 of their range, the seed is no test and another one stands here.
+The models are random with scaled-up weights, so that texts vary. Where a comparison of
+tokens would hang on two scores closer than 1e-4 of their range, the seed is no test and
+another one stands here.
 """
 
 from functools import cache
@@ -24,12 +26,12 @@ from transformers import (
     TopPLogitsWarper,
 )
 
-from specc.generation.beam import Hypothesis, searched
-from specc.generation.choose import kept
-from specc.generation.penalties import repetition, seen_in
-from specc.generation.settings import Settings, settings_of
-from specc.generation.stepper import Bools, Floats, Ints
-from specc.generation.writing import written
+from specc.decode.beam import Hypothesis, searched
+from specc.decode.choose import kept
+from specc.decode.penalties import repetition, seen_in
+from specc.decode.sampling import written
+from specc.decode.settings import Settings, settings_of
+from specc.decode.stepper import Bools, Floats, Ints
 
 pytestmark = pytest.mark.parity
 
@@ -43,7 +45,9 @@ KEEP = PROMPT != PAD
 class Full:
     """A stepper that runs the whole torch model on everything written so far."""
 
-    def __init__(self, model: Any, keep: Bools | None = None, source: Ints | None = None) -> None:
+    def __init__(
+        self, model: Any, keep: Bools | None = None, source: Ints | None = None
+    ) -> None:
         self.model, self.source = model, source
         self.keep, self.ids = keep, np.zeros((0, 0), np.int64)
         self.closest = np.inf
@@ -52,25 +56,40 @@ class Full:
     def step(self, tokens: Ints) -> Floats:
         if not self.ids.size:
             self.ids = tokens
-            self.keep = np.ones(tokens.shape, np.bool_) if self.keep is None else self.keep
+            self.keep = (
+                np.ones(tokens.shape, np.bool_) if self.keep is None else self.keep
+            )
         else:
             assert self.keep is not None
             self.ids = np.concatenate([self.ids, tokens], axis=1)
-            self.keep = np.concatenate([self.keep, np.ones(tokens.shape, np.bool_)], axis=1)
+            self.keep = np.concatenate(
+                [self.keep, np.ones(tokens.shape, np.bool_)], axis=1
+            )
         with torch.no_grad():
             made: Floats = self._run().logits[:, -1].float().numpy()
         top = np.sort(made, axis=1)
-        self.closest = min(self.closest, float(((top[:, -1] - top[:, -2]) / (top[:, -1] - top[:, 0])).min()))
+        self.closest = min(
+            self.closest,
+            float(((top[:, -1] - top[:, -2]) / (top[:, -1] - top[:, 0])).min()),
+        )
         return made
 
     def _run(self) -> Any:
         ids, keep = torch.tensor(self.ids), torch.tensor(self.keep)
         if self.source is None:
             places = (keep.long().cumsum(-1) - 1).clamp(min=0)
-            return self.model(input_ids=ids, attention_mask=keep.long(), position_ids=places, use_cache=False)
+            return self.model(
+                input_ids=ids,
+                attention_mask=keep.long(),
+                position_ids=places,
+                use_cache=False,
+            )
         source = torch.tensor(self.source)
         return self.model(
-            input_ids=source, attention_mask=(source != PAD).long(), decoder_input_ids=ids, use_cache=False
+            input_ids=source,
+            attention_mask=(source != PAD).long(),
+            decoder_input_ids=ids,
+            use_cache=False,
         )
 
     def reorder(self, rows: Ints) -> None:
@@ -80,7 +99,9 @@ class Full:
 
 
 def varied(model: Any, by: float) -> Any:
-    """A model whose weights are scaled up, without the settings that the library would add by itself."""
+    """A model whose weights are scaled up, without the settings that the library would
+    add by itself.
+    """
     model.eval()
     with torch.no_grad():
         for parameter in model.parameters():
@@ -94,7 +115,14 @@ def varied(model: Any, by: float) -> Any:
 @cache
 def gpt2(seed: int) -> Any:
     torch.manual_seed(seed)
-    config = GPT2Config(vocab_size=VOCAB, n_positions=32, n_embd=24, n_layer=2, n_head=3, tie_word_embeddings=False)
+    config = GPT2Config(
+        vocab_size=VOCAB,
+        n_positions=32,
+        n_embd=24,
+        n_layer=2,
+        n_head=3,
+        tie_word_embeddings=False,
+    )
     return varied(GPT2LMHeadModel(config), 8)
 
 
@@ -129,8 +157,12 @@ def theirs(model: Any, *, stop: Any = STOP, **options: Any) -> Any:
         max_new_tokens=LONGEST, eos_token_id=stop, pad_token_id=PAD, decoder_start_token_id=START, do_sample=False,
         return_dict_in_generate=True, output_scores=True, **options,
     )  # fmt: skip
-    made = model.generate(ids, attention_mask=(ids != PAD).long(), generation_config=config)
-    return made.sequences[:, 1 if source else ids.shape[1] :].numpy(), made.get("sequences_scores")
+    made = model.generate(
+        ids, attention_mask=(ids != PAD).long(), generation_config=config
+    )
+    return made.sequences[:, 1 if source else ids.shape[1] :].numpy(), made.get(
+        "sequences_scores"
+    )
 
 
 def begin(model: Any) -> tuple[Full, Ints, Bools | None]:
@@ -141,7 +173,9 @@ def begin(model: Any) -> tuple[Full, Ints, Bools | None]:
 
 def greedy(model: Any, settings: Settings) -> tuple[Ints, Full]:
     stepper, prompt, keep = begin(model)
-    return np.stack([m.tokens for m in written(stepper, prompt, settings, keep=keep)], axis=1), stepper
+    return np.stack(
+        [m.tokens for m in written(stepper, prompt, settings, keep=keep)], axis=1
+    ), stepper
 
 
 def padded(found: list[list[Hypothesis]]) -> Ints:
@@ -151,9 +185,20 @@ def padded(found: list[list[Hypothesis]]) -> Ints:
     return np.array([[*t, *[PAD] * (width - len(t))] for t in texts])
 
 
-SEEDS = [(gpt2, 2), (gpt2, 4), (gpt2, 6), (gpt2, 8), (bart, 4), (bart, 5), (bart, 6), (bart, 8)]
+SEEDS = [
+    (gpt2, 2),
+    (gpt2, 4),
+    (gpt2, 6),
+    (gpt2, 8),
+    (bart, 4),
+    (bart, 5),
+    (bart, 6),
+    (bart, 8),
+]
 """Models whose texts differ, and of which some end."""
-MODELS = [pytest.param(make, seed, id=f"{make.__name__}-{seed}") for make, seed in SEEDS]
+MODELS = [
+    pytest.param(make, seed, id=f"{make.__name__}-{seed}") for make, seed in SEEDS
+]
 SEARCHED = [m for m in MODELS if m.id in ("gpt2-2", "gpt2-8", "bart-4", "bart-8")]
 """A beam search takes longer: half of them."""
 
@@ -162,7 +207,9 @@ SEARCHED = [m for m in MODELS if m.id in ("gpt2-2", "gpt2-8", "bart-4", "bart-8"
 @pytest.mark.parametrize("penalty", [1.0, 1.3])
 def test_greedy(make: Any, seed: int, penalty: float) -> None:
     model = make(seed)
-    settings = settings_of({"stop": STOP, "pad": PAD}, max_tokens=LONGEST, repetition_penalty=penalty)
+    settings = settings_of(
+        {"stop": STOP, "pad": PAD}, max_tokens=LONGEST, repetition_penalty=penalty
+    )
     ours, stepper = greedy(model, settings)
     published, _ = theirs(model, repetition_penalty=penalty)
     assert stepper.closest > 1e-4
@@ -171,8 +218,12 @@ def test_greedy(make: Any, seed: int, penalty: float) -> None:
 
 @pytest.mark.parametrize(("make", "seed"), SEARCHED)
 @pytest.mark.parametrize("early", [False, True, "never"])
-@pytest.mark.parametrize(("beams", "penalty", "best"), [(2, 0.6, 1), (4, 1.0, 3), (4, 2.0, 2)])
-def test_beam_search(make: Any, seed: int, early: bool | str, beams: int, penalty: float, best: int) -> None:
+@pytest.mark.parametrize(
+    ("beams", "penalty", "best"), [(2, 0.6, 1), (4, 1.0, 3), (4, 2.0, 2)]
+)
+def test_beam_search(
+    make: Any, seed: int, early: bool | str, beams: int, penalty: float, best: int
+) -> None:
     model = make(seed)
     settings = settings_of(
         {"stop": STOP, "pad": PAD}, max_tokens=LONGEST, beams=beams, length_penalty=penalty, early_stopping=early,
@@ -181,31 +232,52 @@ def test_beam_search(make: Any, seed: int, early: bool | str, beams: int, penalt
     stepper, prompt, keep = begin(model)
     found = searched(stepper, prompt, settings, keep=keep)
     published, scores = theirs(
-        model, num_beams=beams, length_penalty=penalty, early_stopping=early, num_return_sequences=best
+        model,
+        num_beams=beams,
+        length_penalty=penalty,
+        early_stopping=early,
+        num_return_sequences=best,
     )
     assert np.array_equal(padded(found), published)
-    assert [h.score for row in found for h in row] == pytest.approx(scores.tolist(), rel=1e-4, abs=1e-5)
+    assert [h.score for row in found for h in row] == pytest.approx(
+        scores.tolist(), rel=1e-4, abs=1e-5
+    )
 
 
 @pytest.mark.parametrize(("make", "seed"), SEARCHED)
-def test_beam_search_with_several_stops_and_a_penalty_on_repetition(make: Any, seed: int) -> None:
+def test_beam_search_with_several_stops_and_a_penalty_on_repetition(
+    make: Any, seed: int
+) -> None:
     model = make(seed)
     settings = settings_of(
-        {"stop": [STOP, 7, 12], "pad": PAD}, max_tokens=LONGEST, beams=3, n_best=2, repetition_penalty=1.2
+        {"stop": [STOP, 7, 12], "pad": PAD},
+        max_tokens=LONGEST,
+        beams=3,
+        n_best=2,
+        repetition_penalty=1.2,
     )
     stepper, prompt, keep = begin(model)
     found = searched(stepper, prompt, settings, keep=keep)
     published, scores = theirs(
-        model, stop=[STOP, 7, 12], num_beams=3, num_return_sequences=2, repetition_penalty=1.2, early_stopping=False
+        model,
+        stop=[STOP, 7, 12],
+        num_beams=3,
+        num_return_sequences=2,
+        repetition_penalty=1.2,
+        early_stopping=False,
     )
     assert np.array_equal(padded(found), published)
-    assert [h.score for row in found for h in row] == pytest.approx(scores.tolist(), rel=1e-4, abs=1e-5)
+    assert [h.score for row in found for h in row] == pytest.approx(
+        scores.tolist(), rel=1e-4, abs=1e-5
+    )
 
 
 def test_texts_of_these_models_vary_and_end() -> None:
     """Without this the other tests would prove little."""
     settings = settings_of({"stop": STOP, "pad": PAD}, max_tokens=LONGEST)
-    texts = [tuple(row) for make, seed in SEEDS for row in greedy(make(seed), settings)[0]]
+    texts = [
+        tuple(row) for make, seed in SEEDS for row in greedy(make(seed), settings)[0]
+    ]
     assert len(set(texts)) >= 20
     assert sum(len(set(t)) >= 4 for t in texts) >= 12
     assert sum(STOP in t for t in texts) >= 4
@@ -218,21 +290,45 @@ WARPERS: list[tuple[dict[str, Any], list[Any]]] = [
     ({"min_p": 0.1}, [MinPLogitsWarper(0.1)]),
     (
         {"temperature": 1.7, "top_k": 12, "top_p": 0.9, "min_p": 0.05},
-        [TemperatureLogitsWarper(1.7), TopKLogitsWarper(12), TopPLogitsWarper(0.9), MinPLogitsWarper(0.05)],
+        [
+            TemperatureLogitsWarper(1.7),
+            TopKLogitsWarper(12),
+            TopPLogitsWarper(0.9),
+            MinPLogitsWarper(0.05),
+        ],
     ),
 ]
 
 
-@pytest.mark.parametrize(("options", "warpers"), WARPERS, ids=lambda x: "-".join(x) if isinstance(x, dict) else "")
+@pytest.mark.parametrize(
+    ("options", "warpers"),
+    WARPERS,
+    ids=lambda x: "-".join(x) if isinstance(x, dict) else "",
+)
 @pytest.mark.parametrize("penalty", [1.0, 1.5])
-def test_what_may_be_drawn(options: dict[str, Any], warpers: list[Any], penalty: float) -> None:
+def test_what_may_be_drawn(
+    options: dict[str, Any], warpers: list[Any], penalty: float
+) -> None:
     rng = np.random.default_rng(7)
     logits = rng.normal(0, 2, (200, 40)).astype(np.float32)
     ids = rng.integers(0, 40, (200, 6))
-    chain = LogitsProcessorList([*([RepetitionPenaltyLogitsProcessor(penalty)] if penalty != 1 else []), *warpers])
+    chain = LogitsProcessorList(
+        [
+            *([RepetitionPenaltyLogitsProcessor(penalty)] if penalty != 1 else []),
+            *warpers,
+        ]
+    )
     published = chain(torch.tensor(ids), torch.tensor(logits)).softmax(-1).numpy()
-    among = kept(repetition(logits, seen_in(ids, 40), penalty), settings_of({}, strategy="sample", **options))
+    among = kept(
+        repetition(logits, seen_in(ids, 40), penalty),
+        settings_of({}, strategy="sample", **options),
+    )
     ours = np.zeros(logits.shape)
-    np.put_along_axis(ours, among.tokens, among.chances / among.chances.sum(axis=1, keepdims=True), axis=1)
+    np.put_along_axis(
+        ours,
+        among.tokens,
+        among.chances / among.chances.sum(axis=1, keepdims=True),
+        axis=1,
+    )
     assert np.array_equal(ours > 0, published > 0)
     assert ours == pytest.approx(published, abs=1e-6)

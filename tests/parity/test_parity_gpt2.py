@@ -5,19 +5,31 @@ from pathlib import Path
 
 import pytest
 import torch
-from padded import Ids, Keep, samples
-from published import assert_matches, loaded, randomized
+from support.padded import Ids, Keep, samples
+from support.published import assert_matches, loaded, randomized
 from transformers import GPT2Config, GPT2LMHeadModel
 
 pytestmark = pytest.mark.parity
 
-GIVEN = samples({"input_ids": Ids("seq", 31), "attention_mask": Keep("seq")}, {"seq": (7, 1, 4)})
+GIVEN = samples(
+    {"input_ids": Ids("seq", 31), "attention_mask": Keep("seq")}, {"seq": (7, 1, 4)}
+)
 
 
 @pytest.mark.parametrize("bare", [False, True], ids=["with a head", "bare"])
 def test_gpt2(bare: bool, tmp_path: Path) -> None:
-    """Padding on either side; published, positions of left-padded rows are for the caller to give."""
-    config = GPT2Config(vocab_size=31, n_positions=12, n_embd=24, n_layer=3, n_head=4, bos_token_id=0, eos_token_id=0)
+    """Padding on either side; published, positions of left-padded rows are for the
+    caller to give.
+    """
+    config = GPT2Config(
+        vocab_size=31,
+        n_positions=12,
+        n_embd=24,
+        n_layer=3,
+        n_head=4,
+        bos_token_id=0,
+        eos_token_id=0,
+    )
     theirs = randomized(GPT2LMHeadModel(config))
     (theirs.transformer if bare else theirs).save_pretrained(tmp_path)
     ours = loaded("gpt2", tmp_path)

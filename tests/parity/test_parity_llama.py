@@ -1,4 +1,6 @@
-"""`llama` is transformers' LlamaForCausalLM, with grouped heads, biases, tied words and three rotary scalings."""
+"""`llama` is transformers' LlamaForCausalLM, with grouped heads, biases, tied words and
+three rotary scalings.
+"""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -6,19 +8,26 @@ from typing import Any
 
 import pytest
 import torch
-from padded import Ids, Keep, samples
-from published import assert_published, loaded, randomized
+from support.padded import Ids, Keep, samples
+from support.published import assert_published, loaded, randomized
 from transformers import LlamaConfig, LlamaForCausalLM
 
 pytestmark = pytest.mark.parity
 
-GIVEN = samples({"input_ids": Ids("seq", 31), "attention_mask": Keep("seq")}, {"seq": (7, 1, 4)})
+GIVEN = samples(
+    {"input_ids": Ids("seq", 31), "attention_mask": Keep("seq")}, {"seq": (7, 1, 4)}
+)
 PLAIN = {"rope_type": "default", "rope_theta": 1e4}
 LLAMA3 = {
     "rope_type": "llama3", "rope_theta": 5e5, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
     "original_max_position_embeddings": 16,
 }  # fmt: skip
-YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 16}
+YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 1e4,
+    "factor": 4.0,
+    "original_max_position_embeddings": 16,
+}
 
 
 @pytest.mark.parametrize(
@@ -26,11 +35,20 @@ YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_pos
     [
         (PLAIN, {"num_key_value_heads": 4}),
         (PLAIN, {"num_key_value_heads": 1, "attention_bias": True, "mlp_bias": True}),
-        (LLAMA3, {"num_key_value_heads": 2, "head_dim": 10, "tie_word_embeddings": True}),
+        (
+            LLAMA3,
+            {"num_key_value_heads": 2, "head_dim": 10, "tie_word_embeddings": True},
+        ),
         ({"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}, {}),
         (YARN, {}),
     ],
-    ids=["one head for each", "one key head, biases", "llama3, wide heads, tied", "linear", "yarn"],
+    ids=[
+        "one head for each",
+        "one key head, biases",
+        "llama3, wide heads, tied",
+        "linear",
+        "yarn",
+    ],
 )
 def test_llama(rope: dict[str, Any], more: dict[str, Any], tmp_path: Path) -> None:
     config = LlamaConfig(

@@ -5,13 +5,15 @@ from pathlib import Path
 
 import pytest
 import torch
-from padded import Ids, Keep, samples
-from published import assert_published, loaded, randomized
+from support.padded import Ids, Keep, samples
+from support.published import assert_published, loaded, randomized
 from transformers import MistralConfig, MistralForCausalLM
 
 pytestmark = pytest.mark.parity
 
-GIVEN = samples({"input_ids": Ids("seq", 31), "attention_mask": Keep("seq")}, {"seq": (9, 1, 4)})
+GIVEN = samples(
+    {"input_ids": Ids("seq", 31), "attention_mask": Keep("seq")}, {"seq": (9, 1, 4)}
+)
 
 
 @pytest.mark.parametrize("window", [1, 3, None])

@@ -1,7 +1,9 @@
-"""Models that decode themselves give the same tokens in JavaScript: onnxruntime-web, in Node.
+"""Models that decode themselves give the same tokens in JavaScript: onnxruntime-web, in
+Node.
 
-The package is looked for where `make readers` puts it, or in the folder that SPECC_NODE names (the one with
-`node_modules`). Where it is not, the tests are skipped and say so: nothing is fetched while testing.
+The package is looked for where `make readers` puts it, or in the folder that SPECC_NODE
+names (the one with `node_modules`). Where it is not, the tests are skipped and say so:
+nothing is fetched while testing.
 """
 
 import json
@@ -13,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from self_decoding import Case, settings_of, small
+from support.self_decoding import Case, settings_of, small
 
 pytestmark = pytest.mark.parity
 
@@ -28,32 +30,58 @@ def packages() -> Path:
         pytest.skip("node is not installed")
     folder = Path(os.environ.get("SPECC_NODE", ROOT / ".readers" / "node")).resolve()
     if not (folder / "node_modules" / "onnxruntime-web").is_dir():
-        pytest.skip("onnxruntime-web is not installed: `make readers`, or name its folder in SPECC_NODE")
+        pytest.skip(
+            "onnxruntime-web is not installed: `make readers`, or name its folder in SPECC_NODE"
+        )
     return folder
 
 
-def in_node(packages: Path, model: Path, feeds: dict[str, np.ndarray[Any, Any]]) -> dict[str, np.ndarray[Any, Any]]:
+def in_node(
+    packages: Path, model: Path, feeds: dict[str, np.ndarray[Any, Any]]
+) -> dict[str, np.ndarray[Any, Any]]:
     """What the model gives in JavaScript."""
-    given = {n: {"type": str(a.dtype), "dims": list(a.shape), "data": a.ravel().tolist()} for n, a in feeds.items()}
+    given = {
+        n: {"type": str(a.dtype), "dims": list(a.shape), "data": a.ravel().tolist()}
+        for n, a in feeds.items()
+    }
     command = ["node", str(SCRIPT), str(packages), str(model)]
-    done = subprocess.run(command, input=json.dumps(given), capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        command, input=json.dumps(given), capture_output=True, text=True, timeout=300
+    )
     assert done.returncode == 0, done.stderr
     made = json.loads(done.stdout)
-    return {n: np.array(t["data"], t["type"]).reshape(t["dims"]) for n, t in made.items()}
+    return {
+        n: np.array(t["data"], t["type"]).reshape(t["dims"]) for n, t in made.items()
+    }
 
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "greedy": {},
-    "sample": {"seed": 11, "top_k": 12, "top_p": 0.9, "min_p": 0.01, "temperature": 0.9, "repetition_penalty": 1.2},
+    "sample": {
+        "seed": 11,
+        "top_k": 12,
+        "top_p": 0.9,
+        "min_p": 0.01,
+        "temperature": 0.9,
+        "repetition_penalty": 1.2,
+    },
     "beam": {"beams": 3, "n_best": 2},
 }
 
 
 @pytest.mark.parametrize("strategy", SETTINGS)
-@pytest.mark.parametrize("name", ["gpt2", "mistral", "lstm_lm", "transformer", "rnnsearch"])
-def test_the_tokens_are_those_of_the_native_runtime(name: str, strategy: str, packages: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "name", ["gpt2", "mistral", "lstm_lm", "transformer", "rnnsearch"]
+)
+def test_the_tokens_are_those_of_the_native_runtime(
+    name: str, strategy: str, packages: Path, tmp_path: Path
+) -> None:
     spec = small(name)
-    case = Case(spec, settings_of(spec, strategy, max_tokens=12, **SETTINGS[strategy]), target="onnx")
+    case = Case(
+        spec,
+        settings_of(spec, strategy, max_tokens=12, **SETTINGS[strategy]),
+        target="onnx",
+    )
     path = tmp_path / "model.onnx"
     path.write_bytes(case.model.SerializeToString())
     found = in_node(packages, path, case.feeds)

@@ -1,8 +1,10 @@
-"""Packages in the forms `hf` and `genai`, read by the released programs themselves: the tokens are those of the spec.
+"""Packages in the forms `hf` and `genai`, read by the released programs themselves: the
+tokens are those of the spec.
 
-The programs live outside of this environment: Optimum needs an older transformers, the others are none of Python or
-bring their own ONNX Runtime. SPECC_GENAI_PYTHON and SPECC_OPTIMUM_PYTHON name the Python that has each,
-SPECC_NODE_MODULES a `node_modules` with @huggingface/transformers; `make readers` makes all three in `.readers/`.
+The programs live outside of this environment: Optimum needs an older transformers, the
+others are none of Python or bring their own ONNX Runtime. SPECC_GENAI_PYTHON and
+SPECC_OPTIMUM_PYTHON name the Python that has each, SPECC_NODE_MODULES a `node_modules`
+with @huggingface/transformers; `make readers` makes all three in `.readers/`.
 """
 
 import json
@@ -19,22 +21,40 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from dressed_models import InProfile, in_profile, lively, written
 from numpy.typing import NDArray
-from published import randomized
-from spec_models import by_reference
+from support.dressed_models import InProfile, in_profile, lively, written
+from support.published import randomized
+from support.spec_models import by_reference
 
-from specc.cli import main
+from specc.cli.main import main
 
 pytestmark = pytest.mark.parity
 ROOT = Path(__file__).parents[2]
 PROGRAMS = ROOT / "tests" / "support" / "other_programs"
 GPT2 = {"layers": 2, "d": 32, "heads": 4, "vocab": 61, "context": 64, "stop": 60}
-LLAMA = {"layers": 2, "d": 32, "heads": 4, "kv_heads": 2, "hidden": 48, "vocab": 61, "stop": "[60]"}
-T5 = {"d": 32, "heads": 4, "head_dim": 8, "hidden": 48, "vocab": 61, "encoder_layers": 2, "decoder_layers": 2}
+LLAMA = {
+    "layers": 2,
+    "d": 32,
+    "heads": 4,
+    "kv_heads": 2,
+    "hidden": 48,
+    "vocab": 61,
+    "stop": "[60]",
+}
+T5 = {
+    "d": 32,
+    "heads": 4,
+    "head_dim": 8,
+    "hidden": 48,
+    "vocab": 61,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+}
 TOKENS = 12
 CLOSE = 1e-4
-"""Where the two best logits of the reference are closer than this share of their range, nothing is decided."""
+"""Where the two best logits of the reference are closer than this share of their range,
+nothing is decided.
+"""
 
 
 def python_with(module: str, name: str) -> str:
@@ -44,31 +64,53 @@ def python_with(module: str, name: str) -> str:
     if named or made.exists():
         return named or str(made)
     if find_spec(module) is None:
-        pytest.skip(f"{module} is not installed: set SPECC_{name.upper()}_PYTHON, or run `make readers`")
+        pytest.skip(
+            f"{module} is not installed: set SPECC_{name.upper()}_PYTHON, or run `make readers`"
+        )
     return sys.executable
 
 
 def node_modules() -> str:
     """A folder with transformers.js; skips where there is none, or no Node."""
-    found = os.environ.get("SPECC_NODE_MODULES", str(ROOT / ".readers" / "node" / "node_modules"))
-    if shutil.which("node") is None or not (Path(found) / "@huggingface" / "transformers").exists():
-        pytest.skip("transformers.js is not installed: set SPECC_NODE_MODULES, or run `make readers`")
+    found = os.environ.get(
+        "SPECC_NODE_MODULES", str(ROOT / ".readers" / "node" / "node_modules")
+    )
+    if (
+        shutil.which("node") is None
+        or not (Path(found) / "@huggingface" / "transformers").exists()
+    ):
+        pytest.skip(
+            "transformers.js is not installed: set SPECC_NODE_MODULES, or run `make readers`"
+        )
     return found
 
 
 def said_by(command: Sequence[str]) -> list[list[int]]:
     """The tokens that a program prints on its last line."""
-    offline = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
+    offline = {
+        "HF_HUB_OFFLINE": "1",
+        "TRANSFORMERS_OFFLINE": "1",
+        "CUDA_VISIBLE_DEVICES": "",
+    }
     done = subprocess.run(
-        command, capture_output=True, text=True, check=False, timeout=300, env={**os.environ, **offline}
+        command,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+        env={**os.environ, **offline},
     )
     assert done.returncode == 0, done.stderr[-3000:]
     made: list[list[int]] = json.loads(done.stdout.splitlines()[-1])
     return made
 
 
-def greedy(model: InProfile, given: Mapping[str, NDArray[Any]], start: NDArray[Any], stop: int) -> list[list[int]]:
-    """What the float64 reference writes, each step a whole pass; asserts that every choice is clear."""
+def greedy(
+    model: InProfile, given: Mapping[str, NDArray[Any]], start: NDArray[Any], stop: int
+) -> list[list[int]]:
+    """What the float64 reference writes, each step a whole pass; asserts that every
+    choice is clear.
+    """
     generation = model.spec.model.generation
     assert generation
     names = list(model.spec.model.graph.inputs)
@@ -76,13 +118,19 @@ def greedy(model: InProfile, given: Mapping[str, NDArray[Any]], start: NDArray[A
     ids, keep = start, given.get(mask, np.ones(start.shape, bool))
     for _ in range(TOKENS):
         inputs = {**given, generation.growing: ids, mask: keep}
-        logits = by_reference(model.spec, model.weights, inputs)[generation.source][:, -1]
+        logits = by_reference(model.spec, model.weights, inputs)[generation.source][
+            :, -1
+        ]
         best = np.sort(logits, axis=1)
-        assert ((best[:, -1] - best[:, -2]) > CLOSE * (best[:, -1] - best[:, 0])).all(), "choose another seed"
+        assert (
+            (best[:, -1] - best[:, -2]) > CLOSE * (best[:, -1] - best[:, 0])
+        ).all(), "choose another seed"
         ids = np.concatenate([ids, logits.argmax(1)[:, None]], axis=1)
         keep = np.concatenate([keep, np.ones((len(ids), 1), bool)], axis=1)
     made = until(ids[:, start.shape[1] :].tolist(), stop)
-    assert len({token for row in made for token in row}) > 6, "one word again and again proves little"
+    assert len({token for row in made for token in row}) > 6, (
+        "one word again and again proves little"
+    )
     return made
 
 
@@ -109,25 +157,51 @@ T5_JSON = {
 
 
 @pytest.mark.parametrize(("spec", "sets"), [("gpt2", GPT2), ("llama", LLAMA)])
-def test_genai_writes_what_the_spec_says(spec: str, sets: dict[str, object], tmp_path: Path) -> None:
+def test_genai_writes_what_the_spec_says(
+    spec: str, sets: dict[str, object], tmp_path: Path
+) -> None:
     python = python_with("onnxruntime_genai", "genai")
     model = lively(in_profile("genai", spec, **sets, seed=3))
     folder = written(model, tmp_path / "package")
     prompts = np.random.default_rng(0).integers(1, 59, (2, 5))
     want = greedy(model, {}, prompts, 60)
-    said = said_by([python, str(PROGRAMS / "with_genai.py"), str(folder), json.dumps(prompts.tolist()), str(TOKENS)])
+    said = said_by(
+        [
+            python,
+            str(PROGRAMS / "with_genai.py"),
+            str(folder),
+            json.dumps(prompts.tolist()),
+            str(TOKENS),
+        ]
+    )
     assert until(said, 60) == want
 
 
-def test_optimum_writes_what_the_spec_says_behind_padded_prompts(tmp_path: Path) -> None:
+def test_optimum_writes_what_the_spec_says_behind_padded_prompts(
+    tmp_path: Path,
+) -> None:
     python = python_with("optimum", "optimum")
     model = lively(in_profile("hf", "gpt2", **GPT2, seed=3))
     folder = configured(written(model, tmp_path / "package"), GPT2_JSON)
     prompts = np.random.default_rng(0).integers(1, 59, (3, 5))
     keep = np.arange(5) >= np.array([[0], [2], [4]])
     want = greedy(model, {"attention_mask": keep}, prompts, 60)
-    command = [python, str(PROGRAMS / "with_optimum.py"), str(folder), "decoder", json.dumps(prompts.tolist())]
-    assert until(said_by([*command, json.dumps(keep.astype(int).tolist()), str(TOKENS), "1"]), 60) == want
+    command = [
+        python,
+        str(PROGRAMS / "with_optimum.py"),
+        str(folder),
+        "decoder",
+        json.dumps(prompts.tolist()),
+    ]
+    assert (
+        until(
+            said_by(
+                [*command, json.dumps(keep.astype(int).tolist()), str(TOKENS), "1"]
+            ),
+            60,
+        )
+        == want
+    )
 
 
 def test_optimum_translates_as_the_spec_says(tmp_path: Path) -> None:
@@ -137,9 +211,25 @@ def test_optimum_translates_as_the_spec_says(tmp_path: Path) -> None:
     source = np.random.default_rng(0).integers(2, 59, (3, 5))
     keep = np.arange(5) < np.array([[5], [3], [2]])
     names = list(model.spec.model.graph.inputs)
-    want = greedy(model, {names[0]: source, names[1]: keep}, np.zeros((3, 1), np.int64), 1)
-    command = [python, str(PROGRAMS / "with_optimum.py"), str(folder), "translator", json.dumps(source.tolist())]
-    assert until(said_by([*command, json.dumps(keep.astype(int).tolist()), str(TOKENS), "1"]), 1) == want
+    want = greedy(
+        model, {names[0]: source, names[1]: keep}, np.zeros((3, 1), np.int64), 1
+    )
+    command = [
+        python,
+        str(PROGRAMS / "with_optimum.py"),
+        str(folder),
+        "translator",
+        json.dumps(source.tolist()),
+    ]
+    assert (
+        until(
+            said_by(
+                [*command, json.dumps(keep.astype(int).tolist()), str(TOKENS), "1"]
+            ),
+            1,
+        )
+        == want
+    )
 
 
 JSON: dict[str, dict[str, object]] = {"gpt2": GPT2_JSON, "t5": T5_JSON}
@@ -151,17 +241,33 @@ PUBLISHED: dict[str, tuple[Any, Any]] = {
 
 @pytest.mark.parametrize("beams", [1, 3])
 @pytest.mark.parametrize("spec", PUBLISHED)
-def test_optimum_writes_what_transformers_writes(spec: str, beams: int, tmp_path: Path) -> None:
-    """The checkpoint as published ones are, compiled on the command line, then the same call to both."""
+def test_optimum_writes_what_transformers_writes(
+    spec: str, beams: int, tmp_path: Path
+) -> None:
+    """The checkpoint as published ones are, compiled on the command line, then the same
+    call to both.
+    """
     python = python_with("optimum", "optimum")
     made, config = PUBLISHED[spec]
-    data = {k: v for k, v in JSON[spec].items() if k not in ("model_type", "architectures")}
+    data = {
+        k: v for k, v in JSON[spec].items() if k not in ("model_type", "architectures")
+    }
     model = randomized(made(config(**data)), seed=2)
     with torch.no_grad():
-        model.get_input_embeddings().weight.mul_(0.05)  # a table that is the head too answers each word with itself
+        # a table that is the head too answers each word with itself
+        model.get_input_embeddings().weight.mul_(0.05)
     model.save_pretrained(tmp_path / "checkpoint")
     package = tmp_path / "package"
-    command = ["compile", spec, "--weights", str(tmp_path / "checkpoint"), "--for", "step", "--names", "hf"]
+    command = [
+        "compile",
+        spec,
+        "--weights",
+        str(tmp_path / "checkpoint"),
+        "--for",
+        "step",
+        "--names",
+        "hf",
+    ]
     assert main([*command, "-o", str(package)]) == 0
     for file in ("config.json", "generation_config.json"):
         shutil.copy(tmp_path / "checkpoint" / file, package / file)
@@ -170,21 +276,46 @@ def test_optimum_writes_what_transformers_writes(spec: str, beams: int, tmp_path
     keep = (np.arange(5) >= 5 - lengths) if spec == "gpt2" else (np.arange(5) < lengths)
     seen = torch.from_numpy(keep.astype(np.int64))
     want = model.generate(
-        input_ids=torch.from_numpy(ids), attention_mask=seen, max_new_tokens=TOKENS, num_beams=beams, do_sample=False
+        input_ids=torch.from_numpy(ids),
+        attention_mask=seen,
+        max_new_tokens=TOKENS,
+        num_beams=beams,
+        do_sample=False,
     )
     kind, first = ("decoder", 5) if spec == "gpt2" else ("translator", 1)
-    assert len(set(want[:, first:].flatten().tolist())) > 6, "one word again and again proves little"
-    program = [python, str(PROGRAMS / "with_optimum.py"), str(package), kind, json.dumps(ids.tolist())]
-    assert said_by([*program, json.dumps(seen.tolist()), str(TOKENS), str(beams)]) == want[:, first:].tolist()
+    assert len(set(want[:, first:].flatten().tolist())) > 6, (
+        "one word again and again proves little"
+    )
+    program = [
+        python,
+        str(PROGRAMS / "with_optimum.py"),
+        str(package),
+        kind,
+        json.dumps(ids.tolist()),
+    ]
+    assert (
+        said_by([*program, json.dumps(seen.tolist()), str(TOKENS), str(beams)])
+        == want[:, first:].tolist()
+    )
 
 
 def test_transformers_js_writes_what_the_spec_says(tmp_path: Path) -> None:
     modules = node_modules()
     model = lively(in_profile("hf", "gpt2", **GPT2, seed=3))
-    # it looks for `onnx/model.onnx`, with the weights inside or beside under a name of its own
+    # it looks for `onnx/model.onnx`, with the weights inside or beside under a name of
+    # its own
     written(model, tmp_path / "package" / "onnx", "inline")
     configured(tmp_path / "package", GPT2_JSON)
     prompts = np.random.default_rng(0).integers(1, 59, (2, 5))
     want = greedy(model, {}, prompts, 60)
-    command = ["node", str(PROGRAMS / "with_transformers_js.mjs"), modules, str(tmp_path), "package"]
-    assert until(said_by([*command, json.dumps(prompts.tolist()), str(TOKENS)]), 60) == want
+    command = [
+        "node",
+        str(PROGRAMS / "with_transformers_js.mjs"),
+        modules,
+        str(tmp_path),
+        "package",
+    ]
+    assert (
+        until(said_by([*command, json.dumps(prompts.tolist()), str(TOKENS)]), 60)
+        == want
+    )

@@ -1,8 +1,10 @@
-"""Compiled packages write, token for token, what transformers' `generate` writes with the same checkpoint.
+"""Compiled packages write, token for token, what transformers' `generate` writes with
+the same checkpoint.
 
-Every model is random (weights scaled up so that texts vary; norms and biases random too), saved as people find it,
-compiled from that folder and run in ONNX Runtime; the other side runs in float64. Where a choice of tokens would hang
-on two logits closer than 1e-4 of their range, the seed is no test and another one stands here.
+Every model is random (weights scaled up so that texts vary; norms and biases random
+too), saved as people find it, compiled from that folder and run in ONNX Runtime; the
+other side runs in float64. Where a choice of tokens would hang on two logits closer
+than 1e-4 of their range, the seed is no test and another one stands here.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,12 +19,12 @@ import pytest
 import torch
 import transformers as hf
 from numpy.typing import NDArray
-from published import from_module, randomized
+from support.published import from_module, randomized
 
 import specc
 from specc.api import Model
-from specc.weights.safetensors import write_safetensors
-from specc.writers.steppers import SHORTEST
+from specc.run.steppers import SHORTEST
+from specc.weights.formats.safetensors import write_safetensors
 
 pytestmark = pytest.mark.parity
 
@@ -42,8 +44,9 @@ SEARCHES = [(0.6, True), (0.6, False), (1.0, True), (1.0, False)]
 class Family:
     """A published model and the spec that loads its files.
 
-    `louder` scales matrices, `table` the words'; `stop` the row of the head that ends a text. `side` is where sources
-    are padded. `one_by_one`: the published model gives no numbers in float64 for texts padded on the left.
+    `louder` scales matrices, `table` the words'; `stop` the row of the head that ends a
+    text. `side` is where sources are padded. `one_by_one`: the published model gives no
+    numbers in float64 for texts padded on the left.
     """
 
     model: Any
@@ -59,7 +62,12 @@ class Family:
     sets: Mapping[str, Any] = field(default_factory=dict)
 
 
-USUAL: dict[str, Any] = {"vocab_size": VOCAB, "eos_token_id": STOP, "bos_token_id": START, "pad_token_id": PAD}
+USUAL: dict[str, Any] = {
+    "vocab_size": VOCAB,
+    "eos_token_id": STOP,
+    "bos_token_id": START,
+    "pad_token_id": PAD,
+}
 ROTARY: dict[str, Any] = USUAL | {
     "hidden_size": 32, "intermediate_size": 40, "num_hidden_layers": 2, "num_attention_heads": 4,
     "num_key_value_heads": 2, "max_position_embeddings": 128,
@@ -134,7 +142,9 @@ def published(name: str) -> Any:
         head[STOP] *= family.stop
         if family.spec:  # not learned: the published waves
             for stack in (model.model.encoder, model.model.decoder):
-                stack.embed_positions.weight.copy_(stack.embed_positions.create_weight())
+                stack.embed_positions.weight.copy_(
+                    stack.embed_positions.create_weight()
+                )
     model.generation_config = hf.GenerationConfig()
     return model
 
@@ -150,15 +160,20 @@ def in_float64(name: str) -> Any:
 
 
 def saved(name: str, folder: Path) -> Path:
-    """The checkpoint as the library writes it; Marian's under the names of `encoder_decoder`, which has no others."""
+    """The checkpoint as the library writes it; Marian's under the names of
+    `encoder_decoder`, which has no others.
+    """
     if not FAMILIES[name].spec:
         published(name).save_pretrained(folder)
         return folder
     waves = ("embed_positions", "final_logits_bias", "shared")
-    weights = {n.removeprefix("model."): w for n, w in from_module(published(name)).items()}
+    weights = {
+        n.removeprefix("model."): w for n, w in from_module(published(name)).items()
+    }
     weights["output_projection.weight"] = weights.pop("lm_head.weight")
     write_safetensors(
-        folder / "model.safetensors", {n: w for n, w in weights.items() if not any(p in n for p in waves)}
+        folder / "model.safetensors",
+        {n: w for n, w in weights.items() if not any(p in n for p in waves)},
     )
     return folder
 
@@ -170,14 +185,23 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path
 
 
 @pytest.fixture(scope="module")
-def package(tmp_path_factory: pytest.TempPathFactory, checkpoint: Callable[[str], Path]) -> Callable[[str, str], Model]:
+def package(
+    tmp_path_factory: pytest.TempPathFactory, checkpoint: Callable[[str], Path]
+) -> Callable[[str, str], Model]:
     """A family compiled for a target."""
 
     def made(name: str, target: str) -> Model:
         path = tmp_path_factory.mktemp(target) / name
         family = FAMILIES[name]
         spec, weights = family.spec or name, checkpoint(name)
-        specc.compile(spec, path, weights=weights, set=family.sets, target=target, parts=["step", "encode"])
+        specc.compile(
+            spec,
+            path,
+            weights=weights,
+            set=family.sets,
+            target=target,
+            parts=["step", "encode"],
+        )
         return specc.load(path, threads=1)
 
     return cache(made)
@@ -189,7 +213,11 @@ def padded(name: str, texts: list[list[int]]) -> tuple[Ids, NDArray[np.bool_]]:
     ids = np.full((len(texts), longest), family.config().pad_token_id)
     keep = np.zeros(ids.shape, np.bool_)
     for row, text in enumerate(texts):
-        there = slice(longest - len(text), longest) if family.side == "left" else slice(len(text))
+        there = (
+            slice(longest - len(text), longest)
+            if family.side == "left"
+            else slice(len(text))
+        )
         ids[row, there], keep[row, there] = text, True
     return ids, keep
 
@@ -204,12 +232,21 @@ class Text:
 
 
 def theirs(
-    name: str, texts: list[list[int]], exactly: bool = True, tokens: int = TOKENS, stop: int = STOP, **options: Any
+    name: str,
+    texts: list[list[int]],
+    exactly: bool = True,
+    tokens: int = TOKENS,
+    stop: int = STOP,
+    **options: Any,
 ) -> list[Text]:
     """What `generate` writes for each text, in one batch where the published model can."""
     family = FAMILIES[name]
     if family.one_by_one and len(texts) > 1:
-        return [row for text in texts for row in theirs(name, [text], exactly, tokens, stop, **options)]
+        return [
+            row
+            for text in texts
+            for row in theirs(name, [text], exactly, tokens, stop, **options)
+        ]
     ids, keep = padded(name, texts)
     config = hf.GenerationConfig(
         max_new_tokens=tokens, eos_token_id=stop, pad_token_id=PAD, do_sample=False, output_logits=True,
@@ -218,21 +255,35 @@ def theirs(
     if family.source:
         config.decoder_start_token_id = family.config().decoder_start_token_id
     model = in_float64(name) if exactly else published(name)
-    made = model.generate(torch.tensor(ids), attention_mask=torch.tensor(keep).long(), generation_config=config)
+    made = model.generate(
+        torch.tensor(ids),
+        attention_mask=torch.tensor(keep).long(),
+        generation_config=config,
+    )
     written = made.sequences[:, 1 if family.source else ids.shape[1] :].tolist()
-    found, scores = [up_to_the_stop(row, stop) for row in written], made.get("sequences_scores")
+    found, scores = (
+        [up_to_the_stop(row, stop) for row in written],
+        made.get("sequences_scores"),
+    )
     if scores is not None:
         return [Text(t, float(score)) for t, score in zip(found, scores, strict=True)]
-    return [Text(t, None, closest([step[n] for step in made.logits[: len(t)]])) for n, t in enumerate(found)]
+    return [
+        Text(t, None, closest([step[n] for step in made.logits[: len(t)]]))
+        for n, t in enumerate(found)
+    ]
 
 
 @cache
-def _searched(name: str, texts: tuple[tuple[int, ...], ...], penalty: float, early: bool) -> list[Text]:
+def _searched(
+    name: str, texts: tuple[tuple[int, ...], ...], penalty: float, early: bool
+) -> list[Text]:
     rows = [list(t) for t in texts]
     return theirs(name, rows, num_beams=3, length_penalty=penalty, early_stopping=early)
 
 
-def searched_by_them(name: str, texts: list[list[int]], penalty: float, early: bool) -> list[Text]:
+def searched_by_them(
+    name: str, texts: list[list[int]], penalty: float, early: bool
+) -> list[Text]:
     """The texts that their beam search finds, once for all tests."""
     return _searched(name, tuple(map(tuple, texts)), penalty, early)
 
@@ -245,11 +296,21 @@ def up_to_the_stop(tokens: list[int], stop: int = STOP) -> tuple[int, ...]:
 def closest(logits: list[torch.Tensor]) -> float:
     """The smallest gap between the two best logits, as a share of their range."""
     ordered = torch.stack(logits).sort(dim=1).values
-    return float(((ordered[:, -1] - ordered[:, -2]) / (ordered[:, -1] - ordered[:, 0])).min())
+    return float(
+        ((ordered[:, -1] - ordered[:, -2]) / (ordered[:, -1] - ordered[:, 0])).min()
+    )
 
 
-def ours(model: Model, name: str, texts: list[list[int]], tokens: int = TOKENS, **settings: Any) -> list[Text]:
-    """What the package writes. Prompts of unequal length are padded by it, sources by whoever has them."""
+def ours(
+    model: Model,
+    name: str,
+    texts: list[list[int]],
+    tokens: int = TOKENS,
+    **settings: Any,
+) -> list[Text]:
+    """What the package writes. Prompts of unequal length are padded by it, sources by
+    whoever has them.
+    """
     given = padded(name, texts)[0] if FAMILIES[name].source else texts
     made = model.generate(given, max_tokens=tokens, **settings).results()
     return [Text(row[0].tokens, row[0].score) for row in made]
@@ -263,7 +324,9 @@ SEARCHED = [n for n in FAMILIES if n != "rwkv"]
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("texts", BATCHES)
 @pytest.mark.parametrize("name", FAMILIES)
-def test_greedy(name: str, texts: list[list[int]], target: str, package: Callable[[str, str], Model]) -> None:
+def test_greedy(
+    name: str, texts: list[list[int]], target: str, package: Callable[[str, str], Model]
+) -> None:
     published_texts = theirs(name, texts)
     assert min(t.closest for t in published_texts) > APART
     written = ours(package(name, target), name, texts, strategy="greedy")
@@ -286,12 +349,16 @@ def test_beam_search(
     settings = {"beams": 3, "length_penalty": penalty, "early_stopping": early}
     written = ours(package(name, target), name, texts, strategy="beam", **settings)
     assert [t.tokens for t in written] == [t.tokens for t in published_texts]
-    assert [t.score for t in written] == pytest.approx([t.score for t in published_texts], rel=1e-5, abs=1e-5)
+    assert [t.score for t in written] == pytest.approx(
+        [t.score for t in published_texts], rel=1e-5, abs=1e-5
+    )
 
 
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", ["gpt2", "llama", "mistral", "bloom", "t5"])
-def test_texts_longer_than_a_buffer_is_at_first(name: str, target: str, package: Callable[[str, str], Model]) -> None:
+def test_texts_longer_than_a_buffer_is_at_first(
+    name: str, target: str, package: Callable[[str, str], Model]
+) -> None:
     """Nothing ends them: theirs have a stop that is no token of the model, ours none."""
     endless: dict[str, Any] = {"tokens": LONG, "stop": VOCAB}
     ending_never: dict[str, Any] = {"tokens": LONG, "stop": []}
@@ -302,14 +369,20 @@ def test_texts_longer_than_a_buffer_is_at_first(name: str, target: str, package:
     written = ours(model, name, PROMPTS, **ending_never, strategy="greedy")
     assert [t.tokens for t in written] == [t.tokens for t in published_texts]
     written = ours(model, name, PROMPTS, **ending_never, strategy="beam", beams=3)
-    assert [t.tokens for t in written] == [t.tokens for t in theirs(name, PROMPTS, **endless, num_beams=3)]
+    assert [t.tokens for t in written] == [
+        t.tokens for t in theirs(name, PROMPTS, **endless, num_beams=3)
+    ]
 
 
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", FAMILIES)
-def test_drawing_from_the_best_alone_is_greedy(name: str, target: str, package: Callable[[str, str], Model]) -> None:
+def test_drawing_from_the_best_alone_is_greedy(
+    name: str, target: str, package: Callable[[str, str], Model]
+) -> None:
     model = package(name, target)
-    drawn = ours(model, name, PROMPTS, strategy="sample", top_k=1, temperature=1.7, seed=5)
+    drawn = ours(
+        model, name, PROMPTS, strategy="sample", top_k=1, temperature=1.7, seed=5
+    )
     assert drawn == ours(model, name, PROMPTS, strategy="greedy")
 
 
@@ -317,32 +390,61 @@ def test_drawing_from_the_best_alone_is_greedy(name: str, target: str, package: 
 @pytest.mark.parametrize("strategy", ["greedy", "beam"])
 @pytest.mark.parametrize("name", ["gpt2", "t5", "marian"])
 def test_one_file_in_the_runtime_alone(
-    name: str, strategy: str, target: str, checkpoint: Callable[[str], Path], tmp_path: Path
+    name: str,
+    strategy: str,
+    target: str,
+    checkpoint: Callable[[str], Path],
+    tmp_path: Path,
 ) -> None:
     """Sources of unequal length, prompts of one: such a model knows of padding by itself alone."""
     family, path = FAMILIES[name], tmp_path / "one.onnx"
     beam = strategy == "beam"
-    settled = {"strategy": strategy, **({"beams": 3, "length_penalty": 0.6, "early_stopping": True} if beam else {})}
+    settled = {
+        "strategy": strategy,
+        **({"beams": 3, "length_penalty": 0.6, "early_stopping": True} if beam else {}),
+    }
     specc.compile(
         family.spec or name, path, weights=checkpoint(name), set=family.sets, target=target, parts=["generate"],
         settings=settled,
     )  # fmt: skip
-    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(
+        str(path), providers=["CPUExecutionProvider"]
+    )
     texts = PROMPTS if family.source else [PROMPTS[0], PROMPTS[0][::-1]]
-    given = {session.get_inputs()[0].name: padded(name, texts)[0], "max_tokens": np.array(TOKENS)}
+    given = {
+        session.get_inputs()[0].name: padded(name, texts)[0],
+        "max_tokens": np.array(TOKENS),
+    }
     made = session.run(["tokens"], given)[0]
     rows = made[:, 0] if beam else made
-    published_texts = searched_by_them(name, texts, 0.6, True) if beam else theirs(name, texts)
-    assert [up_to_the_stop(row) for row in rows.tolist()] == [t.tokens for t in published_texts]
+    published_texts = (
+        searched_by_them(name, texts, 0.6, True) if beam else theirs(name, texts)
+    )
+    assert [up_to_the_stop(row) for row in rows.tolist()] == [
+        t.tokens for t in published_texts
+    ]
 
 
 def test_no_search_hangs_on_rounding() -> None:
-    """The published models find the same texts in float32 and in float64: none of these seeds is to be replaced."""
+    """The published models find the same texts in float32 and in float64: none of these
+    seeds is to be replaced.
+    """
     for name in SEARCHED:
         for penalty, early in SEARCHES:
             exact = searched_by_them(name, PROMPTS, penalty, early)
-            rounded = theirs(name, PROMPTS, exactly=False, num_beams=3, length_penalty=penalty, early_stopping=early)
-            assert [t.tokens for t in exact] == [t.tokens for t in rounded], (name, penalty, early)
+            rounded = theirs(
+                name,
+                PROMPTS,
+                exactly=False,
+                num_beams=3,
+                length_penalty=penalty,
+                early_stopping=early,
+            )
+            assert [t.tokens for t in exact] == [t.tokens for t in rounded], (
+                name,
+                penalty,
+                early,
+            )
 
 
 def test_texts_of_these_models_vary_and_end() -> None:

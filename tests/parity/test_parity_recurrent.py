@@ -1,4 +1,6 @@
-"""The words `lstm`, `gru` and `rnn` are torch's nn.LSTM, nn.GRU and nn.RNN, packed sequences included."""
+"""The words `lstm`, `gru` and `rnn` are torch's nn.LSTM, nn.GRU and nn.RNN, packed
+sequences included.
+"""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -7,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from published import from_module, randomized, with_weights
-from spec_models import assert_agrees, by_reference
+from support.published import from_module, randomized, with_weights
+from support.spec_models import assert_agrees, by_reference
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
@@ -35,11 +37,18 @@ KINDS = {
 }
 
 
-def spec(kind: str, folder: Path, layers: int, both: bool, start: bool, bias: bool) -> str:
+def spec(
+    kind: str, folder: Path, layers: int, both: bool, start: bool, bias: bool
+) -> str:
     word, states = kind.split()[-1], layers * (1 + both)
-    starts = (", start=h, start_cell=c" if word == "lstm" else ", start=h") if start else ""
+    starts = (
+        (", start=h, start_cell=c" if word == "lstm" else ", start=h") if start else ""
+    )
     direction = "both" if both else "forward"
-    options = f"hidden=5, {KINDS[kind][2]}layers={layers}, direction={direction}, bias={str(bias).lower()}"
+    options = (
+        f"hidden=5, {KINDS[kind][2]}layers={layers}, direction={direction}, "
+        f"bias={str(bias).lower()}"
+    )
     text = SPEC.format(
         states=states,
         hidden=5,
@@ -52,28 +61,61 @@ def spec(kind: str, folder: Path, layers: int, both: bool, start: bool, bias: bo
     return str(folder / "m.specc")
 
 
-def packed(layer: nn.Module, x: Mapping[str, np.ndarray[Any, Any]], start: bool) -> dict[str, np.ndarray[Any, Any]]:
+def packed(
+    layer: nn.Module, x: Mapping[str, np.ndarray[Any, Any]], start: bool
+) -> dict[str, np.ndarray[Any, Any]]:
     """What torch gives for rows packed by their lengths."""
     lstm = isinstance(layer, nn.LSTM)
     h, c = (torch.from_numpy(x[n]).transpose(0, 1).contiguous() for n in "hc")
-    rows = pack_padded_sequence(torch.from_numpy(x["x"]), torch.tensor(LENGTHS), True, enforce_sorted=False)
+    rows = pack_padded_sequence(
+        torch.from_numpy(x["x"]), torch.tensor(LENGTHS), True, enforce_sorted=False
+    )
     with torch.no_grad():
         found, last = layer(rows, ((h, c) if lstm else h) if start else None)
         out, _ = pad_packed_sequence(found, True, total_length=x["x"].shape[1])
     ends = last if lstm else (last, c)
-    return {"out": out.numpy(), **{n: e.transpose(0, 1).numpy() for n, e in zip(("last", "cell"), ends, strict=True)}}
+    return {
+        "out": out.numpy(),
+        **{
+            n: e.transpose(0, 1).numpy()
+            for n, e in zip(("last", "cell"), ends, strict=True)
+        },
+    }
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     ("layers", "both", "start", "bias"),
-    [(1, False, False, True), (2, True, True, True), (3, False, True, False), (1, True, False, False)],
+    [
+        (1, False, False, True),
+        (2, True, True, True),
+        (3, False, True, False),
+        (1, True, False, False),
+    ],
 )
-def test_packed_sequences(kind: str, layers: int, both: bool, start: bool, bias: bool, tmp_path: Path) -> None:
-    """In float64 the reference, in float32 the compiled model; padded on the right, and on the left all the same."""
+def test_packed_sequences(
+    kind: str, layers: int, both: bool, start: bool, bias: bool, tmp_path: Path
+) -> None:
+    """In float64 the reference, in float32 the compiled model; padded on the right, and
+    on the left all the same.
+    """
     make, options, _ = KINDS[kind]
-    theirs = randomized(make(4, 5, num_layers=layers, bidirectional=both, bias=bias, batch_first=True, **options))
-    ours = with_weights(spec(kind, tmp_path, layers, both, start, bias), from_module(theirs, "layer."), tmp_path)
+    theirs = randomized(
+        make(
+            4,
+            5,
+            num_layers=layers,
+            bidirectional=both,
+            bias=bias,
+            batch_first=True,
+            **options,
+        )
+    )
+    ours = with_weights(
+        spec(kind, tmp_path, layers, both, start, bias),
+        from_module(theirs, "layer."),
+        tmp_path,
+    )
     theirs.double()
     rng, states = np.random.default_rng(0), layers * (1 + both)
     given = {
@@ -82,7 +124,10 @@ def test_packed_sequences(kind: str, layers: int, both: bool, start: bool, bias:
         "h": rng.standard_normal((3, states, 3 if options.get("proj_size") else 5)),
         "c": rng.standard_normal((3, states, 5)),
     }
-    given = {k: v.astype(np.float32).astype(np.float64) if v.dtype.kind == "f" else v for k, v in given.items()}
+    given = {
+        k: v.astype(np.float32).astype(np.float64) if v.dtype.kind == "f" else v
+        for k, v in given.items()
+    }
     wanted = packed(theirs, given, start)
     moved = {**given, "x": given["x"].copy(), "keep": given["keep"][:, ::-1]}
     for row, n in enumerate(LENGTHS):
@@ -90,12 +135,19 @@ def test_packed_sequences(kind: str, layers: int, both: bool, start: bool, bias:
     for side, inputs in (("right", given), ("left", moved)):
         reference = by_reference(ours.spec, ours.weights, inputs)
         compiled = ours.compiled.run(
-            **{k: v.astype(np.float32) if v.dtype.kind == "f" else v for k, v in inputs.items()}
+            **{
+                k: v.astype(np.float32) if v.dtype.kind == "f" else v
+                for k, v in inputs.items()
+            }
         )
         for name in ("out", "last", "cell"):
             theirs_here = wanted[name].copy()
             if name == "out" and side == "left":
                 for row, n in enumerate(LENGTHS):
                     theirs_here[row] = np.roll(wanted[name][row], 7 - n, axis=0)
-            assert_agrees(reference[name], theirs_here, f"{name}, {side}, reference", 1e-9)
-            assert_agrees(compiled[name], theirs_here, f"{name}, {side}, compiled", 1e-5)
+            assert_agrees(
+                reference[name], theirs_here, f"{name}, {side}, reference", 1e-9
+            )
+            assert_agrees(
+                compiled[name], theirs_here, f"{name}, {side}, compiled", 1e-5
+            )

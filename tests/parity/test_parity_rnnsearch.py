@@ -1,7 +1,8 @@
 """`rnnsearch` is the paper's equations in NumPy, float64.
 
-Symbols, numbers of sections and of equations are those of arXiv:1409.0473. The matrices are drawn under the
-paper's names, each by itself; `by_our_names` stacks them as the spec's weights lie.
+Symbols, numbers of sections and of equations are those of arXiv:1409.0473. The matrices
+are drawn under the paper's names, each by itself; `by_our_names` stacks them as the
+spec's weights lie.
 """
 
 from collections.abc import Mapping
@@ -11,13 +12,14 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from padded import Ids, Keep, samples
-from published import assert_matches, with_weights
+from support.padded import Ids, Keep, samples
+from support.published import assert_matches, with_weights
 
 pytestmark = pytest.mark.parity
 
 Array = NDArray[np.float64]
-N, M, L, A = 7, 5, 4, 6  # n hidden units, m of an embedding, l of the readout, n' of the alignment
+# n hidden units, m of an embedding, l of the readout, n' of the alignment
+N, M, L, A = (7, 5, 4, 6)
 K_X, K_Y = 13, 11  # words of source and target
 SIZES = {"hid": N, "emb": M, "readout": L, "att": A, "src_vocab": K_X, "tgt_vocab": K_Y}
 
@@ -44,9 +46,14 @@ GIVEN = samples(
 
 
 def drawn() -> dict[str, Array]:
-    """The paper's matrices, and the biases that it leaves out for readability; numbers that f32 holds."""
+    """The paper's matrices, and the biases that it leaves out for readability; numbers
+    that f32 holds.
+    """
     rng = np.random.default_rng(7)
-    return {k: rng.normal(size=s).astype(np.float32).astype(np.float64) / 2 for k, s in SHAPES.items()}
+    return {
+        k: rng.normal(size=s).astype(np.float32).astype(np.float64) / 2
+        for k, s in SHAPES.items()
+    }
 
 
 def sigma(x: Array) -> Array:
@@ -59,14 +66,20 @@ def encoder(p: Mapping[str, Array], words: Array, side: str) -> list[Array]:
     for x in words:
         z = sigma(p[f"W_z_{side}"] @ x + p[f"U_z_{side}"] @ h + p[f"b_z_{side}"])
         r = sigma(p[f"W_r_{side}"] @ x + p[f"U_r_{side}"] @ h + p[f"b_r_{side}"])
-        candidate = np.tanh(p[f"W_{side}"] @ x + p[f"U_{side}"] @ (r * h) + p[f"b_{side}"])
+        candidate = np.tanh(
+            p[f"W_{side}"] @ x + p[f"U_{side}"] @ (r * h) + p[f"b_{side}"]
+        )
         h = (1 - z) * h + z * candidate
         states.append(h)
     return states
 
 
-def translate(p: Mapping[str, Array], source: NDArray[np.int64], target: NDArray[np.int64]) -> tuple[Array, Array]:
-    """App. A.2.2: for each target word the scores of the next, and how much it looks at each source word."""
+def translate(
+    p: Mapping[str, Array], source: NDArray[np.int64], target: NDArray[np.int64]
+) -> tuple[Array, Array]:
+    """App. A.2.2: for each target word the scores of the next, and how much it looks at
+    each source word.
+    """
     words = p["E_x"][source]
     backward = encoder(p, words[::-1], "backward")[::-1]
     h = np.concatenate([encoder(p, words, "forward"), backward], axis=1)  # eq. 7
@@ -88,14 +101,23 @@ def translate(p: Mapping[str, Array], source: NDArray[np.int64], target: NDArray
 
 
 def by_our_names(p: Mapping[str, Array]) -> dict[str, NDArray[np.float32]]:
-    """Gates in the order reset, update, new; the encoder's update gate is open where it keeps the old state."""
+    """Gates in the order reset, update, new; the encoder's update gate is open where it
+    keeps the old state.
+    """
     made = {"encoder.embed.weight": p["E_x"], "decoder.embed.weight": p["E_y"]}
     for side, suffix in (("forward", "_l0"), ("backward", "_l0_reverse")):
         for letter, name in (("W", "weight_ih"), ("U", "weight_hh"), ("b", "bias_ih")):
-            reset, update, new = p[f"{letter}_r_{side}"], p[f"{letter}_z_{side}"], p[f"{letter}_{side}"]
+            reset, update, new = (
+                p[f"{letter}_r_{side}"],
+                p[f"{letter}_z_{side}"],
+                p[f"{letter}_{side}"],
+            )
             made[f"encoder.rnn.{name}{suffix}"] = np.concatenate([reset, -update, new])
         made[f"encoder.rnn.bias_hh{suffix}"] = np.zeros(3 * N)
-    given = [np.concatenate([p["W" + gate], p["C" + gate]], axis=1) for gate in ("_r", "_z", "")]
+    given = [
+        np.concatenate([p["W" + gate], p["C" + gate]], axis=1)
+        for gate in ("_r", "_z", "")
+    ]
     made |= {
         "decoder.init.weight": p["W_s"],
         "decoder.init.bias": p["b_s"],
@@ -106,7 +128,9 @@ def by_our_names(p: Mapping[str, Array]) -> dict[str, NDArray[np.float32]]:
         "decoder.rnn.weight_hh": np.concatenate([p["U_r"], p["U_z"], p["U"]]),
         "decoder.rnn.bias_ih": np.zeros(3 * N),
         "decoder.rnn.bias_hh": np.concatenate([p["b_r"], p["b_z"], p["b"]]),
-        "decoder.readout.weight": np.concatenate([p["U_o"], p["V_o"], p["C_o"]], axis=1),
+        "decoder.readout.weight": np.concatenate(
+            [p["U_o"], p["V_o"], p["C_o"]], axis=1
+        ),
         "decoder.readout.bias": p["b_o"],
         "decoder.out.weight": p["W_o"],
         "decoder.out.bias": p["b_y"],
@@ -121,10 +145,19 @@ def test_rnnsearch(tmp_path: Path) -> None:
     def published(x: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
         keep = x["source_keep"].numpy()
         rows, tgt = x["target"].shape
-        logits, alignment = np.zeros((rows, tgt, K_Y)), np.zeros((rows, tgt, keep.shape[1]))
+        logits, alignment = (
+            np.zeros((rows, tgt, K_Y)),
+            np.zeros((rows, tgt, keep.shape[1])),
+        )
         for row in range(rows):
-            source, target = x["source"][row].numpy()[keep[row]], x["target"][row].numpy()
+            source, target = (
+                x["source"][row].numpy()[keep[row]],
+                x["target"][row].numpy(),
+            )
             logits[row], alignment[row][:, keep[row]] = translate(p, source, target)
-        return {"logits": torch.from_numpy(logits), "alignment": torch.from_numpy(alignment)}
+        return {
+            "logits": torch.from_numpy(logits),
+            "alignment": torch.from_numpy(alignment),
+        }
 
     assert_matches(ours, GIVEN, published, {"logits": "tgt", "alignment": "tgt"})

@@ -5,13 +5,15 @@ from pathlib import Path
 
 import pytest
 import torch
-from padded import Ids, Keep, samples
-from published import assert_published, loaded, one_by_one, randomized
+from support.padded import Ids, Keep, samples
+from support.published import assert_published, loaded, one_by_one, randomized
 from transformers import RwkvConfig, RwkvForCausalLM
 
 pytestmark = pytest.mark.parity
 
-GIVEN = samples({"input_ids": Ids("seq", 31), "attention_mask": Keep("seq")}, {"seq": (7, 1, 4)})
+GIVEN = samples(
+    {"input_ids": Ids("seq", 31), "attention_mask": Keep("seq")}, {"seq": (7, 1, 4)}
+)
 
 
 @pytest.mark.parametrize("inner", [24, 32])
@@ -27,6 +29,10 @@ def test_rwkv(inner: int, tmp_path: Path) -> None:
     theirs.double()
 
     def published(x: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
-        return {"logits": one_by_one(x, lambda ids: theirs(input_ids=ids, use_cache=False).logits)}
+        return {
+            "logits": one_by_one(
+                x, lambda ids: theirs(input_ids=ids, use_cache=False).logits
+            )
+        }
 
     assert_published(ours, GIVEN, published, {"logits": "seq"}, ("left", "right"))

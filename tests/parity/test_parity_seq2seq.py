@@ -1,54 +1,93 @@
-"""`seq2seq` is two of torch's nn.LSTM, the first over reversed words, states handed on; or one for both."""
+"""`seq2seq` is two of torch's nn.LSTM, the first over reversed words, states handed on;
+or one for both.
+"""
 
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 import torch
-from padded import Ids, Keep, samples
-from published import Arrays, assert_matches, from_module, randomized, with_weights
+from support.padded import Ids, Keep, samples
+from support.published import (
+    Arrays,
+    assert_matches,
+    from_module,
+    randomized,
+    with_weights,
+)
+from support.torch_recurrent import over_kept
 from torch import nn
-from torch_recurrent import over_kept
 
 pytestmark = pytest.mark.parity
 
 GIVEN = samples(
-    {"source": Ids("src", 31), "source_keep": Keep("src"), "target": Ids("tgt", 31), "target_keep": Keep("tgt")},
+    {
+        "source": Ids("src", 31),
+        "source_keep": Keep("src"),
+        "target": Ids("tgt", 31),
+        "target_keep": Keep("tgt"),
+    },
     {"src": (7, 1, 4), "tgt": (3, 6, 4)},
 )
 SIZES = {"vocab": 31, "target_vocab": 31, "width": 6, "hidden": 5}
 
 
 class Translator(nn.Module):
-    """Source and target words to logits; with `shared` one LSTM and one table for both, read forward."""
+    """Source and target words to logits; with `shared` one LSTM and one table for both,
+    read forward.
+    """
 
     def __init__(self, layers: int, shared: bool) -> None:
         super().__init__()
         sides = ["encoder"] if shared else ["encoder", "decoder"]
         lstm = {s: nn.LSTM(6, 5, num_layers=layers, batch_first=True) for s in sides}
-        self.sides = nn.ModuleDict({s: nn.ModuleDict({"embed": nn.Embedding(31, 6), "lstm": lstm[s]}) for s in sides})
+        self.sides = nn.ModuleDict(
+            {
+                s: nn.ModuleDict({"embed": nn.Embedding(31, 6), "lstm": lstm[s]})
+                for s in sides
+            }
+        )
         self.output = nn.Linear(5, 31)
         self.shared = shared
 
     def forward(self, x: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        first, second = self.sides["encoder"], self.sides["encoder" if self.shared else "decoder"]
-        words, keep = (x[n] if self.shared else x[n].flip(1) for n in ("source", "source_keep"))
+        first, second = (
+            self.sides["encoder"],
+            self.sides["encoder" if self.shared else "decoder"],
+        )
+        words, keep = (
+            x[n] if self.shared else x[n].flip(1) for n in ("source", "source_keep")
+        )
         _, states = over_kept(first["lstm"], first["embed"](words), keep)
-        return self.output(over_kept(second["lstm"], second["embed"](x["target"]), x["target_keep"], states)[0])
+        return self.output(
+            over_kept(
+                second["lstm"], second["embed"](x["target"]), x["target_keep"], states
+            )[0]
+        )
 
 
 def weights_of(module: Translator) -> Arrays:
     """Under our names, where a layer that reads from the end says so."""
-    made = {name.removeprefix("sides."): value for name, value in from_module(module).items()}
+    made = {
+        name.removeprefix("sides."): value
+        for name, value in from_module(module).items()
+    }
     if module.shared:
         return made
-    return {f"{n}_reverse" if n.startswith("encoder.lstm") else n: v for n, v in made.items()}
+    return {
+        f"{n}_reverse" if n.startswith("encoder.lstm") else n: v
+        for n, v in made.items()
+    }
 
 
 @pytest.mark.parametrize(("layers", "shared"), [(1, False), (3, False), (2, True)])
 def test_seq2seq(layers: int, shared: bool, tmp_path: Path) -> None:
     theirs = randomized(Translator(layers, shared))
-    sets = {**SIZES, "layers": layers, **({"shared": True, "order": "forward"} if shared else {})}
+    sets = {
+        **SIZES,
+        "layers": layers,
+        **({"shared": True, "order": "forward"} if shared else {}),
+    }
     ours = with_weights("seq2seq", weights_of(theirs), tmp_path, **sets)
     theirs.double()
 

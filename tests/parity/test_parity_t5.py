@@ -1,12 +1,14 @@
-"""`t5` is transformers' T5ForConditionalGeneration, as it was and with the gated network of version 1.1."""
+"""`t5` is transformers' T5ForConditionalGeneration, as it was and with the gated
+network of version 1.1.
+"""
 
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 import torch
-from padded import Ids, Keep, samples
-from published import assert_published, loaded, randomized
+from support.padded import Ids, Keep, samples
+from support.published import assert_published, loaded, randomized
 from transformers import T5Config, T5ForConditionalGeneration
 
 pytestmark = pytest.mark.parity
@@ -20,7 +22,8 @@ GIVEN = samples({**SOURCE, **TARGET}, {"src": (15, 1, 4), "tgt": (13, 2, 3)})
 def test_t5(gated: bool, tmp_path: Path) -> None:
     """Texts are longer than the farthest distance that has a bucket of its own.
 
-    Queries are as small as training starts with: the published softmax is in float32, and scores are not scaled.
+    Queries are as small as training starts with: the published softmax is in float32,
+    and scores are not scaled.
     """
     config = T5Config(
         vocab_size=31, d_model=32, d_kv=8, d_ff=40, num_layers=2, num_decoder_layers=3, num_heads=4,

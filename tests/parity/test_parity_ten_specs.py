@@ -1,4 +1,5 @@
-"""Five of the ten specs that shaped the language are published models, with the files those models write.
+"""Five of the ten specs that shaped the language are published models, with the files
+those models write.
 
 A sixth is shipped: see test_parity_t5.py.
 """
@@ -9,37 +10,65 @@ from pathlib import Path
 import pytest
 import torch
 import transformers as hf
-from padded import Ids, Keep, Numbers, Samples, samples
-from published import Ours, loaded, randomized
-from spec_models import assert_agrees, by_reference
+from support.padded import Ids, Keep, Numbers, Samples, samples
+from support.published import Ours, loaded, randomized
+from support.spec_models import assert_agrees, by_reference
 
 pytestmark = pytest.mark.parity
 
-SPECS = Path(__file__).parents[1] / "unit" / "elaborate" / "specs"
+SPECS = Path(__file__).parents[1] / "elaborate" / "specs"
 WORDS = 31
-TEXT = samples({"input_ids": Ids("seq", WORDS), "attention_mask": Keep("seq")}, {"seq": (7, 1, 4)})
+TEXT = samples(
+    {"input_ids": Ids("seq", WORDS), "attention_mask": Keep("seq")}, {"seq": (7, 1, 4)}
+)
 Inputs = Mapping[str, torch.Tensor]
 
 
-def compare(ours: Ours, given: Samples, published: Callable[[Inputs], Inputs], results: Mapping[str, str]) -> None:
-    """Both our results within the tolerance of the published ones: alone, and each row of a padded batch.
+def compare(
+    ours: Ours,
+    given: Samples,
+    published: Callable[[Inputs], Inputs],
+    results: Mapping[str, str],
+) -> None:
+    """Both our results within the tolerance of the published ones: alone, and each row
+    of a padded batch.
 
-    These models take some steps in float32 whatever they are asked for, so that no more can be asked here.
+    These models take some steps in float32 whatever they are asked for, so that no more
+    can be asked here.
     """
     for inputs, side in ((given.alone(0), None), (given.together("right"), "right")):
         with torch.no_grad():
             doubles = {k: torch.from_numpy(v.copy()) for k, v in inputs.items()}
-            wanted = published({k: v.double() if v.is_floating_point() else v for k, v in doubles.items()})
-        for found in (by_reference(ours.spec, ours.weights, inputs), ours.compiled.run(**inputs)):
+            wanted = published(
+                {
+                    k: v.double() if v.is_floating_point() else v
+                    for k, v in doubles.items()
+                }
+            )
+        for found in (
+            by_reference(ours.spec, ours.weights, inputs),
+            ours.compiled.run(**inputs),
+        ):
             for name, dim in results.items():
                 for row in range(len(given.rows) if side else 1):
                     theirs = wanted[name][row].double().numpy()
-                    valid = given.kept(row, dim, len(theirs), side) if dim and side else slice(None)
-                    assert_agrees(found[name][row][valid], theirs[valid], f"{name} of {row}, {side}", 1e-5)
+                    valid = (
+                        given.kept(row, dim, len(theirs), side)
+                        if dim and side
+                        else slice(None)
+                    )
+                    assert_agrees(
+                        found[name][row][valid],
+                        theirs[valid],
+                        f"{name} of {row}, {side}",
+                        1e-5,
+                    )
 
 
 def files(theirs: hf.PreTrainedModel, spec: str, folder: Path, **sets: object) -> Ours:
-    """A spec with the weights and the config.json that a model writes; the model goes on in float64."""
+    """A spec with the weights and the config.json that a model writes; the model goes
+    on in float64.
+    """
     theirs.save_pretrained(folder)
     theirs.double()
     return loaded(str(SPECS / f"{spec}.specc"), folder, **sets)
@@ -54,7 +83,12 @@ def test_gemma3(tmp_path: Path) -> None:
         rope_parameters={"full_attention": full, "sliding_attention": near},
     )  # fmt: skip
     theirs = randomized(hf.Gemma3ForCausalLM(config))
-    compare(files(theirs, "gemma3", tmp_path), TEXT, lambda x: {"logits": theirs(**x).logits}, {"logits": "seq"})
+    compare(
+        files(theirs, "gemma3", tmp_path),
+        TEXT,
+        lambda x: {"logits": theirs(**x).logits},
+        {"logits": "seq"},
+    )
 
 
 def test_albert(tmp_path: Path) -> None:
@@ -63,13 +97,23 @@ def test_albert(tmp_path: Path) -> None:
         inner_group_num=2, num_attention_heads=4, intermediate_size=40, max_position_embeddings=20,
     )  # fmt: skip
     theirs = randomized(hf.AlbertForPreTraining(config))
-    given = samples({**TEXT.fields, "token_type_ids": Ids("seq", 2)}, {"seq": (7, 1, 4)})
+    given = samples(
+        {**TEXT.fields, "token_type_ids": Ids("seq", 2)}, {"seq": (7, 1, 4)}
+    )
 
     def published(x: Inputs) -> Inputs:
         made = theirs(**x)
-        return {"prediction_logits": made.prediction_logits, "order_logits": made.sop_logits}
+        return {
+            "prediction_logits": made.prediction_logits,
+            "order_logits": made.sop_logits,
+        }
 
-    compare(files(theirs, "albert", tmp_path), given, published, {"prediction_logits": "seq", "order_logits": ""})
+    compare(
+        files(theirs, "albert", tmp_path),
+        given,
+        published,
+        {"prediction_logits": "seq", "order_logits": ""},
+    )
 
 
 @pytest.mark.parametrize("scaling", ["default", "short", "long"])
@@ -79,7 +123,11 @@ def test_phi3(scaling: str, tmp_path: Path) -> None:
         "rope_type": "longrope", "rope_theta": 10000.0, "partial_rotary_factor": 0.75,
         "short_factor": [1.0, 1.5, 2.0], "long_factor": [2.0, 3.0, 4.0], "original_max_position_embeddings": original,
     }  # fmt: skip
-    more = {} if scaling == "default" else {"rope_parameters": longrope, "original_max_position_embeddings": original}
+    more = (
+        {}
+        if scaling == "default"
+        else {"rope_parameters": longrope, "original_max_position_embeddings": original}
+    )
     config = hf.Phi3Config(
         vocab_size=WORDS, hidden_size=32, intermediate_size=40, num_hidden_layers=2, num_attention_heads=4,
         num_key_value_heads=2, max_position_embeddings=64, sliding_window=3, pad_token_id=0, eos_token_id=1,
@@ -90,7 +138,9 @@ def test_phi3(scaling: str, tmp_path: Path) -> None:
     compare(ours, TEXT, lambda x: {"logits": theirs(**x).logits}, {"logits": "seq"})
 
 
-@pytest.mark.parametrize("end", [2, WORDS - 1], ids=["the greatest id ends a text", "one id ends a text"])
+@pytest.mark.parametrize(
+    "end", [2, WORDS - 1], ids=["the greatest id ends a text", "one id ends a text"]
+)
 def test_clip(end: int, tmp_path: Path) -> None:
     text = {
         "vocab_size": WORDS, "hidden_size": 32, "intermediate_size": 40, "num_hidden_layers": 2,
@@ -100,7 +150,11 @@ def test_clip(end: int, tmp_path: Path) -> None:
         "hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 2, "num_attention_heads": 4,
         "image_size": 8, "patch_size": 4,
     }  # fmt: skip
-    theirs = randomized(hf.CLIPModel(hf.CLIPConfig(text_config=text, vision_config=vision, projection_dim=16)))
+    theirs = randomized(
+        hf.CLIPModel(
+            hf.CLIPConfig(text_config=text, vision_config=vision, projection_dim=16)
+        )
+    )
     given = samples({**TEXT.fields, "pixels": Numbers((3, 8, 8))}, {"seq": (7, 1, 4)})
     for row in given.rows:  # every text ends with its end
         row["input_ids"][:] %= WORDS - 1
@@ -113,26 +167,48 @@ def test_clip(end: int, tmp_path: Path) -> None:
     with torch.no_grad():
         pixels = torch.from_numpy(together["pixels"]).double()
         made = theirs(torch.from_numpy(ids), pixels, torch.from_numpy(keep).long())
-    for found in (by_reference(ours.spec, ours.weights, together), ours.compiled.run(**together)):
+    for found in (
+        by_reference(ours.spec, ours.weights, together),
+        ours.compiled.run(**together),
+    ):
         for name in ("logits_per_image", "image_embeds", "text_embeds"):
             assert_agrees(found[name], made[name].numpy(), name, 1e-5)
 
 
 def test_vision_encoder_decoder(tmp_path: Path) -> None:
     encoder = hf.ViTConfig(
-        hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=40, image_size=8, patch_size=4
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=40,
+        image_size=8,
+        patch_size=4,
     )
     decoder = hf.TrOCRConfig(
         vocab_size=WORDS, d_model=24, decoder_layers=2, decoder_attention_heads=4, decoder_ffn_dim=40,
         max_position_embeddings=20, cross_attention_hidden_size=32, decoder_start_token_id=2,
     )  # fmt: skip
-    config = hf.VisionEncoderDecoderConfig.from_encoder_decoder_configs(encoder, decoder)
+    config = hf.VisionEncoderDecoderConfig.from_encoder_decoder_configs(
+        encoder, decoder
+    )
     config.decoder_start_token_id, config.pad_token_id = 2, 1
     theirs = randomized(hf.VisionEncoderDecoderModel(config))
-    given = samples({"pixels": Numbers((3, 8, 8)), "ids": Ids("seq", WORDS), "keep": Keep("seq")}, {"seq": (7, 1, 4)})
+    given = samples(
+        {"pixels": Numbers((3, 8, 8)), "ids": Ids("seq", WORDS), "keep": Keep("seq")},
+        {"seq": (7, 1, 4)},
+    )
 
     def published(x: Inputs) -> Inputs:
-        made = theirs(pixel_values=x["pixels"], decoder_input_ids=x["ids"], decoder_attention_mask=x["keep"].long())
+        made = theirs(
+            pixel_values=x["pixels"],
+            decoder_input_ids=x["ids"],
+            decoder_attention_mask=x["keep"].long(),
+        )
         return {"logits": made.logits}
 
-    compare(files(theirs, "vision_encoder_decoder", tmp_path), given, published, {"logits": "seq"})
+    compare(
+        files(theirs, "vision_encoder_decoder", tmp_path),
+        given,
+        published,
+        {"logits": "seq"},
+    )

@@ -1,30 +1,48 @@
-"""A tokenizer file is read as transformers reads it: PreTrainedTokenizerFast on the same file, ids and text."""
+"""A tokenizer file is read as transformers reads it: PreTrainedTokenizerFast on the
+same file, ids and text.
+"""
 
 from pathlib import Path
 
 import pytest
 
-pytest.importorskip("tokenizers", reason='needs the package tokenizers: pip install "specc[text]"')
-from tokenizer_files import KINDS, LINES, trained
+pytest.importorskip(
+    "tokenizers", reason='needs the package tokenizers: pip install "specc[text]"'
+)
+from support.tokenizer_files import KINDS, LINES, trained
 from transformers import PreTrainedTokenizerFast
 
-from specc.reading.text import decode, encode
-from specc.reading.tokenizer import TextTokenizer, TokenizerFile
+from specc.data.text import decode, encode
+from specc.data.tokenizer import TextTokenizer, TokenizerFile
 
 pytestmark = pytest.mark.parity
 
-TEXTS = [*LINES, "", " ", "  two blanks ", "a\nb\t<|endoftext|> [SEP] </s> x", "naïve 🙂🙃 Ωmega", "don't ; , . stop !"]
+TEXTS = [
+    *LINES,
+    "",
+    " ",
+    "  two blanks ",
+    "a\nb\t<|endoftext|> [SEP] </s> x",
+    "naïve 🙂🙃 Ωmega",
+    "don't ; , . stop !",
+]
 
 
 @pytest.mark.parametrize("special", [True, False])
 @pytest.mark.parametrize("kind", KINDS)
-def test_ids_and_text_are_those_of_transformers(kind: str, special: bool, tmp_path: Path) -> None:
+def test_ids_and_text_are_those_of_transformers(
+    kind: str, special: bool, tmp_path: Path
+) -> None:
     path = tmp_path / "tokenizer.json"
     path.write_text(trained(kind), encoding="utf-8")
     theirs = PreTrainedTokenizerFast(tokenizer_file=str(path))
-    ours = TextTokenizer(TokenizerFile.of(path.read_text(encoding="utf-8")), special=special)
+    ours = TextTokenizer(
+        TokenizerFile.of(path.read_text(encoding="utf-8")), special=special
+    )
     for text in TEXTS:
         ids = encode(text, ours).tolist()
         assert ids == theirs(text, add_special_tokens=special)["input_ids"], text
-        expected = theirs.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        expected = theirs.decode(
+            ids, skip_special_tokens=True, clean_up_tokenization_spaces=False
+        )
         assert decode(ids, ours) == expected, text

@@ -1,20 +1,24 @@
-"""`vit` is transformers' ViTForImageClassification, at several patch sizes, from the files that it saves."""
+"""`vit` is transformers' ViTForImageClassification, at several patch sizes, from the
+files that it saves.
+"""
 
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 import torch
-from padded import Numbers, samples
-from published import assert_matches, loaded, randomized
+from support.padded import Numbers, samples
+from support.published import assert_matches, loaded, randomized
 from transformers import ViTConfig, ViTForImageClassification
 
-from specc.reading.record import Choice
+from specc.data.record import Choice
 
 pytestmark = pytest.mark.parity
 
 
-@pytest.mark.parametrize(("patch", "channels", "qkv_bias"), [(4, 3, True), (6, 1, False), (2, 3, True)])
+@pytest.mark.parametrize(
+    ("patch", "channels", "qkv_bias"), [(4, 3, True), (6, 1, False), (2, 3, True)]
+)
 def test_vit(patch: int, channels: int, qkv_bias: bool, tmp_path: Path) -> None:
     config = ViTConfig(
         hidden_size=24,
@@ -40,4 +44,6 @@ def test_vit(patch: int, channels: int, qkv_bias: bool, tmp_path: Path) -> None:
     assert_matches(ours, given, published, {"logits": ""})
     shown = dict(ours.compiled.manifest.reading.shows)["logits"]
     assert isinstance(shown, Choice)
-    assert shown.labels == tuple(config.id2label.values()), "the file's own labels are shown"
+    assert shown.labels == tuple(config.id2label.values()), (
+        "the file's own labels are shown"
+    )

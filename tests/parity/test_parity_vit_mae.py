@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from padded import Numbers, samples
-from published import assert_matches, loaded, randomized
 from safetensors.torch import load_file, save_file
+from support.padded import Numbers, samples
+from support.published import assert_matches, loaded, randomized
 from transformers import ViTMAEConfig, ViTMAEForPreTraining
 
 pytestmark = pytest.mark.parity
@@ -48,7 +48,9 @@ def test_vit_mae(mask_ratio: float, tmp_path: Path) -> None:
             "masked": made.mask.bool(),
         }
 
-    given = samples({"pixels": Numbers((2, 12, 12)), "noise": Numbers((16,), uniform=True)}, {})
+    given = samples(
+        {"pixels": Numbers((2, 12, 12)), "noise": Numbers((16,), uniform=True)}, {}
+    )
     assert_matches(ours, given, published, {"patches": "", "picture": "", "masked": ""})
 
 
@@ -58,7 +60,10 @@ def test_the_decoder_goes_by_two_names(tmp_path: Path) -> None:
     weights = loaded("vit_mae", tmp_path).weights
     file = tmp_path / "model.safetensors"
     (tmp_path / "hub").mkdir()
-    old = {k.replace("decoder_encoder.layer.", "decoder_layers."): v for k, v in load_file(file).items()}
+    old = {
+        k.replace("decoder_encoder.layer.", "decoder_layers."): v
+        for k, v in load_file(file).items()
+    }
     assert old.keys() != load_file(file).keys()
     save_file(old, tmp_path / "hub" / "model.safetensors")
     (tmp_path / "config.json").rename(tmp_path / "hub" / "config.json")

@@ -1,13 +1,15 @@
-"""`vit_segmenter` is transformers' ViTModel, a linear map of its patch tokens, and torch's bilinear resize."""
+"""`vit_segmenter` is transformers' ViTModel, a linear map of its patch tokens, and
+torch's bilinear resize.
+"""
 
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 import torch
-from padded import Numbers, samples
-from published import assert_matches, from_module, loaded, randomized
 from safetensors.torch import load_file, save_file
+from support.padded import Numbers, samples
+from support.published import assert_matches, from_module, loaded, randomized
 from transformers import ViTConfig, ViTModel
 
 pytestmark = pytest.mark.parity
@@ -36,7 +38,9 @@ def test_vit_segmenter(tmp_path: Path) -> None:
     def published(x: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
         tokens = vit(x["pixels"]).last_hidden_state[:, 1:]
         logits = head(tokens).reshape(-1, 4, 4, 5).permute(0, 3, 1, 2)
-        wide = torch.nn.functional.interpolate(logits, scale_factor=3, mode="bilinear", align_corners=False)
+        wide = torch.nn.functional.interpolate(
+            logits, scale_factor=3, mode="bilinear", align_corners=False
+        )
         return {"logits": logits, "class_map": wide.argmax(1)}
 
     given = samples({"pixels": Numbers((3, 12, 12))}, {})

@@ -1,4 +1,6 @@
-"""Short specs that ask for very much: each construct that can multiply, thirty levels deep, and mixtures of them."""
+"""Short specs that ask for very much: each construct that can multiply, thirty levels
+deep, and mixtures of them.
+"""
 
 from collections.abc import Callable, Iterator
 from random import Random
@@ -25,7 +27,8 @@ def definitions(kind: str, first: str, step: str, parameters: str = "") -> str:
     handed = f"({parameters})" if parameters else ""
     typed = f"({parameters}: int)" if parameters else ""
     return chain(
-        f"{kind} m0{typed} = {first}", lambda n: f"{kind} m{n}{typed} = {step.replace('#', f'm{n - 1}{handed}')}"
+        f"{kind} m0{typed} = {first}",
+        lambda n: f"{kind} m{n}{typed} = {step.replace('#', f'm{n - 1}{handed}')}",
     )
 
 
@@ -45,13 +48,23 @@ USED = f"y = attend(x, x, x, mask=m{LEVELS})"
 
 def expanding() -> Iterator[tuple[str, str]]:
     """Masks, which expand where they are used. Scores and biases take no others of their kind."""
-    masks = ("# & #", "# | #", "not (# & #)", "(# & causal) | (# & not causal)", "# if 1 == 1 else #", "not # | #")
+    masks = (
+        "# & #",
+        "# | #",
+        "not (# & #)",
+        "(# & causal) | (# & not causal)",
+        "# if 1 == 1 else #",
+        "not # | #",
+    )
     for step in masks:
         yield f"mask {step}", spec(definitions("mask", "causal", step), USED)
     yield "mask of rows", spec(definitions("mask", "j <= i", "# & #"), USED)
     yield (
         "mask of numbers",
-        spec(definitions("mask", "i - j < c", "# & #", "c"), USED.replace(f"m{LEVELS}", f"m{LEVELS}(c=3)")),
+        spec(
+            definitions("mask", "i - j < c", "# & #", "c"),
+            USED.replace(f"m{LEVELS}", f"m{LEVELS}(c=3)"),
+        ),
     )
 
 
@@ -64,13 +77,31 @@ def static() -> Iterator[tuple[str, str]]:
     yield "texts", spec(body=lets('"ab"', '"{#}{#}"'))
     yield "powers", spec(body=lets("2", "# ** 60"))
     yield "floats", spec(body=lets("2.0", "# ** 60"))
-    twins = lets("[1]", "[#, #]") + "\n" + lets("[1]", "[#, #]").replace("a", "b") + f"\nrequire a{LEVELS} == b{LEVELS}"
+    twins = (
+        lets("[1]", "[#, #]")
+        + "\n"
+        + lets("[1]", "[#, #]").replace("a", "b")
+        + f"\nrequire a{LEVELS} == b{LEVELS}"
+    )
     yield "lists compared", spec(body=twins)
-    yield "comprehensions", spec(body="a = [[[[1 for i in 300] for j in 300] for k in 300] for l in 300]")
-    yield "empty comprehensions", spec(body="a = [[[[] for j in 4000] == [] for k in 4000] == [] for l in 4000]")
+    yield (
+        "comprehensions",
+        spec(body="a = [[[[1 for i in 300] for j in 300] for k in 300] for l in 300]"),
+    )
+    yield (
+        "empty comprehensions",
+        spec(body="a = [[[[] for j in 4000] == [] for k in 4000] == [] for l in 4000]"),
+    )
     yield (
         "config",
-        spec("config {\n" + chain("a0: list[int] = [1]", lambda n: f"a{n}: list[int] = a{n - 1} + a{n - 1}") + "\n}"),
+        spec(
+            "config {\n"
+            + chain(
+                "a0: list[int] = [1]",
+                lambda n: f"a{n}: list[int] = a{n - 1} + a{n - 1}",
+            )
+            + "\n}"
+        ),
     )
 
 
@@ -82,15 +113,31 @@ def loops() -> Iterator[tuple[str, str]]:
         ("blocks side by side", "b%d(x) + b%d(x)"),
         ("blocks chosen", "b%d(x) if 1 == 1 else b%d(x)"),
     ):
-        calls = chain(block % (0, "x"), lambda n, s=step: block % (n, s % (n - 1, n - 1)))
+        calls = chain(
+            block % (0, "x"), lambda n, s=step: block % (n, s % (n - 1, n - 1))
+        )
         yield name, spec(calls, f"y = b{LEVELS}(x)")
     yield "empty loops", spec(body=nested("repeat i# in 4096", "", 3))
-    yield "loops over lists", spec(body="a = [i for i in 4000]\n" + nested("repeat i# in a", "", 3))
-    yield "loops of conditions", spec(body=nested("repeat i# in 4096", "when i0 == i1 { } else { }", 3))
+    yield (
+        "loops over lists",
+        spec(body="a = [i for i in 4000]\n" + nested("repeat i# in a", "", 3)),
+    )
+    yield (
+        "loops of conditions",
+        spec(body=nested("repeat i# in 4096", "when i0 == i1 { } else { }", 3)),
+    )
     yield "loops of names", spec(body=nested("repeat i# in 4096", "z = x", 3))
-    yield "loops of requirements", spec(body=nested("repeat i# in 4096", "require i0 + i1 >= 0", 3))
-    yield "loops of nothing", spec(body=nested("repeat i# in 0", nested("repeat k# in 4096", "", 3), 1))
-    scanned = nested("repeat i# in 4096", "scan r in x along n carry s { s = s + r }", 2)
+    yield (
+        "loops of requirements",
+        spec(body=nested("repeat i# in 4096", "require i0 + i1 >= 0", 3)),
+    )
+    yield (
+        "loops of nothing",
+        spec(body=nested("repeat i# in 0", nested("repeat k# in 4096", "", 3), 1)),
+    )
+    scanned = nested(
+        "repeat i# in 4096", "scan r in x along n carry s { s = s + r }", 2
+    )
     yield "loops of scans", spec(body=f"s = x[:, 0]\n{scanned}")
 
 
@@ -99,16 +146,63 @@ def mixed(count: int, seed: int) -> Iterator[tuple[str, str]]:
     random = Random(seed)
     for number in range(count):
         steps = [
-            random.choice(("# & #", "# | #", "not (# & #)", "# & causal & #", "(# if 2 > 1 else #) | #"))
+            random.choice(
+                (
+                    "# & #",
+                    "# | #",
+                    "not (# & #)",
+                    "# & causal & #",
+                    "(# if 2 > 1 else #) | #",
+                )
+            )
             for _ in range(LEVELS)
         ]
         masks = "\n".join(
-            ["mask m0 = causal", *(f"mask m{n + 1} = {s.replace('#', f'm{n}')}" for n, s in enumerate(steps))]
+            [
+                "mask m0 = causal",
+                *(
+                    f"mask m{n + 1} = {s.replace('#', f'm{n}')}"
+                    for n, s in enumerate(steps)
+                ),
+            ]
         )
         used = f"y = attend(x, x, x, mask=m{random.randrange(LEVELS)})"
-        yield f"mixed {number}", spec(masks, nested("repeat i# in 4096", used, random.randint(1, 3)))
+        yield (
+            f"mixed {number}",
+            spec(masks, nested("repeat i# in 4096", used, random.randint(1, 3))),
+        )
 
 
 def all_bombs() -> dict[str, str]:
     """Every construct once."""
     return {**dict(expanding()), **dict(static()), **dict(loops())}
+
+
+CHECKED = """
+import resource, time
+from specc.compiler.spec import check, open_spec
+from specc.elaborate import budget, context
+from specc.text.diagnostic import Failed
+import tempfile, pathlib
+if given["steps"]:
+    budget.MOST_STEPS = given["steps"]
+    context.MOST_NODES = 2 * given["steps"]
+result = {}
+with tempfile.TemporaryDirectory() as folder:
+    path = pathlib.Path(folder, "bomb.specc")
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for name, text in given["bombs"].items():
+        path.write_text(text)
+        start = time.process_time()
+        try:
+            check(open_spec(str(path)))
+            code = ""
+        except Failed as failed:
+            code = failed.diagnostics[0].code
+        result[name] = code, round(time.process_time() - start, 2)
+    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+result = {"found": result, "megabytes": grown}
+"""
+"""Checks each of `bombs`, with a budget of `steps` where that is not 0: code and seconds of each,
+and the megabytes that all of them took.
+"""

@@ -1,4 +1,6 @@
-"""Shipped specs under the names of a profile: as graphs for the reference, in ONNX Runtime, and as a package."""
+"""Shipped specs under the names of a profile: as graphs for the reference, in ONNX
+Runtime, and as a package.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -7,18 +9,19 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx_runtime import open_quietly
-from spec_models import Arrays, Opened, opened, random_weights
 
 import specc_numpy
-from specc import loading
-from specc.passes.derive import derive
-from specc.profiles.dress import ROWS, dressed
-from specc.profiles.result import Dressed
-from specc.weight_rules import wanted_of
+from specc.backend import About, Extra, Part
+from specc.compiler import weights as loading
+from specc.compiler.profiles.dress import ROWS, dressed
+from specc.compiler.profiles.result import Dressed
+from specc.compiler.rules import wanted_of
+from specc.passes.derive.derive import derive
+from specc.weights.formats.safetensors import write_safetensors
 from specc.weights.rules import Rules
-from specc.weights.safetensors import write_safetensors
-from specc_onnx import About, Part, build, directory, package_graphs, target
+from specc_onnx import build, package_graphs, target
+from support.onnx_runtime import open_quietly
+from support.spec_models import Arrays, Opened, opened, random_weights
 
 
 @dataclass(frozen=True)
@@ -32,25 +35,37 @@ class InProfile:
     def by_reference(self, name: str, given: Mapping[str, NDArray[Any]]) -> Arrays:
         """The results of one graph in float64."""
         graph = self.made.graphs[name]
-        return specc_numpy.run(graph, given, {n: self.weights[n] for n in graph.parameters})
+        return specc_numpy.run(
+            graph, given, {n: self.weights[n] for n in graph.parameters}
+        )
 
 
 def in_profile(profile: str, spec: str, seed: int = 0, **sets: object) -> InProfile:
-    """`in_profile("hf", "gpt2", layers=2)`. Fails with E0752 where the profile cannot say the model."""
+    """`in_profile("hf", "gpt2", layers=2)`. Fails with E0752 where the profile cannot
+    say the model.
+    """
     found = opened(spec, **sets)
     generation = found.model.generation
     assert generation
-    derived = derive(found.model.graph, generation.growing, {generation.source: ROWS[profile]})
-    return InProfile(found, random_weights(found, seed), dressed(profile, found.model, derived))
+    derived = derive(
+        found.model.graph, generation.growing, {generation.source: ROWS[profile]}
+    )
+    return InProfile(
+        found, random_weights(found, seed), dressed(profile, found.model, derived)
+    )
 
 
 def lively(model: InProfile) -> InProfile:
     """The same with weights that write more than one word again and again.
 
-    A table that is the head too, drawn as large as the rest, answers every word with itself.
+    A table that is the head too, drawn as large as the rest, answers every word with
+    itself.
     """
     tied = {n for rule in model.spec.rules.ties for n in (rule.name, rule.source)}
-    louder = {n: w * np.float32(0.3 if n in tied else 2 if w.ndim > 1 else 1) for n, w in model.weights.items()}
+    louder = {
+        n: w * np.float32(0.3 if n in tied else 2 if w.ndim > 1 else 1)
+        for n, w in model.weights.items()
+    }
     return replace(model, weights=louder)
 
 
@@ -64,12 +79,24 @@ class InSessions:
             built = build(graph, target(where))
             for parameter, initializer in built.weights.items():
                 initializer.raw_data = model.weights[parameter].astype("<f4").tobytes()
-            self.sessions[name], self.names[name] = open_quietly(built.model), list(graph.outputs)
+            self.sessions[name], self.names[name] = (
+                open_quietly(built.model),
+                list(graph.outputs),
+            )
 
     def run(self, name: str, given: Mapping[str, NDArray[Any]]) -> Arrays:
         """The results of one graph by name."""
-        feeds = {n: v.astype(np.float32) if v.dtype.kind == "f" else v for n, v in given.items()}
-        return dict(zip(self.names[name], self.sessions[name].run(self.names[name], feeds), strict=True))
+        feeds = {
+            n: v.astype(np.float32) if v.dtype.kind == "f" else v
+            for n, v in given.items()
+        }
+        return dict(
+            zip(
+                self.names[name],
+                self.sessions[name].run(self.names[name], feeds),
+                strict=True,
+            )
+        )
 
 
 def written(model: InProfile, folder: Path, weights_as: str = "copy") -> Path:
@@ -77,10 +104,15 @@ def written(model: InProfile, folder: Path, weights_as: str = "copy") -> Path:
     folder.parent.mkdir(exist_ok=True)
     checkpoint = folder.parent / f"{folder.name}.safetensors"
     write_safetensors(checkpoint, model.weights)
-    plain = Rules(model.spec.rules.ties, (), ())  # the file has the parameters as they are
+    # the file has the parameters as they are
+    plain = Rules(model.spec.rules.ties, (), ())
     values = loading.bound(wanted_of(model.spec.model.graph), plain, str(checkpoint))
-    parts = {name: Part(graph, f"{name}.onnx") for name, graph in model.made.graphs.items()}
-    extras = [directory.json_extra(name, content) for name, content in model.made.files.items()]
+    parts = {
+        name: Part(graph, f"{name}.onnx") for name, graph in model.made.graphs.items()
+    }
+    extras = [
+        Extra.of_data(name, content) for name, content in model.made.files.items()
+    ]
     about = About(model.spec.model.name)
     package_graphs(
         parts,

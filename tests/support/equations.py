@@ -1,6 +1,8 @@
-"""Models written again from their papers' equations, in NumPy and float64, for one sample; and the comparison.
+"""Models written again from their papers' equations, in NumPy and float64, for one
+sample; and the comparison.
 
-A spec that agrees with such a transcription, alone and in a padded batch, says what the paper says.
+A spec that agrees with such a transcription, alone and in a padded batch, says what the
+paper says.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -8,7 +10,14 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from spec_models import InOnnx, assert_agrees, by_reference, opened, random_weights
+
+from support.spec_models import (
+    InOnnx,
+    assert_agrees,
+    by_reference,
+    opened,
+    random_weights,
+)
 
 Array = NDArray[Any]
 Arrays = Mapping[str, Array]
@@ -38,11 +47,16 @@ def affine(w: Arrays, name: str, x: Array) -> Array:
 def layer_norm(w: Arrays, name: str, x: Array, eps: float = 1e-5) -> Array:
     """arXiv:1607.06450, eq. 4, of each row of x."""
     apart = x - x.mean(-1, keepdims=True)
-    made: Array = apart / np.sqrt((apart**2).mean(-1, keepdims=True) + eps) * w[f"{name}.weight"] + w[f"{name}.bias"]
+    made: Array = (
+        apart / np.sqrt((apart**2).mean(-1, keepdims=True) + eps) * w[f"{name}.weight"]
+        + w[f"{name}.bias"]
+    )
     return made
 
 
-def lstm_step(w: Arrays, name: str, suffix: str, x: Array, h: Array, c: Array) -> tuple[Array, Array]:
+def lstm_step(
+    w: Arrays, name: str, suffix: str, x: Array, h: Array, c: Array
+) -> tuple[Array, Array]:
     """Gates in PyTorch's order: input, forget, cell, output."""
     gates = w[f"{name}.weight_ih{suffix}"] @ x + w[f"{name}.bias_ih{suffix}"]
     gates = gates + w[f"{name}.weight_hh{suffix}"] @ h + w[f"{name}.bias_hh{suffix}"]
@@ -51,30 +65,45 @@ def lstm_step(w: Arrays, name: str, suffix: str, x: Array, h: Array, c: Array) -
     return sigmoid(o) * np.tanh(c), c
 
 
-def together(rows: Sequence[Arrays], padded: Mapping[str, tuple[int, ...]]) -> dict[str, Array]:
-    """Samples as one batch. The axes in `padded` get a row more than the longest, filled with what must not matter."""
+def together(
+    rows: Sequence[Arrays], padded: Mapping[str, tuple[int, ...]]
+) -> dict[str, Array]:
+    """Samples as one batch. The axes in `padded` get a row more than the longest,
+    filled with what must not matter.
+    """
     made = {}
     for name in rows[0]:
         shape = list(np.max([r[name].shape for r in rows], axis=0))
         for axis in padded.get(name, ()):
             shape[axis] += 1
         dtype = rows[0][name].dtype
-        made[name] = np.full((len(rows), *shape), {"b": False, "i": 1, "f": 9}[dtype.kind], dtype)
+        made[name] = np.full(
+            (len(rows), *shape), {"b": False, "i": 1, "f": 9}[dtype.kind], dtype
+        )
         for n, row in enumerate(rows):
             made[name][(n, *map(slice, row[name].shape))] = row[name]
     return made
 
 
 def assert_follows(
-    spec: str, equations: Equations, rows: Sequence[Arrays], padded: Mapping[str, tuple[int, ...]], **sets: object
+    spec: str,
+    equations: Equations,
+    rows: Sequence[Arrays],
+    padded: Mapping[str, tuple[int, ...]],
+    **sets: object,
 ) -> None:
     """The spec gives what the equations give: the reference to 1e-9, ONNX Runtime to 1e-5."""
     found = opened(spec, **sets)
     weights = random_weights(found)
     exact = {name: w.astype(np.float64) for name, w in weights.items()}
     model = InOnnx(found, weights)
-    wanted = [equations(exact, **{k: _in_float64(v) for k, v in row.items()}) for row in rows]
-    for chosen, inputs in ((wanted[:1], {k: v[None] for k, v in rows[0].items()}), (wanted, together(rows, padded))):
+    wanted = [
+        equations(exact, **{k: _in_float64(v) for k, v in row.items()}) for row in rows
+    ]
+    for chosen, inputs in (
+        (wanted[:1], {k: v[None] for k, v in rows[0].items()}),
+        (wanted, together(rows, padded)),
+    ):
         reference, compiled = by_reference(found, weights, inputs), model.run(inputs)
         for n, results in enumerate(chosen):
             assert set(results) == set(reference)
@@ -85,7 +114,9 @@ def assert_follows(
                 assert_agrees(compiled[name][there], value, f"{what}, compiled", 1e-5)
 
 
-def sentences(rng: np.random.Generator, below: int, lengths: Sequence[int]) -> list[Array]:
+def sentences(
+    rng: np.random.Generator, below: int, lengths: Sequence[int]
+) -> list[Array]:
     """Ids from 3 up: no padding, no marks."""
     return [rng.integers(3, below, n) for n in lengths]
 

@@ -10,14 +10,21 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 
 
-def guarded(code: str, *, seconds: int = 20, megabytes: int = 2000, given: Any = None) -> Any:
-    """What `code` gives: it finds `given` and sets `result`, both JSON. Ended after so much processor time."""
+def guarded(
+    code: str, *, seconds: int = 20, megabytes: int = 2000, given: Any = None
+) -> Any:
+    """What `code` gives: it finds `given` and sets `result`, both JSON. Ended after so
+    much processor time.
+    """
 
     def bounds() -> None:
         resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
         resource.setrlimit(resource.RLIMIT_AS, (megabytes << 20, megabytes << 20))
 
-    program = f"import json, sys\ngiven = json.load(sys.stdin)\n{code}\nsys.stdout.write('\\n' + json.dumps(result))\n"
+    program = (
+        "import json, sys\ngiven = "
+        f"json.load(sys.stdin)\n{code}\nsys.stdout.write('\\n' + json.dumps(result))\n"
+    )
     done = subprocess.run(
         [sys.executable, "-c", program],
         input=json.dumps(given),

@@ -1,4 +1,5 @@
-"""Damaged specs: shipped ones with bytes, words or whole parts changed, and what must survive them.
+"""Damaged specs: shipped ones with bytes, words or whole parts changed, and what must
+survive them.
 
 A mutant is made from a seed, so that a failure can be made again: `mutant(seed)`.
 """
@@ -12,7 +13,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from specc import loading, readings
+from specc.compiler import reading as readings
+from specc.compiler import weights as loading
+from specc.compiler.rules import rules_of, wanted_of
 from specc.elaborate.check import check_symbolic
 from specc.elaborate.config import Reader
 from specc.elaborate.context import Env
@@ -20,11 +23,10 @@ from specc.elaborate.model import context_of, elaborate, requirements
 from specc.elaborate.modules import module_of, paths_of, program_of
 from specc.ir.dim import Dim
 from specc.lang import tree
+from specc.lang.dsl.write import write
 from specc.lang.read import decode, read
-from specc.lang.write import write
-from specc.lang.write_yaml import write_yaml
-from specc.library import Files, read_file, root
-from specc.weight_rules import rules_of, wanted_of
+from specc.lang.yaml.write import write_yaml
+from specc.library.files import Files, read_file, root
 
 WORD = re.compile(r"\w+|\s+|[^\w\s]")
 ODD = [
@@ -53,7 +55,12 @@ def library() -> Files:
 @cache
 def trees() -> tuple[tuple[str, tree.File], ...]:
     """Every shipped spec, by the name of its file."""
-    paths = sorted(p for d in ("models", "std") for p in (root() / d).iterdir() if p.suffix in (".specc", ".yaml"))
+    paths = sorted(
+        p
+        for d in ("models", "std")
+        for p in (root() / d).iterdir()
+        if p.suffix in (".specc", ".yaml")
+    )
     return tuple((p.stem, read_file(p, p.name)) for p in paths)
 
 
@@ -64,7 +71,7 @@ def corpus() -> tuple[tuple[str, str], ...]:
     return (*found, *((f"{name}.yaml", write_yaml(file)) for name, file in trees()))
 
 
-# --- bytes and words ---------------------------------------------------------------------------
+# --- bytes and words ------------------------------------------------------------------
 
 
 def of_bytes(rng: random.Random, data: bytes) -> bytes:
@@ -110,12 +117,16 @@ def of_words(rng: random.Random, text: str) -> str:
     return "".join(words)
 
 
-# --- trees -------------------------------------------------------------------------------------
+# --- trees ----------------------------------------------------------------------------
 
 
 def parts(node: Any) -> Iterator[Any]:
     """Every node of a tree, itself first."""
-    if dataclasses.is_dataclass(node) and not isinstance(node, type) and type(node).__module__ == tree.__name__:
+    if (
+        dataclasses.is_dataclass(node)
+        and not isinstance(node, type)
+        and type(node).__module__ == tree.__name__
+    ):
         yield node
         for field in dataclasses.fields(node):
             yield from parts(getattr(node, field.name))
@@ -130,8 +141,16 @@ STATEMENTS = (tree.Let, tree.Repeat, tree.Scan, tree.When, tree.Return)
 
 
 def family(node: Any) -> Any:
-    """What a node can be exchanged for: any expression for an expression, any statement for a statement."""
-    return "expr" if isinstance(node, EXPRESSIONS) else "statement" if isinstance(node, STATEMENTS) else type(node)
+    """What a node can be exchanged for: any expression for an expression, any statement
+    for a statement.
+    """
+    return (
+        "expr"
+        if isinstance(node, EXPRESSIONS)
+        else "statement"
+        if isinstance(node, STATEMENTS)
+        else type(node)
+    )
 
 
 @cache
@@ -141,20 +160,33 @@ def pool() -> dict[Any, list[Any]]:
     for _, file in trees():
         for node in parts(file):
             found.setdefault(family(node), []).append(node)
-    found["expr"] += [tree.Num(t) for t in ("0", "1", "2", "3", "0.5", "1e-5", "9007199254740991")] * 40
-    found["expr"] += [tree.Name(n) for n in ("true", "false", "none", "inf", "all", "causal", "x", "gelu")] * 40
+    found["expr"] += [
+        tree.Num(t) for t in ("0", "1", "2", "3", "0.5", "1e-5", "9007199254740991")
+    ] * 40
+    found["expr"] += [
+        tree.Name(n)
+        for n in ("true", "false", "none", "inf", "all", "causal", "x", "gelu")
+    ] * 40
     return found
 
 
 def of_tree(rng: random.Random, file: tree.File) -> tree.File:
-    """Some parts exchanged for parts of the same family, or for parts of themselves; some list items dropped."""
+    """Some parts exchanged for parts of the same family, or for parts of themselves;
+    some list items dropped.
+    """
     for _ in range(rng.randint(1, 3)):
-        targets = [n for n in parts(file) if not isinstance(n, tree.File | tree.Remarks)]
+        targets = [
+            n for n in parts(file) if not isinstance(n, tree.File | tree.Remarks)
+        ]
         if not targets:
             return file
         target = rng.choice(targets)
-        others = [n for n in parts(target) if family(n) == family(target) and n is not target]
-        new = rng.choice(others if others and rng.random() < 0.2 else pool()[family(target)])
+        others = [
+            n for n in parts(target) if family(n) == family(target) and n is not target
+        ]
+        new = rng.choice(
+            others if others and rng.random() < 0.2 else pool()[family(target)]
+        )
         file = _replaced(file, target, new, drop=rng.random() < 0.15)
     return file
 
@@ -163,17 +195,30 @@ def _replaced(node: Any, target: Any, new: Any, *, drop: bool) -> Any:
     if node is target:
         return new
     if isinstance(node, tuple):
-        return tuple(_replaced(n, target, new, drop=drop) for n in node if not (drop and n is target))
+        return tuple(
+            _replaced(n, target, new, drop=drop)
+            for n in node
+            if not (drop and n is target)
+        )
     if dataclasses.is_dataclass(node) and type(node).__module__ == tree.__name__:
-        if isinstance(node, tree.Call) and node.function is target and not isinstance(new, tree.Name):
+        if (
+            isinstance(node, tree.Call)
+            and node.function is target
+            and not isinstance(new, tree.Name)
+        ):
             return node  # no text says this
         drop = drop and not isinstance(node, tree.Compare | tree.Scan)
-        fields = [f.name for f in dataclasses.fields(node) if not f.name.endswith("span")]
-        return dataclasses.replace(node, **{n: _replaced(getattr(node, n), target, new, drop=drop) for n in fields})  # type: ignore[type-var]
+        fields = [
+            f.name for f in dataclasses.fields(node) if not f.name.endswith("span")
+        ]
+        return dataclasses.replace(
+            node,
+            **{n: _replaced(getattr(node, n), target, new, drop=drop) for n in fields},
+        )  # type: ignore[type-var]
     return node
 
 
-# --- mutants and what must survive them --------------------------------------------------------
+# --- mutants and what must survive them -----------------------------------------------
 
 
 def mutant(seed: int) -> Mutant:
@@ -192,7 +237,9 @@ def mutant(seed: int) -> Mutant:
 
 
 def small(entry: tree.Field, path: str) -> Dim | None:
-    """A small number for a field that needs one: few layers, and something where there is no default."""
+    """A small number for a field that needs one: few layers, and something where there
+    is no default.
+    """
     if entry.type.name != "int" or entry.type.optional:
         return None
     if "layers" in path or "heads" in path:
@@ -201,9 +248,11 @@ def small(entry: tree.Field, path: str) -> Dim | None:
 
 
 def work(given: Mutant, *, thorough: bool = False) -> None:
-    """Read and elaborate a mutant, with few layers. Raises Failed, and must raise nothing else.
+    """Read and elaborate a mutant, with few layers. Raises Failed, and must raise
+    nothing else.
 
-    A mutant of a std file is put in place of that file, and a shipped model elaborated with it.
+    A mutant of a std file is put in place of that file, and a shipped model elaborated
+    with it.
     """
     module = module_of(read(decode(given.data, given.name)), given.name)
     module.folder = root() / "models"
@@ -213,16 +262,24 @@ def work(given: Mutant, *, thorough: bool = False) -> None:
         module.standard = True
         changed = {name: (item, module) for name, item in module.items.items()}
         files.__dict__["_std"] = {**library()._std, **changed}
-        models = [n for n, f in trees() if any(isinstance(i, tree.Block) and i.kind == "graph" for i in f.items)]
+        models = [
+            n
+            for n, f in trees()
+            if any(isinstance(i, tree.Block) and i.kind == "graph" for i in f.items)
+        ]
         module = files.open(models[len(given.data) % len(models)])
     program = program_of(module, files)
-    values = {p: n for p, e in paths_of(program.fields()).items() if (n := small(e, p)) is not None}
+    values = {
+        p: n
+        for p, e in paths_of(program.fields()).items()
+        if (n := small(e, p)) is not None
+    }
     if thorough:
         check_symbolic(program, files)
     reader = Reader(fixed=values)
     model = elaborate(program, files, reader)
     context = context_of(files)
     config = requirements(context, program, reader)
-    rules = rules_of(context, program, Env(program.module, config))
+    rules = rules_of(context, program, Env(module=program.module, config=config))
     loading.seeded(model.graph, wanted_of(model.graph), rules, 0)
     readings.reading_of(program, model)

@@ -1,7 +1,9 @@
-"""Models with one number changed: an axis, an order of axes, a part of a shape, a bound, a declared length.
+"""Models with one number changed: an axis, an order of axes, a part of a shape, a
+bound, a declared length.
 
-A mutant counts where a length of a value, or a rank, is another than before, or a node can no longer be computed:
-`moved` tells by following the nodes alone, with nothing declared.
+A mutant counts where a length of a value, or a rank, is another than before, or a node
+can no longer be computed: `moved` tells by following the nodes alone, with nothing
+declared.
 """
 
 from collections.abc import Iterator
@@ -11,8 +13,8 @@ from typing import Any
 import numpy as np
 from onnx import AttributeProto, GraphProto, ModelProto, TensorProto, numpy_helper
 
-from specc_onnx.shape_types import Found, Unsound
-from specc_onnx.shapes import follow
+from specc_onnx.gate.shapes import follow
+from specc_onnx.gate.types import Found, Unsound
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,9 @@ class Mutation:
         made.CopyFrom(model)
         graph = list(graphs(made.graph))[self.graph]
         if self.kind.startswith("declared"):
-            dim = getattr(graph, self.kind.split()[1])[self.node].type.tensor_type.shape.dim[self.place]
+            dim = getattr(graph, self.kind.split()[1])[
+                self.node
+            ].type.tensor_type.shape.dim[self.place]
             if dim.HasField("dim_value"):
                 dim.dim_value += self.new
             else:
@@ -61,17 +65,27 @@ def graphs(graph: GraphProto) -> Iterator[GraphProto]:
 
 def mutations(model: ModelProto) -> list[Mutation]:
     """Every change that is tried."""
-    constants = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer if t.data_type == TensorProto.INT64}
+    constants = {
+        t.name: numpy_helper.to_array(t)
+        for t in model.graph.initializer
+        if t.data_type == TensorProto.INT64
+    }
     found = []
     for g, graph in enumerate(graphs(model.graph)):
         for n, node in enumerate(graph.node):
             for attribute in node.attribute:
                 kind = f"{node.op_type}.{attribute.name}"
-                found += [Mutation(kind, g, n, attribute.name, new) for new in _attributes(attribute)]
+                found += [
+                    Mutation(kind, g, n, attribute.name, new)
+                    for new in _attributes(attribute)
+                ]
             for place, name in enumerate(node.input):
                 if name in constants and constants[name].size <= 16:
                     kind = f"{node.op_type} operand {place}"
-                    found += [Mutation(kind, g, n, place, new) for new in _arrays(constants[name])]
+                    found += [
+                        Mutation(kind, g, n, place, new)
+                        for new in _arrays(constants[name])
+                    ]
         for field in ("input", "output", "value_info"):
             for n, value in enumerate(getattr(graph, field)):
                 axes = range(len(value.type.tensor_type.shape.dim))
@@ -80,12 +94,19 @@ def mutations(model: ModelProto) -> list[Mutation]:
 
 
 def _attributes(attribute: AttributeProto) -> Iterator[Any]:
-    if attribute.type == AttributeProto.INT and attribute.name not in ("to", "is_causal"):
+    if attribute.type == AttributeProto.INT and attribute.name not in (
+        "to",
+        "is_causal",
+    ):
         yield from (attribute.i + 1, attribute.i - 1)
     for k, number in enumerate(attribute.ints):
         whole = list(attribute.ints)
         if attribute.name == "perm":
-            yield [*whole[: k - 1], whole[k], whole[k - 1], *whole[k + 1 :]] if k else [whole[-1], *whole[1:-1], number]
+            yield (
+                [*whole[: k - 1], whole[k], whole[k - 1], *whole[k + 1 :]]
+                if k
+                else [whole[-1], *whole[1:-1], number]
+            )
         else:
             yield from ([*whole[:k], number + by, *whole[k + 1 :]] for by in (1, -1))
 
@@ -113,9 +134,19 @@ def bare(model: ModelProto) -> ModelProto:
 
 
 def moved(mutant: ModelProto, before: Found) -> list[str]:
-    """The values whose type is another than it was; `[""]` where a node can no longer be computed."""
+    """The values whose type is another than it was; `[""]` where a node can no longer
+    be computed.
+    """
     try:
-        after = follow(bare(mutant), before.env, {n: int(v) for n, v in before.numbers.items() if v.ndim == 0})
+        after = follow(
+            bare(mutant),
+            before.env,
+            {n: int(v) for n, v in before.numbers.items() if v.ndim == 0},
+        )
     except Unsound:
         return [""]
-    return [n for n, type in before.types.items() if n in after.types and after.types[n] != type]
+    return [
+        n
+        for n, type in before.types.items()
+        if n in after.types and after.types[n] != type
+    ]

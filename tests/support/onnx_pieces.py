@@ -6,19 +6,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto, helper
-from onnx_runtime import open_quietly
 
-from specc_onnx import legal
-from specc_onnx.elements import CODE, OF_NUMPY
-from specc_onnx.emit import Emitter
-from specc_onnx.lengths import Lengths
-from specc_onnx.targets import target
+from specc_onnx.lower import legal
+from specc_onnx.lower.elements import CODE, NUMPY
+from specc_onnx.lower.emitter import Emitter
+from specc_onnx.lower.lengths import Lengths
+from specc_onnx.lower.targets import target
+from support.onnx_runtime import open_quietly
 
 Arrays = Mapping[str, NDArray[Any]]
+OF_NUMPY = {dtype: name for name, dtype in NUMPY.items()}
 
 
 class Piece:
-    """What `write` writes, as a model of its own: it is given the emitter and gives the results' names and types."""
+    """What `write` writes, as a model of its own: it is given the emitter and gives the
+    results' names and types.
+    """
 
     def __init__(
         self,
@@ -30,16 +33,23 @@ class Piece:
         results = list(write(g))
         outputs = [helper.make_tensor_value_info(n, CODE[t], None) for n, t in results]
         given = [
-            helper.make_tensor_value_info(n, CODE[t], [f"{n}.{a}" for a in range(r)]) for n, (t, r) in inputs.items()
+            helper.make_tensor_value_info(n, CODE[t], [f"{n}.{a}" for a in range(r)])
+            for n, (t, r) in inputs.items()
         ]
-        graph = helper.make_graph(g.bodies[0].nodes, "piece", given, outputs, list(g.constants.values()))
+        graph = helper.make_graph(
+            g.bodies[0].nodes, "piece", given, outputs, list(g.constants.values())
+        )
         imports = [helper.make_opsetid("", opset)]
-        model: ModelProto = helper.make_model(graph, opset_imports=imports, ir_version=legal.ir_version(opset))
+        model: ModelProto = helper.make_model(
+            graph, opset_imports=imports, ir_version=legal.ir_version(opset)
+        )
         self.session = open_quietly(model)
 
     def run(self, **inputs: Any) -> list[NDArray[Any]]:
         """The results, in order."""
-        found: list[NDArray[Any]] = self.session.run(None, {k: np.asarray(v) for k, v in inputs.items()})
+        found: list[NDArray[Any]] = self.session.run(
+            None, {k: np.asarray(v) for k, v in inputs.items()}
+        )
         return found
 
 

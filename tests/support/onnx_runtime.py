@@ -14,7 +14,9 @@ def open_quietly(model: onnx.ModelProto) -> Any:
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     options.intra_op_num_threads = 1
-    return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return onnxruntime.InferenceSession(
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
 
 
 def agree(wanted: Mapping[str, NDArray[Any]], got: Sequence[NDArray[Any]]) -> None:

@@ -1,4 +1,6 @@
-"""At least one example of every op, with operands of different lengths, and how to draw their values."""
+"""At least one example of every op, with operands of different lengths, and how to draw
+their values.
+"""
 
 from dataclasses import dataclass
 from typing import Any
@@ -26,7 +28,11 @@ class Example:
     positive: bool = False
 
     def __str__(self) -> str:
-        attributes = [str(v) for v in self.op.attributes().values() if isinstance(v, str | int | float)]
+        attributes = [
+            str(v)
+            for v in self.op.attributes().values()
+            if isinstance(v, str | int | float)
+        ]
         absent = "".join("_" if a is None else "x" for a in self.operands)
         return "-".join([self.op.name, *attributes, absent])
 
@@ -63,8 +69,12 @@ def running_body() -> Graph:
     row = build.input("row", Input(f(2, 3)))
     carry = build.input("carry", Input(f(2, 3)))
     captured = build.input("captured", Input(f(3)))
-    after = build.one(ops.Arith("add"), carry, build.one(ops.Arith("mul"), row, captured))
-    return build.finish("body", {"carry": after, "y": build.one(ops.Arith("add"), after, row)})
+    after = build.one(
+        ops.Arith("add"), carry, build.one(ops.Arith("mul"), row, captured)
+    )
+    return build.finish(
+        "body", {"carry": after, "y": build.one(ops.Arith("add"), after, row)}
+    )
 
 
 def mapped_body() -> Graph:
@@ -86,7 +96,10 @@ def drifting_body() -> Graph:
 
 def _shapes() -> list[Example]:
     return [
-        *(Example(ops.Constant(v, t), ()) for v, t in ((1.5, "f32"), (3, "i64"), (True, "bool"))),
+        *(
+            Example(ops.Constant(v, t), ())
+            for v, t in ((1.5, "f32"), (3, "i64"), (True, "bool"))
+        ),
         Example(ops.Range(Dim.of(4)), ()),
         Example(ops.Size(Dim.of(7)), ()),
         Example(ops.Extent(1), (f(2, 3, 5),)),
@@ -109,14 +122,20 @@ def _shapes() -> list[Example]:
         Example(ops.ArgMax(1), (f(2, 5, 3),)),
         Example(ops.ArgSort(1), (f(2, 5, 3),)),
         Example(ops.OneHot(Dim.of(5)), (i(2, 3),)),
-        *(Example(ops.Reduce(fn, 1), (f(2, 5, 3),)) for fn in ("sum", "mean", "max", "min")),
+        *(
+            Example(ops.Reduce(fn, 1), (f(2, 5, 3),))
+            for fn in ("sum", "mean", "max", "min")
+        ),
         *(Example(ops.Reduce(fn, 0), (b(5, 3),)) for fn in ("any", "all")),
     ]
 
 
 def _numbers() -> list[Example]:
     return [
-        *(Example(ops.Pointwise(fn), (f(2, 3),), positive=fn in ("log", "sqrt")) for fn in POINTWISE),
+        *(
+            Example(ops.Pointwise(fn), (f(2, 3),), positive=fn in ("log", "sqrt"))
+            for fn in POINTWISE
+        ),
         *(Example(ops.Arith(fn), (f(2, 3, 5), f(3, 1)), positive=True) for fn in ARITH),
         *(Example(ops.Compare(fn), (i(2, 3, 5), i(3, 1)), below=3) for fn in COMPARE),
         Example(ops.And(), (b(2, 3), b(3))),
@@ -154,16 +173,27 @@ def _layers() -> list[Example]:
         Example(ops.Attend(0.5, 3.0), (*qkv, b(2, 1, 3, 5), f(1, 6, 3, 5), f(6))),
         Example(ops.Attend(0.5), (*qkv, b(1, 6, 3, 5), None, None)),
         Example(ops.Patches(), (f(2, 3, 4, 6), f(5, 3, 2, 3), f(5))),
-        *(Example(ops.Conv1d(3, d, a), (f(2, 7, 3), f(4, 3, 3), f(4))) for d, a in ((1, 0), (2, 0), (1, 1), (2, 3))),
+        *(
+            Example(ops.Conv1d(3, d, a), (f(2, 7, 3), f(4, 3, 3), f(4)))
+            for d, a in ((1, 0), (2, 0), (1, 1), (2, 3))
+        ),
         Example(ops.Conv1d(2, 1, -1), (f(2, 7, 3), f(4, 3, 2), None)),
-        *(Example(ops.Sinusoid(Dim.of(6), layout), (i(2, 3),)) for layout in ("interleaved", "halves", "fairseq")),
+        *(
+            Example(ops.Sinusoid(Dim.of(6), layout), (i(2, 3),))
+            for layout in ("interleaved", "halves", "fairseq")
+        ),
         Example(ops.RopeAngles(Dim.of(6), 10000.0), (i(2, 3),)),
         Example(ops.RopeAngles(Dim.of(4), 1.0, 2.0, (1.0, 0.5)), (i(3),)),
         Example(ops.Rotate("half"), (f(2, 3, 5, 6), f(2, 5, 3), f(2, 5, 3))),
         Example(ops.Rotate("interleaved"), (f(2, 3, 5, 6), f(1, 5, 2), f(1, 5, 2))),
         Example(ops.Scan(running_body(), 1, 1, 1), (f(2, 5, 3), f(2, 3), f(3))),
-        Example(ops.Scan(running_body(), 1, 1, 0, reverse=True), (f(5, 2, 3), f(2, 3), f(3))),
-        Example(ops.Scan(running_body(), 1, 1, 1, masked=True), (b(2, 5), f(2, 5, 3), f(2, 3), f(3))),
+        Example(
+            ops.Scan(running_body(), 1, 1, 0, reverse=True), (f(5, 2, 3), f(2, 3), f(3))
+        ),
+        Example(
+            ops.Scan(running_body(), 1, 1, 1, masked=True),
+            (b(2, 5), f(2, 5, 3), f(2, 3), f(3)),
+        ),
         Example(ops.Scan(mapped_body(), 1, 0, 2), (f(2, 3, 4),)),
         Example(ops.Scan(drifting_body(), 1, 1, 0), (f(4, 5), f(5))),
     ]
@@ -171,19 +201,33 @@ def _layers() -> list[Example]:
 
 def _recurrent() -> list[Example]:
     x, keep, h = f(2, 5, 3), b(2, 5), f(2, 4)
-    rnn, gru, lstm = (x, f(4, 3), f(4, 4)), (x, f(12, 3), f(12, 4)), (x, f(16, 3), f(16, 4))
+    rnn, gru, lstm = (
+        (x, f(4, 3), f(4, 4)),
+        (x, f(12, 3), f(12, 4)),
+        (x, f(16, 3), f(16, 4)),
+    )
     return [
         Example(ops.Rnn(), rnn),
         Example(ops.Rnn("relu", reverse=True), (*rnn, f(4), None, keep)),
         Example(ops.Rnn("sigmoid"), (*rnn, f(4), f(4), keep, h)),
-        *(Example(ops.Gru(r, u), (*gru, f(12), f(12))) for r in ("before", "after") for u in ("old", "new")),
+        *(
+            Example(ops.Gru(r, u), (*gru, f(12), f(12)))
+            for r in ("before", "after")
+            for u in ("old", "new")
+        ),
         Example(ops.Gru("before", reverse=True), (*gru, None, f(12), keep, h)),
         Example(ops.Gru("after"), (*gru, None, None, keep)),
         Example(ops.Lstm(), lstm),
         Example(ops.Lstm(), (*lstm, f(16), f(16), None, h, h)),
         Example(ops.Lstm(reverse=True), (*lstm, f(16), f(16), keep, h, h, f(12))),
-        Example(ops.Lstm(), (*lstm[:2], f(16, 2), f(16), f(16), keep, f(2, 2), h, None, f(2, 4))),
-        Example(ops.Lstm(reverse=True), (*lstm[:2], f(16, 2), None, None, None, None, h, f(12), f(2, 4))),
+        Example(
+            ops.Lstm(),
+            (*lstm[:2], f(16, 2), f(16), f(16), keep, f(2, 2), h, None, f(2, 4)),
+        ),
+        Example(
+            ops.Lstm(reverse=True),
+            (*lstm[:2], f(16, 2), None, None, None, None, h, f(12), f(2, 4)),
+        ),
     ]
 
 
@@ -193,6 +237,11 @@ EXAMPLES: list[Example] = [*_shapes(), *_numbers(), *_layers(), *_recurrent()]
 def graph_of(example: Example) -> tuple[Graph, list[Value | None]]:
     """The graph of one node whose operands are its inputs."""
     build = Builder()
-    args = [build.input(f"x{n}", Input(a)) if a else None for n, a in enumerate(example.operands)]
+    args = [
+        build.input(f"x{n}", Input(a)) if a else None
+        for n, a in enumerate(example.operands)
+    ]
     results = build.add(example.op, *args)
-    return build.finish(example.op.name, {f"y{n}": r for n, r in enumerate(results)}), args
+    return build.finish(
+        example.op.name, {f"y{n}": r for n, r in enumerate(results)}
+    ), args

@@ -1,4 +1,6 @@
-"""A spec of two graphs over shared weights, compiled to a package: what the tests of packages share."""
+"""A spec of two graphs over shared weights, compiled to a package: what the tests of
+packages share.
+"""
 
 from collections.abc import Mapping
 from functools import cache
@@ -6,20 +8,22 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from specc import compiling, loading, readings
-from specc.driver import Spec, elaborated, open_spec
+from specc.artifact.manifest import KEY, Manifest
+from specc.backend import About, Emitted, Part, Texts, Written
+from specc.compiler import reading as readings
+from specc.compiler import weights as loading
+from specc.compiler.job import Options
+from specc.compiler.model import compile_spec
+from specc.compiler.rules import rules_of, wanted_of
+from specc.compiler.spec import Spec, elaborated, open_spec
+from specc.data.reading import Reading
 from specc.elaborate.context import Env
 from specc.elaborate.model import context_of, requirements
 from specc.ir.graph import Graph
 from specc.ir.model import Model
-from specc.manifest import KEY, Manifest
-from specc.reading.record import Reading
-from specc.weight_rules import rules_of, wanted_of
 from specc.weights.rules import tied_pairs
 from specc.weights.values import Seeded, Values
-from specc_onnx import About, Part, package_graphs, target
-from specc_onnx.directory import WrittenPackage
-from specc_onnx.package import Metadata
+from specc_onnx import package_graphs, target
 
 SPEC = """specc 1
 model pair "Tags words, or gives their rows"
@@ -52,26 +56,30 @@ def elaborated_pair() -> tuple[Spec, Mapping[str, Model]]:
 
 
 def manifest_text(
-    model: Model, graph: Graph, reading: Reading, sources: Mapping[str, str], weights: Mapping[str, Any]
-) -> Metadata:
+    model: Model,
+    graph: Graph,
+    reading: Reading,
+    sources: Mapping[str, str],
+    weights: Mapping[str, Any],
+) -> Texts:
     """The manifest of a graph, once it is built."""
 
-    def made(built: Any, stored: Any) -> dict[str, str]:
-        held = {n: built.weights[stored.ties.get(n, n)].name for n in graph.parameters}
+    def made(emitted: Emitted) -> dict[str, str]:
+        held = {n: emitted.held[n] for n in graph.parameters}
         manifest = Manifest(
-            model.name,
-            model.doc,
-            graph,
-            model.defaults,
-            reading,
-            model.config,
-            None,
-            sources,
-            weights,
-            held,
-            "onnx",
-            23,
-            attentions=built.attentions,
+            name=model.name,
+            doc=model.doc,
+            graph=graph,
+            defaults=model.defaults,
+            reading=reading,
+            config=model.config,
+            generation=None,
+            sources=sources,
+            weights=weights,
+            stored=held,
+            target="onnx",
+            opset=23,
+            attentions=emitted.attentions,
         )
         return {KEY: manifest.dump()}
 
@@ -84,7 +92,7 @@ def packed(
     graphs: tuple[str, ...] = ("score", "encode"),
     weights: str = "",
     **options: Any,
-) -> WrittenPackage:
+) -> Written:
     """The spec's graphs as a package, with random weights or those of a checkpoint."""
     folder.parent.mkdir(exist_ok=True)
     spec, found = elaborated_pair()
@@ -93,10 +101,16 @@ def packed(
     parts = {}
     for name, model in models.items():
         reading = readings.reading_of(spec.program, model)
-        metadata = manifest_text(model, model.graph, reading, {}, {} if weights else {"seed": seed})
+        metadata = manifest_text(
+            model, model.graph, reading, {}, {} if weights else {"seed": seed}
+        )
         parts[name] = Part(model.graph, f"{name}.onnx", metadata)
-    about = options.pop("about", About("pair", {"growing": "ids"}, {"pair.specc": SPEC}))
-    return package_graphs(parts, folder, values, target=target("onnx"), about=about, **options)
+    about = options.pop(
+        "about", About("pair", {"growing": "ids"}, {"pair.specc": SPEC})
+    )
+    return package_graphs(
+        parts, folder, values, target=target("onnx"), about=about, **options
+    )
 
 
 def values_of(spec: Spec, graphs: list[Graph], seed: int, weights: str) -> Values:
@@ -104,11 +118,18 @@ def values_of(spec: Spec, graphs: list[Graph], seed: int, weights: str) -> Value
     wanted = {w.name: w for graph in graphs for w in wanted_of(graph)}
     context = context_of(spec.library)
     config = requirements(context, spec.program, spec.reader)
-    rules = rules_of(context, spec.program, Env(spec.program.module, config))
+    rules = rules_of(
+        context, spec.program, Env(module=spec.program.module, config=config)
+    )
     if weights:
         return loading.bound(list(wanted.values()), rules, weights)
     facts = {n: f for graph in graphs for n, f in graph.parameter_facts.items()}
-    return Seeded(seed, wanted, {n: f.initial for n, f in facts.items()}, tied_pairs(wanted, rules))
+    return Seeded(
+        seed,
+        wanted,
+        {n: f.initial for n, f in facts.items()},
+        tied_pairs(wanted, rules),
+    )
 
 
 def single(folder: Path, graph: str, seed: int = 0) -> Path:
@@ -116,6 +137,6 @@ def single(folder: Path, graph: str, seed: int = 0) -> Path:
     source = folder / "pair.specc"
     source.write_text(SPEC, encoding="utf-8")
     path = folder / f"{graph}-single.onnx"
-    options = compiling.Options(str(path), init=seed, target="onnx", graph=graph)
-    compiling.compile_spec(open_spec(str(source)), options)
+    options = Options(output=str(path), init=seed, target="onnx", graph=graph)
+    compile_spec(open_spec(str(source)), options)
     return path

@@ -1,4 +1,5 @@
-"""Samples of different lengths: each alone, or together in one batch with padding on either side.
+"""Samples of different lengths: each alone, or together in one batch with padding on
+either side.
 
 What stands in the padding is random: a model that reads it does not pass.
 """
@@ -54,7 +55,11 @@ class Samples:
         made = {}
         for name, field in self.fields.items():
             kept = isinstance(field, Keep)
-            made[name] = np.ones((1, self.lengths[row][field.dim]), bool) if kept else self.rows[row][name][None]
+            made[name] = (
+                np.ones((1, self.lengths[row][field.dim]), bool)
+                if kept
+                else self.rows[row][name][None]
+            )
         return made
 
     def together(self, side: Side = "right", extra: int = 1) -> Arrays:
@@ -67,9 +72,15 @@ class Samples:
                 continue
             width = max(n[field.dim] for n in self.lengths) + extra
             shape = (len(self.rows), width)
-            array = np.zeros(shape, bool) if isinstance(field, Keep) else rng.integers(0, field.below, shape)
+            array = (
+                np.zeros(shape, bool)
+                if isinstance(field, Keep)
+                else rng.integers(0, field.below, shape)
+            )
             for row in range(len(self.rows)):
-                array[row, self.kept(row, field.dim, width, side)] = self.alone(row)[name][0]
+                array[row, self.kept(row, field.dim, width, side)] = self.alone(row)[
+                    name
+                ][0]
             made[name] = array
         return made
 
@@ -79,11 +90,15 @@ class Samples:
         return slice(0, length) if side == "right" else slice(width - length, width)
 
 
-def samples(fields: Mapping[str, Field], lengths: Mapping[str, tuple[int, ...]], seed: int = 0) -> Samples:
+def samples(
+    fields: Mapping[str, Field], lengths: Mapping[str, tuple[int, ...]], seed: int = 0
+) -> Samples:
     """As many random samples as each axis has lengths."""
     rng = np.random.default_rng(seed)
     count = len(next(iter(lengths.values()), (1, 1, 1)))
-    per_row = tuple({dim: many[row] for dim, many in lengths.items()} for row in range(count))
+    per_row = tuple(
+        {dim: many[row] for dim, many in lengths.items()} for row in range(count)
+    )
     rows = []
     for row in range(count):
         made: Arrays = {}
@@ -91,7 +106,11 @@ def samples(fields: Mapping[str, Field], lengths: Mapping[str, tuple[int, ...]],
             if isinstance(field, Ids):
                 made[name] = rng.integers(0, field.below, per_row[row][field.dim])
             elif isinstance(field, Numbers):
-                made[name] = rng.random(field.shape) if field.uniform else rng.standard_normal(field.shape)
+                made[name] = (
+                    rng.random(field.shape)
+                    if field.uniform
+                    else rng.standard_normal(field.shape)
+                )
                 made[name] = made[name].astype(np.float32)
         rows.append(made)
     return Samples(fields, tuple(rows), per_row, seed)

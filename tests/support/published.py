@@ -1,7 +1,8 @@
-"""What the parity tests share: published models made small and random, saved as people find them, and compared.
+"""What the parity tests share: published models made small and random, saved as people
+find them, and compared.
 
-Every weight is drawn anew, those of norms and biases too: what a fresh model has there (ones and zeros)
-hides a norm in the wrong place and a bias that is left out.
+Every weight is drawn anew, those of norms and biases too: what a fresh model has there
+(ones and zeros) hides a norm in the wrong place and a bias that is left out.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,15 +12,15 @@ from typing import Any
 
 import torch
 from numpy.typing import NDArray
-from padded import Samples, Side
-from spec_models import Opened, assert_agrees, by_reference, opened
 
 import specc
-from specc import loading
-from specc.running import Loaded
-from specc.weight_rules import wanted_of
-from specc.weights.safetensors import write_safetensors
+from specc.compiler import weights as loading
+from specc.compiler.rules import wanted_of
+from specc.run.loaded import Loaded
+from specc.weights.formats.safetensors import write_safetensors
 from specc.weights.values import array_of
+from support.padded import Samples, Side
+from support.spec_models import Opened, assert_agrees, by_reference, opened
 
 Arrays = dict[str, NDArray[Any]]
 Run = Callable[[Mapping[str, torch.Tensor]], Mapping[str, torch.Tensor]]
@@ -53,9 +54,16 @@ def loaded(spec: str, folder: Path, **sets: object) -> Ours:
     config = folder if (folder / "config.json").exists() else ""
     found = opened(spec, str(config), **sets)
     values = loading.bound(wanted_of(found.model.graph), found.rules, str(folder))
-    weights = {name: array_of(values, values.tied_to(name) or name) for name in values.wanted}
+    weights = {
+        name: array_of(values, values.tied_to(name) or name) for name in values.wanted
+    }
     path = folder / "model.onnx"
-    specc.compile(spec, path, weights=folder, set={k.replace("__", "."): v for k, v in sets.items()})
+    specc.compile(
+        spec,
+        path,
+        weights=folder,
+        set={k.replace("__", "."): v for k, v in sets.items()},
+    )
     return Ours(found, weights, specc.load(path, threads=1))
 
 
@@ -67,13 +75,22 @@ def with_weights(spec: str, weights: Arrays, folder: Path, **sets: object) -> Ou
 
 def from_module(module: torch.nn.Module, prefix: str = "") -> Arrays:
     """A module's weights by name, behind a prefix."""
-    return {f"{prefix}{name}": p.detach().numpy().copy() for name, p in module.state_dict().items()}
+    return {
+        f"{prefix}{name}": p.detach().numpy().copy()
+        for name, p in module.state_dict().items()
+    }
 
 
 def assert_published(
-    ours: Ours, given: Samples, published: Run, results: Mapping[str, str], sides: tuple[Side, ...] = ("right",)
+    ours: Ours,
+    given: Samples,
+    published: Run,
+    results: Mapping[str, str],
+    sides: tuple[Side, ...] = ("right",),
 ) -> None:
-    """As `assert_matches`, for models that take some steps in float32 whatever they are asked for."""
+    """As `assert_matches`, for models that take some steps in float32 whatever they are
+    asked for.
+    """
     assert_matches(ours, given, published, results, sides, exactly=1e-5)
 
 
@@ -85,10 +102,12 @@ def assert_matches(
     sides: tuple[Side, ...] = ("right",),
     exactly: float = 1e-9,
 ) -> None:
-    """The spec gives what the published model gives in float64: alone, and in a padded batch of 3.
+    """The spec gives what the published model gives in float64: alone, and in a padded
+    batch of 3.
 
-    `results` says along which padded axis each result runs, if along any; only valid rows are compared.
-    The reference is in float64 too, and so agrees far better than is asked: to `exactly`.
+    `results` says along which padded axis each result runs, if along any; only valid
+    rows are compared. The reference is in float64 too, and so agrees far better than is
+    asked: to `exactly`.
     """
     batches: list[tuple[Arrays, Side | None]] = [(given.alone(0), None)]
     batches += [(given.together(side), side) for side in sides]
@@ -100,16 +119,31 @@ def assert_matches(
         for name, dim in results.items():
             for row in range(len(given.rows) if side else 1):
                 theirs = wanted[name][row].numpy()
-                valid = given.kept(row, dim, len(theirs), side) if dim and side else slice(None)
+                valid = (
+                    given.kept(row, dim, len(theirs), side)
+                    if dim and side
+                    else slice(None)
+                )
                 what = f"{name} of sample {row}, {side or 'alone'}"
-                assert_agrees(reference[name][row][valid], theirs[valid], f"{what}, reference", exactly)
-                assert_agrees(compiled[name][row][valid], theirs[valid], f"{what}, compiled", 1e-5)
+                assert_agrees(
+                    reference[name][row][valid],
+                    theirs[valid],
+                    f"{what}, reference",
+                    exactly,
+                )
+                assert_agrees(
+                    compiled[name][row][valid], theirs[valid], f"{what}, compiled", 1e-5
+                )
 
 
-def one_by_one(x: Mapping[str, torch.Tensor], run: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
-    """[batch, seq, …]: what a model gives for each text without its padding, zeros where there is none.
+def one_by_one(
+    x: Mapping[str, torch.Tensor], run: Callable[[torch.Tensor], torch.Tensor]
+) -> torch.Tensor:
+    """[batch, seq, …]: what a model gives for each text without its padding, zeros
+    where there is none.
 
-    For models that know no padding, or not on both sides. `x` holds the ids and which of them are there.
+    For models that know no padding, or not on both sides. `x` holds the ids and which
+    of them are there.
     """
     ids, keep = x.values()
     made = [run(row[kept][None])[0] for row, kept in zip(ids, keep, strict=True)]

@@ -31,7 +31,9 @@ class Drawn:
 
     def weight(self, *shape: int) -> Value:
         name = f"w{len(self.build.parameters)}"
-        return self.build.parameter(Parameter(name, Type.of("f64", *shape), "normal"))
+        return self.build.parameter(
+            Parameter(name=name, type=Type.of("f64", *shape), initial="normal")
+        )
 
     def number(self, value: int) -> Value:
         return self.one(ops.Constant(value, "i64"))
@@ -44,31 +46,55 @@ class Drawn:
         """A boolean grid, [q k] or [batch q k]."""
         x = self.streams[0]
         i, j = self.rows(x, 1), self.rows(x, 0)
-        kind = self.rng.choice(["and", "and", "or", "not", "where", *["leaf"] * 5] if depth < 3 else ["leaf"])
+        kind = self.rng.choice(
+            ["and", "and", "or", "not", "where", *["leaf"] * 5]
+            if depth < 3
+            else ["leaf"]
+        )
         if kind in ("and", "or"):
-            return self.one(ops.And() if kind == "and" else ops.Or(), self.mask(depth + 1), self.mask(depth + 1))
+            return self.one(
+                ops.And() if kind == "and" else ops.Or(),
+                self.mask(depth + 1),
+                self.mask(depth + 1),
+            )
         if kind == "not":
             return self.one(ops.Not(), self.mask(depth + 1))
         if kind == "where":
             return self.one(ops.Where(), *(self.mask(depth + 1) for _ in range(3)))
-        shift, width = self.number(self.rng.choice([-1, 0, 0, 0, 1])), self.number(self.rng.choice([1, 2, 3]))
-        match self.rng.choice(["causal"] * 4 + ["window", "near", "self", "chunk", "keep", "strict", "limit"]):
+        shift, width = (
+            self.number(self.rng.choice([-1, 0, 0, 0, 1])),
+            self.number(self.rng.choice([1, 2, 3])),
+        )
+        match self.rng.choice(
+            ["causal"] * 4
+            + ["window", "near", "self", "chunk", "keep", "strict", "limit"]
+        ):
             case "causal":
-                return self.one(ops.Compare("le"), j, self.one(ops.Arith("add"), i, shift))
+                return self.one(
+                    ops.Compare("le"), j, self.one(ops.Arith("add"), i, shift)
+                )
             case "strict":
                 return self.one(ops.Compare("gt"), i, j)
             case "window":
-                return self.one(ops.Compare("lt"), self.one(ops.Arith("sub"), i, j), width)
+                return self.one(
+                    ops.Compare("lt"), self.one(ops.Arith("sub"), i, j), width
+                )
             case "near":
                 apart = self.one(ops.Pointwise("abs"), self.one(ops.Arith("sub"), i, j))
-                return self.one(ops.Compare(self.rng.choice(["lt", "le"])), apart, width)
+                return self.one(
+                    ops.Compare(self.rng.choice(["lt", "le"])), apart, width
+                )
             case "self":
                 return self.one(ops.Compare(self.rng.choice(["eq", "ne"])), i, j)
             case "chunk":
                 chunks = [self.one(ops.Arith("floordiv"), n, width) for n in (i, j)]
                 return self.one(ops.Compare("eq"), *chunks)
             case "limit":
-                return self.one(ops.Compare("le"), self.one(ops.Arith(self.rng.choice(["min", "max"])), j, i), i)
+                return self.one(
+                    ops.Compare("le"),
+                    self.one(ops.Arith(self.rng.choice(["min", "max"])), j, i),
+                    i,
+                )
         return self.one(ops.Insert(1), self.build.inputs["keep"])
 
     def gru(self, x: Value) -> Value:
@@ -87,16 +113,37 @@ class Drawn:
     def step(self) -> Value:
         """One more stream."""
         x, y = self.stream(), self.stream()
-        kinds = ["linear", "add", "delay", "cumsum", "conv", "norm", "gelu", "mul", "gru"]
+        kinds = [
+            "linear",
+            "add",
+            "delay",
+            "cumsum",
+            "conv",
+            "norm",
+            "gelu",
+            "mul",
+            "gru",
+        ]
         kinds += ["attend", "weigh", "scan"] * 2
-        kinds += ["flip", "softmax", "mean", "last", "around"] if self.rng.random() < 0.25 else []
+        kinds += (
+            ["flip", "softmax", "mean", "last", "around"]
+            if self.rng.random() < 0.25
+            else []
+        )
         match self.rng.choice(kinds):
             case "linear":
-                return self.one(ops.Linear(), x, self.weight(WIDTH, WIDTH), self.weight(WIDTH))
+                return self.one(
+                    ops.Linear(), x, self.weight(WIDTH, WIDTH), self.weight(WIDTH)
+                )
             case "add":
                 return self.one(ops.Arith("add"), x, y)
             case "mul":
-                return self.one(ops.Where(), self.one(ops.Compare("gt"), x, y), x, self.one(ops.Pointwise("neg"), y))
+                return self.one(
+                    ops.Where(),
+                    self.one(ops.Compare("gt"), x, y),
+                    x,
+                    self.one(ops.Pointwise("neg"), y),
+                )
             case "delay":
                 return self.one(ops.Delay(1, self.rng.choice([1, 2]), 0.5), x)
             case "cumsum":
@@ -125,7 +172,11 @@ class Drawn:
                 every = self.one(ops.Insert(1), self.one(ops.Reduce("mean", 1), x))
                 return self.one(ops.Arith("add"), y, every)
             case "last":
-                return self.one(ops.Arith("add"), y, self.one(ops.Insert(1), self.one(ops.Last(1), x)))
+                return self.one(
+                    ops.Arith("add"),
+                    y,
+                    self.one(ops.Insert(1), self.one(ops.Last(1), x)),
+                )
         scores = self.one(ops.Softmax(1), self.scores(x, y))
         return self.one(ops.MatMul(), scores, y)
 
@@ -144,7 +195,11 @@ class Drawn:
         op = self.rng.choice([ops.MaskedSoftmax(), ops.Hard(), ops.Share()])
         weights = self.one(op, self.scores(x, y), mask)
         if self.rng.random() < 0.3:
-            weights = self.one(ops.Arith("mul"), weights, self.one(ops.Pointwise("abs"), self.scores(y, x)))
+            weights = self.one(
+                ops.Arith("mul"),
+                weights,
+                self.one(ops.Pointwise("abs"), self.scores(y, x)),
+            )
         if self.rng.random() < 0.3:
             gate = self.one(ops.Cast("f64"), self.mask(2))
             weights = self.one(ops.Arith("mul"), weights, gate)
@@ -156,27 +211,43 @@ class Drawn:
         inner = Builder()
         row_type = Type.of("f64", BATCH, WIDTH)
         row, other, carry = (inner.input(n, Input(row_type)) for n in ("x", "y", "c"))
-        after = inner.one(ops.Pointwise("tanh"), inner.one(ops.Arith("add"), row, carry))
+        after = inner.one(
+            ops.Pointwise("tanh"), inner.one(ops.Arith("add"), row, carry)
+        )
         seen = inner.one(ops.Arith("mul"), after, other)
         body = inner.finish("body", {"c": after, "y": seen})
-        zero = self.one(ops.Expand(0, BATCH), self.one(ops.Insert(0), self.weight(WIDTH)))
+        zero = self.one(
+            ops.Expand(0, BATCH), self.one(ops.Insert(0), self.weight(WIDTH))
+        )
         reverse = self.rng.random() < 0.1
         return self.build.add(ops.Scan(body, 2, 1, 1, reverse=reverse), x, y, zero)[1]
 
 
 def random_graph(seed: int, keep: Literal["left", "right", "any"] = "any") -> Graph:
-    """A graph of `x: f64[batch, seq, 3]` and `keep: bool[batch, seq]` with the output `y: f64[batch, seq, 3]`."""
+    """A graph of `x: f64[batch, seq, 3]` and `keep: bool[batch, seq]` with the output
+    `y: f64[batch, seq, 3]`.
+    """
     drawn = Drawn(random.Random(seed))
-    drawn.streams.append(drawn.build.input("x", Input(Type.of("f64", BATCH, SEQ, WIDTH))))
+    drawn.streams.append(
+        drawn.build.input("x", Input(Type.of("f64", BATCH, SEQ, WIDTH)))
+    )
     drawn.build.input("keep", Input(Type.of("bool", BATCH, SEQ), keep=keep))
     for _ in range(drawn.rng.randint(2, 6)):
         drawn.streams.append(drawn.step())
     return drawn.build.finish("random", {"y": drawn.streams[-1]})
 
 
-def values(graph: Graph, seed: int, rows: int, batch: int = 1) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+def values(
+    graph: Graph, seed: int, rows: int, batch: int = 1
+) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """Inputs and parameters for `graph`."""
     rng = np.random.default_rng(seed)
-    inputs = {"x": rng.normal(size=(batch, rows, WIDTH)), "keep": rng.random((batch, rows)) < 0.8}
-    weights = {n: rng.normal(size=[d.at({}) for d in p.type.shape]) for n, p in graph.parameters.items()}
+    inputs = {
+        "x": rng.normal(size=(batch, rows, WIDTH)),
+        "keep": rng.random((batch, rows)) < 0.8,
+    }
+    weights = {
+        n: rng.normal(size=[d.at({}) for d in p.type.shape])
+        for n, p in graph.parameters.items()
+    }
     return inputs, weights

@@ -1,6 +1,8 @@
-"""What programs that read `hf` packages feed and take, and nothing else: their shapes, names and order, in small.
+"""What programs that read `hf` packages feed and take, and nothing else: their shapes,
+names and order, in small.
 
-`run` computes one graph of a package from inputs by name; whether the reference or ONNX Runtime does is its affair.
+`run` computes one graph of a package from inputs by name; whether the reference or ONNX
+Runtime does is its affair.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -25,19 +27,28 @@ def no_rows(graph: Graph, batch: int) -> Arrays:
     made = {}
     for name in caches(list(graph.inputs)):
         _, heads, _, features = graph.inputs[name].type.shape
-        made[name] = np.zeros((batch, heads.number or 0, 0, features.number or 0), np.float32)
+        made[name] = np.zeros(
+            (batch, heads.number or 0, 0, features.number or 0), np.float32
+        )
     return made
 
 
 def decoder_only(
     run: Run, graph: Graph, ids: NDArray[Any], mask: NDArray[Any], pieces: list[int]
 ) -> Iterator[NDArray[Any]]:
-    """The logits of each piece of `ids`, as ORTModelForCausalLM takes it in: the mask whole, caches by order."""
+    """The logits of each piece of `ids`, as ORTModelForCausalLM takes it in: the mask
+    whole, caches by order.
+    """
     past, at = no_rows(graph, len(ids)), 0
     for count in pieces:
-        given: Arrays = {"input_ids": ids[:, at : at + count], "attention_mask": mask[:, : at + count].astype(np.int64)}
+        given: Arrays = {
+            "input_ids": ids[:, at : at + count],
+            "attention_mask": mask[:, : at + count].astype(np.int64),
+        }
         at += count
-        made = run("model", {n: v for n, v in {**given, **past}.items() if n in graph.inputs})
+        made = run(
+            "model", {n: v for n, v in {**given, **past}.items() if n in graph.inputs}
+        )
         after = [made[n] for n in caches(list(graph.outputs))]
         past = dict(zip(caches(list(graph.inputs)), after, strict=True))
         yield made["logits"]
@@ -53,7 +64,8 @@ def encoder_decoder(
 ) -> Iterator[NDArray[Any]]:
     """The logits of each piece of `target`, as ORTModelForSeq2SeqLM asks for them.
 
-    It runs `decoder_model` once, keeps what that gives of the encoder, and goes on with `decoder_with_past_model`.
+    It runs `decoder_model` once, keeps what that gives of the encoder, and goes on with
+    `decoder_with_past_model`.
     """
     seen = mask.astype(np.int64)
     given: Arrays = {"input_ids": source, "attention_mask": seen}
@@ -68,7 +80,11 @@ def encoder_decoder(
             "encoder_attention_mask": seen,
         }
         if at:
-            by_layer = [v for n in range(0, len(own), 2) for v in (*own[n : n + 2], *cross[n : n + 2])]
+            by_layer = [
+                v
+                for n in range(0, len(own), 2)
+                for v in (*own[n : n + 2], *cross[n : n + 2])
+            ]
             given |= dict(zip(caches(list(graph.inputs)), by_layer, strict=True))
         at += count
         made = run(name, {n: v for n, v in given.items() if n in graph.inputs})

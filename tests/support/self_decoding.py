@@ -1,23 +1,27 @@
-"""Models that decode themselves in the tests: made from a shipped spec, run, and compared with `FullPass`."""
+"""Models that decode themselves in the tests: made from a shipped spec, run, and
+compared with `FullPass`.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from full_pass import FullPass
 from numpy.typing import NDArray
 from onnx import ModelProto
-from onnx_runtime import open_quietly
-from small import SMALL
-from spec_models import Arrays, Opened, opened, random_weights
 
-from specc.generation.beam import Hypothesis, searched
-from specc.generation.settings import Settings
-from specc.generation.writing import written
-from specc.passes.derive import derive
-from specc_onnx import USUAL, Built, Decoding, Generating, build_generating, target
-from specc_onnx.check import check
+from specc.decode.beam import Hypothesis, searched
+from specc.decode.sampling import written
+from specc.decode.settings import Settings
+from specc.ir.derived import Decoding, Generating
+from specc.passes.derive.derive import derive
+from specc_onnx import USUAL, Built, build_generating, target
+from specc_onnx.gate.check import check
+from specc_onnx.generate.ingredients import Ingredients
+from support.full_pass import FullPass
+from support.onnx_runtime import open_quietly
+from support.small import SMALL
+from support.spec_models import Arrays, Opened, opened, random_weights
 
 BATCH = 3
 PROMPT = np.array([[3, 5, 7], [1, 2, 8], [4, 4, 9]])
@@ -25,22 +29,24 @@ PROMPT = np.array([[3, 5, 7], [1, 2, 8], [4, 4, 9]])
 
 def small(name: str) -> Opened:
     """A shipped spec in its smallest form."""
-    return opened(name, **{key.replace(".", "__"): value for key, value in SMALL[name].items()})
+    return opened(
+        name, **{key.replace(".", "__"): value for key, value in SMALL[name].items()}
+    )
 
 
 def decoding_of(settings: Settings, source: str, penalized: bool) -> Decoding:
     """What the settings say of a model, without what is said at run time."""
     return Decoding(
-        source,
-        settings.strategy,
-        settings.start,
-        settings.stop,
-        settings.pad,
-        penalized,
-        settings.beams,
-        settings.n_best,
-        settings.length_penalty,
-        settings.early_stopping,
+        source=source,
+        strategy=settings.strategy,
+        start=settings.start,
+        stop=settings.stop,
+        pad=settings.pad,
+        penalized=penalized,
+        beams=settings.beams,
+        best=settings.n_best,
+        length_penalty=settings.length_penalty,
+        early=settings.early_stopping,
     )
 
 
@@ -54,7 +60,9 @@ def filled(built: Built, weights: Arrays) -> ModelProto:
 
 @dataclass
 class Case:
-    """A spec, its weights and inputs, and how to decode; `keep` is given where prompts are of unequal length."""
+    """A spec, its weights and inputs, and how to decode; `keep` is given where prompts
+    are of unequal length.
+    """
 
     spec: Opened
     settings: Settings
@@ -75,10 +83,13 @@ class Case:
             self.prompt = PROMPT if start is None else np.full((BATCH, 1), start)
         self.inputs = self.inputs or _inputs(self.spec, self.growing, len(self.prompt))
         derived = derive(model.graph, self.growing, {self.source: "newest"})
-        decoding = decoding_of(self.settings, self.source, self.settings.repetition_penalty != 1)
+        decoding = decoding_of(
+            self.settings, self.source, self.settings.repetition_penalty != 1
+        )
         inside = None if self.keep is not None else model.defaults
-        self.generating = Generating(model.graph, derived, decoding, inside)
-        self.built = build_generating(self.generating, target(self.target), self.opset)
+        whole = Generating(model.graph, derived, decoding, inside)
+        self.ingredients = Ingredients.of(whole)
+        self.built = build_generating(whole, target(self.target), self.opset)
         self.model = filled(self.built, self.weights)
         self.session = open_quietly(self.model)
 
@@ -105,7 +116,9 @@ class Case:
 
     def wanted(self) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """Tokens and their log-probabilities by full passes."""
-        steps = list(written(self._full(), self.prompt, self.settings, keep=self._kept()))
+        steps = list(
+            written(self._full(), self.prompt, self.settings, keep=self._kept())
+        )
         scores = [s.log_probs for s in steps if s.log_probs is not None]
         return np.stack([s.tokens for s in steps], axis=1), np.stack(scores, axis=1)
 
@@ -117,18 +130,27 @@ class Case:
         keeps = self._keeps()
         beside = {n: a for n, a in keeps.items() if self._along(n)}
         return FullPass(
-            self.spec, self.weights, {**self.inputs, **{n: keeps[n] for n in keeps.keys() - beside}}, beside
+            self.spec,
+            self.weights,
+            {**self.inputs, **{n: keeps[n] for n in keeps.keys() - beside}},
+            beside,
         )
 
     def _kept(self) -> NDArray[np.bool_] | None:
         return next((a for n, a in self._keeps().items() if self._along(n)), None)
 
     def _keeps(self) -> dict[str, NDArray[np.bool_]]:
-        """What says which rows exist: of prompts what `keep` says, of sources what is not padding, id 0."""
+        """What says which rows exist: of prompts what `keep` says, of sources what is
+        not padding, id 0.
+        """
         found = {}
         for name, facts in self.spec.model.graph.input_facts.items():
             if facts.keep and self._along(name):
-                found[name] = self.keep if self.keep is not None else np.ones(self.prompt.shape, bool)
+                found[name] = (
+                    self.keep
+                    if self.keep is not None
+                    else np.ones(self.prompt.shape, bool)
+                )
             elif facts.keep:
                 found[name] = self.inputs["source"] != 0
         return found
@@ -144,7 +166,9 @@ def _inputs(spec: Opened, growing: str, batch: int) -> dict[str, NDArray[Any]]:
     for name, value in spec.model.graph.inputs.items():
         if name == growing or spec.model.graph.input_facts[name].keep:
             continue
-        shape = [d.number or (batch if d.name == "batch" else 5) for d in value.type.shape]
+        shape = [
+            d.number or (batch if d.name == "batch" else 5) for d in value.type.shape
+        ]
         if value.type.dtype == "i64":
             found[name] = rng.integers(3, 10, shape)
             found[name][0, 3:] = 0
@@ -154,7 +178,9 @@ def _inputs(spec: Opened, growing: str, batch: int) -> dict[str, NDArray[Any]]:
 
 
 def assert_found(
-    tokens: NDArray[np.int64], scores: NDArray[np.float32], wanted: Sequence[Sequence[Hypothesis]]
+    tokens: NDArray[np.int64],
+    scores: NDArray[np.float32],
+    wanted: Sequence[Sequence[Hypothesis]],
 ) -> None:
     """The same hypotheses in the same order; behind each nothing but filler."""
     for row, hypotheses in enumerate(wanted):
@@ -171,5 +197,10 @@ def settings_of(spec: Opened, strategy: str = "greedy", **more: Any) -> Settings
     said: Mapping[str, Any] = spec.model.generation.settings
     stop = said.get("stop", ())
     stops = tuple(stop) if isinstance(stop, list | tuple) else (stop,)
-    own: dict[str, Any] = {"start": said.get("start"), "stop": stops, "max_tokens": 10, "log_probabilities": True}
+    own: dict[str, Any] = {
+        "start": said.get("start"),
+        "stop": stops,
+        "max_tokens": 10,
+        "log_probabilities": True,
+    }
     return Settings(strategy=strategy, **{**own, **more})

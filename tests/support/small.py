@@ -1,19 +1,43 @@
-"""What every shipped spec needs besides its defaults, to be small. A spec that is missing in SMALL fails a test."""
+"""What every shipped spec needs besides its defaults, to be small. A spec that is
+missing in SMALL fails a test.
+"""
 
 TRANSFORMER = {"vocab": 17, "d": 16, "heads": 2, "layers": 2, "hidden": 24}
-IMAGE = {"d": 8, "heads": 2, "layers": 2, "hidden": 16, "image": 8, "patch": 4, "channels": 2}
+IMAGE = {
+    "d": 8,
+    "heads": 2,
+    "layers": 2,
+    "hidden": 16,
+    "image": 8,
+    "patch": 4,
+    "channels": 2,
+}
 LUONG = {"source_vocab": 13, "words": 5, "hidden": 6, "layers": 2}
 SMALL: dict[str, dict[str, object]] = {
     "autoencoder": {"vocab": 17, "target_vocab": 17, "width": 6, "hidden": 7},
     "bert": TRANSFORMER | {"context": 32},
     "bilstm_tagger": {"vocab": 17, "tags": 5, "width": 6, "hidden": 7, "layers": 2},
     "bloom": {"vocab": 17, "d": 12, "heads": 3},
-    "conv_lm": {"vocab": 17, "width": 5, "d": 6, "kernel": 3, "dilations": [1, 2], "bottleneck": 4},
+    "conv_lm": {
+        "vocab": 17,
+        "width": 5,
+        "d": 6,
+        "kernel": 3,
+        "dilations": [1, 2],
+        "bottleneck": 4,
+    },
     "dates": {},
     "decomposable": {"vocab": 13, "words": 5, "hidden": 6},
     "digits": {},
     "elman": {"inputs": 4, "hidden": 6, "outputs": 3},
-    "encoder_decoder": {"vocab": 17, "width": 16, "heads": 2, "hidden": 24, "encoder.layers": 1, "decoder.layers": 1},
+    "encoder_decoder": {
+        "vocab": 17,
+        "width": 16,
+        "heads": 2,
+        "hidden": 24,
+        "encoder.layers": 1,
+        "decoder.layers": 1,
+    },
     "feedforward": {"inputs": 5, "hidden": [7, 6], "outputs": 3},
     "glove_classifier": {"vocab": 13, "d": 5, "att": 6},
     "gpt2": TRANSFORMER | {"context": 32},
@@ -36,11 +60,32 @@ SMALL: dict[str, dict[str, object]] = {
     "numbers": {},
     "ntm_read": {"inputs": 3, "outputs": 2, "hidden": 6, "cells": 5, "width": 4},
     "rnn_encdec": {"source_vocab": 13, "words": 5, "hidden": 6, "maxout": 4},
-    "rwkv": {"vocab": 17, "d": 8, "hidden": 12, "layers": 2},
+    "rwkv": {"vocab": 17, "d": 8, "hidden": 12, "layers": 2, "every": 1},
     "seq2seq": {"vocab": 17, "target_vocab": 19, "width": 6, "hidden": 7, "layers": 2},
-    "rnnsearch": {"src_vocab": 13, "tgt_vocab": 11, "emb": 5, "hid": 6, "att": 4, "readout": 3},
-    "show_attend_tell": {"vocab": 13, "regions": 4, "features": 5, "words": 3, "hidden": 6, "att": 4},
-    "small_translator": {"vocab": 17, "width": 16, "heads": 2, "hidden": 24, "encoder.layers": 1, "decoder.layers": 1},
+    "rnnsearch": {
+        "src_vocab": 13,
+        "tgt_vocab": 11,
+        "emb": 5,
+        "hid": 6,
+        "att": 4,
+        "readout": 3,
+    },
+    "show_attend_tell": {
+        "vocab": 13,
+        "regions": 4,
+        "features": 5,
+        "words": 3,
+        "hidden": 6,
+        "att": 4,
+    },
+    "small_translator": {
+        "vocab": 17,
+        "width": 16,
+        "heads": 2,
+        "hidden": 24,
+        "encoder.layers": 1,
+        "decoder.layers": 1,
+    },
     "t5": {
         "vocab": 17,
         "d": 16,
@@ -54,7 +99,8 @@ SMALL: dict[str, dict[str, object]] = {
     "token_shift_lm": TRANSFORMER | {"kv_heads": 1, "back": 3},
     "transformer": TRANSFORMER | {"pad": 0, "bos": 1, "eos": 2},
     "vit": IMAGE | {"classes": 3},
-    "vit_mae": IMAGE | {"decoder_d": 8, "decoder_layers": 1, "decoder_heads": 2, "decoder_hidden": 16},
+    "vit_mae": IMAGE
+    | {"decoder_d": 8, "decoder_layers": 1, "decoder_heads": 2, "decoder_hidden": 16},
     "vit_segmenter": IMAGE | {"classes": 3},
     "xor": {},
 }

@@ -1,26 +1,28 @@
-"""Shipped specs in the tests: elaborated, given random weights, run by the reference and by ONNX Runtime.
+"""Shipped specs in the tests: elaborated, given random weights, run by the reference
+and by ONNX Runtime.
 
-Weights of norms and biases are random too: with the usual ones and zeros a norm in the wrong place, or a
-bias that is left out, would not show.
+Weights of norms and biases are random too: with the usual ones and zeros a norm in the
+wrong place, or a bias that is left out, would not show.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
 import onnx
 from numpy.typing import NDArray
-from onnx_runtime import open_quietly
 
 import specc_numpy
-from specc.driver import elaborated, open_spec
+from specc.compiler.rules import rules_of, wanted_of
+from specc.compiler.spec import elaborated, open_spec
 from specc.elaborate.context import Env
 from specc.elaborate.model import context_of, requirements
 from specc.ir.model import Model
-from specc.weight_rules import rules_of, wanted_of
 from specc.weights.rules import Rules, tied_pairs
 from specc_onnx import build, target
+from support.onnx_runtime import open_quietly
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -34,13 +36,40 @@ class Opened:
 
 
 def opened(spec: str, config: str = "", **sets: object) -> Opened:
-    """The spec with config values set: `opened("vit", d=8)`; a record's field as `encoder__layers=2`."""
-    given = [f"{name.replace('__', '.')}={_text(value)}" for name, value in sets.items()]
+    """The spec with config values set: `opened("vit", d=8)`; a record's field as
+    `encoder__layers=2`. A shipped one is made once.
+    """
+    shipped = spec.isidentifier() and not config
+    return _once(spec, _said(sets)) if shipped else _made(spec, config, _said(sets))
+
+
+def opened_anew(spec: str, **sets: object) -> Opened:
+    """The same, made now: for tests that change how a spec is read."""
+    return _made(spec, "", _said(sets))
+
+
+@cache
+def _once(spec: str, given: tuple[str, ...]) -> Opened:
+    return _made(spec, "", given)
+
+
+def _said(sets: Mapping[str, object]) -> tuple[str, ...]:
+    return tuple(
+        f"{name.replace('__', '.')}={_text(value)}" for name, value in sets.items()
+    )
+
+
+def _made(spec: str, config: str, given: tuple[str, ...]) -> Opened:
     found = open_spec(spec, config=config, sets=given)
     model = elaborated(found)
     context = context_of(found.library)
     values = requirements(context, found.program, found.reader)
-    return Opened(model, rules_of(context, found.program, Env(found.program.module, values)))
+    return Opened(
+        model,
+        rules_of(
+            context, found.program, Env(module=found.program.module, config=values)
+        ),
+    )
 
 
 def _text(value: object) -> str:
@@ -63,7 +92,9 @@ def random_weights(spec: Opened, seed: int = 0) -> Arrays:
     return {name: made[ties.get(name, name)] for name in made}
 
 
-def by_reference(spec: Opened, weights: Arrays, inputs: Mapping[str, NDArray[Any]]) -> Arrays:
+def by_reference(
+    spec: Opened, weights: Arrays, inputs: Mapping[str, NDArray[Any]]
+) -> Arrays:
     """The results in float64."""
     return specc_numpy.run(spec.model.graph, inputs, weights)
 
@@ -81,11 +112,16 @@ class InOnnx:
 
     def run(self, inputs: Mapping[str, NDArray[Any]]) -> Arrays:
         """The results by name. Floats go in as f32."""
-        given = {k: v.astype(np.float32) if v.dtype.kind == "f" else v for k, v in inputs.items()}
+        given = {
+            k: v.astype(np.float32) if v.dtype.kind == "f" else v
+            for k, v in inputs.items()
+        }
         return dict(zip(self.names, self.session.run(self.names, given), strict=True))
 
 
-def assert_agrees(found: NDArray[Any], wanted: NDArray[Any], what: str, within: float = 1e-5) -> None:
+def assert_agrees(
+    found: NDArray[Any], wanted: NDArray[Any], what: str, within: float = 1e-5
+) -> None:
     """`max|found - wanted| <= within · max|wanted|`; whole numbers and truths exactly."""
     assert found.shape == wanted.shape, f"{what}: {found.shape}, not {wanted.shape}"
     if wanted.dtype.kind in "bi":

@@ -11,13 +11,25 @@ from specc.ir.dim import Dim
 from specc.ir.graph import Graph
 
 Array = Any
-NUMPY = {"f32": np.float64, "f64": np.float64, "i64": np.int64, "i32": np.int32, "bool": np.bool_}
+NUMPY = {
+    "f32": np.float64,
+    "f64": np.float64,
+    "i64": np.int64,
+    "i32": np.int32,
+    "bool": np.bool_,
+}
 
 
 def steps(
-    derived: Derived, graph: Graph, inputs: Mapping[str, Array], weights: Mapping[str, Array], plan: Sequence[int]
+    derived: Derived,
+    graph: Graph,
+    inputs: Mapping[str, Array],
+    weights: Mapping[str, Array],
+    plan: Sequence[int],
 ) -> Iterable[dict[str, Array]]:
-    """The results of each step, `plan` saying how many rows it takes of the whole `inputs` of `graph`."""
+    """The results of each step, `plan` saying how many rows it takes of the whole
+    `inputs` of `graph`.
+    """
     once = {n: v for n, v in inputs.items() if n not in along(graph, derived)}
     made: dict[str, Array] = {}
     if derived.encode:
@@ -28,7 +40,10 @@ def steps(
         made = specc_numpy.run(derived.encode, given, own)
     batch = len(inputs[derived.growing])
     states = {
-        s.name: made[s.initial] if s.initial else empty(s.type, s.rows, batch, inputs, graph) for s in derived.states
+        s.name: made[s.initial]
+        if s.initial
+        else empty(s.type, s.rows, batch, inputs, graph)
+        for s in derived.states
     }
     past = 0
     for count in plan:
@@ -37,7 +52,9 @@ def steps(
             if name in derived.step.inputs:
                 start = 0 if name in derived.whole else past
                 given[name] = inputs[name][:, start : past + count]
-        used = {n: v for n, v in {**given, **states}.items() if n in derived.step.inputs}
+        used = {
+            n: v for n, v in {**given, **states}.items() if n in derived.step.inputs
+        }
         own = {n: weights[n] for n in derived.step.parameters}
         results = specc_numpy.run(derived.step, used, own)
         states = {s.name: results[s.next] for s in derived.states}
@@ -51,11 +68,17 @@ def along(graph: Graph, derived: Derived) -> list[str]:
     return [n for n, v in graph.inputs.items() if symbol in v.type.shape]
 
 
-def empty(type: Any, rows: int | None, batch: int, inputs: Mapping[str, Array], graph: Graph) -> Array:
+def empty(
+    type: Any, rows: int | None, batch: int, inputs: Mapping[str, Array], graph: Graph
+) -> Array:
     """A state before the first step: zeros, without rows where it has an axis of them."""
     env: dict[str, int] = {}
     for name, value in graph.inputs.items():
-        for d, n in zip(value.type.shape, np.shape(inputs.get(name, np.zeros([0] * value.type.rank))), strict=True):
+        for d, n in zip(
+            value.type.shape,
+            np.shape(inputs.get(name, np.zeros([0] * value.type.rank))),
+            strict=True,
+        ):
             if d.name and name in inputs:
                 env[d.name] = n
     lengths = [0 if n == rows else Dim.of(d).at(env) for n, d in enumerate(type.shape)]

@@ -1,9 +1,20 @@
-"""Small tokenizers of every kind that models have, trained on a few lines. Needs the package `tokenizers`."""
+"""Small tokenizers of every kind that models have, trained on a few lines. Needs the
+package `tokenizers`.
+"""
 
 import json
 from functools import lru_cache
 
-from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import (
+    Regex,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+    trainers,
+)
 
 LINES = [
     "The quick brown fox jumps over the lazy dog, doesn't it?",
@@ -18,7 +29,12 @@ KINDS = ("byte_bpe", "wordpiece", "unigram", "fallback_bpe")
 @lru_cache
 def trained(kind: str) -> str:
     """The `tokenizer.json` of a kind."""
-    made = {"byte_bpe": byte_bpe, "wordpiece": wordpiece, "unigram": unigram, "fallback_bpe": fallback_bpe}[kind]()
+    made = {
+        "byte_bpe": byte_bpe,
+        "wordpiece": wordpiece,
+        "unigram": unigram,
+        "fallback_bpe": fallback_bpe,
+    }[kind]()
     return str(made.to_str())
 
 
@@ -32,7 +48,12 @@ def byte_bpe() -> Tokenizer:
     special = ["<|endoftext|>"]
     made.train_from_iterator(
         LINES,
-        trainers.BpeTrainer(vocab_size=400, initial_alphabet=alphabet, special_tokens=special, show_progress=False),
+        trainers.BpeTrainer(
+            vocab_size=400,
+            initial_alphabet=alphabet,
+            special_tokens=special,
+            show_progress=False,
+        ),
     )
     return made
 
@@ -45,10 +66,15 @@ def wordpiece() -> Tokenizer:
     made.decoder = decoders.WordPiece()
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
     made.train_from_iterator(
-        LINES[:3], trainers.WordPieceTrainer(vocab_size=200, special_tokens=special, show_progress=False)
+        LINES[:3],
+        trainers.WordPieceTrainer(
+            vocab_size=200, special_tokens=special, show_progress=False
+        ),
     )
     made.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
     )
     return made
 
@@ -56,33 +82,53 @@ def wordpiece() -> Tokenizer:
 def unigram() -> Tokenizer:
     """As T5's: pieces with a mark for the blank before them, </s> behind a text."""
     made = Tokenizer(models.Unigram())
-    made.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Replace(Regex(" {2,}"), " ")])
+    made.normalizer = normalizers.Sequence(
+        [normalizers.NFKC(), normalizers.Replace(Regex(" {2,}"), " ")]
+    )
     made.pre_tokenizer = pre_tokenizers.Metaspace()
     made.decoder = decoders.Metaspace()
     special = ["<pad>", "</s>", "<unk>"]
-    trainer = trainers.UnigramTrainer(vocab_size=150, special_tokens=special, unk_token="<unk>", show_progress=False)
+    trainer = trainers.UnigramTrainer(
+        vocab_size=150, special_tokens=special, unk_token="<unk>", show_progress=False
+    )
     made.train_from_iterator(LINES[:3], trainer)
-    made.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 1)])
+    made.post_processor = processors.TemplateProcessing(
+        single="$A </s>", special_tokens=[("</s>", 1)]
+    )
     return made
 
 
 def fallback_bpe() -> Tokenizer:
     """As LLaMA's: merges of characters, bytes for what the vocabulary lacks, <s> before a text."""
     made = Tokenizer(models.BPE(byte_fallback=True, unk_token="<unk>", fuse_unk=True))
-    made.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    made.normalizer = normalizers.Sequence(
+        [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
+    )
     made.decoder = decoders.Sequence(
-        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+        [
+            decoders.Replace("▁", " "),
+            decoders.ByteFallback(),
+            decoders.Fuse(),
+            decoders.Strip(" ", 1, 0),
+        ]
     )
     special = ["<unk>", "<s>", "</s>", *(f"<0x{n:02X}>" for n in range(256))]
     made.train_from_iterator(
-        LINES[:2], trainers.BpeTrainer(vocab_size=330, special_tokens=special, show_progress=False)
+        LINES[:2],
+        trainers.BpeTrainer(
+            vocab_size=330, special_tokens=special, show_progress=False
+        ),
     )
-    made.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
+    made.post_processor = processors.TemplateProcessing(
+        single="<s> $A", special_tokens=[("<s>", 1)]
+    )
     return plain_bytes(made)
 
 
 def plain_bytes(made: Tokenizer) -> Tokenizer:
     """The trainer takes only specials in a fixed place; bytes are none."""
     data = json.loads(made.to_str())
-    data["added_tokens"] = [t for t in data["added_tokens"] if not t["content"].startswith("<0x")]
+    data["added_tokens"] = [
+        t for t in data["added_tokens"] if not t["content"].startswith("<0x")
+    ]
     return Tokenizer.from_str(json.dumps(data))

@@ -1,9 +1,11 @@
-"""A case of `tests/golden/errors` played: files written, commands run, and what the user is told.
+"""A case of `tests/golden/errors` played: files written, commands run, and what the
+user is told.
 
-A case is a spec, which is checked; or `$ specc …` lines, `% …` lines that break something, and files behind
-`=== name`. Arrays and weights are written from JSON: `=== x.npy`, `=== w.safetensors` (name: shape, or
-`{"shape": …, "value": …, "dtype": …}`); `=== f hex` holds bytes, `=== f link` is a link. Only commands that fail
-or warn are heard.
+A case is a spec, which is checked; or `$ specc …` lines, `% …` lines that break
+something, and files behind `=== name`. Arrays and weights are written from JSON:
+`=== x.npy`, `=== w.safetensors` (name: shape, or
+`{"shape": …, "value": …, "dtype": …}`); `=== f hex` holds bytes, `=== f link` is a
+link. Only commands that fail or warn are heard.
 """
 
 import errno
@@ -23,14 +25,29 @@ import onnx
 import onnxruntime
 import pytest
 
-from specc import backend, cli, output, running
-from specc.commands import check
-from specc_onnx import seal
+from specc import backend
+from specc.cli import check
+from specc.cli import main as cli
+from specc.files import write as output
+from specc.run import loaded as running
+from specc_onnx.write import seal
 
-DTYPES = {"F32": "<f4", "F64": "<f8", "F16": "<f2", "I64": "<i8", "BF16": ml_dtypes.bfloat16}
+DTYPES = {
+    "F32": "<f4",
+    "F64": "<f8",
+    "F16": "<f2",
+    "I64": "<i8",
+    "BF16": ml_dtypes.bfloat16,
+}
 
 
-def told(case: str, folder: Path, patch: pytest.MonkeyPatch, capture: pytest.CaptureFixture[str], name: str) -> str:
+def told(
+    case: str,
+    folder: Path,
+    patch: pytest.MonkeyPatch,
+    capture: pytest.CaptureFixture[str],
+    name: str,
+) -> str:
     """What the commands of a case say, those that fail or warn, with their exit codes."""
     patch.chdir(folder)
     patch.setenv("NO_COLOR", "1")
@@ -93,18 +110,26 @@ def safetensors(described: dict[str, Any]) -> bytes:
     for name, what in described.items():
         facts = what if isinstance(what, dict) else {"shape": what}
         dtype = facts.get("dtype", "F32")
-        array = np.full(facts["shape"], float(facts.get("value", 0.5)), "f8").astype(DTYPES.get(dtype, "u1"))
-        header[name] = {"dtype": dtype, "shape": facts["shape"], "data_offsets": [len(data), len(data) + array.nbytes]}
+        array = np.full(facts["shape"], float(facts.get("value", 0.5)), "f8").astype(
+            DTYPES.get(dtype, "u1")
+        )
+        header[name] = {
+            "dtype": dtype,
+            "shape": facts["shape"],
+            "data_offsets": [len(data), len(data) + array.nbytes],
+        }
         data += array.tobytes()
     head = json.dumps(header).encode()
     return struct.pack("<Q", len(head)) + head + data
 
 
-# --- what breaks -------------------------------------------------------------------------------
+# --- what breaks ----------------------------------------------------------------------
 
 
 def broken(what: str, folder: Path, patch: pytest.MonkeyPatch) -> None:
-    """Make something go wrong from here on: `% full disk`, or in a file: `% manifest m.onnx {"format": 9}`."""
+    """Make something go wrong from here on: `% full disk`, or in a file:
+    `% manifest m.onnx {"format": 9}`.
+    """
     word, _, rest = what.partition(" ")
     if word == "manifest":
         path, _, change = rest.partition(" ")
@@ -136,7 +161,9 @@ def _raises(error: BaseException) -> Callable[..., NoReturn]:
 
 
 def _full(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(output.os, "write", _raises(OSError(errno.ENOSPC, "No space left on device")))
+    patch.setattr(
+        output.os, "write", _raises(OSError(errno.ENOSPC, "No space left on device"))
+    )
 
 
 def _readonly(patch: pytest.MonkeyPatch) -> None:
@@ -151,26 +178,40 @@ def _readonly(patch: pytest.MonkeyPatch) -> None:
 
 
 def _no_onnx(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(backend, "import_module", _raises(ModuleNotFoundError("no onnx", name="onnx")))
+    patch.setattr(
+        backend, "import_module", _raises(ModuleNotFoundError("no onnx", name="onnx"))
+    )
 
 
 BREAKS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "full disk": _full,
     "read-only disk": _readonly,
-    "failing disk": lambda p: p.setattr(output.os, "write", _raises(OSError(errno.EIO, "Input/output error"))),
+    "failing disk": lambda p: p.setattr(
+        output.os, "write", _raises(OSError(errno.EIO, "Input/output error"))
+    ),
     "no memory": lambda p: p.setattr(check, "check", _raises(MemoryError())),
-    "too many files": lambda p: p.setattr(check, "check", _raises(OSError(errno.EMFILE, "Too many open files"))),
+    "too many files": lambda p: p.setattr(
+        check, "check", _raises(OSError(errno.EMFILE, "Too many open files"))
+    ),
     "onnx is missing": _no_onnx,
     "Pillow is missing": lambda p: p.setitem(sys.modules, "PIL", None),
     "tokenizers is missing": lambda p: p.setitem(sys.modules, "tokenizers", None),
     "the runtime stops": lambda p: p.setattr(
-        onnxruntime.InferenceSession, "run", _raises(RuntimeError("Non-zero status code returned"))
+        onnxruntime.InferenceSession,
+        "run",
+        _raises(RuntimeError("Non-zero status code returned")),
     ),
     "the runtime refuses": lambda p: p.setattr(
-        onnxruntime, "InferenceSession", _raises(RuntimeError("No such file: external data"))
+        onnxruntime,
+        "InferenceSession",
+        _raises(RuntimeError("No such file: external data")),
     ),
     "wrong results": lambda p: p.setattr(
-        running.Loaded, "weights", lambda self: {n: a + 1 for n, a in self.file.weights(self.manifest.stored).items()}
+        running.Loaded,
+        "weights",
+        lambda self: {
+            n: a + 1 for n, a in self.file.weights(self.manifest.stored).items()
+        },
     ),
 }
 """Faults of the surroundings that files cannot show."""

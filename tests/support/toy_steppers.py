@@ -1,17 +1,21 @@
-"""Models for tests of generation that are tables: the logits of a token depend on the whole text before it."""
+"""Models for tests of generation that are tables: the logits of a token depend on the
+whole text before it.
+"""
 
 from collections.abc import Callable, Sequence
 from itertools import product
 
 import numpy as np
 
-from specc.generation.stepper import Floats, Ints
+from specc.decode.stepper import Floats, Ints
 
 Table = Callable[[tuple[int, ...]], Sequence[float]]
 
 
 class Toy:
-    """A stepper over `table`, which gives the logits behind a text. Keeps the texts, and how much it was fed."""
+    """A stepper over `table`, which gives the logits behind a text. Keeps the texts,
+    and how much it was fed.
+    """
 
     def __init__(self, table: Table) -> None:
         self.table = table
@@ -23,7 +27,10 @@ class Toy:
         self.fed.append(tokens.shape)
         self.texts = self.texts or [()] * len(tokens)
         assert len(tokens) == len(self.texts), "as many rows as there are texts"
-        self.texts = [(*text, *map(int, new)) for text, new in zip(self.texts, tokens, strict=True)]
+        self.texts = [
+            (*text, *map(int, new))
+            for text, new in zip(self.texts, tokens, strict=True)
+        ]
         return np.array([self.table(text) for text in self.texts], np.float32)
 
     def reorder(self, rows: Ints) -> None:
@@ -31,7 +38,9 @@ class Toy:
 
 
 def hashed(seed: int, vocab: int, spread: float = 2.0, grid: float = 0.0) -> Table:
-    """Logits drawn anew for every text. `grid` rounds them to its multiples, so that many are equal."""
+    """Logits drawn anew for every text. `grid` rounds them to its multiples, so that
+    many are equal.
+    """
 
     def table(text: tuple[int, ...]) -> Sequence[float]:
         logits = np.random.default_rng([seed, *text]).normal(0, spread, vocab)
@@ -41,23 +50,36 @@ def hashed(seed: int, vocab: int, spread: float = 2.0, grid: float = 0.0) -> Tab
 
 
 def following(*texts: str, letters: str = "abcdefgh", end: str = ".") -> Table:
-    """Prefers to continue a text as one of `texts` goes on; letters count from 1 behind `end`, which is 0."""
+    """Prefers to continue a text as one of `texts` goes on; letters count from 1 behind
+    `end`, which is 0.
+    """
     names = end + letters
 
     def table(text: tuple[int, ...]) -> Sequence[float]:
         so_far = "".join(names[t] for t in text)
-        wanted = next((t[len(so_far)] for t in texts if t.startswith(so_far) and len(t) > len(so_far)), end)
+        wanted = next(
+            (
+                t[len(so_far)]
+                for t in texts
+                if t.startswith(so_far) and len(t) > len(so_far)
+            ),
+            end,
+        )
         return [5.0 if name == wanted else 0.0 for name in names]
 
     return table
 
 
-def log_probability(table: Table, prompt: tuple[int, ...], text: Sequence[int]) -> float:
+def log_probability(
+    table: Table, prompt: tuple[int, ...], text: Sequence[int]
+) -> float:
     """The summed log-probabilities of a text behind a prompt, in float64."""
     total = 0.0
     for n, token in enumerate(text):
         logits = np.asarray(table((*prompt, *text[:n])), np.float32).astype(np.float64)
-        total += logits[token] - logits.max() - np.log(np.exp(logits - logits.max()).sum())
+        total += (
+            logits[token] - logits.max() - np.log(np.exp(logits - logits.max()).sum())
+        )
     return total
 
 

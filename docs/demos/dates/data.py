@@ -1,9 +1,11 @@
-"""Dates as people write them, in English, French and German, with what they mean: pairs to train and to test on.
+"""Dates as people write them, in English, French and German, with what they mean: pairs
+to train and to test on.
 
-Everything is made from the calendar; nothing is collected. A form is used only where it has one reading:
-`03/05/79` is in no pair, because it is the third of May to some and the fifth of March to others, while
-`25/12/79` can only be Christmas. Years of two digits lie between 1930 and 2029. The days of the test are
-days that training never sees, in no form.
+Everything is made from the calendar; nothing is collected. A form is used only where it
+has one reading: `03/05/79` is in no pair, because it is the third of May to some and
+the fifth of March to others, while `25/12/79` can only be Christmas. Years of two
+digits lie between 1930 and 2029. The days of the test are days that training never
+sees, in no form.
 
     python docs/demos/dates/data.py        # prints a few pairs
 """
@@ -26,20 +28,75 @@ ENGLISH = [
     "January", "February", "March", "April", "May", "June",
     "July", "August", "September", "October", "November", "December",
 ]  # fmt: skip
-ENGLISH_SHORT = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]
-ENGLISH_DAYS = ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"]
+ENGLISH_SHORT = [
+    "Jan",
+    "Feb",
+    "Mar",
+    "Apr",
+    "May",
+    "Jun",
+    "Jul",
+    "Aug",
+    "Sep",
+    "Oct",
+    "Nov",
+    "Dec",
+]
+ENGLISH_DAYS = [
+    "Monday",
+    "Tuesday",
+    "Wednesday",
+    "Thursday",
+    "Friday",
+    "Saturday",
+    "Sunday",
+]
 FRENCH = [
     "janvier", "février", "mars", "avril", "mai", "juin",
     "juillet", "août", "septembre", "octobre", "novembre", "décembre",
 ]  # fmt: skip
-FRENCH_SHORT = ["janv.", "févr.", "mars", "avr.", "mai", "juin", "juil.", "août", "sept.", "oct.", "nov.", "déc."]
+FRENCH_SHORT = [
+    "janv.",
+    "févr.",
+    "mars",
+    "avr.",
+    "mai",
+    "juin",
+    "juil.",
+    "août",
+    "sept.",
+    "oct.",
+    "nov.",
+    "déc.",
+]
 FRENCH_DAYS = ["lundi", "mardi", "mercredi", "jeudi", "vendredi", "samedi", "dimanche"]
 GERMAN = [
     "Januar", "Februar", "März", "April", "Mai", "Juni",
     "Juli", "August", "September", "Oktober", "November", "Dezember",
 ]  # fmt: skip
-GERMAN_SHORT = ["Jan.", "Feb.", "März", "Apr.", "Mai", "Juni", "Juli", "Aug.", "Sept.", "Okt.", "Nov.", "Dez."]
-GERMAN_DAYS = ["Montag", "Dienstag", "Mittwoch", "Donnerstag", "Freitag", "Samstag", "Sonntag"]
+GERMAN_SHORT = [
+    "Jan.",
+    "Feb.",
+    "März",
+    "Apr.",
+    "Mai",
+    "Juni",
+    "Juli",
+    "Aug.",
+    "Sept.",
+    "Okt.",
+    "Nov.",
+    "Dez.",
+]
+GERMAN_DAYS = [
+    "Montag",
+    "Dienstag",
+    "Mittwoch",
+    "Donnerstag",
+    "Freitag",
+    "Samstag",
+    "Sonntag",
+]
 
 
 @dataclass(frozen=True)
@@ -71,7 +128,11 @@ class Day:
     @property
     def th(self) -> str:
         """The day as English counts it: 1st, 2nd, 3rd, 4th."""
-        ending = "th" if self.d in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(self.d % 10, "th")
+        ending = (
+            "th"
+            if self.d in (11, 12, 13)
+            else {1: "st", 2: "nd", 3: "rd"}.get(self.d % 10, "th")
+        )
         return f"{self.d}{ending}"
 
     @property
@@ -128,7 +189,12 @@ IN_ENGLISH: list[tuple[Test, Form]] = [
     (always, lambda t: f"{t.named(ENGLISH_SHORT)}. {t.d}, {t.y}"),
     (always, lambda t: f"{t.d:02d}-{t.named(ENGLISH_SHORT)}-{t.y}"),
     (always, lambda t: f"{t.weekday(ENGLISH_DAYS)}, {t.named(ENGLISH)} {t.d}, {t.y}"),
-    (always, lambda t: f"{t.weekday(ENGLISH_DAYS)[:3]}, {t.d} {t.named(ENGLISH_SHORT)} {t.y}"),
+    (
+        always,
+        lambda t: (
+            f"{t.weekday(ENGLISH_DAYS)[:3]}, {t.d} {t.named(ENGLISH_SHORT)} {t.y}"
+        ),
+    ),
     (recent, lambda t: f"{t.d} {t.named(ENGLISH)} '{t.yy}"),
     (recent, lambda t: f"{t.named(ENGLISH_SHORT)} {t.d}, '{t.yy}"),
 ]
@@ -164,11 +230,15 @@ def calendar() -> tuple[list[Day], list[Day]]:
 
 
 def pair(day: Day, rng: random.Random) -> tuple[str, str]:
-    """A day in a form that fits it, and the day in ISO 8601. Now and then all letters are small or capital."""
+    """A day in a form that fits it, and the day in ISO 8601. Now and then all letters
+    are small or capital.
+    """
     (family,) = rng.choices([f for f, _ in FAMILIES], [often for _, often in FAMILIES])
     written = rng.choice([form for fits, form in family if fits(day)])(day)
     case = rng.random()
-    written = written.lower() if case < 0.1 else written.upper() if case < 0.15 else written
+    written = (
+        written.lower() if case < 0.1 else written.upper() if case < 0.15 else written
+    )
     return written, day.date.isoformat()
 
 
@@ -202,7 +272,9 @@ def characters() -> list[str]:
     """Every character that a form can hold, in order."""
     texts = [form(Day(date(y, m, d))) for family, _ in FAMILIES for _, form in family
              for y, m, d in _every_word()]  # fmt: skip
-    return sorted({c for text in texts for c in (text, text.lower(), text.upper()) for c in c})
+    return sorted(
+        {c for text in texts for c in (text, text.lower(), text.upper()) for c in c}
+    )
 
 
 def _every_word() -> list[tuple[int, int, int]]:

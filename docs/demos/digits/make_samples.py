@@ -1,21 +1,27 @@
 """Writes PNG pictures of handwritten digits that the digits model has never seen.
 
-The pictures are scikit-learn's bundled 8×8 digits (UCI, Alpaydin and Kaynak 1998), whose values from 0 to
-16 count the inked dots in blocks of 4×4 dots of a scan. Every fifth picture (index % 5 == 0) is held out:
-training never sees it, and the samples are taken from there. Here the counting is undone: each value
-becomes that share of ink in a block of 8×8 pixels, placed so that strokes hang together. Averaging the
-blocks again (`resize=box`) gives back the values, to half of a gray level. The paper is light and the ink
-dark, as in any photo: `invert=auto` turns it.
+The pictures are scikit-learn's bundled 8×8 digits (UCI, Alpaydin and Kaynak 1998),
+whose values from 0 to 16 count the inked dots in blocks of 4×4 dots of a scan. Every
+fifth picture (index % 5 == 0) is held out: training never sees it, and the samples are
+taken from there. Here the counting is undone: each value becomes that share of ink in a
+block of 8×8 pixels, placed so that strokes hang together. Averaging the blocks again
+(`resize=box`) gives back the values, to half of a gray level. The paper is light and
+the ink dark, as in any photo: `invert=auto` turns it.
 
     python docs/demos/digits/make_samples.py
 """
 
+import argparse
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 from sklearn.datasets import load_digits
+
+from specc.files.place import PICTURE, place
+from specc.files.write import atomic_write
 
 HELD_OUT = 5  # every fifth picture
 BLOCK = 8  # pixels a side for one value
@@ -52,28 +58,47 @@ def picture(values: NDArray[np.float64]) -> NDArray[np.uint8]:
     return np.rint(PAPER + (INK - PAPER) * pixels).astype(np.uint8)
 
 
-def spread(wish: NDArray[np.float64], values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Ink on the dots that wish for it most, in each block as many as its value says: `f[256, 256]`."""
+def spread(
+    wish: NDArray[np.float64], values: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Ink on the dots that wish for it most, in each block as many as its value says:
+    `f[256, 256]`.
+    """
     side = BLOCK * FINE
-    blocks = wish.reshape(8, side, 8, side).transpose(0, 2, 1, 3).reshape(8, 8, side * side)
-    ranks = np.argsort(np.argsort(-blocks, axis=2, kind="stable"), axis=2, kind="stable")
+    blocks = (
+        wish.reshape(8, side, 8, side).transpose(0, 2, 1, 3).reshape(8, 8, side * side)
+    )
+    ranks = np.argsort(
+        np.argsort(-blocks, axis=2, kind="stable"), axis=2, kind="stable"
+    )
     ink = ranks < (values / 16 * side * side)[:, :, None]
-    return ink.reshape(8, 8, side, side).transpose(0, 2, 1, 3).reshape(8 * side, 8 * side).astype(np.float64)
+    return (
+        ink.reshape(8, 8, side, side)
+        .transpose(0, 2, 1, 3)
+        .reshape(8 * side, 8 * side)
+        .astype(np.float64)
+    )
 
 
 def blurred(field: NDArray[np.float64], width: float) -> NDArray[np.float64]:
-    """A Gaussian blur of standard deviation `width` dots; beyond an edge the picture goes on as at it."""
+    """A Gaussian blur of standard deviation `width` dots; beyond an edge the picture
+    goes on as at it.
+    """
     reach = int(3 * width) + 1
     kernel = np.exp(-0.5 * (np.arange(-reach, reach + 1) / width) ** 2)
     for axis in (0, 1):
         ends = [(reach, reach) if i == axis else (0, 0) for i in (0, 1)]
         padded = np.pad(field, ends, mode="edge")
-        field = np.apply_along_axis(np.convolve, axis, padded, kernel / kernel.sum(), mode="valid")
+        field = np.apply_along_axis(
+            np.convolve, axis, padded, kernel / kernel.sum(), mode="valid"
+        )
     return field
 
 
 def samples() -> dict[str, NDArray[np.float64]]:
-    """The held-out picture for each sample name: of each digit the one nearest to the mean of its kind."""
+    """The held-out picture for each sample name: of each digit the one nearest to the
+    mean of its kind.
+    """
     digits = load_digits()
     kept = held_out(len(digits.images))
     chosen = {}
@@ -86,9 +111,15 @@ def samples() -> dict[str, NDArray[np.float64]]:
 
 def main() -> None:
     """Write the pictures beside this script."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--force", action="store_true", help="replace other pictures")
+    force = parser.parse_args().force
     for name, values in samples().items():
         path = Path(__file__).with_name(f"{name}.png")
-        Image.fromarray(picture(values)).save(path, optimize=True)
+        stream = BytesIO()
+        Image.fromarray(picture(values)).save(stream, "PNG", optimize=True)
+        made = stream.getvalue()
+        atomic_write(place(path, PICTURE, content=made, force=force), [made])
         print(f"wrote {path.name}")
 
 

@@ -1,9 +1,11 @@
-"""Trains the digits model: the spec itself, as a PyTorch module, on scikit-learn's bundled 8×8 digits.
+"""Trains the digits model: the spec itself, as a PyTorch module, on scikit-learn's
+bundled 8×8 digits.
 
-There is no model in this file. `specs/models/digits.yaml` says what is computed and how a picture is
-read; `specc_torch` makes a module of it whose parameters bear the spec's names. Pictures go through the
-same code that `specc run` reads files with, so that training and use cannot differ. Every fifth picture
-(index % 5 == 0) is held out and never trained on; the settings below were chosen on other fifths.
+There is no model in this file. `specs/models/digits.yaml` says what is computed and how
+a picture is read; `specc_torch` makes a module of it whose parameters bear the spec's
+names. Pictures go through the same code that `specc run` reads files with, so that
+training and use cannot differ. Every fifth picture (index % 5 == 0) is held out and
+never trained on; the settings below were chosen on other fifths.
 
     python docs/demos/digits/train.py
 """
@@ -19,10 +21,11 @@ from sklearn.datasets import load_digits
 from torch import Tensor
 from torch.nn import functional
 
-from specc.driver import elaborated, open_spec
-from specc.reading.image import prepare
-from specc.reading.record import Image
-from specc.readings import reading_of
+from specc.compiler.reading import reading_of
+from specc.compiler.spec import elaborated, open_spec
+from specc.data.image import prepare
+from specc.data.record import Image
+from specc.files.place import WEIGHTS, place
 from specc_torch import SpecModule
 
 HERE = Path(__file__).resolve()
@@ -38,7 +41,9 @@ STRETCH, SHIFT = 0.10, 0.14  # shares of the picture's size
 
 
 def pictures(record: Image) -> tuple[Tensor, Tensor]:
-    """All digits as the runner would read them from paper, `f32[n, 1, 8, 8]`, and what they are, `i64[n]`."""
+    """All digits as the runner would read them from paper, `f32[n, 1, 8, 8]`, and what
+    they are, `i64[n]`.
+    """
     digits = load_digits()
     paper = 255 * (1 - digits.images[..., None] / MOST_INK)
     pixels = np.concatenate([prepare(page, record) for page in paper])
@@ -55,17 +60,26 @@ def moved(pixels: Tensor, ground: float) -> Tensor:
     count = len(pixels)
     angle = (torch.rand(count) * 2 - 1) * TURN
     stretch = 1 + (torch.rand(count, 2) * 2 - 1) * STRETCH
-    shift = (torch.rand(count, 2) * 2 - 1) * SHIFT * 2  # the picture is 2 wide in these coordinates
+    shift = (
+        (torch.rand(count, 2) * 2 - 1) * SHIFT * 2
+    )  # the picture is 2 wide in these coordinates
     cos, sin = torch.cos(angle), torch.sin(angle)
-    rows = torch.stack([cos * stretch[:, 0], -sin, shift[:, 0], sin, cos * stretch[:, 1], shift[:, 1]], dim=1)
-    grid = functional.affine_grid(rows.reshape(count, 2, 3), list(pixels.shape), align_corners=False)
+    rows = torch.stack(
+        [cos * stretch[:, 0], -sin, shift[:, 0], sin, cos * stretch[:, 1], shift[:, 1]],
+        dim=1,
+    )
+    grid = functional.affine_grid(
+        rows.reshape(count, 2, 3), list(pixels.shape), align_corners=False
+    )
     return functional.grid_sample(pixels - ground, grid, align_corners=False) + ground
 
 
 def accuracy(model: SpecModule, pixels: Tensor, target: Tensor) -> float:
     """The share of pictures whose most probable digit is the right one."""
     with torch.no_grad():
-        return float((model(pixels=pixels)["logits"].argmax(-1) == target).float().mean())
+        return float(
+            (model(pixels=pixels)["logits"].argmax(-1) == target).float().mean()
+        )
 
 
 def train(model: SpecModule, pixels: Tensor, target: Tensor, epochs: int) -> None:
@@ -73,15 +87,22 @@ def train(model: SpecModule, pixels: Tensor, target: Tensor, epochs: int) -> Non
     ground = float(pixels.min())
     gains = [p for p in model.parameters() if p.ndim < 2]
     matrices = [p for p in model.parameters() if p.ndim >= 2]
-    groups = [{"params": matrices, "weight_decay": DECAY}, {"params": gains, "weight_decay": 0.0}]
+    groups = [
+        {"params": matrices, "weight_decay": DECAY},
+        {"params": gains, "weight_decay": 0.0},
+    ]
     optimizer = torch.optim.AdamW(groups, lr=RATE)
     steps = epochs * math.ceil(len(pixels) / BATCH)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, RATE, steps, pct_start=0.1)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, RATE, steps, pct_start=0.1
+    )
     for epoch in range(epochs):
         total = 0.0
         for chosen in torch.randperm(len(pixels)).split(BATCH):
             logits = model(pixels=moved(pixels[chosen], ground))["logits"]
-            loss = functional.cross_entropy(logits, target[chosen], label_smoothing=SMOOTHING)
+            loss = functional.cross_entropy(
+                logits, target[chosen], label_smoothing=SMOOTHING
+            )
             optimizer.zero_grad()
             loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -103,13 +124,23 @@ def mistakes(model: SpecModule, pixels: Tensor, target: Tensor) -> NDArray[np.in
 
 def main() -> None:
     """Train, report on the held-out pictures, save beside the spec."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--epochs", type=int, default=300)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("-o", "--output", type=Path, default=SPEC.with_name("digits.safetensors"))
+    parser.add_argument(
+        "-o", "--output", type=Path, default=SPEC.with_name("digits.safetensors")
+    )
+    parser.add_argument(
+        "--force", action="store_true", help="replace files that specc did not write"
+    )
     args = parser.parse_args()
+    place(args.output, WEIGHTS, force=args.force)  # before any work
 
-    torch.set_num_threads(1)  # tensors this small gain nothing from more, and sums keep one order
+    torch.set_num_threads(
+        1
+    )  # tensors this small gain nothing from more, and sums keep one order
     torch.manual_seed(args.seed)
     torch.use_deterministic_algorithms(True)
     spec = open_spec(str(SPEC))
@@ -119,15 +150,20 @@ def main() -> None:
     pixels, target = pictures(record)
     kept = held_out(len(pixels))
     model = SpecModule(described.graph, seed=args.seed)
-    print(f"{sum(p.numel() for p in model.parameters())} parameters, {int((~kept).sum())} pictures to train on")
+    print(
+        f"{sum(p.numel() for p in model.parameters())} parameters, "
+        f"{int((~kept).sum())} pictures to train on"
+    )
 
     train(model, pixels[~kept], target[~kept], args.epochs)
     right = accuracy(model, pixels[kept], target[kept])
     for digit, row in enumerate(mistakes(model, pixels[kept], target[kept])):
         wrong = ", ".join(f"{n} as {d}" for d, n in enumerate(row) if n and d != digit)
-        print(f"  {digit}: {row[digit]} of {row.sum()} right{f'; {wrong}' if wrong else ''}")
+        print(
+            f"  {digit}: {row[digit]} of {row.sum()} right{f'; {wrong}' if wrong else ''}"
+        )
     print(f"held-out accuracy: {right:.2%} of {int(kept.sum())} pictures")
-    model.save(args.output)
+    model.save(args.output, force=args.force)
     print(f"wrote {args.output.name}, {args.output.stat().st_size / 1000:.0f} kB")
 
 

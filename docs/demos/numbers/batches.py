@@ -1,7 +1,9 @@
-"""Training pairs as arrays of ids, made ahead by other processes. The same seed gives the same arrays, always.
+"""Training pairs as arrays of ids, made ahead by other processes. The same seed gives
+the same arrays, always.
 
-A step of training sees two halves: words to be read as digits (long texts in, short ones out) and digits to be
-written as words (the reverse). Kept apart, neither is mostly padding. Several steps are made together.
+A step of training sees two halves: words to be read as digits (long texts in, short
+ones out) and digits to be written as words (the reverse). Kept apart, neither is mostly
+padding. Several steps are made together.
 """
 
 import random
@@ -20,7 +22,9 @@ AHEAD = 4  # so many times STEPS wait for each process
 
 Ids = NDArray[np.uint8]
 Half = tuple[Ids, Ids]
-"""Texts given `u8[steps, batch, src]` and texts wanted `u8[steps, batch, tgt]`, with their ends, padded."""
+"""Texts given `u8[steps, batch, src]` and texts wanted `u8[steps, batch, tgt]`, with
+their ends, padded.
+"""
 
 
 @dataclass(frozen=True)
@@ -34,11 +38,16 @@ class Alphabet:
     def rows(self, texts: Sequence[str]) -> Ids:
         """The texts with their ends as `u8[texts, longest + 1]`."""
         width = max(map(len, texts))
-        codes = np.frombuffer("".join(text.ljust(width, "\0") for text in texts).encode("latin-1"), np.uint8)
+        codes = np.frombuffer(
+            "".join(text.ljust(width, "\0") for text in texts).encode("latin-1"),
+            np.uint8,
+        )
         found = np.array(self.ids, np.int16)[codes].reshape(len(texts), width)
         lengths = np.array([len(text) for text in texts])
         beyond = np.arange(width) >= lengths[:, None]
-        assert not (found[~beyond] < 0).any(), "a character of the data is not in the vocabulary"
+        assert not (found[~beyond] < 0).any(), (
+            "a character of the data is not in the vocabulary"
+        )
         made = np.full((len(texts), width + 1), self.pad, np.uint8)
         made[:, :width] = np.where(beyond, self.pad, found)
         made[np.arange(len(texts)), lengths] = self.end
@@ -61,19 +70,31 @@ class Job:
 
     def _half(self, directions: tuple[data.Words, ...], rng: random.Random) -> Half:
         pairs = data.training(directions, STEPS * self.batch, rng)
-        given, wanted = (self.alphabet.rows(texts) for texts in zip(*pairs, strict=True))
-        return given.reshape(STEPS, self.batch, -1), wanted.reshape(STEPS, self.batch, -1)
+        given, wanted = (
+            self.alphabet.rows(texts) for texts in zip(*pairs, strict=True)
+        )
+        return given.reshape(STEPS, self.batch, -1), wanted.reshape(
+            STEPS, self.batch, -1
+        )
 
 
-def made_ahead(alphabet: Alphabet, batch: int, seed: int, workers: int) -> Iterator[tuple[Half, Half]]:
-    """Pairs for `STEPS` steps at a time, without end, in one order however many processes make them."""
+def made_ahead(
+    alphabet: Alphabet, batch: int, seed: int, workers: int
+) -> Iterator[tuple[Half, Half]]:
+    """Pairs for `STEPS` steps at a time, without end, in one order however many
+    processes make them.
+    """
     jobs = (Job(alphabet, batch, seed, number) for number in count())
     if not workers:
         yield from (job.made() for job in jobs)
         return
-    way = "fork" if "fork" in get_all_start_methods() else "spawn"  # a fork need not import everything again
+    way = (
+        "fork" if "fork" in get_all_start_methods() else "spawn"
+    )  # a fork need not import everything again
     with get_context(way).Pool(workers) as pool:
-        waiting = deque(pool.apply_async(job.made) for job in islice(jobs, AHEAD * workers))
+        waiting = deque(
+            pool.apply_async(job.made) for job in islice(jobs, AHEAD * workers)
+        )
         for job in jobs:
             yield waiting.popleft().get()
             waiting.append(pool.apply_async(job.made))

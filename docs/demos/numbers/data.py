@@ -1,8 +1,10 @@
-"""Numbers from 0 to 999 999 as digits and as English and German words: pairs to train and to test on.
+"""Numbers from 0 to 999 999 as digits and as English and German words: pairs to train
+and to test on.
 
-Everything is made from the rules of the two languages; nothing is collected. Words are read in every usual form
-and written in one, so that each question has one right answer. A number that is held out is in no training pair,
-in no language and in neither direction; numbers below 100 are the words themselves and never held out.
+Everything is made from the rules of the two languages; nothing is collected. Words are
+read in every usual form and written in one, so that each question has one right answer.
+A number that is held out is in no training pair, in no language and in neither
+direction; numbers below 100 are the words themselves and never held out.
 
     three hundred and five  ->  305            en 305  ->  three hundred and five
     dreihundertfünf         ->  305            de 305  ->  dreihundertfünf
@@ -20,19 +22,43 @@ ALWAYS_SEEN = 100  # every number below is trained on
 HELD_OUT = 20  # one number of so many is kept away from training
 LENGTHS = range(1, 7)  # digits
 OFTEN = (1, 1, 2, 2, 2, 2)  # how often each length is drawn
-FEW_KINDS = 0.2  # how often a number repeats its digits, which is where counting goes wrong
+FEW_KINDS = (
+    0.2  # how often a number repeats its digits, which is where counting goes wrong
+)
 EVALUATION_SEED = 2017
 
 ENGLISH = [
     "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine",
     "ten", "eleven", "twelve", "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen",
 ]  # fmt: skip
-ENGLISH_TENS = ["", "", "twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"]
+ENGLISH_TENS = [
+    "",
+    "",
+    "twenty",
+    "thirty",
+    "forty",
+    "fifty",
+    "sixty",
+    "seventy",
+    "eighty",
+    "ninety",
+]
 GERMAN = [
     "null", "eins", "zwei", "drei", "vier", "fünf", "sechs", "sieben", "acht", "neun",
     "zehn", "elf", "zwölf", "dreizehn", "vierzehn", "fünfzehn", "sechzehn", "siebzehn", "achtzehn", "neunzehn",
 ]  # fmt: skip
-GERMAN_TENS = ["", "", "zwanzig", "dreißig", "vierzig", "fünfzig", "sechzig", "siebzig", "achtzig", "neunzig"]
+GERMAN_TENS = [
+    "",
+    "",
+    "zwanzig",
+    "dreißig",
+    "vierzig",
+    "fünfzig",
+    "sechzig",
+    "siebzig",
+    "achtzig",
+    "neunzig",
+]
 
 
 @dataclass(frozen=True)
@@ -58,10 +84,16 @@ def english(n: int, form: English = English()) -> str:
     thousands, rest = divmod(n, 1000)
     if not thousands:
         return _english_below(rest, form, form.one)
-    front = form.one + "thousand" if thousands == 1 else _english_below(thousands, form, form.one) + " thousand"
+    front = (
+        form.one + "thousand"
+        if thousands == 1
+        else _english_below(thousands, form, form.one) + " thousand"
+    )
     if not rest:
         return front
-    return front + (form.tie if rest < 100 else " ") + _english_below(rest, form, "one ")
+    return (
+        front + (form.tie if rest < 100 else " ") + _english_below(rest, form, "one ")
+    )
 
 
 def _english_below(n: int, form: English, one: str) -> str:
@@ -88,8 +120,16 @@ def german(n: int, form: German = German()) -> str:
     elif thousands == 1:
         words = form.one + "tausend" + _german_rest(rest, form)
     else:
-        words = _german_joined(_german_below(thousands, German(), form.one)) + "tausend" + _german_rest(rest, form)
-    return words.replace("ü", "ue").replace("ö", "oe").replace("ß", "ss") if form.plain else words
+        words = (
+            _german_joined(_german_below(thousands, German(), form.one))
+            + "tausend"
+            + _german_rest(rest, form)
+        )
+    return (
+        words.replace("ü", "ue").replace("ö", "oe").replace("ß", "ss")
+        if form.plain
+        else words
+    )
 
 
 def _german_rest(n: int, form: German) -> str:
@@ -104,7 +144,11 @@ def _german_below(n: int, form: German, one: str) -> str:
     if not hundreds:
         return _german_small(rest)
     front = (one if hundreds == 1 else GERMAN[hundreds]) + "hundert"
-    return front + (form.tie if rest <= 12 else "") + _german_small(rest) if rest else front
+    return (
+        front + (form.tie if rest <= 12 else "") + _german_small(rest)
+        if rest
+        else front
+    )
 
 
 def _german_small(n: int) -> str:
@@ -121,24 +165,39 @@ def _german_joined(words: str) -> str:
 
 
 ENGLISH_FORMS = [
-    English(tie=tie, hyphen=hyphen, one=one) for tie in (" and ", " ") for hyphen in "- " for one in ("one ", "a ")
+    English(tie=tie, hyphen=hyphen, one=one)
+    for tie in (" and ", " ")
+    for hyphen in "- "
+    for one in ("one ", "a ")
 ]
 GERMAN_FORMS = [
-    German(one=one, tie=tie, plain=plain) for plain in (False, True) for tie in ("", "und") for one in ("ein", "")
+    German(one=one, tie=tie, plain=plain)
+    for plain in (False, True)
+    for tie in ("", "und")
+    for one in ("ein", "")
 ]
-CANONICAL_SHARE = 0.4  # of the words to be read stand in the form that is written; the others in any form
+# of the words to be read stand in the form that is written; the others in any form
+CANONICAL_SHARE = 0.4
 
 Words = Callable[[int, random.Random], tuple[str, str]]
 
 
 def read_english(n: int, rng: random.Random) -> tuple[str, str]:
     """English words and the digits they mean."""
-    return english(n, ENGLISH_FORMS[0] if rng.random() < CANONICAL_SHARE else rng.choice(ENGLISH_FORMS)), str(n)
+    return english(
+        n,
+        ENGLISH_FORMS[0]
+        if rng.random() < CANONICAL_SHARE
+        else rng.choice(ENGLISH_FORMS),
+    ), str(n)
 
 
 def read_german(n: int, rng: random.Random) -> tuple[str, str]:
     """German words and the digits they mean."""
-    return german(n, GERMAN_FORMS[0] if rng.random() < CANONICAL_SHARE else rng.choice(GERMAN_FORMS)), str(n)
+    return german(
+        n,
+        GERMAN_FORMS[0] if rng.random() < CANONICAL_SHARE else rng.choice(GERMAN_FORMS),
+    ), str(n)
 
 
 def write_english(n: int, rng: random.Random) -> tuple[str, str]:
@@ -169,16 +228,22 @@ def held_out(n: int) -> bool:
 
 
 def drawn(rng: random.Random) -> int:
-    """Any number: first how many digits it has, then which. Now and then they are of two kinds, as in 101 101."""
+    """Any number: first how many digits it has, then which. Now and then they are of
+    two kinds, as in 101 101.
+    """
     (length,) = rng.choices(LENGTHS, OFTEN)
     if length == 1 or rng.random() >= FEW_KINDS:
         return rng.randrange(10 ** (length - 1) if length > 1 else 0, 10**length)
     first = rng.randrange(1, 10)
     other = rng.choice((0, rng.randrange(10)))
-    return int(str(first) + "".join(str(rng.choice((first, other))) for _ in range(length - 1)))
+    return int(
+        str(first) + "".join(str(rng.choice((first, other))) for _ in range(length - 1))
+    )
 
 
-def training(directions: tuple[Words, ...], count: int, rng: random.Random) -> list[tuple[str, str]]:
+def training(
+    directions: tuple[Words, ...], count: int, rng: random.Random
+) -> list[tuple[str, str]]:
     """`count` pairs of numbers that are trained on, in the directions by turns: (given, wanted)."""
     pairs = []
     while len(pairs) < count:
@@ -189,7 +254,9 @@ def training(directions: tuple[Words, ...], count: int, rng: random.Random) -> l
 
 
 def evaluation(direction: Words, count: int) -> list[tuple[str, str]]:
-    """`count` different pairs of numbers that training never sees, always the same ones: (given, wanted)."""
+    """`count` different pairs of numbers that training never sees, always the same
+    ones: (given, wanted).
+    """
     rng = random.Random(EVALUATION_SEED)
     pairs: dict[str, str] = {}
     while len(pairs) < count:
@@ -202,8 +269,18 @@ def evaluation(direction: Words, count: int) -> list[tuple[str, str]]:
 
 def characters() -> list[str]:
     """Every character of a pair, in order."""
-    texts = ["en 0123456789", "de", *ENGLISH, *ENGLISH_TENS, *GERMAN, *GERMAN_TENS, "hundred thousand and a -"]
-    return sorted({c for text in [*texts, "hundert tausend und ein ue oe ss"] for c in text})
+    texts = [
+        "en 0123456789",
+        "de",
+        *ENGLISH,
+        *ENGLISH_TENS,
+        *GERMAN,
+        *GERMAN_TENS,
+        "hundred thousand and a -",
+    ]
+    return sorted(
+        {c for text in [*texts, "hundert tausend und ein ue oe ss"] for c in text}
+    )
 
 
 if __name__ == "__main__":

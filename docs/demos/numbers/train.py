@@ -1,9 +1,11 @@
-"""Trains the numbers model: the spec itself, as a PyTorch module, on pairs made from the rules of two languages.
+"""Trains the numbers model: the spec itself, as a PyTorch module, on pairs made from
+the rules of two languages.
 
-There is no model in this file. `specs/models/numbers.yaml` says what is computed and how a text is read;
-`specc_torch` makes a module of it whose parameters bear the spec's names. The model learns to continue the true
-beginning of an answer; the report at the end is on answers that it writes alone, for numbers that it has never
-seen in any language. The same seed and number of steps give the same file on the same machine.
+There is no model in this file. `specs/models/numbers.yaml` says what is computed and
+how a text is read; `specc_torch` makes a module of it whose parameters bear the spec's
+names. The model learns to continue the true beginning of an answer; the report at the
+end is on answers that it writes alone, for numbers that it has never seen in any
+language. The same seed and number of steps give the same file on the same machine.
 
     python docs/demos/numbers/train.py --steps 4000 --warmup 200 --batch 32     # what is shipped: one core, 13 minutes
     python docs/demos/numbers/train.py --device cuda --minutes 8
@@ -26,11 +28,13 @@ from batches import Alphabet, Half, made_ahead
 from torch import Tensor
 from torch.nn import functional
 
-from specc.driver import elaborated, open_spec
-from specc.reading.record import TextCharacters
-from specc.reading.text import decode, encode, pad
-from specc.reading.vocabulary import write_vocabulary
-from specc.readings import reading_of
+from specc.compiler.reading import reading_of
+from specc.compiler.spec import elaborated, open_spec
+from specc.data.record import TextCharacters
+from specc.data.text import decode, encode, pad
+from specc.data.vocabulary import write_vocabulary
+from specc.files.place import WEIGHTS, WORDS, place
+from specc.files.write import atomic_write
 from specc_torch import SpecModule
 
 HERE = Path(__file__).resolve()
@@ -41,7 +45,8 @@ RATE = 2e-3
 DECAY = 0.01
 WARMUP = 1000
 UNTIMED = 0.4  # of the warm-up: a GPU, and the processes that make data, start slowly
-SPARE = 0.95  # of the time that is left is planned for; a run cut short has not come to rest
+# of the time that is left is planned for; a run cut short has not come to rest
+SPARE = 0.95
 SHOWN = 200  # steps between two lines
 LONGEST = 80  # characters of an answer, and some more
 TEST_PAIRS = 2000
@@ -50,10 +55,11 @@ DUE = 0.98
 
 @dataclass
 class Plan:
-    """How many steps there are. A limit in time becomes a number of steps once the speed is known.
+    """How many steps there are. A limit in time becomes a number of steps once the
+    speed is known.
 
-    The rate of learning depends on the number of steps alone after the warm-up, and on nothing before, so that
-    a run under a limit in time can be repeated with `--steps`.
+    The rate of learning depends on the number of steps alone after the warm-up, and on
+    nothing before, so that a run under a limit in time can be repeated with `--steps`.
     """
 
     warmup: int
@@ -79,13 +85,17 @@ class Plan:
             fit = self.warmup + int(left * (self.warmup - untimed) / (now - self.timed))
             self.steps = max(self.warmup, min(fit, self.steps or fit))
             print(f"{self.steps} steps fit into the time", flush=True)
-        return (self.steps is not None and step >= self.steps) or now - self.since > self.seconds
+        return (
+            self.steps is not None and step >= self.steps
+        ) or now - self.since > self.seconds
 
 
 def alphabet_of(record: TextCharacters) -> Alphabet:
     """The ids that `encode` gives to single characters."""
     known = set(record.vocab)
-    ids = tuple(int(encode(chr(c), record)[0]) if chr(c) in known else -1 for c in range(256))
+    ids = tuple(
+        int(encode(chr(c), record)[0]) if chr(c) in known else -1 for c in range(256)
+    )
     assert record.end is not None
     return Alphabet(ids, PAD, record.end)
 
@@ -93,7 +103,9 @@ def alphabet_of(record: TextCharacters) -> Alphabet:
 def halves(
     record: TextCharacters, batch: int, seed: int, workers: int, device: torch.device
 ) -> Iterator[list[tuple[Tensor, Tensor]]]:
-    """For each step: texts given `i64[b, src]` and wanted `i64[b, tgt]`, once to be read and once to be written."""
+    """For each step: texts given `i64[b, src]` and wanted `i64[b, tgt]`, once to be
+    read and once to be written.
+    """
 
     def there(half: Half) -> tuple[Tensor, Tensor]:
         given, wanted = (torch.from_numpy(x).to(device) for x in half)
@@ -108,15 +120,23 @@ def halves(
 def loss_of(model: SpecModule, source: Tensor, wanted: Tensor) -> Tensor:
     """How improbable the model finds each next character of the answers, on average."""
     start = torch.full_like(wanted[:, :1], START)
-    logits = model(source=source, target=torch.cat([start, wanted[:, :-1]], dim=1))["logits"]
-    return functional.cross_entropy(logits.flatten(0, 1), wanted.flatten(), ignore_index=PAD)
+    logits = model(source=source, target=torch.cat([start, wanted[:, :-1]], dim=1))[
+        "logits"
+    ]
+    return functional.cross_entropy(
+        logits.flatten(0, 1), wanted.flatten(), ignore_index=PAD
+    )
 
 
-def train(model: SpecModule, steps: Iterator[list[tuple[Tensor, Tensor]]], plan: Plan) -> int:
+def train(
+    model: SpecModule, steps: Iterator[list[tuple[Tensor, Tensor]]], plan: Plan
+) -> int:
     """Fit the model's parameters, in place. The number of steps done."""
     parameters = list(model.parameters())
     fused = parameters[0].device.type == "cuda"  # one call for all of them
-    optimizer = torch.optim.AdamW(parameters, RATE, betas=(0.9, 0.98), weight_decay=DECAY, fused=fused)
+    optimizer = torch.optim.AdamW(
+        parameters, RATE, betas=(0.9, 0.98), weight_decay=DECAY, fused=fused
+    )
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, plan.rate)
     losses: list[Tensor] = []
     plan.since = time.monotonic()
@@ -129,19 +149,28 @@ def train(model: SpecModule, steps: Iterator[list[tuple[Tensor, Tensor]]], plan:
         schedule.step()
         losses.append(loss.detach())
         if step % SHOWN == 0 or step == plan.steps:
-            reading, writing = torch.stack(losses).mean(0).tolist()  # waits for the device: the clock is right below
+            reading, writing = (
+                torch.stack(losses).mean(0).tolist()
+            )  # waits for the device: the clock is right below
             now = time.monotonic() - plan.since
-            print(f"step {step:5d}  reading {reading:.4f}  writing {writing:.4f}  {now:.0f} s", flush=True)
+            print(
+                f"step {step:5d}  reading {reading:.4f}  writing {writing:.4f}  {now:.0f} s",
+                flush=True,
+            )
             losses = []
         if plan.passed(step, time.monotonic()):
             break
     return step
 
 
-def answers(model: SpecModule, record: TextCharacters, texts: Sequence[str]) -> list[str]:
+def answers(
+    model: SpecModule, record: TextCharacters, texts: Sequence[str]
+) -> list[str]:
     """What the model writes by itself, always the most probable character."""
     device = next(model.parameters()).device
-    source = torch.from_numpy(pad([encode(text, record) for text in texts], PAD)[0]).to(device)
+    source = torch.from_numpy(pad([encode(text, record) for text in texts], PAD)[0]).to(
+        device
+    )
     made = torch.full((len(texts), 1), START, device=device)
     ended = torch.zeros(len(texts), dtype=torch.bool, device=device)
     with torch.no_grad():
@@ -152,11 +181,19 @@ def answers(model: SpecModule, record: TextCharacters, texts: Sequence[str]) -> 
     return [decode(row, record) for row in made[:, 1:].cpu().numpy()]
 
 
-def exact(model: SpecModule, record: TextCharacters, direction: data.Words, count: int) -> float:
-    """The share of held-out pairs whose answer is right to the last character; the first wrong ones are shown."""
+def exact(
+    model: SpecModule, record: TextCharacters, direction: data.Words, count: int
+) -> float:
+    """The share of held-out pairs whose answer is right to the last character; the
+    first wrong ones are shown.
+    """
     pairs = data.evaluation(direction, count)
     found = answers(model, record, [given for given, _ in pairs])
-    wrong = [(given, a, wanted) for (given, wanted), a in zip(pairs, found, strict=True) if a != wanted]
+    wrong = [
+        (given, a, wanted)
+        for (given, wanted), a in zip(pairs, found, strict=True)
+        if a != wanted
+    ]
     for given, answer, wanted in wrong[:3]:
         print(f"  {given!r}: {answer!r}, not {wanted!r}")
     return 1 - len(wrong) / len(pairs)
@@ -173,7 +210,9 @@ def report(model: SpecModule, record: TextCharacters, count: int) -> float:
     return right
 
 
-def opened(path: Path, seed: int, sets: Sequence[str] = ()) -> tuple[SpecModule, TextCharacters]:
+def opened(
+    path: Path, seed: int, sets: Sequence[str] = ()
+) -> tuple[SpecModule, TextCharacters]:
     """The spec as a module with fresh parameters, and how it reads text."""
     spec = open_spec(str(path), sets=sets)
     described = elaborated(spec)
@@ -184,45 +223,87 @@ def opened(path: Path, seed: int, sets: Sequence[str] = ()) -> tuple[SpecModule,
 
 def arguments() -> argparse.Namespace:
     """What the command line says."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--steps", type=int, help="20000 where no time is given")
-    parser.add_argument("--minutes", type=float, default=math.inf, help="the time training may take")
-    parser.add_argument("--warmup", type=int, default=WARMUP, help="steps before the full rate of learning")
-    parser.add_argument("--batch", type=int, default=1024, help="pairs of each half of a step")
-    parser.add_argument("--workers", type=int, default=max((os.cpu_count() or 1) - 2, 0), help="processes for the data")
+    parser.add_argument(
+        "--minutes", type=float, default=math.inf, help="the time training may take"
+    )
+    parser.add_argument(
+        "--warmup",
+        type=int,
+        default=WARMUP,
+        help="steps before the full rate of learning",
+    )
+    parser.add_argument(
+        "--batch", type=int, default=1024, help="pairs of each half of a step"
+    )
+    parser.add_argument(
+        "--workers",
+        type=int,
+        default=max((os.cpu_count() or 1) - 2, 0),
+        help="processes for the data",
+    )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--test-pairs", type=int, default=TEST_PAIRS)
     parser.add_argument("--spec", type=Path, default=SPEC)
-    parser.add_argument("--out", type=Path, help="the folder for the weights; where the spec is, if not given")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        help="the folder for the weights; where the spec is, if not given",
+    )
+    parser.add_argument(
+        "--force", action="store_true", help="replace files that specc did not write"
+    )
     return parser.parse_args()
+
+
+def write_words(path: Path, force: bool) -> None:
+    """The characters that the model knows, one a line."""
+    words = write_vocabulary([*SPECIALS, *data.characters()]).encode()
+    atomic_write(place(path, WORDS, content=words, force=force), [words])
 
 
 def main() -> None:
     """Train, report on the held-out pairs, save beside the spec."""
     args = arguments()
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # what repeatable sums on a GPU need
+    os.environ.setdefault(
+        "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
+    )  # what repeatable sums on a GPU need
     device = torch.device(args.device)
     torch.use_deterministic_algorithms(True, warn_only=device.type != "cpu")
     torch.utils.deterministic.fill_uninitialized_memory = False  # nothing reads any
     torch.set_num_threads(1)  # tensors this small gain nothing from more
-    vocabulary = write_vocabulary([*SPECIALS, *data.characters()])
-    args.spec.with_name("numbers.vocab").write_text(vocabulary, encoding="utf-8")
+    out = args.out or args.spec.parent
+    for name in ("numbers.safetensors", "numbers.unfinished.safetensors"):
+        place(out / name, WEIGHTS, force=args.force)  # before any work
+    for folder in dict.fromkeys((args.spec.parent, out)):
+        write_words(folder / "numbers.vocab", args.force)
     model, record = opened(args.spec, args.seed)
     model.to(device)
-    print(f"{sum(p.numel() for p in model.parameters())} parameters, {2 * args.batch} pairs a step")
+    print(
+        f"{sum(p.numel() for p in model.parameters())} parameters, {2 * args.batch} pairs a step"
+    )
 
     steps = 20000 if args.steps is None and args.minutes == math.inf else args.steps
     plan = Plan(args.warmup, steps, 60 * args.minutes)
-    done = train(model, halves(record, args.batch, args.seed, args.workers, device), plan)
-    again = f"the same again: --steps {done} --warmup {args.warmup} --batch {args.batch} --seed {args.seed}"
-    print(f"{done} steps; {again if done == plan.steps else f'cut short of {plan.steps} by the time'}")
+    done = train(
+        model, halves(record, args.batch, args.seed, args.workers, device), plan
+    )
+    again = (
+        f"the same again: --steps {done} --warmup {args.warmup} --batch "
+        f"{args.batch} --seed {args.seed}"
+    )
+    print(
+        f"{done} steps; {again if done == plan.steps else f'cut short of {plan.steps} by the time'}"
+    )
     right = report(model, record, args.test_pairs)
-    out = args.out or args.spec.parent
-    out.mkdir(parents=True, exist_ok=True)
-    path = out / ("numbers.safetensors" if right >= DUE else "numbers.unfinished.safetensors")
-    model.save(path)
-    (out / "numbers.vocab").write_text(vocabulary, encoding="utf-8")
+    path = out / (
+        "numbers.safetensors" if right >= DUE else "numbers.unfinished.safetensors"
+    )
+    model.save(path, force=args.force)
     print(f"wrote {path.name}, {path.stat().st_size / 1000:.0f} kB")
     if right < DUE:
         raise SystemExit(f"less than {DUE:.0%} are right")

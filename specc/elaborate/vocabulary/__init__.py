@@ -1,6 +1,27 @@
-"""The words of the language that are not written in it. Importing this package makes them all known."""
+"""The words of the language that are not written in it. Importing this package makes
+them all known.
+"""
 
-from specc.elaborate.vocabulary import attention, elementwise, layers, positions, recurrent, shapes, static
+from specc.elaborate.vocabulary import (
+    attention,
+    elementwise,
+    layers,
+    positions,
+    recurrent,
+    shapes,
+    static,
+    weighing,
+)
 from specc.elaborate.vocabulary.registry import WORDS
 
-__all__ = ["WORDS", "attention", "elementwise", "layers", "positions", "recurrent", "shapes", "static"]
+__all__ = [
+    "WORDS",
+    "attention",
+    "elementwise",
+    "layers",
+    "positions",
+    "recurrent",
+    "shapes",
+    "static",
+    "weighing",
+]

@@ -1,12 +1,14 @@
 """Words for functions of single numbers, of pairs, and reductions."""
 
-from collections.abc import Callable
-from typing import Any, Literal
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal, TypeAlias
 
 from specc.elaborate import nodes, numbers
 from specc.elaborate.arithmetic import as_tensor, pair
-from specc.elaborate.numbers import is_number, is_whole
-from specc.elaborate.values import Tensor, describe
+from specc.elaborate.kinds import ANYTHING, Anything
+from specc.elaborate.numbers import is_whole, known
+from specc.elaborate.values import Known, Number, Tensor, Unknown, describe
 from specc.elaborate.vocabulary.registry import MISSING, WORDS, Site, Slot, Word, word
 from specc.ir import ops
 from specc.ir.dim import Dim, largest, smallest
@@ -20,7 +22,8 @@ DOCS = {
     "exp": "e to the power of x",
     "floor": "rounded down",
     "gelu": "x · Φ(x), exact (arXiv:1606.08415, sec. 2)",
-    "gelu_tanh": "gelu by its tanh approximation, as GPT-2 and BERT's original code have it (arXiv:1606.08415, sec. 2)",
+    "gelu_tanh": "gelu by its tanh approximation, as GPT-2 and BERT's original code "
+    "have it (arXiv:1606.08415, sec. 2)",
     "log": "natural logarithm",
     "neg": "the negative",
     "quick_gelu": "x · sigmoid(1.702 x) (arXiv:1606.08415, sec. 2)",
@@ -42,18 +45,20 @@ ON_NUMBERS = numbers.FUNCTIONS.keys() - {"neg"}
 """Those that take a static number too."""
 
 
-def _pointwise(fn: str) -> Callable[..., Any]:
-    def make(site: Site, x: Any) -> Any:
-        if is_number(x):
+def _pointwise(fn: str) -> Callable[[Site, Known], Tensor | Number]:
+    def make(site: Site, x: Known) -> Tensor | Number:
+        if isinstance(x, Number):
             return _of_number(site, fn, x)
         if not isinstance(x, Tensor):
-            site.fail("E0203", f"`{fn}` takes a tensor or a number, not {describe(x)}", "x")
+            site.fail(
+                "E0203", f"`{fn}` takes a tensor or a number, not {describe(x)}", "x"
+            )
         return site.one(ops.Pointwise(fn), x)
 
     return make
 
 
-def _of_number(site: Site, fn: str, x: Any) -> Any:
+def _of_number(site: Site, fn: str, x: Number) -> Number:
     if fn not in ON_NUMBERS:
         site.fail("E0203", f"`{fn}` takes a tensor", "x")
     try:
@@ -63,7 +68,13 @@ def _of_number(site: Site, fn: str, x: Any) -> Any:
 
 
 for _fn in POINTWISE:
-    WORDS[_fn] = Word(_fn, (Slot("x", Any, MISSING, positional=True),), _pointwise(_fn), False, DOCS[_fn])
+    WORDS[_fn] = Word(
+        _fn,
+        (Slot("x", (ANYTHING,), MISSING, positional=True),),
+        _pointwise(_fn),
+        False,
+        DOCS[_fn],
+    )
 
 
 @word()
@@ -73,63 +84,94 @@ def identity(site: Site, x: Tensor) -> Tensor:
 
 
 @word(name="min")
-def min_(site: Site, x: Any, *others: Any, axis: Dim | None = None) -> Any:
-    """The smallest of several, elementwise; with `axis`, the smallest along it. Of a list of numbers, its least."""
-    return _extreme(site, "min", smallest, x, others, axis)
+def min_(
+    site: Site, x: Anything, *others: Anything, axis: Dim | None = None
+) -> Tensor | Number:
+    """The smallest of several, elementwise; with `axis`, the smallest along it. Of a
+    list of numbers, its least.
+    """
+    return _extreme(site, "min", x, others, axis)
 
 
 @word(name="max")
-def max_(site: Site, x: Any, *others: Any, axis: Dim | None = None) -> Any:
-    """The greatest of several, elementwise; with `axis`, the greatest along it. Of a list of numbers, its greatest."""
-    return _extreme(site, "max", largest, x, others, axis)
+def max_(
+    site: Site, x: Anything, *others: Anything, axis: Dim | None = None
+) -> Tensor | Number:
+    """The greatest of several, elementwise; with `axis`, the greatest along it. Of a
+    list of numbers, its greatest.
+    """
+    return _extreme(site, "max", x, others, axis)
 
 
-def _extreme(site: Site, fn: str, whole: Callable[..., Dim], x: Any, others: tuple[Any, ...], axis: Any) -> Any:
+def _extreme(
+    site: Site,
+    fn: Literal["min", "max"],
+    x: Known,
+    others: tuple[Known, ...],
+    axis: Dim | None,
+) -> Tensor | Number:
     if axis is not None:
         return reduce(site, fn, x, axis)
+    # `max(sizes)` of a list, or `max(a, b)`
     items = list(x) if isinstance(x, tuple) and not others else [x, *others]
     if not items:
         site.fail("E0203", f"`{fn}` of an empty list has no value")
+    operands: list[Operand] = []
     for item in items:
-        if not isinstance(item, Tensor) and not is_number(item):
-            site.fail("E0203", f"`{fn}` compares numbers; this is {describe(item)}", "x" if item is x else "")
-    result = items[0]
-    for item in items[1:]:
-        if isinstance(result, Tensor) or isinstance(item, Tensor):
-            result = site.one(ops.Arith(fn), *pair(site.context, result, item, site.span))
-        elif isinstance(result, Dim) and isinstance(item, Dim):
-            result = whole(result, item)
+        if not isinstance(item, Operand):
+            title = f"`{fn}` compares numbers; this is {describe(item)}"
+            site.fail("E0203", title, "x" if item is x else "")
+        operands.append(item)
+    return _folded(site, fn, operands)
+
+
+Operand: TypeAlias = Tensor | Dim | float | Unknown
+"""What functions of several numbers take, mixed as one likes."""
+
+WHOLE: Mapping[str, Callable[[Dim, Dim], Dim]] = {
+    "add": operator.add,
+    "min": smallest,
+    "max": largest,
+}
+"""The functions of two that keep lengths lengths."""
+
+
+def _folded(site: Site, fn: str, operands: Sequence[Operand]) -> Operand:
+    """One function of two, from the left over all operands."""
+    result = operands[0]
+    for operand in operands[1:]:
+        if isinstance(result, Tensor) or isinstance(operand, Tensor):
+            both = pair(site.context, result, operand, site.span)
+            result = site.one(ops.Arith(fn), *both)
+        elif isinstance(result, Dim) and isinstance(operand, Dim):
+            result = WHOLE[fn](result, operand)
         else:
-            result = numbers.arithmetic(site.context, fn, result, item, site.span)
+            result = numbers.arithmetic(site.context, fn, result, operand, site.span)
     return result
 
 
-def reduce(site: Site, fn: str, x: Any, axis: Dim) -> Tensor:
+def reduce(site: Site, fn: str, x: Known, axis: Dim) -> Tensor:
     """One reduction along one axis."""
     if not isinstance(x, Tensor):
-        site.fail("E0203", f"`{fn}` along an axis takes a tensor, not {describe(x)}", "x")
+        site.fail(
+            "E0203", f"`{fn}` along an axis takes a tensor, not {describe(x)}", "x"
+        )
     return site.one(ops.Reduce(fn, site.axis(x, axis)), x)
 
 
 @word(name="sum")
-def sum_(site: Site, x: Any, *, axis: Dim = Dim.of(-1)) -> Any:
+def sum_(site: Site, x: Anything, *, axis: Dim = Dim.of(-1)) -> Tensor | Number:
     """The sum along an axis; of a list of numbers or tensors, their sum."""
     if not isinstance(x, tuple):
         return reduce(site, "sum", x, axis)
     if not x:
         return Dim.of(0)
+    operands: list[Operand] = []
     for item in x:
-        if not isinstance(item, Tensor) and not is_number(item):
+        if not isinstance(item, Operand):
             site.fail("E0203", f"`sum` adds numbers; this is {describe(item)}", "x")
-    result = x[0]
-    for item in x[1:]:
-        if isinstance(result, Tensor) or isinstance(item, Tensor):
-            result = site.one(ops.Arith("add"), *pair(site.context, result, item, site.span))
-        elif isinstance(result, Dim) and isinstance(item, Dim):
-            result = result + item
-        else:
-            result = numbers.arithmetic(site.context, "add", result, item, site.span)
-    return result
+        operands.append(item)
+    return _folded(site, "add", operands)
 
 
 @word()
@@ -158,7 +200,9 @@ def argmax(site: Site, x: Tensor, *, axis: Dim = Dim.of(-1)) -> Tensor:
 
 @word()
 def argsort(site: Site, x: Tensor, *, axis: Dim = Dim.of(-1)) -> Tensor:
-    """Row numbers in ascending order of the values along an axis; of equals the lower number first."""
+    """Row numbers in ascending order of the values along an axis; of equals the lower
+    number first.
+    """
     return site.one(ops.ArgSort(site.axis(x, axis)), x)
 
 
@@ -171,8 +215,9 @@ def cumsum(site: Site, x: Tensor, *, axis: Dim = Dim.of(1)) -> Tensor:
 
 
 @word()
-def where(site: Site, condition: Tensor, then: Any, otherwise: Any) -> Tensor:
+def where(site: Site, condition: Tensor, then: Anything, otherwise: Anything) -> Tensor:
     """`then` where the condition is true, else `otherwise`."""
+    # two numbers: one of them says of which type the result is
     if not isinstance(then, Tensor) and not isinstance(otherwise, Tensor):
         dtype = "i64" if is_whole(then) and is_whole(otherwise) else "f32"
         if isinstance(then, bool):
@@ -183,8 +228,13 @@ def where(site: Site, condition: Tensor, then: Any, otherwise: Any) -> Tensor:
 
 
 @word()
-def clip(site: Site, x: Tensor, *, low: Any = None, high: Any = None) -> Tensor:
+def clip(
+    site: Site, x: Tensor, *, low: Anything = None, high: Anything = None
+) -> Tensor:
     """No less than `low` and no more than `high`."""
+    least, most = (known(b) if isinstance(b, Number) else None for b in (low, high))
+    if least is not None and most is not None and least > most:
+        site.fail("E0417", f"`clip` from {least:g} to {most:g} leaves nothing", "low")
     for bound, fn in ((low, "max"), (high, "min")):
         if bound is not None:
             x = site.one(ops.Arith(fn), *pair(site.context, x, bound, site.span))
@@ -193,7 +243,9 @@ def clip(site: Site, x: Tensor, *, low: Any = None, high: Any = None) -> Tensor:
 
 @word()
 def cast(site: Site, x: Tensor, *, to: Literal["float", "int", "bool"]) -> Tensor:
-    """The same values as another kind. True is 1; fractions are cut towards zero; what is not 0 is true."""
+    """The same values as another kind. True is 1; fractions are cut towards zero; what
+    is not 0 is true.
+    """
     if to == "bool":
         if x.type.dtype == "bool":
             return x

@@ -1,5 +1,6 @@
 """Words that own weights."""
 
+import math
 from dataclasses import replace
 
 from specc.elaborate.arithmetic import as_tensor
@@ -13,34 +14,49 @@ ZEROS, ONES, SMALL = "zeros", "ones", "normal(0.02)"
 
 
 @word(weights=True)
-def linear(site: Site, x: Tensor, *, out: Dim, bias: bool = True, init: str = FAN_IN) -> Tensor:
-    """An affine map of the last axis, `x @ weight.T + bias`. Weights: `weight` [out, in], `bias` [out]."""
+def linear(
+    site: Site, x: Tensor, *, out: Dim, bias: bool = True, init: str = FAN_IN
+) -> Tensor:
+    """An affine map of the last axis, `x @ weight.T + bias`. Weights: `weight` [out,
+    in], `bias` [out].
+    """
     _floats(site, x)
-    weight = site.parameter("weight", [out, x.shape[-1]], init, "out")
-    offset = site.parameter("bias", [out], ZEROS, "out") if bias else None
+    weight = site.parameter("weight", [out, x.shape[-1]], init, ["out"])
+    offset = site.parameter("bias", [out], ZEROS, ["out"]) if bias else None
     return site.one(ops.Linear(), x, weight, offset)
 
 
 @word()
 def affine(site: Site, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """`x @ weight.T + bias` with tensors that are given: weights [out, in] of another name, or shared ones."""
+    """`x @ weight.T + bias` with tensors that are given: weights [out, in] of another
+    name, or shared ones.
+    """
     _floats(site, x)
     return site.one(ops.Linear(), x, weight, bias)
 
 
 @word(weights=True)
-def embedding(site: Site, ids: Tensor, *, size: Dim, dim: Dim, init: str = SMALL) -> Tensor:
+def embedding(
+    site: Site, ids: Tensor, *, size: Dim, dim: Dim, init: str = SMALL
+) -> Tensor:
     """A row of a table for each number. Weight: `weight` [size, dim]."""
     if ids.type.dtype != "i64":
-        site.fail("E0301", f"an embedding looks up whole numbers, not {describe(ids)}", "ids")
+        site.fail(
+            "E0301", f"an embedding looks up whole numbers, not {describe(ids)}", "ids"
+        )
     _bound(site, ids, size)
-    return site.one(ops.Embedding(), ids, site.parameter("weight", [size, dim], init, "size", "dim"))
+    return site.one(
+        ops.Embedding(),
+        ids,
+        site.parameter("weight", [size, dim], init, ["size", "dim"]),
+    )
 
 
 def _bound(site: Site, ids: Tensor, size: Dim) -> None:
     """Note that numbers the caller gives index a table of `size` rows."""
     builder = site.context.builder
     for name, value in builder.inputs.items():
+        # only an input itself: numbers that are computed first are not the caller's
         if value is ids.value:
             facts = builder.input_facts[name]
             builder.input_facts[name] = replace(facts, below=facts.below or size)
@@ -48,52 +64,79 @@ def _bound(site: Site, ids: Tensor, size: Dim) -> None:
 
 @word(weights=True)
 def layer_norm(
-    site: Site, x: Tensor, *, eps: float, bias: bool = True, scale: bool = True, offset: float = 0.0
+    site: Site,
+    x: Tensor,
+    *,
+    eps: float,
+    bias: bool = True,
+    scale: bool = True,
+    offset: float = 0.0,
 ) -> Tensor:
-    """Layer normalization of the last axis (arXiv:1607.06450). Weights: `weight`, `bias` [d].
+    """Layer normalization of the last axis (arXiv:1607.06450). Weights: `weight`,
+    `bias` [d].
 
     With `offset=1.0` the weight is stored as its difference from one.
     """
     _floats(site, x)
+    site.within(eps, "eps", 0.0)
     weight = _gain(site, x, offset) if scale else None
     shift = site.parameter("bias", [x.shape[-1]], ZEROS) if bias else None
     return site.one(ops.LayerNorm(eps), x, weight, shift)
 
 
 @word(weights=True)
-def rms_norm(site: Site, x: Tensor, *, eps: float, scale: bool = True, offset: float = 0.0) -> Tensor:
-    """Root-mean-square normalization of the last axis (arXiv:1910.07467). Weight: `weight` [d].
+def rms_norm(
+    site: Site, x: Tensor, *, eps: float, scale: bool = True, offset: float = 0.0
+) -> Tensor:
+    """Root-mean-square normalization of the last axis (arXiv:1910.07467). Weight:
+    `weight` [d].
 
     With `offset=1.0` the weight is stored as its difference from one, as in Gemma.
     """
     _floats(site, x)
+    site.within(eps, "eps", 0.0)
     return site.one(ops.RMSNorm(eps), x, _gain(site, x, offset) if scale else None)
 
 
 def _gain(site: Site, x: Tensor, offset: float) -> Tensor:
+    site.within(offset, "offset", -math.inf)
+    # one weight as it is, or as its difference from one: the file decides which
     if offset == 0:
         return site.parameter("weight", [x.shape[-1]], ONES)
     stored = site.parameter("weight", [x.shape[-1]], ZEROS)
-    return site.one(ops.Arith("add"), stored, as_tensor(site.context, offset, "f32", site.span))
+    return site.one(
+        ops.Arith("add"), stored, as_tensor(site.context, offset, "f32", site.span)
+    )
 
 
 @word(weights=True)
 def parameter(site: Site, *, shape: tuple[Dim, ...], init: str = SMALL) -> Tensor:
     """A weight that is used as it is. Its name is the `@` path itself."""
-    return site.parameter("", shape, init, *(["shape"] * len(shape)))
+    return site.parameter("", shape, init, ["shape"] * len(shape))
 
 
 @word(weights=True)
-def patches(site: Site, x: Tensor, *, size: Dim, out: Dim, bias: bool = True, init: str = FAN_IN) -> Tensor:
-    """An image [batch, channels, height, width] cut into squares of `size`, each mapped to `out` numbers.
+def patches(
+    site: Site, x: Tensor, *, size: Dim, out: Dim, bias: bool = True, init: str = FAN_IN
+) -> Tensor:
+    """An image [batch, channels, height, width] cut into squares of `size`, each mapped
+    to `out` numbers.
 
-    The result is [batch, (height / size) · (width / size), out], in reading order (arXiv:2010.11929,
-    sec. 3.1). Weights: `weight` [out, channels, size, size], `bias` [out].
+    The result is [batch, (height / size) · (width / size), out], in reading order
+    (arXiv:2010.11929, sec. 3.1). Weights: `weight` [out, channels, size, size], `bias`
+    [out].
     """
     if len(x.shape) != 4:
-        site.fail("E0301", "an image has the axes batch, channels, height, width", "x", f"this is {describe(x)}")
-    weight = site.parameter("weight", [out, x.shape[1], size, size], init, "out", "", "size", "size")
-    offset = site.parameter("bias", [out], ZEROS, "out") if bias else None
+        site.fail(
+            "E0301",
+            "an image has the axes batch, channels, height, width",
+            "x",
+            f"this is {describe(x)}",
+        )
+    weight = site.parameter(
+        "weight", [out, x.shape[1], size, size], init, ["out", "", "size", "size"]
+    )
+    offset = site.parameter("bias", [out], ZEROS, ["out"]) if bias else None
     return site.one(ops.Patches(), x, weight, offset)
 
 
@@ -109,13 +152,21 @@ def conv1d(
     bias: bool = True,
     init: str = FAN_IN,
 ) -> Tensor:
-    """A convolution along axis 1 of [batch, time, in] that keeps the length; `ahead` rows are read ahead.
+    """A convolution along axis 1 of [batch, time, in] that keeps the length; `ahead`
+    rows are read ahead.
 
     `ahead=0` is causal. Weights: `weight` [out, in, kernel], `bias` [out].
     """
-    numbers = [site.number(d, n) for d, n in ((kernel, "kernel"), (dilation, "dilation"), (ahead, "ahead"))]
-    weight = site.parameter("weight", [out, x.shape[-1], kernel], init, "out", "", "kernel")
-    offset = site.parameter("bias", [out], ZEROS, "out") if bias else None
+    numbers = [
+        site.number(d, n)
+        for d, n in ((kernel, "kernel"), (dilation, "dilation"), (ahead, "ahead"))
+    ]
+    site.within(dilation, "dilation", 1)
+    site.within(ahead, "ahead", 0, max(numbers[1] * (numbers[0] - 1), 0))
+    weight = site.parameter(
+        "weight", [out, x.shape[-1], kernel], init, ["out", "", "kernel"]
+    )
+    offset = site.parameter("bias", [out], ZEROS, ["out"]) if bias else None
     return site.one(ops.Conv1d(*numbers), x, weight, offset)
 
 
@@ -135,15 +186,23 @@ def matmul(site: Site, a: Tensor, b: Tensor) -> Tensor:
 
 @word()
 def einsum(site: Site, equation: str, *operands: Tensor) -> Tensor:
-    """Products summed over the names missing on the right: `einsum("b i d, b j d -> b i j", x, y)`."""
+    """Products summed over the names missing on the right:
+    `einsum("b i d, b j d -> b i j", x, y)`.
+    """
+    # einsum's own rules for the names come with the op; this is about the arrow and the
+    # commas
     if equation.count("->") != 1 or equation.count(",") != len(operands) - 1:
-        site.fail("E0306", f"the equation does not fit {len(operands)} operands", "equation")
+        site.fail(
+            "E0306", f"the equation does not fit {len(operands)} operands", "equation"
+        )
     return site.one(ops.Einsum(equation), *operands)
 
 
 @word()
 def softmax(site: Site, x: Tensor, *, axis: Dim = Dim.of(-1)) -> Tensor:
-    """Exponentials along an axis, scaled to sum to one. Over keys use `attend` or `masked_softmax`."""
+    """Exponentials along an axis, scaled to sum to one. Over keys use `attend` or
+    `masked_softmax`.
+    """
     return site.one(ops.Softmax(site.axis(x, axis)), x)
 
 
@@ -151,10 +210,16 @@ def softmax(site: Site, x: Tensor, *, axis: Dim = Dim.of(-1)) -> Tensor:
 def dot(site: Site, a: Tensor, b: Tensor) -> Tensor:
     """The sum of products along the last axis.
 
-    Where `a` has one row for every query and `b` one for every key, as in a score, this is one matrix product.
+    Where `a` has one row for every query and `b` one for every key, as in a score, this
+    is one matrix product.
     """
     one = Dim.of(1)
-    if min(len(a.shape), len(b.shape)) >= 3 and a.shape[-2] == one and b.shape[-3] == one:
+    if (
+        min(len(a.shape), len(b.shape)) >= 3
+        and a.shape[-2] == one
+        and b.shape[-3] == one
+    ):
+        # [… q, 1, d] · [… 1, k, d]: all pairs at once, without a grid of products
         queries = site.one(ops.Squeeze(len(a.shape) - 2), a)
         keys = site.one(ops.Squeeze(len(b.shape) - 3), b)
         last = len(keys.shape) - 1
@@ -168,5 +233,9 @@ def _floats(site: Site, x: Tensor) -> None:
     if x.type.dtype not in ("f32", "f64", "f16", "bf16") or not x.shape:
         helps = ["embedding(ids, size=…, dim=…) turns numbers of things into vectors"]
         site.fail(
-            "E0301", f"`{site.call.function.path}` takes vectors of numbers", "x", f"this is {describe(x)}", helps=helps
+            "E0301",
+            f"`{site.call.function.path}` takes vectors of numbers",
+            "x",
+            f"this is {describe(x)}",
+            helps=helps,
         )

@@ -1,10 +1,11 @@
 """Words for positions: numbers of rows, and what is made of them."""
 
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Literal
 
-from specc.elaborate.numbers import attribute
-from specc.elaborate.rope import fault, frequencies
-from specc.elaborate.values import Rope, Tensor, describe
+from specc.elaborate.numbers import as_attribute, attribute
+from specc.elaborate.rope import fault, frequencies, yarn_scale
+from specc.elaborate.values import Rope, RopeNumber, Tensor, describe
 from specc.elaborate.vocabulary.registry import Site, word
 from specc.ir import ops
 from specc.ir.dim import Dim
@@ -14,19 +15,26 @@ WIDEST = 2**20
 
 
 @word()
-def positions(site: Site, x: Tensor, *, offset: Dim = Dim.of(0), axis: Dim = Dim.of(1)) -> Tensor:
-    """Position ids. Of `keep`: how many rows are kept before each, int[batch, n], so padding does not count.
+def positions(
+    site: Site, x: Tensor, *, offset: Dim = Dim.of(0), axis: Dim = Dim.of(1)
+) -> Tensor:
+    """Position ids. Of `keep`: how many rows are kept before each, int[batch, n], so
+    padding does not count.
 
     Of any other tensor: its row numbers along `axis`, int[n]. `offset` is added.
     """
+    # a running count of the rows that exist, less one; padding before the first is put
+    # at 0
     if x.type.dtype == "bool":
         count = site.one(ops.CumSum(site.axis(x, axis)), site.one(ops.Cast("i64"), x))
         before = site.one(ops.Arith("sub"), count, site.constant(1, "i64"))
         ids = site.one(ops.Arith("max"), before, site.constant(0, "i64"))
     else:
         ids = site.one(ops.Extent(site.axis(x, axis)), x)
+    # no node for nothing: most models start at 0
     if offset == 0:
         return ids
+    # a run-time length, such as that of what came before
     if offset.number is None:
         return site.one(ops.Arith("add"), ids, site.one(ops.Size(offset)))
     return site.one(ops.Arith("add"), ids, site.constant(offset.number, "i64"))
@@ -41,10 +49,28 @@ def sinusoid(
     layout: Literal["interleaved", "halves", "fairseq"],
     base: float = 10000.0,
 ) -> Tensor:
-    """Sines and cosines of positions (arXiv:1706.03762, sec. 3.5): a vector of `dim` numbers for each."""
+    """Sines and cosines of positions (arXiv:1706.03762, sec. 3.5): a vector of `dim`
+    numbers for each.
+    """
     if at.type.dtype != "i64":
         site.fail("E0301", f"positions are whole numbers, not {describe(at)}", "at")
+    site.within(base, "base", 1e-6)
     return site.one(ops.Sinusoid(dim, layout, base), at)
+
+
+SCALED: Mapping[str, tuple[str, ...]] = {
+    "default": (),
+    "linear": ("factor",),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original"),
+    "yarn": (
+        *("factor", "original", "beta_fast", "beta_slow", "attention_factor"),
+        *("mscale", "mscale_all_dim", "truncate"),
+    ),
+    "longrope": ("factor", "original", "attention_factor", "divisors"),
+}
+"""The options of each way to scale."""
+NEEDED = ("factor", "original", "divisors")
+"""Those that have no usual value."""
 
 
 @word()
@@ -53,36 +79,102 @@ def rope(
     *,
     theta: float,
     kind: Literal["default", "linear", "llama3", "yarn", "longrope"] = "default",
-    factor: float = 1.0,
-    low_freq_factor: float = 1.0,
-    high_freq_factor: float = 4.0,
-    original: Dim = Dim.of(8192),
-    beta_fast: float = 32.0,
-    beta_slow: float = 1.0,
+    factor: float | None = None,
+    low_freq_factor: float | None = None,
+    high_freq_factor: float | None = None,
+    original: Dim | None = None,
+    beta_fast: float | None = None,
+    beta_slow: float | None = None,
     attention_factor: float | None = None,
-    divisors: tuple[float, ...] = (),
+    mscale: float | None = None,
+    mscale_all_dim: float | None = None,
+    truncate: bool | None = None,
+    divisors: tuple[float, ...] | None = None,
 ) -> Rope:
     """Rotary frequencies `theta^(-2n/d)` and how they are scaled for longer texts.
 
-    `longrope` divides each frequency by one of `divisors`, made for texts `factor` times the `original` length.
+    Each `kind` has its own options. `linear`: `factor`. `llama3`: that, the `original`
+    length, `low_freq_factor=1.0`, `high_freq_factor=4.0`. `yarn`: `factor`,
+    `original`, `beta_fast=32.0`, `beta_slow=1.0`, `truncate=true`, and the
+    `attention_factor`, or `mscale` and `mscale_all_dim`, which decide it. `longrope`
+    divides each frequency by one of `divisors`, made for texts `factor` times the
+    `original` length.
     """
-    numbers: dict[str, Any] = {}
-    if kind != "default":
-        numbers = {"factor": factor}
-    if kind == "llama3":
-        numbers |= {"low": low_freq_factor, "high": high_freq_factor}
-    if kind == "yarn":
-        numbers |= {"fast": beta_fast, "slow": beta_slow}
-    if kind == "longrope":
-        numbers["divisors"] = divisors
-    if kind in ("yarn", "longrope"):
-        numbers["attention"] = attention_factor
-    if kind in ("llama3", "yarn", "longrope"):
+    given: dict[str, RopeNumber] = {
+        "factor": factor,
+        "low_freq_factor": low_freq_factor,
+        "high_freq_factor": high_freq_factor,
+        "beta_fast": beta_fast,
+        "beta_slow": beta_slow,
+        "attention_factor": attention_factor,
+        "mscale": mscale,
+        "mscale_all_dim": mscale_all_dim,
+        "truncate": truncate,
+        "divisors": divisors,
+    }
+    known = {name: value for name, value in given.items() if value is not None}
+    _check_options(
+        site, kind, {*known} | ({"original"} if original is not None else set())
+    )
+    numbers = _scaling(kind, known)
+    if original is not None:
         numbers["original"] = site.number(original, "original")
     made = Rope(theta, kind, tuple(numbers.items()))
     if why := fault(made):
         site.fail("E0203", f"`rope`: {why}")
     return made
+
+
+def _check_options(site: Site, kind: str, given: set[str]) -> None:
+    """E0201 for an option of another kind, and for one that is missing."""
+    known = SCALED[kind]
+    for name in sorted(given - {*known}):
+        owners = [k for k, options in SCALED.items() if name in options]
+        helps = [f"it belongs to {' and '.join(f'`kind={o}`' for o in owners)}"]
+        title = f"`rope` has no option `{name}` with `kind={kind}`"
+        site.fail("E0201", title, name, helps=helps)
+    if missing := [n for n in known if n in NEEDED and n not in given]:
+        site.fail("E0201", f"`rope` with `kind={kind}` needs `{missing[0]}`", "kind")
+    if kind == "yarn" and "attention_factor" in given and given & {*MSCALES}:
+        title = "`attention_factor` says what `mscale` and `mscale_all_dim` decide"
+        site.fail("E0201", title, "attention_factor", helps=["leave out the one"])
+    if len(given & {*MSCALES}) == 1:
+        title = "`mscale` and `mscale_all_dim` decide something only together"
+        site.fail("E0201", title, (given & {*MSCALES}).pop())
+
+
+MSCALES = ("mscale", "mscale_all_dim")
+
+
+def _scaling(kind: str, known: Mapping[str, RopeNumber]) -> dict[str, RopeNumber]:
+    """The numbers of a kind, by the names that `frequencies` knows; the length of the
+    original texts, which is no number of a rule, comes after them.
+    """
+    numbers: dict[str, RopeNumber] = (
+        {"factor": known["factor"]} if kind != "default" else {}
+    )
+    if kind == "llama3":
+        numbers["low"] = known.get("low_freq_factor", 1.0)
+        numbers["high"] = known.get("high_freq_factor", 4.0)
+    if kind == "yarn":
+        numbers["fast"] = known.get("beta_fast", 32.0)
+        numbers["slow"] = known.get("beta_slow", 1.0)
+        if known.get("truncate") is False:
+            numbers["truncate"] = False
+    if kind == "longrope":
+        numbers["divisors"] = known["divisors"]
+    if kind in ("yarn", "longrope"):
+        numbers["attention"] = _attention(known)
+    return numbers
+
+
+def _attention(known: Mapping[str, RopeNumber]) -> RopeNumber:
+    """What cos and sin are multiplied by (arXiv:2405.04434, authors' code)."""
+    scales = [v for n in ("factor", *MSCALES) if isinstance(v := known.get(n), float)]
+    if len(scales) < 3:
+        return known.get("attention_factor")
+    factor, scale, all_dim = scales
+    return yarn_scale(factor, scale) / yarn_scale(factor, all_dim)
 
 
 @word()
@@ -95,22 +187,40 @@ def rotate(
     pairs: Literal["half", "interleaved"],
     dim: Dim | None = None,
 ) -> Tensor:
-    """Rotary embedding of [batch, heads, length, d] at positions `at` (arXiv:2104.09864).
+    """Rotary embedding of [batch, heads, length, d] at positions `at`
+    (arXiv:2104.09864).
 
-    `pairs=half` turns feature n with n + d/2 (Llama files), `interleaved` 2n with 2n + 1. Only the first
-    `dim` features turn when it is given. `at` is int[batch, length] or int[length].
+    `pairs=half` turns feature n with n + d/2 (Llama files), `interleaved` 2n with 2n +
+    1. Only the first `dim` features turn when it is given. `at` is int[batch, length]
+    or int[length].
     """
     if len(x.shape) != 4:
-        site.fail("E0307", "`rotate` takes the axes batch, heads, length, d", "x", describe(x))
+        site.fail(
+            "E0307", "`rotate` takes the axes batch, heads, length, d", "x", describe(x)
+        )
+    # one row of positions serves every sample of the batch
     if len(at.shape) == 1:
         at = site.one(ops.Insert(0), at)
     width = dim if dim is not None else x.shape[-1]
     if width.number is not None and not 2 <= width.number <= WIDEST:
-        site.fail("E0203", f"`rotate` turns from 2 to {WIDEST} features, not {width}", "dim")
+        site.fail(
+            "E0203", f"`rotate` turns from 2 to {WIDEST} features, not {width}", "dim"
+        )
+    # a table is made of these, a number for each pair: the width must be known
     if rope.kind != "default":
-        attribute(site.context, width, f"the number of features that `{rope.kind}` turns", site.spans.get("x"))
+        attribute(
+            site.context,
+            width,
+            f"the number of features that `{rope.kind}` turns",
+            site.spans.get("x"),
+        )
     made, factor = frequencies(rope, width)
     if made and width.number is not None and 2 * len(made) != width.number:
-        site.fail("E0203", f"{width} features are {width.number // 2} pairs, `divisors` holds {len(made)}", "rope")
-    cos, sin = site.add(ops.RopeAngles(width, rope.theta, factor, made), at)
+        site.fail(
+            "E0203",
+            f"{width} features are {width.number // 2} pairs, `divisors` holds {len(made)}",
+            "rope",
+        )
+    angles = ops.RopeAngles(width, as_attribute(rope.theta), factor, made)
+    cos, sin = site.add(angles, at)
     return site.one(ops.Rotate(pairs), x, cos, sin)

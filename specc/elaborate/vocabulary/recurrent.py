@@ -1,13 +1,14 @@
-"""Recurrent layers: stacks of them, in one or both directions, with PyTorch's weight names and layout.
+"""Recurrent layers: stacks of them, in one or both directions, with PyTorch's weight
+names and layout.
 
 Cells and layers of other cells are blocks of `specs/std/recurrent.specc`.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
-from specc.elaborate.kinds import Applied
+from specc.elaborate.kinds import Activation
 from specc.elaborate.values import Results, Tensor, describe
 from specc.elaborate.vocabulary.layers import FAN_IN, ZEROS
 from specc.elaborate.vocabulary.registry import Site, word
@@ -16,8 +17,19 @@ from specc.ir.dim import Dim
 from specc.ir.op import Op
 
 Direction = Literal["forward", "backward", "both"]
-SIDES: dict[str, tuple[bool, ...]] = {"forward": (False,), "backward": (True,), "both": (False, True)}
+SIDES: dict[str, tuple[bool, ...]] = {
+    "forward": (False,),
+    "backward": (True,),
+    "both": (False, True),
+}
 """Whether each of a layer's directions runs from the last row to the first."""
+
+ACTIVATIONS: dict[str, Literal["tanh", "relu", "sigmoid"]] = {
+    "tanh": "tanh",
+    "relu": "relu",
+    "sigmoid": "sigmoid",
+}
+"""Those that `rnn` has; a cell of another is written as a block."""
 
 
 @word(weights=True)
@@ -26,7 +38,7 @@ def rnn(
     x: Tensor,
     *,
     hidden: Dim,
-    act: Applied = "tanh",  # type: ignore[assignment]
+    act: Activation = "tanh",
     layers: Dim = Dim.of(1),
     direction: Direction = "forward",
     keep: Tensor | None = None,
@@ -34,16 +46,34 @@ def rnn(
     bias: bool = True,
     init: str = FAN_IN,
 ) -> Results:
-    """Elman layers: h' = act(W x + b + U h + c) with `act` tanh, relu or sigmoid. Gives (out, last).
+    """Elman layers: h' = act(W x + b + U h + c) with `act` tanh, relu or sigmoid. Gives
+    (out, last).
 
     Options, results and weights are those of `gru`; matrices have `hidden` rows.
     """
-    called: Any = act if isinstance(act, str) else act.name  # type: ignore[attr-defined]
-    if called not in ops.recurrent.ACTIVATIONS:
+    called = act if isinstance(act, str) else act.name
+    curve = ACTIVATIONS.get(called)
+    if curve is None:
         helps = ["for another activation write recurrent(x, rnn_cell(act=…), …)"]
-        site.fail("E0203", f"`act` of `rnn` is tanh, relu or sigmoid, not {called}", "act", helps=helps)
-    stack = _Stack(site, hidden, 1, layers, direction, keep, bias, init)
-    return stack.results(x, lambda reverse: ops.Rnn(called, reverse), [start], ("out", "last"))
+        site.fail(
+            "E0203",
+            f"`act` of `rnn` is tanh, relu or sigmoid, not {called}",
+            "act",
+            helps=helps,
+        )
+    stack = _Stack(
+        site=site,
+        hidden=hidden,
+        gates=1,
+        layers=layers,
+        direction=direction,
+        keep=keep,
+        bias=bias,
+        init=init,
+    )
+    return stack.results(
+        x, lambda reverse: ops.Rnn(curve, reverse), [start], ("out", "last")
+    )
 
 
 @word(weights=True)
@@ -61,17 +91,31 @@ def gru(
     bias: bool = True,
     init: str = FAN_IN,
 ) -> Results:
-    """Gated recurrent units (arXiv:1406.1078, eq. 5 to 8) over [batch, time, in]. Gives (out, last).
+    """Gated recurrent units (arXiv:1406.1078, eq. 5 to 8) over [batch, time, in]. Gives
+    (out, last).
 
-    `out` [batch, time, hidden] holds every state, both directions side by side; `last` [batch, layers, hidden]
-    the final ones, layer by layer, forward before backward, as `start` the first (zero unless given). Rows that
-    `keep` leaves out are passed over and give zeros. `reset`: before the state's matrix, as in the paper, or after
-    it, as in PyTorch. `update`: the open gate keeps the old state, or takes the new one. Weights: `weight_ih_l0`
-    [3 hidden, in], `weight_hh_l0` [3 hidden, hidden], `bias_ih_l0`, `bias_hh_l0`; `_l1` and so on above, `_reverse`
-    behind. Gates: reset, update, new.
+    `out` [batch, time, hidden] holds every state, both directions side by side; `last`
+    [batch, layers, hidden] the final ones, layer by layer, forward before backward, as
+    `start` the first (zero unless given). Rows that `keep` leaves out are passed over
+    and give zeros. `reset`: before the state's matrix, as in the paper, or after it, as
+    in PyTorch. `update`: the open gate keeps the old state, or takes the new one.
+    Weights: `weight_ih_l0` [3 hidden, in], `weight_hh_l0` [3 hidden, hidden],
+    `bias_ih_l0`, `bias_hh_l0`; `_l1` and so on above, `_reverse` behind. Gates: reset,
+    update, new.
     """
-    stack = _Stack(site, hidden, 3, layers, direction, keep, bias, init)
-    return stack.results(x, lambda reverse: ops.Gru(reset, update, reverse), [start], ("out", "last"))
+    stack = _Stack(
+        site=site,
+        hidden=hidden,
+        gates=3,
+        layers=layers,
+        direction=direction,
+        keep=keep,
+        bias=bias,
+        init=init,
+    )
+    return stack.results(
+        x, lambda reverse: ops.Gru(reset, update, reverse), [start], ("out", "last")
+    )
 
 
 @word(weights=True)
@@ -90,18 +134,31 @@ def lstm(
     proj: Dim | None = None,
     init: str = FAN_IN,
 ) -> Results:
-    """Long short-term memory (Gers et al. 2000) over [batch, time, in]. Gives (out, last, cell).
+    """Long short-term memory (Gers et al. 2000) over [batch, time, in]. Gives (out,
+    last, cell).
 
-    Options, results and weights are those of `gru`, with four gates: input, forget, cell, output; `cell` and
-    `start_cell` are [batch, layers, hidden]. `peepholes` lets the gates see the cell (Gers and Schmidhuber 2000),
-    weight `peephole_l0` [3 hidden]: input, forget, output. `proj` maps each state to so many numbers before it is
-    given out and fed back (arXiv:1402.1128), weight `weight_hr_l0` [proj, hidden].
+    Options, results and weights are those of `gru`, with four gates: input, forget,
+    cell, output; `cell` and `start_cell` are [batch, layers, hidden]. `peepholes` lets
+    the gates see the cell (Gers and Schmidhuber 2000), weight `peephole_l0` [3 hidden]:
+    input, forget, output. `proj` maps each state to so many numbers before it is given
+    out and fed back (arXiv:1402.1128), weight `weight_hr_l0` [proj, hidden].
     """
-    stack = _Stack(site, hidden, 4, layers, direction, keep, bias, init, peepholes, proj)
+    stack = _Stack(
+        site=site,
+        hidden=hidden,
+        gates=4,
+        layers=layers,
+        direction=direction,
+        keep=keep,
+        bias=bias,
+        init=init,
+        peepholes=peepholes,
+        proj=proj,
+    )
     return stack.results(x, ops.Lstm, [start, start_cell], ("out", "last", "cell"))
 
 
-@dataclass
+@dataclass(frozen=True, kw_only=True)
 class _Stack:
     """Layers of one kind, and the call that asks for them."""
 
@@ -117,57 +174,104 @@ class _Stack:
     proj: Dim | None = None
 
     def results(
-        self, x: Tensor, op: Callable[[bool], Op], starts: Sequence[Tensor | None], names: tuple[str, ...]
+        self,
+        x: Tensor,
+        op: Callable[[bool], Op],
+        starts: Sequence[Tensor | None],
+        names: tuple[str, ...],
     ) -> Results:
         """The last layer's rows, and the final states of all."""
         site, sides = self.site, SIDES[self.direction]
         if len(x.shape) != 3 or not x.type.dtype.startswith(("f", "bf")):
             site.fail(
-                "E0301", f"`{site.call.function.path}` reads [batch, time, features]", "x", f"this is {describe(x)}"
+                "E0301",
+                f"`{site.call.function.path}` reads [batch, time, features]",
+                "x",
+                f"this is {describe(x)}",
             )
-        if self.keep is not None and (self.keep.type.dtype != "bool" or self.keep.shape != x.shape[:2]):
+        if self.keep is not None and (
+            self.keep.type.dtype != "bool" or self.keep.shape != x.shape[:2]
+        ):
             title = f"`keep` says which rows exist: bool[{x.shape[0]}, {x.shape[1]}]"
             site.fail("E0301", title, "keep", f"this is {describe(self.keep)}")
+        # weights are one set a layer, so that the count must be known
         count = site.count(self.layers, "layers")
-        firsts = [self._firsts(s, count * len(sides), n) for s, n in zip(starts, ("start", "start_cell"), strict=False)]
+        firsts = [
+            self._firsts(s, count * len(sides), n)
+            for s, n in zip(starts, ("start", "start_cell"), strict=False)
+        ]
         ends: list[tuple[Tensor, ...]] = []
         for layer in range(count):
             rows = []
             for reverse in sides:
+                # states are ordered layer by layer, forward before backward, as `ends`
+                # grows
                 first = [f[len(ends)] for f in firsts]
-                out, *after = site.add(op(reverse), *self._operands(x, f"_l{layer}{'_reverse' * reverse}", first))
+                out, *after = site.add(
+                    op(reverse),
+                    *self._operands(x, f"_l{layer}{'_reverse' * reverse}", first),
+                )
                 rows.append(out)
                 ends.append(tuple(after))
+            # the next layer reads both directions side by side
             x = rows[0] if len(rows) == 1 else site.one(ops.Concat(2), *rows)
         finals = [self._stacked([e[n] for e in ends]) for n in range(len(names) - 1)]
         return Results((x, *finals), names)
 
-    def _operands(self, x: Tensor, suffix: str, first: list[Tensor | None]) -> list[Tensor | None]:
+    def _operands(
+        self, x: Tensor, suffix: str, first: list[Tensor | None]
+    ) -> list[Tensor | None]:
         site, rows = self.site, self.hidden * self.gates
+        # with a projection, what a step gets back is already projected
         fed_back = self.hidden if self.proj is None else self.proj
         found: list[Tensor | None] = [
             x,
-            site.parameter(f"weight_ih{suffix}", [rows, x.shape[-1]], self.init, "hidden"),
-            site.parameter(f"weight_hh{suffix}", [rows, fed_back], self.init, "hidden", "hidden"),
+            site.parameter(
+                f"weight_ih{suffix}", [rows, x.shape[-1]], self.init, ["hidden"]
+            ),
+            site.parameter(
+                f"weight_hh{suffix}", [rows, fed_back], self.init, ["hidden", "hidden"]
+            ),
         ]
         for name in ("bias_ih", "bias_hh"):
-            found.append(site.parameter(f"{name}{suffix}", [rows], ZEROS, "hidden") if self.bias else None)
+            found.append(
+                site.parameter(f"{name}{suffix}", [rows], ZEROS, ["hidden"])
+                if self.bias
+                else None
+            )
         found += [self.keep, *first]
         if self.peepholes or self.proj is not None:
-            seen = site.parameter(f"peephole{suffix}", [self.hidden * 3], ZEROS) if self.peepholes else None
+            seen = (
+                site.parameter(f"peephole{suffix}", [self.hidden * 3], ZEROS)
+                if self.peepholes
+                else None
+            )
             found.append(seen)
         if self.proj is not None:
-            found.append(site.parameter(f"weight_hr{suffix}", [self.proj, self.hidden], self.init, "proj", "hidden"))
+            found.append(
+                site.parameter(
+                    f"weight_hr{suffix}",
+                    [self.proj, self.hidden],
+                    self.init,
+                    ["proj", "hidden"],
+                )
+            )
         return found
 
-    def _firsts(self, start: Tensor | None, count: int, option: str) -> list[Tensor | None]:
+    def _firsts(
+        self, start: Tensor | None, count: int, option: str
+    ) -> list[Tensor | None]:
         """The first state of each layer and direction; [batch, hidden] will do for one."""
         if start is None:
             return [None] * count
+        # as most write it who have one layer
         if len(start.shape) == 2 and count == 1:
             return [start]
         if len(start.shape) != 3 or start.shape[1] != count:
-            title = f"`{option}` holds the first state of {count} layer{'s' * (count > 1)}: [batch, {count}, hidden]"
+            title = (
+                f"`{option}` holds the first state of {count} "
+                f"layer{'s' * (count > 1)}: [batch, {count}, hidden]"
+            )
             self.site.fail("E0301", title, option, f"this is {describe(start)}")
         return [self.site.one(ops.Index(1, Dim.of(n)), start) for n in range(count)]
 

@@ -1,10 +1,10 @@
 """Words that move elements about. Axes keep their names: there is no general reshape."""
 
-from typing import Any
-
+from specc.elaborate import nodes
 from specc.elaborate.arithmetic import as_tensor
-from specc.elaborate.numbers import attribute, is_number
-from specc.elaborate.values import Results, Tensor, Unknown, describe, first
+from specc.elaborate.kinds import Anything
+from specc.elaborate.numbers import as_attribute, attribute
+from specc.elaborate.values import Known, Number, Results, Tensor, Unknown, describe
 from specc.elaborate.vocabulary.patterns import steps_of
 from specc.elaborate.vocabulary.registry import Site, word
 from specc.ir import ops
@@ -12,17 +12,26 @@ from specc.ir.dim import Dim, DimError, exact, product, total
 
 
 @word()
-def split(site: Site, x: Tensor, *, into: tuple[Dim, ...], axis: Dim = Dim.of(-1)) -> Tensor:
+def split(
+    site: Site, x: Tensor, *, into: tuple[Dim, ...], axis: Dim = Dim.of(-1)
+) -> Tensor:
     """One axis as several, the last running fastest: `split(x, into=[heads, head_dim])`."""
     return site.one(ops.Split(site.axis(x, axis), into), x)
 
 
 @word()
-def merge(site: Site, x: Tensor, *, axis: Dim = Dim.of(-2), count: Dim = Dim.of(2)) -> Tensor:
+def merge(
+    site: Site, x: Tensor, *, axis: Dim = Dim.of(-2), count: Dim = Dim.of(2)
+) -> Tensor:
     """`count` neighboring axes from `axis` on as one, the last running fastest."""
     at = site.axis(x, axis)
     if count.number is None or not 1 <= count.number <= len(x.shape) - at:
-        site.fail("E0208", f"there are no {count} axes from axis {at} on", "count", describe(x))
+        site.fail(
+            "E0208",
+            f"there are no {count} axes from axis {at} on",
+            "count",
+            describe(x),
+        )
     return site.one(ops.Merge(at, count.number), x)
 
 
@@ -32,21 +41,28 @@ def transpose(site: Site, x: Tensor, *, order: tuple[Dim, ...] = ()) -> Tensor:
     rank = len(x.shape)
     if not order:
         if rank < 2:
-            site.fail("E0208", "a tensor of one axis has none to swap", "x", describe(x))
+            site.fail(
+                "E0208", "a tensor of one axis has none to swap", "x", describe(x)
+            )
         numbers = [*range(rank - 2), rank - 1, rank - 2]
     else:
         numbers = [site.axis(x, o) for o in order]
+    # negative axes are counted from the front by now
     if sorted(numbers) != list(range(rank)):
         site.fail("E0208", f"`order` names each of the {rank} axes once", "order")
     return site.one(ops.Transpose(tuple(numbers)), x)
 
 
 @word()
-def rearrange(site: Site, x: Tensor, pattern: str, *, sizes: tuple[Dim, ...] = ()) -> Tensor:
-    """Split, reorder and merge by a pattern: `rearrange(x, "b n (h d) -> b h n d", sizes=[heads])`.
+def rearrange(
+    site: Site, x: Tensor, pattern: str, *, sizes: tuple[Dim, ...] = ()
+) -> Tensor:
+    """Split, reorder and merge by a pattern:
+    `rearrange(x, "b n (h d) -> b h n d", sizes=[heads])`.
 
-    `sizes` are the lengths of the names inside parentheses on the left, in order, except the last of
-    each pair of parentheses. A `1` on the left drops an axis of length 1, on the right it adds one.
+    `sizes` are the lengths of the names inside parentheses on the left, in order,
+    except the last of each pair of parentheses. A `1` on the left drops an axis of
+    length 1, on the right it adds one.
     """
     for op in steps_of(site, x, pattern, sizes):
         x = site.one(op, x)
@@ -72,32 +88,39 @@ def expand(site: Site, x: Tensor, *, axis: Dim, length: Dim) -> Tensor:
 
 
 @word()
-def concat(site: Site, items: tuple[Any, ...], *, axis: Dim = Dim.of(-1)) -> Tensor:
+def concat(
+    site: Site, items: tuple[Anything, ...], *, axis: Dim = Dim.of(-1)
+) -> Tensor:
     """Tensors one after the other along an axis: `concat([a, b])`."""
     tensors = _tensors(site, items, "concat")
     return site.one(ops.Concat(site.axis(tensors[0], axis)), *tensors)
 
 
 @word()
-def stack(site: Site, items: tuple[Any, ...], *, axis: Dim = Dim.of(0)) -> Tensor:
+def stack(site: Site, items: tuple[Anything, ...], *, axis: Dim = Dim.of(0)) -> Tensor:
     """Tensors of one shape as rows of a new axis."""
     tensors = _tensors(site, items, "stack")
     at = site.axis(tensors[0], axis, ends=1)
     return site.one(ops.Concat(at), *(site.one(ops.Insert(at), t) for t in tensors))
 
 
-def _tensors(site: Site, items: tuple[Any, ...], called: str) -> list[Tensor]:
-    found = [first(i) for i in items]
-    if not found or not all(isinstance(t, Tensor) for t in found):
-        wrong = next((t for t in found if not isinstance(t, Tensor)), ())
-        site.fail("E0203", f"`{called}` takes a list of tensors, this holds {describe(wrong)}", "items")
-    return found
+def _tensors(site: Site, items: tuple[Known, ...], called: str) -> list[Tensor]:
+    tensors = [item for item in items if isinstance(item, Tensor)]
+    if not tensors or len(tensors) < len(items):
+        # an empty list is refused as holding a list: it has no type to go by
+        wrong = next((item for item in items if not isinstance(item, Tensor)), ())
+        title = f"`{called}` takes a list of tensors, this holds {describe(wrong)}"
+        site.fail("E0203", title, "items")
+    return tensors
 
 
 @word()
-def parts(site: Site, x: Tensor, *, into: tuple[Dim, ...], axis: Dim = Dim.of(-1)) -> Results:
+def parts(
+    site: Site, x: Tensor, *, into: tuple[Dim, ...], axis: Dim = Dim.of(-1)
+) -> Results:
     """Consecutive pieces of an axis: `q, k, v = parts(x, into=[d, d, d])`."""
     at, start, made = site.axis(x, axis), Dim.of(0), []
+    # as lengths: `[d, d, d]` makes an axis of `3 * d` whatever `d` is
     if total(into) != x.shape[at]:
         title = f"pieces of {' + '.join(map(str, into))} do not make an axis of {x.shape[at]}"
         site.fail("E0302", title, "into", describe(x))
@@ -126,18 +149,34 @@ def flip(site: Site, x: Tensor, *, axis: Dim = Dim.of(1)) -> Tensor:
 
 
 @word()
-def delay(site: Site, x: Tensor, *, by: Dim = Dim.of(1), first: Any = Dim.of(0), axis: Dim = Dim.of(1)) -> Tensor:
+def delay(
+    site: Site,
+    x: Tensor,
+    *,
+    by: Dim = Dim.of(1),
+    first: Anything = Dim.of(0),
+    axis: Dim = Dim.of(1),
+) -> Tensor:
     """Shifted right: row t is row `t - by` of the operand, the first `by` rows are `first`."""
     if by.number is None:
         site.fail("E0203", "`by` is a number", "by")
-    if not isinstance(first, bool) and not is_number(first):
-        site.fail("E0203", f"`first` of `delay` takes a number, not {describe(first)}", "first")
-    value = first
-    if not isinstance(first, bool):
-        value = attribute(site.context, first, "`first` of `delay`", site.spans.get("first"))
+    value: float | Unknown
+    if isinstance(first, bool):
+        value = first
+    elif isinstance(first, Number):
+        what, at = "`first` of `delay`", site.spans.get("first")
+        value = attribute(site.context, first, what, at)
+    else:
+        title = f"`first` of `delay` takes a number, not {describe(first)}"
+        site.fail("E0203", title, "first")
     if x.type.dtype == "i64" and not isinstance(value, Unknown):
+        if value != int(value):
+            title = f"{value:g} has a fraction, the tensor holds whole numbers"
+            site.fail("E0206", title, "first")
         value = int(value)
-    return site.one(ops.Delay(site.axis(x, axis), by.number, value), x)
+    elif not isinstance(value, Unknown | bool):
+        nodes.check_single(value, site.spans.get("first"))
+    return site.one(ops.Delay(site.axis(x, axis), by.number, as_attribute(value)), x)
 
 
 @word()
@@ -148,11 +187,14 @@ def last(site: Site, x: Tensor, *, axis: Dim = Dim.of(1)) -> Tensor:
 
 @word()
 def gather(site: Site, x: Tensor, ids: Tensor, *, axis: Dim = Dim.of(1)) -> Tensor:
-    """Rows of an axis by computed numbers, for each of the leading axes apart: `x[b, ids[b, n]]`.
+    """Rows of an axis by computed numbers, for each of the leading axes apart:
+    `x[b, ids[b, n]]`.
 
-    When `ids` has no axis of its own, as of `argmax`, one row is read and the axis goes.
+    When `ids` has no axis of its own, as of `argmax`, one row is read and the axis
+    goes.
     """
     at = site.axis(x, axis)
+    # `argmax` along the axis took it away: one row for each
     alone = len(ids.shape) == at
     if alone:
         ids = site.one(ops.Insert(at), ids)
@@ -162,7 +204,9 @@ def gather(site: Site, x: Tensor, ids: Tensor, *, axis: Dim = Dim.of(1)) -> Tens
 
 @word()
 def prepend(site: Site, x: Tensor, p: Tensor, *, axis: Dim = Dim.of(1)) -> Tensor:
-    """Rows put before an axis, the same for every batch row when `p` has 1 there: a [CLS] token, a prefix."""
+    """Rows put before an axis, the same for every batch row when `p` has 1 there: a
+    [CLS] token, a prefix.
+    """
     return _beside(site, x, p, axis, before=True)
 
 
@@ -176,6 +220,7 @@ def _beside(site: Site, x: Tensor, p: Tensor, axis: Dim, *, before: bool) -> Ten
     at = site.axis(x, axis)
     if len(p.shape) == len(x.shape):
         for n, (have, want) in enumerate(zip(p.shape, x.shape, strict=True)):
+            # every axis but the one that grows, as operations of two tensors would
             if n != at and have == 1 and want != 1:
                 p = site.one(ops.Expand(n, want), p)
     return site.one(ops.Concat(at), *((p, x) if before else (x, p)))

@@ -7,4 +7,10 @@ from specc.ir.ops.position import *  # noqa: F403
 from specc.ir.ops.recurrent import *  # noqa: F403
 from specc.ir.ops.tensor import *  # noqa: F403
 
-__all__ = [*tensor.__all__, *nn.__all__, *position.__all__, *recurrent.__all__, *loop.__all__]
+__all__ = [
+    *tensor.__all__,
+    *nn.__all__,
+    *position.__all__,
+    *recurrent.__all__,
+    *loop.__all__,
+]

@@ -1,24 +1,51 @@
 """The one run-time loop."""
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Generic, TypeVar
 
+from specc.ir.dim import Dim
 from specc.ir.op import Op
 from specc.ir.types import ShapeError, Type
 
 if TYPE_CHECKING:
-    from specc.ir.graph import Graph
+    from specc.ir.graph import Graph, Node, Value
 
-__all__ = ["Scan"]
+__all__ = ["Loop", "Scan"]
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Loop(Generic[T]):
+    """What a loop is given, or what is known of it, by what it is for.
+
+    `keep` says which rows exist, `rows` are read one at a time, `starts` are the first
+    carries, `captured` is the same in every turn.
+    """
+
+    keep: T | None
+    rows: tuple[T, ...]
+    starts: tuple[T, ...]
+    captured: tuple[T, ...]
+
+    @property
+    def inside(self) -> tuple[T, ...]:
+        """Those that the body takes, in the order of its inputs."""
+        return *self.rows, *self.starts, *self.captured
 
 
 class Scan(Op, sig="a[*s]... -> a[*t]", heavy=True):
-    """A body applied to the rows of one axis in turn, with values carried from row to row.
+    """A body applied to the rows of one axis in turn, with values carried from row to
+    row.
 
-    Operands: `keep` if `masked` (bool [b, t]), the scanned tensors (their axis `axis` is the loop's), the
-    initial carries, then what the body captures from outside. The body's inputs are a row of each scanned
-    tensor, the carries and the captures; its outputs the next carries, then the collected values.
-    Results: the final carries, then the collected values stacked along axis `axis`. Where `keep`
-    is false the carries stay as they were and the collected row is zero. `reverse` starts at the last row.
+    Operands: `keep` if `masked` (bool [b, t]), the scanned tensors (their axis `axis`
+    is the loop's), the initial carries, then what the body captures from outside. The
+    body's inputs are a row of each scanned tensor, the carries and the captures; its
+    outputs the next carries, then the collected values. Results: the final carries,
+    then the collected values stacked along axis `axis`. Where `keep` is false the
+    carries stay as they were and the collected row is zero. `reverse` starts at the
+    last row.
     """
 
     body: "Graph"
@@ -28,27 +55,78 @@ class Scan(Op, sig="a[*s]... -> a[*t]", heavy=True):
     reverse: bool = False
     masked: bool = False
 
+    @property
+    def first(self) -> int:
+        """The number of the first operand that the body sees: `keep` stays outside."""
+        return 1 if self.masked else 0
+
+    def parts(self, given: Sequence[T]) -> Loop[T]:
+        """A list with one entry for each operand, taken apart."""
+        rows_end = self.first + self.scanned
+        starts_end = rows_end + self.carries
+        return Loop(
+            given[0] if self.masked else None,
+            tuple(given[self.first : rows_end]),
+            tuple(given[rows_end:starts_end]),
+            tuple(given[starts_end:]),
+        )
+
+    def inner(self) -> "Loop[Value]":
+        """The inputs of the body."""
+        inputs = tuple(self.body.inputs.values())
+        starts_end = self.scanned + self.carries
+        rows, starts = inputs[: self.scanned], inputs[self.scanned : starts_end]
+        return Loop(None, rows, starts, inputs[starts_end:])
+
+    def nexts(self) -> "tuple[Value, ...]":
+        """What the body gives for the carries of the next turn."""
+        return tuple(self.body.outputs.values())[: self.carries]
+
+    def collected(self) -> "tuple[Value, ...]":
+        """What the body gives of every row."""
+        return tuple(self.body.outputs.values())[self.carries :]
+
+    def row(self, node: "Node") -> "Value":
+        """The first operand that is read row by row; the others are as long."""
+        value = node.args[self.first]
+        assert value is not None, "a scan has no optional operands"
+        return value
+
     def infer(self, *args: Type | None) -> tuple[Type, ...]:
         types = [a for a in args if a is not None]
         assert len(types) == len(args), "a scan has no optional operands"
-        first = 1 if self.masked else 0
-        rows = types[first : first + self.scanned]
-        length = rows[0].shape[self.axis]
-        for n, row in enumerate(rows):
-            if row.shape[self.axis] != length:
-                other = row.shape[self.axis]
-                raise ShapeError(f"scanned lengths {length} and {other} differ", (first, first + n), (length, other))
+        given = self.parts(types)
+        length = self._length(given.rows)
         inner = [v.type for v in self.body.inputs.values()]
-        outer = [without(r, self.axis) for r in rows] + types[first + self.scanned :]
+        rows = [without(r, self.axis) for r in given.rows]
+        outer = [*rows, *given.starts, *given.captured]
         for n, (inside, outside) in enumerate(zip(inner, outer, strict=True)):
             if inside != outside:
-                raise ShapeError(f"the body takes {inside} where {outside} is given", (first + n,))
-        made = [v.type for v in self.body.outputs.values()]
-        for inside, after in zip(inner[self.scanned :], made[: self.carries], strict=False):
-            if inside != after:
-                raise ShapeError(f"a carried value is {inside} before a step and {after} after it")
-        stacked = (Type(t.dtype, (*t.shape[: self.axis], length, *t.shape[self.axis :])) for t in made[self.carries :])
-        return (*made[: self.carries], *stacked)
+                title = f"the body takes {inside} where {outside} is given"
+                raise ShapeError(title, (self.first + n,))
+        after = [v.type for v in self.body.outputs.values()]
+        carried = inner[self.scanned : self.scanned + self.carries]
+        for before, now in zip(carried, after, strict=False):
+            if before != now:
+                raise ShapeError(
+                    f"a carried value is {before} before a step and {now} after it"
+                )
+        stacked = (
+            Type(t.dtype, (*t.shape[: self.axis], length, *t.shape[self.axis :]))
+            for t in after[self.carries :]
+        )
+        return (*after[: self.carries], *stacked)
+
+    def _length(self, rows: Sequence[Type]) -> Dim:
+        """The number of turns, on which all scanned operands agree."""
+        length = rows[0].shape[self.axis]
+        for n, row in enumerate(rows):
+            other = row.shape[self.axis]
+            if other != length:
+                title = f"scanned lengths {length} and {other} differ"
+                places = self.first, self.first + n
+                raise ShapeError(title, places, (length, other))
+        return length
 
 
 def without(type: Type, axis: int) -> Type:

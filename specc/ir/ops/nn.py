@@ -2,6 +2,7 @@
 
 from specc.ir.dim import Dim, exact, remainder
 from specc.ir.op import Op
+from specc.ir.operands import MayLack, Operand
 from specc.ir.signature import Axes
 from specc.ir.types import ShapeError
 
@@ -24,9 +25,13 @@ __all__ = [
 class Linear(Op, sig="f[*s i], f[o i], f[o]? -> f[*s o]", heavy=True):
     """Affine map of the last axis: `x @ w.T + b`."""
 
+    bias = MayLack(2)
+
 
 class Embedding(Op, sig="i[*s], f[v d] -> f[*s d]"):
     """Row lookup in a table of `v` vectors."""
+
+    ids, table = Operand(0), Operand(1)
 
 
 class LayerNorm(Op, sig="f[*s d~], f[d]?, f[d]? -> f[*s d]"):
@@ -42,56 +47,84 @@ class RMSNorm(Op, sig="f[*s d~], f[d]? -> f[*s d]"):
 
 
 class Softmax(Op, sig="f[*a t~ *b] -> f[*a t *b]"):
-    """Exponentials along axis `axis`, scaled to sum to one."""
+    """Exponentials along axis `axis`, scaled to sum to one. Of minus infinity alone it is
+    no number.
+    """
 
     axis: int
 
 
 class MaskedSoftmax(Op, sig="f[*s q k|q], b[#*s #q #k|q] -> f[*s q k]"):
-    """Softmax over the last axis among the keys the mask shows; a row that sees none is all zeros."""
+    """Softmax over the last axis among the keys the mask shows; a row that sees none, or
+    none but scores of minus infinity, is all zeros.
+    """
+
+    scores, mask = Operand(0), Operand(1)
 
 
 class Hard(Op, sig="f[*s q k|q], b[#*s #q #k|q] -> f[*s q k]"):
-    """One at the greatest visible score of each row (the first of equals), zero elsewhere; none visible, all zeros."""
+    """One at the greatest visible score of each row (the first of equals), zero
+    elsewhere; none visible, all zeros.
+    """
+
+    scores, mask = Operand(0), Operand(1)
 
 
 class Share(Op, sig="f[*s q k|q], b[#*s #q #k|q] -> f[*s q k]"):
-    """The visible scores divided by their sum, as a kernel's average weighs (Nadaraya 1964).
+    """The visible scores divided by their sum, as a kernel's average weighs (Nadaraya
+    1964).
 
     Scores below zero count as zero. A sum of zero gives zeros.
     """
+
+    scores, mask = Operand(0), Operand(1)
 
 
 class Weigh(Op, sig="f[#*s q k|q], f[#*s k|q e] -> f[*s q e]", heavy=True):
     """Sum of values by weights, `w @ v`, read through the mask that made the weights."""
 
+    weights, values = Operand(0), Operand(1)
+
 
 class Attend(
     Op,
-    sig="f[b h q d], f[b g k|q d], f[b g k|q e], b[#b #h #q #k|q]?, f[#b #h #q #k|q]?, f[h]? -> f[b h q e], f[b h q k]",
+    sig="f[b h q d], f[b g k|q d], f[b g k|q e], b[#b #h #q #k|q]?, f[#b #h #q "
+    "#k|q]?, f[h]? -> f[b h q e], f[b h q k]",
     heavy=True,
 ):
-    """Scaled dot-product attention: query, key, value, mask, added scores, sinks to result and weights.
+    """Scaled dot-product attention: query, key, value, mask, added scores, sinks to
+    result and weights.
 
-    `weights = softmax(cap(scale · q kᵀ) + add, where mask)`, `result = weights v` (arXiv:1706.03762,
-    eq. 1). Each of the `g` key heads serves `h / g` neighboring query heads (arXiv:2305.13245). With
-    `cap > 0` a score s becomes `cap · tanh(s / cap)` before anything is added (arXiv:2408.00118). A sink
-    is one more score per head that takes weight and gives nothing. Without a mask every key is seen. A query
-    that sees none gives zeros.
+    `weights = softmax(cap(scale · q kᵀ) + add, where mask)`, `result = weights v`
+    (arXiv:1706.03762, eq. 1). Each of the `g` key heads serves `h / g` neighboring
+    query heads (arXiv:2305.13245). With `cap > 0` a score s becomes
+    `cap · tanh(s / cap)` before anything is added (arXiv:2408.00118). A sink is one
+    more score per head that takes weight and gives nothing. Without a mask every key is
+    seen. A query that sees none gives zeros.
     """
 
     scale: float
     cap: float = 0.0
 
+    query, key, values = Operand(0), Operand(1), Operand(2)
+    mask, added, sinks = MayLack(3), MayLack(4), MayLack(5)
+    weights_result = 1
+
     def solve(self, axes: Axes) -> None:
         h, g = axes.one("h"), axes.one("g")
         rest = remainder(h, g).number
         if rest:
-            raise ShapeError(f"{g} key heads cannot serve {h} query heads equally", (0, 1), (h, g), "h")
+            raise ShapeError(
+                f"{g} key heads cannot serve {h} query heads equally",
+                (0, 1),
+                (h, g),
+                "h",
+            )
 
 
 class Patches(Op, sig="f[b c y x], f[d c p r], f[d]? -> f[b n d]", heavy=True):
-    """An image cut into `p × r` patches, each mapped to a vector; patches in reading order.
+    """An image cut into `p × r` patches, each mapped to a vector; patches in reading
+    order.
 
     Equals a convolution with stride = kernel size (arXiv:2010.11929, sec. 3.1).
     """
@@ -105,7 +138,8 @@ class Conv1d(Op, sig="f[b t[low:high] i], f[o i k], f[o]? -> f[b t o]", heavy=Tr
     """Convolution along time that keeps the length: zeros stand before and behind.
 
     Row t reads rows `t - before` to `t + ahead` in steps of `dilation`, where
-    `before + ahead = (k - 1) · dilation`. `before = (k - 1) · dilation` is the causal one (arXiv:1609.03499).
+    `before + ahead = (k - 1) · dilation`. `before = (k - 1) · dilation` is the causal
+    one (arXiv:1609.03499).
     """
 
     kernel: int
@@ -124,11 +158,16 @@ class Conv1d(Op, sig="f[b t[low:high] i], f[o i k], f[o]? -> f[b t o]", heavy=Tr
 
     def solve(self, axes: Axes) -> None:
         if axes.one("k") != self.kernel:
-            raise ShapeError(f"a kernel of {axes.one('k')} where {self.kernel} is expected", (1,))
+            raise ShapeError(
+                f"a kernel of {axes.one('k')} where {self.kernel} is expected", (1,)
+            )
 
 
 def exact_or_error(length: Dim, size: Dim, word: str) -> Dim:
     """`length / size`, or a ShapeError that says the picture cannot be cut so."""
     if remainder(length, size).number:
-        raise ShapeError(f"a picture {length} {word} does not hold a whole number of patches of {size}", (0, 1))
+        raise ShapeError(
+            f"a picture {length} {word} does not hold a whole number of patches of {size}",
+            (0, 1),
+        )
     return exact(length, size)

@@ -2,6 +2,7 @@
 
 from specc.ir.dim import Dim, exact
 from specc.ir.op import Op
+from specc.ir.operands import Operand
 from specc.ir.signature import Axes
 from specc.ir.types import ShapeError
 
@@ -11,9 +12,9 @@ __all__ = ["RopeAngles", "Rotate", "Sinusoid"]
 class Sinusoid(Op, sig="i[*s] -> f[*s d]"):
     """Sine and cosine of `position · base^(-2n/dim)` (arXiv:1706.03762, sec. 3.5).
 
-    `interleaved`: sin at even, cos at odd places, the paper's form. `halves`: all sines, then all cosines
-    (Marian). `fairseq`: halves with frequencies `base^(-n / (dim/2 - 1))`. Angles are taken in
-    float64 and rounded once.
+    `interleaved`: sin at even, cos at odd places, the paper's form. `halves`: all
+    sines, then all cosines (Marian). `fairseq`: halves with frequencies
+    `base^(-n / (dim/2 - 1))`. Angles are taken in float64 and rounded once.
     """
 
     dim: Dim
@@ -28,11 +29,15 @@ class Sinusoid(Op, sig="i[*s] -> f[*s d]"):
 
 
 class RopeAngles(Op, sig="i[*s] -> f[*s r], f[*s r]"):
-    """Cosines and sines of `position · frequency` for `dim / 2` rotary pairs (arXiv:2104.09864, eq. 15).
+    """Cosines and sines of `position · frequency` for `dim / 2` rotary pairs
+    (arXiv:2104.09864, eq. 15).
 
-    `frequencies` overrides `theta^(-2n/dim)` where a scaling rule made them; both results are
-    multiplied by `factor` (YaRN's attention factor). Angles are taken in float64 and rounded once.
+    `frequencies` overrides `theta^(-2n/dim)` where a scaling rule made them; both
+    results are multiplied by `factor` (YaRN's attention factor). Angles are taken in
+    float64 and rounded once.
     """
+
+    rows = Operand(0)
 
     dim: Dim
     theta: float
@@ -46,9 +51,11 @@ class RopeAngles(Op, sig="i[*s] -> f[*s r], f[*s r]"):
 
 
 class Rotate(Op, sig="f[b h t d~], f[#b t r], f[#b t r] -> f[b h t d]"):
-    """Turn pairs of features by angles whose cosines and sines are given (arXiv:2104.09864, eq. 34).
+    """Turn pairs of features by angles whose cosines and sines are given
+    (arXiv:2104.09864, eq. 34).
 
-    `half`: feature n pairs with n + r. `interleaved`: 2n pairs with 2n + 1. Features beyond 2r stay.
+    `half`: feature n pairs with n + r. `interleaved`: 2n pairs with 2n + 1. Features
+    beyond 2r stay.
     """
 
     pairs: str
@@ -57,4 +64,6 @@ class Rotate(Op, sig="f[b h t d~], f[#b t r], f[#b t r] -> f[b h t d]"):
         assert self.pairs in ("half", "interleaved"), self.pairs
         d, r = axes.one("d").number, axes.one("r").number
         if d is not None and r is not None and 2 * r > d:
-            raise ShapeError(f"{2 * r} features cannot be turned, there are {d}", (0, 1))
+            raise ShapeError(
+                f"{2 * r} features cannot be turned, there are {d}", (0, 1)
+            )

@@ -1,8 +1,9 @@
 """Recurrent layers: one layer in one direction, as runtimes have them.
 
-Weights lie as in PyTorch, gates below one another: reset, update, new; input, forget, cell, output. A row
-that is not kept is passed over: the state stays as it was and the result is zero. With padding on the right
-that is PyTorch's packed sequence. Without a first state it is zero. With `reverse` the last row comes first.
+Weights lie as in PyTorch, gates below one another: reset, update, new; input, forget,
+cell, output. A row that is not kept is passed over: the state stays as it was and the
+result is zero. With padding on the right that is PyTorch's packed sequence. Without a
+first state it is zero. With `reverse` the last row comes first.
 """
 
 from functools import lru_cache
@@ -10,18 +11,25 @@ from typing import Literal
 
 from specc.ir.dim import exact, remainder
 from specc.ir.op import Op
+from specc.ir.operands import MayLack, Operand
 from specc.ir.signature import Axes, Signature
 from specc.ir.types import ShapeError, Type
 
 __all__ = ["Gru", "Lstm", "Rnn"]
 
 ACTIVATIONS = ("tanh", "relu", "sigmoid")
-KEEP, PROJECTION = 5, 9
-"""The operands that say which rows exist, and that map what an LSTM gives out."""
+ROWS, WEIGHTS, STATE_WEIGHTS = Operand(0), Operand(1), Operand(2)
+BIAS, STATE_BIAS, KEEP, STATE = MayLack(3), MayLack(4), MayLack(5), MayLack(6)
+"""The operands that the three layers have in common."""
 
 
-class Rnn(Op, sig="f[b t> i], f[h~ i], f[h~ h~], f[h~]?, f[h~]?, b[b t>]?, f[b h~]? -> f[b t h], f[b h]", heavy=True):
-    """`h' = act(W x + b + U h + c)` from row to row (Elman 1990): all states, and the final one.
+class Rnn(
+    Op,
+    sig="f[b t> i], f[h~ i], f[h~ h~], f[h~]?, f[h~]?, b[b t>]?, f[b h~]? -> f[b t h], f[b h]",
+    heavy=True,
+):
+    """`h' = act(W x + b + U h + c)` from row to row (Elman 1990): all states, and the
+    final one.
 
     Operands: rows, `W`, `U`, `b`, `c`, which rows exist, the first state.
     """
@@ -29,20 +37,34 @@ class Rnn(Op, sig="f[b t> i], f[h~ i], f[h~ h~], f[h~]?, f[h~]?, b[b t>]?, f[b h
     activation: Literal["tanh", "relu", "sigmoid"] = "tanh"
     reverse: bool = False
 
+    rows, weights, state_weights = ROWS, WEIGHTS, STATE_WEIGHTS
+    bias, state_bias, keep = BIAS, STATE_BIAS, KEEP
+    first_states = (STATE,)
+
     def rule(self) -> Signature:
         return turned(self.signature) if self.reverse else self.signature
 
 
-class Gru(Op, sig="f[b t> i], f[g i], f[g h~], f[g]?, f[g]?, b[b t>]?, f[b h~]? -> f[b t h], f[b h]", heavy=True):
-    """Gated recurrent units (arXiv:1406.1078, eq. 5 to 8): all states, and the final one. Operands as of `rnn`.
+class Gru(
+    Op,
+    sig="f[b t> i], f[g i], f[g h~], f[g]?, f[g]?, b[b t>]?, f[b h~]? -> f[b t h], f[b h]",
+    heavy=True,
+):
+    """Gated recurrent units (arXiv:1406.1078, eq. 5 to 8): all states, and the final
+    one. Operands as of `rnn`.
 
-    `reset` says whether the reset gate acts before the state's matrix, as in the paper, or after it, on the product
-    with its bias. The open update gate keeps the `old` state, as in PyTorch, or takes the `new` one (arXiv:1409.0473).
+    `reset` says whether the reset gate acts before the state's matrix, as in the paper,
+    or after it, on the product with its bias. The open update gate keeps the `old`
+    state, as in PyTorch, or takes the `new` one (arXiv:1409.0473).
     """
 
     reset: Literal["before", "after"]
     update: Literal["old", "new"] = "old"
     reverse: bool = False
+
+    rows, weights, state_weights = ROWS, WEIGHTS, STATE_WEIGHTS
+    bias, state_bias, keep = BIAS, STATE_BIAS, KEEP
+    first_states = (STATE,)
 
     def rule(self) -> Signature:
         return turned(self.signature) if self.reverse else self.signature
@@ -50,7 +72,12 @@ class Gru(Op, sig="f[b t> i], f[g i], f[g h~], f[g]?, f[g]?, b[b t>]?, f[b h~]? 
     def solve(self, axes: Axes) -> None:
         g, h = axes.one("g"), axes.one("h")
         if g != h * 3:
-            raise ShapeError(f"three gates of {h} are {h * 3} rows of weights, not {g}", (1, 2), (g, h * 3), "g")
+            raise ShapeError(
+                f"three gates of {h} are {h * 3} rows of weights, not {g}",
+                (1, 2),
+                (g, h * 3),
+                "g",
+            )
 
 
 class Lstm(
@@ -59,14 +86,22 @@ class Lstm(
     " -> f[b t r], f[b r], f[b h]",
     heavy=True,
 ):
-    """Long short-term memory (Gers et al. 2000): all results, the final one, and the final cell.
+    """Long short-term memory (Gers et al. 2000): all results, the final one, and the
+    final cell.
 
-    `c' = σ(f) c + σ(i) tanh(g)`, `h' = σ(o) tanh(c')`. Operands: those of `rnn`, then the first cell, peepholes of
-    the input, forget and output gates (Gers and Schmidhuber 2000; the last sees `c'`), and a matrix that maps `h'`
-    before it is given out and fed back (arXiv:1402.1128).
+    `c' = σ(f) c + σ(i) tanh(g)`, `h' = σ(o) tanh(c')`. Operands: those of `rnn`, then
+    the first cell, peepholes of the input, forget and output gates (Gers and
+    Schmidhuber 2000; the last sees `c'`), and a matrix that maps `h'` before it is
+    given out and fed back (arXiv:1402.1128).
     """
 
     reverse: bool = False
+
+    rows, weights, state_weights = ROWS, WEIGHTS, STATE_WEIGHTS
+    bias, state_bias, keep = BIAS, STATE_BIAS, KEEP
+    first_cell, peepholes, projection = MayLack(7), MayLack(8), MayLack(9)
+    first_states = (STATE, first_cell)
+    final_result, cell_result = 1, 2
 
     def rule(self) -> Signature:
         return turned(self.signature) if self.reverse else self.signature
@@ -75,20 +110,36 @@ class Lstm(
         g = axes.one("g")
         if "h" not in axes.dims:
             if remainder(g, 4).number:
-                raise ShapeError(f"{g} rows of weights are not those of four gates", (1,), (g,), "g")
+                raise ShapeError(
+                    f"{g} rows of weights are not those of four gates", (1,), (g,), "g"
+                )
             axes["h"] = (exact(g, 4),)
         h = axes.one("h")
         if g != h * 4:
-            raise ShapeError(f"four gates of {h} are {h * 4} rows of weights, not {g}", (1, 7), (g, h * 4), "g")
+            raise ShapeError(
+                f"four gates of {h} are {h * 4} rows of weights, not {g}",
+                (1, 7),
+                (g, h * 4),
+                "g",
+            )
         if "p" in axes.dims and axes.one("p") != h * 3:
-            raise ShapeError(f"peepholes of three gates of {h} are {h * 3}, not {axes.one('p')}", (8,), name="p")
+            raise ShapeError(
+                f"peepholes of three gates of {h} are {h * 3}, not {axes.one('p')}",
+                (8,),
+                name="p",
+            )
 
     def infer(self, *args: Type | None) -> tuple[Type, ...]:
-        made = super().infer(*args)
-        out, cell = made[1].shape[1], made[2].shape[1]
-        if out != cell and (len(args) <= PROJECTION or args[PROJECTION] is None):
-            raise ShapeError(f"a state of {cell} is fed back as one of {out}", (1, 2), (cell, out), "r")
-        return made
+        types = super().infer(*args)
+        out, cell = types[self.final_result].shape[1], types[self.cell_result].shape[1]
+        if out != cell and self.projection.of(args) is None:
+            raise ShapeError(
+                f"a state of {cell} is fed back as one of {out}",
+                (1, 2),
+                (cell, out),
+                "r",
+            )
+        return types
 
 
 @lru_cache(maxsize=8)

@@ -2,6 +2,7 @@
 
 from specc.ir.dim import Dim, product, total
 from specc.ir.op import Op
+from specc.ir.operands import Operand
 from specc.ir.signature import Axes, Signature
 from specc.ir.types import DTYPES, ShapeError, Type
 
@@ -41,9 +42,29 @@ __all__ = [
 ]
 
 POINTWISE = (
-    "abs", "ceil", "cos", "erf", "exp", "floor", "gelu", "gelu_tanh", "log", "neg", "quick_gelu", "reciprocal",
-    "relu", "relu2", "round", "sigmoid", "sign", "silu", "sin", "softplus", "sqrt", "tanh",
-)  # fmt: skip
+    "abs",
+    "ceil",
+    "cos",
+    "erf",
+    "exp",
+    "floor",
+    "gelu",
+    "gelu_tanh",
+    "log",
+    "neg",
+    "quick_gelu",
+    "reciprocal",
+    "relu",
+    "relu2",
+    "round",
+    "sigmoid",
+    "sign",
+    "silu",
+    "sin",
+    "softplus",
+    "sqrt",
+    "tanh",
+)
 """The functions `Pointwise` knows; `specc_numpy` holds their formulas."""
 
 ARITH = ("add", "sub", "mul", "div", "pow", "min", "max", "floordiv", "mod")
@@ -84,18 +105,28 @@ class Size(Op, sig="-> i[]", view=True):
 
 
 class Pointwise(Op, sig="n[*s] -> n[*s]"):
-    """A function of one number, applied to each. `gelu` is exact (erf), `gelu_tanh` its approximation."""
+    """A function of one number, applied to each. `gelu` is exact (erf), `gelu_tanh` its
+    approximation.
+    """
 
     fn: str
 
     def solve(self, axes: Axes) -> None:
         assert self.fn in POINTWISE, self.fn
         if axes.dtypes["n"] in ("i64", "i32") and self.fn not in ("abs", "neg", "sign"):
-            raise ShapeError(f"{self.fn} is a function of numbers with a fraction, not of whole numbers", (0,))
+            raise ShapeError(
+                f"{self.fn} is a function of numbers with a fraction, not of whole numbers",
+                (0,),
+            )
 
 
 class Arith(Op, sig="n[#*s], n[#*s] -> n[*s]"):
-    """`add sub mul div pow min max floordiv mod` of two numbers. `mod` has the sign of the divisor."""
+    """`add sub mul div pow min max floordiv mod` of two numbers. `mod` has the sign of
+    the divisor; whole numbers by 0 are 0. `pow` of whole numbers has a constant
+    exponent, 0 or above.
+    """
+
+    left, right = Operand(0), Operand(1)
 
     fn: str
 
@@ -108,6 +139,8 @@ class Arith(Op, sig="n[#*s], n[#*s] -> n[*s]"):
 class Compare(Op, sig="n[#*s], n[#*s] -> b[*s]"):
     """`eq ne lt le gt ge` of two numbers."""
 
+    left, right = Operand(0), Operand(1)
+
     fn: str
 
     def solve(self, axes: Axes) -> None:
@@ -117,9 +150,13 @@ class Compare(Op, sig="n[#*s], n[#*s] -> b[*s]"):
 class And(Op, sig="b[#*s], b[#*s] -> b[*s]"):
     """Both."""
 
+    left, right = Operand(0), Operand(1)
+
 
 class Or(Op, sig="b[#*s], b[#*s] -> b[*s]"):
     """Either."""
+
+    left, right = Operand(0), Operand(1)
 
 
 class Not(Op, sig="b[*s] -> b[*s]"):
@@ -129,9 +166,13 @@ class Not(Op, sig="b[*s] -> b[*s]"):
 class Where(Op, sig="b[#*s], a[#*s], a[#*s] -> a[*s]"):
     """The second operand where the first is true, else the third."""
 
+    condition, yes, no = Operand(0), Operand(1), Operand(2)
+
 
 class Cast(Op, sig="a[*s] -> n[*s]"):
-    """The same values in another element type. True is 1; fractions are cut towards zero."""
+    """The same values in another element type. True is 1; fractions are cut towards
+    zero, no number is 0, and what is too large the nearest that single precision holds.
+    """
 
     to: str
 
@@ -147,7 +188,9 @@ class Transpose(Op, sig="a[*s] -> a[*t]", view=True):
 
     def rule(self) -> Signature:
         before = " ".join(f"s{n}" for n in range(len(self.order)))
-        return Signature.parse(f"a[{before}] -> a[{' '.join(f's{n}' for n in self.order)}]")
+        return Signature.parse(
+            f"a[{before}] -> a[{' '.join(f's{n}' for n in self.order)}]"
+        )
 
 
 class Split(Op, sig="a[*a t *b] -> a[*a *u *b]", view=True):
@@ -168,7 +211,9 @@ class Split(Op, sig="a[*a t *b] -> a[*a *u *b]", view=True):
 
 
 class Merge(Op, sig="a[*a t *b] -> a[*a u *b]", view=True):
-    """`count` neighboring axes from `axis` on as one, the last running fastest: `[…, h, d, …]` to `[…, h·d, …]`."""
+    """`count` neighboring axes from `axis` on as one, the last running fastest:
+    `[…, h, d, …]` to `[…, h·d, …]`.
+    """
 
     axis: int
     count: int
@@ -197,7 +242,10 @@ class Squeeze(Op, sig="a[*a one *b] -> a[*a *b]", view=True):
 
     def solve(self, axes: Axes) -> None:
         if axes.one("one") != 1:
-            raise ShapeError(f"only an axis of length 1 can be dropped, this one is {axes.one('one')}", (0,))
+            raise ShapeError(
+                f"only an axis of length 1 can be dropped, this one is {axes.one('one')}",
+                (0,),
+            )
 
 
 class Expand(Op, sig="a[*a one *b] -> a[*a t *b]", view=True):
@@ -208,7 +256,10 @@ class Expand(Op, sig="a[*a one *b] -> a[*a t *b]", view=True):
 
     def solve(self, axes: Axes) -> None:
         if axes.one("one") != 1:
-            raise ShapeError(f"only an axis of length 1 is repeated, this one is {axes.one('one')}", (0,))
+            raise ShapeError(
+                f"only an axis of length 1 is repeated, this one is {axes.one('one')}",
+                (0,),
+            )
         axes["t"] = (self.length,)
 
 
@@ -219,7 +270,13 @@ class Concat(Op, sig="a[*a t *b]... -> a[*a u *b]"):
 
     def infer(self, *args: Type | None) -> tuple[Type, ...]:
         joined = [a.shape[self.axis] for a in args if a is not None]
-        alike = (a and Type(a.dtype, (*a.shape[: self.axis], Dim.of(0), *a.shape[self.axis + 1 :])) for a in args)
+        alike = (
+            a
+            and Type(
+                a.dtype, (*a.shape[: self.axis], Dim.of(0), *a.shape[self.axis + 1 :])
+            )
+            for a in args
+        )
         axes = self.signature.match(tuple(alike), self.axis)
         axes["u"] = (total(joined),)
         return self.signature.results_for(axes)
@@ -244,7 +301,9 @@ class Slice(Op, sig="a[*a t *b] -> a[*a u *b]"):
         if _below_zero(length - self.stop):
             raise ShapeError(f"a slice up to {self.stop} of an axis of {length}", (0,))
         if _below_zero(self.stop - self.start):
-            raise ShapeError(f"a slice from {self.start} up to {self.stop} is empty backwards", (0,))
+            raise ShapeError(
+                f"a slice from {self.start} up to {self.stop} is empty backwards", (0,)
+            )
         axes["u"] = (self.stop - self.start,)
 
 
@@ -267,7 +326,11 @@ class Last(Op, sig="a[*a t$ *b] -> a[*a *b]"):
 
 
 class Gather(Op, sig="a[*b t~ *d], i[*b u] -> a[*b u *d]"):
-    """Rows of axis `axis` chosen by number, for each of the leading axes apart: `x[b, ids[b, u]]`."""
+    """Rows of axis `axis` chosen by number, for each of the leading axes apart:
+    `x[b, ids[b, u]]`.
+    """
+
+    table, ids = Operand(0), Operand(1)
 
     axis: int
 
@@ -286,7 +349,9 @@ class Flip(Op, sig="a[*a t~ *b] -> a[*a t *b]"):
 
 
 class Delay(Op, sig="a[*a t[by:by] *b] -> a[*a t *b]"):
-    """Shifted right along axis `axis`: row t is the operand's row `t - by`; the first `by` rows are `first`."""
+    """Shifted right along axis `axis`: row t is the operand's row `t - by`; the first
+    `by` rows are `first`.
+    """
 
     axis: int
     by: int
@@ -304,7 +369,9 @@ class CumSum(Op, sig="n[*a t> *b] -> n[*a t *b]"):
 
 
 class Reduce(Op, sig="a[*a t *b] -> a[*a *b]"):
-    """`sum mean max min` of numbers, `any all` of booleans, over axis `axis`. Of nothing: 0, 0, -inf, inf."""
+    """`sum mean max min` of numbers, `any all` of booleans, over axis `axis`. Of
+    nothing: 0, 0, -inf, inf.
+    """
 
     fn: str
     axis: int
@@ -314,7 +381,9 @@ class Reduce(Op, sig="a[*a t *b] -> a[*a *b]"):
         if (axes.dtypes["a"] == "bool") != (self.fn in ("any", "all")):
             raise ShapeError(f"`{self.fn}` of {axes.dtypes['a']} has no meaning", (0,))
         if self.fn == "mean" and axes.dtypes["a"] in ("i64", "i32"):
-            raise ShapeError("the mean of whole numbers is a fraction: cast them first", (0,))
+            raise ShapeError(
+                "the mean of whole numbers is a fraction: cast them first", (0,)
+            )
 
 
 class ArgMax(Op, sig="n[*a t *b] -> i[*a *b]"):
@@ -324,7 +393,9 @@ class ArgMax(Op, sig="n[*a t *b] -> i[*a *b]"):
 
 
 class ArgSort(Op, sig="n[*a t~ *b] -> i[*a t *b]"):
-    """Row numbers of axis `axis` in ascending order of their values; of equals the lower number first."""
+    """Row numbers of axis `axis` in ascending order of their values; of equals the
+    lower number first.
+    """
 
     axis: int
 
@@ -339,7 +410,11 @@ class OneHot(Op, sig="i[*s] -> f[*s n]"):
 
 
 class MatMul(Op, sig="f[#*s m k|m], f[#*s k|m n] -> f[*s m n]", heavy=True):
-    """Matrix product of the last two axes. Rows are read where the left operand is not surely zero: its band."""
+    """Matrix product of the last two axes. Rows are read where the left operand is not
+    surely zero: its band.
+    """
+
+    left, right = Operand(0), Operand(1)
 
 
 class Einsum(Op, sig="f[*s] -> f[*t]", heavy=True):

@@ -1,0 +1,6 @@
+"""A graph as an ONNX model without weights: put together from lowered nodes, named, and
+checked.
+
+In come a graph and a target, out goes a `Built` that passed the gates. The folder is
+not called `build`, because tools leave out folders of that name.
+"""

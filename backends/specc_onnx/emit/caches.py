@@ -1,0 +1,156 @@
+"""Caches that are written in place: keys and values in buffers that the caller owns, of
+a length it chooses.
+
+`Attention` makes a new, longer cache at each step, and copies the old one to do so.
+ONNX Runtime's `GroupQueryAttention` writes the new rows into the buffer it is given,
+when that is bound as its result as well; what a step costs then no longer grows with
+what is only kept. It is used where keys and values serve one attention and nothing
+else, one mask holds for all heads (being causal, as the kernel is, the rest of it is a
+bias), nobody reads the weights, which the kernel does not give, and it takes heads of
+their width. Where it takes less than a step may ask (several rows at once behind
+others, in a batch) the runner gives it less at a time.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from math import inf
+
+from specc.backend import Target
+from specc.ir import ops
+from specc.ir.derived import OFFSET, Cache, InPlace, State
+from specc.ir.dim import Dim
+from specc.ir.graph import Graph, Node, Value
+from specc.ir.types import Type
+from specc_onnx.emit.build import Built, enter_parameters, finished
+from specc_onnx.lower import legal
+from specc_onnx.lower.emitter import Emitter, Tensor
+from specc_onnx.lower.lengths import Lengths
+from specc_onnx.lower.table import lower_nodes
+
+OLDEST = 18
+"""The opset from which reductions take their axes as they are given here."""
+
+WIDTH = 8
+"""The kernel takes heads whose width is a multiple of this."""
+
+
+def caches_of(
+    graph: Graph, states: Sequence[State], target: Target, opset: int
+) -> tuple[Cache, ...]:
+    """The caches of a step graph that can be written in place."""
+    if not target.in_place or opset < OLDEST:
+        return ()
+    # A window's cache drops rows at its front, which a buffer cannot.
+    known = {graph.inputs[s.name]: s for s in states if s.rows == 2 and s.most == inf}
+    readers = Counter(a for node, _ in graph.nodes for a in node.args if a)
+    readers.update(graph.outputs.values())
+    found = []
+    for node, results in graph.nodes:
+        # the kernel does not give its weights
+        if not isinstance(node.op, ops.Attend) or readers[results[1]]:
+            continue
+        if _fits(node) and (cache := _cache(node, node.op, known, readers)):
+            found.append(cache)
+    return tuple(found)
+
+
+def _cache(
+    node: Node,
+    op: ops.Attend,
+    known: Mapping[Value, State],
+    readers: Counter[Value],
+) -> Cache | None:
+    """The two states that an attention reads, if nothing else does."""
+    key = _state(op.key(node), known, readers)
+    value = _state(op.values(node), known, readers)
+    # keys that are the values too would be one buffer written twice
+    if key is None or value is None or key is value:
+        return None
+    return Cache(key.name, value.name, key.next, value.next)
+
+
+def _fits(node: Node) -> bool:
+    """Whether the kernel does what this attention asks for."""
+    op = node.op
+    assert isinstance(op, ops.Attend)
+    q, k, v = op.query(node), op.key(node), op.values(node)
+    sinks = op.sinks(node) is not None
+    numbers = [q.type.shape[1].number, k.type.shape[1].number, q.type.shape[3].number]
+    same = q.type.shape[3] == v.type.shape[3] and None not in numbers
+    mask = op.mask(node)
+    # One mask for all heads. Without one nothing is causal, and the kernel always is.
+    alike = mask is not None and mask.type.shape[1] == 1
+    return (
+        same
+        and alike
+        and not sinks
+        and op.scale > 0
+        and q.type.dtype == "f32"
+        and (numbers[2] or 0) % WIDTH == 0
+    )
+
+
+def _state(
+    value: Value | None, known: Mapping[Value, State], readers: Counter[Value]
+) -> State | None:
+    """The state whose rows stand before the new ones in `value`, which is read here and
+    given out, no more.
+    """
+    node = value.node if value else None
+    # What is attended to must be the state and the new rows side by side, no more: that
+    # is what the kernel itself puts together, in the buffer.
+    if (
+        value is None
+        or node is None
+        or not isinstance(node.op, ops.Concat)
+        or len(node.args) != 2
+    ):
+        return None
+    past = node.args[0]
+    # The old rows are read here alone, and the joined ones by this attention and as the
+    # next state: any other reader would see the buffer after it was written into.
+    return (
+        known.get(past) if past and readers[past] == 1 and readers[value] == 2 else None
+    )
+
+
+def build_in_place(
+    model: InPlace,
+    target: Target,
+    opset: int = legal.USUAL,
+    stored: Mapping[str, str] | None = None,
+    ties: Mapping[str, str] | None = None,
+) -> Built:
+    """The step graph with buffers for caches: their length is the caller's, `past.rows`
+    says how much is filled.
+    """
+    graph = model.graph
+    capacity = Dim.symbol("capacity")
+    types = {n: v.type for n, v in graph.inputs.items()}
+    for name in model.names:
+        types[name] = _at(types[name], capacity)
+    # The length of a buffer says nothing of how much of it is filled, so the past's is
+    # an input of its own.
+    past = graph.inputs[model.caches[0].key].type.shape[2].name or ""
+    types[OFFSET] = Type("i64", ())
+    lengths = Lengths(types, graph.facts, graph.least, {past: OFFSET})
+    g = Emitter(target, opset, lengths, {*types, *graph.outputs})
+    for name, value in graph.inputs.items():
+        g.tensors[value] = Tensor(name, value.type, value)
+        g.padded[value] = graph.input_facts[name].keep
+    g.buffers.update(graph.inputs[n] for n in model.names)
+    weights = enter_parameters(g, graph.parameters, stored or {}, ties or {})
+    lower_nodes(g, graph)
+    outputs = {n: g.tensors[v] for n, v in graph.outputs.items()}
+    # The results are the buffers, as long as they were given.
+    for cache in model.caches:
+        for name in (cache.next_key, cache.next_value):
+            outputs[name] = replace(
+                outputs[name], type=_at(outputs[name].type, capacity)
+            )
+    return finished(g, graph, types, outputs, weights)
+
+
+def _at(type: Type, capacity: Dim) -> Type:
+    return Type(type.dtype, (*type.shape[:2], capacity, type.shape[3]))

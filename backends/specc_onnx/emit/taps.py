@@ -1,0 +1,88 @@
+"""Reading attention weights from a compiled model: outputs added to a copy of it in
+memory.
+
+The fused `Attention` hides its weights unless asked: its fourth result in mode 3 is
+what the softmax gave, after cap and mask. One that stands in an `If` for the sake of
+empty inputs is taken out of it first, so a model opened this way needs inputs that are
+not empty.
+"""
+
+from collections.abc import Iterable, Mapping
+
+from onnx import ModelProto, NodeProto, helper
+
+from specc_onnx.emit.names import bodies_of
+from specc_onnx.lower.attention import PROBABILITIES
+from specc_onnx.lower.elements import CODE
+
+
+def attention_outputs(
+    model: ModelProto, notes: Iterable[Mapping[str, str]]
+) -> dict[str, str]:
+    """Add an output `[b, h, q, k]` to `model` for each attention of `notes`; their
+    names by scope.
+
+    An attention whose note does not fit the model is left out. Scopes that occur again
+    are numbered.
+    """
+    found: dict[str, str] = {}
+    for note in notes:
+        value = note.get("weights") or _fourth(model, note)
+        if value is None:
+            continue
+        if value not in {o.name for o in model.graph.output}:
+            kind = CODE.get(note.get("dtype", "f32"), CODE["f32"])
+            model.graph.output.append(helper.make_tensor_value_info(value, kind, None))
+        scope, n = note.get("scope", ""), 1
+        while (name := scope if n == 1 else f"{scope} {n}") in found:
+            n += 1
+        found[name] = value
+    return found
+
+
+def _fourth(model: ModelProto, note: Mapping[str, str]) -> str | None:
+    """The name of the weights of an `Attention`, which gives them from now on."""
+    if (guard := note.get("guard")) is not None:
+        _unguard(model, guard)
+    wanted = guard or note.get("node", "")
+    node = _maker(model, wanted)
+    if node is None or node.op_type != "Attention":
+        return None
+    if len(node.output) < 4 or not node.output[3]:
+        del node.output[1:]
+        node.output.extend(["", "", f"{wanted}:weights"])
+        for attribute in [
+            a for a in node.attribute if a.name == "qk_matmul_output_mode"
+        ]:
+            node.attribute.remove(attribute)
+        node.attribute.append(
+            helper.make_attribute("qk_matmul_output_mode", PROBABILITIES)
+        )
+    name: str = node.output[3]
+    return name
+
+
+def _unguard(model: ModelProto, guard: str) -> None:
+    """Put the `Attention` of the first branch in place of the `If` that makes `guard`."""
+    node = _maker(model, guard)
+    if node is None or node.op_type != "If":
+        return
+    then = next(
+        b
+        for a, b in zip(node.attribute, bodies_of(node), strict=True)
+        if a.name == "then_branch"
+    )
+    names = {old.name: new for old, new in zip(then.output, node.output, strict=True)}
+    at = list(model.graph.node).index(node)
+    del model.graph.node[at]
+    for offset, inner in enumerate(then.node):
+        moved = NodeProto()
+        moved.CopyFrom(inner)
+        outputs = [names.get(o, o) for o in inner.output]
+        del moved.output[:]
+        moved.output.extend(outputs)
+        model.graph.node.insert(at + offset, moved)
+
+
+def _maker(model: ModelProto, value: str) -> NodeProto | None:
+    return next((n for n in model.graph.node if value and value in n.output), None)

@@ -1,0 +1,215 @@
+"""The type that every value of a model really has, at one set of lengths.
+
+ONNX's own rules for shapes are asked node by node, with a number for every length;
+whole numbers that are known by then, such as the parts of a shape, are computed on the
+way and told to the rules that want them. Inference over a whole graph of symbols knows
+less, and has forgotten it behind the first `Reshape`. What ONNX does not know or does
+not ask is in `specc_onnx.gate.rules`. What depends on data stays unknown, above all
+what a `Loop` collects.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import numpy as np
+from onnx import (
+    GraphProto,
+    ModelProto,
+    NodeProto,
+    TypeProto,
+    ValueInfoProto,
+    defs,
+    helper,
+    numpy_helper,
+)
+from onnx.checker import ValidationError
+from onnx.shape_inference import InferenceError, infer_node_outputs
+
+from specc_onnx.gate.numbers import compute, of_tensor
+from specc_onnx.gate.rules import QUESTIONS, RULES, SILENT, attribute
+from specc_onnx.gate.types import (
+    Found,
+    Misfit,
+    Unsound,
+    at,
+    clash,
+    common,
+    open_,
+    shape_of,
+    typed,
+)
+
+
+def follow(model: ModelProto, env: Mapping[str, int], told: Mapping[str, int]) -> Found:
+    """Every value of a model whose inputs have the lengths `env`; `told` are the
+    numbers in some inputs.
+
+    Unsound where a node cannot take what it is given, or a type written down is not the
+    one that is found.
+    """
+    opsets = {o.domain: o.version for o in model.opset_import}
+    found = Found(env=env, opsets=opsets)
+    found.declare((*model.graph.value_info, *model.graph.output))
+    for value in model.graph.input:
+        numbers = np.array(told[value.name]) if value.name in told else None
+        found.enter(value.name, at(value.type, env), numbers)
+    inside(found, model.graph)
+    found.settle()
+    return found
+
+
+def inside(found: Found, graph: GraphProto) -> None:
+    """Initializers and nodes of a graph, whose inputs are entered: those that have a
+    default are as they are given.
+    """
+    given = {value.name for value in graph.input}
+    for tensor in (t for t in graph.initializer if t.name not in given):
+        found.enter(
+            tensor.name, typed(tensor.data_type, tuple(tensor.dims)), of_tensor(tensor)
+        )
+    for node in graph.node:
+        try:
+            _node(found, node)
+        except (
+            Misfit,
+            InferenceError,
+            ValidationError,
+            ValueError,
+            IndexError,
+        ) as error:
+            raise Unsound(f"node `{node.name}` ({node.op_type}): {error}") from error
+
+
+def _node(found: Found, node: NodeProto) -> None:
+    if node.op_type in INSIDE:
+        types = INSIDE[node.op_type](found, node)
+    else:
+        rule = RULES.get((node.domain, node.op_type), _by_schema)
+        types = rule(found, node)
+    if (ask := QUESTIONS.get(node.op_type)) is not None:
+        ask(found, node, types)
+    sizes = [found.sizes(n) for n in node.input if n]
+    if (
+        node.op_type not in SILENT
+        and None not in sizes
+        and any(open_(t) for t in types)
+    ):
+        raise Misfit(f"no shape follows from {', '.join(map(str, sizes))}")
+    numbers = compute(
+        node, [found.numbers.get(n) for n in node.input], sizes[0] if sizes else None
+    )
+    for n, name in enumerate(filter(None, node.output)):
+        found.enter(name, types[n], numbers if n == 0 else None)
+
+
+def _by_schema(found: Found, node: NodeProto) -> list[TypeProto]:
+    """What ONNX's rule for this operator says."""
+    schema = defs.get_schema(node.op_type, found.opsets[node.domain], node.domain)
+    types = {n: found.types[n] for n in node.input if n}
+    data = {
+        n: numpy_helper.from_array(found.numbers[n])
+        for n in node.input
+        if n in found.numbers
+    }
+    opsets = [helper.make_opsetid(d, v) for d, v in found.opsets.items()]
+    made = infer_node_outputs(schema, node, types, data, opset_imports=opsets)
+    return [made.get(n, TypeProto()) for n in node.output if n]
+
+
+# --- operators with graphs inside -----------------------------------------------------
+
+
+def _body(
+    found: Found, body: GraphProto, types: Sequence[TypeProto]
+) -> list[TypeProto]:
+    """Follow a body whose inputs have these types; gives those of its results."""
+    found.declare((*body.input, *body.value_info, *body.output))
+    for value, type in zip(body.input, types, strict=True):
+        found.enter(value.name, type)
+    inside(found, body)
+    return [found.types[o.name] for o in body.output]
+
+
+def _if(found: Found, node: NodeProto) -> list[TypeProto]:
+    """Both branches are followed; where it is known which is taken, that one's results count."""
+    then, other = (
+        _body(found, attribute(node, f"{b}_branch"), []) for b in ("then", "else")
+    )
+    taken = found.numbers.get(node.input[0])
+    if taken is not None:
+        return then if taken.all() else other
+    return [common(a, b) for a, b in zip(then, other, strict=True)]
+
+
+def _scan(found: Found, node: NodeProto) -> list[TypeProto]:
+    """Carries keep their types; what is collected gets the length that was scanned in front."""
+    count = attribute(node, "num_scan_inputs")
+    carried, scanned = list(node.input)[:-count], list(node.input)[-count:]
+    axes = attribute(node, "scan_input_axes", [0] * count)
+    rows, many = [], set()
+    for name, axis in zip(scanned, axes, strict=True):
+        shape = found.shape(name)
+        if shape is not None:
+            many.add(shape[axis])
+            shape = (*shape[:axis], *shape[axis:][1:])
+        rows.append(typed(found.element(name), shape))
+    if len(many - {None}) > 1:
+        raise Misfit(f"rows of different number are scanned together: {many}")
+    starts = [found.types[n] for n in carried]
+    ends = _body(found, attribute(node, "body"), [*starts, *rows])
+    _carried(starts, ends)
+    length = many.pop() if len(many) == 1 else None
+    return [*ends[: len(carried)], *(_stacked(t, length) for t in ends[len(carried) :])]
+
+
+def _loop(found: Found, node: NodeProto) -> list[TypeProto]:
+    """The first turn is followed. Carries may grow: behind the loop they are what
+    beginning and end have in common.
+
+    A graph of its own may stand inside, in which a symbol is another length than
+    outside: the carries tell which.
+    """
+    body = attribute(node, "body")
+    turn, starts = list(body.input)[:2], [found.types[n] for n in node.input[2:]]
+    outside, found.env = found.env, _told(body.input[2:], starts)
+    before, found.untold = found.untold, []
+    ends = _body(found, body, [*(v.type for v in turn), *starts])[1:]
+    found.settle()
+    found.env, found.untold = outside, before
+    # the second turn is given what the first one made: carries that share a length
+    # still do
+    again = _told(body.input[2:], ends)
+    _carried([at(v.type, again) for v in body.input[2:]], ends)
+    last = [common(a, b) for a, b in zip(starts, ends, strict=False)]
+    return [*last, *(_stacked(t, None) for t in ends[len(starts) :])]
+
+
+def _told(
+    values: Iterable[ValueInfoProto], types: Iterable[TypeProto]
+) -> dict[str, int]:
+    """The lengths that values have a symbol for, as far as their types are known."""
+    found: dict[str, int] = {}
+    for value, type in zip(values, types, strict=False):
+        dims = value.type.tensor_type.shape.dim
+        for dim, length in zip(dims, shape_of(type) or (), strict=False):
+            if dim.dim_param.isidentifier() and length is not None:
+                found.setdefault(dim.dim_param, length)
+    return found
+
+
+def _carried(before: Sequence[TypeProto], after: Sequence[TypeProto]) -> None:
+    for n, (a, b) in enumerate(zip(before, after, strict=False)):
+        if why := clash(a, b):
+            raise Misfit(f"carry {n} changes: {why}")
+
+
+def _stacked(row: TypeProto, length: int | None) -> TypeProto:
+    shape = shape_of(row)
+    return typed(row.tensor_type.elem_type, None if shape is None else (length, *shape))
+
+
+INSIDE: Mapping[str, Callable[[Found, NodeProto], list[TypeProto]]] = {
+    "If": _if,
+    "Scan": _scan,
+    "Loop": _loop,
+}
+"""Operators with graphs inside."""

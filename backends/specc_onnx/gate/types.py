@@ -1,0 +1,257 @@
+"""Types of values at one set of lengths: what is known of them, and how two of them
+contradict each other.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, TypeAlias
+
+from onnx import TypeProto, ValueInfoProto, helper
+
+from specc.ir.dim import Dim, DimError
+from specc.ir.dim_text import parse_dim
+from specc.ir.fitting import fitting
+from specc.ir.graph import Graph
+from specc_onnx.gate.numbers import LARGEST, WHOLE, Array
+
+Shape: TypeAlias = tuple[int | None, ...]
+
+
+class Unsound(Exception):
+    """A model that is not what it should be. The text names the value; the fault is
+    specc's, never the user's.
+    """
+
+
+class Misfit(Exception):
+    """What a node is given does not fit together."""
+
+
+@dataclass(kw_only=True)
+class Found:
+    """What is known of the values of a model: `types`, and the `numbers` of those that
+    are whole and few.
+
+    `declared` are the types that the model itself writes down, with the lengths of
+    `env` put in. Where both are known they must be the same. `untold` are the lengths
+    written down of which `env` does not tell the number: value, axis and text.
+    """
+
+    env: Mapping[str, int]
+    opsets: Mapping[str, int]
+    types: dict[str, TypeProto] = field(default_factory=dict)
+    numbers: dict[str, Array] = field(default_factory=dict)
+    declared: dict[str, TypeProto] = field(default_factory=dict)
+    untold: list[tuple[str, int, str]] = field(default_factory=list)
+
+    def enter(self, name: str, type: TypeProto, numbers: Array | None = None) -> None:
+        """A value by its name. Unsound where it contradicts what is declared."""
+        known = self.declared.get(name)
+        if known is not None:
+            if why := clash(known, type):
+                raise Unsound(f"`{name}`: {why}")
+            type = merged(known, type)
+        self.types[name] = type
+        if (
+            numbers is not None
+            and numbers.size <= LARGEST
+            and type.tensor_type.elem_type in WHOLE
+        ):
+            self.numbers[name] = numbers
+
+    def declare(self, values: Iterable[ValueInfoProto]) -> None:
+        """Types as they are written down."""
+        for value in values:
+            self.declared[value.name] = at(value.type, self.env)
+            for axis, dim in enumerate(value.type.tensor_type.shape.dim):
+                if dim.dim_param and _length(dim, self.env) is None:
+                    self.untold.append((value.name, axis, dim.dim_param))
+
+    def settle(self) -> None:
+        """Every name of a length that nothing told is one length wherever it stands,
+        and formulas of names hold: `rows + 1` is one more than `rows`. Unsound where
+        that is not so.
+        """
+        env = dict(self.env)
+        formulas = []
+        for name, axis, text in self.untold:
+            shape = self.shape(name) if name in self.types else None
+            length = shape[axis] if shape else None
+            if length is None:
+                continue
+            if _NAME.fullmatch(text):
+                _same(name, axis, text, env.setdefault(text, length), length)
+            else:
+                formulas.append((name, axis, text, length))
+        for name, axis, text, length in formulas:
+            # a dotted name is that of one carry's axis, of which nothing is computed
+            of_carry = "." in text
+            if not of_carry:
+                _solve(text, length, env)
+            known = _number(text, env)
+            if known is not None or of_carry:
+                _same(name, axis, text, known, length)
+
+    def shape(self, name: str) -> Shape | None:
+        """The lengths of a value; None where not even their number is known."""
+        return shape_of(self.types[name])
+
+    def element(self, name: str) -> int:
+        """The element type of a value."""
+        code: int = self.types[name].tensor_type.elem_type
+        return code
+
+    def sizes(self, name: str) -> list[int] | None:
+        """The lengths of a value where all are known."""
+        shape = self.shape(name) or ()
+        known = [d for d in shape if d is not None]
+        return (
+            known if self.shape(name) is not None and len(known) == len(shape) else None
+        )
+
+
+# --- lengths and types ----------------------------------------------------------------
+
+
+def lengths(dims: Iterable[Dim], graph: Graph) -> dict[str, int]:
+    """A number for every symbol in `dims`: primes that occur nowhere else, so that no
+    axis passes for another.
+
+    Where the graph has no value at these, the nearest at which it has one; nothing
+    where none are found.
+    """
+    given = list(dims)
+    fixed = {d.number for d in given}
+    env: dict[str, int] = {}
+    number = 10
+    for symbol in sorted({s for d in given for s in d.symbols()} - graph.facts.keys()):
+        number = max(number + 1, graph.least.get(symbol, 0))
+        while number in fixed or any(number % n == 0 for n in range(2, number)):
+            number += 1
+        env[symbol] = number
+    found = (
+        fitting(graph, env, apart={*env.values(), *(n for n in fixed if n is not None)})
+        or {}
+    )
+    return found | (
+        {symbol: dim.at(found) for symbol, dim in graph.facts.items()} if found else {}
+    )
+
+
+def typed(element: int, shape: Sequence[int | None] | None) -> TypeProto:
+    """A type; None is a length that is not known, or a number of axes that is not."""
+    made: TypeProto = helper.make_tensor_type_proto(element, shape)
+    return made
+
+
+def shape_of(type: TypeProto) -> Shape | None:
+    """The lengths in a type."""
+    tensor = type.tensor_type
+    if not tensor.HasField("shape"):
+        return None
+    return tuple(
+        d.dim_value if d.HasField("dim_value") else None for d in tensor.shape.dim
+    )
+
+
+def open_(type: TypeProto) -> bool:
+    """Whether a length in it is not known, or how many there are."""
+    shape = shape_of(type)
+    return shape is None or None in shape
+
+
+def at(type: TypeProto, env: Mapping[str, int]) -> TypeProto:
+    """A type with numbers for its lengths, as far as `env` tells them."""
+    tensor = type.tensor_type
+    if not tensor.HasField("shape"):
+        return type
+    return typed(tensor.elem_type, tuple(_length(d, env) for d in tensor.shape.dim))
+
+
+def _length(dim: Any, env: Mapping[str, int]) -> int | None:
+    if dim.HasField("dim_value"):
+        return int(dim.dim_value)
+    return _number(dim.dim_param, env)
+
+
+def _number(text: str, env: Mapping[str, int]) -> int | None:
+    try:
+        return _formula(text).at(env)
+    except DimError:
+        return None
+
+
+def _same(name: str, axis: int, text: str, known: int | None, length: int) -> None:
+    if known != length:
+        raise Unsound(
+            f"`{name}`: axis {axis} is {length} long; `{text}` is {known or 'unknown'}"
+        )
+
+
+def _solve(text: str, length: int, env: dict[str, int]) -> None:
+    """Put the one name of a formula that `env` lacks into it, if a number of rows gives
+    this length: 0 for `past` where 5 are `new`, and `new + past` is 5.
+    """
+    unknown = _symbols(text) - env.keys()
+    if len(unknown) != 1:
+        return
+    (name,) = unknown
+    none, one = (_number(text, {**env, name: n}) for n in (0, 1))
+    if none is None or one is None or one == none:
+        return
+    rows, rest = divmod(length - none, one - none)
+    if rows >= 0 and not rest and _number(text, {**env, name: rows}) == length:
+        env[name] = rows
+
+
+def _symbols(text: str) -> frozenset[str]:
+    try:
+        return frozenset(_formula(text).symbols())
+    except DimError:
+        return frozenset()
+
+
+_formula = lru_cache(maxsize=1024)(parse_dim)
+_NAME = re.compile(r"[A-Za-z_][\w.]*")
+"""A length that is a name alone. Those of carries that change are dotted: `state.2`."""
+
+
+def clash(declared: TypeProto, found: TypeProto) -> str:
+    """How a type contradicts the one that was found; "" where it does not."""
+    a, b = declared.tensor_type.elem_type, found.tensor_type.elem_type
+    if b and a != b:
+        return f"element type {a} here, {b} computed"
+    here, there = shape_of(declared), shape_of(found)
+    if here is None or there is None:
+        return ""
+    if len(here) != len(there):
+        return f"{len(here)} axes here, {len(there)} computed"
+    for axis, (x, y) in enumerate(zip(here, there, strict=True)):
+        if None not in (x, y) and x != y:
+            return f"axis {axis} is {x} long here, {y} computed"
+    return ""
+
+
+def merged(a: TypeProto, b: TypeProto) -> TypeProto:
+    """What two types that do not contradict each other know together."""
+    one, two = shape_of(a), shape_of(b)
+    if one is None or two is None:
+        return a if two is None else b
+    return typed(
+        a.tensor_type.elem_type,
+        [y if x is None else x for x, y in zip(one, two, strict=True)],
+    )
+
+
+def common(a: TypeProto, b: TypeProto) -> TypeProto:
+    """What holds of a value that has one of two types."""
+    element, one, two = a.tensor_type.elem_type, shape_of(a), shape_of(b)
+    if element != b.tensor_type.elem_type:
+        raise Misfit("two ways to one value differ in element type")
+    if one is None or two is None or len(one) != len(two):
+        return typed(element, None)
+    return typed(
+        element, [x if x == y else None for x, y in zip(one, two, strict=True)]
+    )

@@ -1,0 +1,154 @@
+"""Lowering of `Attend` over caches that are written in place.
+
+ONNX Runtime's `GroupQueryAttention` writes the new rows into the buffer it is given;
+`specc_onnx.emit.caches` decides where it serves, and says why.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from specc.ir import ops
+from specc.ir.dim import Dim
+from specc.ir.graph import Value
+from specc_onnx.lower.arrange import always, cast, cut, full, typed
+from specc_onnx.lower.emitter import CONTRIB, Emitter, Tensor
+
+HIDDEN = float("-inf")
+"""The bias of a key that is not seen, below any that is. A row that sees none is made
+zeros afterwards.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class _Grown:
+    """Keys or values that attention reads: the rows of a buffer with new ones behind
+    them, which nobody has put together.
+    """
+
+    joined: Value
+    past: Tensor
+    fresh: Tensor
+
+    @classmethod
+    def of(cls, g: Emitter, x: Tensor) -> "_Grown":
+        # `caches_of` chose them so: a concatenation of a buffer and new rows
+        assert x.value is not None
+        assert x.value.node is not None
+        past, fresh = x.value.node.args
+        assert past is not None
+        assert fresh is not None
+        return cls(x.value, g.tensors[past], g.tensors[fresh])
+
+
+def cached_attention(
+    op: ops.Attend,
+    g: Emitter,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None,
+    add: Tensor | None,
+) -> str:
+    """One `GroupQueryAttention`; the buffers it has written into take the places of `k`
+    and `v`. With 5 rows in the buffers and 2 new tokens it reads buffers of 7 rows or
+    more, `filled` 6 (the last row's number), `total` 7.
+    """
+    b, h, rows, d = q.type.shape
+    keys, values = _Grown.of(g, k), _Grown.of(g, v)
+    count, whole = keys.fresh.type.shape[2], k.type.shape[2]
+    query = _packed(g, q)
+    # The kernel wants a query for every new key. A step that asks for the newest row
+    # alone after several were given has fewer: what stands in for the others is cut off
+    # again below.
+    fewer = rows != count
+    if fewer:
+        query = _behind_nothing(g, query, (b, count - rows, h * d), q.type.dtype)
+    fresh = [_packed(g, x.fresh) for x in (keys, values)]
+    with g.outside("lengths"):
+        total = cast(g, g.dim(whole), "i64", "i32")
+        filled = g.node("Expand", cast(g, g.dim(whole - 1), "i64", "i32"), g.shape([b]))
+    buffers = [x.past.name for x in (keys, values)]
+    # cosines, sines and positions are the kernel's own rotation, which no spec asks for
+    rotation = [None, None, None]
+    bias = _bias(g, count, mask, add, whole)
+    operands = [query, *fresh, *buffers, filled, total, *rotation, bias]
+    result, *written = g.nodes(
+        "GroupQueryAttention",
+        3,
+        *operands,
+        domain=CONTRIB,
+        num_heads=h.number,
+        kv_num_heads=k.type.shape[1].number,
+        scale=op.scale,
+        softcap=op.cap if op.cap > 0 else None,
+    )
+    for grown, name in zip((keys, values), written, strict=True):
+        g.tensors[grown.joined] = Tensor(name, grown.joined.type, grown.joined)
+    if fewer:
+        result = cut(g, result, 1, count - rows, count)
+    if mask is not None and not always(mask):
+        result = _seeing(g, result, mask, q.type.dtype)
+    return _opened(g, result, h, d)
+
+
+def _opened(g: Emitter, packed: str, heads: Dim, width: Dim) -> str:
+    """`[b, t, h·d]` as `[b, h, t, d]`; whoever wants it packed finds it so."""
+    shape = g.vector(0, 0, heads.number or 0, width.number or 0)
+    turned = g.node("Transpose", g.node("Reshape", packed, shape), perm=[0, 2, 1, 3])
+    g.packed[turned] = packed
+    return turned
+
+
+def _packed(g: Emitter, x: Tensor) -> str:
+    """`[b, h, t, d]` as `[b, t, h·d]`."""
+    if (known := g.packed.get(x.name)) is not None:
+        return known
+    _, h, _, d = x.type.shape
+    turned = g.node("Transpose", x.name, perm=[0, 2, 1, 3])
+    return g.node("Reshape", turned, g.vector(0, 0, (h.number or 0) * (d.number or 0)))
+
+
+def _behind_nothing(g: Emitter, query: str, shape: Sequence[Dim], dtype: str) -> str:
+    """The newest queries alone, where the kernel wants one for every new key: zeros
+    stand for the others.
+    """
+    return g.node("Concat", full(g, 0, dtype, shape), query, axis=1)
+
+
+def _bias(
+    g: Emitter, queries: Dim, mask: Tensor | None, add: Tensor | None, keys: Dim
+) -> str | None:
+    """What is added to scores, of full query and key length; the kernel hides later
+    rows by itself.
+    """
+    dtype = "f32"
+    if mask is not None and not always(mask):
+        zero = add.name if add else g.constant(0.0, dtype)
+        shown = g.node("Where", mask.name, zero, g.constant(HIDDEN, dtype))
+        sides = mask.type.shape
+        if add is not None:
+            sides = tuple(
+                m if a == 1 else a for m, a in zip(sides, add.type.shape, strict=True)
+            )
+        bias = typed(shown, dtype, sides)
+    elif add is not None:
+        bias = add
+    else:
+        return None
+    wanted = (*bias.type.shape[:2], queries, keys)
+    return (
+        bias.name
+        if bias.type.shape == wanted
+        else g.node("Expand", bias.name, g.shape(wanted))
+    )
+
+
+def _seeing(g: Emitter, result: str, mask: Tensor, dtype: str) -> str:
+    """Zeros for the rows that see no key; `result` is `[b, t, h·d]`, the mask the same
+    for all heads.
+    """
+    seen = g.node(
+        "ReduceMax", cast(g, mask.name, "bool", "f32"), g.vector(3), keepdims=0
+    )
+    rows = g.node("Transpose", seen, perm=[0, 2, 1])
+    return g.node("Where", cast(g, rows, "f32", "bool"), result, g.constant(0.0, dtype))

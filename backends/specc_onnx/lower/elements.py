@@ -1,0 +1,51 @@
+"""Element types: the IR's names, NumPy's and ONNX's numbers for them.
+
+`f8_e4m3` and `f8_e5m2` occur only as stored weights; the graph widens them before it
+computes.
+"""
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from onnx import TensorProto
+
+CODE: dict[str, int] = {
+    "f32": TensorProto.FLOAT,
+    "f64": TensorProto.DOUBLE,
+    "f16": TensorProto.FLOAT16,
+    "bf16": TensorProto.BFLOAT16,
+    "i64": TensorProto.INT64,
+    "i32": TensorProto.INT32,
+    "i16": TensorProto.INT16,
+    "i8": TensorProto.INT8,
+    "u8": TensorProto.UINT8,
+    "u64": TensorProto.UINT64,
+    "bool": TensorProto.BOOL,
+    "f8_e4m3": TensorProto.FLOAT8E4M3FN,
+    "f8_e5m2": TensorProto.FLOAT8E5M2,
+}
+"""ONNX's number of each element type."""
+
+NUMPY: dict[str, np.dtype[Any]] = {
+    "f32": np.dtype(np.float32),
+    "f64": np.dtype(np.float64),
+    "f16": np.dtype(np.float16),
+    "bf16": np.dtype(ml_dtypes.bfloat16),
+    "i64": np.dtype(np.int64),
+    "i32": np.dtype(np.int32),
+    "i16": np.dtype(np.int16),
+    "i8": np.dtype(np.int8),
+    "u8": np.dtype(np.uint8),
+    "u64": np.dtype(np.uint64),
+    "bool": np.dtype(np.bool_),
+    "f8_e4m3": np.dtype(ml_dtypes.float8_e4m3fn),
+    "f8_e5m2": np.dtype(ml_dtypes.float8_e5m2),
+}
+"""NumPy's form of each element type."""
+
+NAME: dict[int, str] = {code: name for name, code in CODE.items()}
+"""The element type behind ONNX's number."""
+
+FLOATS = frozenset({"f32", "f64", "f16", "bf16"})
+"""Element types that a graph computes with and that hold fractions."""

@@ -1,0 +1,121 @@
+"""Row numbers that are asked for. ONNX counts negative ones from the end; here they are
+no rows, so the model stops.
+"""
+
+from dataclasses import dataclass, field
+
+from specc.ir import ops
+from specc.ir.graph import Node, Value
+from specc.ir.least import never_negative
+from specc_onnx.lower.emitter import Emitter, Tensor
+
+DEEP = 48
+"""Operations that are looked back through."""
+
+MOVED = (
+    *(ops.Insert, ops.Squeeze, ops.Expand, ops.Split, ops.Merge, ops.Transpose),
+    *(ops.Slice, ops.Index, ops.Last, ops.Flip),
+)
+"""Operations whose results are numbers of their first operand."""
+
+GREATEST = {"i64": 2**63 - 1, "i32": 2**31 - 1}
+
+
+def checked(g: Emitter, ids: Tensor) -> str:
+    """Row numbers in which a negative one has become one that no axis has; as they are
+    where none is negative.
+    """
+    if ids.value is not None and natural(ids.value, g):
+        return ids.name
+    dtype = ids.type.dtype
+    below = g.node("Less", ids.name, g.constant(0, dtype))
+    return g.node("Where", below, g.constant(GREATEST[dtype], dtype), ids.name)
+
+
+def without_padding(g: Emitter, ids: Tensor, keep: Tensor) -> str:
+    """Row numbers in which one that is below 0 because its row does not exist has
+    become 0: nobody reads that row.
+    """
+    zero = g.constant(0, ids.type.dtype)
+    unread = g.node("And", g.node("Not", keep.name), g.node("Less", ids.name, zero))
+    return g.node("Where", unread, zero, ids.name)
+
+
+def natural(value: Value, g: Emitter) -> bool:
+    """Whether whole numbers are surely not below 0, whatever the inputs."""
+    return Natural(g).of(value)
+
+
+@dataclass
+class Natural:
+    """Looks back from values to what they are made of, at each once."""
+
+    g: Emitter
+    known: dict[Value, bool] = field(default_factory=dict)
+    depth: int = 0
+
+    def of(self, *values: Value | None) -> bool:
+        """Whether none of these numbers is below 0."""
+        return all(v is not None and self._one(v) for v in values)
+
+    def _one(self, value: Value) -> bool:
+        if value not in self.known:
+            self.depth += 1
+            self.known[value] = (
+                value.node is not None and self.depth <= DEEP and self._made(value.node)
+            )
+            self.depth -= 1
+        return self.known[value]
+
+    def _made(self, node: Node) -> bool:
+        known = self._at_the_start(node)
+        return self._as_operands(node) if known is None else known
+
+    def _at_the_start(self, node: Node) -> bool | None:
+        """Of a node that tells by itself; None for the others."""
+        match node.op:
+            case ops.Constant(value=number):
+                return number >= 0
+            case ops.Size(length=length):
+                # `past - window` is a length of the IR too, and may be below 0
+                lengths = self.g.lengths
+                return never_negative(length.substitute(lengths.facts), lengths.least)
+            case ops.Range() | ops.Extent() | ops.ArgMax() | ops.ArgSort():
+                return True
+        return None
+
+    def _as_operands(self, node: Node) -> bool:
+        """Of a node that is as its operands are. Sums and products may wrap around at
+        2**63, which no row number comes near.
+        """
+        match node:
+            case Node(ops.Cast(), (Value() as x,)):
+                # fractions are not looked through: -0.5 becomes 0, -1.5 does not
+                whole = x.type.dtype in GREATEST and self.of(x)
+                return x.type.dtype == "bool" or whole
+            case Node(ops.Arith(fn="max"), (a, b)):
+                # one of them is enough: `max(ids, 0)`
+                return self.of(a) or self.of(b)
+            case Node(ops.Arith(fn="mod"), (_, divisor)):
+                # a remainder has the sign of the divisor
+                return self.of(divisor)
+            case Node(ops.Delay(first=first), args):
+                return first >= 0 and self.of(*args)
+            case Node(ops.Where(), (_, *chosen)):
+                return self.of(*chosen)
+            case Node(ops.Gather(), (x, _)):
+                # numbers from a table, wherever they stand in it
+                return self.of(x)
+        if isinstance(node.op, MOVED):
+            return self.of(node.args[0])
+        return _grows(node) and self.of(*node.args)
+
+
+def _grows(node: Node) -> bool:
+    """Whether numbers that are not below 0 give such alone."""
+    match node.op:
+        case ops.Arith(fn="add" | "mul" | "floordiv" | "min") | ops.Reduce(fn="sum"):
+            return True
+        case ops.Concat() | ops.CumSum():
+            return True
+    return False

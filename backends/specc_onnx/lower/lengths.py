@@ -1,0 +1,231 @@
+"""Run-time lengths: how the number behind a symbolic `Dim` is found in the ONNX graph.
+
+A bare symbol is read off the first input that has it as an axis; one that occurs only
+inside a sum, such as `past + new`, is what remains when the rest is known. Everything
+is computed in the main graph, once, as vectors of one element, because shapes are
+concatenations of those.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from specc.ir.dim import Atom, Dim, DimLike, Monomial, Part
+from specc.ir.least import never_negative
+from specc.ir.types import Type
+from specc_onnx.lower.elements import CODE
+
+if TYPE_CHECKING:
+    from specc_onnx.lower.emitter import Emitter
+
+
+@dataclass
+class Lengths:
+    """The lengths a graph can know: from its inputs' types, its facts, and its lower
+    bounds.
+
+    `numbers` are symbols that an input i64[] tells outright.
+    """
+
+    inputs: Mapping[str, Type]
+    facts: Mapping[str, Dim] = field(default_factory=dict)
+    least: Mapping[str, int] = field(default_factory=dict)
+    numbers: Mapping[str, str] = field(default_factory=dict)
+
+    def scalar(self, g: "Emitter", length: DimLike) -> str:
+        """A length as i64[]."""
+        number = Dim.of(length).number
+        if number is not None:
+            return g.constant(number, "i64")
+        one = self.one(g, Dim.of(length))
+        with g.outside("lengths"):
+            return g.node("Squeeze", one, g.vector(0))
+
+    def vector(self, g: "Emitter", dims: Sequence[DimLike]) -> str:
+        """Several lengths as i64[n]."""
+        numbers = [Dim.of(d).number for d in dims]
+        if None not in numbers:
+            return g.constant([n for n in numbers if n is not None], "i64")
+        # Numbers that stand side by side are one constant: fewer nodes, and shapes that
+        # ONNX's inference can read.
+        parts: list[str] = []
+        run: list[int] = []
+        for length, number in zip(dims, numbers, strict=True):
+            if number is not None:
+                run.append(number)
+                continue
+            if run:
+                parts.append(g.vector(*run))
+                run = []
+            parts.append(self.one(g, Dim.of(length)))
+        if run:
+            parts.append(g.vector(*run))
+        with g.outside("lengths"):
+            return parts[0] if len(parts) == 1 else g.node("Concat", *parts, axis=0)
+
+    def one(self, g: "Emitter", length: Dim) -> str:
+        """A length as i64[1]."""
+        if length.number is not None:
+            return g.vector(length.number)
+        with g.outside("lengths"):
+            if length.name is not None:
+                return self._symbol(g, length.name)
+            # What is added comes first, so that nothing in between is below 0.
+            plus = [(m, c) for m, c in length.terms if c > 0]
+            minus = [(m, -c) for m, c in length.terms if c < 0]
+            if not plus:
+                plus = [((), 0)]
+            total = self._term(g, *plus[0])
+            for monomial, c in plus[1:]:
+                total = g.node("Add", total, self._term(g, monomial, c))
+            for monomial, c in minus:
+                total = g.node("Sub", total, self._term(g, monomial, c))
+            return total
+
+    def floor_of(self, length: Dim) -> int:
+        """A number that the length never falls below."""
+        total = 0
+        for monomial, c in length.terms:
+            # `past - window` may be anything.
+            if c < 0:
+                return 0
+            product = c
+            for atom, power in monomial:
+                product *= _floor_of_atom(self, atom) ** power
+            total += product
+        return total
+
+    def demand(self, g: "Emitter", number: str, *lengths: Dim) -> str:
+        """`number`, i64[1], which nobody gets who gives a length below 0: the model
+        stops.
+
+        ONNX has no way to say so; a row that does not exist is asked for.
+        """
+        with g.outside("lengths"):
+            for length in lengths:
+                if not never_negative(length.substitute(self.facts), self.least):
+                    # Row 0 of one row is there, row 1 is not: the cast of `below` asks
+                    # for the latter where the length is below 0, and every runtime
+                    # stops at that.
+                    below = g.node("Less", self.one(g, length), g.vector(0))
+                    number = g.node(
+                        "Gather", number, g.node("Cast", below, to=CODE["i64"]), axis=0
+                    )
+        return number
+
+    def positive(self, length: Dim) -> bool:
+        """Whether the length is known to be at least 1."""
+        return self.floor_of(length) > 0
+
+    def _term(self, g: "Emitter", monomial: Monomial, c: int) -> str:
+        factors = [
+            self._atom(g, atom) for atom, power in monomial for _ in range(power)
+        ]
+        if c != 1 or not factors:
+            factors.append(g.vector(c))
+        total = factors[0]
+        for factor in factors[1:]:
+            total = g.node("Mul", total, factor)
+        return total
+
+    def _atom(self, g: "Emitter", atom: Atom) -> str:
+        return self._symbol(g, atom) if isinstance(atom, str) else self._part(g, atom)
+
+    def _part(self, g: "Emitter", part: Part) -> str:
+        """Divisors are kept from 0, which would end the process; such a quotient is never used."""
+        left, right = (self.one(g, d) for d in part.args)
+        # Lengths are far from 2**53, up to which `Min` and `Max` of whole numbers are
+        # exact.
+        if part.fn in ("min", "max"):
+            return g.node(part.fn.capitalize(), left, right)
+        if not (part.args[1].number or self.positive(part.args[1])):
+            right = g.node(
+                "Where", g.node("Equal", right, g.vector(0)), g.vector(1), right
+            )
+        if part.fn == "/":
+            return whole_quotient(g, left, right)
+        rest = g.node("Mod", left, right)
+        return (
+            rest if part.fn == "%" else g.node("Div", g.node("Sub", left, rest), right)
+        )
+
+    def _symbol(self, g: "Emitter", symbol: str) -> str:
+        if symbol in self.numbers:
+            return g.node("Unsqueeze", self.numbers[symbol], g.vector(0))
+        for name, type in self.inputs.items():
+            for axis, length in enumerate(type.shape):
+                if length.name == symbol:
+                    return g.node("Shape", name, start=axis, end=axis + 1)
+        found = _way(self, symbol, frozenset())
+        assert found is not None, f"no input tells the length {symbol}"
+        if isinstance(found, Dim):
+            return self.one(g, found)
+        name, axis, factor, rest = found
+        whole = g.node("Shape", name, start=axis, end=axis + 1)
+        if rest != 0:
+            whole = g.node("Sub", whole, self.one(g, rest))
+        return whole if factor == 1 else whole_quotient(g, whole, g.vector(factor))
+
+
+def _floor_of_atom(lengths: Lengths, atom: Atom) -> int:
+    """A number that a symbol, or a quotient, remainder, least or greatest of lengths,
+    never falls below.
+    """
+    if isinstance(atom, str):
+        # what an equation says of a symbol counts where nobody promised more
+        if atom in lengths.facts and atom not in lengths.least:
+            return lengths.floor_of(lengths.facts[atom])
+        return max(lengths.least.get(atom, 0), 0)
+    a, b = (lengths.floor_of(d) for d in atom.args)
+    return {"max": max(a, b), "min": min(a, b)}.get(atom.fn, 0)
+
+
+def _way(
+    lengths: Lengths, symbol: str, open: frozenset[str]
+) -> Dim | tuple[str, int, int, Dim] | None:
+    """How a symbol is found: as another length; or as an axis of an input, less the
+    rest, by the factor. With an input `[batch, 2 * past + new]` and `new` known from
+    another, `past` is (that input, 1, 2, new).
+
+    `open` are the symbols it is needed for, which it therefore cannot be found from.
+    """
+    # Asked for on the way to itself: `a` as `n - b`, and `b` as `n - a`.
+    if symbol in open:
+        return None
+    if symbol in lengths.numbers:
+        return Dim.symbol(symbol)
+    inner = open | {symbol}
+
+    def told(length: Dim) -> bool:
+        return all(_way(lengths, s, inner) for s in length.symbols())
+
+    if symbol in lengths.facts and told(lengths.facts[symbol]):
+        return lengths.facts[symbol]
+    for name, type in lengths.inputs.items():
+        for axis, length in enumerate(type.shape):
+            factor, rest = split_linear(length, symbol)
+            # The first input that tells it decides; that another agrees is checked when
+            # it is run.
+            if factor and told(rest):
+                return name, axis, factor, rest
+    return None
+
+
+def whole_quotient(g: "Emitter", above: str, below: str) -> str:
+    """`above / below`, i64[1]; where that leaves a remainder the model stops, as no row
+    has that number.
+    """
+    return g.node(
+        "Gather", g.node("Div", above, below), g.node("Mod", above, below), axis=0
+    )
+
+
+def split_linear(length: Dim, symbol: str) -> tuple[int, Dim]:
+    """`length` as `factor · symbol + rest`; the factor is 0 where that is not its form."""
+    factor, rest = 0, Dim.of(0)
+    for monomial, c in length.terms:
+        if monomial == ((symbol, 1),):
+            factor = c
+        else:
+            rest = rest + Dim({monomial: c})
+    return (0, length) if symbol in rest.symbols() else (factor, rest)

@@ -1,0 +1,162 @@
+"""Lowering of `Scan` to ONNX's.
+
+What the body captures it reads from outside by name. ONNX Runtime's Scan refuses length
+0, so where that may happen one row of zeros is scanned instead and everything it did is
+taken back.
+"""
+
+from collections.abc import Sequence
+
+from specc.ir import ops
+from specc.ir.dim import Dim
+from specc.ir.graph import Graph, Value
+from specc.ir.ops.loop import without
+from specc.ir.types import Type
+from specc_onnx.lower.arrange import at_least_one, cut, reshape, where
+from specc_onnx.lower.emitter import Emitter, Tensor, declare, graph_of
+from specc_onnx.lower.table import lower, lower_nodes
+
+
+@lower(ops.Scan)
+def scan(op: ops.Scan, g: Emitter, *args: Tensor) -> tuple[str, ...]:
+    """One `Scan` node."""
+    first = 1 if op.masked else 0
+    rows = args[first : first + op.scanned]
+    carried = args[first + op.scanned : first + op.scanned + op.carries]
+    captured = args[first + op.scanned + op.carries :]
+    # `keep` is `[b, t]`: its time is axis 1, whatever the others' is.
+    axes = [*([1] if op.masked else []), *[op.axis] * op.scanned]
+    tensors = [*args[:first], *rows]
+    given = [at_least_one(g, t, axis) for t, axis in zip(tensors, axes, strict=True)]
+    body = _body(op, g, args[0] if op.masked else None, carried, captured)
+    backwards = [int(op.reverse)]
+    collected = len(op.body.outputs) - op.carries
+    results = g.nodes(
+        "Scan",
+        len(op.body.outputs),
+        *(c.name for c in carried),
+        *given,
+        body=body,
+        num_scan_inputs=len(given),
+        scan_input_axes=axes,
+        scan_input_directions=backwards * len(given),
+        scan_output_directions=backwards * collected if collected else None,
+    )
+    results = (
+        *results[: op.carries],
+        *(_placed(op, g, r, t.rank) for r, t in _stacked(op, g, results)),
+    )
+    length = rows[0].type.shape[op.axis]
+    return (
+        results
+        if g.lengths.positive(length)
+        else _taken_back(op, g, results, carried, length)
+    )
+
+
+def _stacked(
+    op: ops.Scan, g: Emitter, results: tuple[str, ...]
+) -> list[tuple[str, Type]]:
+    return list(zip(results, g.site.types, strict=True))[op.carries :]
+
+
+def _placed(op: ops.Scan, g: Emitter, stacked: str, rank: int) -> str:
+    """Collected rows with their axis where it belongs.
+
+    `scan_output_axes` would do it, but ends the process for an empty batch (ONNX
+    Runtime 1.31).
+    """
+    # ONNX stacks rows in front.
+    order = [*range(1, op.axis + 1), 0, *range(op.axis + 1, rank)]
+    return stacked if op.axis == 0 else g.node("Transpose", stacked, perm=order)
+
+
+def _taken_back(
+    op: ops.Scan,
+    g: Emitter,
+    results: tuple[str, ...],
+    carried: Sequence[Tensor],
+    length: Dim,
+) -> tuple[str, ...]:
+    """The results as they would be without the row that stood in for none."""
+    some = g.node("Greater", g.dim(length), g.constant(0, "i64"))
+    ends = [
+        where(g, start.type.dtype, some, end, start.name)
+        for start, end in zip(carried, results[: op.carries], strict=True)
+    ]
+    stacked = [cut(g, r, op.axis, Dim.of(0), length) for r in results[op.carries :]]
+    return (*ends, *stacked)
+
+
+def _body(
+    op: ops.Scan,
+    g: Emitter,
+    keep: Tensor | None,
+    carried: Sequence[Tensor],
+    captured: Sequence[Tensor],
+) -> object:
+    """The body as a graph: carries, then the row of `keep`, then the rows, as ONNX orders them."""
+    inner = list(op.body.inputs.items())
+    rows, carries = inner[: op.scanned], inner[op.scanned : op.scanned + op.carries]
+    with g.body() as opened:
+        kept = None
+        if keep is not None:
+            kept = Tensor(g.unique(g.place("keep")), without(keep.type, 1))
+        inputs = [_enter(g, name, value) for name, value in carries]
+        inputs += [kept] if kept else []
+        inputs += [_enter(g, name, value) for name, value in rows]
+        for (_, value), outer in zip(
+            inner[op.scanned + op.carries :], captured, strict=True
+        ):
+            g.tensors[value] = outer
+        for name, value in op.body.parameters.items():
+            g.tensors[value] = g.parameters[name]
+        site = g.site
+        # Nodes of the body set the site to their own.
+        lower_nodes(g, op.body)
+        g.site = site
+        results = _results(op, g, op.body, kept)
+    types = [v.type for v in op.body.outputs.values()]
+    return graph_of(
+        g.place("body"),
+        opened,
+        results,
+        types,
+        [declare(t.name, t.type) for t in inputs],
+    )
+
+
+def _enter(g: Emitter, name: str, value: Value) -> Tensor:
+    g.tensors[value] = Tensor(g.unique(g.place(name)), value.type, value)
+    return g.tensors[value]
+
+
+def _results(op: ops.Scan, g: Emitter, body: Graph, kept: Tensor | None) -> list[str]:
+    """What a step gives; a row that is not kept changes no carry and collects zeros."""
+    before = list(body.inputs.values())[op.scanned : op.scanned + op.carries]
+    names: list[str] = []
+    for n, value in enumerate(body.outputs.values()):
+        result = g.tensors[value].name
+        if kept is not None:
+            old = (
+                g.tensors[before[n]].name
+                if n < op.carries
+                else g.constant(0, value.type.dtype)
+            )
+            result = where(
+                g, value.type.dtype, _beside(g, kept, value.type), result, old
+            )
+        names.append(result)
+    own = {name for node in g.bodies[-1].nodes for name in node.output}
+    for n, name in enumerate(names):
+        # A carry that is handed on unchanged, or a value from outside, is no result of
+        # the body under its own name; nor is one value two results.
+        if name not in own or name in names[:n]:
+            names[n] = g.alias(name, g.place("result"))
+    return names
+
+
+def _beside(g: Emitter, kept: Tensor, type: Type) -> str:
+    """The row of `keep`, `[b]`, with as many axes as `type`."""
+    shape = (*kept.type.shape, *[Dim.of(1)] * (type.rank - kept.type.rank))
+    return reshape(g, kept.name, kept.type.shape, shape)

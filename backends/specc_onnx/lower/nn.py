@@ -1,0 +1,232 @@
+"""Lowering of the layers of neural networks (`specc.ir.ops.nn`), attention apart
+(`specc_onnx.lower.attention`).
+"""
+
+from collections.abc import Sequence
+
+from specc.ir import ops
+from specc.ir.dim import Dim, exact
+from specc_onnx.lower.arrange import (
+    always,
+    at_least_one,
+    cast,
+    cut,
+    flatten,
+    matmul,
+    reduce,
+    reshape,
+)
+from specc_onnx.lower.emitter import CONTRIB, Emitter, Tensor, note
+from specc_onnx.lower.guards import checked
+from specc_onnx.lower.table import lower
+
+
+@lower(ops.Linear)
+def linear(
+    op: ops.Linear, g: Emitter, x: Tensor, w: Tensor, bias: Tensor | None
+) -> str:
+    """`x @ w.T + b`, with the weight in whatever layout it is stored."""
+    turned = True  # [o, i]
+    node = w.value.node if w.value else None
+    if (
+        node is not None
+        and node.op == ops.Transpose((1, 0))
+        and node.args[0] is not None
+    ):
+        w, turned = g.tensors[node.args[0]], False
+    shape = x.type.shape
+    # `Gemm` takes matrices alone.
+    if len(shape) == 1:
+        product = (
+            g.node("MatMul", w.name, x.name)
+            if turned
+            else g.node("MatMul", x.name, w.name)
+        )
+        return product if bias is None else g.node("Add", product, bias.name)
+    # A product takes any number of axes in front, where `Gemm` needs two reshapes
+    # around it.
+    if g.target.linear == "product" and len(shape) > 2 and x.type.dtype == "f32":
+        product = _product(g, x, w, turned)
+        return product if bias is None else g.node("Add", product, bias.name)
+    rows = flatten(g, x.name, shape)
+    result = g.node(
+        "Gemm", rows, w.name, bias.name if bias else None, transB=1 if turned else None
+    )
+    made = g.site.types[0].shape
+    return result if len(shape) == 2 else unflatten(g, result, made)
+
+
+def _product(g: Emitter, x: Tensor, w: Tensor, turned: bool) -> str:
+    """`x @ w.T` by ONNX Runtime's own operator, whose type ONNX has to be told, or
+    `x @ w` by the standard's.
+    """
+    if not turned:
+        return g.node("MatMul", x.name, w.name)
+    name = g.node("FusedMatMul", x.name, w.name, domain=CONTRIB, transB=1)
+    g.bodies[-1].types[name] = g.site.types[0]
+    return name
+
+
+def unflatten(g: Emitter, x: str, shape: Sequence[Dim]) -> str:
+    """`[n, d]` as `shape`, the opposite of `flatten`."""
+    # A symbol that no graph has, so that this axis is never one that stays.
+    before = (Dim.symbol("rows before unflattening"), shape[-1])
+    return reshape(g, x, before, shape)
+
+
+@lower(ops.Embedding)
+def embedding(op: ops.Embedding, g: Emitter, ids: Tensor, table: Tensor) -> str:
+    """Rows of a table."""
+    return g.node("Gather", table.name, checked(g, ids), axis=0)
+
+
+@lower(ops.LayerNorm)
+def layer_norm(
+    op: ops.LayerNorm, g: Emitter, x: Tensor, scale: Tensor | None, bias: Tensor | None
+) -> str:
+    """The standard operator; a missing scale is ones."""
+    return g.node(
+        "LayerNormalization",
+        x.name,
+        _scale(g, x, scale),
+        bias.name if bias else None,
+        axis=-1,
+        epsilon=op.eps,
+    )
+
+
+@lower(ops.RMSNorm)
+def rms_norm(op: ops.RMSNorm, g: Emitter, x: Tensor, scale: Tensor | None) -> str:
+    """The standard operator, or its formula where the opset is older."""
+    if g.has("RMSNormalization"):
+        return g.node(
+            "RMSNormalization", x.name, _scale(g, x, scale), axis=-1, epsilon=op.eps
+        )
+    last = x.type.rank - 1
+    # Before opset 23.
+    mean = reduce(g, "ReduceMean", g.node("Mul", x.name, x.name), last, keep=True)
+    root = g.node("Sqrt", g.node("Add", mean, g.constant(op.eps, x.type.dtype)))
+    result = g.node("Div", x.name, root)
+    return g.node("Mul", result, scale.name) if scale else result
+
+
+def _scale(g: Emitter, x: Tensor, scale: Tensor | None) -> str:
+    if scale is not None:
+        return scale.name
+    width = x.type.shape[-1]
+    # The operator demands a scale, where the IR has none for a norm without weights.
+    if width.number is not None:
+        return g.constant([1.0] * width.number, x.type.dtype)
+    return g.node("Expand", g.constant(1.0, x.type.dtype), g.shape([width]))
+
+
+@lower(ops.Softmax)
+def softmax(op: ops.Softmax, g: Emitter, x: Tensor) -> str:
+    """The standard operator."""
+    return g.node("Softmax", x.name, axis=op.axis)
+
+
+@lower(ops.MaskedSoftmax)
+def masked_softmax(
+    op: ops.MaskedSoftmax, g: Emitter, scores: Tensor, mask: Tensor
+) -> str:
+    """Softmax of the visible."""
+    return softmax_where(g, scores.name, scores.type.dtype, mask)
+
+
+def softmax_where(
+    g: Emitter, scores: str, dtype: str, mask: Tensor | None, finite: bool = False
+) -> str:
+    """Softmax over the last axis among what `mask` shows; zeros in a row that sees
+    nothing, or nothing but minus infinity, which `finite` scores are not.
+
+    What hides is minus infinity: any other number may be above a score that is seen. The
+    operator gives no numbers for a row of that alone.
+    """
+    shown = mask is not None and not always(mask)
+    lowest = g.constant(float("-inf"), dtype)
+    if mask is not None and shown:
+        scores = g.node("Where", mask.name, scores, lowest)
+    weights, zero = g.node("Softmax", scores, axis=-1), g.constant(0, dtype)
+    # Added scores may be minus infinity themselves, and then a row sees nothing
+    # although the mask shows some.
+    if not finite:
+        return g.node("Where", g.node("Equal", scores, lowest), zero, weights)
+    if mask is None or not shown:
+        return weights
+    return g.node("Where", mask.name, weights, zero)
+
+
+@lower(ops.Hard)
+def hard(op: ops.Hard, g: Emitter, scores: Tensor, mask: Tensor) -> str:
+    """The visible equal to the greatest visible, then the first of them."""
+    dtype, axis = scores.type.dtype, scores.type.rank - 1
+    seen = g.node("Where", mask.name, scores.name, g.constant(float("-inf"), dtype))
+    best = g.node(
+        "And",
+        g.node("Equal", seen, reduce(g, "ReduceMax", seen, axis, keep=True)),
+        mask.name,
+    )
+    # Of equals the first: the one at which the count of equals is 1.
+    rank = g.node("CumSum", cast(g, best, "bool", "i32"), g.constant(axis, "i64"))
+    first = g.node("And", best, g.node("Equal", rank, g.constant(1, "i32")))
+    return cast(g, first, "bool", dtype)
+
+
+@lower(ops.Share)
+def share(op: ops.Share, g: Emitter, scores: Tensor, mask: Tensor) -> str:
+    """The visible over their sum, or over one where that is zero."""
+    dtype, axis = scores.type.dtype, scores.type.rank - 1
+    seen = g.node("Where", mask.name, g.node("Relu", scores.name), g.constant(0, dtype))
+    # Nothing that is left is below 0, so the sum is 0 only where all are.
+    total = reduce(g, "ReduceSum", seen, axis, keep=True)
+    empty = g.node("Equal", total, g.constant(0, dtype))
+    return g.node("Div", seen, g.node("Where", empty, g.constant(1, dtype), total))
+
+
+@lower(ops.Weigh)
+def weigh(op: ops.Weigh, g: Emitter, weights: Tensor, values: Tensor) -> str:
+    """A matrix product."""
+    if weights.value and weights.value.node:
+        note(g, weights.type.dtype, {"weights": weights.name})
+    return matmul(g, weights, values)
+
+
+@lower(ops.Patches)
+def patches(op: ops.Patches, g: Emitter, x: Tensor, w: Tensor, b: Tensor | None) -> str:
+    """A convolution with stride = kernel, its result read row by row."""
+    high, wide = w.type.shape[2], w.type.shape[3]
+    assert None not in (high.number, wide.number), (
+        "patch sizes are known when a model is built"
+    )
+    size = [high.number, wide.number]
+    grid = g.node(
+        "Conv", x.name, w.name, b.name if b else None, kernel_shape=size, strides=size
+    )
+    batch, count, width = g.site.types[0].shape
+    rows = (exact(x.type.shape[2], high), exact(x.type.shape[3], wide))
+    return g.node(
+        "Transpose",
+        reshape(g, grid, (batch, width, *rows), (batch, width, count)),
+        perm=[0, 2, 1],
+    )
+
+
+@lower(ops.Conv1d)
+def conv1d(op: ops.Conv1d, g: Emitter, x: Tensor, w: Tensor, b: Tensor | None) -> str:
+    """A convolution with its axes turned about, padded to keep the length."""
+    length = x.type.shape[1]
+    rows = g.node("Transpose", at_least_one(g, x, 1), perm=[0, 2, 1])
+    made = g.node(
+        "Conv",
+        rows,
+        w.name,
+        b.name if b else None,
+        kernel_shape=[op.kernel],
+        dilations=[op.dilation],
+        pads=[op.high, op.ahead],
+    )
+    result = g.node("Transpose", made, perm=[0, 2, 1])
+    return (
+        result if g.lengths.positive(length) else cut(g, result, 1, Dim.of(0), length)
+    )

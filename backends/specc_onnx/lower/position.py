@@ -1,0 +1,135 @@
+"""Lowering of position operations (`specc.ir.ops.position`).
+
+Angles are taken in double precision in the graph and rounded once: ONNX Runtime has
+double kernels for `Mul`, `Sin` and `Cos`. Layers share the tables, because equal nodes
+are one node.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from specc.ir import ops
+from specc.ir.dim import Dim
+from specc_onnx.lower.arrange import cast, cut, expand, unsqueeze
+from specc_onnx.lower.emitter import Emitter, Tensor
+from specc_onnx.lower.table import lower
+
+
+@lower(ops.Sinusoid)
+def sinusoid(op: ops.Sinusoid, g: Emitter, positions: Tensor) -> str:
+    """Sines and cosines, side by side in pairs or one half after the other."""
+    assert op.dim.number is not None, "a width is known when a model is built"
+    half = op.dim.number // 2
+    places = np.arange(half, dtype=np.float64)
+    if op.layout == "fairseq":
+        frequencies = op.base ** (-places / max(half - 1, 1))
+    else:
+        frequencies = op.base ** (-2 * places / op.dim.number)
+    angles = _angles(g, positions, frequencies.tolist())
+    sines, cosines = g.node("Sin", angles), g.node("Cos", angles)
+    if op.layout == "interleaved":
+        rank = positions.type.rank
+        pairs = g.node(
+            "Concat",
+            unsqueeze(g, sines, rank + 1),
+            unsqueeze(g, cosines, rank + 1),
+            axis=rank + 1,
+        )
+        joined = g.node("Reshape", pairs, g.vector(*[0] * rank, op.dim.number))
+    else:
+        joined = g.node("Concat", sines, cosines, axis=positions.type.rank)
+    return cast(g, joined, "f64", g.site.types[0].dtype)
+
+
+@lower(ops.RopeAngles)
+def rope_angles(op: ops.RopeAngles, g: Emitter, rows: Tensor) -> tuple[str, str]:
+    """Cosines and sines of rotary angles."""
+    assert op.dim.number is not None, "a width is known when a model is built"
+    frequencies: Sequence[float] = op.frequencies
+    if not frequencies:
+        places = np.arange(0, op.dim.number, 2, dtype=np.float64)
+        frequencies = (op.theta ** (-places / op.dim.number)).tolist()
+    angles = _angles(g, rows, frequencies)
+    results = []
+    for kind in ("Cos", "Sin"):
+        value = g.node(kind, angles)
+        if op.factor != 1.0:
+            value = g.node("Mul", value, g.constant(op.factor, "f64"))
+        results.append(cast(g, value, "f64", g.site.types[0].dtype))
+    return results[0], results[1]
+
+
+def _angles(g: Emitter, positions: Tensor, frequencies: Sequence[float]) -> str:
+    numbers = cast(g, positions.name, positions.type.dtype, "f64")
+    return g.node(
+        "Mul",
+        unsqueeze(g, numbers, positions.type.rank),
+        g.constant(frequencies, "f64"),
+    )
+
+
+@lower(ops.Rotate)
+def rotate(
+    op: ops.Rotate, g: Emitter, x: Tensor, cosines: Tensor, sines: Tensor
+) -> str:
+    """The standard operator where it has a kernel (not in double), else its formula."""
+    if g.has("RotaryEmbedding") and x.type.dtype in ("f32", "f16"):
+        return _fused(op, g, x, cosines, sines)
+    turned = 2 * cosines.type.shape[-1]
+    width = x.type.shape[-1]
+    c, s = unsqueeze(g, cosines.name, 1), unsqueeze(g, sines.name, 1)
+    head = x.name if turned == width else cut(g, x.name, 3, Dim.of(0), turned)
+    result = (_turn_halves if op.pairs == "half" else _turn_neighbors)(
+        g, head, c, s, turned
+    )
+    if turned == width:
+        return result
+    return g.node("Concat", result, cut(g, x.name, 3, turned, width), axis=3)
+
+
+def _fused(
+    op: ops.Rotate, g: Emitter, x: Tensor, cosines: Tensor, sines: Tensor
+) -> str:
+    batch, heads, time, width = x.type.shape
+    pairs = cosines.type.shape[-1]
+    tables = [expand(g, t, (batch, time, pairs)) for t in (cosines, sines)]
+    partial = None if 2 * pairs == width else (2 * pairs).number
+    options: dict[str, Any] = {
+        "interleaved": int(op.pairs == "interleaved"),
+        "rotary_embedding_dim": partial,
+    }
+    result = g.node("RotaryEmbedding", x.name, *tables, **options)
+    if (packed := g.packed.get(x.name)) is not None and heads.number is not None:
+        turned = g.node(
+            "RotaryEmbedding", packed, *tables, num_heads=heads.number, **options
+        )
+        g.packed[result] = turned
+    return result
+
+
+def _turn_halves(g: Emitter, x: str, c: str, s: str, width: Dim) -> str:
+    middle = Dim.of((width.number or 0) // 2)
+    a, b = cut(g, x, 3, Dim.of(0), middle), cut(g, x, 3, middle, width)
+    return g.node("Concat", *_turned(g, a, b, c, s), axis=3)
+
+
+def _turn_neighbors(g: Emitter, x: str, c: str, s: str, width: Dim) -> str:
+    every_other = (g.vector(width.number or 0), g.vector(3), g.vector(2))
+    a = g.node("Slice", x, g.vector(0), *every_other)
+    b = g.node("Slice", x, g.vector(1), *every_other)
+    parts = [unsqueeze(g, part, 4) for part in _turned(g, a, b, c, s)]
+    return g.node(
+        "Reshape",
+        g.node("Concat", *parts, axis=4),
+        g.vector(0, 0, 0, width.number or 0),
+    )
+
+
+def _turned(g: Emitter, a: str, b: str, c: str, s: str) -> tuple[str, str]:
+    """`(a·c − b·s, b·c + a·s)`."""
+    return (
+        g.node("Sub", g.node("Mul", a, c), g.node("Mul", b, s)),
+        g.node("Add", g.node("Mul", b, c), g.node("Mul", a, s)),
+    )

@@ -1,0 +1,50 @@
+"""The table of lowering rules, and the walk that applies it.
+
+A rule takes the op, the emitter and one `Tensor` per operand (None where an optional
+one is missing) and gives the names of the results. What it needs to know of the results
+is in `g.site`.
+"""
+
+from collections.abc import Callable, Collection, Iterable
+from typing import TypeAlias
+
+from specc.ir.graph import Graph, Node, Value
+from specc.ir.rules import Rules
+from specc_onnx.lower.emitter import Emitter, Site, Tensor
+
+Lowered: TypeAlias = str | tuple[str, ...]
+Rule: TypeAlias = Callable[..., Lowered]
+
+lower: Rules[Rule] = Rules("onnx")
+"""One rule per op; complete once `specc_onnx` is imported."""
+
+
+def lower_nodes(g: Emitter, graph: Graph, only: Collection[Node] | None = None) -> None:
+    """Lower the nodes of `graph`, or `only` some; `g` knows what they read that they do
+    not make.
+    """
+    used = _used(graph)
+    for node, results in graph.nodes:
+        if only is not None and node not in only:
+            continue
+        made = graph.made.get(node)
+        scopes = made.scopes if made else ()
+        g.site = Site(
+            scopes, tuple(r.type for r in results), tuple(r in used for r in results)
+        )
+        names = lower[node.op](
+            node.op, g, *(None if a is None else g.tensors[a] for a in node.args)
+        )
+        for result, name in zip(
+            results, (names,) if isinstance(names, str) else names, strict=True
+        ):
+            g.tensors[result] = Tensor(name, result.type, result)
+            g.bodies[-1].types[name] = result.type
+
+
+def _used(graph: Graph) -> set[Value]:
+    """The values that something reads."""
+    read: Iterable[Value] = (
+        a for node, _ in graph.nodes for a in node.args if a is not None
+    )
+    return {*read, *graph.outputs.values()}

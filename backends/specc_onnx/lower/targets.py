@@ -1,0 +1,67 @@
+"""What the far side has: one row a target, and nothing in the rules asks for a target
+by name.
+
+The choices are measured. Both forms of a linear map keep the weight in the layout the
+checkpoint stores it in, so that it need not be copied or turned over when a model is
+loaded. On BERT-base the form of `ort-cpu` was 2 to 7 % faster than `Gemm` (ONNX Runtime
+1.31, 2 cores, best of 7, batch 1 and 8), hardly more than the noise.
+"""
+
+from collections.abc import Mapping
+
+from specc.backend import Target
+from specc.text.diagnostic import fail
+
+FUSED = frozenset({"Attention", "Gelu", "RMSNormalization", "RotaryEmbedding"})
+
+CELLS = frozenset({"activation", "reset before", "peepholes"})
+"""An `RNN` of other than tanh, a `GRU` that resets before its linear map, an `LSTM`
+whose gates see its cell.
+"""
+
+TARGETS: Mapping[str, Target] = {
+    t.name: t
+    for t in (
+        Target(
+            name="onnx",
+            provider="cpu",
+            linear="gemm",
+            packed_heads=True,
+            fused=FUSED,
+            cells=CELLS,
+            about="standard operators only, for any runtime",
+        ),
+        Target(
+            name="ort-cpu",
+            provider="cpu",
+            linear="product",
+            packed_heads=True,
+            fused=FUSED,
+            cells=CELLS,
+            about="ONNX Runtime on the processor",
+            in_place=True,
+        ),
+        Target(
+            name="ort-cuda",
+            provider="cuda",
+            linear="gemm",
+            packed_heads=True,
+            fused=FUSED,
+            cells=frozenset(),
+            about="ONNX Runtime on an NVIDIA card",
+            alignment=16,
+        ),
+    )
+}
+"""Every target by name."""
+
+
+def target(name: str) -> Target:
+    """The target called `name`. E0822 when there is none."""
+    if name not in TARGETS:
+        fail(
+            "E0822",
+            f"there is no target `{name}`",
+            helps=[f"`--target {t.name}`: {t.about}" for t in TARGETS.values()],
+        )
+    return TARGETS[name]

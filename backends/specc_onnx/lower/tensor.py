@@ -1,0 +1,370 @@
+"""Lowering of the operations on tensors as such (`specc.ir.ops.tensor`)."""
+
+import math
+from collections.abc import Callable
+
+from specc.ir import ops
+from specc.ir.dim import Dim
+from specc_onnx.lower.arithmetic import WHOLE, sign, sum_of_whole, to_whole
+from specc_onnx.lower.arrange import (
+    cast,
+    cut,
+    full,
+    matmul,
+    reduce,
+    reshape,
+    rows,
+    unsqueeze,
+    where,
+)
+from specc_onnx.lower.elements import FLOATS
+from specc_onnx.lower.emitter import Emitter, Tensor
+from specc_onnx.lower.guards import checked
+from specc_onnx.lower.table import lower
+
+
+@lower(ops.Constant)
+def constant(op: ops.Constant, g: Emitter) -> str:
+    """A scalar, shared."""
+    return g.constant(op.value, op.dtype)
+
+
+@lower(ops.Range)
+def range_(op: ops.Range, g: Emitter) -> str:
+    """Row numbers of a length."""
+    return rows(g, op.length)
+
+
+@lower(ops.Extent)
+def extent(op: ops.Extent, g: Emitter, x: Tensor) -> str:
+    """Row numbers of an axis; the operand itself is not touched."""
+    return rows(g, x.type.shape[op.axis])
+
+
+@lower(ops.Size)
+def size(op: ops.Size, g: Emitter) -> str:
+    """A length as a number."""
+    return g.dim(op.length)
+
+
+DIRECT = {
+    "abs": "Abs",
+    "ceil": "Ceil",
+    "cos": "Cos",
+    "erf": "Erf",
+    "exp": "Exp",
+    "floor": "Floor",
+    "log": "Log",
+    "neg": "Neg",
+    "reciprocal": "Reciprocal",
+    "relu": "Relu",
+    "round": "Round",
+    "sigmoid": "Sigmoid",
+    "sign": "Sign",
+    "sin": "Sin",
+    "softplus": "Softplus",
+    "sqrt": "Sqrt",
+    "tanh": "Tanh",
+}
+"""Functions that are one standard operator."""
+
+SINGLE_ONLY = frozenset({"erf", "gelu", "softplus"})
+"""Functions without a double kernel in ONNX Runtime; a double goes through f32 there."""
+
+
+@lower(ops.Pointwise)
+def pointwise(op: ops.Pointwise, g: Emitter, x: Tensor) -> str:
+    """One operator where there is one, else its formula."""
+    dtype = x.type.dtype
+    if op.fn == "sign" and dtype in WHOLE:
+        return sign(g, x)
+    inner = "f32" if dtype == "f64" and op.fn in SINGLE_ONLY else dtype
+    name = cast(g, x.name, dtype, inner)
+    if op.fn in DIRECT:
+        result = g.node(DIRECT[op.fn], name)
+    else:
+        result = FORMULAS[op.fn](g, name, lambda value: g.constant(value, inner))
+    return cast(g, result, inner, dtype)
+
+
+Number = Callable[[float], str]
+
+
+def gelu(g: Emitter, x: str, number: Number) -> str:
+    """`x/2 · (1 + erf(x / √2))` (arXiv:1606.08415, sec. 2)."""
+    if g.has("Gelu"):
+        return g.node("Gelu", x)
+    bell = g.node("Erf", g.node("Mul", x, number(math.sqrt(0.5))))
+    return g.node(
+        "Mul", g.node("Mul", x, g.node("Add", bell, number(1.0))), number(0.5)
+    )
+
+
+def gelu_tanh(g: Emitter, x: str, number: Number) -> str:
+    """`x/2 · (1 + tanh(√(2/π) · (x + 0.044715 x³)))` (arXiv:1606.08415, sec. 2)."""
+    if g.has("Gelu"):
+        return g.node("Gelu", x, approximate="tanh")
+    cube = g.node("Mul", g.node("Mul", g.node("Mul", x, x), x), number(0.044715))
+    inner = g.node(
+        "Tanh", g.node("Mul", g.node("Add", x, cube), number(math.sqrt(2 / math.pi)))
+    )
+    return g.node(
+        "Mul", g.node("Mul", x, g.node("Add", inner, number(1.0))), number(0.5)
+    )
+
+
+def quick_gelu(g: Emitter, x: str, number: Number) -> str:
+    """`x · sigmoid(1.702 x)` (arXiv:1606.08415, sec. 2)."""
+    return g.node("Mul", x, g.node("Sigmoid", g.node("Mul", x, number(1.702))))
+
+
+def silu(g: Emitter, x: str, number: Number) -> str:
+    """`x · sigmoid(x)`."""
+    return g.node("Mul", x, g.node("Sigmoid", x))
+
+
+def relu2(g: Emitter, x: str, number: Number) -> str:
+    """`max(x, 0)²` (arXiv:2109.08668, sec. 3)."""
+    kept = g.node("Relu", x)
+    return g.node("Mul", kept, kept)
+
+
+FORMULAS: dict[str, Callable[[Emitter, str, Number], str]] = {
+    "gelu": gelu,
+    "gelu_tanh": gelu_tanh,
+    "quick_gelu": quick_gelu,
+    "silu": silu,
+    "relu2": relu2,
+}
+
+
+COMPARE = {
+    "eq": "Equal",
+    "ne": "Equal",
+    "lt": "Less",
+    "le": "LessOrEqual",
+    "gt": "Greater",
+    "ge": "GreaterOrEqual",
+}
+
+
+@lower(ops.Compare)
+def compare(op: ops.Compare, g: Emitter, left: Tensor, right: Tensor) -> str:
+    """One operator; `ne` has none."""
+    result = g.node(COMPARE[op.fn], left.name, right.name)
+    return g.node("Not", result) if op.fn == "ne" else result
+
+
+@lower(ops.And)
+def and_(op: ops.And, g: Emitter, left: Tensor, right: Tensor) -> str:
+    """Both."""
+    return g.node("And", left.name, right.name)
+
+
+@lower(ops.Or)
+def or_(op: ops.Or, g: Emitter, left: Tensor, right: Tensor) -> str:
+    """Either."""
+    return g.node("Or", left.name, right.name)
+
+
+@lower(ops.Not)
+def not_(op: ops.Not, g: Emitter, x: Tensor) -> str:
+    """The opposite."""
+    return g.node("Not", x.name)
+
+
+@lower(ops.Where)
+def where_(
+    op: ops.Where, g: Emitter, condition: Tensor, yes: Tensor, no: Tensor
+) -> str:
+    """A choice per element."""
+    return where(g, yes.type.dtype, condition.name, yes.name, no.name)
+
+
+@lower(ops.Cast)
+def cast_(op: ops.Cast, g: Emitter, x: Tensor) -> str:
+    """The values in another element type."""
+    before = x.type.dtype
+    if op.to in WHOLE and before in FLOATS:
+        return to_whole(g, x.name, before, op.to)
+    return cast(g, x.name, before, op.to)
+
+
+@lower(ops.Transpose)
+def transpose(op: ops.Transpose, g: Emitter, x: Tensor) -> str:
+    """Reorder axes. Remembers heads that were split off `[b, t, h·d]`: some kernels
+    read that directly.
+    """
+    result = g.node("Transpose", x.name, perm=list(op.order))
+    node = x.value.node if x.value else None
+    if op.order == (0, 2, 1, 3) and node is not None and node.args[0] is not None:
+        match node.op:
+            case ops.Split(axis=2) if node.args[0].type.rank == 3:
+                g.packed[result] = g.tensors[node.args[0]].name
+    return result
+
+
+@lower(ops.Split)
+def split(op: ops.Split, g: Emitter, x: Tensor) -> str:
+    """One axis as several."""
+    return reshape(g, x.name, x.type.shape, g.site.types[0].shape)
+
+
+@lower(ops.Merge)
+def merge(op: ops.Merge, g: Emitter, x: Tensor) -> str:
+    """Several axes as one; heads that a kernel left packed are merged already."""
+    node = x.value.node if x.value else None
+    if (
+        node is not None
+        and op.axis == 2
+        and op.count == 2
+        and node.op == ops.Transpose((0, 2, 1, 3))
+    ):
+        inner = node.args[0]
+        assert inner is not None
+        if (packed := g.packed.get(g.tensors[inner].name)) is not None:
+            return packed
+    return reshape(g, x.name, x.type.shape, g.site.types[0].shape)
+
+
+@lower(ops.Insert)
+def insert(op: ops.Insert, g: Emitter, x: Tensor) -> str:
+    """A new axis of length 1."""
+    return unsqueeze(g, x.name, op.axis)
+
+
+@lower(ops.Squeeze)
+def squeeze(op: ops.Squeeze, g: Emitter, x: Tensor) -> str:
+    """Without an axis of length 1."""
+    return g.node("Squeeze", x.name, g.vector(op.axis))
+
+
+@lower(ops.Expand)
+def expand_(op: ops.Expand, g: Emitter, x: Tensor) -> str:
+    """An axis of length 1 repeated; ones elsewhere leave what is there."""
+    target = [Dim.of(1)] * x.type.rank
+    target[op.axis] = op.length
+    return x.name if op.length == 1 else g.node("Expand", x.name, g.shape(target))
+
+
+@lower(ops.Concat)
+def concat(op: ops.Concat, g: Emitter, *parts: Tensor) -> str:
+    """One after the other; rows behind a buffer are written into it by the attention
+    that reads both.
+    """
+    if parts[0].value in g.buffers:
+        return g.unique(g.place("buffer"))
+    return (
+        parts[0].name
+        if len(parts) == 1
+        else g.node("Concat", *(p.name for p in parts), axis=op.axis)
+    )
+
+
+@lower(ops.Slice)
+def slice_(op: ops.Slice, g: Emitter, x: Tensor) -> str:
+    """Some neighboring rows."""
+    if op.start == 0 and op.stop == x.type.shape[op.axis]:
+        return x.name
+    length = x.type.shape[op.axis]
+    start = g.lengths.demand(g, g.shape([op.start]), op.start, op.stop - op.start)
+    stop = g.lengths.demand(g, g.shape([op.stop]), length - op.stop)
+    return g.node("Slice", x.name, start, stop, g.vector(op.axis))
+
+
+@lower(ops.Index)
+def index(op: ops.Index, g: Emitter, x: Tensor) -> str:
+    """One row."""
+    if op.at.number is not None:
+        return g.node("Gather", x.name, g.dim(op.at), axis=op.axis)
+    at = g.lengths.demand(g, g.shape([op.at]), op.at)
+    return g.node("Gather", x.name, g.node("Squeeze", at, g.vector(0)), axis=op.axis)
+
+
+@lower(ops.Last)
+def last(op: ops.Last, g: Emitter, x: Tensor) -> str:
+    """The newest row."""
+    return g.node("Gather", x.name, g.constant(-1, "i64"), axis=op.axis)
+
+
+@lower(ops.Gather)
+def gather(op: ops.Gather, g: Emitter, table: Tensor, ids: Tensor) -> str:
+    """Rows by number, for each of the leading axes apart."""
+    if op.axis == 0:
+        return g.node("Gather", table.name, checked(g, ids), axis=0)
+    numbers = cast(g, checked(g, ids), ids.type.dtype, "i64")  # GatherND takes no other
+    return g.node(
+        "GatherND", table.name, unsqueeze(g, numbers, ids.type.rank), batch_dims=op.axis
+    )
+
+
+@lower(ops.Flip)
+def flip(op: ops.Flip, g: Emitter, x: Tensor) -> str:
+    """Rows from the last to the first."""
+    length = x.type.shape[op.axis]
+    numbers = g.node("Sub", g.dim(length - 1), rows(g, length))
+    return g.node("Gather", x.name, numbers, axis=op.axis)
+
+
+@lower(ops.Delay)
+def delay(op: ops.Delay, g: Emitter, x: Tensor) -> str:
+    """Rows put in front, as many cut off behind; right where there are fewer rows than that."""
+    if op.by == 0:
+        return x.name
+    shape = list(x.type.shape)
+    length, shape[op.axis] = shape[op.axis], Dim.of(op.by)
+    front = full(g, op.first, x.type.dtype, shape)
+    longer = g.node("Concat", front, x.name, axis=op.axis)
+    return cut(g, longer, op.axis, Dim.of(0), length)
+
+
+@lower(ops.CumSum)
+def cumsum(op: ops.CumSum, g: Emitter, x: Tensor) -> str:
+    """Running sum."""
+    return g.node("CumSum", x.name, g.constant(op.axis, "i64"))
+
+
+@lower(ops.Reduce)
+def reduce_(op: ops.Reduce, g: Emitter, x: Tensor) -> str:
+    """Sums of booleans stand for `any` and `all`: they are right for empty axes at every opset."""
+    kinds = {
+        "sum": "ReduceSum",
+        "mean": "ReduceMean",
+        "max": "ReduceMax",
+        "min": "ReduceMin",
+    }
+    if op.fn == "sum" and x.type.dtype in WHOLE:
+        return sum_of_whole(g, x, op.axis)
+    if op.fn in kinds:
+        return reduce(g, kinds[op.fn], x.name, op.axis)
+    zero = g.constant(0, "i32")
+    counted = x.name if op.fn == "any" else g.node("Not", x.name)
+    count = reduce(g, "ReduceSum", cast(g, counted, "bool", "i32"), op.axis)
+    return g.node("Greater" if op.fn == "any" else "Equal", count, zero)
+
+
+@lower(ops.ArgMax)
+def argmax(op: ops.ArgMax, g: Emitter, x: Tensor) -> str:
+    """The first of the greatest."""
+    return g.node("ArgMax", x.name, axis=op.axis, keepdims=0, select_last_index=0)
+
+
+@lower(ops.ArgSort)
+def argsort(op: ops.ArgSort, g: Emitter, x: Tensor) -> str:
+    """`TopK` of all; ONNX puts the lower of equals first."""
+    count = g.shape([x.type.shape[op.axis]])
+    return g.nodes("TopK", 2, x.name, count, axis=op.axis, largest=0, sorted=1)[1]
+
+
+@lower(ops.OneHot)
+def onehot(op: ops.OneHot, g: Emitter, x: Tensor) -> str:
+    """A comparison with the row numbers: a number out of range gives zeros."""
+    numbers = cast(g, rows(g, op.size), "i64", x.type.dtype)
+    same = g.node("Equal", unsqueeze(g, x.name, x.type.rank), numbers)
+    return cast(g, same, "bool", g.site.types[0].dtype)
+
+
+@lower(ops.MatMul)
+def matmul_(op: ops.MatMul, g: Emitter, left: Tensor, right: Tensor) -> str:
+    """Matrix product."""
+    return matmul(g, left, right)

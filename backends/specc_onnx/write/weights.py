@@ -1,0 +1,188 @@
+"""Where weights are put: in the ONNX file, in a file of ours beside it, or left in the
+checkpoint.
+
+Graphs that are written together share one decision: a parameter of several of them is
+stored once.
+
+The decision is made from headers alone, before anything is lowered, because a weight
+that stays in its file keeps its element type and is widened in the graph; one that is
+copied is converted on the way.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from onnx import TensorProto
+
+from specc.artifact.external import Beside
+from specc.backend import How
+from specc.ir.graph import Graph
+from specc.ir.types import Type
+from specc.text.diagnostic import fail
+from specc.weights.external import (
+    Piece,
+    Place,
+    Plan,
+    bytes_of,
+    fits_inline,
+    linkable,
+    plan,
+)
+from specc.weights.values import Values
+from specc_onnx.emit.build import Built
+from specc_onnx.lower.elements import FLOATS
+
+SMALL = 1 << 20
+"""Weights of fewer bytes than this stand in the ONNX file itself unless something else
+is asked for.
+"""
+
+WIDENED = {"f16": 17, "bf16": 17, "f8_e4m3": 19, "f8_e5m2": 19}
+"""Stored element types that a graph can widen, and the opset from which it can."""
+
+
+@dataclass(frozen=True)
+class Stored:
+    """The decision: `pieces` in the order they are stored, and where each goes.
+
+    `beside` are the files outside of the model that hold them, known once they are
+    written.
+
+    `inline`: those that are not linked stand in each ONNX file that needs them. `ties`
+    maps parameters to the stored one.
+    """
+
+    pieces: Mapping[str, Piece]
+    ties: Mapping[str, str]
+    plan: Plan
+    inline: bool
+    beside: Mapping[str, Beside] = field(default_factory=dict)
+
+    @property
+    def dtypes(self) -> dict[str, str]:
+        """The element type each weight is stored in."""
+        return {name: piece.dtype for name, piece in self.pieces.items()}
+
+
+def decide(
+    graphs: Sequence[Graph],
+    values: Values,
+    folder: Path,
+    how: How,
+    opset: int,
+    *,
+    alignment: int = 1,
+) -> Stored:
+    """Where the weights of all graphs go when they are written to `folder`. E0823 if
+    they cannot stand inline.
+
+    Several graphs have theirs in a file unless `inline` is asked for, which repeats
+    what they share.
+    """
+    types = united(graphs)
+    ties = {name: own for name in types if (own := values.tied_to(name)) is not None}
+    dtypes = {ties.get(name, name): type.dtype for name, type in types.items()}
+    link = how in ("auto", "link")
+    reasons: dict[Path, str] = {}
+    pieces = [
+        _piece(n, dtype, values, folder if link else None, opset, reasons)
+        for n, dtype in dtypes.items()
+    ]
+    total = sum(p.nbytes for p in pieces)
+    inline = how == "inline" or (how == "auto" and total < SMALL and len(graphs) == 1)
+    if inline and not fits_inline(pieces):
+        fail(
+            "E0823",
+            f"{total / 2**30:.1f} GiB of weights do not fit into one ONNX file",
+            notes=["such a file can hold 2 GiB"],
+            helps=[
+                "leave `--weights-as inline` out: the weights then go to a file beside the model"
+            ],
+        )
+    decided = plan(pieces, folder, link=link and not inline, alignment=alignment)
+    decided = replace(decided, reasons={**reasons, **decided.reasons})
+    if how == "link":
+        _all_linked(decided, pieces, folder)
+    return Stored({p.name: p for p in pieces}, ties, decided, inline)
+
+
+def united(graphs: Sequence[Graph]) -> dict[str, Type]:
+    """The parameters of all graphs, in the order in which they first come; one name is one type."""
+    types: dict[str, Type] = {}
+    for graph in graphs:
+        for name, value in graph.parameters.items():
+            known = types.setdefault(name, value.type)
+            assert known == value.type, (
+                f"{name} is {known} in one graph and {value.type} in {graph.name}"
+            )
+    return types
+
+
+def _piece(
+    name: str,
+    dtype: str,
+    values: Values,
+    folder: Path | None,
+    opset: int,
+    reasons: dict[Path, str],
+) -> Piece:
+    """A weight as it will be stored; it keeps the type it has in its file only if it
+    can stay there.
+
+    `folder` is that of the model where weights may stay; `reasons` collects why a file
+    cannot be used.
+    """
+    shape = values.wanted[name].shape
+    found = values.stored_dtype(name)
+    run = values.run(name) if folder is not None else None
+    if (
+        run is not None
+        and folder is not None
+        and isinstance(why := linkable(run.path, folder), str)
+    ):
+        reasons[run.path], run = why, None
+    kept = found == dtype or (
+        dtype in FLOATS and WIDENED.get(found, opset + 1) <= opset
+    )
+    if run is None or not kept:
+        return Piece(name, dtype, bytes_of(shape, dtype))
+    return Piece(name, found, bytes_of(shape, found), run)
+
+
+def _all_linked(decided: Plan, pieces: list[Piece], folder: Path) -> None:
+    """E0824 where `link` was asked for and something would be copied."""
+    left = [p.name for p in pieces if p.name not in decided.linked and p.nbytes]
+    if left:
+        reasons = list(decided.reasons.values()) or [
+            "no file has them as they are to be stored, beside the output"
+        ]
+        fail(
+            "E0824",
+            f"{len(left)} of {len(pieces)} weights cannot be left where they are",
+            notes=[*reasons, f"the first is `{left[0]}`"],
+            helps=[
+                "write the model into the folder of the checkpoint, or use `--weights-as copy`"
+            ],
+        )
+
+
+def put_inline(built: Built, stored: Stored, values: Values) -> None:
+    """The numbers themselves into the initializers."""
+    for name, tensor in built.weights.items():
+        if name not in stored.plan.linked:
+            tensor.raw_data = b"".join(values.chunks(name, stored.pieces[name].dtype))
+
+
+def put_places(built: Built, places: Mapping[str, Place]) -> None:
+    """Where the numbers lie into the initializers, as ONNX's external data."""
+    for name, tensor in built.weights.items():
+        if (place := places.get(name)) is None:
+            continue
+        tensor.data_location = TensorProto.EXTERNAL
+        for key, value in (
+            ("location", place.location),
+            ("offset", place.offset),
+            ("length", place.length),
+        ):
+            tensor.external_data.add(key=key, value=str(value))

@@ -1,0 +1,265 @@
+"""What a package says about generating, beside its graphs: the spec's inputs, the
+states, how text is read.
+
+It stands in `specc.json` and comes from outside with it, so every part is checked when
+it is read. E0831 where one is wrong.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from math import inf
+from typing import NoReturn
+
+from specc.artifact.manifest import generation_from
+from specc.data.check import Bound
+from specc.data.reading import Reading
+from specc.files.fields import Complain, Fields, Path
+from specc.files.json import Json, plain
+from specc.files.json import whole as integer_of
+from specc.files.read import shown
+from specc.ir.derived import Role, State
+from specc.ir.graph import Graph
+from specc.ir.model import DEFAULTS, Generation
+from specc.ir.read import read as read_graphs
+from specc.ir.types import Type
+from specc.ir.write import write as write_graphs
+from specc.text.diagnostic import fail
+
+KEY = "generating"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """`signature` has the inputs of the spec and nothing else; `context` is the most
+    rows there may be, by `table`.
+
+    `bounds` say what other lengths may be. `in_place` are the states that are buffers,
+    which a step writes into (`specc.run.steppers`).
+    """
+
+    generation: Generation
+    signature: Graph
+    defaults: Graph | None
+    reading: Reading
+    states: tuple[State, ...]
+    handed: tuple[str, ...]
+    whole: tuple[str, ...]
+    context: int | None = None
+    table: str = ""
+    seed: int | None = None
+    in_place: tuple[str, ...] = ()
+    bounds: Mapping[str, Bound] = field(default_factory=dict)
+
+    def dump(self) -> dict[str, Json]:
+        """As JSON data."""
+        graphs = [self.signature, *([self.defaults] if self.defaults else [])]
+        facts: dict[str, Json] = {
+            "generation": plain(self.generation),
+            "graphs": write_graphs(*graphs),
+            "reading": self.reading.to_json(),
+            "states": [_state(s) for s in self.states],
+            "handed": plain(self.handed),
+            "whole": plain(self.whole),
+            "context": self.context,
+            "table": self.table,
+            "seed": self.seed,
+            "in_place": plain(self.in_place),
+            "bounds": bounds_data(self.bounds),
+        }
+        return {KEY: facts}
+
+
+def bounds_data(bounds: Mapping[str, Bound]) -> Json:
+    """Bounds as JSON data."""
+    return {name: [b.low, b.high, b.why] for name, b in sorted(bounds.items())}
+
+
+def bounds_from(data: object) -> dict[str, Bound]:
+    """Bounds from JSON data; what is none of ours is left out."""
+    found = {}
+    for name, said in data.items() if isinstance(data, dict) else ():
+        match said:
+            case [int() as low, None | int() as high, str() as why]:
+                found[str(name)] = Bound(low, high, why[:300])
+    return found
+
+
+def _state(state: State) -> Json:
+    """A state without its type, which the step graph tells."""
+    return {
+        "name": state.name,
+        "next": state.next,
+        "batch": state.batch,
+        "rows": state.rows,
+        "most": None if state.most == inf else int(state.most),
+        "initial": state.initial,
+        "role": state.role,
+        "layer": state.layer,
+    }
+
+
+def load(about: Mapping[str, object], step: Graph, path: str) -> Facts:
+    """The facts of a package whose step graph is `step`. E0831 for what does not fit it."""
+    data = about.get(KEY)
+    if not isinstance(data, dict):
+        _damaged(path, "it does not say how it generates")
+    fields = Fields(data, complain=_complaint(path))
+    generation, text = (
+        generation_from(fields.maybe("generation")),
+        fields.maybe("graphs"),
+    )
+    if generation is None or not isinstance(text, str):
+        _damaged(path, "`generation` is broken")
+    graphs = read_graphs(text, path)
+    signature = _signature(graphs, generation, step, path)
+    context = integer_of(fields.maybe("context"))
+    return Facts(
+        generation=generation,
+        signature=signature,
+        defaults=graphs.get(DEFAULTS),
+        states=_states(fields, signature, step, path),
+        reading=Reading.from_json(fields.maybe("reading")),
+        handed=_names(fields, "handed", step, path),
+        whole=_names(fields, "whole", step, path),
+        context=context if context is not None and context > 0 else None,
+        table=str(fields.maybe("table") or "")[:200],
+        seed=integer_of(fields.maybe("seed")),
+        in_place=_names(fields, "in_place", step, path),
+        bounds=bounds_from(fields.maybe("bounds")),
+    )
+
+
+def _complaint(path: str) -> Complain:
+    def complain(place: Path, what: str) -> NoReturn:
+        _damaged(path, f"`{'.'.join(place)}` {what}")
+
+    return complain
+
+
+def _signature(
+    graphs: Mapping[str, Graph], generation: Generation, step: Graph, path: str
+) -> Graph:
+    """The graph that has the spec's inputs: what grows is among them and among the
+    step's, and the step gives what tokens are drawn from.
+    """
+    signature = next((g for n, g in graphs.items() if n != DEFAULTS), None)
+    growing = generation.growing
+    if (
+        signature is None
+        or growing not in signature.inputs
+        or growing not in step.inputs
+    ):
+        _damaged(path, "the input that grows is missing")
+    drawn_from = generation.source in step.outputs
+    if not drawn_from or signature.inputs[growing].type.rank != 2:
+        _damaged(path, "the result that tokens are drawn from is missing")
+    return signature
+
+
+def check_encode(
+    facts: Facts, takes: Collection[str], gives: Collection[str], path: str
+) -> None:
+    """E0831 where what a step is handed, or begins with, comes from no graph of the
+    package: `encode` takes and gives these, nothing where there is none.
+    """
+    inputs = facts.signature.inputs.keys()
+    handed = {name for name in facts.handed if name not in inputs}
+    initial = {state.initial for state in facts.states if state.initial}
+    missing = [
+        *sorted((handed | initial) - set(gives)),
+        *sorted(set(takes) - inputs),
+    ]
+    if missing:
+        _damaged(path, f"no `encode` graph gives or takes `{shown(missing[0])[:200]}`")
+
+
+def _states(
+    data: Fields, signature: Graph, step: Graph, path: str
+) -> tuple[State, ...]:
+    """The states of a step, each an input and an output of its own, whose lengths are
+    known before the first step.
+    """
+    states = tuple(_read_state(one, step, path) for one in data.listed("states"))
+    names, afters = {s.name for s in states}, {s.next for s in states}
+    if min(len(names), len(afters)) < len(states):
+        _damaged(path, "a state is listed twice")
+    told = {d.name for value in signature.inputs.values() for d in value.type.shape}
+    for state in states:
+        # one that `encode` gives has its size from there
+        fixed = (d for n, d in enumerate(state.type.shape) if n != state.rows)
+        if not state.initial and any(d.symbols() - told for d in fixed):
+            _damaged(
+                path,
+                f"nothing says how large the state `{shown(state.name)[:200]}` is at the beginning",
+            )
+    return states
+
+
+def _read_state(data: object, step: Graph, path: str) -> State:
+    """One state, on ports that the step has, with axes that its type has."""
+    if not isinstance(data, dict):
+        _damaged(path, "a state is broken")
+    name, after = data.get("name"), data.get("next")
+    if (
+        not isinstance(name, str)
+        or not isinstance(after, str)
+        or name not in step.inputs
+        or after not in step.outputs
+    ):
+        _damaged(path, f"the step has no state `{shown(str(name))[:200]}`")
+
+    def broken(place: Path, what: str) -> NoReturn:
+        _damaged(path, f"the state `{shown(name)[:200]}` is broken")
+
+    fields = Fields(data, complain=broken)
+    type_ = step.inputs[name].type
+    return State(
+        name=name,
+        next=after,
+        type=type_,
+        batch=_axis(fields, "batch", type_),
+        rows=_axis(fields, "rows", type_),
+        most=_integer(fields, "most") if fields.has("most") else inf,
+        initial=fields.text("initial"),
+        role=_role(fields),
+        layer=_integer(fields, "layer"),
+    )
+
+
+def _axis(data: Fields, key: str, type_: Type) -> int | None:
+    """The number of an axis, or nothing where the state has none of the kind."""
+    return data.integer(key, 0, type_.rank - 1) if data.has(key) else None
+
+
+def _integer(data: Fields, key: str) -> int:
+    number = integer_of(data.maybe(key))
+    if number is None:
+        data.refuse(key, "is not a whole number")
+    return number
+
+
+def _role(data: Fields) -> Role:
+    match data.maybe("role"):
+        case "key" | "value" | "carry" | "rows" as role:
+            return role
+    data.refuse("role", "is not known")
+
+
+def _names(data: Fields, key: str, step: Graph, path: str) -> tuple[str, ...]:
+    """A list of inputs of the step."""
+    return tuple(_name(name, step, path) for name in data.listed(key))
+
+
+def _name(name: object, step: Graph, path: str) -> str:
+    if not isinstance(name, str) or name not in step.inputs:
+        _damaged(path, f"the step has no input `{shown(str(name))[:200]}`")
+    return name
+
+
+def _damaged(path: str, why: str) -> NoReturn:
+    fail(
+        "E0831",
+        f"the package `{path}` cannot generate",
+        notes=[why],
+        helps=["compile the package again"],
+    )

@@ -1,0 +1,272 @@
+"""`specc.json`: what a package of several graphs consists of, every file with its size
+and hash.
+
+It is written last and read first; whoever opens a package believes no file that it does
+not describe. It comes from outside, so its size is capped, every part is checked, and a
+name in it never leaves the package's folder.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NoReturn
+
+from specc.artifact import external as beside
+from specc.artifact.external import (
+    Beside,
+    below,
+    hash_of,
+    is_hash,
+    is_size,
+    size_of,
+)
+from specc.files.fields import Fields
+from specc.files.fields import Path as Place
+from specc.files.json import NotJson, parse
+from specc.files.json import plain as as_json
+from specc.files.read import Unreadable, read_regular, shown
+from specc.files.write import FileFacts
+from specc.text.diagnostic import Failed, fail
+
+NAME = "specc.json"
+FORMAT = 1
+MOST_BYTES = 64 * 2**20
+MOST_FILES = 10_000
+MOST_GRAPHS = 64
+
+BLANK = "0" * 64
+_PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,199}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Index:
+    """`graphs` and `extras` say which file has which role; `files` are those of the
+    package itself.
+
+    `kept` are files that were there before, as they were to be written: a later package
+    leaves them. `linked` are checkpoints, by path below the folder. `about` is what the
+    program that opens the package should know of it, JSON; `sources` are the spec files
+    by name. With `every_load` contents of weights are compared at every opening.
+    """
+
+    model: str
+    graphs: Mapping[str, str]
+    files: Mapping[str, FileFacts]
+    version: str
+    extras: Mapping[str, str] = field(default_factory=dict)
+    kept: tuple[str, ...] = ()
+    linked: Mapping[str, Beside] = field(default_factory=dict)
+    about: Mapping[str, object] = field(default_factory=dict)
+    sources: Mapping[str, str] = field(default_factory=dict)
+    every_load: bool = False
+
+    def dump(self) -> bytes:
+        """As JSON, the same bytes for the same package, with their own hash in it."""
+        data = {
+            "format": FORMAT,
+            "specc": self.version,
+            "model": self.model,
+            "graphs": dict(self.graphs),
+            "extras": dict(self.extras),
+            "files": as_json(self.files),
+            "kept": list(self.kept),
+            "linked": as_json(self.linked),
+            "every_load": self.every_load,
+            "about": dict(self.about),
+            "sources": dict(self.sources),
+            "seal": BLANK,
+        }
+        text = json.dumps(data, ensure_ascii=False, sort_keys=True, indent=1)
+        return _sealed(text.encode(errors="backslashreplace") + b"\n")
+
+
+def _sealed(data: bytes) -> bytes:
+    """The bytes of an index with their own hash, made while zeros stood in its place."""
+    return data.replace(BLANK.encode(), hashlib.sha256(data).hexdigest().encode(), 1)
+
+
+def unbroken(data: bytes) -> bool:
+    """Whether an index is as it was written, to the last byte."""
+    try:
+        found = parse(data.decode("utf-8"))
+    except ValueError:
+        return False
+    seal = found.get("seal") if isinstance(found, dict) else None
+    if not isinstance(seal, str) or not is_hash(seal):
+        return False
+    return _sealed(data.replace(seal.encode(), BLANK.encode(), 1)) == data
+
+
+def plain(name: str) -> bool:
+    """Whether a name is that of a file in the folder itself, on any system, and not the index's."""
+    return (
+        _PLAIN.fullmatch(name) is not None and not name.endswith(".") and name != NAME
+    )
+
+
+def is_package(path: str | Path) -> bool:
+    """Whether a path is a folder with an index, as a checkpoint's is not."""
+    try:
+        return (Path(path) / NAME).is_file()
+    except (OSError, ValueError):
+        return False
+
+
+def read_index(folder: Path, *, contents: bool = False) -> Index:
+    """The index of a package, with `contents` as it was written to the last byte.
+
+    E0802 where there is none that can be read, E0831 where it is damaged.
+    """
+    where = folder / NAME
+    try:
+        data = read_regular(where, MOST_BYTES)
+    except Unreadable as error:
+        fail(
+            "E0802",
+            f"the package `{shown(str(folder))}` cannot be read: its `{NAME}`: {error.reason}",
+            helps=["a folder is a package if `specc compile` wrote it with --for"],
+        )
+    index = load(data, shown(str(where)))
+    if contents and not unbroken(data):
+        _damaged(
+            shown(str(where)), "its content is not what was written with the package"
+        )
+    return index
+
+
+def load(data: bytes, where: str) -> Index:
+    """An index from its bytes; `where` is what messages call it. E0831 for one that
+    cannot be used.
+    """
+    found = _fields(data, where)
+    files = _files(found, where)
+    index = Index(
+        model=found.text("model"),
+        graphs=found.texts_by_name("graphs"),
+        files=files,
+        version=found.text("specc"),
+        extras=found.texts_by_name("extras"),
+        kept=_kept(found, files, where),
+        linked=_linked(found, where),
+        about=found.table("about"),
+        sources=found.texts_by_name("sources"),
+        every_load=found.maybe("every_load") is True,
+    )
+    _check_roles(index, where)
+    return index
+
+
+def _fields(data: bytes, where: str) -> Fields:
+    """The fields of an index in a form that this version reads."""
+
+    def complain(place: Place, what: str) -> NoReturn:
+        _damaged(where, f"`{'.'.join(place)}` {what}")
+
+    try:
+        found = parse(data.decode("utf-8"))
+    except NotJson as error:
+        _damaged(where, str(error))
+    except ValueError:  # no UTF-8, or a slip in the JSON
+        _damaged(where, "it is not JSON")
+    if not isinstance(found, dict) or found.get("format") != FORMAT:
+        _damaged(where, "it has another format; compile the package again")
+    return Fields(found, complain=complain)
+
+
+def _files(data: Fields, where: str) -> dict[str, FileFacts]:
+    """The package's own files, which lie in its folder under plain names."""
+    found = {}
+    for name, facts in _at_most(data.table("files"), where).items():
+        match facts:
+            case {"bytes": int() as size, "sha256": str(digest)} if is_size(
+                size
+            ) and is_hash(digest):
+                found[name] = FileFacts(size, digest)
+            case _:
+                _damaged(where, f"`{shown(name)[:200]}` has no size or no hash")
+    for name in found:
+        if not plain(name):
+            _damaged(where, f"`{shown(name)[:200]}` is no plain name of a file in it")
+    return found
+
+
+def _kept(data: Fields, files: Collection[str], where: str) -> tuple[str, ...]:
+    """The files that a later package leaves, some of those in the folder."""
+    listed = data.listed("kept") if "kept" in data.names() else []
+    names = tuple(name for name in listed if isinstance(name, str) and name in files)
+    if len(names) < len(listed):
+        _damaged(where, "`kept` is no list of its files")
+    return names
+
+
+def _linked(data: Fields, where: str) -> dict[str, Beside]:
+    """The checkpoints that weights are read from, in or below the folder."""
+    found = beside.load(_at_most(data.table("linked"), where))
+    if found is None:
+        _damaged(where, "`linked` has a file without size or hashes")
+    for path in found:
+        if not below(path):
+            _damaged(where, f"`{shown(path)[:200]}` does not lie below it")
+    return found
+
+
+def _at_most(listed: dict[str, object], where: str) -> dict[str, object]:
+    if len(listed) > MOST_FILES:
+        _damaged(where, f"it lists more than {MOST_FILES} files")
+    return listed
+
+
+def _check_roles(index: Index, where: str) -> None:
+    """Every role is played by a file of the package, and every graph by its own."""
+    for role, name in (*index.graphs.items(), *index.extras.items()):
+        if name not in index.files:
+            _damaged(where, f"`{shown(role)[:200]}` is a file it does not describe")
+    twice = len({*index.graphs.values()}) < len(index.graphs)
+    if len(index.graphs) > MOST_GRAPHS or twice:
+        _damaged(
+            where, f"it names more than {MOST_GRAPHS} graphs, or one of them twice"
+        )
+    if not index.graphs:
+        _damaged(where, "it names no graph")
+
+
+def former(folder: Path) -> Index | None:
+    """The index of the package that a new one replaces; None where there is none that
+    can be used.
+    """
+    try:
+        return read_index(folder)
+    except Failed:
+        return None
+
+
+def superseded(folder: Path, index: Index) -> list[str]:
+    """The files of a former package that are what it wrote, and so may go when a new
+    one stands.
+
+    One whose name bears its hash is known by name and size; another has its content
+    compared.
+    """
+    found = []
+    for name, facts in index.files.items():
+        if name in index.kept or size_of(folder / name) != facts.bytes:
+            continue
+        named = re.fullmatch(r".*-([0-9a-f]{16})(\.[^-]*)?", name)
+        if (named and facts.sha256.startswith(named[1])) or hash_of(
+            folder / name
+        ) == facts.sha256:
+            found.append(name)
+    return found
+
+
+def _damaged(where: str, why: str) -> NoReturn:
+    title = f"the package cannot be opened: `{where}` cannot be used"
+    fail(
+        "E0831",
+        title,
+        notes=[why],
+        helps=["compile the package again, or copy its folder as a whole"],
+    )

@@ -1,0 +1,181 @@
+"""What a compiled model carries about itself: the spec, the graph as text, the config,
+where weights came from.
+
+The manifest is JSON in the model's metadata under `specc`. Reading one trusts nothing:
+sizes are capped and every part is checked by the reader of that part.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NoReturn
+
+from specc.data.reading import Reading
+from specc.files.fields import Fields, Path
+from specc.files.json import parse, whole
+from specc.files.read import shown
+from specc.ir.graph import Graph
+from specc.ir.model import DEFAULTS, Generation
+from specc.ir.read import read as read_graphs
+from specc.ir.write import write as write_graphs
+from specc.text.diagnostic import fail
+from specc.version import __version__
+
+KEY = "specc"
+FORMAT = 1
+MOST_BYTES = 64 * 2**20
+LONE = re.compile("[\ud800-\udfff]")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """`sources` are the spec files by name; `weights` says where numbers came from
+    (`seed`, or file facts), `stored` which initializer holds each parameter. A model
+    that decodes by itself says in `decodes` with what settings, and its `graph` has no
+    more than the inputs of the spec.
+    """
+
+    name: str
+    doc: str
+    graph: Graph
+    defaults: Graph | None
+    reading: Reading
+    config: Mapping[str, object]
+    generation: Mapping[str, object] | None
+    sources: Mapping[str, str]
+    weights: Mapping[str, object]
+    stored: Mapping[str, str]
+    target: str
+    opset: int
+    version: str = __version__
+    attentions: tuple[Mapping[str, str], ...] = field(default=())
+    decodes: Mapping[str, object] | None = None
+
+    @property
+    def seed(self) -> int | None:
+        """The seed, for a model whose weights were drawn."""
+        seed = self.weights.get("seed")
+        return seed if isinstance(seed, int) else None
+
+    @property
+    def generates(self) -> Generation | None:
+        """What the spec says in `generate`; None where it says nothing, or nothing that
+        makes sense.
+        """
+        return generation_from(self.generation)
+
+    def dump(self) -> str:
+        """As JSON, the same bytes for the same model."""
+        graphs = [self.graph, *([self.defaults] if self.defaults else [])]
+        # only a model that decodes by itself says that it does
+        decodes = {} if self.decodes is None else {"decodes": dict(self.decodes)}
+        data = {
+            "format": FORMAT,
+            "specc": self.version,
+            "model": self.name,
+            "doc": self.doc,
+            "target": self.target,
+            "opset": self.opset,
+            "config": dict(self.config),
+            "generation": self.generation,
+            "reading": self.reading.to_json(),
+            "weights": dict(self.weights),
+            "stored": dict(self.stored),
+            "attentions": [dict(a) for a in self.attentions],
+            **decodes,
+            "sources": dict(self.sources),
+            "graphs": write_graphs(*graphs),
+        }
+        return as_text(data)
+
+
+def generation_from(data: object) -> Generation | None:
+    """What a spec says in `generate`, its settings not looked at yet; None for anything
+    else.
+    """
+    match data:
+        case {
+            "name": str(name),
+            "growing": str(growing),
+            "source": str(source),
+            "settings": dict(settings),
+        }:
+            return Generation(name, growing, source, settings)
+    return None
+
+
+def as_text(data: Mapping[str, object]) -> str:
+    """Compact JSON. The bytes of a file's name that are no UTF-8 are escaped: no file
+    can hold them as they are.
+    """
+    text = json.dumps(data, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
+    return LONE.sub(lambda found: f"\\u{ord(found.group()):04x}", text)
+
+
+def load(text: str, path: str) -> Manifest:
+    """The manifest of a model. Fails with E0917 where it is none of ours or damaged."""
+    if len(text) > MOST_BYTES:
+        fail(
+            "E0917",
+            f"the description inside `{path}` is larger than {MOST_BYTES // 2**20} MiB",
+        )
+    data = _fields(text, path)
+    graphs = read_graphs(data.text("graphs"), path)
+    if not graphs:
+        _damaged(path, "it holds no graph")
+    # a graph that computes absent inputs stands beside the one that it belongs to
+    main = next((n for n in graphs if n != DEFAULTS), DEFAULTS)
+    stored = data.texts_by_name("stored")
+    if missing := [n for n in graphs[main].parameters if n not in stored]:
+        _damaged(path, f"it does not say where the weight `{shown(missing[0])}` lies")
+    return Manifest(
+        name=data.text("model"),
+        doc=data.text("doc"),
+        graph=graphs[main],
+        defaults=graphs.get(DEFAULTS) if main != DEFAULTS else None,
+        reading=Reading.from_json(data.maybe("reading")),
+        config=data.table("config"),
+        generation=data.table("generation") if data.has("generation") else None,
+        sources=data.texts_by_name("sources"),
+        weights=data.table("weights"),
+        stored=stored,
+        target=data.text("target"),
+        opset=whole(data.maybe("opset")) or 0,
+        version=data.text("specc"),
+        attentions=_attentions(data, path),
+        decodes=data.table("decodes") if "decodes" in data.names() else None,
+    )
+
+
+def _fields(text: str, path: str) -> Fields:
+    """The fields of a manifest in a form that this version reads."""
+
+    def complain(place: Path, what: str) -> NoReturn:
+        _damaged(path, f"`{'.'.join(place)}` {what}")
+
+    try:
+        data = parse(text)
+    except json.JSONDecodeError:
+        _damaged(path, "it is not JSON")
+    except ValueError as error:
+        _damaged(path, str(error))
+    if not isinstance(data, dict) or data.get("format") != FORMAT:
+        _damaged(path, "it has another format; compile the model again")
+    return Fields(data, complain=complain)
+
+
+def _attentions(data: Fields, path: str) -> tuple[dict[str, str], ...]:
+    """What is told of each attention. Models of before taps have no such list."""
+    found = []
+    for one in data.listed("attentions") if "attentions" in data.names() else ():
+        if not isinstance(one, dict):
+            _damaged(path, "its list of attentions is broken")
+        if not all(isinstance(text, str) for text in one.values()):
+            _damaged(path, "its list of attentions is broken")
+        found.append(one)
+    return tuple(found)
+
+
+def _damaged(path: str, why: str) -> NoReturn:
+    fail("E0917", f"the description inside `{path}` cannot be used: {why}")

@@ -1,0 +1,206 @@
+"""Compile a spec to an ONNX model, or with --for to a package of the graphs derived from it."""
+
+import sys
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
+
+from specc.cli import messages
+from specc.cli.spec_options import FORCE, seed, spec_arguments, spec_of
+from specc.cli.writing_options import choosing_arguments, flag_of, settings_given
+from specc.compiler.job import Options
+from specc.compiler.model import compile_spec
+from specc.compiler.package import compile_package, parts_of
+from specc.compiler.profiles.dress import PROFILES
+from specc.files.read import shown
+from specc.text.diagnostic import Failed, fail
+
+
+def arguments(parser: ArgumentParser) -> None:
+    """Declare the options."""
+    spec_arguments(parser)
+    parser.epilog = (
+        "For example: specc compile gpt2 --weights gpt2/ --for all -o out/gpt2"
+    )
+    parser.add_argument(
+        "-o",
+        "--output",
+        required=True,
+        type=named,
+        metavar="MODEL.onnx|DIR",
+        help="the model to write; with --for, the folder",
+    )
+    _package_arguments(parser)
+    parser.add_argument(
+        "--weights",
+        default="",
+        metavar="FILE|DIR",
+        help="take the weights from safetensors",
+    )
+    parser.add_argument(
+        "--init",
+        type=seed,
+        metavar="SEED",
+        help="draw random weights from this number instead",
+    )
+    _model_arguments(parser)
+    parser.add_argument(
+        "--weights-as",
+        choices=["link", "copy", "inline"],
+        default="",
+        help="link: left in the checkpoint; copy: in a file beside the model; inline: "
+        "in it; otherwise what fits",
+    )
+    parser.add_argument(
+        "--hash",
+        choices=["header", "full"],
+        default="header",
+        help="what of the weights is compared whenever the model is opened: size and "
+        "beginning, or all",
+    )
+    parser.add_argument("--force", action="store_true", help=FORCE)
+    parser.add_argument(
+        "--no-load",
+        action="store_true",
+        help="do not try to open the model in ONNX Runtime afterwards",
+    )
+    choosing_arguments(
+        parser,
+        "how a model that decodes by itself (--for generate) writes, unless it is "
+        "told otherwise when it runs",
+    )
+
+
+def _model_arguments(parser: ArgumentParser) -> None:
+    """What the model is made for, and what it takes and gives."""
+    parser.add_argument(
+        "--target",
+        choices=["onnx", "ort-cpu", "ort-cuda"],
+        default="ort-cpu",
+        help="what runs it: any runtime, or ONNX Runtime on the processor (the "
+        "default) or on a GPU",
+    )
+    parser.add_argument(
+        "--opset",
+        type=int,
+        default=0,
+        metavar="N",
+        help="17 to 26; otherwise the usual one",
+    )
+    parser.add_argument(
+        "--tap",
+        action="append",
+        default=[],
+        metavar="PATTERN",
+        help="give inner values too, by their scope in the spec: layers.*.attn",
+    )
+    parser.add_argument(
+        "--defaults",
+        choices=["inside"],
+        help="have the model itself compute inputs that are left out",
+    )
+
+
+def _package_arguments(parser: ArgumentParser) -> None:
+    """What a package holds, and whose names it uses."""
+    parser.add_argument(
+        "--for",
+        type=parts,
+        default=(),
+        dest="parts",
+        metavar="PARTS",
+        help="write a package, a folder of these graphs: score (the spec as it is), "
+        "encode and step (what a model that "
+        "writes is run by), generate (decodes by itself); several with commas, or "
+        "all. generate alone may be one file, "
+        "MODEL.onnx",
+    )
+    parser.add_argument(
+        "--names",
+        choices=PROFILES,
+        default="specc",
+        help="whose names inputs and outputs have: ours, those of Optimum (hf), or of "
+        "onnxruntime-genai",
+    )
+
+
+def run(given: Namespace) -> int:
+    """Compile, and say what was written."""
+    _check_belonging(given)
+    made = (compile_package if given.parts else compile_spec)(
+        spec_of(given, given.weights),
+        Options(
+            output=given.output,
+            weights=given.weights,
+            init=given.init,
+            target=given.target,
+            opset=given.opset,
+            graph=given.graph,
+            taps=tuple(given.tap),
+            defaults_inside=given.defaults == "inside",
+            weights_as=given.weights_as,
+            hash_full=given.hash == "full",
+            try_load=not given.no_load,
+            force=given.force,
+            parts=given.parts,
+            names=given.names,
+            settings=settings_given(given),
+        ),
+    )
+    messages.report(made.warnings, given.format, given.color)
+    if given.format in messages.PROGRAMS:
+        return 0
+    for remark in made.remarks:
+        print(f"note: {remark}", file=sys.stderr)
+    for path, size in made.files:
+        print(f"{shown(str(path))}  {size_text(size)}")
+    return 0
+
+
+def named(text: str) -> str:
+    """A place to write to: a package must not end up in the current folder for want of a name."""
+    if not text:
+        raise ArgumentTypeError("it has no name")
+    return text
+
+
+def _check_belonging(given: Namespace) -> None:
+    """E0753 for options that mean nothing to what is asked for."""
+    if given.names != "specc" and not {"encode", "step"} & set(given.parts):
+        fail(
+            "E0753",
+            f"`--names {given.names}` is for packages with a step",
+            helps=["add `--for step`"],
+        )
+    decoding = [flag_of(name) for name in settings_given(given)]
+    if decoding and "generate" not in given.parts:
+        fail(
+            "E0753",
+            f"`{decoding[0]}` is settled in a model that decodes by itself, and none is asked for",
+            helps=[
+                "add `--for generate`",
+                f"or say `{decoding[0]}` when the model is run",
+            ],
+        )
+    if given.parts and given.parts != ("generate",) and given.output.endswith(".onnx"):
+        fail(
+            "E0753",
+            f"`--for {','.join(given.parts)}` makes a folder of several files, "
+            f"`{given.output}` is the name of one",
+            helps=[f"write `-o {given.output.removesuffix('.onnx')}`"],
+        )
+
+
+def parts(text: str) -> tuple[str, ...]:
+    """The graphs a package is to hold. A step is of no use without what it starts from."""
+    try:
+        return parts_of(text)
+    except Failed as failed:
+        raise ArgumentTypeError(failed.diagnostics[0].title) from None
+
+
+def size_text(size: float) -> str:
+    """Bytes as a person reads them."""
+    for unit in ("B", "kB", "MB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.3g} {unit}"
+        size /= 1000
+    return f"{size:.3g} GB"

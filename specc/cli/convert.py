@@ -1,0 +1,77 @@
+"""Convert a spec from one syntax to the other, nothing lost; or GloVe's word vectors to
+safetensors.
+"""
+
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+
+from specc.cli.spec_options import FORCE
+from specc.files.place import SPEC, WEIGHTS, WORDS, place
+from specc.files.read import shown
+from specc.files.write import atomic_write
+from specc.lang.dsl.write import write
+from specc.lang.yaml.write import write_yaml
+from specc.library.files import read_file
+from specc.text.diagnostic import fail
+from specc.weights.formats.glove import TENSOR, read_glove
+from specc.weights.formats.safetensors import write_safetensors
+
+
+def arguments(parser: ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument(
+        "file",
+        metavar="FILE",
+        help="a spec, or word vectors in GloVe's text format (.txt)",
+    )
+    parser.add_argument(
+        "-o", "--output", default="", metavar="FILE", help="where to; stdout otherwise"
+    )
+    parser.add_argument("--force", action="store_true", help=FORCE)
+
+
+def run(given: Namespace) -> int:
+    """Write DSL as YAML, YAML as DSL; with -o, what the file name says."""
+    if given.file.endswith(".txt"):
+        return vectors(given.file, given.output, force=given.force)
+    tree = read_file(Path(given.file), given.file)
+    target = given.output or ("x.yaml" if given.file.endswith(".specc") else "x.specc")
+    text = write(tree) if target.endswith(".specc") else write_yaml(tree)
+    if given.output:
+        made = text.encode()
+        atomic_write(
+            place(
+                given.output, SPEC, inputs=[given.file], force=given.force, content=made
+            ),
+            [made],
+        )
+    else:
+        print(text, end="")
+    return 0
+
+
+def vectors(source: str, target: str, *, force: bool) -> int:
+    """Write the tensor `embedding.weight`, and beside it the words, one a line, in the
+    order of its rows.
+    """
+    if Path(target).suffix != ".safetensors":
+        helps = [
+            f"specc convert {shown(source)} -o {shown(Path(source).stem)}.safetensors"
+        ]
+        fail(
+            "E0816",
+            "word vectors become a safetensors file, so they need a name for one",
+            helps=helps,
+        )
+    found = read_glove(source)
+    words = Path(target).with_suffix(".vocab")
+    said = "".join(f"{word}\n" for word in found.words).encode()
+    place(target, WEIGHTS, inputs=[source], force=force)
+    list_of_words = place(words, WORDS, inputs=[source], force=force, content=said)
+    atomic_write(list_of_words, [said])
+    write_safetensors(target, {TENSOR: found.array}, force=force)
+    shape = list(found.array.shape)
+    print(
+        f"{shown(target)}: `{TENSOR}` {shape}; {shown(str(words))}: the word of each row"
+    )
+    return 0

@@ -1,0 +1,54 @@
+"""List shipped specs and everything a spec can call."""
+
+from argparse import ArgumentParser, Namespace
+
+from specc.elaborate.vocabulary import WORDS
+from specc.lang import tree
+from specc.library.files import Files, read_file, shipped
+from specc.text.summary import summary
+
+
+def arguments(parser: ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument(
+        "kind",
+        nargs="?",
+        choices=["specs", "blocks", "masks", "scores", "biases", "words"],
+    )
+
+
+def run(given: Namespace) -> int:
+    """Print one line each."""
+    for kind in (
+        [given.kind]
+        if given.kind
+        else ["specs", "blocks", "masks", "scores", "biases", "words"]
+    ):
+        rows = dict(sorted(_rows(kind).items()))
+        width = max(map(len, rows), default=0)
+        print(f"{kind}:")
+        for name, text in rows.items():
+            print(f"  {name.ljust(width)}  {text}".rstrip())
+    return 0
+
+
+def _rows(kind: str) -> dict[str, str]:
+    if kind == "specs":
+        return {
+            name: read_file(path, path.name).doc for name, path in shipped().items()
+        }
+    if kind == "words":
+        return {name: summary(w.doc) for name, w in WORDS.items()}
+    library = Files()
+    found = {}
+    for name in library.standard_names():
+        item = library.standard(name)
+        assert item is not None
+        is_block = isinstance(item[0], tree.Block)
+        if kind == (
+            "blocks"
+            if is_block
+            else {"mask": "masks", "score": "scores", "bias": "biases"}[item[0].kind]
+        ):
+            found[name] = item[0].doc
+    return found

@@ -1,0 +1,228 @@
+"""The command line: words to commands, diagnostics to the terminal, exit codes. The
+only module that prints.
+
+Exit codes: 0 done; 1 something given is wrong; 2 the command line is; 3 the environment
+is (a file cannot be read or written, a package is missing); 4 verification found a
+difference; 5 it could not tell, because the model is too sensitive to rounding; 70 a
+bug of ours; 130 interrupted; 141 the reader of our output went away.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from importlib import import_module
+from io import TextIOWrapper
+from typing import NoReturn
+
+from specc.cli.messages import report
+from specc.files.read import shown
+from specc.text.codes import exit_status
+from specc.text.diagnostic import Diagnostic, Failed
+from specc.text.suggest import did_you_mean, suggestion
+from specc.text.summary import summary
+from specc.version import __version__
+
+COMMANDS: dict[str, tuple[str, str]] = {
+    "check": ("specc.cli.check", "check a spec: names, shapes, causality, padding"),
+    "compile": (
+        "specc.cli.compile",
+        "make an ONNX model of a spec, or a package that writes text",
+    ),
+    "run": ("specc.cli.run", "run a compiled model: it shows results, or writes text"),
+    "verify": (
+        "specc.cli.verify",
+        "compare a compiled model with the float64 reference",
+    ),
+    "show": (
+        "specc.cli.show",
+        "the architecture with shapes, weights and cost; what a package holds",
+    ),
+    "fmt": ("specc.cli.fmt", "write a spec in its canonical form"),
+    "convert": (
+        "specc.cli.convert",
+        "a spec from .specc to YAML or back; GloVe vectors to safetensors",
+    ),
+    "explain": (
+        "specc.cli.explain",
+        "what a message's code, such as E0302, means and how to mend it",
+    ),
+    "list": ("specc.cli.list", "shipped specs, blocks, masks, scores, words"),
+    "doc": ("specc.cli.doc", "what one of these does and takes"),
+}
+"""Each command's module, loaded when it is the one that was asked for."""
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse with our form of a message."""
+
+    def error(self, message: str) -> NoReturn:
+        """A fault in the command line, with the option that was probably meant; exit code 2."""
+        wrong = message.removeprefix("unrecognized arguments: ").split()
+        if message.startswith("unrecognized") and wrong[0].startswith("-"):
+            near = did_you_mean(wrong[0].split("=")[0], self._option_string_actions)
+            message = f"there is no option `{shown(wrong[0])}`" + (
+                f"; {suggestion(near)}" if near else ""
+            )
+        print(f"error: {message}\n{self.format_usage().strip()}", file=sys.stderr)
+        raise SystemExit(2)
+
+
+def parser() -> Parser:
+    """The commands and the options common to all."""
+    made = Parser(
+        prog="specc",
+        description="Describe an attention model in a page; get a fast, correct ONNX "
+        "model with your weights in it.",
+        epilog="specc COMMAND --help says more about one of them.",
+    )
+    made.add_argument("--version", action="version", version=f"specc {__version__}")
+    commands = made.add_subparsers(
+        dest="command", metavar="COMMAND", parser_class=Parser
+    )
+    for name, (_, text) in COMMANDS.items():
+        commands.add_parser(name, help=text, add_help=False)
+    return made
+
+
+def common(made: argparse.ArgumentParser) -> None:
+    """Options every command takes."""
+    forms = ["full", "short", "json", "sarif"]
+    made.add_argument(
+        "--format",
+        choices=forms,
+        default="full",
+        help="how errors and warnings are written",
+    )
+    made.add_argument(
+        "--color",
+        choices=["auto", "always", "never"],
+        default="auto",
+        help="colors in messages",
+    )
+    made.add_argument(
+        "--debug",
+        action="store_true",
+        help="show where in specc's own code a failure happened, and verify the graph "
+        "behind every pass",
+    )
+
+
+def entry() -> NoReturn:
+    """The `specc` command. Names that the terminal cannot show are escaped, not a
+    reason to stop.
+    """
+    # closed by whoever started us; what is said to it is lost
+    if sys.stdout is None or sys.stderr is None:
+        nowhere = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+        sys.stdout, sys.stderr = sys.stdout or nowhere, sys.stderr or nowhere
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    raise SystemExit(main(sys.argv[1:]))
+
+
+def main(words: Sequence[str]) -> int:
+    """Run one command and give its exit code."""
+    try:
+        command, arguments = _parse(words)
+    except SystemExit as stop:
+        return stop.code if isinstance(stop.code, int) else 2
+    try:
+        if arguments.debug:
+            _verify_passes()
+        code = command(arguments)
+        sys.stdout.flush()
+        return code
+    except Failed as failed:
+        if arguments.debug:
+            raise
+        report(failed.diagnostics, arguments.format, arguments.color)
+        return exit_code(failed.diagnostics)
+    except KeyboardInterrupt:
+        print("interrupted; nothing more was written", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        _drop_output()
+        return 141
+    except (OSError, MemoryError) as error:
+        if arguments.debug:
+            raise
+        _drop_output()
+        report([_environment(error)], arguments.format, arguments.color)
+        return 3
+    except Exception as error:
+        if arguments.debug:
+            raise
+        print(
+            f"internal error: {type(error).__name__}: {error}\n"
+            "This is a bug in specc. Please report it with the spec and the command; "
+            "--debug shows where it is.",
+            file=sys.stderr,
+        )
+        return 70
+
+
+def _verify_passes() -> None:
+    """Have every graph verified behind every pass."""
+    from specc.passes.pipeline import VERIFYING
+
+    VERIFYING.set(True)
+
+
+def _drop_output() -> None:
+    """What stands in the buffer cannot be written; without this Python would try again
+    at its end, and complain.
+    """
+    with suppress(OSError):  # an output that is no file of the system
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _environment(error: OSError | MemoryError) -> Diagnostic:
+    """What the system could not give, where no stage has said so in its own words."""
+    if isinstance(error, MemoryError):
+        helps = ("make the sizes smaller, or use a machine with more memory",)
+        return Diagnostic("E0804", "there is not enough memory for this", helps=helps)
+    what = f" `{shown(str(error.filename))}`" if error.filename else ""
+    words = error.strerror or str(error)
+    return Diagnostic(
+        "E0805", f"the system refuses{what}: {words[:1].lower()}{words[1:]}"
+    )
+
+
+def _parse(
+    words: Sequence[str],
+) -> tuple[Callable[[argparse.Namespace], int], argparse.Namespace]:
+    if not words:
+        parser().print_help(sys.stderr)
+        raise SystemExit(2)
+    name = words[0]
+    if name not in COMMANDS:
+        if name in ("-h", "--help", "--version"):
+            parser().parse_args(words[:1])
+        if name.startswith("-"):
+            parser().error(f"the command stands first: specc COMMAND {shown(name)} …")
+        near = did_you_mean(name, COMMANDS)
+        hint = f"; {suggestion(near)}" if near else ""
+        parser().error(f"there is no command `{shown(name)}`{hint}")
+    module = import_module(COMMANDS[name][0])
+    made = Parser(
+        prog=f"specc {name}",
+        description=summary(module.__doc__),
+        allow_abbrev=False,
+    )
+    module.arguments(made)
+    common(made)
+    command: Callable[[argparse.Namespace], int] = module.run
+    # what stands behind `--` is no option; only the plain parser knows that
+    return command, (made.parse_args if "--" in words else made.parse_intermixed_args)(
+        words[1:]
+    )
+
+
+def exit_code(diagnostics: Sequence[Diagnostic]) -> int:
+    """The exit status that the worst of some messages calls for; `specc.text.codes` says
+    which.
+    """
+    return exit_status(d.code for d in diagnostics if d.severity == "error")

@@ -1,0 +1,73 @@
+"""Run a compiled model on images, texts or arrays and show its results; a model that
+generates writes text.
+"""
+
+from argparse import Namespace
+from collections.abc import Mapping
+from pathlib import Path
+
+from specc.cli.run_inputs import read_arguments
+from specc.cli.run_options import arguments
+from specc.cli.run_outputs import Outputs, outputs_of, print_results, say
+from specc.cli.writing_options import settings_given
+from specc.data.show import show
+from specc.files.read import shown
+from specc.ir.array import Array
+from specc.run.attention import look, look_back
+from specc.run.generation import Writing, arrays_of
+from specc.run.opened import Opened, open_compiled
+
+__all__ = ["arguments", "run"]
+
+
+def run(given: Namespace) -> int:
+    """Print the results, and write what was asked for."""
+    opened = open_compiled(given.model, graph=given.graph, provider=given.provider)
+    entrance, settings = opened.entrance, settings_given(given)
+    if opened.seed is not None:
+        say(f"the weights are random (seed {opened.seed})")
+    read = read_arguments(entrance, given.inputs)
+    outputs = outputs_of(given, [*opened.files, *map(Path, read.files)])
+    outputs.check()
+    if opened.computes(read.inputs, settings):
+        _compute(opened, read.inputs, outputs)
+    else:
+        _write(opened, opened.begin(read.inputs, settings), outputs)
+    return 0
+
+
+def _compute(opened: Opened, inputs: Mapping[str, Array], outputs: Outputs) -> None:
+    """All at once: results as their readings show them."""
+    model = opened.whole
+    if outputs.attention:
+        seen = look(model, inputs, scope=outputs.scope)
+        outputs.looked(seen)
+        results = seen.results
+    else:
+        results = model.run(**inputs)
+    found = show(model.manifest.reading, results)
+    print(*found.lines, sep="\n", end="\n" if found.lines else "")
+    outputs.pictures(found.pictures)
+    outputs.save(results)
+
+
+def _write(opened: Opened, writing: Writing, outputs: Outputs) -> None:
+    """One text as it comes; several texts, or tokens that are none, when all are there."""
+    at_once = writing.settings.n_best == 1 and len(writing.prompt) == 1
+    as_it_comes = at_once and writing.writer.decode is not None
+    if as_it_comes:
+        for piece in writing.pieces():
+            print(shown(piece[0], keep="\n\t"), end="", flush=True)
+        print()
+    results = writing.results()
+    if not as_it_comes:
+        print_results(results)
+    best = results[0][0]
+    if why := writing.cut_off(best):
+        say(f"cut off after {len(best.tokens)} tokens, {why}")
+    seen: dict[str, Array] = {}
+    if outputs.attention:
+        looked = look_back(opened.looked_at(), writing, best, outputs.scope)
+        outputs.looked(looked)
+        seen = looked.results
+    outputs.save({**seen, **arrays_of(writing, results)})

@@ -1,0 +1,345 @@
+"""Words of the command line as what a model is given. The table of what a word means
+stands in docs/inputs.md.
+
+What a word means depends on the word and on the input that it is for, never on what
+happens to lie in a folder.
+"""
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from os.path import exists, splitext
+from typing import NoReturn
+
+import numpy as np
+
+from specc.data.arrays import read_arrays
+from specc.data.batch import TEXT, row_inputs
+from specc.data.files import MAX_TEXT_BYTES, read_bytes
+from specc.data.image import read_image
+from specc.data.json_arrays import load_json, nested_array
+from specc.data.record import Image, TextReading
+from specc.data.text import encode
+from specc.files.json import ANY, Json, parse
+from specc.files.read import shown
+from specc.ir.array import Array
+from specc.run.inputs import Entrance
+from specc.text.diagnostic import Failed, fail
+from specc.text.suggest import did_you_mean, suggestion
+
+ENDINGS = (".json", ".npy", ".npz")
+"""A word that ends so is the name of a file that holds numbers."""
+MOST_TEXT = 2**20
+"""Bytes of a file of texts, or of the standard input."""
+STDIN = "-"
+
+
+@dataclass(frozen=True)
+class Given:
+    """What was given: arrays by input, and the files they were read from."""
+
+    inputs: Mapping[str, Array]
+    files: tuple[str, ...] = ()
+
+
+@dataclass
+class _Rows:
+    """Texts or lists of ids, each for one row of a batch."""
+
+    rows: list[Array]
+
+
+Piece = Array | _Rows
+"""What one word gives: an array, or rows of a batch."""
+
+
+@dataclass
+class _Words:
+    """The words taken in so far: by input its pieces, which become one batch; every
+    file that was read.
+    """
+
+    model: Entrance
+    pieces: dict[str, list["Piece"]] = field(default_factory=dict)
+    files: list[str] = field(default_factory=list)
+
+    def take(self, name: str, word: str) -> None:
+        """A word for one input. One that names a file with arrays by name may be for several."""
+        record = self.model.reading.of_input(name)
+        if word.lower().endswith(ENDINGS):
+            return self._arrays(name, word)
+        if isinstance(record, TEXT):
+            return self._add(name, self._text(word, record))
+        if isinstance(record, Image):
+            self.files.append(word)
+            return self._add(name, read_image(word, record))
+        numbers = _numbers(word, name)
+        return (
+            self._add(name, numbers)
+            if numbers is not None
+            else self._arrays(name, word)
+        )
+
+    def _add(self, name: str, piece: "Piece") -> None:
+        self.pieces.setdefault(name, []).append(piece)
+
+    def _arrays(self, name: str, word: str) -> None:
+        """The arrays in a file: those under names of inputs for these, the only one for
+        the input that is meant.
+        """
+        self.files.append(word)
+        try:
+            found = dict(_values(word))
+        except Failed as failed:
+            if failed.diagnostics[0].code != "E0802" or not isinstance(
+                self.model.reading.of_input(name), TEXT
+            ):
+                raise
+            _absent(word)
+        for key in [k for k in found if k in self.model.graph.inputs]:
+            self._add(key, self._piece(key, found.pop(key), word))
+        if len(found) > 1:
+            helps = [f"the inputs are {', '.join(self.model.graph.inputs)}"]
+            fail(
+                "E0910",
+                f"`{shown(word)}` holds arrays that are for no input: {shown(', '.join(found))}",
+                helps=helps,
+            )
+        for value in found.values():
+            self._add(name, self._piece(name, value, word))
+
+    def _piece(self, name: str, value: object, word: str) -> "Piece":
+        """What a file holds for an input: an array, or where texts are read rows of ids."""
+        record = self.model.reading.of_input(name)
+        if isinstance(record, TEXT) and isinstance(value, list):
+            return _Rows(_rows(value, record, shown(word)))
+        array = (
+            value
+            if isinstance(value, np.ndarray)
+            else nested_array(value, f"the JSON text in {shown(word)}")
+        )
+        if (
+            not isinstance(record, TEXT)
+            or array.dtype.kind not in "iu"
+            or array.ndim not in (1, 2)
+        ):
+            return array
+        return _Rows([array] if array.ndim == 1 else list(array))
+
+    def _text(self, word: str, record: TextReading) -> _Rows:
+        """`-`, `@file` (a text a line), a JSON list of ids or of texts, or the text itself."""
+        if word == STDIN or word.startswith("@"):
+            return _Rows([encode(line, record) for line in self._lines(word)])
+        listed = _list(word)
+        return (
+            _Rows([encode(word, record)])
+            if listed is None
+            else _Rows(_rows(listed, record, shown(word)[:60]))
+        )
+
+    def _lines(self, word: str) -> list[str]:
+        if word == STDIN:
+            if STDIN in self.files:
+                fail(
+                    "E0910",
+                    "the standard input is read once, and two inputs are to come from it",
+                )
+            data = _standard_input()
+        else:
+            try:
+                data = read_bytes(word[1:], MOST_TEXT)
+            except Failed as failed:
+                if failed.diagnostics[0].code != "E0802":
+                    raise
+                _absent(word)
+        self.files.append(word.removeprefix("@"))
+        name = "the standard input" if word == STDIN else f"`{shown(word[1:])}`"
+        try:
+            text = data.decode("utf-8-sig")
+        except UnicodeDecodeError:
+            fail("E0112", f"{name} is not UTF-8 text")
+        return [line.removesuffix("\r") for line in text.rstrip("\r\n").split("\n")]
+
+
+def read_arguments(model: Entrance, arguments: Sequence[str]) -> Given:
+    """Words as arrays: `name=word`, or in the order of the inputs that are asked for.
+    Several for one are a batch.
+    """
+    names = [s.name for s in model.specs]
+    taken = _Words(model)
+    named = [_named(word, names) for word in arguments]
+    said = {name for name, _ in named if name}
+    asked = [name for name in model.asked if name not in said]
+    # several words without a name are a batch where only one input is open
+    batch = asked[0] if len(asked) == 1 else ""
+    for name, word in named:
+        free = (other for other in asked if other not in taken.pieces)
+        target = name or next(free, batch)
+        if not target:
+            _too_many(word, model.asked, many=len(asked) > 1)
+        taken.take(target, word)
+    return Given(_batches(model, taken.pieces), tuple(taken.files))
+
+
+def _batches(
+    model: Entrance, pieces: Mapping[str, Sequence[Piece]]
+) -> dict[str, Array]:
+    """One array an input. What is given for an input goes before what another's rows
+    say of it: a keep input that is given stays.
+    """
+    found: dict[str, Array] = {}
+    for name, parts in pieces.items():
+        for key, array in _batch(model, name, parts).items():
+            if key == name or key not in found:
+                found[key] = array
+    return found
+
+
+def _named(word: str, names: Sequence[str]) -> tuple[str, str]:
+    """The input that a word names before `=`, if it does, and the rest. E0910 for a
+    slip in a name.
+    """
+    name, equals, rest = word.partition("=")
+    if equals and name in names:
+        return name, rest
+    near = (
+        did_you_mean(name, names)
+        if equals and name.isidentifier() and len(name) < 100
+        else None
+    )
+    if near and not exists(word):
+        helps = [
+            suggestion(near),
+            "a text that begins so stands in a file: @FILE",
+        ]
+        fail("E0910", f"the model has no input `{shown(name)}`", helps=helps)
+    return "", word
+
+
+def _too_many(word: str, asked: Sequence[str], *, many: bool) -> NoReturn:
+    """E0910 where every input has what it needs."""
+    helps = [f"the inputs are {', '.join(asked)}"]
+    if many:
+        helps.append(f"a batch is given by name: {asked[0]}=… {asked[0]}=…")
+    fail("E0910", f"`{shown(word)[:200]}` is one argument too many", helps=helps)
+
+
+def _batch(model: Entrance, name: str, pieces: Sequence["Piece"]) -> dict[str, Array]:
+    """One array of all the pieces, and what says which of its places are padding."""
+    if len(pieces) == 1 and not isinstance(pieces[0], _Rows):
+        return {name: pieces[0]}
+    texts = [piece for piece in pieces if isinstance(piece, _Rows)]
+    if len(texts) == len(pieces):
+        rows = [row for text in texts for row in text.rows]
+        if len(rows) == 1:
+            return {name: rows[0][None]}
+        return row_inputs(model.graph, name, rows, growing=model.growing)
+    arrays = [piece for piece in pieces if not isinstance(piece, _Rows)]
+    shapes = sorted({a.shape[1:] for a in arrays})
+    # arrays beside texts, of two shapes, or numbers without a batch
+    if texts or len(shapes) > 1 or not all(a.ndim for a in arrays):
+        notes = [
+            f"they are {' and '.join(str(list(s)) for s in shapes[:4])} behind the batch"
+        ]
+        fail(
+            "E0912",
+            f"what is given for `{name}` makes no batch: its parts have different shapes",
+            notes=notes,
+        )
+    return {name: np.concatenate(arrays)}
+
+
+def _list(word: str) -> list[Json] | None:
+    """A JSON list, or None for anything else."""
+    if not word.startswith("["):
+        return None
+    try:
+        found = parse(word, ANY)
+    except ValueError:
+        return None
+    return found if isinstance(found, list) else None
+
+
+def _rows(listed: Sequence[object], record: TextReading, where: str) -> list[Array]:
+    """Rows of ids from a list of ids, of such lists, or of texts."""
+    texts = [item for item in listed if isinstance(item, str)]
+    if listed and len(texts) == len(listed):
+        return [encode(text, record) for text in texts]
+    if listed and all(isinstance(item, list) for item in listed):
+        return [nested_array(item, f"the list {where}") for item in listed]
+    return [nested_array(listed, f"the list {where}")]
+
+
+def _values(path: str) -> Mapping[str, object]:
+    """What a file holds by name: arrays, or the values of JSON as they are; "" is the
+    name of an only one.
+    """
+    if not path.lower().endswith(".json"):
+        return dict(read_arrays(path))
+    value = load_json(read_bytes(path, MAX_TEXT_BYTES), path)
+    return value if isinstance(value, dict) else {"": value}
+
+
+def _numbers(word: str, name: str) -> Array | None:
+    """Numbers as JSON, a list or one; None for the name of a file. E0906 for what can
+    be neither.
+    """
+    try:
+        found = parse(word, ANY)
+        if isinstance(found, list | int | float):
+            return nested_array(found, f"the JSON text in {name}")
+    except ValueError:
+        pass
+    if not word.startswith("[") and (splitext(word)[1] or exists(word)):
+        return None
+    fail(
+        "E0906",
+        f"the input `{name}` takes numbers, and `{shown(word)[:60]}` is neither a "
+        "file nor a list of them",
+        notes=["the spec does not say that it is read as text"],
+        helps=[
+            'give numbers, "[[1, 2, 3]]", or an array in a file (.npy, .npz, .json)'
+        ],
+    )
+
+
+def _standard_input() -> bytes:
+    stream = sys.stdin
+    if stream is None or stream.closed:
+        fail(
+            "E0802",
+            "cannot read the standard input: it is closed",
+            helps=["give a text, or @FILE"],
+        )
+    try:
+        data = stream.buffer.read(MOST_TEXT + 1)
+    except OSError as error:
+        fail("E0802", f"cannot read the standard input: {str(error.strerror).lower()}")
+    if len(data) > MOST_TEXT:
+        helps = ["give less at once, or split it into several runs"]
+        fail(
+            "E0904", f"the standard input is larger than {MOST_TEXT} bytes", helps=helps
+        )
+    return data
+
+
+def _absent(word: str) -> NoReturn:
+    """E0802 for a word that names a file which cannot be read, with what to do if it
+    was meant as text.
+    """
+    path = word.removeprefix("@")
+    kinds = (
+        "a word that begins with `@`"
+        if word.startswith("@")
+        else f"a word that ends in {', '.join(ENDINGS)}"
+    )
+    fail(
+        "E0802",
+        f"cannot read `{shown(path)}`: there is no such file, or none that can be read",
+        notes=[f"{kinds} is the name of a file"],
+        helps=[
+            "if the file is meant, check its path, which starts in the folder you are in",
+            "if these words are the text, give them on standard input: echo "
+            f"'{shown(word)}' | specc run MODEL -",
+        ],
+    )

@@ -1,0 +1,54 @@
+"""The options of `specc run`."""
+
+from argparse import ArgumentParser
+
+from specc.cli.spec_options import FORCE
+from specc.cli.writing_options import writing_arguments
+
+
+def arguments(parser: ArgumentParser) -> None:
+    """Declare the options."""
+    parser.epilog = 'For example: specc run out/numbers "de 305" --max 64'
+    parser.add_argument(
+        "model", metavar="MODEL.onnx|DIR", help="a compiled model, or a package"
+    )
+    parser.add_argument(
+        "inputs",
+        nargs="*",
+        metavar="INPUT",
+        help="a text, @FILE with a text a line, - for the standard input, [[1, 2]] for ids, "
+        "a file (.png, .npy, .npz, .json); NAME=INPUT says which input it is; several "
+        "are a batch (docs/inputs.md)",
+    )
+    parser.add_argument(
+        "--graph",
+        default="",
+        metavar="NAME",
+        help="run this one of a package's graphs, once",
+    )
+    parser.add_argument(
+        "--provider",
+        default="cpu",
+        help="cpu, cuda, … (an execution provider of ONNX Runtime)",
+    )
+    parser.add_argument(
+        "--attention",
+        default="",
+        metavar="OUT.png",
+        help="draw where the model's attention looked",
+    )
+    parser.add_argument(
+        "--scope",
+        default="",
+        metavar="PATTERN",
+        help="which attention to draw, by its scope; the last one otherwise",
+    )
+    parser.add_argument(
+        "-o",
+        "--output",
+        default="",
+        metavar="OUT.npz",
+        help="also write the results as arrays",
+    )
+    parser.add_argument("--force", action="store_true", help=FORCE)
+    writing_arguments(parser)

@@ -1,0 +1,248 @@
+"""Show an architecture as a tree, with shapes, weights and multiply-adds as formulas or numbers."""
+
+from argparse import ArgumentParser, Namespace
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, NoReturn
+
+from specc.artifact.index import is_package
+from specc.cli.spec_options import spec_arguments, spec_of
+from specc.compiler.spec import elaborated
+from specc.compiler.ties import own_parameters
+from specc.files.read import shown
+from specc.ir.dim import Dim, DimError, product, total
+from specc.ir.graph import Graph
+from specc.ir.types import Type
+from specc.ir.write import write
+from specc.passes import pipeline
+from specc.passes.measure.cost import parameters
+from specc.passes.measure.limits import limits
+from specc.passes.measure.outline import Part, outline, walk
+from specc.text.diagnostic import fail
+from specc.text.suggest import suggest
+
+if TYPE_CHECKING:
+    from specc.artifact.manifest import Manifest
+
+BEAM = ("beams", "n_best", "length_penalty", "early_stopping")
+"""Settings that only a search over beams has."""
+
+
+def arguments(parser: ArgumentParser) -> None:
+    """Declare the options."""
+    spec_arguments(parser)
+    parser.add_argument(
+        "--at",
+        default="",
+        metavar="batch=8,seq=4096",
+        help="put numbers in place of the lengths",
+    )
+    parser.add_argument(
+        "--ir",
+        action="store_true",
+        help="print the graph itself as text, a line a node",
+    )
+    parser.add_argument(
+        "--after",
+        default="",
+        metavar="PASS",
+        help="the graph behind this pass of compile: "
+        + ", ".join(each.name for each in pipeline.PASSES),
+    )
+
+
+def run(given: Namespace) -> int:
+    """Print the tree, or with `--ir` the graph as text; of a package without `--graph`,
+    what it holds.
+    """
+    as_ir = given.ir or given.after
+    if is_package(given.spec) and not given.graph and not as_ir:
+        from specc.run.overview import overview
+        from specc.run.package import open_package
+
+        print("\n".join(overview(open_package(given.spec))))
+        return 0
+    manifest = _manifest_of(given)
+    if manifest is not None and manifest.decodes is not None:
+        if given.after:
+            _no_pass(given.after, "none runs on a model that decodes by itself")
+        print("\n".join(_itself(manifest)))
+        return 0
+    if as_ir:
+        print(write(*_behind(given, manifest).graphs()), end="")
+        return 0
+    graph, count = graph_of(given, manifest)
+    at = sizes(given.at, graph)
+    print("\n".join(tree_of(graph, at, count)))
+    return 0
+
+
+def _behind(given: Namespace, manifest: "Manifest | None") -> pipeline.Work:
+    """The graphs behind the pass that is asked for; as they were elaborated, or are
+    stored, where none is.
+    """
+    names = [each.name for each in pipeline.PASSES]
+    if given.after and given.after not in names:
+        listed = f"there are {', '.join(names)}"
+        _no_pass(given.after, *suggest(given.after, names, listed))
+    work = _work_of(given, manifest)
+    return pipeline.run(work, pipeline.up_to(given.after)) if given.after else work
+
+
+def _no_pass(name: str, *helps: str) -> NoReturn:
+    fail("E0890", f"there is no pass `{shown(name)[:60]}` to look behind", helps=helps)
+
+
+def _work_of(given: Namespace, manifest: "Manifest | None") -> pipeline.Work:
+    """The elaborated graph with what is known beside it."""
+    if manifest is None:
+        model = elaborated(spec_of(given), given.graph)
+        return pipeline.Work(
+            graph=model.graph, defaults=model.defaults, generation=model.generation
+        )
+    return pipeline.Work(
+        graph=manifest.graph,
+        defaults=manifest.defaults,
+        generation=manifest.generates,
+    )
+
+
+Row = tuple[str, str, str, str]
+"""A line of the tree: a scope, what it gives, its weights, its multiply-adds."""
+
+
+def tree_of(graph: Graph, at: Mapping[str, int], count: str) -> list[str]:
+    """What is printed of a graph: its inputs, the tree of its scopes, its results."""
+    rows = [("", "gives", "weights", "multiply-adds")]
+    rows += [_row(graph, depth, part, at) for depth, part in walk(outline(graph))]
+    # The last column is not padded: nothing stands to its right.
+    widths = [*(max(len(row[n]) for row in rows) for n in range(3)), 0]
+    lines = [f"input   {n}: {type_at(v.type, at)}" for n, v in graph.inputs.items()]
+    for row in rows:
+        cells = [text.ljust(width) for text, width in zip(row, widths, strict=True)]
+        lines.append("  ".join(cells).rstrip())
+    lines += [f"result  {n}: {type_at(v.type, at)}" for n, v in graph.outputs.items()]
+    return [*lines, count]
+
+
+def _row(graph: Graph, depth: int, part: Part, at: Mapping[str, int]) -> Row:
+    op = f" ({part.op})" if part.op and not part.parts else ""
+    times = f" × {part.times}" if part.times > 1 else ""
+    shape = ""
+    if part.type is not None:
+        shape = f"[{', '.join(formula(d, at) for d in part.type.shape)}]"
+    weights, work = part.all_weights(), part.all_work()
+    return (
+        f"{'  ' * depth}{part.name or graph.name}{times}{op}",
+        shape,
+        formula(weights, {}) if weights.terms else "",
+        formula(work, at) if work.terms else "",
+    )
+
+
+def _count(graph: Graph, own: Dim) -> str:
+    both = parameters(graph)
+    shared = (
+        f", {grouped(both.number or 0)} with those that are tied counted twice"
+        if both != own
+        else ""
+    )
+    return f"{grouped(own.number or 0)} parameters{shared}"
+
+
+def _manifest_of(given: Namespace) -> "Manifest | None":
+    """The manifest of what is compiled; None for a spec, for which nothing that runs
+    models is imported.
+    """
+    if given.spec.endswith(".onnx"):
+        from specc.run.loaded import manifest_of
+
+        return manifest_of(given.spec)
+    if not is_package(given.spec):
+        return None
+    from specc.run.package import open_package
+
+    package = open_package(given.spec)
+    return package.manifest(package.role(given.graph))
+
+
+def _itself(manifest: "Manifest") -> list[str]:
+    """What a model that decodes by itself says: it shows no graph, its step is that of
+    a package.
+    """
+    settings = manifest.decodes or {}
+    beam = settings.get("strategy") == "beam"
+    said = {n: v for n, v in settings.items() if beam or n not in BEAM}
+    settled = [
+        f"{name} {value}" for name, value in said.items() if value not in (None, [], ())
+    ]
+    lines = [f"{manifest.name}: decodes by itself ({', '.join(settled)})"]
+    lines += [
+        f"input   {name}: {value.type}" for name, value in manifest.graph.inputs.items()
+    ]
+    return [*lines, "its parts are seen in a package: --for step"]
+
+
+def graph_of(given: Namespace, manifest: "Manifest | None") -> tuple[Graph, str]:
+    """The graph of a spec or of a compiled model, and how many parameters it has."""
+    if manifest is not None:
+        stored = set(manifest.stored.values())
+        held = [
+            f
+            for n, f in manifest.graph.parameter_facts.items()
+            if manifest.stored.get(n) in stored
+        ]
+        own = {manifest.stored[f.name]: product(f.type.shape) for f in held}
+        return manifest.graph, _count(manifest.graph, total(own.values()))
+    spec = spec_of(given)
+    graph = elaborated(spec, given.graph).graph
+    return graph, _count(graph, own_parameters(graph))
+
+
+def sizes(text: str, graph: Graph) -> Mapping[str, int]:
+    """`batch=8,seq=4096`. E0407 for anything else."""
+    known = {
+        s for v in graph.inputs.values() for d in v.type.shape for s in d.symbols()
+    }
+    found: dict[str, int] = {}
+    for part in text.split(",") if text else []:
+        name, _, number = (word.strip() for word in part.partition("="))
+        if name not in known or not (number.isascii() and number.isdecimal()):
+            fail(
+                "E0407",
+                f"`--at {part}` is no length of this model",
+                helps=[f"it has {', '.join(sorted(known))}"],
+            )
+        found[name] = int(number)
+        limit = limits(graph).get(name)
+        if limit and found[name] > limit.most:
+            notes = [f"the table `{limit.table}` has no row for a later position"]
+            fail(
+                "E0407",
+                f"`--at {part}`: this model takes at most {limit.most}",
+                notes=notes,
+            )
+    return found
+
+
+def type_at(type: Type, at: Mapping[str, int]) -> str:
+    """`f32[batch, 128, 768]`."""
+    return f"{type.dtype}[{', '.join(formula(d, at) for d in type.shape)}]"
+
+
+def formula(dim: Dim, at: Mapping[str, int]) -> str:
+    """A dim as mathematics writes it: `2·batch·seq²·768`, or a number where all is known."""
+    try:
+        dim = dim.substitute(at)
+    except DimError as error:
+        fail("E0407", f"these lengths do not fit the model: {error}")
+    if dim.number is not None:
+        return grouped(dim.number)
+    text = str(dim)
+    for power, sign in (("^2", "²"), ("^3", "³")):
+        text = text.replace(power, sign)
+    return text.replace("*", "·")
+
+
+def grouped(number: int) -> str:
+    """`124 439 808`."""
+    return f"{number:,}".replace(",", " ")

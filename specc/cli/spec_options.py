@@ -1,0 +1,64 @@
+"""The options of every command that reads a spec."""
+
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
+
+from specc.compiler.spec import Spec, open_spec
+
+FORCE = "replace a file that specc did not write, too; never one that is read"
+"""What `--force` says wherever something is written."""
+
+
+def spec_arguments(parser: ArgumentParser) -> None:
+    """SPEC, `--config`, `--set`, `--graph`."""
+    parser.add_argument(
+        "spec",
+        metavar="SPEC",
+        help="a spec file, or the name of a shipped spec (see `specc list`)",
+    )
+    parser.add_argument(
+        "--config",
+        default="",
+        metavar="FILE|DIR",
+        help="take config values from a model's config.json",
+    )
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="set one config value, such as layers=2",
+    )
+    parser.add_argument(
+        "--graph",
+        default="",
+        metavar="NAME",
+        help="which graph, where a spec has several",
+    )
+
+
+def spec_of(arguments: Namespace, weights: str = "") -> Spec:
+    """The spec these options name; `weights` is the checkpoint it is to be filled from."""
+    return open_spec(
+        arguments.spec, config=arguments.config, sets=arguments.set, weights=weights
+    )
+
+
+def seed(text: str) -> int:
+    """A seed of the command line: a whole number of 64 bits."""
+    return _number(text, 0, 2**64 - 1, "a seed")
+
+
+def rounds(text: str) -> int:
+    """How often to try."""
+    return _number(text, 1, 1000, "a number of rounds")
+
+
+def _number(text: str, least: int, most: int, what: str) -> int:
+    if not (
+        text.isascii()
+        and text.isdigit()
+        and len(text) <= 20
+        and least <= int(text) <= most
+    ):
+        raise ArgumentTypeError(f"{what} is a whole number from {least} to {most}")
+    return int(text)

@@ -1,1 +1,0 @@
-"""One module a command: `arguments` declares its options, `run` does the work and gives the exit code."""

@@ -1,0 +1,95 @@
+"""What a caller in Python asks for: every argument is of its kind, or it is named.
+
+The command line cannot give anything else. Python can give anything, and much that is
+not meant would pass for something else: `force="no"` is true, `taps="a"` a sequence.
+"""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from numbers import Integral
+from typing import NamedTuple
+
+from specc.files.read import shown
+from specc.text.diagnostic import Diagnostic, Failed
+
+WAYS = ("link", "copy", "inline")
+"""Where weights may be; nothing said is what fits."""
+
+
+class Kind(NamedTuple):
+    """What an argument may be: in words, and the test of it."""
+
+    words: str
+    fits: Callable[[object], bool]
+
+
+def _is_path(value: object) -> bool:
+    # bytes would be a path too; but names of files are shown, so they are texts here
+    if isinstance(value, os.PathLike):
+        value = os.fspath(value)
+    return isinstance(value, str)
+
+
+def _is_whole(value: object) -> bool:
+    # Python's `True` is a number; nobody means the seed 1 by it
+    return not isinstance(value, bool) and isinstance(value, Integral)
+
+
+def _is_texts(value: object) -> bool:
+    # a text is a sequence of texts as well, of its letters
+    return (
+        isinstance(value, Sequence)
+        and not isinstance(value, str | bytes)
+        and all(isinstance(item, str) for item in value)
+    )
+
+
+PATH = Kind("a path, as a text or a `Path`", _is_path)
+TEXT = Kind("a text", lambda value: isinstance(value, str))
+WHOLE = Kind("a whole number", _is_whole)
+TRUTH = Kind("True or False", lambda value: isinstance(value, bool))
+KINDS = {
+    "spec": PATH,
+    "model": PATH,
+    "output": PATH,
+    "weights": PATH,
+    "config": PATH,
+    "init": Kind(
+        "None or a whole number", lambda value: value is None or _is_whole(value)
+    ),
+    "set": Kind(
+        "None or a mapping of config values by name",
+        lambda value: value is None or isinstance(value, Mapping),
+    ),
+    "target": TEXT,
+    "graph": TEXT,
+    "names": TEXT,
+    "provider": TEXT,
+    "opset": WHOLE,
+    "threads": WHOLE,
+    "taps": Kind("a list of texts", _is_texts),
+    "weights_as": Kind(
+        "one of " + ", ".join(f'"{way}"' for way in WAYS),
+        lambda value: isinstance(value, str) and value in ("", "auto", *WAYS),
+    ),
+    "defaults_inside": TRUTH,
+    "force": TRUTH,
+}
+"""What each argument of `check`, `compile` and `load` may be."""
+
+
+def check_arguments(**given: object) -> None:
+    """Fails with E0820 for every argument of `KINDS` that is not of its kind."""
+    known = {name: value for name, value in given.items() if name in KINDS}
+    wrong = [name for name, value in known.items() if not KINDS[name].fits(value)]
+    if wrong:
+        raise Failed(
+            *(
+                Diagnostic(
+                    "E0820",
+                    f"`{name}` is {KINDS[name].words}, "
+                    f"not {shown(repr(given[name]))[:60]}",
+                )
+                for name in wrong
+            )
+        )

@@ -1,0 +1,253 @@
+"""One compile on its way: everything that the spec and the options come to, before any
+graph is derived or lowered.
+
+Both ways to compile, to one model (`specc.compiler.model`) and to a package
+(`specc.compiler.package`), begin with `open_job` and hand the one value on.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from functools import cached_property
+from pathlib import Path
+
+from specc import backend
+from specc.artifact.manifest import Manifest
+from specc.backend import Compiler, Emitted, How, Target, Written
+from specc.compiler import reading as readings
+from specc.compiler.spec import Spec, elaborated
+from specc.compiler.weights import facts_of, values_of
+from specc.data.reading import Reading
+from specc.files.read import shown
+from specc.ir.graph import Graph
+from specc.ir.model import Model
+from specc.passes import pipeline
+from specc.text.diagnostic import Diagnostic, fail
+from specc.weights.values import Binding, Seeded
+
+HOW: Mapping[str, How] = {
+    "": "auto",
+    "auto": "auto",
+    "link": "link",
+    "inline": "inline",
+}
+"""Where weights go, by the word of the options."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What `compile` is told. `weights`, `init` or the spec's own file give the
+    numbers.
+
+    `weights_as` is `link`, `copy`, `inline`, or empty for what fits best. `parts` are
+    the graphs of a package (`score`, `encode`, `step`, `generate`), `names` whose names
+    its inputs and outputs have (`specc.compiler.profiles`), `settings` how the one that
+    decodes by itself chooses tokens (`specc.decode.settings`).
+    """
+
+    output: str
+    weights: str = ""
+    init: int | None = None
+    target: str = "ort-cpu"
+    opset: int = 0
+    graph: str = ""
+    taps: tuple[str, ...] = ()
+    defaults_inside: bool = False
+    weights_as: str = ""
+    parts: tuple[str, ...] = ()
+    names: str = "specc"
+    settings: Mapping[str, object] = field(default_factory=dict)
+    hash_full: bool = False
+    force: bool = False
+    try_load: bool = True
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """What `compile` wrote: files with their sizes, and what the user should know."""
+
+    path: Path
+    files: tuple[tuple[Path, int], ...]
+    model: Model
+    remarks: tuple[str, ...] = ()
+    warnings: tuple[Diagnostic, ...] = field(default=())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """A spec, the options, and what they come to.
+
+    `model` is what the spec elaborates to; `graph` is the model's, with the taps and
+    defaults that were asked for, as the manifest shows it. `values` are the numbers of
+    its parameters. `folders` are those that a tokenizer may lie in, `reading` says how
+    inputs are read and results shown.
+    """
+
+    spec: Spec
+    options: Options
+    model: Model
+    graph: Graph
+    values: Binding | Seeded
+    folders: tuple[Path, ...]
+    reading: Reading
+
+    @cached_property
+    def compiler(self) -> Compiler:
+        """The backend. E0801 where it cannot be loaded."""
+        return backend.compiler()
+
+    @cached_property
+    def target(self) -> Target:
+        """The runtime that is written for. E0822 where there is none of that name."""
+        return self.compiler.target(self.options.target)
+
+    @property
+    def opset(self) -> int:
+        """The one asked for, or the backend's usual one."""
+        return self.options.opset or self.compiler.USUAL
+
+    @property
+    def weights_as(self) -> How:
+        """Where the weights go."""
+        return HOW.get(self.options.weights_as, "copy")
+
+    @property
+    def sources(self) -> dict[str, str]:
+        """The texts of the spec's files by their names."""
+        modules = self.spec.library.modules.values()
+        return {m.path: m.file.span.source.text for m in modules if m.file.span}
+
+    @property
+    def files_read(self) -> list[Path]:
+        """Every file that the model is made from, none of which it may be written over."""
+        files = [
+            *self.spec.library.modules,
+            *readings.files_of(self.spec.program, self.model, self.folders),
+        ]
+        if isinstance(self.values, Binding):
+            checkpoint = self.values.checkpoint
+            files += [checkpoint.path, *(file.path for file in checkpoint.files)]
+        if self.spec.config_file:
+            config = Path(self.spec.config_file)
+            # it may be named by itself, or by the folder of a checkpoint
+            files += [config, config / "config.json"]
+        return sorted(set(files))
+
+    def with_reading(self, reading: Reading) -> "Job":
+        """The same job, its readings under the names that files have in the output."""
+        return replace(self, reading=reading)
+
+    def compiled(self, written: Written, *remarks: str) -> Compiled:
+        """What is told of `written`; `remarks` come before those about weights."""
+        warnings = self.values.warnings if isinstance(self.values, Binding) else ()
+        return Compiled(
+            written.path,
+            written.files,
+            self.model,
+            (
+                *self.spec.remarks,
+                *readings.remarks(self.model, self.folders),
+                *remarks,
+                *_remarks_of(written, self.options),
+            ),
+            (*warnings, *self.model.warnings),
+        )
+
+
+@contextmanager
+def open_job(spec: Spec, options: Options) -> Iterator[Job]:
+    """Elaborate, find the weights and the readings; the files of weights are let go of
+    afterwards. Fails with a diagnostic of the stage that cannot go on.
+    """
+    model = elaborated(spec, options.graph)
+    graph = with_taps(model.graph, options.taps)
+    if options.defaults_inside and model.defaults:
+        graph = pipeline.inline(graph, model.defaults)
+    with closing(values_of(spec, graph, options.weights, options.init)) as values:
+        folders = readings.folders_of(options.weights, spec.config_file)
+        yield Job(
+            spec=spec,
+            options=options,
+            model=model,
+            graph=graph,
+            values=values,
+            folders=folders,
+            reading=readings.reading_of(spec.program, model, folders),
+        )
+
+
+def manifest_of(
+    job: Job,
+    graph: Graph,
+    emitted: Emitted,
+    *,
+    whole: bool = True,
+    sources: Mapping[str, str] | None = None,
+    decodes: Mapping[str, object] | None = None,
+) -> Manifest:
+    """What a model of `job` says about itself; `graph` is what it computes.
+
+    A graph that is not `whole` was derived: it has inputs of its own, which nobody reads
+    from a picture or a text, and generates nothing alone. A model that `decodes` by
+    itself shows of the spec no more than its inputs, in which no default is inside, and
+    no attention of it can be looked at.
+    """
+    model = job.model
+    inside = job.options.defaults_inside and decodes is None
+    return Manifest(
+        name=model.name,
+        doc=model.doc,
+        graph=graph,
+        defaults=model.defaults if whole and not inside else None,
+        reading=job.reading if whole else Reading(),
+        config=model.config,
+        generation=vars(model.generation) if whole and model.generation else None,
+        sources=sources or {},
+        weights=facts_of(
+            job.values, job.options.init, emitted.beside, contents=job.options.hash_full
+        ),
+        stored={name: emitted.held[name] for name in graph.parameters},
+        target=job.target.name,
+        opset=job.opset,
+        attentions=emitted.attentions if decodes is None else (),
+        decodes=decodes,
+    )
+
+
+def with_taps(graph: Graph, patterns: Sequence[str]) -> Graph:
+    """The graph with values inside it as further results: `encoder.layers.*.self_attn:weights`."""
+    outputs = dict(graph.outputs)
+    for pattern in patterns:
+        hits = [name for name in graph.names if fnmatchcase(name, pattern)]
+        if not hits:
+            some = ", ".join(list(graph.names)[:8])
+            fail(
+                "E0408",
+                f"nothing in the model is called `{shown(pattern)}`",
+                helps=[f"there are {some} …"],
+            )
+        outputs.update({_output_name(n, outputs): graph.names[n] for n in hits})
+    return Graph(**{**graph.__dict__, "outputs": outputs})
+
+
+def _output_name(name: str, taken: Mapping[str, object]) -> str:
+    """A tap's name as a result's: `:` would be read as a port by other programs."""
+    free = name.replace(":", ".")
+    while free in taken:
+        free += "_"
+    return free
+
+
+def _remarks_of(written: Written, options: Options) -> tuple[str, ...]:
+    """What became of the weights, where there was a choice."""
+    if linked := len(written.plan.linked):
+        return (
+            f"{linked} weights stay in their own file, which the model refers to: "
+            "keep it beside the model",
+        )
+    reasons = sorted(set(written.plan.reasons.values()))
+    # who says where weights go, or draws them, does not wonder where they went
+    if options.weights and reasons and not options.weights_as:
+        return (f"weights were copied: {reasons[0]}",)
+    return ()

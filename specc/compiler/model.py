@@ -1,0 +1,57 @@
+"""`specc compile`: a spec to an ONNX model on disk, with its weights and its manifest,
+all of it or nothing.
+"""
+
+from collections.abc import Mapping
+
+from specc.artifact.manifest import KEY
+from specc.backend import Emitted
+from specc.compiler.job import (
+    Compiled,
+    Job,
+    Options,
+    manifest_of,
+    open_job,
+)
+from specc.compiler.spec import Spec
+from specc.data.tokenizer import SUFFIX
+from specc.files.place import MODEL, place
+from specc.files.write import plain_stem
+from specc.passes import pipeline
+
+
+def compile_spec(spec: Spec, options: Options) -> Compiled:
+    """Elaborate, bind the weights, lower, write. Fails with a diagnostic of the stage
+    that cannot go on.
+    """
+    with open_job(spec, options) as job:
+        return _compiled(job)
+
+
+def _compiled(job: Job) -> Compiled:
+    path = place(
+        job.options.output, MODEL, inputs=job.files_read, force=job.options.force
+    )
+    job = job.with_reading(job.reading.placed(plain_stem(path.stem)))
+    # a file without a span has no text to keep, and is listed all the same
+    sources = {**dict.fromkeys(_paths(job), ""), **job.sources}
+
+    def texts(emitted: Emitted) -> Mapping[str, str]:
+        return {KEY: manifest_of(job, job.graph, emitted, sources=sources).dump()}
+
+    written = job.compiler.package(
+        pipeline.simplify(job.graph),
+        path,
+        job.values,
+        target=job.target,
+        opset=job.opset,
+        weights_as=job.weights_as,
+        metadata=texts,
+        load=job.options.try_load,
+        beside=[(SUFFIX, file.content) for file in job.reading.files if file.name],
+    )
+    return job.compiled(written)
+
+
+def _paths(job: Job) -> list[str]:
+    return [module.path for module in job.spec.library.modules.values()]

@@ -1,0 +1,211 @@
+"""`specc compile --for`: a package of the graphs derived from one spec, over weights
+that are stored once.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NoReturn
+
+from specc.artifact.manifest import KEY
+from specc.backend import About, Emitted, Extra, Part, Texts
+from specc.compiler.generating import (
+    decodes_of,
+    derived_of,
+    facts_of,
+    generating,
+    generation_of,
+    signature_of,
+    writes_tokens,
+)
+from specc.compiler.job import Compiled, Job, Options, manifest_of, open_job
+from specc.compiler.profiles.dress import ROWS, check_profile, dressed
+from specc.compiler.spec import Spec
+from specc.data.tokenizer import SUFFIX
+from specc.files.place import MODEL, place, settled
+from specc.files.read import shown
+from specc.files.write import plain_stem
+from specc.ir.derived import Derived, InPlace
+from specc.ir.graph import Graph
+from specc.passes import pipeline
+from specc.text.diagnostic import fail
+
+PARTS = ("score", "encode", "step", "generate")
+"""What a package can hold: the graph as it is written, what is computed once, one step,
+and all of it in one file.
+"""
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What a package holds: graphs by role, further files, and what `specc.json` tells
+    the program that writes with it.
+    """
+
+    parts: Mapping[str, Part]
+    extras: tuple[Extra, ...] = ()
+    facts: Mapping[str, object] | None = None
+
+
+def compile_package(spec: Spec, options: Options) -> Compiled:
+    """Derive, bind the weights, lower, write `options.output`: a folder, or one file
+    that decodes by itself. Fails as `compile_spec` does.
+
+    E0701 where the spec does not generate, E0711 to E0717 where it cannot.
+    """
+    check_profile(options.names)
+    with open_job(spec, options) as job:
+        if options.parts == ("generate",) and options.output.endswith(".onnx"):
+            return _one_file(job)
+        return _folder(job)
+
+
+def parts_of(said: object) -> tuple[str, ...]:
+    """The graphs a package is to hold, of names, a text of names with commas, or `all`.
+    E0754 for unknown names.
+    """
+    if said == "all":
+        return PARTS
+    names = said.split(",") if isinstance(said, str) else said
+    if not isinstance(names, list | tuple | set | frozenset):
+        _no_part(said)
+    if not all(isinstance(name, str) for name in names):
+        _no_part(said)
+    for name in names:
+        if name not in PARTS:
+            _no_part(name)
+    return tuple(part for part in PARTS if part in names)
+
+
+def _no_part(name: object) -> NoReturn:
+    fail(
+        "E0754",
+        f"a package has no part called `{shown(str(name))[:60]}`",
+        helps=[f"there are {', '.join(PARTS)}, and `all`"],
+    )
+
+
+def _one_file(job: Job) -> Compiled:
+    """Tokens in and tokens out, with nothing beside it but what is too large."""
+    path = place(
+        job.options.output, MODEL, inputs=job.files_read, force=job.options.force
+    )
+    job = job.with_reading(job.reading.placed(plain_stem(path.stem)))
+    # A target or backend that is not there is told of before the graph is proven.
+    target = job.target
+    graph = pipeline.simplify(job.graph)
+    written = job.compiler.package(
+        generating(job, graph),
+        path,
+        job.values,
+        target=target,
+        opset=job.opset,
+        weights_as=job.weights_as,
+        metadata=_decoding_texts(job, graph),
+        load=job.options.try_load,
+        beside=[(SUFFIX, file.content) for file in job.reading.files if file.name],
+    )
+    return job.compiled(written, *_left_out(job))
+
+
+def _folder(job: Job) -> Compiled:
+    """The package, over none of the files that it is made from."""
+    tokenizers = {file.sha256: "tokenizer.json" for file in job.reading.files}
+    job = job.with_reading(job.reading.named(tokenizers))
+    target = job.target  # as in `_one_file`
+    contents = contents_of(job)
+    texts = [Extra(f.name, f.content, role="tokenizer") for f in job.reading.files]
+    written = job.compiler.package_graphs(
+        contents.parts,
+        settled(job.options.output),
+        job.values,
+        target=target,
+        about=About(job.model.name, contents.facts or {}, job.sources),
+        opset=job.opset,
+        weights_as=job.weights_as,
+        extras=[*texts, *contents.extras],
+        load=job.options.try_load,
+        inputs=job.files_read,
+        force=job.options.force,
+        every_load=job.options.hash_full,
+    )
+    return job.compiled(written, *_left_out(job))
+
+
+def contents_of(job: Job) -> Contents:
+    """The graphs that are wanted, and what goes with them."""
+    wanted, graph = job.options.parts, pipeline.simplify(job.graph)
+    parts: dict[str, Part] = {}
+    if "score" in wanted:
+        parts["score"] = Part(graph, "score.onnx", _texts(job, job.graph, whole=True))
+    if wanted == ("score",):
+        return Contents(parts)
+    ours = job.options.names == "specc"
+    derived = derived_of(
+        graph,
+        generation_of(job.model),
+        ROWS[job.options.names],
+        bounded=ours,
+        defaults=job.model.defaults,
+    )
+    extras: tuple[Extra, ...] = ()
+    buffers: tuple[str, ...] = ()
+    if "encode" in wanted or "step" in wanted:
+        forms = dressed(job.options.names, job.model, derived)
+        for stem, form in forms.graphs.items():
+            parts[stem] = Part(form, f"{stem}.onnx", _texts(job, form, whole=False))
+        extras = tuple(Extra.of_data(n, data) for n, data in forms.files.items())
+        if ours:
+            parts["step"], buffers = _in_place(job, forms.graphs["step"], derived)
+    facts = None
+    if ours and writes_tokens(job.model.graph, generation_of(job.model)):
+        facts = facts_of(job, graph, derived, buffers).dump()
+    if "generate" in wanted:
+        # other programs' names want other rows of the logits, so that what was derived
+        # for them is not what decodes
+        source = generating(job, graph, derived if ours else None)
+        parts["generate"] = Part(source, "generate.onnx", _decoding_texts(job, graph))
+    return Contents(parts, extras, facts)
+
+
+def _in_place(job: Job, step: Graph, derived: Derived) -> tuple[Part, tuple[str, ...]]:
+    """A step that our own runner drives has buffers for caches, where the target can
+    write into them; gives the part, and the inputs that are buffers.
+    """
+    texts = _texts(job, step, whole=False)
+    caches = job.compiler.caches_of(step, derived.states, job.target, job.opset)
+    if not caches:
+        return Part(step, "step.onnx", texts), ()
+    source = InPlace(step, caches)
+    return Part(source, "step.onnx", texts), source.names
+
+
+def _texts(job: Job, graph: Graph, *, whole: bool) -> Texts:
+    """What a graph of the package carries; the spec's texts stand in `specc.json`."""
+
+    def texts(emitted: Emitted) -> Mapping[str, str]:
+        return {KEY: manifest_of(job, graph, emitted, whole=whole).dump()}
+
+    return texts
+
+
+def _decoding_texts(job: Job, graph: Graph) -> Texts:
+    """What a model that decodes by itself carries."""
+    decodes, signature = decodes_of(job, graph), signature_of(job, graph)
+
+    def texts(emitted: Emitted) -> Mapping[str, str]:
+        return {KEY: manifest_of(job, signature, emitted, decodes=decodes).dump()}
+
+    return texts
+
+
+def _left_out(job: Job) -> tuple[str, ...]:
+    """What a spec says of generating that a model which knows only tokens cannot do."""
+    generation = job.model.generation
+    if "generate" not in job.options.parts or generation is None:
+        return ()
+    if not generation.settings.get("stop_strings"):
+        return ()
+    return (
+        "the stop strings are not in the model that decodes by itself: it knows "
+        "tokens, not text",
+    )

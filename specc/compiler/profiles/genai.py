@@ -1,0 +1,120 @@
+"""`genai_config.json`: what onnxruntime-genai must know of a decoder (version 0.18,
+model type `decoder`).
+
+Of the model it needs the vocabulary and the longest text; the rest it reads off the
+graph. Inputs and outputs have its usual names, said all the same, so that a person can
+see them.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from specc.compiler.profiles.decoder import IDS, LOGITS, MASK, POSITIONS
+from specc.ir.derived import State
+from specc.ir.graph import Graph
+from specc.ir.model import Generation, Model
+from specc.passes.measure.limits import limits
+
+FILE = "genai_config.json"
+UNBOUNDED = 131072
+"""The longest text of a model that sets no bound; caches grow as they are needed, so
+the number costs nothing.
+"""
+
+CACHES = {
+    "past_key_names": "past_key_values.%d.key",
+    "past_value_names": "past_key_values.%d.value",
+    "present_key_names": "present.%d.key",
+    "present_value_names": "present.%d.value",
+}
+
+
+def config(
+    model: Model,
+    generation: Generation,
+    graph: Graph,
+    states: tuple[State, ...],
+    stem: str,
+) -> dict[str, Any]:
+    """The content of the file. `graph` and `states` bear the profile's names; `stem` is
+    the graph's file's.
+    """
+    said = generation.settings
+    inputs = {n: n for n in (IDS, MASK, POSITIONS) if n in graph.inputs}
+    heads, features = states[0].type.shape[1].number, states[0].type.shape[3].number
+    decoder = {
+        "filename": f"{stem}.onnx",
+        "head_size": features,
+        "num_hidden_layers": len(states) // 2,
+        "num_key_value_heads": heads,
+        "inputs": inputs | {n: p for n, p in CACHES.items() if n.startswith("past")},
+        "outputs": {"logits": LOGITS}
+        | {n: p for n, p in CACHES.items() if n.startswith("present")},
+    }
+    longest = longest_text(model, generation)
+    tokens = {
+        "bos_token_id": said.get("start"),
+        "eos_token_id": _stops(said),
+        "pad_token_id": _pad(said),
+    }
+    return {
+        "model": {
+            "type": "decoder",
+            "vocab_size": graph.outputs[LOGITS].type.shape[-1].number,
+            "context_length": longest,
+            **{name: value for name, value in tokens.items() if value is not None},
+            "decoder": decoder,
+        },
+        "search": {
+            **_search(said),
+            "max_length": longest,
+            "past_present_share_buffer": False,
+        },
+    }
+
+
+def longest_text(model: Model, generation: Generation) -> int:
+    """How many tokens the model can read: as many as the smallest table of positions
+    has, or its config's `context`.
+    """
+    symbol = model.graph.inputs[generation.growing].type.shape[1].name or ""
+    if limit := limits(model.graph).get(symbol):
+        return limit.most
+    context = model.config.get("context")
+    return (
+        context
+        if isinstance(context, int) and not isinstance(context, bool) and context > 0
+        else UNBOUNDED
+    )
+
+
+def _stops(said: Mapping[str, object]) -> object:
+    stop = said.get("stop")
+    if isinstance(stop, list | tuple):
+        return list(stop) if len(stop) != 1 else stop[0]
+    return stop
+
+
+def _pad(said: Mapping[str, object]) -> object:
+    """Texts of a batch that have ended are filled with a token that ends them, where
+    none is named.
+    """
+    stop = _stops(said)
+    return said.get("pad", stop[0] if isinstance(stop, list) and stop else stop)
+
+
+def _search(said: Mapping[str, object]) -> dict[str, object]:
+    """What the spec says of the search, in their words."""
+    strategy = said.get("strategy")
+    settings: Mapping[str, object] = (
+        strategy if isinstance(strategy, Mapping) else {"kind": strategy or "greedy"}
+    )
+    words = {"width": "num_beams", "n_best": "num_return_sequences"}
+    same = ("temperature", "top_k", "top_p", "repetition_penalty", "length_penalty")
+    made: dict[str, object] = {"do_sample": settings.get("kind") == "sample"}
+    for name, value in settings.items():
+        if name in same or name in words:
+            made[words.get(name, name)] = value
+    if settings.get("early_stopping") is not None:
+        made["early_stopping"] = settings["early_stopping"] is True
+    return made

@@ -1,0 +1,115 @@
+"""Graphs put together from others: nodes are played again into one builder, on values
+that stand for their inputs.
+
+encode: k = linear(h)      decoder_model(encoder_hidden_states, …)
+step: z = attend(q, k)  →    k = linear(encoder_hidden_states)
+                             z = attend(q, k)
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from specc.ir import ops
+from specc.ir.dim import Dim
+from specc.ir.graph import Builder, Graph, Input, Node, Value
+from specc.ir.op import Op
+from specc.ir.types import Type
+from specc.passes.derive.substitute import substituted
+
+
+@dataclass
+class Replay:
+    """A graph that is being put together. `now` maps values of the others to its own."""
+
+    b: Builder = field(default_factory=Builder)
+    now: dict[Value, Value] = field(default_factory=dict)
+    least: dict[str, int] = field(default_factory=dict)
+    facts: dict[str, Dim] = field(default_factory=dict)
+
+    def bring(self, graph: Graph, wanted: Iterable[Value]) -> None:
+        """Play again what `wanted` values of `graph` are made of, as far as they are not known."""
+        names = {value: name for name, value in graph.parameters.items()}
+        live = self._missing(wanted)
+        for node, results in graph.nodes:
+            if node not in live:
+                continue
+            for a in node.args:
+                if a in names and a not in self.now:
+                    self.now[a] = self.b.parameter(graph.parameter_facts[names[a]])
+            made = self._add(node.op, tuple(a and self.now[a] for a in node.args))
+            self.now.update(zip(results, made, strict=True))
+            if (known := graph.made.get(node)) and made[0].node:
+                self.b.made.setdefault(made[0].node, known)
+        self.b.names |= {
+            n: self.now[v] for n, v in graph.names.items() if v in self.now
+        }
+        self.least |= graph.least
+        self.facts |= graph.facts
+
+    def _missing(self, wanted: Iterable[Value]) -> set[Node]:
+        live: set[Node] = set()
+        todo = [v for v in wanted if v not in self.now]
+        while todo:
+            node = todo.pop().node
+            if node and node not in live:
+                live.add(node)
+                todo += [a for a in node.args if a and a not in self.now]
+        return live
+
+    def _add(self, op: Op, args: tuple[Value | None, ...]) -> tuple[Value, ...]:
+        """Nothing is joined to rows that are none."""
+        if isinstance(op, ops.Concat):
+            some = tuple(a for a in args if a and a.type.shape[op.axis] != 0)
+            if len(some) == 1:
+                return some
+        return self.b.add(op, *args)
+
+    def filled(self, type: Type, number: float | bool) -> Value:
+        """The same number everywhere."""
+        made = self.b.one(ops.Constant(number, type.dtype))
+        for axis, length in enumerate(type.shape):
+            made = self.b.one(
+                ops.Expand(axis, length), self.b.one(ops.Insert(axis), made)
+            )
+        return made
+
+    def mask(self, name: str, type: Type) -> Value:
+        """An input of whole numbers, 0 for padding, as truths."""
+        given = self.b.input(name, Input(Type("i64", type.shape)))
+        return self.b.one(ops.Compare("ne"), given, self.b.one(ops.Constant(0, "i64")))
+
+    def finish(self, name: str, outputs: Mapping[str, Value]) -> Graph:
+        """The graph, with the bounds of the symbols that are left in it."""
+        symbols = _symbols(self.b.inputs.values())
+        least = {n: m for n, m in self.least.items() if n in symbols}
+        facts = {n: d for n, d in self.facts.items() if n in symbols}
+        return self.b.finish(name, outputs, least=least, facts=facts)
+
+
+def with_lengths(graph: Graph, lengths: Mapping[str, Dim]) -> Graph:
+    """`graph` with other symbols, or numbers, in place of some; one that is left and
+    has a new name already yields.
+    """
+    symbols = _symbols(graph.inputs.values())
+    taken = {s for d in lengths.values() for s in d.symbols()}
+    # A spec may call an axis `batch_size` that is not the batch: it becomes
+    # `batch_size_` before the batch gets that name.
+    clash = {s: Dim.symbol(f"{s}_") for s in symbols - lengths.keys() if s in taken}
+    every = {**clash, **{s: d for s, d in lengths.items() if d.name != s}}
+
+    def renamed(symbol: str) -> str:
+        """The symbol now; empty where it has become a number or a sum."""
+        return every[symbol].name or "" if symbol in every else symbol
+
+    least = {renamed(s): rows for s, rows in graph.least.items() if renamed(s)}
+    facts = {
+        renamed(s): dim.substitute(every)
+        for s, dim in graph.facts.items()
+        if renamed(s)
+    }
+    return replace(substituted(graph, every), least=least, facts=facts)
+
+
+def _symbols(values: Iterable[Value]) -> set[str]:
+    """The symbols among the lengths of some values."""
+    return {s for v in values for d in v.type.shape for s in d.symbols()}

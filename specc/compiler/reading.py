@@ -1,0 +1,303 @@
+"""A spec's `reading { … }` as the record the runner works by, vocabulary and tokenizer
+files read in.
+"""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, NoReturn
+
+from specc.data.reading import Reading, input_reading, output_reading
+from specc.data.record import TEXTS, Files, InputReading, OutputReading
+from specc.data.tokenizer import MAX_BYTES, NAME, TokenizerFile
+from specc.data.tokenizing import checked_file
+from specc.data.vocabulary import read_vocabulary
+from specc.elaborate.modules import Program
+from specc.files.fields import Complain
+from specc.files.read import Unreadable, read_regular, shown
+from specc.ir.model import Model
+from specc.lang import tree
+from specc.lang.read import decode
+from specc.text.diagnostic import Diagnostic, Failed, fail
+from specc.text.source import Span
+from specc.text.suggest import suggest
+
+LARGEST_VOCABULARY = 16 * 2**20
+OF_FILES = frozenset({"E0802", "E0940"})
+"""Codes of a file that is not there or cannot be read, and of a package that is missing."""
+_ABSENT = object()
+"""Marks a tokenizer that no one gave; nothing that a spec can write is this object."""
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where an entry stands: the folder that paths are seen from, and what has been
+    found for the whole spec.
+
+    `given` are folders named at compile time, `files` the tokenizers found so far, by
+    hash.
+    """
+
+    folder: Path
+    span: Span | None
+    given: tuple[Path, ...] = ()
+    files: dict[str, TokenizerFile] = field(default_factory=dict)
+
+
+def reading_of(program: Program, model: Model, given: Sequence[Path] = ()) -> Reading:
+    """How each input is read and each result shown. Paths are seen from the file that
+    says them.
+
+    `text(tokenizer())` takes the tokenizer.json in the first of the folders `given`
+    that has one. Where none has, the input has no reading: it takes ids.
+    """
+    spans = {
+        e.name: e.span for item, _ in program.items(tree.Reading) for e in item.entries
+    }
+    folders = {m.path: m.folder for m in program.chain}
+    shared = _Place(Path(), None, tuple(given))
+
+    def record(name: str, data: Any, make: Any) -> Any:
+        place = replace(shared, folder=folders[data["home"]], span=spans.get(name))
+        plain = _resolved({k: v for k, v in data.items() if k != "home"}, place)
+
+        def complain(path: tuple[str, ...], what: str) -> NoReturn:
+            if path == ("kind",):
+                _no_such(plain["kind"], what, spans.get(name))
+            fail("E0203", f"`{'.'.join(path) or name}` {what}", spans.get(name))
+
+        return (
+            None
+            if plain.get("absent") is _ABSENT
+            else make(plain, (), complain, place.files)
+        )
+
+    inputs = [(n, record(n, d, _input_reading)) for n, d in model.reading.items()]
+    shows = [(n, record(n, d, _output_reading)) for n, d in model.showing.items()]
+    return Reading(
+        tuple(i for i in inputs if i[1] is not None),
+        tuple(s for s in shows if s[1] is not None),
+    )
+
+
+def faults_of(program: Program, model: Model) -> list[Diagnostic]:
+    """What is wrong with the readings of a spec, whatever lies in the files that they name."""
+    entries = [
+        replace(model, reading={n: d}, showing={}) for n, d in model.reading.items()
+    ]
+    entries += [
+        replace(model, reading={}, showing={n: d}) for n, d in model.showing.items()
+    ]
+    found: list[Diagnostic] = []
+    for entry in entries:
+        try:
+            reading_of(program, entry)
+        except Failed as failed:
+            found += [d for d in failed.diagnostics if d.code not in OF_FILES]
+    return found
+
+
+def _no_such(kind: str, what: str, span: Span | None) -> NoReturn:
+    """E0203 for a word that is no reading; `what` lists those that are."""
+    words = what.removeprefix("is none of ").split(", ")
+    helps = suggest(kind, words, f"there are {', '.join(words)}")
+    fail(
+        "E0203", f"nothing is read or shown as `{shown(kind)}` here", span, helps=helps
+    )
+
+
+def folders_of(*paths: str) -> tuple[Path, ...]:
+    """Those of these paths that are folders: where a tokenizer may lie."""
+    found = []
+    for path in dict.fromkeys(filter(None, paths)):
+        try:
+            found += [Path(path)] if Path(path).is_dir() else []
+        except (OSError, ValueError):
+            # no name that a file can have; whoever reads it says so
+            continue
+    return tuple(found)
+
+
+def remarks(model: Model, given: Sequence[Path]) -> tuple[str, ...]:
+    """What became of `tokenizer()`, where folders were named."""
+    asked = [
+        n for n, data in (*model.reading.items(), *model.showing.items()) if _asks(data)
+    ]
+    if not asked or not given:
+        return ()
+    path = tokenizer_in(given)
+    if path is None:
+        return (
+            f"`{shown(str(given[0]))}` holds no {NAME}: `{asked[0]}` takes ids, not text",
+        )
+    return (f"the tokenizer is `{shown(str(path))}`",)
+
+
+def files_of(program: Program, model: Model, given: Sequence[Path]) -> list[Path]:
+    """The files that the readings name: vocabularies, and tokenizers said or given."""
+    folders = {m.path: m.folder for m in program.chain}
+    found = [tokenizer_in(given)] if given else []
+    entries: list[Any] = [*model.reading.values(), *model.showing.values()]
+    for data in entries:
+        for call in _calls(data):
+            if call.get("kind") in ("characters", "tokenizer"):
+                found += [
+                    folders[data["home"]] / a
+                    for a in call.get("args", ())
+                    if isinstance(a, str) and "\0" not in a
+                ]
+    return [path for path in found if path is not None]
+
+
+def _calls(data: Any) -> Iterator[dict[str, Any]]:
+    """A call and those among its arguments."""
+    if isinstance(data, dict) and "kind" in data:
+        yield data
+        for inner in data.get("args", ()):
+            yield from _calls(inner)
+
+
+def _asks(data: Any) -> bool:
+    """Whether a reading asks for the tokenizer given at compile time."""
+    inner = (
+        data["args"][0]
+        if isinstance(data, dict) and data.get("kind") == "text" and data.get("args")
+        else data
+    )
+    return (
+        isinstance(inner, dict)
+        and inner.get("kind") == "tokenizer"
+        and not inner.get("args")
+    )
+
+
+def _input_reading(
+    value: dict[str, Any], path: tuple[str, ...], complain: Complain, files: Files
+) -> InputReading:
+    return input_reading(value, path, complain, files)
+
+
+def _output_reading(
+    value: dict[str, Any], path: tuple[str, ...], complain: Complain, files: Files
+) -> OutputReading:
+    """A result's record. `text(…)` says by its vocabulary how ids become text, as for
+    an input how text becomes ids.
+    """
+    if value["kind"] in TEXTS:
+        value = {"kind": "text", "vocabulary": value}
+    return output_reading(value, path, complain, files)
+
+
+def _resolved(data: Mapping[str, Any], place: _Place) -> dict[str, Any]:
+    """The call's positional arguments under their names: `text(characters("x.vocab"))`,
+    `choice(labels)`.
+    """
+    made = {k: v for k, v in data.items() if k != "args"}
+    args = list(data.get("args", ()))
+    match made["kind"]:
+        case "choice" | "class_map" if args:
+            made["labels"] = _labels(args.pop(0), made["kind"], place.span)
+        case "text" if args:
+            return _text(args[0], made, place)
+        case "characters" if args:
+            made["vocab"] = _vocabulary(args.pop(0), place)
+        case "tokenizer":
+            made |= _tokenizer(args, place)
+        case "picture" if args:
+            if not isinstance(args[0], dict):
+                fail(
+                    "E0203",
+                    "`picture` takes the `image(…)` whose colors it gives back",
+                    place.span,
+                )
+            made["image"] = _resolved(args.pop(0), place)
+        case "image" if args:
+            fail(
+                "E0211",
+                "`image` takes options only: image(size=[8, 8], channels=1)",
+                place.span,
+            )
+    return made
+
+
+def _labels(given: Any, kind: str, span: Span | None) -> list[str]:
+    if not isinstance(given, list):
+        helps = [f'write `{kind}(["cat", "dog"])`, or name a config list']
+        fail("E0203", f"the labels of `{kind}` are a list", span, helps=helps)
+    return [str(label) for label in given]
+
+
+def _text(vocabulary: Any, options: dict[str, Any], place: _Place) -> dict[str, Any]:
+    if not isinstance(vocabulary, dict):
+        title = (
+            '`text` takes what it is read by: text(characters("x.vocab")), '
+            'text(bytes()), text(tokenizer("x.json"))'
+        )
+        fail("E0203", title, place.span)
+    inner = _resolved(vocabulary, place)
+    rest = {k: v for k, v in options.items() if k != "kind"}
+    return {**inner, **rest}
+
+
+def _vocabulary(given: Any, place: _Place) -> list[str]:
+    if isinstance(given, list):
+        return [str(token) for token in given]
+    data = _content(
+        _inside(str(given), place),
+        LARGEST_VOCABULARY,
+        f"the vocabulary `{given}`",
+        place.span,
+    )
+    return list(read_vocabulary(decode(data, str(given))))
+
+
+def _tokenizer(args: list[Any], place: _Place) -> dict[str, Any]:
+    """The fields of a tokenizer's record; `absent` where none is named and none was given."""
+    if len(args) > 1 or not all(isinstance(a, str) for a in args):
+        helps = [
+            'write `tokenizer("tokenizer.json")`, or `tokenizer()` for the one beside the weights'
+        ]
+        fail("E0203", "`tokenizer` takes the name of one file", place.span, helps=helps)
+    path = _inside(args[0], place) if args else tokenizer_in(place.given)
+    if path is None:
+        return {"absent": _ABSENT}
+    name = args[0] if args else str(path)
+    file = checked_file(
+        _content(path, MAX_BYTES, f"the tokenizer `{shown(name)}`", place.span),
+        name,
+        place.span,
+    )
+    place.files[file.sha256] = file
+    return {"file": file.sha256}
+
+
+def tokenizer_in(folders: Sequence[Path]) -> Path | None:
+    """The tokenizer.json of the first folder that has one."""
+    return next(
+        (folder / NAME for folder in folders if os.path.lexists(folder / NAME)), None
+    )
+
+
+def _inside(given: str, place: _Place) -> Path:
+    """A file in or below the folder of the spec. E0803 for any other."""
+    try:
+        path = (place.folder / given).resolve()
+    except (OSError, ValueError, RuntimeError):  # RuntimeError: links in a circle
+        fail("E0802", f"`{shown(given)[:200]}` is no name of a file", place.span)
+    if not path.is_relative_to(place.folder.resolve()):
+        helps = ["put it into that folder or below it"]
+        fail(
+            "E0803",
+            f"`{shown(given)}` lies outside the folder of the spec",
+            place.span,
+            helps=helps,
+        )
+    return path
+
+
+def _content(path: Path, most: int, what: str, span: Span | None) -> bytes:
+    try:
+        return read_regular(path, most)
+    except Unreadable as error:
+        fail("E0802", f"{what} cannot be read: {error.reason}", span)

@@ -1,0 +1,299 @@
+"""A spec's `weights { … }` as rules, read and checked before there is any file."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+from specc.elaborate.context import Context, Env
+from specc.elaborate.modules import Program
+from specc.elaborate.values import Picked, first
+from specc.files.read import Unreadable, resolved
+from specc.ir.dim import Dim
+from specc.ir.graph import Graph
+from specc.lang import tree
+from specc.text.diagnostic import fail
+from specc.text.suggest import suggest
+from specc.weights import initial
+from specc.weights import transform as t
+from specc.weights.rules import (
+    IgnoreRule,
+    LoadRule,
+    Rules,
+    TieRule,
+    Wanted,
+    check_used,
+    of_graph,
+    tied_pairs,
+)
+
+TRANSFORMS = (
+    "transpose",
+    "reshape",
+    "concat",
+    "slice",
+    "split",
+    "permute_pairs",
+    "negate",
+    "cast",
+    "add",
+    "resize_grid",
+    "first_present",
+    "rearrange",
+)
+
+
+def rules_of(context: Context, program: Program, env: Env) -> Rules:
+    """Every tie, load and ignore of the spec, an instance's own first."""
+    ties: list[TieRule] = []
+    loads: list[LoadRule] = []
+    ignores: list[IgnoreRule] = []
+    for item, _ in program.items(tree.Weights):
+        for rule in item.rules:
+            match rule:
+                case tree.Tie(name=name, source=source, condition=condition):
+                    if (
+                        condition is None
+                        or first(context.evaluator.evaluate(context, condition, env))
+                        is True
+                    ):
+                        ties.append(TieRule(name.text, source.text, rule.span))
+                case tree.Load(name=name, value=value):
+                    loads.append(
+                        LoadRule(
+                            name.text, _Reader(context, env).read(value), rule.span
+                        )
+                    )
+                case tree.Ignore(name=name):
+                    ignores.append(IgnoreRule(name.text, rule.span))
+    return Rules(tuple(ties), tuple(loads), tuple(ignores))
+
+
+def wanted_of(graph: Graph) -> list[Wanted]:
+    """The parameters of a graph with their sizes as numbers. Fails with E0308 where one
+    is no size.
+    """
+    found = []
+    for name, facts in graph.parameter_facts.items():
+        sizes = []
+        for dim in facts.type.shape:
+            number = dim.number
+            if number is None or number < 1:
+                at = dim.origin.span if dim.origin and dim.origin.span else facts.span
+                fail(
+                    "E0308",
+                    f"the weight `{name}` would be {dim} long",
+                    at,
+                    "this decides its size",
+                )
+            sizes.append(number)
+        found.append(
+            Wanted(name, tuple(sizes), facts.type.dtype, facts.span, facts.made_by)
+        )
+    return found
+
+
+def wanted_by(graphs: Iterable[Graph]) -> Iterator[Wanted]:
+    """The parameters of several graphs."""
+    for graph in graphs:
+        yield from wanted_of(graph)
+
+
+def own_weights(program: Program) -> str:
+    """The file a spec takes its weights from, in or below its own folder."""
+    for item, module in program.items(tree.Weights):
+        for rule in item.rules:
+            if isinstance(rule, tree.From):
+                try:
+                    inside = resolved(module.folder / rule.path)
+                except Unreadable as error:
+                    fail(
+                        "E0802",
+                        f"the weights `{rule.path}` cannot be read: {error.reason}",
+                        rule.span,
+                    )
+                if Path(rule.path).is_absolute() or not inside.is_relative_to(
+                    module.folder
+                ):
+                    fail(
+                        "E0803",
+                        f"`{rule.path}` lies outside the folder of the spec",
+                        rule.span,
+                        helps=["name it with --weights instead"],
+                    )
+                return str(inside)
+    return ""
+
+
+class _Reader:
+    """Turns the right side of `load` into a transform."""
+
+    def __init__(self, context: Context, env: Env) -> None:
+        self.context, self.env = context, env
+
+    def read(self, expr: Any) -> t.Expr:
+        """A tensor's name, or a transform of such."""
+        match expr:
+            case tree.Name(path=path):
+                return t.Tensor(path)
+            case tree.Text(value=value):
+                return t.Tensor(value)
+            case tree.Call():
+                return self._call(expr)
+        fail(
+            "E0522",
+            "a weight is made from tensors of the file",
+            expr.span,
+            "this is not the name of one",
+        )
+
+    def _call(self, expr: tree.Call) -> t.Expr:
+        name = expr.function.path
+        make = self._makers().get(name)
+        if make is None:
+            fail(
+                "E0522",
+                f"there is no transform `{name}`",
+                expr.function.span,
+                helps=suggest(name, TRANSFORMS, f"there are {', '.join(TRANSFORMS)}"),
+            )
+        if not expr.args:
+            fail("E0522", f"`{name}` needs the name of a tensor", expr.span)
+        return make(expr)
+
+    def _makers(self) -> Mapping[str, Callable[[tree.Call], t.Expr]]:
+        def one(e: tree.Call) -> t.Expr:
+            return self.read(e.args[0])
+
+        return {
+            "transpose": lambda e: t.Transpose(one(e), self._ints(e, "axes", None)),
+            "reshape": lambda e: t.Reshape(one(e), self._ints(e, "shape", ())),
+            "concat": lambda e: t.Concat(self._all(e), self._int(e, "axis", 0)),
+            "slice": lambda e: t.Slice(
+                one(e),
+                self._int(e, "axis", 0),
+                self._int(e, "start"),
+                self._int(e, "stop"),
+            ),
+            "split": self._split,
+            "permute_pairs": lambda e: t.PermutePairs(
+                one(e), self._word(e, "to"), self._int(e, "heads")
+            ),
+            "negate": lambda e: t.Negate(one(e)),
+            "cast": lambda e: t.Cast(one(e), self._word(e, "to")),
+            "add": lambda e: t.AddNumber(one(e), float(self._value(e, "number"))),
+            "resize_grid": lambda e: t.ResizeGrid(
+                one(e),
+                self._int(e, "rows"),
+                self._int(e, "columns"),
+                self._int(e, "prefix", 0),
+            ),
+            "first_present": lambda e: t.FirstPresent(self._all(e)),
+            "rearrange": lambda e: t.Rearrange(
+                one(e), self._word(e, "pattern"), self._sizes(e)
+            ),
+        }
+
+    def _split(self, e: tree.Call) -> t.Expr:
+        listed = isinstance(self._static(e, "into"), tuple)
+        into: int | tuple[int, ...] = (
+            self._ints(e, "into", ()) if listed else self._int(e, "into")
+        )
+        count = into if isinstance(into, int) else len(into)
+        part = self._int(e, "part")
+        if not 0 <= part < count:
+            fail(
+                "E0522",
+                f"`part` of `split` is from 0 to {count - 1}, as there are {count} parts",
+                e.span,
+            )
+        return t.Part(self.read(e.args[0]), self._int(e, "axis", 0), part, into)
+
+    def _all(self, e: tree.Call) -> tuple[t.Expr, ...]:
+        items = e.args[0].items if isinstance(e.args[0], tree.ListOf) else e.args
+        return tuple(self.read(i) for i in items)
+
+    def _static(self, e: tree.Call, name: str) -> Any:
+        for option in e.options:
+            if option.name == name:
+                if isinstance(option.value, tree.Name) and option.value.path in (
+                    "half",
+                    "interleaved",
+                ):
+                    return option.value.path
+                return first(
+                    self.context.evaluator.evaluate(
+                        self.context, option.value, self.env
+                    )
+                )
+        return None
+
+    def _value(self, e: tree.Call, name: str, default: Any = None) -> Any:
+        value = self._static(e, name)
+        if value is None:
+            if default is None:
+                self._missing(e, name)
+            return default
+        return value.number if isinstance(value, Dim) else value
+
+    def _int(self, e: tree.Call, name: str, default: int | None = None) -> int:
+        value = self._value(e, name, default)
+        if not isinstance(value, int):
+            fail("E0522", f"`{name}` of `{e.function.path}` is a whole number", e.span)
+        return value
+
+    def _ints(self, e: tree.Call, name: str, default: Any) -> Any:
+        value = self._static(e, name)
+        if value is None:
+            if default == ():
+                self._missing(e, name)
+            return default
+        numbers = (
+            [d.number if isinstance(d, Dim) else None for d in value]
+            if isinstance(value, tuple)
+            else [None]
+        )
+        if None in numbers:
+            fail(
+                "E0522",
+                f"`{name}` of `{e.function.path}` is a list of whole numbers",
+                e.span,
+            )
+        return tuple(numbers)
+
+    def _word(self, e: tree.Call, name: str) -> Any:
+        if name == "pattern" and len(e.args) > 1 and isinstance(e.args[1], tree.Text):
+            return e.args[1].value
+        value = self._value(e, name)
+        return value.word if isinstance(value, Picked) else value
+
+    def _sizes(self, e: tree.Call) -> tuple[tuple[str, int], ...]:
+        known = {"pattern"}
+        return tuple(
+            (o.name, self._int(e, o.name)) for o in e.options if o.name not in known
+        )
+
+    def _missing(self, e: tree.Call, name: str) -> NoReturn:
+        fail("E0522", f"`{e.function.path}` needs `{name}`", e.span)
+
+
+def check_rules(
+    program: Program,
+    context: Context,
+    env: Env,
+    graph: Graph,
+    others: Callable[[], Iterable[Graph]],
+) -> None:
+    """What `weights { … }` says, as far as it can be wrong without any file.
+
+    A rule about weights that this graph does not have may be for one of the `others` of
+    the spec, which are made where that is asked.
+    """
+    wanted = {w.name: w for w in wanted_of(graph)}
+    rules = of_graph(
+        rules_of(context, program, env), wanted, lambda: wanted_by(others())
+    )
+    tied_pairs(wanted, rules)
+    check_used(wanted, rules)
+    own_weights(program)
+    for facts in graph.parameter_facts.values():
+        initial.parse(facts.initial, facts.span)

@@ -1,0 +1,120 @@
+"""Where a graph's numbers come from: a seed, or the tensors of a file or folder; and
+what a manifest says of that.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+
+from specc.artifact.external import Beside
+from specc.compiler.rules import own_weights, rules_of, wanted_by, wanted_of
+from specc.compiler.spec import Spec, others
+from specc.elaborate.budget import deep
+from specc.elaborate.context import Env
+from specc.elaborate.model import context_of, requirements
+from specc.files.json import plain
+from specc.ir.graph import Graph
+from specc.text.diagnostic import fail
+from specc.weights.bind import bind
+from specc.weights.checkpoint import open_weights
+from specc.weights.rules import Rules, Wanted, of_graph, tied_pairs
+from specc.weights.values import Binding, Seeded, Values
+
+
+def values_of(
+    spec: Spec, graph: Graph, path: str = "", seed: int | None = None
+) -> Binding | Seeded:
+    """The numbers of the parameters: a checkpoint's at `path`, the spec's own file's,
+    or a seed's. E0523 names the three.
+    """
+    wanted = wanted_of(graph)
+    context = context_of(spec.library)
+    with deep(spec.program.module.file.span):
+        config = requirements(context, spec.program, spec.reader)
+    env = Env(module=spec.program.module, config=config)
+    rules = of_graph(
+        rules_of(context, spec.program, env),
+        {w.name: w for w in wanted},
+        lambda: wanted_by(others(spec, graph.name)),
+    )
+    if seed is not None:
+        _check_seed(seed, path)
+        return seeded(graph, wanted, rules, seed)
+    path = path or own_weights(spec.program)
+    if path:
+        return bound(wanted, rules, path)
+    if wanted:
+        fail(
+            "E0523",
+            f"nothing says where the weights of `{spec.program.name}` come from",
+            helps=[
+                "--weights FILE or DIR reads a checkpoint",
+                '`weights { from "model.safetensors" }` in the spec names one beside it',
+                "--init SEED draws random ones, to try the architecture",
+            ],
+        )
+    # a model without parameters needs no numbers, whatever the seed
+    return seeded(graph, wanted, rules, 0)
+
+
+def _check_seed(seed: int, path: str) -> None:
+    if path:
+        fail(
+            "E0525",
+            "weights come from a file or from a seed, not from both",
+            helps=["leave out --weights or --init"],
+        )
+    if not 0 <= seed < 2**64:
+        fail("E0525", f"the seed {seed} is no number from 0 to 2^64 - 1")
+
+
+def seeded(graph: Graph, wanted: list[Wanted], rules: Rules, seed: int) -> Seeded:
+    """Every parameter as its initializer and the seed make it."""
+    by_name = {w.name: w for w in wanted}
+    starts = {name: facts.initial for name, facts in graph.parameter_facts.items()}
+    return Seeded(seed, by_name, starts, tied_pairs(by_name, rules))
+
+
+def bound(wanted: list[Wanted], rules: Rules, path: str) -> Binding:
+    """Every parameter matched with the tensors of a file or folder."""
+    checkpoint = open_weights(path)
+    try:
+        return bind(wanted, rules, checkpoint)
+    except BaseException:
+        checkpoint.close()
+        raise
+
+
+def facts_of(
+    values: Values, seed: int | None, beside: Mapping[str, Beside], *, contents: bool
+) -> dict[str, object]:
+    """Where the numbers came from and where they are, for the manifest; with `contents`
+    whole files are hashed, now and at every opening of the model.
+    """
+    facts = {
+        **_origin(values, seed, contents),
+        "beside": plain(beside),
+    }
+    return {**facts, "every_load": True} if contents else facts
+
+
+def _origin(values: Values, seed: int | None, contents: bool) -> dict[str, object]:
+    """The seed, or each file's size and header hash."""
+    if not isinstance(values, Binding):
+        return {} if seed is None else {"seed": seed}
+    # by identity: a checkpoint of several files gives the same one for many tensors
+    files = {
+        id(file): file
+        for file in map(values.checkpoint.file_of, values.checkpoint.tensors)
+    }
+    facts: list[dict[str, object]] = []
+    for file in files.values():
+        fact = {"name": file.path.name, "bytes": file.size, "header": file.header_hash}
+        facts.append({**fact, "sha256": content_hash(file.path)} if contents else fact)
+    return {"files": sorted(facts, key=lambda fact: str(fact["name"]))}
+
+
+def content_hash(path: Path) -> str:
+    """The SHA-256 of a whole file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

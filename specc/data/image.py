@@ -1,0 +1,236 @@
+"""Pictures: a PNG or JPEG file becomes the pixels that a model was trained on.
+
+The steps, in this order: turn the picture as its EXIF orientation says, lay
+transparency over white, make it gray or red-green-blue, crop, resize (in floats, never
+rounded to bytes), invert, scale, normalize.
+"""
+
+import io
+import struct
+import warnings
+import zlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specc.data.files import MAX_IMAGE_BYTES, read_bytes, too_large
+from specc.data.record import Image, Resize
+from specc.files.read import shown
+from specc.ir.array import Array
+from specc.text.diagnostic import fail
+
+if TYPE_CHECKING:
+    from PIL import Image as Pillow
+
+Floats: TypeAlias = NDArray[np.float32]
+
+MAX_PIXELS = 64 << 20  # 64 Mpixel, checked before anything is decoded
+FORMATS = ("PNG", "JPEG")
+LUMA = np.array([0.299, 0.587, 0.114], np.float32)  # ITU-R BT.601, as Pillow's mode L
+# What the decoders raise for damaged files.
+DAMAGE = (
+    OSError,
+    SyntaxError,
+    ValueError,
+    EOFError,
+    ArithmeticError,
+    LookupError,
+    TypeError,
+    MemoryError,
+    AssertionError,
+    AttributeError,
+    RuntimeError,
+    struct.error,
+    zlib.error,
+)
+MIDDLE = 127.5  # between black and white
+
+
+def read_image(path: str, record: Image) -> Floats:
+    """The picture in a file as `f32[1, channels, rows, columns]`.
+
+    Fails with E0802 and E0902 to E0904: no such file, no Pillow, no picture, too large.
+    """
+    return prepare(decode(read_bytes(path, MAX_IMAGE_BYTES), path), record)
+
+
+def decode(data: bytes, name: str) -> Array:
+    """The pixels of an encoded picture, 0 to 255: `u8` or `f32[rows, columns, 3]`, or
+    `[…, 1]` if gray.
+    """
+    pillow = _pillow()
+    try:
+        with warnings.catch_warnings():
+            # the size is checked here, with our own limit
+            warnings.simplefilter("ignore")
+            with pillow.open(io.BytesIO(data), formats=FORMATS) as picture:
+                _check_size(picture.size, name)
+                return _pixels(picture)
+    except pillow.DecompressionBombError:
+        too_large(name, f"it has more than {MAX_PIXELS >> 20} million pixels")
+    except pillow.UnidentifiedImageError:
+        _not_a_picture(name, data, "it is neither a PNG nor a JPEG file")
+    except DAMAGE as fault:
+        _not_a_picture(
+            name, data, f"the picture is damaged ({shown(str(fault))[:200]})"
+        )
+
+
+def opened(picture: Any, record: Image, name: str) -> Floats:
+    """A picture of Pillow as `read_image` gives that of a file. Fails with E0903 and E0904."""
+    try:
+        _check_size(picture.size, name)
+        return prepare(_pixels(picture), record)
+    except DAMAGE as fault:
+        _not_a_picture(
+            name, b" ", f"the picture is damaged ({shown(str(fault))[:200]})"
+        )
+
+
+def prepare(pixels: Array, record: Image) -> Floats:
+    """Pixels `[rows, columns, 1|3]` from 0 to 255 as a model takes them:
+    `f32[1, channels, *size]`.
+    """
+    invert = record.invert is True or (record.invert == "auto" and is_light(pixels))
+    if record.crop:
+        pixels = _middle(pixels, record.size)
+    planes = [
+        resize(plane, record.size, record.resize)
+        for plane in _planes(pixels, record.channels)
+    ]
+    values = np.stack(planes * (record.channels // len(planes)))
+    if invert:
+        # after resizing, which is the same and cheaper: the weights of a resized pixel
+        # sum to one
+        values = np.float32(255) - values
+    mean, std = (
+        np.array(v, np.float32).reshape(-1, 1, 1) for v in (record.mean, record.std)
+    )
+    return np.ascontiguousarray(
+        ((values * np.float32(record.scale) - mean) / std)[None], np.float32
+    )
+
+
+def is_light(pixels: Array) -> bool:
+    """Whether the outermost pixels of `[rows, columns, channels]` are light on average: paper."""
+    border = np.concatenate([pixels[0], pixels[-1], pixels[1:-1, 0], pixels[1:-1, -1]])
+    return float(border.mean(dtype=np.float64)) > MIDDLE
+
+
+def resize(plane: Floats, size: tuple[int, int], kind: Resize) -> Floats:
+    """`f32[rows, columns]` → `f32[*size]`, antialiased where it shrinks, as Pillow does it."""
+    if plane.shape == size:
+        return plane
+    pillow = _pillow()
+    filters = {
+        "bilinear": pillow.Resampling.BILINEAR,
+        "bicubic": pillow.Resampling.BICUBIC,
+        "box": pillow.Resampling.BOX,
+        "nearest": pillow.Resampling.NEAREST,
+    }
+    rows, columns = size
+    picture = pillow.fromarray(np.ascontiguousarray(plane, np.float32)).resize(
+        (columns, rows), filters[kind]
+    )
+    return np.asarray(picture, np.float32)
+
+
+def restore(values: Array, record: Image) -> NDArray[np.uint8]:
+    """`prepare` undone: model pixels `f[channels, rows, columns]` as
+    `u8[rows, columns, channels]`.
+    """
+    mean, std = (
+        np.array(v, np.float64).reshape(-1, 1, 1) for v in (record.mean, record.std)
+    )
+    pixels = (values.astype(np.float64) * std + mean) / record.scale
+    if record.invert is True:
+        pixels = 255 - pixels
+    whole = np.clip(np.rint(np.nan_to_num(pixels)), 0, 255).astype(np.uint8)
+    return np.ascontiguousarray(whole.transpose(1, 2, 0))
+
+
+def _pixels(picture: "Pillow.Image") -> Array:
+    """A lazily opened picture, decoded: bytes where the file has bytes, so that large
+    pictures stay small.
+    """
+    from PIL import Image as pillow  # noqa: N813 - the extra [image]: `_pillow` has found it by now
+    from PIL import ImageOps
+
+    picture.load()
+    turned = ImageOps.exif_transpose(picture)
+    if turned.mode == "I" or turned.mode.startswith(
+        "I;16"
+    ):  # 16 bits of gray: 65535 is white
+        return (np.asarray(turned, np.float32) / np.float32(257))[:, :, None]
+    gray = turned.mode in ("L", "LA", "La", "1")
+    if turned.has_transparency_data:
+        paper = pillow.new("RGBA", turned.size, "white")
+        paper.alpha_composite(turned.convert("RGBA"))
+        turned = paper
+    pixels = np.asarray(turned.convert("L" if gray else "RGB"))
+    return pixels[:, :, None] if gray else pixels
+
+
+def _planes(pixels: Array, channels: int) -> Iterator[Floats]:
+    """The planes of a picture one by one, or their brightness if the model wants one channel."""
+    count = pixels.shape[2]
+    if channels == 1 and count == 3:
+        gray = np.zeros(pixels.shape[:2], np.float32)
+        for c in range(3):
+            gray += pixels[:, :, c].astype(np.float32) * LUMA[c]
+        yield gray
+    else:
+        yield from (pixels[:, :, c].astype(np.float32) for c in range(count))
+
+
+def _middle(pixels: Array, size: tuple[int, int]) -> Array:
+    """The largest middle part that has the proportions of `size`."""
+    rows, columns = pixels.shape[:2]
+    height = max(1, min(rows, round(columns * size[0] / size[1])))
+    width = max(1, min(columns, round(rows * size[1] / size[0])))
+    top, left = (rows - height) // 2, (columns - width) // 2
+    return pixels[top : top + height, left : left + width]
+
+
+def _check_size(size: tuple[int, int], name: str) -> None:
+    width, height = size
+    if width * height > MAX_PIXELS:
+        too_large(
+            name,
+            f"it is {width} × {height} pixels; at most {MAX_PIXELS >> 20} million pixels are read",
+        )
+    if not width * height:
+        fail(
+            "E0903",
+            f"`{shown(name)}` has no pixels",
+            helps=["give a picture of at least one pixel"],
+        )
+
+
+def _not_a_picture(name: str, data: bytes, why: str) -> NoReturn:
+    helps = ["save the picture again as PNG or JPEG"]
+    if not data:
+        why = "the file is empty"
+    elif data.startswith((b"\x93NUMPY", b"PK\x03\x04")):
+        helps = [
+            "an array that is already prepared is given as `NAME=FILE.npy` for the input's name"
+        ]
+    fail("E0903", f"cannot read `{shown(name)}` as a picture: {why}", helps=helps)
+
+
+def _pillow() -> Any:
+    """The `PIL.Image` module. Pillow is an extra, so it is looked for where a picture is read."""
+    try:
+        from PIL import Image as pillow  # noqa: N813
+    except ImportError:
+        fail(
+            "E0902",
+            "reading a picture needs Pillow, which is not installed",
+            helps=[
+                'pip install "specc[image]"',
+                "or give the pixels as an array in a .npy file",
+            ],
+        )
+    return pillow

@@ -1,0 +1,255 @@
+"""Results as people read them: the most probable labels, numbers, text, pictures.
+
+Labels and texts come out of a model file, so control characters in them are shown,
+never sent to a terminal.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specc.data.image import restore
+from specc.data.pictures.colors import class_colors
+from specc.data.pictures.png import encode_png
+from specc.data.reading import Reading
+from specc.data.record import Choice, ClassMap, ImageOf, Numbers, OutputReading, TextOf
+from specc.data.text import decode
+from specc.data.tokenizer import TextTokenizer
+from specc.files.read import shown
+from specc.ir.array import Array
+from specc.text.diagnostic import fail
+
+MAX_ROWS = 1000  # examples of a batch that are shown
+MOST_COLORS = 1 << 16  # classes, where no one says how many there are
+MAX_NUMBERS = 200  # numbers of an array that are shown in full
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """Lines to print, and pictures as PNG files under suggested names."""
+
+    lines: tuple[str, ...] = ()
+    pictures: tuple[tuple[str, bytes], ...] = ()
+
+
+def show(reading: Reading, outputs: Mapping[str, Array]) -> Shown:
+    """All that `reading` shows of a model's outputs; where it shows nothing, every
+    output as numbers.
+
+    Fails with E0916 if an output is not what its reading says.
+    """
+    plan = reading.shows or tuple((name, Numbers()) for name in outputs)
+    lines: list[str] = []
+    pictures: list[tuple[str, bytes]] = []
+    for name, record in plan:
+        if name not in outputs:
+            fail(
+                "E0916",
+                f"the model gave no output `{shown(name)}`",
+                notes=[f"it gave {', '.join(outputs)}"],
+            )
+        one = show_output(name, record, outputs[name])
+        if len(plan) > 1 and one.lines and not isinstance(record, Numbers):
+            lines.append(f"{shown(name)}:")
+        lines.extend(one.lines)
+        pictures.extend(one.pictures)
+    return Shown(tuple(lines), tuple(pictures))
+
+
+def show_output(name: str, record: OutputReading, value: Array) -> Shown:
+    """One output by its reading."""
+    match record:
+        case Choice():
+            return Shown(tuple(_choices(name, record, value)))
+        case TextOf():
+            return Shown(tuple(_texts(name, record, value)))
+        case ImageOf():
+            return Shown((), tuple(_pictures(name, record, value)))
+        case ClassMap():
+            return _class_maps(name, record, value)
+        case Numbers():
+            return Shown(tuple(_numbers(name, record, value)))
+
+
+def probabilities(logits: Array) -> NDArray[np.float64]:
+    """Softmax along the last axis, in float64; a row that holds no finite score is
+    spread evenly.
+    """
+    scores = logits.astype(np.float64)
+    peak = scores.max(axis=-1, keepdims=True, initial=-np.inf)
+    with np.errstate(invalid="ignore"):
+        powers = np.exp(scores - np.where(np.isfinite(peak), peak, 0))
+        total = powers.sum(axis=-1, keepdims=True)
+        even = 1 / max(1, scores.shape[-1])
+        return np.asarray(
+            np.where(
+                np.isfinite(total) & (total > 0),
+                powers / np.where(total > 0, total, 1),
+                even,
+            )
+        )
+
+
+def percent(share: float) -> str:
+    """`98 %`; what is neither nothing nor everything is never rounded to it."""
+    if 0 < share < 0.005:
+        return "< 1 %"
+    if 0.995 <= share < 0.9995:
+        return f"{share:.1%}".replace("%", " %")
+    return f"{share:.0%}".replace("%", " %")
+
+
+def _choices(name: str, record: Choice, value: Array) -> list[str]:
+    if value.dtype.kind != "f" or value.ndim == 0 or not value.size:
+        _unfit(name, value, "scores of classes along its last axis")
+    classes = value.shape[-1]
+    labels = [shown(label) for label in record.labels] or [
+        str(i) for i in range(classes)
+    ]
+    if len(labels) != classes:
+        _unfit(name, value, f"{len(labels)} scores, one for each label")
+    rows = probabilities(value).reshape(-1, classes)
+    lines = []
+    for index, row in enumerate(rows[:MAX_ROWS]):
+        best = np.argsort(-row, kind="stable")[: record.top]
+        shares = [percent(float(row[i])) for i in best]
+        label_width = max(len(labels[i]) for i in best)
+        share_width = max(map(len, shares))
+        lead = f"{index:>{len(str(len(rows) - 1))}}:  " if len(rows) > 1 else ""
+        for i, share in zip(best, shares, strict=True):
+            lines.append(f"{lead}{labels[i]:<{label_width}}  {share:>{share_width}}")
+            lead = " " * len(lead)
+    return lines + _rest(len(rows))
+
+
+def _texts(name: str, record: TextOf, value: Array) -> list[str]:
+    vocabulary = record.vocabulary
+    if value.dtype.kind == "f":
+        size = (
+            value.shape[-1:]
+            if isinstance(vocabulary, TextTokenizer)
+            else (vocabulary.size,)
+        )
+        if value.ndim < 2 or not value.shape[-1] or value.shape[-1:] != size:
+            due = (
+                "scores"
+                if isinstance(vocabulary, TextTokenizer)
+                else f"{vocabulary.size} scores"
+            )
+            _unfit(name, value, f"ids, or {due} along its last axis")
+        value = value.argmax(axis=-1)
+    if value.dtype.kind not in "iu" or value.ndim == 0:
+        _unfit(name, value, "ids along its last axis")
+    rows = (
+        value.reshape(-1, value.shape[-1]) if value.size else np.zeros((0, 0), np.int64)
+    )
+    lines = [shown(decode(row, record.vocabulary)) for row in rows[:MAX_ROWS]]
+    return lines + _rest(len(rows))
+
+
+def _numbers(name: str, record: Numbers, value: Array) -> list[str]:
+    title = f"{shown(name)}  {value.dtype}{list(value.shape)}"
+    if value.ndim == 0:
+        return [f"{shown(name)}  {_number(value[()], record.digits)}"]
+    text = np.array2string(
+        value,
+        max_line_width=100,
+        threshold=MAX_NUMBERS,
+        separator="  " if value.dtype.kind == "f" else " ",
+        formatter={"all": lambda item: _number(item, record.digits)},
+    )
+    return [title, *text.splitlines()]
+
+
+def _number(item: object, digits: int) -> str:
+    if isinstance(item, np.floating | float):
+        return f"{float(item):.{digits}g}"
+    return str(item).lower() if isinstance(item, np.bool_ | bool) else str(item)
+
+
+def _pictures(name: str, record: ImageOf, value: Array) -> list[tuple[str, bytes]]:
+    batch = value[None] if value.ndim == 3 else value
+    if batch.ndim != 4 or batch.shape[1] != record.image.channels or not batch.size:
+        _unfit(name, value, f"pixels [batch, {record.image.channels}, rows, columns]")
+    found = [encode_png(restore(pixels, record.image)) for pixels in batch[:MAX_ROWS]]
+    return [(_file(name, i, len(found)), data) for i, data in enumerate(found)]
+
+
+def _class_maps(name: str, record: ClassMap, value: Array) -> Shown:
+    """A picture for each map, and below each the classes in it, the largest first."""
+    maps, known = _class_ids(name, record, value)
+    palette = (
+        np.array(record.palette, np.uint8) if record.palette else class_colors(known)
+    )
+    labels = [shown(label) for label in record.labels]
+    labels = labels or [f"class {i}" for i in range(known)]
+    lines: list[str] = []
+    for index, ids in enumerate(maps[:MAX_ROWS]):
+        lead = f"{index}:  " if len(maps) > 1 else ""
+        lines += _areas(ids, labels, palette, lead)
+    pictures = [encode_png(palette[ids]) for ids in maps[:MAX_ROWS]]
+    return Shown(
+        (*lines, *_rest(len(maps))),
+        tuple((_file(name, i, len(maps)), p) for i, p in enumerate(pictures)),
+    )
+
+
+def _class_ids(name: str, record: ClassMap, value: Array) -> tuple[Array, int]:
+    """Class ids [batch, rows, columns], and how many classes there are: as many as the
+    reading names, else as many as are scored, else as many as occur.
+    """
+    named = len(record.labels) or len(record.palette)
+    if value.dtype.kind == "f":
+        if value.ndim not in (3, 4) or not value.size:
+            _unfit(name, value, "scores [batch, classes, rows, columns]")
+        classes, ids = value.shape[-3], value.argmax(axis=-3)
+    else:
+        classes, ids = named or int(value.max(initial=0)) + 1, value
+    maps = ids[None] if ids.ndim == 2 else ids
+    if maps.ndim != 3 or not maps.size or maps.dtype.kind not in "iu":
+        _unfit(name, value, "class ids [batch, rows, columns]")
+    known = named or min(classes, MOST_COLORS)
+    if classes != known or maps.min() < 0 or maps.max() >= known:
+        _unfit(name, value, f"{known} classes")
+    return maps, known
+
+
+def _areas(
+    ids: Array, labels: Sequence[str], palette: NDArray[np.uint8], lead: str
+) -> Iterator[str]:
+    """A line a class that occurs: its name, its share of the picture, its color."""
+    counts = np.bincount(ids.ravel(), minlength=len(labels))
+    present = [i for i in np.argsort(-counts, kind="stable") if counts[i]]
+    width = max(len(labels[i]) for i in present)
+    for i in present:
+        color = "#{:02x}{:02x}{:02x}".format(*palette[i])
+        share = percent(counts[i] / ids.size)
+        yield f"{lead}{labels[i]:<{width}}  {share:>5}  {color}"
+        lead = " " * len(lead)
+
+
+def _file(name: str, index: int, count: int) -> str:
+    """A file name made of an output's name, with nothing in it that could leave the folder."""
+    plain = (
+        "".join(
+            c if c.isascii() and (c.isalnum() or c in "-_") else "_" for c in name[:64]
+        )
+        or "output"
+    )
+    return f"{plain}-{index}.png" if count > 1 else f"{plain}.png"
+
+
+def _rest(rows: int) -> list[str]:
+    return [f"… and {rows - MAX_ROWS} more"] if rows > MAX_ROWS else []
+
+
+def _unfit(name: str, value: Array, due: str) -> NoReturn:
+    fail(
+        "E0916",
+        f"the output `{shown(name)}` cannot be shown as its reading says",
+        notes=[f"it is {value.dtype}{list(value.shape)}, and {due} are due"],
+        helps=["mend `show` in the spec's `reading`, or write the arrays to a file"],
+    )

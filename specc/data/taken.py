@@ -1,0 +1,123 @@
+"""What callers in Python have, as arrays: tensors of other libraries, columns, pictures
+that are open.
+
+Nothing of these libraries is imported. What can be seen as an array by `__array__`,
+`__array_interface__` or DLPack is one; a tensor that follows gradients, or lies on a
+device, is detached and copied first.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from specc.data.image import opened
+from specc.data.json_arrays import nested_array
+from specc.data.reading import Reading
+from specc.data.record import Image
+from specc.files.read import shown
+from specc.ir.array import Array
+from specc.text.diagnostic import fail
+
+SEEN = ("__array__", "__array_interface__", "__dlpack__")
+DEPTH = 8
+"""So deep in lists arrays are looked for; `nested_array` judges the rest."""
+
+
+def taken(reading: Reading, name: str, value: object) -> object:
+    """What is given as the input `name`: an array, a text, texts, or nested lists of
+    numbers as they are.
+    """
+    record = reading.of_input(name)
+    if isinstance(record, Image):
+        pictures = value if isinstance(value, list | tuple) and value else [value]
+        if all(_is_picture(one) for one in pictures):
+            return np.concatenate([opened(one, record, name) for one in pictures])
+    if isinstance(value, list | tuple):
+        return (
+            _listed(value, name)
+            if any(_seen(item) for item in _within(value, DEPTH))
+            else value
+        )
+    if not _seen(value):
+        return value
+    array = _array(value, name)
+    if (
+        array.dtype.kind in "UTO"
+        and array.ndim == 1
+        and all(isinstance(item, str) for item in array.tolist())
+    ):
+        return array.tolist()
+    return array
+
+
+def as_array(value: object, name: str) -> Array:
+    """An array, or nested lists of numbers as one. Fails with E0906."""
+    return (
+        value
+        if isinstance(value, np.ndarray)
+        else nested_array(value, f"what is given as `{name}`")
+    )
+
+
+def _is_picture(value: object) -> bool:
+    """Whether it is a picture of Pillow, opened or made."""
+    return any(
+        kind.__module__.startswith("PIL.") and kind.__name__ == "Image"
+        for kind in type(value).__mro__
+    )
+
+
+def _seen(value: object) -> bool:
+    return any(name in dir(type(value)) for name in SEEN)
+
+
+def _within(value: object, depth: int) -> Iterator[object]:
+    """What stands in lists."""
+    for item in value if isinstance(value, list | tuple) else ():
+        yield from (
+            _within(item, depth - 1)
+            if isinstance(item, list | tuple) and depth
+            else (item,)
+        )
+
+
+def _listed(value: object, name: str) -> object:
+    """Lists with arrays in them as lists of numbers."""
+    if isinstance(value, list | tuple):
+        return [_listed(item, name) for item in value]
+    return _array(value, name).tolist() if _seen(value) else value
+
+
+def _array(value: Any, name: str) -> Array:
+    """One that can be seen as an array. E0907 where it cannot be."""
+    if isinstance(value, np.ma.MaskedArray):
+        # NumPy would forget the mask, and give what lies under it.
+        fail(
+            "E0907",
+            f"what is given as `{shown(name)}` is masked, and a model reads no mask",
+            helps=[
+                "fill it, `array.filled(0)`, and give the mask as an input of its own"
+            ],
+        )
+    methods = dir(type(value))
+    try:
+        # of a tensor that follows gradients, or lies on a device
+        for step in ("detach", "cpu"):
+            value = getattr(value, step)() if step in methods else value
+        # NumPy has none, and every one is a float
+        if "dtype" in methods and str(value.dtype) == "torch.bfloat16":
+            value = value.float()
+        made = (
+            np.asarray(value)
+            if {"__array__", "__array_interface__"} & {*methods}
+            else np.from_dlpack(value)
+        )
+    except Exception as error:  # whatever a stranger's library raises
+        fail(
+            "E0907",
+            f"what is given as `{shown(name)}` cannot be seen as an array",
+            notes=[f"{type(value).__name__} says: {shown(str(error))[:200]}"],
+            helps=["convert it yourself: numpy.asarray(…)"],
+        )
+    return made

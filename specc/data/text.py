@@ -1,0 +1,153 @@
+"""Text as ids and ids as text: one id a character, one id a byte, or what a
+`tokenizer.json` says.
+"""
+
+from collections.abc import Sequence
+from typing import NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specc.data.record import TextBytes, TextCharacters, TextReading
+from specc.data.tokenizer import MAX_ID, TextTokenizer
+from specc.data.tokenizing import ids_of, symbol_of, text_of
+from specc.files.read import shown
+from specc.text.diagnostic import fail
+from specc.text.source import Source, Span
+
+REPLACEMENT = "\ufffd"  # shown for an unknown character and for bytes that are no UTF-8
+
+
+def encode(text: str, record: TextReading) -> NDArray[np.int64]:
+    """Ids of a text, `i64[length]`, between the record's `start` and `end` where it has
+    them.
+
+    Fails with E0908 for a character that has no id, with E0940 and E0941 as tokenizer
+    files do.
+    """
+    if isinstance(record, TextCharacters):
+        ids = _character_ids(text, record)
+    else:
+        try:
+            data = text.encode("utf-8")
+        except UnicodeEncodeError as fault:
+            _unknown(text, fault.start, "is half of a character pair and has no bytes")
+        ids = (
+            [byte + record.offset for byte in data]
+            if isinstance(record, TextBytes)
+            else ids_of(text, record)
+        )
+    # the file may put the same ids there
+    there = isinstance(record, TextTokenizer) and record.special
+    before = (
+        []
+        if record.start is None or (there and ids[:1] == [record.start])
+        else [record.start]
+    )
+    after = (
+        []
+        if record.end is None or (there and ids[-1:] == [record.end])
+        else [record.end]
+    )
+    return np.array([*before, *ids, *after], np.int64)
+
+
+def decode(ids: Sequence[int] | NDArray[np.integer], record: TextReading) -> str:
+    """The text of a list of ids, up to the first `end`. Specials have no text; an
+    unknown one is `\ufffd`.
+
+    Fails with E0916 for an id that the vocabulary does not have; a tokenizer file
+    passes over it, because models have more rows than their tokenizers have tokens.
+    """
+    kept, _ = checked_ids(ids, record)
+    if isinstance(record, TextTokenizer):
+        return text_of(kept, record)
+    if isinstance(record, TextBytes):
+        data = bytes(
+            number - record.offset
+            for number in kept
+            if record.offset <= number < record.offset + 256
+        )
+        return data.decode("utf-8", errors="replace")
+    parts = [REPLACEMENT if i == record.unknown else record.vocab[i] for i in kept]
+    return "".join(part for part in parts if len(part) == 1)
+
+
+def checked_ids(
+    ids: Sequence[int] | NDArray[np.integer], record: TextReading
+) -> tuple[list[int], bool]:
+    """The ids before the first `end` that are not `start`, and whether there was an
+    `end`. Fails with E0916.
+    """
+    kept: list[int] = []
+    last = MAX_ID if isinstance(record, TextTokenizer) else record.size - 1
+    for position, item in enumerate(ids):
+        number = int(item)
+        if not 0 <= number <= last:
+            fail(
+                "E0916",
+                f"the model gave the id {number}, and its vocabulary goes from 0 to {last}",
+                notes=[f"it is number {position} of the result"],
+                helps=[
+                    "check that the vocabulary of `reading` is the one the model was trained with"
+                ],
+            )
+        if number == record.end:
+            return kept, True
+        if number != record.start:
+            kept.append(number)
+    return kept, False
+
+
+def symbol(number: int, record: TextReading) -> str:
+    """One id as a label of a picture: its text, or a dot for one without."""
+    text = (
+        symbol_of(number, record)
+        if isinstance(record, TextTokenizer)
+        else decode([number], record)
+    )
+    return text or "·"
+
+
+def pad(
+    rows: Sequence[NDArray[np.int64]], fill: int, *, left: bool = False
+) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Texts of unequal lengths as one array, `i64[batch, longest]`, and which of its
+    places exist.
+    """
+    longest = max((len(row) for row in rows), default=0)
+    ids = np.full((len(rows), longest), fill, np.int64)
+    keep = np.zeros(ids.shape, np.bool_)
+    for i, row in enumerate(rows):
+        place = slice(longest - len(row), longest) if left else slice(0, len(row))
+        ids[i, place], keep[i, place] = row, True
+    return ids, keep
+
+
+def _character_ids(text: str, record: TextCharacters) -> list[int]:
+    ids_of = {token: i for i, token in enumerate(record.vocab) if len(token) == 1}
+    ids = []
+    for position, character in enumerate(text):
+        number = ids_of.get(character, record.unknown)
+        if number is None:
+            other = character.swapcase()
+            hint = f"; `{other}` is in it" if other in ids_of else ""
+            _unknown(text, position, f"is not in the model's vocabulary{hint}")
+        ids.append(number)
+    return ids
+
+
+def _unknown(text: str, position: int, why: str) -> NoReturn:
+    character = text[position]
+    number = f"U+{ord(character):04X}"
+    source = Source("<text>", text)
+    fail(
+        "E0908",
+        f"the character `{shown(character)}` ({number}) {why}",
+        Span(source, position, position + 1)
+        if character < "\ud800" or character > "\udfff"
+        else None,
+        "this one",
+        notes=[f"it is character {position + 1} of the text"],
+        helps=["leave it out, or write it with characters that the model knows"],
+    )

@@ -1,0 +1,178 @@
+"""Text through a `tokenizer.json`: the record, and the file itself as a compiled model
+carries it.
+
+A file of at most 256 kB is a text inside the model; a larger one lies beside it under a
+name that holds its hash. Either way its SHA-256 is noted and compared, so that a model
+is never used with another's tokenizer. What the file means is left to
+`specc.data.tokenizing`: nothing here needs the package `tokenizers`.
+"""
+
+import hashlib
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import NoReturn
+
+from specc.files.fields import Fields
+from specc.files.json import Json
+from specc.files.read import Unreadable, read_regular, shown
+from specc.text.diagnostic import fail
+
+NAME = "tokenizer.json"
+SUFFIX = ".tokenizer.json"
+MAX_BYTES = 64 << 20
+MAX_INSIDE = 256_000
+"""Bytes of a file that becomes part of the model; a larger one lies beside it."""
+MAX_ID = 2**31 - 1
+MAX_FILES = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizerFile:
+    """A `tokenizer.json`. `sha256` and `size` (bytes) are those of its UTF-8 content.
+
+    `name` is that of the file beside the model, empty where the model holds the text
+    itself. `text` is empty between the reading of a manifest and `opened`.
+    """
+
+    sha256: str
+    size: int
+    text: str = field(default="", repr=False)
+    name: str = ""
+
+    @staticmethod
+    def of(text: str) -> "TokenizerFile":
+        """The file with that text."""
+        data = text.encode("utf-8")
+        return TokenizerFile(hashlib.sha256(data).hexdigest(), len(data), text)
+
+    @property
+    def content(self) -> bytes:
+        """What is written beside the model."""
+        assert self.text, "a tokenizer that was never opened"
+        return self.text.encode("utf-8")
+
+    def to_json(self) -> Json:
+        """The file as the manifest holds it, by its hash."""
+        return (
+            {"file": self.name, "bytes": self.size}
+            if self.name
+            else {"json": self.text}
+        )
+
+    def placed(self, stem: str) -> "TokenizerFile":
+        """As part of the model called `stem`: inside, or beside it under the name that
+        `OutputDirectory` gives.
+        """
+        return self.named(
+            f"{stem}-{self.sha256[:16]}{SUFFIX}" if self.size > MAX_INSIDE else ""
+        )
+
+    def named(self, name: str) -> "TokenizerFile":
+        """As a file of that name beside the model."""
+        return replace(self, name=name)
+
+    def opened(self, folder: Path) -> "TokenizerFile":
+        """With the text of the file in `folder`. Fails with E0942 if it is not the one
+        the model was made with.
+        """
+        if self.text:
+            return self
+        where = shown(str(folder / self.name))
+        try:
+            data = read_regular(folder / self.name, MAX_BYTES)
+        except Unreadable as error:
+            _foreign(f"the model's tokenizer `{where}` cannot be read: {error.reason}")
+        if len(data) != self.size or hashlib.sha256(data).hexdigest() != self.sha256:
+            _foreign(f"`{where}` is not the tokenizer that the model was compiled with")
+        try:
+            return replace(self, text=data.decode("utf-8"))
+        except UnicodeDecodeError:
+            _foreign(f"the model's tokenizer `{where}` is not UTF-8 text")
+
+
+def _foreign(title: str) -> NoReturn:
+    fail(
+        "E0942",
+        title,
+        notes=["the model notes its name, size and hash"],
+        helps=["copy all files of the model together, or compile it again"],
+    )
+
+
+def files_from(fields: Fields) -> dict[str, TokenizerFile]:
+    """The files of a manifest by hash. Complains where one is not what it is noted as."""
+    if len(fields.names()) > MAX_FILES:
+        fields.complain(fields.path, "is too large")
+    return {sha: _file(sha, fields.child(sha)) for sha in fields.names()}
+
+
+def _file(sha: str, fields: Fields) -> TokenizerFile:
+    if len(sha) != 64 or not set(sha) <= set("0123456789abcdef"):
+        fields.complain(fields.path[:-1], "holds a name that is no hash")
+    if fields.has("json"):
+        text = fields.get("json")
+        if not isinstance(text, str) or not text or not _is_text(text):
+            fields.refuse("json", "is not text")
+        made = TokenizerFile.of(text)
+        if made.sha256 != sha or made.size > MAX_BYTES:
+            fields.refuse("json", "is not the text whose hash is noted")
+        fields.done()
+        return made
+    name = fields.get("file")
+    if (
+        not isinstance(name, str)
+        or len(name) > 255
+        or not name.endswith(NAME)
+        or os.path.basename(name) != name
+    ):
+        fields.refuse("file", "is not the name of a tokenizer beside the model")
+    size = fields.integer("bytes", 1, MAX_BYTES)
+    fields.done()
+    return TokenizerFile(sha, size, "", name)
+
+
+def _is_text(text: str) -> bool:
+    return text.isascii() or not any("\ud800" <= c <= "\udfff" for c in text)
+
+
+@dataclass(frozen=True, slots=True)
+class TextTokenizer:
+    """Text as the ids that a `tokenizer.json` gives it.
+
+    `special` adds what the file itself puts around a text, such as [CLS] and [SEP];
+    `start` and `end` are put there too, each unless the file has put it there already.
+    """
+
+    file: TokenizerFile
+    end: int | None = None
+    start: int | None = None
+    special: bool = True
+
+    def to_json(self) -> Json:
+        """The record as JSON; the file stands elsewhere, under its hash."""
+        return {
+            "kind": "tokenizer",
+            "file": self.file.sha256,
+            "end": self.end,
+            "start": self.start,
+            "special": self.special,
+        }
+
+    @staticmethod
+    def from_fields(
+        fields: Fields, files: Mapping[str, TokenizerFile]
+    ) -> "TextTokenizer":
+        """The record from JSON, with its file out of `files`."""
+        sha = fields.get("file")
+        if not isinstance(sha, str) or sha not in files:
+            fields.refuse("file", "names no tokenizer that the model has")
+        end, start = fields.identity("end", MAX_ID), fields.identity("start", MAX_ID)
+        special = fields.flag("special") if fields.has("special") else True
+        return TextTokenizer(files[sha], end, start, special)
+
+
+def files_to_json(files: Iterable[TokenizerFile]) -> dict[str, Json]:
+    """The files of a reading as the manifest holds them, each once."""
+    return {file.sha256: file.to_json() for file in files}

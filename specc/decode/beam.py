@@ -1,0 +1,221 @@
+"""Beam search: the texts of the highest probability that a search over several
+unfinished texts at once finds.
+
+As in transformers 5, so that both write the same: the score of a text is the sum of its
+tokens' log-probabilities; at each step the best `max(2, 1 + stops) * beams`
+continuations of all beams are looked at; those among the first `beams` that end are
+finished texts, with the score divided by `length ** length_penalty` (length counts
+written tokens, the stop included); the best `beams` that go on are the new beams. Of
+equal scores the earlier beam, then the lower token, goes first. Every text of a batch
+is searched by itself and leaves the batch when its search is over.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from specc.decode.choose import best, log_softmax
+from specc.decode.penalties import first_seen, repetition
+from specc.decode.settings import Settings
+from specc.decode.stepper import Bools, Floats, Ints, Stepper, check_prompt, logits_of
+
+LEAST = float(np.finfo(np.float32).min)
+"""The lowest score of a text; minus infinity is that of what is none."""
+
+Ends = Callable[[Sequence[int]], bool]
+"""Whether a text ends with its newest token, for reasons of its own: a stop string."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hypothesis:
+    """One text found. `tokens` are what was written, a stop token included; `ended`
+    says whether it ended by itself.
+
+    `score` is the sum of log-probabilities (after a repetition penalty) over
+    `len(tokens) ** length_penalty`. `log_probs` holds each token's log-probability
+    under the model as it is, where asked for.
+    """
+
+    tokens: tuple[int, ...]
+    score: float
+    ended: bool
+    log_probs: tuple[float, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Beam:
+    """A text that goes on: its summed score, and what `Hypothesis` says of the rest."""
+
+    tokens: tuple[int, ...] = ()
+    score: float = 0.0
+    log_probs: tuple[float, ...] = ()
+
+
+@dataclass(slots=True)
+class _Search:
+    """The search for one text: `beams` go on, `found` are finished, best first, at most
+    as many as beams.
+    """
+
+    beams: list[_Beam] = field(default_factory=lambda: [_Beam()])
+    found: list[Hypothesis] = field(default_factory=list)
+    over: bool = False
+
+
+def searched(
+    stepper: Stepper,
+    prompt: Ints,
+    settings: Settings,
+    *,
+    keep: Bools | None = None,
+    ends: Ends | None = None,
+) -> list[list[Hypothesis]]:
+    """For each row of `prompt` i64[rows n], n >= 1, its `settings.n_best` best texts,
+    best first.
+
+    There are fewer only where fewer exist. `keep` bool[rows n] says which tokens of the
+    prompt are no padding. The prompt is fed once for all beams of a row, which then fan
+    out.
+    """
+    assert settings.strategy == "beam", "this is the search of `beam`"
+    check_prompt(prompt)
+    if not len(prompt):
+        return []
+    searches = [_Search() for _ in prompt]
+    live = list(range(len(prompt)))
+    logits = logits_of(stepper.step(prompt), np.ones(len(prompt), np.bool_))
+    seen = first_seen(prompt, logits.shape[1], settings.repetition_penalty, keep)
+    while True:
+        parents = _advance([searches[r] for r in live], logits, seen, settings, ends)
+        # A search that is over leaves the batch, and the rows of its beams with it:
+        # of searches [0, 1, 2], 1 over, rows go on of 0 and 2, still in that order.
+        going = [n for n, r in enumerate(live) if not searches[r].over]
+        live = [live[n] for n in going]
+        if not live:
+            return [s.found[: settings.n_best] for s in searches]
+        rows = np.array([row for n in going for row in parents[n]], np.int64)
+        newest = _newest([searches[r] for r in live])
+        stepper.reorder(rows)
+        if seen is not None:
+            seen = seen[rows]
+            seen[np.arange(len(rows)), newest] = True
+        texts = [r for r in live for _ in searches[r].beams]
+        logits = logits_of(
+            stepper.step(newest[:, None]), np.ones(len(rows), np.bool_), texts
+        )
+
+
+def _newest(searches: Sequence[_Search]) -> Ints:
+    """i64[beams of all]: the token that each beam was continued by, which is fed next."""
+    return np.array([b.tokens[-1] for s in searches for b in s.beams], np.int64)
+
+
+def _advance(
+    searches: Sequence[_Search],
+    logits: Floats,
+    seen: Bools | None,
+    settings: Settings,
+    ends: Ends | None,
+) -> list[list[int]]:
+    """One step of every search; for each the row of `logits` f32[beams of all, vocab]
+    that each new beam continues.
+    """
+    raw = log_softmax(logits)
+    scores = raw if seen is None else repetition(raw, seen, settings.repetition_penalty)
+    parents, first = [], 0
+    for search in searches:
+        count, vocab = len(search.beams), logits.shape[1]
+        sums = scores[first : first + count] + np.array(
+            [[b.score] for b in search.beams], np.float32
+        )
+        places = best(
+            sums.reshape(1, -1), max(2, 1 + len(settings.stop)) * settings.beams
+        )[0]
+        continued: list[tuple[int, _Beam]] = []
+        for place in places:
+            row, token = divmod(int(place), vocab)
+            if sums[row, token] == -np.inf:
+                break  # what is impossible is no text, and the rest is no better
+            old = search.beams[row]
+            beam = _Beam(
+                tokens=(*old.tokens, token),
+                score=float(sums[row, token]),
+                log_probs=(*old.log_probs, float(raw[first + row, token])),
+            )
+            continued.append((first + row, beam))
+        parents.append(_sorted_out(search, continued, settings, ends))
+        first += count
+    return parents
+
+
+def _sorted_out(
+    search: _Search,
+    continued: Sequence[tuple[int, _Beam]],
+    settings: Settings,
+    ends: Ends | None,
+) -> list[int]:
+    """What ends is finished, what goes on are the new beams; gives the row each of
+    those continues.
+
+    `continued` are the continuations looked at, best first, each behind the row it comes
+    from.
+    """
+    last = len(search.beams[0].tokens) + 1 == settings.max_tokens
+    going: list[tuple[int, _Beam]] = []
+    for place, (row, beam) in enumerate(continued):
+        ended = beam.tokens[-1] in settings.stop or (
+            ends is not None and ends(beam.tokens)
+        )
+        if not ended and not last:
+            going.append((row, beam))
+        # an end among the later candidates is not kept: transformers looks at
+        # them only to find enough beams that go on
+        elif place < settings.beams:
+            search.found.append(_finished(beam, ended, settings))
+    # stable: of equals the earlier
+    search.found = sorted(search.found, key=lambda h: -h.score)[: settings.beams]
+    going = going[: settings.beams]
+    search.beams = [beam for _, beam in going]
+    search.over = not going or _decided(search, settings)
+    return [row for row, _ in going]
+
+
+def _finished(beam: _Beam, ended: bool, settings: Settings) -> Hypothesis:
+    score = _normalized(beam.score, len(beam.tokens), settings)
+    return Hypothesis(
+        beam.tokens,
+        score,
+        ended,
+        beam.log_probs if settings.log_probabilities else None,
+    )
+
+
+def _normalized(score: float, length: int, settings: Settings) -> float:
+    """`score / length ** length_penalty`, rounded once to float32; the least there is
+    where it leaves that range.
+    """
+    # what is no number, of a power beyond all numbers, does not come first here
+    with np.errstate(all="ignore"):
+        return max(
+            LEAST,
+            float(np.float32(score / np.float64(length) ** settings.length_penalty)),
+        )
+
+
+def _decided(search: _Search, settings: Settings) -> bool:
+    """Whether a full list of finished texts is final.
+
+    With `early_stopping` it is as soon as it is full. Otherwise it is when the best
+    beam could not get into it: as long as it is now, or with "never" and a length
+    penalty above 0 at the greatest length there can be, where the penalty helps it
+    most.
+    """
+    if len(search.found) < settings.beams:
+        return False
+    if settings.early_stopping is True:
+        return True
+    leader = search.beams[0]
+    farthest = settings.early_stopping == "never" and settings.length_penalty > 0
+    length = settings.max_tokens if farthest else len(leader.tokens)
+    return _normalized(leader.score, length, settings) <= search.found[-1].score

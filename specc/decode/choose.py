@@ -1,0 +1,115 @@
+"""Which token comes next: the most probable one, or one drawn from a part of the
+distribution.
+
+Every step is the one the ONNX graph for generation makes too, in the same order: the k
+best, softmax over them in descending order, top-p, min-p, and one uniform number
+against the cumulative sum. Probabilities are float64, so that the last bit of an
+exponential, which differs between math libraries, next to never decides a draw. The
+uniform of a row belongs to (seed, row, step) alone, so what is drawn hangs neither on
+the batch around the row nor on the past.
+"""
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specc.decode.penalties import tempered
+from specc.decode.settings import Settings
+from specc.decode.stepper import Floats, Ints
+from specc.weights.random import fold, key_of, word
+
+Wide: TypeAlias = NDArray[np.float64]
+
+LOOKED_AT = 1000
+"""How many tokens top-p and min-p choose among without a top-k: to sort a whole
+vocabulary takes nine times longer.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """The tokens that may be drawn, most probable first: `tokens` i64[rows k],
+    `chances` f64[rows k].
+
+    Dropped ones have chance 0 and stand behind the others; the chances of a row need
+    not sum to 1.
+    """
+
+    tokens: Ints
+    chances: Wide
+
+
+def best(values: Floats, k: int) -> Ints:
+    """f32[rows n] → i64[rows min(k, n)]: where the k greatest stand, in descending
+    order; of equals the first.
+    """
+    k = min(k, values.shape[1])
+    if 4 * k >= values.shape[1]:
+        return np.argsort(-values, axis=1, kind="stable")[:, :k]
+    least = np.partition(values, values.shape[1] - k, axis=1)[:, values.shape[1] - k]
+    found = np.empty((len(values), k), np.int64)
+    for row, bound in enumerate(least):
+        # ascending, so that a stable sort keeps the first of equals first
+        among = np.flatnonzero(values[row] >= bound)
+        found[row] = among[np.argsort(-values[row, among], kind="stable")[:k]]
+    return found
+
+
+def softmax(logits: Floats) -> Wide:
+    """f32[rows n] → f64[rows n], each row summing to 1."""
+    wide = logits.astype(np.float64)
+    raised = np.exp(wide - wide.max(axis=1, keepdims=True))
+    made: Wide = raised / raised.sum(axis=1, keepdims=True)
+    return made
+
+
+def log_softmax(logits: Floats) -> Floats:
+    """f32[rows n] → f32[rows n]: the logarithms of the probabilities."""
+    low = logits - logits.max(axis=1, keepdims=True)
+    made: Floats = low - np.log(np.exp(low).sum(axis=1, keepdims=True))
+    return made
+
+
+def kept(logits: Floats, settings: Settings) -> Kept:
+    """What may be drawn from penalized logits f32[rows vocab], in the order
+    temperature, top-k, softmax, top-p, min-p.
+
+    Top-k: Fan et al. 2018 (arXiv:1805.04833), sec. 5.1. Top-p, the shortest run of the
+    best whose probability reaches p: Holtzman et al. 2020 (arXiv:1904.09751), sec. 3.1.
+    Min-p, a share of the best one's probability: Nguyen et al. 2024 (arXiv:2407.01082),
+    eq. 1 and 2. With top-p or min-p but no top-k only the 1000 best are looked at.
+    """
+    vocab = logits.shape[1]
+    cut = settings.top_p < 1 or settings.min_p > 0
+    logits = tempered(logits, settings.temperature)
+    tokens = best(logits, settings.top_k or (LOOKED_AT if cut else vocab))
+    chances = softmax(np.take_along_axis(logits, tokens, axis=1))
+    if settings.top_p < 1:
+        before = np.zeros_like(chances)
+        before[:, 1:] = np.cumsum(chances, axis=1)[:, :-1]
+        chances = np.where(before < float(np.float32(settings.top_p)), chances, 0.0)
+    if settings.min_p > 0:
+        chances = np.where(
+            chances >= float(np.float32(settings.min_p)) * chances[:, :1], chances, 0.0
+        )
+    return Kept(tokens, chances)
+
+
+def draw(among: Kept, uniform: Floats) -> Ints:
+    """One token a row, i64[rows], by uniforms f32[rows] in [0, 1): the first whose
+    cumulative sum exceeds `u · sum`.
+    """
+    sums = np.cumsum(among.chances, axis=1)
+    over = sums > uniform[:, None].astype(np.float64) * sums[:, -1:]
+    return np.take_along_axis(among.tokens, over.argmax(axis=1)[:, None], axis=1)[:, 0]
+
+
+def uniforms(seed: int, rows: int, step: int) -> Floats:
+    """f32[rows] in [0, 1): element 0 of the stream of (seed, row, step); tokens made
+    are counted from step 0.
+    """
+    key = key_of(seed, "sample")
+    drawn = [word(fold(fold(key, row), step), 0) >> 40 for row in range(rows)]
+    return np.array(drawn, np.float32) * np.float32(2**-24)

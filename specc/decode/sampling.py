@@ -1,0 +1,92 @@
+"""Greedy decoding and sampling: one token a step for every row of a batch, handed out
+as it is made.
+
+A row depends on nothing but its own prompt, its number and the seed; it ends by a stop
+token, by whoever watches, or with the last step. Behind its end stands filler, which is
+fed too and changes nothing that is still read.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from specc.decode.choose import draw, kept, log_softmax, uniforms
+from specc.decode.penalties import first_seen, repetition
+from specc.decode.settings import Settings
+from specc.decode.stepper import (
+    Bools,
+    Floats,
+    Ints,
+    Made,
+    Stepper,
+    Watch,
+    check_prompt,
+    logits_of,
+)
+
+
+def written(
+    stepper: Stepper,
+    prompt: Ints,
+    settings: Settings,
+    *,
+    keep: Bools | None = None,
+    watch: Watch | None = None,
+) -> Iterator[Made]:
+    """The tokens behind `prompt` i64[rows n], n >= 1, a step at a time, until every row
+    has ended.
+
+    `keep` bool[rows n] says which tokens of the prompt are no padding; the stepper has
+    its own way to know. The last token of each row is never fed. Log-probabilities are
+    of the model's own distribution, before penalty, temperature and cuts.
+    `settings.strategy` is greedy or sample; `specc.decode.beam.searched` is the third.
+    """
+    assert settings.strategy in ("greedy", "sample"), (
+        "a beam search has no single next token"
+    )
+    check_prompt(prompt)
+    if not len(prompt):
+        return
+    rows = np.arange(len(prompt))
+    ended = np.zeros(len(prompt), np.bool_)
+    logits = logits_of(stepper.step(prompt), ~ended)
+    seen = first_seen(prompt, logits.shape[1], settings.repetition_penalty, keep)
+    for step in range(settings.max_tokens):
+        chosen = chosen_from(logits, seen, settings, step)
+        tokens = np.where(ended, settings.filler, chosen)
+        scores = (
+            _log_probs(logits, chosen, ended) if settings.log_probabilities else None
+        )
+        if seen is not None:
+            # of a row that has ended too: nothing of it is read any more
+            seen[rows, chosen] = True
+        ended = ended | np.isin(tokens, settings.stop)
+        if watch is not None:
+            ended = ended | watch(tokens, ended.copy())
+        yield Made(tokens, scores, ended.copy())
+        if ended.all() or step + 1 == settings.max_tokens:
+            return
+        logits = logits_of(stepper.step(tokens[:, None]), ~ended)
+
+
+def chosen_from(
+    logits: Floats, seen: Bools | None, settings: Settings, step: int
+) -> Ints:
+    """The next token of every row, i64[rows], from logits f32[rows vocab]; `seen`
+    bool[rows vocab] is penalized.
+    """
+    if seen is not None:
+        logits = repetition(logits, seen, settings.repetition_penalty)
+    if settings.strategy == "greedy":
+        best: Ints = logits.argmax(axis=1)
+        return best
+    return draw(kept(logits, settings), uniforms(settings.seed, len(logits), step))
+
+
+def _log_probs(logits: Floats, chosen: Ints, ended: Bools) -> Floats:
+    """f32[rows]: log-probabilities of the chosen tokens, 0 where a row had ended before."""
+    scores: Floats = np.take_along_axis(log_softmax(logits), chosen[:, None], axis=1)[
+        :, 0
+    ]
+    scores[ended] = 0
+    return scores

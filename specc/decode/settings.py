@@ -1,0 +1,165 @@
+"""How a text is to be written: what the spec says and what the caller gives, joined and
+checked.
+
+Once a `Settings` is made by `settings_of`, its values are in range and go together; the
+loops need no checks.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Literal, TypeAlias
+
+from specc.decode.option_faults import (
+    clashing,
+    refused,
+    spec_faults,
+    strategy_of,
+    too_many,
+    unknown,
+)
+from specc.decode.options import BESIDE, INSIDE, NAMED, OPTIONS, Option
+from specc.text.diagnostic import Diagnostic, Failed
+
+Strategy: TypeAlias = Literal["greedy", "sample", "beam"]
+Early: TypeAlias = bool | Literal["never"]
+BEAMS = 4
+"""Beams of a search for which nobody says how many; as many as the texts asked for, if
+those are more.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What is chosen at each step, and when a text ends.
+
+    `max_tokens` counts written tokens, the stop included, the prompt not. `top_k` 0,
+    `top_p` 1, `min_p` 0, a `temperature` and a `repetition_penalty` of 1 change
+    nothing. `stop` are the tokens that end a text, `stop_strings` the texts before
+    which it ends. `start` is what the spec begins with where there is no prompt.
+    `log_probabilities` asks for the logarithm of each written token's probability under
+    the model as it is: of its logits before any penalty, temperature or cut.
+    """
+
+    strategy: Strategy = "greedy"
+    max_tokens: int = 256
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    beams: int = BEAMS
+    length_penalty: float = 1.0
+    early_stopping: Early = False
+    n_best: int = 1
+    start: int | None = None
+    stop: tuple[int, ...] = ()
+    stop_strings: tuple[str, ...] = ()
+    pad: int | None = None
+    seed: int = 0
+    log_probabilities: bool = False
+
+    @property
+    def filler(self) -> int:
+        """The token that stands behind the end of a text in a batch: the pad, else the
+        first stop, else 0.
+        """
+        return self.pad if self.pad is not None else self.stop[0] if self.stop else 0
+
+
+def settings_of(said: Mapping[str, object], **given: object) -> Settings:
+    """What the spec's `generate` block says (`Model.generation.settings`), with what
+    the caller gives before it.
+
+    A given None counts as not given. What the spec says in the strategy's parentheses
+    holds only while the strategy stays the spec's. A caller who names no strategy but
+    gives options of one (`temperature`, `beams`) means that one. Fails with every fault
+    found: E0731 for unknown names, E0732 for values out of range, E0733 for settings
+    that do not go together.
+    """
+    wanted = {k: v for k, v in given.items() if v is not None}
+    if faults := [*spec_faults(said), *_given_faults(wanted)]:
+        raise Failed(*faults)
+    values = _joined(said, wanted)
+    if faults := _clashes(values["strategy"], wanted, values):
+        raise Failed(*faults)
+    return Settings(**{name: _plain(name, value) for name, value in values.items()})
+
+
+def _given_faults(wanted: Mapping[str, object]) -> Iterator[Diagnostic]:
+    """E0731 for unknown names first, then E0732 for values out of range."""
+    names = [option.name for option in OPTIONS]
+    for name in wanted:
+        if name not in NAMED:
+            yield unknown(name, names, "setting of generation called")
+    for name, value in wanted.items():
+        if name in NAMED and (fault := refused(NAMED[name], name, value)):
+            yield fault
+
+
+def _joined(said: Mapping[str, object], wanted: Mapping[str, object]) -> dict[str, Any]:
+    """Every setting that someone names, by its name in Python; each value is in its
+    range already, which no type can tell.
+    """
+    kind, inside = strategy_of(said.get("strategy") or "greedy")
+    strategy = wanted.get("strategy") or _meant(wanted) or kind
+    values: dict[str, Any] = _named(BESIDE, said)
+    if strategy == kind:
+        values |= _named(INSIDE[str(kind)], inside)
+    values |= {**wanted, "strategy": strategy}
+    if strategy == "beam":
+        # whoever asks for five texts and says no more needs five beams
+        values.setdefault("beams", max(BEAMS, int(values.get("n_best", 1))))
+    return values
+
+
+def _named(
+    options: Mapping[str, Option], said: Mapping[str, object]
+) -> dict[str, object]:
+    """What a spec says by its words, by the names in Python."""
+    return {options[w].name: value for w, value in said.items() if value is not None}
+
+
+def _meant(wanted: Mapping[str, object]) -> str | None:
+    """The strategy to which what a caller gives belongs, where that is one only. A seed
+    alone asks for nothing.
+    """
+    owners = {
+        NAMED[name].strategies
+        for name in wanted
+        if name != "seed" and len(NAMED[name].strategies) == 1
+    }
+    return next(iter(owners))[0] if len(owners) == 1 else None
+
+
+def _clashes(
+    strategy: str, wanted: Mapping[str, object], values: Mapping[str, Any]
+) -> list[Diagnostic]:
+    """E0733 for options of another strategy than the one in use, and for more texts than beams."""
+    found = []
+    for name in wanted:
+        owners = NAMED[name].strategies
+        if owners and strategy not in owners:
+            helps = [f'say strategy="{owners[0]}", or leave `{name}` out']
+            found.append(
+                clashing(f"`{name}` means nothing to the strategy `{strategy}`", helps)
+            )
+    if strategy == "beam" and not found:
+        fault = too_many(int(values.get("n_best", 1)), int(values["beams"]), False)
+        found += [fault] if fault else []
+    return found
+
+
+def _plain(name: str, value: Any) -> Any:
+    """A checked value as `Settings` holds it."""
+    kind = _KINDS[name]
+    if name in ("stop", "stop_strings"):
+        many: Iterable[Any] = value if isinstance(value, list | tuple) else (value,)
+        return tuple(dict.fromkeys(v if isinstance(v, str) else int(v) for v in many))
+    if kind is float:
+        return float(value)
+    return int(value) if kind is int else value
+
+
+_KINDS = {
+    f.name: int if f.name in ("start", "pad") else f.type for f in fields(Settings)
+}

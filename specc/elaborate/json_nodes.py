@@ -1,0 +1,98 @@
+"""The values of a config.json, each with its place in the file."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from specc.text.source import Origin, Span
+
+Plain: TypeAlias = bool | int | float | str | list["Plain"] | dict[str, "Plain"] | None
+
+
+@dataclass(frozen=True, slots=True)
+class JsonScalar:
+    """A number, text, truth value or null."""
+
+    value: bool | int | float | str | None
+    span: Span
+
+    def plain(self) -> Plain:
+        """The value alone."""
+        return self.value
+
+
+@dataclass(frozen=True, slots=True)
+class JsonList:
+    """`[…]`."""
+
+    items: tuple["Json", ...]
+    span: Span
+
+    def plain(self) -> Plain:
+        """The values alone."""
+        return [item.plain() for item in self.items]
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """`"key": value`; `span` is that of both."""
+
+    key: Span
+    value: "Json"
+
+    @property
+    def span(self) -> Span:
+        """From the key to the end of the value."""
+        return self.key.to(self.value.span)
+
+    @property
+    def null(self) -> bool:
+        """Whether the value is null, which counts as absent."""
+        return isinstance(self.value, JsonScalar) and self.value.value is None
+
+    def origin(self) -> Origin:
+        """For messages: `ck/config.json:9 "hidden_size"`."""
+        return Origin(
+            self.span, f"{self.key.source.name}:{self.key.line} {self.key.text}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class JsonObject:
+    """`{…}`, its members in the order of the file."""
+
+    members: Mapping[str, Member]
+    span: Span
+
+    def find(self, path: str) -> Member | None:
+        """The member at `rope_parameters.rope_theta`. A key that itself holds dots is
+        found first.
+        """
+        if path in self.members:
+            return self.members[path]
+        head, dot, rest = path.partition(".")
+        member = self.members.get(head)
+        return (
+            member.value.find(rest)
+            if dot and member and isinstance(member.value, JsonObject)
+            else None
+        )
+
+    def given(self, path: str) -> Member | None:
+        """The member at a path, unless it is null."""
+        member = self.find(path)
+        return None if member is None or member.null else member
+
+    def walk(self, prefix: str = "") -> Iterator[tuple[str, Member]]:
+        """Every member of this object and of the objects in it, by path."""
+        for key, member in self.members.items():
+            yield prefix + key, member
+            if isinstance(member.value, JsonObject):
+                yield from member.value.walk(f"{prefix}{key}.")
+
+    def plain(self) -> dict[str, Plain]:
+        """The values alone."""
+        return {key: member.value.plain() for key, member in self.members.items()}
+
+
+Json: TypeAlias = JsonScalar | JsonList | JsonObject

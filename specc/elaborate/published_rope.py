@@ -1,0 +1,227 @@
+"""Rotary settings of a published config.json, in both forms that are in use."""
+
+from dataclasses import dataclass
+from typing import NoReturn
+
+from specc.elaborate.json_nodes import JsonObject, JsonScalar, Member
+from specc.elaborate.rope import fault, yarn_scale
+from specc.elaborate.values import Rope, RopeNumber
+from specc.lang import tree
+from specc.text.diagnostic import Label, fail
+from specc.text.source import Span
+
+SCALED = ("default", "linear", "llama3", "yarn")
+
+
+def rope_config(source: tree.Call, entry: tree.Field, data: JsonObject) -> Rope:
+    """Both forms of rotary settings: `rope_parameters`, or `rope_theta` with
+    `rope_scaling`. They must agree. The options of `source` hold where both are silent.
+    """
+    usual = {
+        o.name: float(o.value.text)
+        for o in source.options
+        if isinstance(o.value, tree.Num)
+    }
+    inner = _settings("rope_parameters", data, entry)
+    old = _settings("rope_scaling", data, entry)
+    theta, stated = _theta(inner, data, entry)
+    if stated is None:
+        theta = usual.get("theta", 10000.0)
+    if inner and old and inner.plain() != old.plain():
+        title = '"rope_parameters" and "rope_scaling" are both given, and differ'
+        others = [Label(inner.span, "given first here"), *_declared(entry)]
+        fail("E0403", title, old.span, others=others)
+    table = inner or old
+    if table is None:
+        rope = Rope(theta)
+        if (why := fault(rope)) and stated:
+            _unusable(why, stated.value.span, entry)
+        return rope
+    kind = _kind(table, entry)
+    # `context`: the length that the spec says for files that are silent
+    scaling = _Scaling(table, kind, entry, data, usual.get("context"))
+    rope = Rope(theta, kind, scaling.numbers())
+    if why := fault(rope):
+        _unusable(why, table.span, entry)
+    return rope
+
+
+def _unusable(why: str, span: Span, entry: tree.Field) -> NoReturn:
+    title = f"the rotary settings cannot be used: {why}"
+    fail("E0403", title, span, others=_declared(entry))
+
+
+def _declared(entry: tree.Field) -> list[Label]:
+    return [Label(entry.span, "declared here")] if entry.span else []
+
+
+def _theta(
+    inner: JsonObject | None, data: JsonObject, entry: tree.Field
+) -> tuple[float, Member | None]:
+    """The base, and the member that says it: among the settings, or beside them as
+    older files have it. E0403 where both are given and differ.
+    """
+    within = inner.find("rope_theta") if inner else None
+    top = data.find("rope_theta")
+    values = [_number(m, entry) for m in (within, top) if m and not m.null]
+    if len(set(values)) > 1 and top:
+        title = f"two rotary bases differ: {values[0]:g} and {values[1]:g}"
+        fail("E0403", title, top.value.span, others=_declared(entry))
+    if not values:
+        return 0.0, None
+    return values[0], within or top
+
+
+def _kind(table: JsonObject, entry: tree.Field) -> str:
+    """The scaling rule of a table; one that names none has the usual frequencies."""
+    named = table.find("rope_type") or table.find("type")
+    if named is None:
+        return "default"
+    kind = named.value.value if isinstance(named.value, JsonScalar) else None
+    if isinstance(kind, str) and kind in SCALED:
+        return kind
+    title = f"the rotary scaling {named.value.span.text} is not known"
+    fail("E0403", title, table.span, others=_declared(entry))
+
+
+def _settings(key: str, data: JsonObject, entry: tree.Field) -> JsonObject | None:
+    """The object under a key; nothing where it is absent or null."""
+    member = data.given(key)
+    if member is None:
+        return None
+    if not isinstance(member.value, JsonObject):
+        fail(
+            "E0403",
+            f'"{key}" is no table of settings',
+            member.value.span,
+            others=_declared(entry),
+        )
+    return member.value
+
+
+def _number(member: Member, entry: tree.Field) -> float:
+    value = member.value.value if isinstance(member.value, JsonScalar) else None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        title = f"{member.key.text} is no number"
+        fail(
+            "E0403",
+            title,
+            member.value.span,
+            "a number is expected",
+            others=_declared(entry),
+        )
+    return float(value)
+
+
+@dataclass(frozen=True)
+class _Scaling:
+    """A table of rotary settings, in the config file `data`. `context` is how long
+    texts are where it is silent.
+    """
+
+    table: JsonObject
+    kind: str
+    entry: tree.Field
+    data: JsonObject
+    context: float | None
+
+    def numbers(self) -> tuple[tuple[str, RopeNumber], ...]:
+        """The settings that the kind has, by the names that `frequencies` knows."""
+        if self.kind == "default":
+            return ()
+        numbers: list[tuple[str, RopeNumber]] = [("factor", self.factor())]
+        if self.kind == "llama3":
+            numbers += [
+                ("low", self.number("low_freq_factor") or 1.0),
+                ("high", self.number("high_freq_factor") or 4.0),
+            ]
+        if self.kind == "yarn":
+            # zero is no number of turns: the published code takes it as absent
+            numbers += [
+                ("fast", self.number("beta_fast") or 32.0),
+                ("slow", self.number("beta_slow") or 1.0),
+            ]
+            numbers += [("attention", self.attention())]
+            if self.truth("truncate") is False:
+                numbers.append(("truncate", False))
+        if self.kind in ("llama3", "yarn"):
+            numbers.append(("original", self.original()))
+        return tuple(numbers)
+
+    def factor(self) -> float:
+        """How much longer texts are. For yarn null is the ratio of both lengths."""
+        member = self.table.find("factor")
+        if member is None or (member.null and self.kind != "yarn"):
+            title = f'the rotary scaling "{self.kind}" has no "factor"'
+            fail(
+                "E0403",
+                title,
+                self.table.span,
+                "how much longer texts are is due here",
+                others=_declared(self.entry),
+            )
+        return (
+            self.length() / self.original()
+            if member.null
+            else _number(member, self.entry)
+        )
+
+    def attention(self) -> float | None:
+        """What cos and sin are multiplied by, where the file says so (arXiv:2405.04434,
+        authors' code).
+        """
+        given, scale, all_dim = (
+            self.number(n) for n in ("attention_factor", "mscale", "mscale_all_dim")
+        )
+        # the factor itself wins over the two it would be made of
+        if given is not None or not scale or not all_dim:
+            return given
+        return yarn_scale(self.factor(), scale) / yarn_scale(self.factor(), all_dim)
+
+    def original(self) -> int:
+        """How long texts were before the scaling: the model's greatest length, unless
+        it is given.
+        """
+        # some files have it at the top, as Phi-3's do; the top counts first
+        for table in (self.data, self.table):
+            member = table.given("original_max_position_embeddings")
+            if member is not None:
+                return int(_number(member, self.entry))
+        return self.length()
+
+    def length(self) -> int:
+        """How long texts may be."""
+        member = self.data.given("max_position_embeddings")
+        if member is not None:
+            return int(_number(member, self.entry))
+        if self.context is None:
+            title = f'the rotary scaling "{self.kind}" does not say how long texts were before'
+            helps = ['give "original_max_position_embeddings" beside its factor']
+            fail(
+                "E0403",
+                title,
+                self.table.span,
+                others=_declared(self.entry),
+                helps=helps,
+            )
+        return int(self.context)
+
+    def number(self, key: str) -> float | None:
+        """The number under a key; nothing where it is absent or null."""
+        member = self.table.given(key)
+        return None if member is None else _number(member, self.entry)
+
+    def truth(self, key: str) -> bool | None:
+        """The truth value under a key; nothing where it is absent or null."""
+        member = self.table.given(key)
+        if member is None:
+            return None
+        value = member.value.value if isinstance(member.value, JsonScalar) else None
+        if not isinstance(value, bool):
+            fail(
+                "E0403",
+                f"{member.key.text} is neither true nor false",
+                member.value.span,
+                others=_declared(self.entry),
+            )
+        return value

@@ -1,0 +1,94 @@
+"""Opens files a user named for reading: regular files only, so that no pipe or device
+can hang the compiler.
+
+Symlinks are followed, because the user named them (the Hugging Face cache consists of
+them).
+"""
+
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Unreadable(Exception):
+    """Why a file cannot be read, as the end of a sentence. Callers turn it into a coded
+    diagnostic.
+    """
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class TooLarge(Unreadable):
+    """A file had `size` bytes before it was read: more than are granted, or fewer, and
+    it grew while it was read.
+    """
+
+    size: int
+
+
+def shown(text: str, keep: str = "") -> str:
+    """A text from outside as it is printed: control characters, but those in `keep`,
+    and lone surrogates escaped.
+    """
+    return "".join(c if c.isprintable() or c in keep else ascii(c)[1:-1] for c in text)
+
+
+def open_regular(path: str | os.PathLike[str]) -> int:
+    """A descriptor for a regular file. Raises Unreadable for anything else."""
+    try:
+        # O_NONBLOCK: opening a FIFO without a writer would wait for ever; on regular
+        # files it means nothing.
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except (OSError, ValueError) as error:
+        raise Unreadable(_reason(error)) from None
+    mode = os.fstat(fd).st_mode
+    if stat.S_ISREG(mode):
+        return fd
+    os.close(fd)
+    raise Unreadable(
+        "it is a folder"
+        if stat.S_ISDIR(mode)
+        else "it is a pipe or a device, not a file"
+    )
+
+
+def read_regular(path: str | os.PathLike[str], most: int) -> bytes:
+    """All bytes of a regular file of at most `most` bytes. Raises Unreadable."""
+    fd = open_regular(path)
+    with os.fdopen(fd, "rb") as file:
+        size = os.fstat(fd).st_size
+        try:
+            data = file.read(most + 1) if size <= most else b""
+        except OSError as error:
+            raise Unreadable(_reason(error)) from None
+    # what grows while it is read is as large as what was
+    if max(size, len(data)) > most:
+        raise TooLarge(f"it is larger than {most:,} bytes".replace(",", " "), size)
+    return data
+
+
+def resolved(path: Path) -> Path:
+    """Where a path leads through links. Raises Unreadable where they lead in a circle."""
+    try:
+        return path.resolve()
+    except (OSError, RuntimeError, ValueError) as error:
+        # RuntimeError: Python 3.11 for links in a circle
+        raise Unreadable(
+            _reason(error)
+            if not isinstance(error, RuntimeError)
+            else "its links lead in a circle"
+        ) from None
+
+
+def _reason(error: OSError | ValueError) -> str:
+    """The system's words, in lower case, without number and path."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror[0].lower() + error.strerror[1:]
+    return (
+        "the name holds a NUL character"
+        if isinstance(error, ValueError)
+        else "it cannot be opened"
+    )

@@ -1,0 +1,372 @@
+"""Writes files so that after any failure there is the former complete output, or
+nothing.
+
+Everything goes to temporary files in the folder itself (`.specc-<pid>-<n>`), is flushed
+to the disk, and only then takes its name, in one step: files named by their content
+first, entry files last. A reader sees the old set or the new one. Files that other
+programs have mapped are replaced, never written into. What a killed run left behind is
+cleared by the next one.
+"""
+
+import errno
+import hashlib
+import os
+import re
+import stat
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+from specc.files.place import explain, followed, no_file, settled, words
+from specc.files.read import shown
+from specc.text.diagnostic import fail
+
+Chunk = bytes | bytearray | memoryview
+
+STALE_SECONDS = 60
+"""A temporary file of a process that is gone is left alone this long: the process may
+live in another container that shares the folder, where we cannot see it, but then it
+keeps writing.
+"""
+
+_TEMPORARY = re.compile(r"\.specc-(\d+)-\d+")
+LONGEST_STEM = 150
+"""Bytes of a name that parts are named after; with hash and ending the longest fits
+every file system.
+"""
+
+
+def atomic_write(path: str | Path, chunks: Iterable[Chunk]) -> None:
+    """The chunks, one after the other, as the whole content of `path`. Fails with E0810
+    to E0815.
+    """
+    path = followed(settled(path))
+    with OutputDirectory(path.parent) as out:
+        out.entry(path.name, chunks)
+
+
+def plain_stem(name: str) -> str:
+    """What the parts of a file of that name are named after: text that a model can hold
+    and every system can bear.
+    """
+    clean = "".join(c if c.isprintable() and c not in "\\/:" else "_" for c in name)
+    return clean.encode()[:LONGEST_STEM].decode(errors="ignore")
+
+
+def need_space(folder: str | Path, size: int) -> None:
+    """Refuses to begin what cannot end: E0813 where the disk has fewer than `size` bytes left."""
+    try:
+        disk = os.statvfs(folder)
+    except (OSError, ValueError):
+        return  # what is wrong with the folder, writing will tell
+    free = disk.f_bavail * disk.f_frsize
+    if free < size and disk.f_blocks:  # a file system that is no disk counts none
+        fail(
+            "E0813",
+            f"there is no space left for `{shown(str(folder))}`: {size / 1e9:.3g} GB "
+            "are to be written",
+            notes=[
+                f"the disk has {free / 1e9:.3g} GB left",
+                "nothing was written; what was there before is unchanged",
+            ],
+            helps=["free some space, or write to another disk with -o"],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class FileFacts:
+    """What tells a file from another one under the same name."""
+
+    bytes: int
+    sha256: str
+
+
+class OutputDirectory:
+    """A set of files that appears in a folder together.
+
+    Used as a context: `hashed` and `entry` write temporary files; leaving without an
+    exception gives them their names. Entries take theirs in the order given, so the one
+    that readers open first comes last; one that replaces a file has its mode. `facts`
+    are those of every file written so far. The folder is made if there is none, and
+    those it lies in, and goes again if nothing comes of it. `superseded` are removed
+    when the new set stands.
+    """
+
+    def __init__(self, path: str | Path, *, superseded: Iterable[str] = ()) -> None:
+        self.path = settled(path)
+        self.facts: dict[str, FileFacts] = {}
+        self._new_folders: list[Path] = []
+        self._superseded = tuple(superseded)
+        self._parts: dict[str, Path] = {}
+        self._entries: dict[str, Path] = {}
+        self._temporary: list[Path] = []
+        self._made: list[Path] = []
+
+    def __enter__(self) -> "OutputDirectory":
+        try:
+            self._make_folders()
+            if not stat.S_ISDIR(os.stat(self.path).st_mode):
+                raise NotADirectoryError(errno.ENOTDIR, "not a directory")
+            _clear_stale(self.path)
+        except (OSError, ValueError) as error:
+            self._discard()
+            explain(error, self.path)
+        except BaseException:
+            self._discard()
+            raise
+        return self
+
+    def _make_folders(self) -> None:
+        """Makes the folder, and first those above it that are missing."""
+        missing, at = [], self.path
+        while not os.path.lexists(at):
+            missing.append(at)
+            at = at.parent
+        for folder in reversed(missing):
+            # someone was faster, or it is another name of one above
+            with suppress(FileExistsError):
+                os.mkdir(folder)
+                self._new_folders.append(folder)
+
+    def hashed(self, stem: str, suffix: str, chunks: Iterable[Chunk]) -> str:
+        """Writes a file whose name holds the hash of its content, and gives the name.
+
+        16 hexadecimal digits of SHA-256: no two versions of a file share a name, so a
+        reader that has the old entry file still finds the old parts.
+        """
+        temporary, facts = self._write(f"{stem}{suffix}", chunks)
+        name = f"{stem}-{facts.sha256[:16]}{suffix}"
+        self._parts[name] = temporary
+        self.facts[name] = facts
+        return name
+
+    def entry(self, name: str, chunks: Iterable[Chunk]) -> str:
+        """Writes a file that gets exactly this name, and gives the SHA-256 of its content."""
+        target = self.path / name
+        former: int | None = None
+        try:
+            former = os.lstat(target).st_mode
+        except FileNotFoundError:
+            pass
+        except (OSError, ValueError) as error:
+            explain(error, target)
+        if former is not None and not stat.S_ISREG(former):
+            kinds = ((stat.S_ISDIR, "a folder"), (stat.S_ISLNK, "a link"))
+            no_file(
+                target,
+                next(
+                    (what for test, what in kinds if test(former)), "a device or a pipe"
+                ),
+            )
+        temporary, facts = self._write(name, chunks, former)
+        self._entries[name] = temporary
+        self.facts[name] = facts
+        return facts.sha256
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            if error is None:
+                self._publish()
+        except (OSError, ValueError) as fault:
+            self._discard()
+            explain(fault, self.path)
+        except BaseException:
+            self._discard()
+            raise
+        else:
+            if error is not None:
+                self._discard()
+
+    def _write(
+        self, name: str, chunks: Iterable[Chunk], former: int | None = None
+    ) -> tuple[Path, FileFacts]:
+        """A temporary file with that content, safely on the disk, and the facts of the
+        content.
+
+        Its mode is that of the former file, if there was one, else what the umask
+        leaves.
+        """
+        temporary = self._reserve()
+        digest, size = hashlib.sha256(), 0
+        try:
+            # O_EXCL: never into a file, or through a link, that someone else put there.
+            fd = os.open(
+                temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666
+            )
+            try:
+                for chunk in chunks:
+                    digest.update(chunk)
+                    size += memoryview(chunk).nbytes
+                    _write_all(fd, chunk)
+                if former is not None:
+                    with suppress(OSError):  # a file system without modes
+                        os.fchmod(fd, stat.S_IMODE(former) & 0o777)
+                os.fsync(fd)
+            except BaseException:
+                _close_quietly(fd)
+                raise
+            os.close(fd)
+        except OSError as error:
+            explain(error, self.path / name)
+        return temporary, FileFacts(size, digest.hexdigest())
+
+    def _reserve(self) -> Path:
+        """A new temporary name, remembered before the file exists so that it is always
+        cleaned up.
+        """
+        taken = len(self._temporary)
+        while os.path.lexists(path := self.path / f".specc-{os.getpid()}-{taken}"):
+            taken += 1
+        self._temporary.append(path)
+        return path
+
+    def _publish(self) -> None:
+        """Names in order: parts, then entries; the disk is told between the two."""
+        for name, temporary in self._parts.items():
+            target = self.path / name
+            if not os.path.lexists(target):
+                self._made.append(target)
+            os.replace(temporary, target)
+        if self._parts:
+            _sync_directory(self.path)
+        self._publish_entries()
+        for name in self._superseded:
+            if (
+                name not in self._parts
+                and name not in self._entries
+                and name == os.path.basename(name)
+            ):
+                _unlink_quietly(self.path / name)
+        for left in self._temporary:  # second names of former entries
+            _unlink_quietly(left)
+
+    def _publish_entries(self) -> None:
+        """One entry changes in one step; several are put back if a later one fails.
+
+        Once an entry may stand, the parts it refers to stay, whatever fails behind it.
+        """
+        if len(self._entries) == 1:
+            self._publish_one(*self._entries.items())
+            return
+        former: dict[Path, Path | None] = {}
+        try:
+            for name, temporary in self._entries.items():
+                target = self.path / name
+                former[target] = self._second_name(target)
+                os.replace(temporary, target)
+            _sync_directory(self.path)
+        except BaseException:
+            for target, kept in former.items():
+                if kept is not None:
+                    os.replace(kept, target)
+                else:
+                    _unlink_quietly(target)
+            raise
+        self._made = []
+
+    def _publish_one(self, entry: tuple[str, Path]) -> None:
+        """The last step of a set with one entry."""
+        name, temporary = entry
+        made, self._made = self._made, []
+        try:
+            os.replace(temporary, self.path / name)
+        except OSError:
+            self._made = made
+            raise
+        _sync_last(self.path)
+
+    def _second_name(self, target: Path) -> Path | None:
+        """A second name for a former entry, or nothing if there was none."""
+        if not os.path.lexists(target):
+            return None
+        kept = self._reserve()
+        os.link(target, kept, follow_symlinks=False)
+        return kept
+
+    def _discard(self) -> None:
+        """Removes everything this run made."""
+        for path in (*self._temporary, *self._made):
+            _unlink_quietly(path)
+        for folder in reversed(self._new_folders):
+            with suppress(OSError):  # not empty: someone else has put something there
+                os.rmdir(folder)
+
+
+def _write_all(fd: int, chunk: Chunk) -> None:
+    """`os.write` may take less than it was given, and never more than 2 GiB."""
+    view = memoryview(chunk).cast("B")
+    while view:
+        written = os.write(fd, view)
+        view = view[written:]
+
+
+def _sync_directory(path: Path) -> None:
+    """Makes renames last. Some file systems cannot, and say EINVAL."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
+    finally:
+        _close_quietly(fd)
+
+
+def _sync_last(path: Path) -> None:
+    """The last sync, when the only entry already has its name and nothing can be taken back."""
+    try:
+        _sync_directory(path)
+    except OSError as error:
+        fail(
+            "E0815",
+            f"the output in `{shown(str(path))}` is complete, but not confirmed by "
+            f"the disk: {words(error)}",
+            helps=["check the disk, then run the same command again"],
+        )
+
+
+def _close_quietly(fd: int) -> None:
+    with suppress(OSError):
+        os.close(fd)
+
+
+def _unlink_quietly(path: Path) -> None:
+    with suppress(OSError):
+        os.unlink(path)
+
+
+def _clear_stale(folder: Path) -> None:
+    """Removes temporary files of processes that are gone."""
+    try:
+        names = os.listdir(folder)
+    except OSError:
+        return  # a folder we may write into but not list
+    for name in names:
+        found = _TEMPORARY.fullmatch(name)
+        if found and not _alive(int(found[1])) and _age(folder / name) > STALE_SECONDS:
+            _unlink_quietly(folder / name)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _age(path: Path) -> float:
+    try:
+        return time.time() - os.lstat(path).st_mtime
+    except OSError:
+        return 0.0

@@ -1,0 +1,149 @@
+"""Where specs are: shipped ones inside the wheel or at the top of a checkout, the
+user's on disk.
+
+A file may use others in or below its own folder, and shipped ones by name.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache, cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+from specc.elaborate.context import Context, Env, Module
+from specc.elaborate.modules import module_of
+from specc.elaborate.published import published
+from specc.files.read import Unreadable, resolved
+from specc.lang import tree
+from specc.lang.read import read
+from specc.library.standard import Standard, source_of
+from specc.text.diagnostic import fail
+from specc.text.source import Source, Span
+from specc.text.suggest import suggest
+
+SUFFIXES = (".specc", ".yaml", ".yml")
+
+
+def root() -> Path:
+    """The `specs/` folder: `specc/_specs` in a wheel, `<checkout>/specs` in a checkout."""
+    packaged = Path(__file__).parents[1] / "_specs"
+    return packaged if packaged.is_dir() else Path(__file__).parents[2] / "specs"
+
+
+def shipped() -> dict[str, Path]:
+    """Model specs that come with specc, by name."""
+    return {
+        p.stem: p for p in sorted((root() / "models").iterdir()) if p.suffix in SUFFIXES
+    }
+
+
+def _resolved(path: Path, shown: str, span: Span | None) -> Path:
+    """Where a path leads. E0802 where its links lead in a circle."""
+    try:
+        return resolved(path)
+    except Unreadable as error:
+        fail("E0802", f"the spec file `{shown}` cannot be read: {error.reason}", span)
+
+
+def read_file(path: Path, shown: str, span: Span | None = None) -> tree.File:
+    """A spec file as a tree. E0802 when it cannot be read."""
+    source = source_of(path, shown, span)
+    return _read(source.name, source.text)
+
+
+@lru_cache(maxsize=64)
+def _read(name: str, text: str) -> tree.File:
+    """The tree of a text, which is made once: trees never change."""
+    return read(Source(name, text))
+
+
+@cache
+def _standard() -> Standard:
+    """std, of which all commands of a process share what they read."""
+    return Standard(root() / "std", root() / "std.json")
+
+
+@dataclass
+class Files:
+    """The library of one command: std, and files read once each."""
+
+    modules: dict[Path, Module] = field(default_factory=dict)
+
+    @cached_property
+    def _std(self) -> Mapping[str, tuple[tree.Block | tree.Definition, Module]]:
+        return _standard()
+
+    def standard(self, name: str) -> tuple[tree.Block | tree.Definition, Module] | None:
+        """The std block or definition of that name."""
+        return self._std.get(name)
+
+    def standard_names(self) -> tuple[str, ...]:
+        """Every name std defines."""
+        return tuple(self._std)
+
+    def open(self, spec: str) -> Module:
+        """The spec a user names: a path, or the name of a shipped one."""
+        path = Path(spec)
+        # a file of the user goes before a shipped spec of its name
+        if path.suffix not in SUFFIXES and not path.is_file():
+            models = shipped()
+            if spec in models:
+                return self.module(models[spec], spec=str(models[spec].name))
+            fail(
+                "E0222",
+                f"there is no spec file and no shipped spec called `{spec}`",
+                helps=suggest(spec, models, f"shipped specs: {', '.join(models)}"),
+            )
+        return self.module(path, spec=spec)
+
+    def module(self, path: Path, spec: str, span: Span | None = None) -> Module:
+        """The module of a file, read once."""
+        key = _resolved(path, spec, span)
+        if key not in self.modules:
+            made = module_of(read_file(path, spec, span), spec)
+            made.folder = key.parent
+            self.modules[key] = made
+        return self.modules[key]
+
+    def used(self, path: str, user: Module, span: Span | None) -> Module:
+        """The file that `use` or `extends` names: a shipped spec's name, or a path
+        below the user's folder.
+        """
+        models = shipped()
+        target = Path(path)
+        if target.suffix not in SUFFIXES:
+            if path in models:
+                return self.module(models[path], models[path].name, span)
+            found = [
+                f"{path}{s}" for s in SUFFIXES if (user.folder / f"{path}{s}").is_file()
+            ]
+            if not found:
+                helps = suggest(path, models, f"shipped specs: {', '.join(models)}")
+                fail("E0222", f"there is no spec called `{path}`", span, helps=helps)
+            target = Path(found[0])
+        inside = _resolved(user.folder / target, path, span)
+        # links are followed first: one could lead out of the folder
+        if target.is_absolute() or not inside.is_relative_to(user.folder):
+            helps = [
+                "put it into that folder or below it, or use a shipped spec by its name"
+            ]
+            fail(
+                "E0803",
+                f"`{path}` lies outside the folder of the spec that uses it",
+                span,
+                helps=helps,
+            )
+        return self.module(inside, path, span)
+
+    def published(self, context: Context, entry: tree.Field, env: Env) -> Any:
+        """A field's value from a published config file."""
+        return published(context, entry, env)
+
+
+def explanations() -> dict[str, Path]:
+    """The page of every code."""
+    packaged = Path(__file__).parents[1] / "_errors"
+    folder = (
+        packaged if packaged.is_dir() else Path(__file__).parents[2] / "docs" / "errors"
+    )
+    return {p.stem: p for p in sorted(folder.glob("[EW]*.md"))}

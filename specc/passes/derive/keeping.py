@@ -1,0 +1,153 @@
+"""Which values a step keeps for the next one, and which `encode` hands over: two uses of
+one minimum cut.
+
+On entry: the needs of `demand`. A value of which earlier rows are needed has them only
+if they were kept, or if they can be made again from values that were.
+
+Both weigh bytes kept against bytes worked again. A contraction or a loop is never done
+twice; axes moved about cost nothing; what depends on positions, masks and inputs that
+are given whole is always done again. Run-time lengths count as 64: no choice was seen
+to change between 2 and 100 000.
+
+Here a delay wants the row before of `exp(x W)`. To keep `x` would be as small, but then
+`x W` were done twice; to keep `x W` and to do `exp` again costs more than to keep what
+`exp` gave, for both have four features. Of `m`, which does not grow, the product is
+handed over as the step reads it, not `m` itself:
+
+    $ keeping x y=new
+    graph "g"
+    input "x" %0: f32[b, n, 4]
+    input "m" %1: f32[b, 4]
+    parameter "w" %2: f32[4, 4] initial="zeros" made_by="linear"
+    %3: f32[b, n, 4] = linear(%0, %2)
+    %4: f32[b, n, 4] = pointwise(%3) {fn="exp"}
+    %5: f32[b, n, 4] = delay(%4) {axis=1, by=1, first=0.0}
+    %6: f32[b, 4] = linear(%1, %2)
+    %7: f32[b, 1, 4] = insert(%6) {axis=1}
+    %8: f32[b, n, 4] = arith(%5, %7) {fn="add"}
+    output "y" %8
+    end
+    gives
+    %4 is kept
+    "insert" is handed over
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from math import inf, prod
+
+from specc.ir import ops
+from specc.ir.graph import Graph, Node, Value
+from specc.passes.derive.cut import Choice, cheapest
+from specc.passes.derive.demand import FOLDS, NEWEST, Setting, demand, wanted
+from specc.passes.prove.flow import Flow
+
+NOMINAL = 64
+BYTES = {"f64": 8, "f32": 4, "f16": 2, "bf16": 2, "i64": 8, "i32": 4, "bool": 1}
+
+
+def size(value: Value) -> float:
+    """Bytes of a value, run-time lengths taken as 64."""
+    lengths = [d.at(dict.fromkeys(d.symbols(), NOMINAL)) for d in value.type.shape]
+    return float(prod(lengths) * BYTES[value.type.dtype])
+
+
+def again(node: Node, value: Value) -> float:
+    """What it costs to do a node again."""
+    if node.op.heavy or isinstance(node.op, FOLDS):
+        return inf
+    return 0.0 if node.op.view else size(value)
+
+
+def free_values(graph: Graph, flow: Flow, growing: str) -> set[Value]:
+    """Moving values whose earlier rows cost nothing to have: positions, whole inputs,
+    light work on such.
+    """
+    free = {v for n, v in graph.inputs.items() if n != growing and flow.state(v).moves}
+    for node, results in graph.nodes:
+        if not flow.state(results[0]).moves or node.op.heavy:
+            continue
+        fed = (
+            []
+            if isinstance(node.op, ops.Extent)
+            else [a for a in node.args if a and flow.state(a).moves]
+        )
+        if all(a in free for a in fed):
+            free.update(results)
+    return free
+
+
+def kept_values(
+    setting: Setting, outputs: Mapping[Value, float], growing: Value
+) -> list[Value]:
+    """The values whose earlier rows a step keeps: they have one time axis and are not free."""
+    candidates = _looked_back(setting, demand(setting, outputs))
+    if not candidates:
+        return []
+    sure = replace(setting, kept=frozenset(candidates))
+    sinks = _looked_back(sure, demand(sure, outputs))
+    known = set(candidates)
+    choices = {}
+    for value in candidates:
+        if value.node is None:
+            assert value is growing, "an input that is not growing is free"
+            choices[value] = Choice[Value](size(value), inf)
+        else:
+            choices[value] = Choice(
+                size(value),
+                again(value.node, value),
+                _sources(setting, value.node, known),
+            )
+    return cheapest(choices, sinks)
+
+
+def _looked_back(
+    setting: Setting, needs: Mapping[Value, Mapping[int, float]]
+) -> list[Value]:
+    """Streams of which earlier rows are needed, in the graph's order."""
+    every = [
+        *setting.graph.inputs.values(),
+        *(r for _, results in setting.graph.nodes for r in results),
+    ]
+    return [
+        v
+        for v in every
+        if v not in setting.free
+        and len(setting.times(v)) == 1
+        and max(needs.get(v, {}).values(), default=NEWEST) > 0
+    ]
+
+
+def _sources(setting: Setting, node: Node, known: set[Value]) -> list[Value]:
+    """The nearest values that could be kept from which a node is done again."""
+    found: dict[Value, None] = {}
+    todo = [a for a in node.args if a]
+    while todo:
+        value = todo.pop()
+        if value in known:
+            found[value] = None
+        elif value not in setting.free and setting.times(value) and value.node:
+            todo += [a for a in value.node.args if a]
+    return list(found)
+
+
+def handed_values(graph: Graph, flow: Flow, used: Iterable[Value]) -> list[Value]:
+    """Of the values that stay the same, those that `encode` hands over so that all of
+    `used` can be had in a step.
+
+    Values that no input reaches are weights and numbers, and are not handed over.
+    """
+    inputs = {v for v in graph.inputs.values() if not flow.state(v).moves}
+    reached = set(inputs)
+    # an input is given as it is, where that is equal
+    choices = {v: Choice[Value](size(v) - 0.5, inf) for v in inputs}
+    sinks = list(dict.fromkeys(used))
+    live = wanted(sinks)
+    for node, results in graph.nodes:
+        if node not in live or not any(a in reached for a in node.args if a):
+            continue
+        reached.update(results)
+        operands = [a for a in node.args if a in reached and a is not None]
+        for r in results:
+            choices[r] = Choice(size(r), again(node, r), operands)
+    return cheapest(choices, [v for v in sinks if v in reached])

@@ -1,0 +1,184 @@
+"""What is decided before a step graph is built: what is kept, how many rows of each
+value, names of lengths.
+
+On entry: a graph that was proved causal for the outputs that are asked for. On leaving,
+every live value has a need along each of its time axes, and every need can be met: from
+a value that is kept, from an input that is given whole, or from rows made again.
+
+A delay by 2 looks two rows back, so two rows of `x` are kept, and no more ever are. The
+length of what is kept is therefore not `past`, the number of all rows before, but a
+length of its own, `kept`, which a caller may let grow to 2:
+
+    $ plan x y=new
+    graph "g"
+    input "x" %0: f32[b, n, 4]
+    %1: f32[b, n, 4] = delay(%0) {axis=1, by=2, first=0.0}
+    output "y" %1
+    end
+    gives
+    lengths: new, and kept from before
+    %0 axis 1: 2 more, kept
+    %1 axis 1: the new rows
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from math import inf
+from typing import Literal
+
+from specc.ir.dim import Dim, smallest
+from specc.ir.graph import Graph, Node, Value
+from specc.passes.derive.demand import NEWEST, Setting, demand, wanted
+from specc.passes.derive.keeping import free_values, kept_values
+from specc.passes.prove.flow import flow
+
+Rows = Literal["newest", "new"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """The decisions for one graph that grows along `symbol`.
+
+    `needs` says how many rows before the new ones each value has
+    (`specc.passes.derive.demand`), `whole` which inputs along the growing axis are
+    given with all their rows. `new` is how many rows a step is given, `base` how many
+    there are from before: all, or where no more are ever kept, at most `most`.
+    """
+
+    graph: Graph
+    symbol: str
+    growing: str
+    outputs: Mapping[str, Rows]
+    setting: Setting
+    needs: dict[Value, dict[int, float]]
+    whole: tuple[str, ...]
+    most: float
+    base: Dim
+    new: Dim
+    live: set[Node] = field(default_factory=set)
+
+    @classmethod
+    def of(
+        cls,
+        graph: Graph,
+        symbol: str,
+        growing: str,
+        outputs: Mapping[str, Rows],
+        bounded: bool = True,
+    ) -> "Plan":
+        """Cut, then count: the needs are those of the values that are kept."""
+        found = flow(graph, symbol)
+        asked = {
+            graph.outputs[n]: NEWEST if rows == "newest" else 0.0
+            for n, rows in outputs.items()
+        }
+        open_ = Setting(
+            graph, found, (), frozenset(free_values(graph, found, growing)), bounded
+        )
+        kept = frozenset(kept_values(open_, asked, graph.inputs[growing]))
+        setting, needs, whole = _counted(open_, kept, asked, growing)
+        most = _most(needs, kept, whole)
+        if (
+            max((n for axes in needs.values() for n in axes.values()), default=0.0)
+            > most
+        ):
+            # Nothing that is kept has as many rows as are looked back at: the growing
+            # input itself is kept.
+            token = graph.inputs[growing]
+            setting, needs, whole = _counted(open_, kept | {token}, asked, growing)
+            needs[token], most = dict.fromkeys(setting.times(token), inf), inf
+        taken = {
+            s for v in graph.inputs.values() for d in v.type.shape for s in d.symbols()
+        } | graph.facts.keys()
+        base, new = (
+            Dim.symbol(_fresh(n, taken))
+            for n in ("past" if most == inf else "kept", "new")
+        )
+        return cls(
+            graph=graph,
+            symbol=symbol,
+            growing=growing,
+            outputs=outputs,
+            setting=setting,
+            needs=needs,
+            whole=whole,
+            most=most,
+            base=base,
+            new=new,
+            live=wanted(asked),
+        )
+
+    @property
+    def batch(self) -> Dim | None:
+        """The length of the batch: the growing input's first axis."""
+        shape = self.graph.inputs[self.growing].type.shape
+        return shape[0] if len(shape) > 1 else None
+
+    def rows(self, need: float) -> Dim:
+        """How many rows a value of this need has."""
+        return Dim.of(1) if need < 0 else self.before(need) + self.new
+
+    def before(self, need: float) -> Dim:
+        """How many of them are from before."""
+        if need <= 0:
+            return Dim.of(0)
+        return self.base if need >= self.most else smallest(self.base, int(need))
+
+    def after(self, need: float) -> Dim:
+        """How many there are from before when the new rows have become such."""
+        return (
+            self.base + self.new
+            if need == inf
+            else smallest(self.base + self.new, int(need))
+        )
+
+    def moves(self, value: Value) -> bool:
+        """Whether a value depends on what grows."""
+        return self.setting.flow.state(value).moves
+
+    def known_lengths(self) -> tuple[dict[str, int], dict[str, Dim]]:
+        """Bounds and equations of lengths other than the growing one."""
+        least = {n: m for n, m in self.graph.least.items() if n != self.symbol}
+        facts = {
+            n: d
+            for n, d in self.graph.facts.items()
+            if self.symbol not in d.symbols() and n != self.symbol
+        }
+        return least, facts
+
+
+def _counted(
+    open_: Setting, kept: frozenset[Value], asked: Mapping[Value, float], growing: str
+) -> tuple[Setting, dict[Value, dict[int, float]], tuple[str, ...]]:
+    """The needs when these values are kept; an input that is looked back at is given whole."""
+    setting = replace(open_, kept=kept)
+    needs = demand(setting, asked)
+    inputs = {
+        n: v
+        for n, v in open_.graph.inputs.items()
+        if n != growing and open_.flow.state(v).moves
+    }
+    whole = tuple(
+        n
+        for n, v in inputs.items()
+        if max(needs.get(v, {}).values(), default=NEWEST) > 0
+    )
+    for name in whole:
+        needs[inputs[name]] = dict.fromkeys(setting.times(inputs[name]), inf)
+    return setting, needs, whole
+
+
+def _most(
+    needs: Mapping[Value, Mapping[int, float]],
+    kept: Iterable[Value],
+    whole: tuple[str, ...],
+) -> float:
+    """The most rows of before that any input of a step has."""
+    found = [max(needs[v].values()) for v in kept if v in needs]
+    return inf if whole else max(found, default=0.0)
+
+
+def _fresh(name: str, taken: set[str]) -> str:
+    while name in taken:
+        name += "_"
+    return name

@@ -1,0 +1,164 @@
+"""The states of a step: kept rows, what loops carry, running sums, and the number of
+rows there were.
+
+On entry to each function: a draft in which the operands are built. Each state is an
+input of the step, `past.…`, and an output, `next.…`, that takes its place in the next
+step; it starts as zeros, without rows where it has an axis of them, or as what `encode`
+computes.
+"""
+
+from dataclasses import dataclass, field
+from math import inf
+
+from specc.ir import ops
+from specc.ir.derived import OFFSET, State
+from specc.ir.graph import Input, Node, Value
+from specc.ir.types import Type
+from specc.passes.derive.draft import Draft, resized
+from specc.passes.derive.naming import Names
+
+
+@dataclass(kw_only=True)
+class States:
+    """States in the order in which they were met.
+
+    `starts` are the values of the whole graph that some begin as, by the names that
+    `encode` gives them; `after` the values that take their place, by output.
+    """
+
+    draft: Draft
+    names: Names
+    met: list[State] = field(default_factory=list)
+    starts: dict[str, Value] = field(default_factory=dict)
+    after: dict[str, Value] = field(default_factory=dict)
+    offset: Value | None = None
+
+    def first_row(self, need: float) -> Value:
+        """The number of the first row of a value of this need, i64[].
+
+        A row's number is how many stand before it. Where all earlier rows are kept their
+        count is a length of an input, and the number follows from lengths. Where they
+        are not, it is counted from step to step.
+        """
+        plan, b = self.draft.plan, self.draft.b
+        # The newest row alone stands behind the other new ones; any other value begins
+        # with its rows from before.
+        behind = plan.new - 1 if need < 0 else -plan.before(need)
+        if plan.most == inf:
+            return b.one(ops.Size(plan.base + behind))
+        return b.one(ops.Arith("add"), self._rows_before(), b.one(ops.Size(behind)))
+
+    def _rows_before(self) -> Value:
+        """How many rows there were, as a state of its own: no length of an input tells."""
+        if self.offset is None:
+            self.offset = self.draft.b.input(OFFSET, Input(Type("i64", ())))
+            self.met.append(
+                State(
+                    name=OFFSET,
+                    next="next.rows",
+                    type=Type("i64", ()),
+                    batch=None,
+                    rows=None,
+                    most=0,
+                    initial="",
+                    role="carry",
+                    layer=0,
+                )
+            )
+        return self.offset
+
+    def count_new_rows(self) -> None:
+        """The next number of rows, where anything asked for it."""
+        if self.offset is not None:
+            new = self.draft.b.one(ops.Size(self.draft.plan.new))
+            self.after["next.rows"] = self.draft.b.one(
+                ops.Arith("add"), self.offset, new
+            )
+
+    def keep(self, value: Value, fresh: Value) -> Value:
+        """Rows of before, from a state, and the new ones behind; what will be looked
+        back at is the next state.
+        """
+        plan = self.draft.plan
+        (axis,) = plan.setting.times(value)
+        need = max(plan.needs.get(value, {}).get(axis, 0.0), 0.0)
+        plan.needs.setdefault(value, {})[axis] = need
+        if need == 0:
+            return fresh
+        role, layer, name = self.names.of_kept(value)
+        type = resized(value.type, {axis: plan.before(need)})
+        like = State(
+            name=f"past.{name}",
+            next=f"next.{name}",
+            type=type,
+            batch=self._batch(type),
+            rows=axis,
+            most=need,
+            initial="",
+            role=role,
+            layer=layer,
+        )
+        both = self.draft.b.one(ops.Concat(axis), self._given(like), fresh)
+        # All rows, or of the last ones as many as anything looks back at.
+        total = plan.rows(need)
+        last = ops.Slice(axis, total - plan.after(need), total)
+        self.after[like.next] = both if need == inf else self.draft.b.one(last, both)
+        return both
+
+    def carry(
+        self, node: Node, result: Value, first: Value | None
+    ) -> tuple[State, Value]:
+        """The state of a loop, which starts as `first`, or as zeros."""
+        name = self.names.of_carry(node, result)
+        initial = ""
+        if first is not None and not _is_zero(first):
+            initial = f"first.{name}"
+            self.starts[initial] = first
+        like = self._carried(name, result.type, initial, self.names.loop(node))
+        return like, self._given(like)
+
+    def running_sum(
+        self, node: Node, axis: int, result: Value, sums: Value
+    ) -> tuple[Value, ...]:
+        """Sums of the new rows, with what the sum was before them; its last row is the
+        state after.
+        """
+        shape = tuple(d for n, d in enumerate(result.type.shape) if n != axis)
+        name = self.names.of_value(result)
+        like = self._carried(name, Type(result.type.dtype, shape), "", 0)
+        before = self.draft.add(node, ops.Insert(axis), self._given(like))
+        whole = self.draft.add(node, ops.Arith("add"), sums, *before)
+        self.after[like.next] = self.draft.add(node, ops.Last(axis), *whole)[0]
+        return whole
+
+    def _carried(self, name: str, type: Type, initial: str, layer: int) -> State:
+        return State(
+            name=f"past.{name}",
+            next=f"next.{name}",
+            type=type,
+            batch=self._batch(type),
+            rows=None,
+            most=0,
+            initial=initial,
+            role="carry",
+            layer=layer,
+        )
+
+    def _given(self, state: State) -> Value:
+        """The input of a state that was not met before."""
+        self.met.append(state)
+        return self.draft.b.input(state.name, Input(state.type))
+
+    def _batch(self, type: Type) -> int | None:
+        """The axis of the batch."""
+        batch = self.draft.plan.batch
+        return next((n for n, d in enumerate(type.shape) if d == batch), None)
+
+
+def _is_zero(value: Value) -> bool:
+    """Whether a value is zeros in the shape of a state."""
+    while (node := value.node) and isinstance(node.op, ops.Expand | ops.Insert):
+        assert node.first is not None
+        value = node.first
+    maker = value.node.op if value.node else None
+    return isinstance(maker, ops.Constant) and not maker.value

@@ -1,0 +1,243 @@
+"""The step graph: every value with as many rows as it needs, kept rows from states, folds
+going on from theirs.
+
+On entry: a `Plan`, by which every need can be met. On leaving: ordinary IR, which every
+backend runs and shape inference checks.
+
+No op has an incremental form of its own but the folds. Every other op runs as it is on
+the new rows and as many before them as it looks back, and the rows nobody needs are
+dropped.
+
+The delay runs on the row that was kept and the new ones behind it, and its first row,
+which belongs to the one that was kept, is dropped. The running sum is a fold: it sums
+the new rows, adds what the state says the sum was, and its last row is the state after:
+
+    $ step x y=new
+    graph "g"
+    input "x" %0: f32[b, n, 4]
+    %1: f32[b, n, 4] = delay(%0) {axis=1, by=1, first=0.0}
+    %2: f32[b, n, 4] = cum_sum(%1) {axis=1}
+    output "y" %2
+    end
+    gives
+    graph "g step"
+    least new 1
+    input "x" %0: f32[b, new, 4]
+    input "past.x" %1: f32[b, kept, 4]
+    input "past.cum_sum" %2: f32[b, 4]
+    %3: f32[b, kept + new, 4] = concat(%1, %0) {axis=1}
+    %4: f32[b, min(1, kept + new), 4] = slice(%3) \
+        {axis=1, start=<kept - min(1, kept + new) + new>, stop=<kept + new>}
+    %5: f32[b, kept + new, 4] = delay(%3) {axis=1, by=1, first=0.0}
+    %6: f32[b, new, 4] = slice(%5) {axis=1, start=<kept>, stop=<kept + new>}
+    %7: f32[b, new, 4] = cum_sum(%6) {axis=1}
+    %8: f32[b, 1, 4] = insert(%2) {axis=1}
+    %9: f32[b, new, 4] = arith(%7, %8) {fn="add"}
+    %10: f32[b, 4] = last(%9) {axis=1}
+    output "y" %9
+    output "next.x" %4
+    output "next.cum_sum" %10
+    end
+"""
+
+from collections.abc import Iterable, Mapping
+from math import inf
+
+from specc.ir import ops
+from specc.ir.graph import Graph, Input, Node, Value
+from specc.ir.op import Op
+from specc.passes.derive.demand import NEWEST, Asked, ask, folded
+from specc.passes.derive.draft import Draft, resized
+from specc.passes.derive.keeping import handed_values
+from specc.passes.derive.naming import Names
+from specc.passes.derive.plan import Plan
+from specc.passes.derive.states import States
+from specc.passes.derive.substitute import at_length
+
+
+class Step:
+    """A step graph while it is built.
+
+    `handed` are the values that `encode` or the caller hands over, by the inputs that
+    take them.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.names = Names.of(plan.graph)
+        self.draft = Draft(plan)
+        self.states = States(draft=self.draft, names=self.names)
+        self.handed: dict[str, Value] = {}
+
+    def build(self) -> Graph:
+        """Inputs first, then every live node in order, then the outputs and the next states."""
+        plan, graph = self.plan, self.plan.graph
+        self._inputs()
+        for node, results in graph.nodes:
+            if node in plan.live:
+                if plan.moves(results[0]):
+                    self._node(node, results)
+                else:
+                    self._fixed(node, results)
+        outputs = {}
+        for name, rows in plan.outputs.items():
+            need = NEWEST if rows == "newest" else 0.0
+            outputs[name] = self.draft.output(graph.outputs[name], need)
+        self.states.count_new_rows()
+        least, facts = plan.known_lengths()
+        least[str(plan.new)] = 1
+        outputs |= self.states.after
+        name = f"{graph.name} step"
+        return self.draft.b.finish(name, outputs, least=least, facts=facts)
+
+    def _inputs(self) -> None:
+        """Declare what a step is given: rows of what moves, weights, and what is handed."""
+        plan, draft, facts = self.plan, self.draft, self.plan.graph.input_facts
+        for name, value in plan.graph.inputs.items():
+            wanted = name == plan.growing or value in plan.needs
+            if plan.moves(value) and wanted:
+                self._moving_input(name, value, facts[name])
+        for name, value in plan.graph.parameters.items():
+            draft.now[value] = draft.b.parameter(plan.graph.parameter_facts[name])
+        own = {v: facts[n] for n, v in plan.graph.inputs.items()}
+        used = _constant_operands(plan)
+        for value in handed_values(plan.graph, plan.setting.flow, used):
+            name = self.names.of_value(value)
+            self.handed[name] = value
+            draft.now[value] = draft.b.input(name, own.get(value, Input(value.type)))
+
+    def _moving_input(self, name: str, value: Value, facts: Input) -> None:
+        """An input along the growing axis: whole where it is looked back at, else its
+        new rows, before which those that are kept are put.
+        """
+        plan, draft = self.plan, self.draft
+        times = plan.setting.times(value)
+        need = inf if name in plan.whole else 0.0
+        type = resized(value.type, dict.fromkeys(times, plan.rows(need)))
+        rows = draft.b.input(name, Input(type, facts.keep, facts.below, facts.span))
+        if name == plan.growing and value in plan.setting.kept:
+            draft.now[value] = self.states.keep(value, rows)
+            return
+        draft.now[value] = rows
+        plan.needs[value] = dict.fromkeys(times, need)
+
+    def _fixed(self, node: Node, results: tuple[Value, ...]) -> None:
+        """What stays the same is computed in the step, unless it was handed over or is
+        known to `encode` alone.
+        """
+        now = self.draft.now
+        handed = all(r in now for r in results)
+        if handed:
+            return
+        if any(a and a not in now for a in node.args):
+            if isinstance(node.op, ops.Extent):  # only the length is read
+                (length,) = results[0].type.shape
+                now[results[0]] = self.draft.add(node, ops.Range(length))[0]
+            return
+        again = self.draft.add(node, node.op, *(a and now[a] for a in node.args))
+        for old, new in zip(results, again, strict=True):
+            now.setdefault(old, new)
+
+    def _node(self, node: Node, results: tuple[Value, ...]) -> None:
+        """What moves, on as many rows as it is asked for; each result is then cut to
+        what is needed of it, or put behind the rows that are kept.
+        """
+        plan = self.plan
+        asked = ask(plan.setting, node, results, plan.needs)
+        folds = plan.setting.folds(node, results)
+        built = self._fold(node, results, asked) if folds else self._plain(node, asked)
+        for axes, old, new in zip(asked.results, results, built, strict=True):
+            # Of what is kept only the new rows are made: those of before are a state.
+            kept = old in plan.setting.kept
+            needs = plan.needs.get(old, {})
+            for axis, name in axes.items():
+                need = 0.0 if kept else needs.get(axis, NEWEST)
+                new = self.draft.tail(new, axis, asked.rows[name], need)
+            self.draft.now[old] = self.states.keep(old, new) if kept else new
+
+    def _plain(self, node: Node, asked: Asked) -> tuple[Value, ...]:
+        """The same op on as many rows as are asked for."""
+        if isinstance(node.op, ops.Extent | ops.Range):
+            return self._row_numbers(node, asked)
+        op = _at_rows(self.plan, node.op, asked)
+        return self.draft.add(node, op, *self.draft.operands(node, asked))
+
+    def _row_numbers(self, node: Node, asked: Asked) -> tuple[Value, ...]:
+        """Numbers of rows, which do not begin at 0 unless all rows are there."""
+        (name,) = asked.results[0].values()
+        need = asked.rows[name]
+        rows = self.draft.add(node, ops.Range(self.plan.rows(need)))
+        if self.plan.most == inf and need == inf:
+            return rows
+        first = self.states.first_row(need)
+        return self.draft.add(node, ops.Arith("add"), *rows, first)
+
+    def _fold(
+        self, node: Node, results: tuple[Value, ...], asked: Asked
+    ) -> tuple[Value, ...]:
+        """A fold goes on from a state: `asked` is the new rows."""
+        draft = self.draft
+        if isinstance(node.op, ops.CumSum):
+            _, axis = folded(node)
+            (sums,) = draft.add(node, node.op, *draft.operands(node, asked))
+            return self.states.running_sum(node, axis, results[0], sums)
+        starts = _start_operands(self.plan, node, results)
+        operands = draft.operands(node, asked, without=starts)
+        # First states that the node lacks stand behind its last operand.
+        operands += [None] * (max(starts, default=-1) + 1 - len(operands))
+        held = {}
+        for operand, r in starts.items():
+            first = node.args[operand] if operand < len(node.args) else None
+            held[r], operands[operand] = self.states.carry(node, results[r], first)
+        built = draft.add(node, node.op, *operands)
+        self.states.after |= {state.next: built[r] for r, state in held.items()}
+        return built
+
+
+def _at_rows(plan: Plan, op: Op, asked: Asked) -> Op:
+    """An op with the lengths that its attributes say, at as many rows as are asked for."""
+    match op:
+        case ops.Expand(axis=axis) if axis in asked.results[0]:
+            # The length that is repeated to is that of a time axis.
+            return ops.Expand(axis, plan.rows(asked.rows[asked.results[0][axis]]))
+        case ops.Scan():
+            # Another axis is looped over, and the body says the growing length. That
+            # all these rows are as many, the proof has seen. There are none where only
+            # the newest row goes into the loop.
+            axes = [*asked.operands, *asked.results]
+            needs = {asked.rows[name] for each in axes for name in each.values()}
+            assert len(needs) <= 1, (
+                "loops that cross the growing axis are refused by the proof"
+            )
+            for need in needs:
+                return at_length(op, plan.symbol, plan.rows(need))
+    return op
+
+
+def _constant_operands(plan: Plan) -> Iterable[Value]:
+    """The values that stay the same and that a step uses: not those that a fold begins
+    with, since it goes on from a state, nor what is only measured.
+    """
+    for node, results in plan.graph.nodes:
+        used = node in plan.live and plan.moves(results[0])
+        if used and not isinstance(node.op, ops.Extent):
+            skipped = _start_operands(plan, node, results)
+            for n, a in enumerate(node.args):
+                if a and n not in skipped and not plan.moves(a):
+                    yield a
+
+
+def _start_operands(
+    plan: Plan, node: Node, results: tuple[Value, ...]
+) -> Mapping[int, int]:
+    """Operands that are the first state of a fold, with the result that is the state after."""
+    if not plan.setting.folds(node, results):
+        return {}
+    if isinstance(node.op, ops.Scan):
+        first = node.op.first + node.op.scanned
+        return {first + n: n for n in range(node.op.carries)}
+    if isinstance(node.op, ops.Rnn | ops.Gru | ops.Lstm):
+        # The first result is all rows; the states after the last one stand behind it.
+        states = enumerate(node.op.first_states, start=1)
+        return {state.place: result for result, state in states}
+    return {}

@@ -1,0 +1,55 @@
+"""A graph, or the body of a loop, with another length in place of a symbol."""
+
+from collections.abc import Mapping
+
+from specc.ir import ops
+from specc.ir.dim import Dim
+from specc.ir.graph import Builder, Graph, Input, Value
+from specc.ir.op import Op
+from specc.ir.types import Type
+
+
+def at_length(op: Op, symbol: str, length: Dim) -> Op:
+    """`op` with `length` wherever its attributes, or the body of a loop, say `symbol`."""
+    return _op(op, {symbol: length})
+
+
+def substituted(graph: Graph, lengths: Mapping[str, Dim]) -> Graph:
+    """`graph` with these lengths in place of the symbols; the types are inferred anew."""
+    b, now = Builder(), dict[Value, Value]()
+    for name, value in graph.inputs.items():
+        old = graph.input_facts[name]
+        now[value] = b.input(
+            name, Input(_type(value.type, lengths), old.keep, old.below, old.span)
+        )
+    for name, value in graph.parameters.items():
+        now[value] = b.parameter(graph.parameter_facts[name])
+    for node, results in graph.nodes:
+        made = b.add(_op(node.op, lengths), *(a and now[a] for a in node.args))
+        now.update(zip(results, made, strict=True))
+        if (known := graph.made.get(node)) and made[0].node:
+            b.made[made[0].node] = known
+    b.names = {n: now[v] for n, v in graph.names.items() if v in now}
+    outputs = {n: now[v] for n, v in graph.outputs.items()}
+    return b.finish(graph.name, outputs, least=graph.least, facts=graph.facts)
+
+
+def _op(op: Op, lengths: Mapping[str, Dim]) -> Op:
+    def change(attribute: object) -> object:
+        if isinstance(attribute, Dim):
+            return attribute.substitute(lengths)
+        if isinstance(attribute, tuple):
+            return tuple(change(a) for a in attribute)
+        if isinstance(attribute, Graph):
+            return substituted(attribute, lengths)
+        return attribute
+
+    if not isinstance(op, ops.Scan) and not any(
+        isinstance(v, Dim | tuple) for v in op.attributes().values()
+    ):
+        return op
+    return op.map_dims(change)
+
+
+def _type(type: Type, lengths: Mapping[str, Dim]) -> Type:
+    return Type(type.dtype, tuple(d.substitute(lengths) for d in type.shape))

@@ -1,0 +1,97 @@
+"""What a graph costs: multiply-adds and activations as formulas in the symbolic
+lengths.
+
+A multiply-add counts as one. Elementwise work is not counted: it is what memory traffic
+hides.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from specc.ir import ops
+from specc.ir.dim import Dim, exact, product, total
+from specc.ir.graph import Graph, Node
+from specc.ir.op import Op
+from specc.ir.types import Type
+
+Cost = Callable[[Any, list[Type]], Dim]
+
+
+def _linear(op: ops.Linear, t: list[Type]) -> Dim:
+    return product(t[0].shape) * t[1].shape[0]
+
+
+def _matmul(op: ops.MatMul, t: list[Type]) -> Dim:
+    lead = max((t[0].shape[:-2], t[1].shape[:-2]), key=len)
+    return product(lead) * product(t[0].shape[-2:]) * t[1].shape[-1]
+
+
+def _weigh(op: ops.Weigh, t: list[Type]) -> Dim:
+    return product(t[0].shape) * t[1].shape[-1]
+
+
+def _attend(op: ops.Attend, t: list[Type]) -> Dim:
+    b, h, q, d = t[0].shape
+    return b * h * q * t[1].shape[2] * (d + t[2].shape[3])
+
+
+def _patches(op: ops.Patches, t: list[Type]) -> Dim:
+    (made, *_) = op.infer(*t[:2], None)
+    return product(made.shape) * product(t[1].shape[1:])
+
+
+def _conv1d(op: ops.Conv1d, t: list[Type]) -> Dim:
+    return product(t[0].shape) * t[1].shape[0] * op.kernel
+
+
+def _einsum(op: ops.Einsum, t: list[Type]) -> Dim:
+    sizes: dict[str, Dim] = {}
+    for names, type in zip(op.equation.split("->")[0].split(","), t, strict=True):
+        sizes.update(zip(names.split(), type.shape, strict=True))
+    return product(sizes.values())
+
+
+def _scan(op: ops.Scan, t: list[Type]) -> Dim:
+    return op.parts(t).rows[0].shape[op.axis] * total(
+        multiply_adds(n) for n, _ in op.body.nodes
+    )
+
+
+def _recurrent(op: ops.Rnn | ops.Gru | ops.Lstm, t: list[Type]) -> Dim:
+    b, n, i = t[0].shape
+    rows, fed_back = t[2].shape
+    return b * n * rows * (i + fed_back)
+
+
+def _lstm(op: ops.Lstm, t: list[Type]) -> Dim:
+    b, n, _ = t[0].shape
+    projection = (t[2].shape[1], exact(t[1].shape[0], 4))
+    mapped = b * n * product(projection) if t[-1].shape == projection else Dim.of(0)
+    return _recurrent(op, t) + mapped
+
+
+TABLE: Mapping[type[Op], Cost] = {
+    ops.Linear: _linear,
+    ops.MatMul: _matmul,
+    ops.Weigh: _weigh,
+    ops.Attend: _attend,
+    ops.Patches: _patches,
+    ops.Conv1d: _conv1d,
+    ops.Einsum: _einsum,
+    ops.Scan: _scan,
+    ops.Rnn: _recurrent,
+    ops.Gru: _recurrent,
+    ops.Lstm: _lstm,
+}
+"""Every heavy op; a test compares."""
+
+
+def multiply_adds(node: Node) -> Dim:
+    """The multiply-adds of one node; 0 of what is not heavy."""
+    cost = TABLE.get(type(node.op))
+    return cost(node.op, [a.type for a in node.args if a]) if cost else Dim.of(0)
+
+
+def parameters(graph: Graph) -> Dim:
+    """How many numbers the graph's weights hold."""
+    return total(product(f.type.shape) for f in graph.parameter_facts.values())

@@ -1,0 +1,92 @@
+"""How long an axis may be, where the model looks its row numbers up in a table, and how
+long it must be at least.
+
+A learned position table of 1024 rows bounds the length of its sequence, `x[:, 0:3]`
+needs three rows; ONNX Runtime would say so only by failing.
+"""
+
+from dataclasses import dataclass
+
+from specc.ir import ops
+from specc.ir.fitting import rows_of
+from specc.ir.graph import Graph, Node, Value
+from specc.text.source import Span
+
+
+@dataclass(frozen=True)
+class Limit:
+    """A symbol may be at most `most`, because of the table `table`."""
+
+    symbol: str
+    most: int
+    table: str
+    span: Span | None = None
+
+
+def limits(graph: Graph) -> dict[str, Limit]:
+    """The tightest limit of each symbol."""
+    names = {value: name for name, value in graph.parameters.items()}
+    found: dict[str, Limit] = {}
+    for node, _ in graph.nodes:
+        if not isinstance(node.op, ops.Embedding):
+            continue
+        ids, table = node.args
+        rows = table.type.shape[0].number if table else None
+        greatest = _greatest(ids) if ids else None
+        if rows is None or greatest is None:
+            continue
+        symbol, above = greatest
+        most = rows - 1 - above
+        if symbol not in found or most < found[symbol].most:
+            spans = graph.made[node].spans if node in graph.made else ()
+            name = names.get(table, "a table") if table else "a table"
+            found[symbol] = Limit(symbol, most, name, spans[0] if spans else None)
+    return found
+
+
+def rows_taken(graph: Graph) -> dict[str, int]:
+    """The least length of each symbol with which every row is there that a slice or an
+    index takes.
+    """
+    found: dict[str, int] = {}
+    for node, _ in graph.nodes:
+        for wanted in rows_of(node):
+            match wanted.substitute(graph.facts).terms:
+                case ((((str() as symbol, 1),), c), ((), k)) if c > 0:
+                    found[symbol] = max(found.get(symbol, 0), -(k // c))
+    return found
+
+
+def _greatest(value: Value) -> tuple[str, int] | None:
+    """`(n, c)` where the numbers of `value` are row numbers and at most `n + c`, n
+    being a symbol.
+    """
+    match value.node:
+        case Node(ops.Extent(axis=axis), (Value() as x,)):
+            name = x.type.shape[axis].name
+            return (name, -1) if name else None
+        case Node(
+            ops.CumSum(axis=axis),
+            (Value(node=Node(ops.Cast(), (Value() as keep,))) as x,),
+        ):
+            name = x.type.shape[axis].name
+            return (name, 0) if name and keep.type.dtype == "bool" else None
+        case Node(
+            ops.Arith(fn="add" | "sub" as fn),
+            (Value() as x, Value(node=Node(ops.Constant(value=c)))),
+        ):
+            inner = _greatest(x)
+            return (
+                (inner[0], inner[1] + int(c if fn == "add" else -c)) if inner else None
+            )
+        case Node(
+            ops.Arith(fn="max"), (Value() as x, Value(node=Node(ops.Constant())))
+        ):
+            return _greatest(x)
+        case Node(
+            ops.Insert() | ops.Expand() | ops.Transpose() | ops.Squeeze(),
+            (Value() as x,),
+        ):
+            return _greatest(x)
+        case _:
+            return None

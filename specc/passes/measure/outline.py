@@ -1,0 +1,130 @@
+"""The architecture as a tree of scopes, with what each makes and costs; equal layers
+are one line.
+
+Scopes are the paths weights live under: `h.3.attn.c_proj` is part of `h.3.attn`, which
+is part of `h.3`.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from specc.ir.dim import Dim, product, total
+from specc.ir.graph import Graph
+from specc.ir.types import Type
+from specc.passes.measure.cost import multiply_adds
+
+
+@dataclass(kw_only=True)
+class Part:
+    """One scope: its own name, what it gives, its weights, its work, and the scopes inside."""
+
+    name: str
+    type: Type | None = None
+    op: str = ""
+    weights: Dim = field(default_factory=lambda: Dim.of(0))
+    work: Dim = field(default_factory=lambda: Dim.of(0))
+    parts: dict[str, "Part"] = field(default_factory=dict)
+    times: int = 1
+
+    def all_weights(self) -> Dim:
+        """Numbers held by this scope and those inside."""
+        return (
+            self.weights + total(p.all_weights() for p in self.parts.values())
+        ) * self.times
+
+    def all_work(self) -> Dim:
+        """Multiply-adds done by this scope and those inside."""
+        return (
+            self.work + total(p.all_work() for p in self.parts.values())
+        ) * self.times
+
+    def shape_of_it(self) -> tuple[object, ...]:
+        """What must agree for two parts to be shown as one."""
+        inner = tuple((n, p.shape_of_it()) for n, p in self.parts.items())
+        return (str(self.type), self.op, self.weights, self.work, self.times, inner)
+
+
+def outline(graph: Graph) -> Part:
+    """The tree of a graph, its root named after it."""
+    root = Part(name=graph.name)
+    for node, results in graph.nodes:
+        scopes = graph.made[node].scopes if node in graph.made else ()
+        part = _at(root, scopes[0] if scopes else "")
+        part.work = part.work + multiply_adds(node)
+        part.type = results[0].type
+        if node.op.heavy or not part.op:
+            part.op = node.op.name
+    for name, facts in graph.parameter_facts.items():
+        scope, _, leaf = name.rpartition(".")
+        part = _at(root, scope if leaf in ("weight", "bias") else name)
+        part.weights = part.weights + product(facts.type.shape)
+    for name, value in graph.names.items():
+        if ":" not in name and (found := _find(root, name)):
+            found.type = value.type
+    root.type = None
+    _fold(root)
+    return root
+
+
+def _at(root: Part, scope: str) -> Part:
+    part = root
+    for name in scope.split(".") if scope else []:
+        part = part.parts.setdefault(name, Part(name=name))
+    return part
+
+
+def _find(root: Part, scope: str) -> Part | None:
+    part: Part | None = root
+    for name in scope.split("."):
+        part = part.parts.get(name) if part else None
+    return part
+
+
+def _fold(part: Part) -> None:
+    """Runs of numbered parts that are alike become one: `0 … 11`."""
+    for inner in part.parts.values():
+        _fold(inner)
+    folded: dict[str, Part] = {}
+    run: list[Part] = []
+    for inner in part.parts.values():
+        if run and (
+            not inner.name.isdigit() or run[0].shape_of_it() != inner.shape_of_it()
+        ):
+            _close(run, folded)
+            run = []
+        if inner.name.isdigit():
+            run.append(inner)
+        else:
+            folded[inner.name] = inner
+    _close(run, folded)
+    part.parts = folded
+
+
+def _close(run: list[Part], into: dict[str, Part]) -> None:
+    if not run:
+        return
+    first = run[0]
+    if len(run) > 1:
+        first.name = f"{first.name} … {run[-1].name}"
+        first.times = len(run)
+    into[first.name] = first
+
+
+def walk(part: Part, depth: int = 0) -> Iterator[tuple[int, Part]]:
+    """Parts from the root down; a scope that only holds one other is shown with it: `h.0 … 11`."""
+    shown = part
+    while (
+        depth
+        and len(shown.parts) == 1
+        and not shown.weights.terms
+        and not shown.work.terms
+    ):
+        (inner,) = shown.parts.values()
+        shown = replace(
+            inner,
+            name=f"{shown.name}.{inner.name}",
+            times=shown.times * inner.times,
+        )
+    yield depth, shown
+    for inner in shown.parts.values():
+        yield from walk(inner, depth + 1)

@@ -1,0 +1,212 @@
+"""The passes that `compile` runs, in their order, by name.
+
+    elaborated graph ─ inline ─ fuse_scan ─ split_scan ─┬─ what is lowered for a target
+                       (if asked)                       └─ prove ─ step ─ encode
+
+A pass takes a `Work`, the graphs with what is known beside them, and gives another.
+Every graph that goes in or comes out is sound (`specc.ir.verify`): under `VERIFYING`
+that is checked after each pass, so that a pass that breaks a graph is named, not the
+one that stumbles over it. `specc show --ir --after PASS` prints what a pass gives.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
+from typing import NoReturn
+
+from specc.ir.derived import Derived
+from specc.ir.graph import Graph
+from specc.ir.model import Generation
+from specc.ir.verify import verify
+from specc.passes.derive.derive import Stepped, encoded, stepped
+from specc.passes.derive.plan import Rows
+from specc.passes.prove.causality import growing_symbol, prove
+from specc.passes.prove.defaults import prove_defaults
+from specc.passes.prove.flow import flow
+from specc.passes.simplify.fuse_scan import fuse_scan
+from specc.passes.simplify.inline import inline_defaults
+from specc.passes.simplify.rewrite import rewrite
+from specc.passes.simplify.split_scan import split_scan
+from specc.text.diagnostic import Failed, fail
+
+VERIFYING: ContextVar[bool] = ContextVar("VERIFYING", default=False)
+"""Whether graphs are verified after every pass: under `--debug`, and in tests."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """What passes work on.
+
+    `defaults` computes inputs of `graph` that nobody gives, until `inline` has put it
+    inside. `generation` says along which input `graph` grows, where it does. `rows` are
+    those that a step gives of what is drawn from; unless `bounded`, attention through a
+    window keeps rows that it no longer sees. `outputs` are the results that a step can
+    give, which `prove` finds; `half` is what `step` made, `derived` that with `encode`.
+    """
+
+    graph: Graph
+    defaults: Graph | None = None
+    generation: Generation | None = None
+    rows: Rows = "newest"
+    bounded: bool = True
+    outputs: Mapping[str, Rows] = field(default_factory=dict)
+    half: Stepped | None = None
+    derived: Derived | None = None
+
+    def graphs(self) -> tuple[Graph, ...]:
+        """The graphs there are now: the newest in place of what it was made from."""
+        if self.derived is not None:
+            encode = (self.derived.encode,) if self.derived.encode else ()
+            return *encode, self.derived.step
+        if self.half is not None:
+            return (self.half.graph,)
+        return self.graph, *((self.defaults,) if self.defaults else ())
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One pass: its name, what it is for, and the function that does it.
+
+    One that is `optional` works only where it is asked for.
+    """
+
+    name: str
+    about: str
+    run: Callable[[Work], Work]
+    optional: bool = False
+
+
+def _inline(work: Work) -> Work:
+    if work.defaults is None:
+        return work
+    graph = inline_defaults(work.graph, work.defaults)
+    return replace(work, graph=graph, defaults=None)
+
+
+def _fuse(work: Work) -> Work:
+    return replace(work, graph=rewrite(work.graph, [fuse_scan]))
+
+
+def _split(work: Work) -> Work:
+    return replace(work, graph=rewrite(work.graph, [split_scan]))
+
+
+def _prove(work: Work) -> Work:
+    """Fails with E0701 and E0702 where nothing grows, with E0711 to E0718 where it cannot."""
+    generation, graph = work.generation, work.graph
+    if generation is None:
+        _nothing_generated(graph)
+    growing, source = generation.growing, generation.source
+    symbol = growing_symbol(graph, growing)
+    if symbol is None:
+        fail(
+            "E0702",
+            f"`{growing}` cannot grow: it has no axis behind the batch of "
+            "a run-time length",
+        )
+    if faults := prove(graph, symbol, growing, [source]):
+        raise Failed(*faults)
+    if faults := prove_defaults(graph, work.defaults, symbol, growing, [source]):
+        raise Failed(*faults)
+    outputs: dict[str, Rows] = {source: work.rows}
+    states = flow(graph, symbol)
+    for name, value in graph.outputs.items():
+        # Beside what is drawn from, a step can give every result that has the growing
+        # axis once and is causal as well: attention maps have it twice.
+        once = len(states.state(value).axes) == 1
+        if name not in outputs and once and not prove(graph, symbol, growing, [name]):
+            outputs[name] = "new"
+    return replace(work, outputs=outputs)
+
+
+def _nothing_generated(graph: Graph) -> NoReturn:
+    """Fails with E0701.
+
+    A graph that was itself taken out of another is not taken apart again. Its spec does
+    say what it generates, so that nothing is to be added there. No name of a spec has a
+    blank in it.
+    """
+    mend = "add `generate NAME of INPUT from RESULT { … }` to the spec"
+    if graph.name.endswith((" step", " encode")):
+        mend = "ask for the graph that it was made from, `score`, or for the spec"
+    fail("E0701", f"`{graph.name}` does not say what it generates", helps=[mend])
+
+
+def _step(work: Work) -> Work:
+    assert work.generation is not None, "`prove` comes first"
+    growing = work.generation.growing
+    half = stepped(work.graph, growing, work.outputs, bounded=work.bounded)
+    return replace(work, half=half)
+
+
+def _encode(work: Work) -> Work:
+    assert work.half is not None, "`step` comes first"
+    return replace(work, derived=encoded(work.half))
+
+
+PASSES = (
+    Pass("inline", "inputs that have a default are computed inside", _inline, True),
+    Pass("fuse_scan", "a loop over a known cell becomes a recurrent layer", _fuse),
+    Pass("split_scan", "what no carry needs leaves its loop", _split),
+    Pass("prove", "no op lets a row see a later one; no graph is changed", _prove),
+    Pass("step", "one step of a text, with rows kept from before", _step),
+    Pass("encode", "what is computed once for all steps", _encode),
+)
+"""Every pass that changes graphs or decides whether one may, in the order of `compile`."""
+
+SIMPLIFY = ("fuse_scan", "split_scan")
+"""The passes behind which a graph is as every target gets it."""
+DERIVE = ("prove", "step", "encode")
+"""The passes that take a graph that generates apart."""
+
+
+def run(work: Work, names: Sequence[str]) -> Work:
+    """`work` behind the passes of these names, in the order of `PASSES`."""
+    sound: list[Graph] = []
+    for each in PASSES:
+        if each.name in names:
+            work = each.run(work)
+            if VERIFYING.get():
+                sound = _verify(work, each.name, sound)
+    return work
+
+
+def up_to(last: str) -> tuple[str, ...]:
+    """The passes that `compile` has run when `last` is done; the optional ones only if
+    `last` is one.
+    """
+    names = [each.name for each in PASSES]
+    before = PASSES[: names.index(last)]
+    return *(each.name for each in before if not each.optional), last
+
+
+def _verify(work: Work, name: str, sound: Sequence[Graph]) -> list[Graph]:
+    """The graphs behind a pass, all sound: those known to be so before are the same."""
+    for graph in work.graphs():
+        if graph not in sound:
+            faults = verify(graph)
+            assert not faults, f"behind the pass `{name}`:\n" + "\n".join(faults)
+    return list(work.graphs())
+
+
+def inline(graph: Graph, defaults: Graph) -> Graph:
+    """`graph` with what `defaults` computes inside."""
+    return run(Work(graph=graph, defaults=defaults), ("inline",)).graph
+
+
+def simplify(graph: Graph) -> Graph:
+    """The graph as every target gets it: loops that an op does, and out of loops what
+    need not be in them.
+    """
+    return run(Work(graph=graph), SIMPLIFY).graph
+
+
+def derive(work: Work) -> Derived:
+    """`encode` and `step` for the result that is drawn from, and for results that can
+    be had beside it.
+
+    Fails with the proof's errors, E0711 to E0718, where the model cannot be generated.
+    """
+    derived = run(work, DERIVE).derived
+    assert derived is not None
+    return derived

@@ -1,0 +1,162 @@
+"""The proof that the rows of a batch do not mix: each is computed as if it were alone.
+
+An axis that says the batch's length holds the batch *in blocks*: row r of `batch * k`
+rows is of example `r // k`. The inputs hold it so, with k = 1; an op keeps it so, axis
+by axis, or mixes:
+
+    windows = merge(split(x, [n, 7]), axis=0)
+                [batch, n * 7, d] → [batch * n, 7, d]       blocks of n
+    merge(transpose(x), axis=0)
+                [n, batch, d] → [n * batch, d]              mixed
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from specc.ir import ops
+from specc.ir.dim import Dim, DimError, exact
+from specc.ir.graph import Graph, Node, Value
+from specc.ir.interval import SAME
+from specc.ir.reach import links
+from specc.passes.prove.causality import span_of, spoken
+from specc.passes.prove.flow import related_to
+from specc.text.diagnostic import Diagnostic, Label
+
+
+def batch_symbol(graph: Graph) -> str | None:
+    """The symbol that is the first axis of every input that has axes; None where there
+    is no such one.
+    """
+    names = {v.type.shape[0].name for v in graph.inputs.values() if v.type.rank}
+    return names.pop() if len(names) == 1 else None
+
+
+def mixing(graph: Graph, symbol: str) -> list[Diagnostic]:
+    """A warning W0602 for each op that mixes the rows of the axis `symbol`, in the
+    graph's order.
+    """
+    batch = _Batch(Dim.symbol(symbol), related_to(graph, symbol))
+    spoilt = {v for v in graph.inputs.values() if not batch.input_apart(v)}
+    return [
+        _warning(graph, place, node, symbol)
+        for place, node in batch.mixed(graph, spoilt)
+    ]
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """The length of the batch, and the symbols that are lengths made of it."""
+
+    length: Dim
+    related: frozenset[str]
+
+    def said(self, length: Dim) -> bool:
+        """Whether a length says that of the batch."""
+        return bool(length.symbols() & self.related)
+
+    def blocks(self, length: Dim) -> bool:
+        """Whether a length is a whole number of rows for each example, whatever the batch."""
+        try:
+            return self.length.name not in exact(
+                length, self.length
+            ).symbols() and not self._others(length)
+        except DimError:
+            return False
+
+    def _others(self, length: Dim) -> bool:
+        return bool(length.symbols() & (self.related - {self.length.name}))
+
+    def input_apart(self, value: Value) -> bool:
+        """Whether an input holds the batch on one axis, a row for each example, or not at all."""
+        said = [d for d in value.type.shape if self.said(d)]
+        return not said or said == [self.length]
+
+    def mixed(self, graph: Graph, spoilt: set[Value]) -> Iterator[tuple[Graph, Node]]:
+        """The nodes that mix, with the graph or body they stand in; one cause is named once."""
+        for node, results in graph.nodes:
+            if any(a in spoilt for a in node.args if a):
+                spoilt.update(results)
+                continue
+            inside = (
+                next(self.mixed(node.op.body, set()), None)
+                if isinstance(node.op, ops.Scan)
+                else None
+            )
+            if inside or self._mixes(node, results):
+                spoilt.update(results)
+                yield inside or (graph, node)
+
+    def _mixes(self, node: Node, results: tuple[Value, ...]) -> bool:
+        """Whether a node gives rows of an example what another example holds, or how
+        many there are.
+        """
+        for result in results:
+            said = [d for d in result.type.shape if self.said(d)]
+            # Two axes of it, or rows that are not whole blocks, pair examples.
+            if len(said) > 1 or not all(map(self.blocks, said)):
+                return True
+        match node.op:
+            case ops.Merge(axis=axis, count=count):
+                # Blocks stay blocks if the batch is the first of the axes joined.
+                assert node.first is not None
+                behind = node.first.type.shape[axis + 1 : axis + count]
+                return any(map(self.said, behind))
+            case ops.Split(sizes=sizes):
+                return any(map(self.said, sizes[1:]))
+            case ops.Expand():
+                return False  # every row is the same
+            case ops.Scan():
+                return self._scan_mixes(node, node.op, results)
+        attributes = tuple(node.op.attributes().values())
+        return self._says(attributes) or self._crosses(node, results)
+
+    def _says(self, value: object) -> bool:
+        """Whether an attribute is a length made of the batch's, or holds one."""
+        if isinstance(value, Dim):
+            return self.said(value)
+        return isinstance(value, tuple) and any(map(self._says, value))
+
+    def _crosses(self, node: Node, results: tuple[Value, ...]) -> bool:
+        """Whether an axis of the batch is read other than row for row, or made of nothing."""
+        made = {
+            (r, n)
+            for r, v in enumerate(results)
+            for n, d in enumerate(v.type.shape)
+            if self.said(d)
+        }
+        for link in links(node, results):
+            operand = node.args[link.operand]
+            if operand is None or not self.said(operand.type.shape[link.operand_axis]):
+                continue
+            to = link.result, link.result_axis
+            if link.kind != "same" or link.reach != SAME or to not in made:
+                return True
+        return False
+
+    def _scan_mixes(self, node: Node, op: ops.Scan, results: tuple[Value, ...]) -> bool:
+        """Whether a loop runs from example to example, or passes over rows of others;
+        its body is seen elsewhere.
+        """
+        if self.said(op.row(node).type.shape[op.axis]):
+            return True
+        keep = op.parts(node.args).keep
+        if keep is None or not self.said(keep.type.shape[0]):
+            return False
+        first = [
+            r.type.shape[n >= op.carries and op.axis == 0]
+            for n, r in enumerate(results)
+        ]
+        return any(d != keep.type.shape[0] for d in first)
+
+
+def _warning(graph: Graph, place: Graph, node: Node, symbol: str) -> Diagnostic:
+    span = span_of(place, node)
+    outputs = ", ".join(f"`{n}`" for n in graph.outputs)
+    return Diagnostic(
+        "W0602",
+        f"`{spoken(node.op)}` mixes the rows of `{symbol}`: what one gives depends on the others",
+        Label(span, "here rows of the batch meet") if span else None,
+        notes=(f"{outputs} may differ between a batch of one and a larger one",),
+        helps=("work along another axis",),
+        severity="warning",
+    )

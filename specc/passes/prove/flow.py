@@ -1,0 +1,329 @@
+"""Where the rows of one axis go: forward through a graph, along the symbol that names
+the axis.
+
+On entry: any sound graph, and the symbol of an axis, such as the length of a text. On
+leaving: the state of every value, and the ops that leak. A graph is never refused here;
+`causality` decides which leaks matter.
+
+A value is fixed (it depends on nothing that has the axis), or it moves. One that moves
+has time axes, the axes of exactly that length, and for each the accumulated reach:
+which rows its row `t` depends on, as an interval of `t - u`. Or it has none and holds
+the newest row, or what was read of all rows.
+
+Every op is judged by itself: `leaks` names each one that lets row t of its result read
+a row after t of its operand, whatever a later op makes of it.
+
+A centered convolution reads one row before, its own, and one after, which leaks. The
+delay behind it moves that by one: its rows depend on two before to their own. `last`
+holds the newest row and has no rows of its own:
+
+    $ flow n
+    graph "g"
+    input "x" %0: f32[b, n, 4]
+    parameter "w" %1: f32[4, 4, 3] initial="zeros" made_by="conv1d"
+    %2: f32[b, n, 4] = conv1d(%0, %1) {kernel=3, dilation=1, ahead=1}
+    %3: f32[b, n, 4] = delay(%2) {axis=1, by=1, first=0.0}
+    %4: f32[b, 4] = last(%3) {axis=1}
+    output "y" %4
+    end
+    gives
+    %0 axis 1 reads [0, 0]
+    %2 axis 1 reads [-1, 1]
+    %3 axis 1 reads [0, 2]
+    %4 the newest row
+    leak at %2 conv1d: ahead
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Literal
+
+from specc.ir import ops
+from specc.ir.dim import Dim
+from specc.ir.graph import Graph, Node, Value
+from specc.ir.interval import EMPTY, SAME, Interval
+from specc.ir.reach import Link, links
+from specc.passes.prove.bands import band
+
+Why = Literal["ahead", "all", "newest", "length", "captured", "shape"]
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What a value is along the symbol. `axes` maps each time axis to its accumulated reach."""
+
+    axes: Mapping[int, Interval] = field(default_factory=dict)
+    newest: bool = False
+    whole: bool = False
+
+    @property
+    def moves(self) -> bool:
+        """Whether it depends on the axis at all."""
+        return bool(self.axes) or self.newest or self.whole
+
+
+@dataclass(frozen=True, slots=True)
+class Leak:
+    """`node` reads rows that come after the one it makes.
+
+    `why`: `ahead`, rows up to `-reach.lo` later; `all`, every row; `newest`, it mixes
+    the newest row into earlier ones; `length`, it needs the final number of rows;
+    `captured`, a loop takes from outside what moves; `shape`, its result has an axis
+    whose rows are no longer those of the symbol. `inside`: the leak in the body of the
+    loop `node`, with that body.
+    """
+
+    node: Node
+    why: Why
+    operand: int | None = None
+    reach: Interval = EMPTY
+    inside: "tuple[Graph, Leak] | None" = None
+
+
+@dataclass(frozen=True)
+class Flow:
+    """The state of every value along `symbol`, and the ops that leak, in the graph's order."""
+
+    symbol: str
+    states: Mapping[Value, State]
+    leaks: tuple[Leak, ...]
+    related: frozenset[str]
+
+    def state(self, value: Value) -> State:
+        """The state of a value; parameters are fixed."""
+        return self.states.get(value, State())
+
+
+@lru_cache(maxsize=4)
+def flow(graph: Graph, symbol: str) -> Flow:
+    """Follow the axis called `symbol` through `graph`."""
+    along = _Axis(Dim.symbol(symbol), related_to(graph, symbol), {}, [])
+    for value in graph.inputs.values():
+        axes = dict.fromkeys(along.times(value), SAME)
+        whole = not axes and along.composite(value)
+        along.states[value] = State(axes, whole=whole)
+    for node, results in graph.nodes:
+        _visit(node, results, along)
+    return Flow(symbol, along.states, tuple(along.leaks), along.related)
+
+
+def related_to(graph: Graph, symbol: str) -> frozenset[str]:
+    """The symbol and those that a fact states in terms of it."""
+    found = {symbol}
+    while (
+        more := {name for name, dim in graph.facts.items() if dim.symbols() & found}
+        - found
+    ):
+        found |= more
+    return frozenset(found)
+
+
+@dataclass(frozen=True)
+class _Axis:
+    """The axis that is followed: its length, the symbols that follow from it, and what
+    is known of values so far.
+    """
+
+    length: Dim
+    related: frozenset[str]
+    states: dict[Value, State]
+    leaks: list[Leak]
+
+    def given(self, node: Node) -> list[State]:
+        """The states of the operands of a node."""
+        return [self.states.get(a, State()) if a else State() for a in node.args]
+
+    def times(self, value: Value) -> list[int]:
+        """The axes of exactly this length."""
+        return [n for n, d in enumerate(value.type.shape) if d == self.length]
+
+    def composite(self, value: Value) -> bool:
+        """Whether an axis mentions the symbol without being it."""
+        shape = value.type.shape
+        return any(d != self.length and d.symbols() & self.related for d in shape)
+
+
+@dataclass
+class _Read:
+    """What a result reads of what moves: rows, along each of its time axes; the newest;
+    all.
+    """
+
+    before: dict[int, Interval]
+    newest: bool = False
+    whole: bool = False
+
+    @property
+    def mixed(self) -> bool:
+        """Whether the newest row goes into rows before it."""
+        return self.newest and bool(self.before)
+
+    def state(self) -> State:
+        """What the result is."""
+        newest = self.newest and not self.mixed
+        return State(self.before, newest, self.whole or self.mixed)
+
+
+def _visit(node: Node, results: tuple[Value, ...], along: _Axis) -> None:
+    """Find the states of the results of a node, and note the first way in which it leaks."""
+    given = along.given(node)
+    newest, whole = any(s.newest for s in given), any(s.whole for s in given)
+    reads = [
+        _Read(dict.fromkeys(along.times(r), EMPTY), newest, whole) for r in results
+    ]
+    found: list[Leak] = []
+    for link in links(node, results):
+        if link.operand_axis in given[link.operand].axes:
+            found += _follow(node, link, given[link.operand], reads[link.result])
+    states = [read.state() for read in reads]
+    found += _mixed(node, results, given, states, along)
+    if isinstance(node.op, ops.Scan):
+        found = [*_in_body(node, node.op, given, states, along), *found]
+    if any(read.mixed for read in reads):
+        operand = next((n for n, s in enumerate(given) if s.newest), None)
+        found.append(Leak(node, "newest", operand))
+    if found:
+        along.leaks.append(_worst(found))
+    along.states.update(zip(results, states, strict=True))
+
+
+def _follow(node: Node, link: Link, state: State, read: _Read) -> list[Leak]:
+    """Join into `read` what a link reads along a time axis; the leak, if it is one."""
+    if link.kind == "extent":
+        return []  # a length is told, no row is read
+    if link.kind == "newest":
+        read.newest = True
+        return []
+    to, reach = resolve(node, link)
+    unmasked = link.kind == "band" and not link.gates
+    if to is None or to not in read.before or unmasked:
+        # The axis is gone, or every row of the result sees every row of it.
+        read.whole = True
+        return [Leak(node, "all", link.operand)]
+    # Reaches add up along a path, and paths that meet are joined.
+    read.before[to] = read.before[to] | (state.axes[link.operand_axis] + reach)
+    return [Leak(node, "ahead", link.operand, reach)] if reach.lo < 0 else []
+
+
+def _worst(found: list[Leak]) -> Leak:
+    """One op, one leak: the one that says most."""
+    order: list[Why] = ["captured", "length", "all", "ahead", "newest", "shape"]
+    return min(found, key=lambda leak: (order.index(leak.why), leak.reach.lo))
+
+
+def _mixed(
+    node: Node,
+    results: tuple[Value, ...],
+    given: list[State],
+    states: list[State],
+    along: _Axis,
+) -> list[Leak]:
+    """Leaks that no single link shows."""
+    found: list[Leak] = []
+    if needs_length(node, along.length, along.related):
+        found.append(Leak(node, "length"))
+    elif not any(along.composite(a) for a in node.args if a):
+        # Here rows are first put together with others, as by a merge with another axis.
+        made_here = any(along.composite(r) for r in results)
+        if made_here and not any(s.whole for s in states):
+            found.append(Leak(node, "shape"))
+    if isinstance(node.op, ops.Scan) and _runs_along(node, node.op, along.length):
+        # Carries and captures are the same for all rows of a loop: if they move, a row
+        # sees rows that come later.
+        first = node.op.first + node.op.scanned
+        places = range(first, len(given))
+        found += [Leak(node, "captured", n) for n in places if given[n].moves]
+    return found
+
+
+def _runs_along(node: Node, op: ops.Scan, length: Dim) -> bool:
+    return op.row(node).type.shape[op.axis] == length
+
+
+def _in_body(
+    node: Node, op: ops.Scan, given: list[State], states: list[State], along: _Axis
+) -> list[Leak]:
+    """The leaks in the body of a loop, each op judged by itself as outside."""
+    body = op.body
+    if says := _says_length(body, along.related):
+        moves = any(s.axes for s in (*given, *states))
+        if _runs_along(node, op, along.length) or not moves:
+            return [Leak(node, "length", inside=(body, Leak(says, "length")))]
+    outer = op.parts(given).inside
+    start = {
+        v: State(dict.fromkeys(along.times(v), SAME), s.newest, s.whole)
+        for v, s in zip(body.inputs.values(), outer, strict=True)
+    }
+    while True:
+        inside = _Axis(along.length, along.related, dict(start), [])
+        for each, results in body.nodes:
+            _visit(each, results, inside)
+        # What a carry is behind a turn it may be before the next one: again, until no
+        # turn adds anything. States only grow, so this ends.
+        grown = {
+            before: _joined(start[before], inside.states.get(after, State()))
+            for before, after in zip(op.inner().starts, op.nexts(), strict=True)
+        }
+        if all(start[v] == s for v, s in grown.items()):
+            return [Leak(node, k.why, None, k.reach, (body, k)) for k in inside.leaks]
+        start |= grown
+
+
+def _joined(carry: State, after: State) -> State:
+    """A carry before any turn: what it was, or what the turn before has made of it."""
+    return State(carry.axes, carry.newest or after.newest, carry.whole or after.whole)
+
+
+def _says_length(body: Graph, related: frozenset[str]) -> Node | None:
+    """The first node of a body whose attributes hold the length."""
+    for node, _ in body.nodes:
+        if any(_mentions(v, related) for v in _attributes(node)):
+            return node
+    return None
+
+
+def _attributes(node: Node) -> Iterator[object]:
+    """The attributes of a node, and where it is a loop, those of the nodes in its body."""
+    if isinstance(node.op, ops.Scan):
+        for inner, _ in node.op.body.nodes:
+            yield from _attributes(inner)
+    else:
+        yield from node.op.attributes().values()
+
+
+def needs_length(node: Node, length: Dim, related: frozenset[str]) -> bool:
+    """Whether an op holds the length itself, other than to make rows of that length."""
+    match node.op:
+        case ops.Range(length=dim) | ops.Expand(length=dim) if dim == length:
+            return False
+        case ops.Scan():
+            return False
+    return any(_mentions(v, related) for v in node.op.attributes().values())
+
+
+def _mentions(value: object, related: frozenset[str]) -> bool:
+    if isinstance(value, tuple):
+        return any(_mentions(v, related) for v in value)
+    return isinstance(value, Dim) and bool(value.symbols() & related)
+
+
+def resolve(node: Node, link: Link) -> tuple[int | None, Interval]:
+    """The result axis and the interval of a link; of several gates, the one that proves most."""
+    if link.kind != "band":
+        return link.result_axis, link.reach
+    best: tuple[int | None, Interval] = (link.result_axis, link.reach)
+    for gate in link.gates:
+        operand = node.args[gate.operand]
+        reach = band(operand, gate.query, gate.key) if operand else link.reach
+        if _better(reach, best[1]):
+            best = gate.result_axis, reach
+    return best
+
+
+def _better(a: Interval, b: Interval) -> bool:
+    """Prefer what is causal, then what is shorter, then what looks less far ahead."""
+    return (a.lo >= 0, -(a.hi - a.lo), a.lo) > (b.lo >= 0, -(b.hi - b.lo), b.lo)
+
+
+__all__ = ["Flow", "Leak", "State", "flow", "needs_length", "resolve"]

@@ -1,0 +1,280 @@
+"""Whether padded rows can reach a result: the lint W0601.
+
+On entry: a graph with inputs declared `keep[batch, seq]`, which say which rows of an
+axis exist. Along each such axis this pass follows one question: can a value at a row
+that exists depend on rows that do not? On leaving: a warning for each op that lets them
+in.
+
+An op that reads other rows is clean where what stands at the padded rows is surely zero
+(or, for a maximum, surely low; `padded` says which), where a mask that implies `keep`
+stands between, or where the declared side of the padding keeps them out of sight. Row
+numbers count padded rows before them; only their differences are clean.
+
+Padding on the right stands behind every row that exists: a running sum never meets it.
+The mean over the axis does:
+
+    $ padding
+    graph "g"
+    input "x" %0: f32[b, n, 4]
+    input "keep" %1: bool[b, n] keep="right"
+    %2: f32[b, n, 4] = cum_sum(%0) {axis=1}
+    %3: f32[b, 4] = reduce(%2) {fn="mean", axis=1}
+    output "sums" %2
+    output "mean" %3
+    end
+    gives
+    W0601 padded rows reach `mean`: `mean` reads them, no mask stands between
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from specc.ir import ops
+from specc.ir.dim import Dim
+from specc.ir.graph import Graph, Node, Value
+from specc.ir.reach import Link, links
+from specc.passes.prove.causality import span_of, spoken
+from specc.passes.prove.clean import Reading
+from specc.passes.prove.padded import stands
+from specc.passes.prove.rotation import Turned, turned_of
+from specc.passes.prove.row_numbers import EVERY_ROW, Count, count_of, shows
+from specc.passes.prove.rows import PLAIN, Dirt, Rows, moved, one_of
+from specc.passes.prove.scores import shows_all
+from specc.passes.prove.standing import Standing
+from specc.text.diagnostic import Diagnostic, Label
+
+
+def padding(graph: Graph) -> list[Diagnostic]:
+    """A warning W0601 for each op that lets padded rows reach an output, in the graph's order."""
+    faults: dict[tuple[Node, str], Diagnostic] = {}
+    for name, facts in graph.input_facts.items():
+        keep = graph.inputs[name]
+        if facts.keep and keep.type.rank and keep.type.shape[-1].name:
+            states = _Walk(keep, facts.keep).run(graph)
+            for output, value in graph.outputs.items():
+                rows = states.get(value, PLAIN)
+                dirt = rows.dirt
+                if (
+                    not dirt
+                    and value.node
+                    and (rows.count or rows.count is None or rows.turned)
+                ):
+                    dirt = Dirt(value.node, counted=True)
+                if dirt:
+                    faults.setdefault(
+                        (dirt.node, name), _warning(graph, dirt, output, name)
+                    )
+    return list(faults.values())
+
+
+@dataclass(frozen=True)
+class _Walk:
+    """One padded axis: its `keep` and the side on which rows may be missing."""
+
+    keep: Value
+    side: str
+
+    def run(self, graph: Graph) -> Mapping[Value, Rows]:
+        """What is known of every value."""
+        return self.states(
+            graph,
+            {self.keep: replace(PLAIN, zero=frozenset({self.keep.type.rank - 1}))},
+        )
+
+    def states(self, graph: Graph, known: Mapping[Value, Rows]) -> Mapping[Value, Rows]:
+        """What is known of every value of a graph or of a loop's body, from what is
+        `known` of its inputs.
+        """
+        states = dict(known)
+        for node, results in graph.nodes:
+            given = [states.get(a, PLAIN) if a else PLAIN for a in node.args]
+            if isinstance(node.op, ops.Scan) and not self._along(node, node.op):
+                states.update(zip(results, self._looped(node.op, given), strict=True))
+                continue
+            found = links(node, results)
+            for r, value in enumerate(results):
+                here = [k for k in found if k.result == r]
+                states[value] = self.visit(node, value, given, here)
+        return states
+
+    def _along(self, node: Node, op: ops.Scan) -> bool:
+        """Whether a loop runs along the padded axis."""
+        return op.row(node).type.shape[op.axis] == self.length
+
+    def _looped(self, op: ops.Scan, given: list[Rows]) -> list[Rows]:
+        """What is known of the results of a loop along another axis, whatever the
+        number of steps.
+        """
+        parts = op.parts(given)
+        rows = [moved(r, op.axis, -1) for r in parts.rows]
+        carries, captured = list(parts.starts), parts.captured
+        inputs, outputs = list(op.body.inputs.values()), list(op.body.outputs.values())
+        while True:
+            found = self.states(
+                op.body, dict(zip(inputs, (*rows, *carries, *captured), strict=True))
+            )
+            made = [found.get(v, PLAIN) for v in outputs]
+            after = [
+                one_of(old, new)
+                for old, new in zip(carries, made[: op.carries], strict=True)
+            ]
+            if after == carries:
+                break
+            carries = after
+        outside = {r.dirt for r in given}
+        collected = (moved(r, op.axis, 1) for r in made[op.carries :])
+        return [_placed(r, op.body, outside) for r in (*carries, *collected)]
+
+    @property
+    def length(self) -> Dim:
+        """The padded axis."""
+        return self.keep.type.shape[-1]
+
+    def padded(self, node: Node, link: Link) -> bool:
+        """Whether a link starts at the padded axis."""
+        operand = node.args[link.operand]
+        return (
+            operand is not None and operand.type.shape[link.operand_axis] == self.length
+        )
+
+    def visit(
+        self, node: Node, value: Value, given: list[Rows], here: list[Link]
+    ) -> Rows:
+        """What is known of one result."""
+        keeps = {
+            k
+            for k in here
+            if k.kind == "same" and k.result_axis is not None and self.padded(node, k)
+        }
+        standing = Standing(
+            node=node,
+            value=value,
+            given=given,
+            keeps=keeps,
+            keep=self.keep,
+            length=self.length,
+        )
+        counts = [s.count for s in given]
+        if shows_all(standing):
+            counts[2] = counts[1]  # what the other is, no row that exists shows
+        turned = turned_of(node, [s.turned for s in given], counts)
+        dirt = self._dirt(node, given, here, counts, turned)
+        count = self._count(node, counts)
+        rows = stands(standing)
+        # The greatest row is one that exists: `argmax` over what is low elsewhere.
+        picks = isinstance(node.op, ops.ArgMax) and count == EVERY_ROW
+        return replace(
+            rows,
+            count=count,
+            turned=None if dirt else turned,
+            points=rows.points or picks,
+            dirt=dirt,
+        )
+
+    def _dirt(
+        self,
+        node: Node,
+        given: list[Rows],
+        here: list[Link],
+        counts: list[Count],
+        turned: Turned | None,
+    ) -> Dirt | None:
+        """What lets padded rows in: an op before, or this one."""
+        # The first op at fault is the one to name: behind it everything is dirty.
+        for rows in given:
+            if rows.dirt:
+                return rows.dirt
+        if self._counted(node, given, counts) or (turned and turned.shown):
+            return Dirt(node, counted=True)
+        for link in here:
+            # Links of other axes never lead to a padded row.
+            if self.padded(node, link):
+                reading = Reading(node=node, link=link, given=given, side=self.side)
+                if not reading.clean():
+                    return Dirt(node)
+        return None
+
+    def _counted(self, node: Node, given: list[Rows], counts: list[Count]) -> bool:
+        """Whether an op shows how many padded rows there are."""
+        match node.op:
+            case ops.Gather(axis=axis) if node.args[0] and given[1].points:
+                # A row that exists, picked by its number from the padded axis itself,
+                # is the same row wherever it stands; from a table it is another one.
+                elsewhere = node.args[0].type.shape[axis] != self.length
+                return bool(counts[0]) or counts[0] is None or elsewhere
+            case ops.Size(length=length):
+                # `size(n)` counts padded rows with the others.
+                return bool(length.symbols() & self.length.symbols())
+            case ops.Scan() if self._along(node, node.op) and self._made_inside(
+                node.op.body
+            ):
+                return True
+        return shows(node, counts, self.length)
+
+    def _made_inside(self, body: Graph) -> bool:
+        """Whether a loop over the padded axis makes as many rows again in its body."""
+        return any(
+            self.length in r.type.shape for _, results in body.nodes for r in results
+        )
+
+    def _count(self, node: Node, counts: list[Count]) -> Count:
+        operand = node.args[0] if node.args else None
+        match node.op:
+            case ops.Extent(axis=axis) | ops.ArgMax(axis=axis):
+                here = operand is not None and operand.type.shape[axis] == self.length
+            case ops.Range(length=length):
+                here = length == self.length
+            case _:
+                return count_of(node, counts, self.length)
+        # Padding on the right stands behind every row: it moves none.
+        return EVERY_ROW if here and self.side != "right" else {}
+
+
+def _placed(rows: Rows, body: Graph, outside: set[Dirt | None]) -> Rows:
+    """Dirt that came in inside a loop, with the loop's body."""
+    if rows.dirt is None or rows.dirt in outside or rows.dirt.inside:
+        return rows
+    return replace(rows, dirt=replace(rows.dirt, inside=body))
+
+
+def _warning(graph: Graph, dirt: Dirt, output: str, keep: str) -> Diagnostic:
+    span = span_of(dirt.inside or graph, dirt.node)
+    if dirt.counted:
+        title = (
+            f"padded rows reach `{output}`: a position is counted from the start "
+            "of the row, padding included"
+        )
+        what, mend = (
+            "this takes the number of a row, padding included",
+            f"`positions({keep})`",
+        )
+    else:
+        title = (
+            f"padded rows reach `{output}`: `{spoken(dirt.node.op)}` reads them, "
+            "no mask stands between"
+        )
+        what, mend = "this reads padded rows", f"`& visible({keep})`"
+    helps = (
+        [f"use {mend}"]
+        if dirt.counted or not _pools(dirt.node)
+        else [f"multiply by `{keep}` first"]
+    )
+    if isinstance(dirt.node.op, ops.Rnn | ops.Gru | ops.Lstm | ops.Scan):
+        helps = (
+            [f"add `keep={keep}`"]
+            if not isinstance(dirt.node.op, ops.Scan)
+            else [f"add `keep {keep}`"]
+        )
+    return Diagnostic(
+        "W0601",
+        title,
+        Label(span, what) if span else None,
+        (),
+        (),
+        tuple(helps),
+        severity="warning",
+    )
+
+
+def _pools(node: Node) -> bool:
+    return isinstance(node.op, ops.Reduce | ops.CumSum | ops.Conv1d | ops.Delay)

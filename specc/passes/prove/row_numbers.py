@@ -1,0 +1,165 @@
+"""Row numbers that count padding: how far they may be used before a result changes with
+the padding.
+
+A row number grows by one with every padded row before it, twice a row number by two.
+What padding adds to a value is followed as its *count*: so many times the number of
+padded rows, and times which values. A difference or a comparison is the same however
+much padding there is if both sides have equal counts; so are weights of a softmax over
+rows whose scores all grow by the same amount, as ALiBi's do when it is written as
+`slope * j`. Everything else that a row number goes into shows how much padding there
+was.
+"""
+
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from math import isfinite
+from typing import TypeAlias
+
+from specc.ir import ops
+from specc.ir.dim import Dim
+from specc.ir.graph import Node, Value
+
+Added: TypeAlias = Mapping[tuple[object, ...], Fraction]
+Count: TypeAlias = Added | None
+"""What each padded row before adds: products of values with their coefficients; None,
+not the same at all rows.
+"""
+
+NOTHING: Count = {}
+EVERY_ROW: Count = {(): Fraction(1)}
+LINEAR = (ops.Where, ops.Cast, ops.Arith)
+
+
+def either(one: Count, other: Count) -> Count:
+    """What padding adds to a value that is one or the other."""
+    return one if one == other else None
+
+
+def count_of(node: Node, counts: Sequence[Count], length: Dim) -> Count:
+    """What padding adds to a result, from what it adds to the operands."""
+    if not any(counts):
+        return NOTHING
+    if None in counts:
+        return None
+    first, second = counts[0] or {}, (counts[1] if len(counts) > 1 else None) or {}
+    match node.op:
+        case ops.Arith(fn=fn):
+            return _arithmetic(node, fn, first, second, length)
+        case ops.Where():
+            # A condition that grows with padding picks other values.
+            return either(second, counts[2]) if not first else None
+        case ops.Cast(to=to):
+            return first if _stays(node, to) else None
+        case ops.Pointwise(fn="neg"):
+            return _sum({}, first, -1)
+        case ops.Reduce(fn="max" | "min"):
+            return first
+    if node.op.view and not isinstance(node.op, ops.Extent):
+        return _seen_as(node, first)
+    return NOTHING
+
+
+def _arithmetic(node: Node, fn: str, first: Added, second: Added, length: Dim) -> Count:
+    """What padding adds to a sum, a product, a quotient of two."""
+    left, right = ops.Arith.left(node), ops.Arith.right(node)
+    match fn:
+        case "add" | "sub":
+            return _sum(first, second, 1 if fn == "add" else -1)
+        case "mul" if not (first and second):
+            return _times(first or second, left if second else right, length)
+        case "div" if not second and (divisor := number_of(right)):
+            return _sum({}, first, 1 / divisor)
+        case "min" | "max":
+            return either(first, second)
+    return None
+
+
+def _stays(node: Node, to: str) -> bool:
+    """Whether a cast keeps a row number: to true or false, and from fractions to whole
+    numbers, it does not.
+    """
+    x = node.first
+    whole = x is not None and x.type.dtype in ("i64", "i32")
+    return to != "bool" and (whole or to not in ("i64", "i32"))
+
+
+def _sum(one: Added, other: Added, by: Fraction | int) -> Added:
+    """`one + by * other`."""
+    total = dict(one)
+    for product, number in other.items():
+        total[product] = total.get(product, Fraction(0)) + number * by
+    return {p: n for p, n in total.items() if n}
+
+
+def _times(count: Added, factor: Value | None, length: Dim) -> Count:
+    """A count times another operand; None where that is not the same at all rows."""
+    number = number_of(factor)
+    if number is not None:
+        return _sum({}, count, number)
+    if factor is None or length in factor.type.shape:
+        return None
+    return {(*p, factor): n for p, n in count.items()}
+
+
+def _seen_as(node: Node, count: Added) -> Count:
+    """The count of what a view shows: values that are its factors are seen as it shows them."""
+    return {((node.op, p),) if p else p: n for p, n in count.items()}
+
+
+def number_of(value: Value | None) -> Fraction | None:
+    """The number that a value is everywhere, if it is seen to be one."""
+    while (
+        value
+        and value.node
+        and value.node.args
+        and (value.node.op.view or isinstance(value.node.op, ops.Cast))
+    ):
+        if isinstance(value.node.op, ops.Extent) or value.type.dtype == "bool":
+            return None
+        value = value.node.first
+    match value and value.node and value.node.op:
+        case ops.Constant(value=number) if not isinstance(number, bool) and isfinite(
+            number
+        ):
+            return Fraction(number)
+    return None
+
+
+def shows(node: Node, counts: Sequence[Count], length: Dim) -> bool:
+    """Whether an op that is given row numbers uses them for more than differences."""
+    if None in counts:
+        return True
+    if not any(counts):
+        return False
+    match node.op:
+        case ops.Compare():
+            return counts[0] != counts[1]
+        case ops.RopeAngles() | ops.Extent():
+            return False
+        case ops.ArgMax() | ops.Reduce(fn="max" | "min"):
+            # the greatest stays the greatest where all grow alike
+            return set(counts[0] or {}) != {()}
+        case ops.Attend() | ops.MaskedSoftmax() | ops.Hard() | ops.Softmax():
+            return not _moves_all_alike(node, counts, length)
+    if isinstance(node.op, LINEAR) or node.op == ops.Pointwise("neg"):
+        return count_of(node, counts, length) is None
+    return not node.op.view
+
+
+def _moves_all_alike(node: Node, counts: Sequence[Count], length: Dim) -> bool:
+    """Whether padding adds the same to every score of a softmax over the padded axis,
+    and to nothing else.
+    """
+    scores, keys, fixed = 0, node.first, None
+    match node.op:
+        case ops.Softmax(axis=axis):
+            pass
+        case ops.Attend():
+            scores, keys, axis = node.op.added.place, node.op.key(node), 2
+            fixed = node.op.sinks(node)  # its score stays where it is
+        case _:
+            axis = -1
+    alone = not any(c for n, c in enumerate(counts) if n != scores)
+    return (
+        alone and keys is not None and keys.type.shape[axis] == length and fixed is None
+    )

@@ -1,0 +1,103 @@
+"""What is known of a value where rows are padded: the facts that `padded` finds and
+`padding` asks for.
+"""
+
+from dataclasses import dataclass, replace
+
+from specc.ir.graph import Graph, Node
+from specc.passes.prove.rotation import Turned
+from specc.passes.prove.row_numbers import NOTHING, Count, either
+
+
+@dataclass(frozen=True, slots=True)
+class Dirt:
+    """The op through which padded rows came in. `counted`: by their number, not by
+    their values.
+
+    `inside` is the body of the loop that the op stands in, if it stands in one.
+    """
+
+    node: Node
+    counted: bool = False
+    inside: Graph | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rows:
+    """What is known of a value along a padded axis.
+
+    It is zero or false (`zero`), very low (`low`), or lower than at every row that
+    exists (`floor`), wherever its row along one of these axes is padded. Along `peaks`
+    at least one row that exists holds an ordinary number; unless `wild`, all do, and
+    unless `stained`, padded ones too. Where rows are padded it may hold no number at
+    all (`broken`), infinity (`endless`, of these signs), or zero because nothing was left to sum
+    (`hollow`).
+
+    `count`: it grows with the number of padded rows before. `turned`: its features were
+    rotated by angles that do. `points`: it holds numbers of rows that exist. `dirt`:
+    padded rows have reached rows that exist.
+    """
+
+    zero: frozenset[int] = frozenset()
+    low: frozenset[int] = frozenset()
+    floor: frozenset[int] = frozenset()
+    peaks: frozenset[int] = frozenset()
+    wild: bool = False
+    stained: bool = False
+    endless: frozenset[int] = frozenset()
+    hollow: bool = False
+    broken: bool = False
+    count: Count = None
+    turned: Turned | None = None
+    points: bool = False
+    dirt: Dirt | None = None
+
+    def covered(self, axis: int) -> bool:
+        """Whether a maximum along an axis passes over padded rows."""
+        return axis in self.floor or (axis in self.low and axis in self.peaks)
+
+
+PLAIN = Rows(count=NOTHING)
+"""A value of which nothing is known, and that has not to do with padding."""
+
+
+def moved(rows: Rows, axis: int, by: int) -> Rows:
+    """`rows` where an axis was taken out (-1) or put in (1) at `axis`."""
+
+    def changed(known: frozenset[int]) -> frozenset[int]:
+        return frozenset(
+            a + by if a >= axis else a for a in known if by > 0 or a != axis
+        )
+
+    # Where turned features lie is not followed into a body, nor out of it.
+    turned = replace(rows.turned, axis=None) if rows.turned else None
+    return replace(
+        rows,
+        zero=changed(rows.zero),
+        low=changed(rows.low),
+        floor=changed(rows.floor),
+        peaks=changed(rows.peaks),
+        turned=turned,
+    )
+
+
+def one_of(one: Rows, other: Rows) -> Rows:
+    """What is known of a value that is one or the other: a carry as it starts, or as a
+    step of its loop leaves it.
+    """
+    # What is good must hold of both, what is bad of either.
+    return Rows(
+        zero=one.zero & other.zero,
+        low=one.low & other.low,
+        floor=one.floor & other.floor,
+        peaks=one.peaks & other.peaks,
+        wild=one.wild or other.wild,
+        stained=one.stained or other.stained,
+        endless=one.endless | other.endless,
+        hollow=one.hollow or other.hollow,
+        broken=one.broken or other.broken,
+        count=either(one.count, other.count),
+        turned=one.turned or other.turned,
+        points=one.points and other.points,
+        dirt=one.dirt or other.dirt,
+    )

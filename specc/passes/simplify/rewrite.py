@@ -1,0 +1,93 @@
+"""Build a graph anew, offering each node to a list of rules first.
+
+A rule is a function of the builder, the op and its operands in the new graph. It gives
+the values that stand for the node's results, or None where it does not apply. Equal
+nodes merge and unused ones vanish on the way, because the builder does both. Names,
+scopes and source places move to what replaces a node.
+"""
+
+from collections.abc import Callable, Sequence
+from itertools import islice
+from typing import TypeAlias
+
+from specc.ir.graph import Builder, Graph, Made, Node, Value
+from specc.ir.op import Op
+
+Values: TypeAlias = tuple[Value, ...]
+Args: TypeAlias = tuple[Value | None, ...]
+Rule: TypeAlias = Callable[[Builder, Op, Args], Values | None]
+
+MOST_ROUNDS = 50
+
+
+def rewrite(graph: Graph, rules: Sequence[Rule]) -> Graph:
+    """`graph` with, at each node, the first rule that applies, in one walk from the inputs on."""
+    builder = Builder()
+    now: dict[Value, Value] = {}
+    for name, value in graph.inputs.items():
+        now[value] = builder.input(name, graph.input_facts[name])
+    for name, value in graph.parameters.items():
+        now[value] = builder.parameter(graph.parameter_facts[name])
+    for node, results in graph.nodes:
+        args = tuple(now[a] if a else None for a in node.args)
+        count = len(builder.nodes)
+        made = next(
+            (m for rule in rules if (m := rule(builder, node.op, args)) is not None),
+            None,
+        )
+        if made is None:
+            made = builder.add(node.op, *args)
+        for old, new in zip(results, made, strict=True):
+            assert old.type == new.type, (
+                f"{node.op.name} of type {old.type} was replaced by {new.type}"
+            )
+            now[old] = new
+        _remember(builder, graph.made.get(node, Made()), made, count)
+    builder.names = {name: now[v] for name, v in graph.names.items()}
+    outputs = {name: now[v] for name, v in graph.outputs.items()}
+    return builder.finish(graph.name, outputs, least=graph.least, facts=graph.facts)
+
+
+def settle(graph: Graph, rules: Sequence[Rule]) -> Graph:
+    """`graph` rewritten until nothing changes any more."""
+    for _ in range(MOST_ROUNDS):
+        again = rewrite(graph, rules)
+        if _same(graph, again):
+            return again
+        graph = again
+    raise AssertionError(
+        f"{graph.name}: the rules do not settle within {MOST_ROUNDS} rounds"
+    )
+
+
+def _same(a: Graph, b: Graph) -> bool:
+    """Whether two graphs have equal ops at the same places."""
+    return [n.op for n, _ in a.nodes] == [n.op for n, _ in b.nodes] and _wires(
+        a
+    ) == _wires(b)
+
+
+def _wires(graph: Graph) -> list[int]:
+    numbers: dict[Value, int] = {}
+    for value in (*graph.inputs.values(), *graph.parameters.values()):
+        numbers[value] = len(numbers)
+    wires: list[int] = []
+    for node, results in graph.nodes:
+        wires += [numbers[a] if a else -1 for a in node.args]
+        for r in results:
+            numbers[r] = len(numbers)
+    return wires + [numbers[v] for v in graph.outputs.values()]
+
+
+def _remember(builder: Builder, made: Made, values: Values, count: int) -> None:
+    """Say of the new nodes, and of those that make `values`, where the old node came from."""
+    newest = islice(reversed(builder.nodes), len(builder.nodes) - count)
+    fresh: list[Node] = list(newest)[::-1]
+    for node in dict.fromkeys([*fresh, *(v.node for v in values if v.node)]):
+        old = builder.made.get(node, Made())
+        joined = Made(
+            tuple(dict.fromkeys((*old.scopes, *made.scopes))),
+            tuple(dict.fromkeys((*old.spans, *made.spans))),
+        )
+        if joined != Made():
+            builder.made[node] = joined

@@ -1,0 +1,199 @@
+"""Take out of a loop what need not be in it.
+
+    scan x in xs carry s collect y {          u = linear(xs, w)            every row at once
+      u = linear(x, w)                        scan u in us carry s collect s_before {
+      y = linear(concat([s, x]), v)     →       s = tanh(u + linear(s, r))
+      s = tanh(u + linear(s, r))              }
+    }                                         y = linear(concat([s_before, xs]), v)
+
+What needs only scanned rows is done before the loop, what no carry needs after it. What
+does not change from row to row is outside already: bodies are cut by dependence. Done
+only where a contraction moves.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from specc.ir import ops
+from specc.ir.dim import Dim
+from specc.ir.graph import Builder, Graph, Input, Node, Value
+from specc.ir.op import Op
+from specc.passes.simplify.lift import lift, liftable
+
+ZERO: dict[str, float | int | bool] = {"f": 0.0, "i": 0, "b": False}
+
+
+def split_scan(
+    b: Builder, op: Op, args: Sequence[Value | None]
+) -> tuple[Value, ...] | None:
+    """A rewrite rule: the results of a scan by a smaller one, or None where nothing
+    heavy can leave it.
+    """
+    if not isinstance(op, ops.Scan):
+        return None
+    parts = _Parts.of(op)
+    if not any(n.op.heavy for n in (*parts.before, *parts.after)):
+        return None
+    return _Rebuild(b, op, [a for a in args if a is not None], parts).results()
+
+
+@dataclass
+class _Parts:
+    """The body's nodes by where they can go, in order."""
+
+    before: list[Node] = field(default_factory=list)
+    inside: list[Node] = field(default_factory=list)
+    after: list[Node] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, op: ops.Scan) -> "_Parts":
+        body = op.body
+        inner = op.inner()
+        rows, carries, fixed = set(inner.rows), set(inner.starts), set(inner.captured)
+        early = _liftable(body, rows, fixed, op.axis)
+        nexts = op.nexts()
+        core = _ancestors(nexts, set())
+        rest = [n for n, _ in body.nodes if n not in early and n not in core]
+        late = _settled(body, rest, carries, fixed, op.axis)
+        kept = [n for n, _ in body.nodes if n not in early and n not in late]
+        return cls(
+            [n for n, _ in body.nodes if n in early],
+            kept,
+            [n for n, _ in body.nodes if n in late],
+        )
+
+
+def _liftable(body: Graph, rows: set[Value], fixed: set[Value], axis: int) -> set[Node]:
+    """Nodes that need scanned rows and nothing carried, and can be done for all rows at once."""
+    found: set[Node] = set()
+    known = set(rows)
+    for node, results in body.nodes:
+        operands = [a for a in node.args if a]
+        moving = [a is not None and a not in fixed for a in node.args]
+        if all(a in known or a in fixed for a in operands) and liftable(
+            node.op, node.args, moving, axis
+        ):
+            found.add(node)
+            known.update(results)
+    return found
+
+
+def _settled(
+    body: Graph, rest: list[Node], carries: set[Value], fixed: set[Value], axis: int
+) -> set[Node]:
+    """Those of `rest` that can be done after the loop: they can be lifted, and so can
+    all that use them.
+    """
+    late = set(rest)
+    results = dict(body.nodes)
+    stuck = [
+        n
+        for n in rest
+        if not liftable(
+            n.op, n.args, [a is not None and a not in fixed for a in n.args], axis
+        )
+    ]
+    late -= set(stuck) | _ancestors([r for n in stuck for r in results[n]], set())
+    assert carries.isdisjoint(r for n in late for r in results[n])
+    return late
+
+
+def _ancestors(values: Iterable[Value], seen: set[Node]) -> set[Node]:
+    todo = [v.node for v in values]
+    while todo:
+        node = todo.pop()
+        if node and node not in seen:
+            seen.add(node)
+            todo += [a.node for a in node.args if a]
+    return seen
+
+
+class _Rebuild:
+    """The loop without what left it, and what left it around it."""
+
+    def __init__(
+        self, b: Builder, op: ops.Scan, args: list[Value], parts: _Parts
+    ) -> None:
+        self.b, self.op, self.parts = b, op, parts
+        given, inner = op.parts(args), op.inner()
+        self.keep, self.xs, self.starts = given.keep, given.rows, given.starts
+        self.rows, self.carries = list(inner.rows), list(inner.starts)
+        self.outside = dict(zip(inner.captured, given.captured, strict=True))
+        self.length: Dim = self.xs[0].type.shape[op.axis]
+        self.whole: dict[Value, Value] = dict(zip(self.rows, self.xs, strict=True))
+
+    def results(self) -> tuple[Value, ...]:
+        """The final carries and the collected values, as the scan gave them."""
+        made = dict(self.op.body.nodes)
+        self._lift(self.parts.before, made)
+        collected = list(self.op.body.outputs.values())[self.op.carries :]
+        inner = {r for n in self.parts.inside for r in made[n]} | set(self.carries)
+        used = [a for n in self.parts.after for a in n.args if a] + collected
+        stacked = list(dict.fromkeys(v for v in used if v in inner))
+        finals = self._loop(stacked, made)
+        self._lift(self.parts.after, made)
+        return (*finals, *(self._kept(self.whole[v], v in stacked) for v in collected))
+
+    def _lift(self, nodes: Sequence[Node], made: dict[Node, tuple[Value, ...]]) -> None:
+        for node in nodes:
+            moving = [a is not None and a not in self.outside for a in node.args]
+            args = [
+                a and (self.whole[a] if m else self.outside[a])
+                for a, m in zip(node.args, moving, strict=True)
+            ]
+            self.whole[made[node][0]] = lift(
+                self.b, node.op, args, moving, self.op.axis, self.length
+            )
+
+    def _loop(
+        self, stacked: list[Value], made: dict[Node, tuple[Value, ...]]
+    ) -> tuple[Value, ...]:
+        """The scan that is left; nothing at all where nothing is carried and nothing is
+        left to collect.
+        """
+        if not self.carries and not stacked:
+            return ()
+        nexts = self.op.nexts()
+        scanned, captured = self._read(made, (*nexts, *stacked))
+        inner, now = Builder(), dict[Value, Value]()
+        given = {"row": scanned, "carry": self.carries, "outer": captured}
+        for word, values in given.items():
+            for n, v in enumerate(values):
+                now[v] = inner.input(f"{word} {n}", Input(v.type))
+        for node in self.parts.inside:
+            new = inner.add(node.op, *(a and now[a] for a in node.args))
+            now.update(zip(made[node], new, strict=True))
+            if (known := self.op.body.made.get(node)) and new[0].node:
+                inner.made[new[0].node] = known
+        outputs = {f"next {n}": now[v] for n, v in enumerate(nexts)}
+        outputs |= {f"out {n}": now[v] for n, v in enumerate(stacked)}
+        body = inner.finish("body", outputs)
+        carries = len(self.carries)
+        op = replace(self.op, body=body, scanned=len(scanned), carries=carries)
+        keep = [self.keep] if self.keep else []
+        rows = [self.whole[v] for v in scanned]
+        outer = [self.outside[v] for v in captured]
+        results = self.b.add(op, *keep, *rows, *self.starts, *outer)
+        self.whole.update(zip(stacked, results[carries:], strict=True))
+        return results[:carries]
+
+    def _read(
+        self, made: dict[Node, tuple[Value, ...]], wanted: Sequence[Value]
+    ) -> tuple[list[Value], list[Value]]:
+        """What the loop that is left reads: row by row, and from outside."""
+        inside = self.parts.inside
+        used = dict.fromkeys((*(a for n in inside for a in n.args if a), *wanted))
+        own = {r for n in inside for r in made[n]} | set(self.carries)
+        scanned = [v for v in used if v in self.whole and v not in own]
+        # A loop must be over something: its length is that of its rows.
+        return scanned or self.rows[:1], [v for v in used if v in self.outside]
+
+    def _kept(self, whole: Value, stacked: bool) -> Value:
+        """A collected value; rows that do not exist are zero, as the scan itself leaves them."""
+        if self.keep is None or stacked:
+            return whole
+        keep, rank = self.keep, whole.type.rank
+        for axis in range(2, rank):
+            keep = self.b.one(ops.Insert(axis), keep)
+        zero = self.b.one(ops.Constant(ZERO[whole.type.dtype[0]], whole.type.dtype))
+        return self.b.one(ops.Where(), keep, whole, zero)

@@ -1,0 +1,145 @@
+"""Whether results are the reference's: by how much they differ, and by how much the
+reference itself may move.
+
+Two tensors agree when `max|a - b| <= 1e-5 · max|b|`, b from the reference, where both
+are numbers; what is no number or infinite must be so in both, at the same places.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from specc import backend
+from specc.ir.array import Array
+from specc.ir.graph import Graph
+
+TOLERANCE = 1e-5
+NUDGE = 6e-8
+"""Half the distance between two neighboring float32 numbers, of the number: no more
+than rounding it once.
+"""
+DRAWS = 3
+EXPLAINED = 100
+"""A difference is put down to rounding if it is at most so many times what one rounding
+of the weights makes.
+"""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How a result differs: `size` of the largest value, at `place`, and in words. It
+    agrees if `what` is empty.
+    """
+
+    size: float
+    what: str = ""
+    notes: tuple[str, ...] = ()
+
+
+def compare(name: str, got: Array, want: Array) -> Difference:
+    """The result `name` beside the reference's."""
+    if got.shape != want.shape:
+        return Difference(
+            np.inf,
+            f"`{name}` has the shape {list(got.shape)}, the reference {list(want.shape)}",
+        )
+    if want.dtype.kind in "ib":
+        wrong = int((got != want).sum())
+        what = f"`{name}` differs from the reference in {wrong} places" if wrong else ""
+        return Difference(wrong / max(want.size, 1), what)
+    want = _as_stored(want, got.dtype)
+    got = np.asarray(got, np.float64)
+    if odd := _odd(got, want):
+        return Difference(
+            np.inf, f"`{name}` differs from the reference in what is a number", (odd,)
+        )
+    apart, largest = _apart(got, want)
+    size = float(apart.max(initial=0)) / largest
+    if size <= TOLERANCE:
+        return Difference(size)
+    at = np.unravel_index(int(np.argmax(apart)), want.shape)
+    where = ", ".join(map(str, at))
+    return Difference(
+        size,
+        f"`{name}` differs from the reference by {size:.1e} of its largest value, "
+        f"more than {TOLERANCE:g}",
+        (
+            f"largest at [{where}]: {float(got[at]):.7g} where the reference has "
+            f"{float(want[at]):.7g}",
+        ),
+    )
+
+
+def _as_stored(want: Array, dtype: DTypeLike) -> Array:
+    """The reference with what the element type of the result cannot hold as the
+    infinity it becomes there.
+    """
+    most = np.finfo(dtype).max if np.dtype(dtype).kind == "f" else np.inf
+    return np.where(np.abs(want) > most, np.copysign(np.inf, want), want)
+
+
+def _odd(got: Array, want: Array) -> str:
+    """The first place where one is a number and the other none, or another infinity."""
+    usual = np.isfinite(got) & np.isfinite(want)
+    wrong = ~(usual | (got == want) | (np.isnan(got) & np.isnan(want)))
+    if not wrong.any():
+        return ""
+    at = tuple(int(n) for n in np.argwhere(wrong)[0])
+    where = ", ".join(map(str, at))
+    places = f"in {int(wrong.sum())} places" if wrong.sum() > 1 else "in one place"
+    return (
+        f"{places}, first at [{where}]: {float(got[at])} where the reference has "
+        f"{float(want[at])}"
+    )
+
+
+def _apart(a: Array, b: Array) -> tuple[Array, float]:
+    """How far apart two tensors are at each place, and the largest value of the second;
+    both of numbers alone.
+    """
+    usual = np.isfinite(a) & np.isfinite(b)
+    apart = np.abs(np.where(usual, a, 0) - np.where(usual, b, 0))
+    return apart, float(np.abs(np.where(usual, b, 0)).max(initial=0)) or 1.0
+
+
+def moves(
+    graph: Graph,
+    inputs: Mapping[str, Array],
+    weights: Mapping[str, Array],
+    want: Mapping[str, Array],
+) -> dict[str, float]:
+    """By how much of its largest value each result moves when every weight and fraction
+    given is rounded once more.
+    """
+    numpy = backend.reference()
+    rng = np.random.default_rng(0)
+    most = dict.fromkeys(want, 0.0)
+    for _ in range(DRAWS):
+        moved = numpy.run(graph, _nudged(inputs, rng), _nudged(weights, rng))
+        for name, value in want.items():
+            most[name] = max(
+                most[name], _moved(np.asarray(moved[name]), np.asarray(value))
+            )
+    return most
+
+
+def _nudged(arrays: Mapping[str, Array], rng: np.random.Generator) -> dict[str, Array]:
+    found = {}
+    for name, array in arrays.items():
+        if np.asarray(array).dtype.kind in "ib":
+            found[name] = array
+            continue
+        value = np.asarray(array, np.float64)
+        found[name] = value * (1 + NUDGE * rng.choice([-1.0, 1.0], value.shape))
+    return found
+
+
+def _moved(after: Array, before: Array) -> float:
+    if before.dtype.kind in "ib":
+        return float((after != before).mean()) if before.size else 0.0
+    if _odd(after, before):
+        return np.inf
+    apart, largest = _apart(after, before)
+    return float(apart.max(initial=0)) / largest

@@ -1,0 +1,177 @@
+"""Every attention of a model: where its weights are in the graph, and what they are.
+
+An attention is an `attend`, or a `weigh` of values by weights that any score and
+normalizer made. One inside a loop has weights for every turn of it. The compiled model
+tells those of its main graph; what it cannot tell, because a loop or a kernel keeps it,
+is computed by the reference from the model's own weights.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from specc import backend
+from specc.ir import ops
+from specc.ir.array import Array
+from specc.ir.dim import Dim
+from specc.ir.graph import Builder, Graph, Node, Value
+from specc.ir.op import Op
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where an attention's weights are: [… query, key] at `value`, below the loops
+    `loops`, the outermost first.
+    """
+
+    value: Value
+    queries: Dim
+    keys: Dim
+    loops: tuple[Node, ...] = ()
+
+
+def attentions(graph: Graph) -> dict[str, Place]:
+    """Every attention by its scope, in the order of the graph. Scopes that occur again
+    are numbered.
+    """
+    found: dict[str, Place] = {}
+    for scope, place in _places(graph, ()):
+        name, n = scope, 1
+        while name in found:
+            n += 1
+            name = f"{scope} {n}"
+        found[name] = place
+    return found
+
+
+def _places(graph: Graph, loops: tuple[Node, ...]) -> Iterator[tuple[str, Place]]:
+    for node, results in graph.nodes:
+        if isinstance(node.op, ops.Scan):
+            yield from _places(node.op.body, (*loops, node))
+            continue
+        value = (
+            results[1]
+            if isinstance(node.op, ops.Attend)
+            else node.args[0]
+            if isinstance(node.op, ops.Weigh)
+            else None
+        )
+        if value is None:
+            continue
+        queries, keys = value.type.shape[-2:]
+        if loops and queries.number == 1:
+            queries = _length(loops[-1])
+        made = graph.made.get(node)
+        for scope in (made.scopes if made else ()) or ("attention",):
+            yield scope, Place(value, queries, keys, loops)
+
+
+def _length(loop: Node) -> Dim:
+    """How often a loop turns, as a formula."""
+    op = loop.op
+    assert isinstance(op, ops.Scan)
+    row = op.row(loop)
+    assert row is not None, "a scan has no optional operands"
+    return row.type.shape[op.axis]
+
+
+def weights_of(
+    graph: Graph,
+    given: Mapping[str, Array],
+    told: Mapping[str, Array],
+    parameters: Callable[[], Mapping[str, Array]],
+) -> dict[str, Array]:
+    """The weights of every attention by scope, [batch, heads, query, key], for inputs
+    that are prepared.
+
+    `told` are those that the compiled model gives; `parameters` gives its weights,
+    where the rest need them.
+    """
+    places = attentions(graph)
+    known = {
+        n: told[n]
+        for n, p in places.items()
+        if not p.loops and n in told and f"{n} 2" not in told
+    }
+    found = {
+        n: a
+        for n, a in known.items()
+        if f"{n} 2" not in places and np.ndim(a) == places[n].value.type.rank
+    }
+    rest = {name: place for name, place in places.items() if name not in found}
+    if rest:
+        tapped = _tapped(graph, rest)
+        made = backend.reference().run(tapped, given, parameters())
+        found |= {n: np.asarray(made[f"weights of {n}"], np.float32) for n in rest}
+    return {name: _shaped(found[name], place) for name, place in places.items()}
+
+
+def _shaped(weights: Array, place: Place) -> Array:
+    """Loops in the place of queries, and heads behind the batch, also where there is one."""
+    turns = len(place.loops)
+    for at, loop in enumerate(place.loops):  # the outermost stacked last
+        assert isinstance(loop.op, ops.Scan)
+        weights = np.moveaxis(weights, at + loop.op.axis, at)
+    for _ in range(turns):
+        weights = np.moveaxis(weights, 0, -3)
+    if turns and weights.shape[-2] == 1:
+        weights = weights[..., 0, :]
+    return weights[:, None] if weights.ndim == 3 else weights
+
+
+def _tapped(graph: Graph, places: Mapping[str, Place]) -> Graph:
+    """The graph with the weights of attentions as its only results."""
+    wanted: dict[str, tuple[tuple[Node, ...], Value]] = {
+        n: (p.loops, p.value) for n, p in places.items()
+    }
+    made, taps = _with(graph, wanted)
+    return replace(
+        made,
+        outputs={f"weights of {name}": value for name, value in taps.items()},
+        names={},
+    )
+
+
+def _with(
+    graph: Graph, wanted: Mapping[str, tuple[tuple[Node, ...], Value]]
+) -> tuple[Graph, dict[str, Value]]:
+    """The graph again, loops giving what is wanted of their bodies, and where each
+    wanted value is in it.
+    """
+    builder, now = Builder(), dict[Value, Value]()
+    taps: dict[str, Value] = {}
+    for name, value in graph.inputs.items():
+        now[value] = builder.input(name, graph.input_facts[name])
+    for name, value in graph.parameters.items():
+        now[value] = builder.parameter(graph.parameter_facts[name])
+    for node, results in graph.nodes:
+        inner = {
+            n: (loops[1:], value)
+            for n, (loops, value) in wanted.items()
+            if loops and loops[0] is node
+        }
+        op, names = _collecting(node.op, inner) if inner else (node.op, ())
+        made = builder.add(op, *(now[a] if a else None for a in node.args))
+        now.update(zip(results, made, strict=False))
+        taps.update(zip(names, made[len(results) :], strict=True))
+    taps.update({n: now[value] for n, (loops, value) in wanted.items() if not loops})
+    outputs = {n: now[v] for n, v in graph.outputs.items()}
+    return builder.finish(
+        graph.name, {**outputs, **taps}, least=graph.least, facts=graph.facts
+    ), taps
+
+
+def _collecting(
+    op: Op, inner: Mapping[str, tuple[tuple[Node, ...], Value]]
+) -> tuple[Op, tuple[str, ...]]:
+    """A loop that also collects what is wanted of its body, and what that is, in order."""
+    assert isinstance(op, ops.Scan)
+    body, taps = _with(op.body, inner)
+    outputs = {n: v for n, v in body.outputs.items() if n in op.body.outputs}
+    return replace(
+        op,
+        body=replace(
+            body, outputs={**outputs, **{f"weights of {n}": v for n, v in taps.items()}}
+        ),
+    ), tuple(taps)

@@ -1,0 +1,216 @@
+"""Texts while they are written: tokens and pieces as they come, results at the end."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from specc.decode.beam import Hypothesis, searched
+from specc.decode.sampling import written
+from specc.decode.stepper import Made
+from specc.decode.text import Texts, cut, ending
+from specc.ir.array import Array
+from specc.run.one_file import decoded, found_of, steps_of
+from specc.run.source import Asked
+from specc.text.diagnostic import Diagnostic, Failed
+
+
+@dataclass(frozen=True)
+class Result:
+    """What was written for one row: tokens without the prompt, a stop included; its
+    text, where the model has one.
+
+    `score` is a beam's, `log_probs` are those of its tokens where asked for.
+    `complete`: it ended by itself.
+    """
+
+    tokens: tuple[int, ...]
+    text: str | None
+    complete: bool
+    score: float | None = None
+    log_probs: tuple[float, ...] | None = None
+
+
+@dataclass(kw_only=True)
+class Writing(Asked):
+    """A text, or a batch of texts, being written. Iterate it for tokens, `pieces` for
+    text, `results` for the end.
+
+    Each step is made once, and kept in `log`: whoever iterates again gets the same from
+    the beginning. `found` are the texts of a search over beams, once it is over.
+    """
+
+    log: list[Made] = field(default_factory=list)
+    found: list[list[Hypothesis]] | None = None
+    steps: Iterator[Made] | None = field(default=None, repr=False)
+    fault: Failed | None = None
+
+    def __iter__(self) -> Iterator[Made]:
+        """Tokens i64[rows] as they are made; a beam search finds whole texts first."""
+        place = 0
+        while place < len(self.log) or self._one_more():
+            yield self.log[place]
+            place += 1
+
+    def pieces(self) -> Iterator[list[str]]:
+        """What each row's text gains, as soon as it is certain."""
+        texts = _texts(self)
+        stopped = np.zeros(len(self.prompt), np.bool_)
+        for made in self:
+            stopped = stopped | np.isin(made.tokens, self.settings.stop)
+            texts.take(made.tokens, stopped.copy())
+            yield texts.fresh()
+        yield texts.close()
+
+    def results(self) -> list[list[Result]]:
+        """Each row's texts, the best first; only a search over beams has more than one.
+        Writes to the end.
+        """
+        for _ in self:
+            pass
+        if self.found is None:
+            return [[self._row(row)] for row in range(len(self.prompt))]
+        return [[_found(self, text) for text in row] for row in self.found]
+
+    def cut_off(self, result: Result) -> str:
+        """Why a text ended where it did, though it had not; empty: it did end, or no
+        token ends one.
+        """
+        if result.complete or not self.settings.stop:
+            return ""
+        full = self.room < self.settings.max_tokens and len(result.tokens) >= self.room
+        return (
+            "all that the model can see is full"
+            if full
+            else "at which it had not ended"
+        )
+
+    def _one_more(self) -> bool:
+        """Whether there is a next step, which is then in the log. What once went wrong
+        does so again.
+        """
+        if self.fault is not None:
+            raise self.fault
+        if self.steps is None:
+            beam = self.settings.strategy == "beam"
+            self.steps = _beams(self) if beam else _tokens(self)
+        try:
+            made = next(self.steps, None)
+        except Failed as fault:
+            self.fault = fault
+            raise
+        except BaseException:
+            # Ctrl-C in the middle of a step: the caches are between two tokens, and
+            # nothing that went on from there could be trusted
+            title = "this text was broken off while it was written"
+            helps = ("call `generate` again",)
+            self.fault = Failed(Diagnostic("E0962", title, helps=helps))
+            raise
+        self.log += [made] if made else []
+        return made is not None
+
+    def _row(self, row: int) -> Result:
+        """What the log says of one row, up to its end."""
+        tokens, scores, ended = list[int](), list[float](), False
+        for made in self.log:
+            if ended:
+                break
+            tokens.append(int(made.tokens[row]))
+            if made.log_probs is not None:
+                scores.append(float(made.log_probs[row]))
+            ended = bool(made.ended[row])
+        return Result(
+            tokens=tuple(tokens),
+            text=_text(self, tokens),
+            complete=ended,
+            log_probs=tuple(scores) if self.settings.log_probabilities else None,
+        )
+
+
+def _found(writing: Writing, text: Hypothesis) -> Result:
+    """What a search has found."""
+    return Result(
+        tokens=text.tokens,
+        text=_text(writing, text.tokens),
+        complete=text.ended,
+        score=text.score,
+        log_probs=text.log_probs,
+    )
+
+
+def _text(writing: Writing, tokens: Sequence[int]) -> str | None:
+    """The text of tokens, up to a stop; None where tokens are no text."""
+    if writing.writer.decode is None:
+        return None
+    stop, strings = writing.settings.stop, writing.settings.stop_strings
+    shown = tokens[:-1] if tokens and tokens[-1] in stop else tokens
+    return cut(writing.writer.decode(shown), strings)
+
+
+def _texts(asked: Asked) -> Texts:
+    return Texts(asked.decode, len(asked.prompt), asked.settings.stop_strings)
+
+
+def _tokens(asked: Asked) -> Iterator[Made]:
+    """Steps of greedy decoding and sampling, of a model that is driven, or that drives
+    itself and hands all tokens out at once.
+    """
+    texts = _texts(asked) if asked.settings.stop_strings else None
+    watch = texts.take if texts else None
+    if asked.writer.itself is not None:
+        # here and not before the first step is asked for: it may take minutes, and
+        # Ctrl-C has to find a text that has begun
+        yield from steps_of(decoded(asked.writer.itself, asked), asked, watch)
+        return
+    stepper = asked.writer.stepper(asked.prepared)
+    keep = asked.keep
+    yield from written(stepper, asked.prompt, asked.bounded, keep=keep, watch=watch)
+
+
+def _beams(writing: Writing) -> Iterator[Made]:
+    """Steps of the best text of each row, once the search has found it."""
+    writing.found = _searched(writing)
+    best = [row[0] for row in writing.found]
+    for step in range(max((len(h.tokens) for h in best), default=0)):
+        tokens = [
+            h.tokens[step] if step < len(h.tokens) else writing.settings.filler
+            for h in best
+        ]
+        ended = [h.ended and step + 1 >= len(h.tokens) for h in best]
+        yield Made(np.array(tokens, np.int64), None, np.array(ended, np.bool_))
+
+
+def _searched(asked: Asked) -> list[list[Hypothesis]]:
+    strings = asked.settings.stop_strings
+    ends = ending(asked.decode, strings) if strings else None
+    if asked.writer.itself is not None:
+        return found_of(decoded(asked.writer.itself, asked), asked.settings.stop)
+    stepper = asked.writer.stepper(asked.prepared)
+    return searched(stepper, asked.prompt, asked.bounded, keep=asked.keep, ends=ends)
+
+
+def arrays_of(writing: Writing, results: list[list[Result]]) -> dict[str, Array]:
+    """Tokens i64[batch, n_best, longest] (without n_best where there is one), with
+    scores where there are any.
+    """
+    texts = [result for row in results for result in row]
+    longest = max((len(text.tokens) for text in texts), default=0)
+    best = slice(None) if writing.settings.n_best > 1 else 0
+    shape = (len(results), len(results[0]))
+
+    def padded(rows: Iterable[Sequence[float]], fill: float) -> Array:
+        """[batch, n_best, longest], or [batch, longest] where one text was asked for."""
+        values = [[*row, *[fill] * (longest - len(row))] for row in rows]
+        return np.array(values).reshape(*shape, longest)[:, best]
+
+    tokens = padded((text.tokens for text in texts), writing.settings.filler)
+    name = writing.writer.generation.name
+    found: dict[str, Array] = {name: tokens.astype(np.int64)}
+    scores = [text.score for text in texts]
+    if None not in scores:
+        found["scores"] = np.array(scores, np.float32).reshape(shape)
+    chances = [text.log_probs for text in texts]
+    if None not in chances:
+        chosen = padded((c for c in chances if c is not None), 0.0)
+        found["log_probabilities"] = chosen.astype(np.float32)
+    return found

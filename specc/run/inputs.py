@@ -1,0 +1,117 @@
+"""What a caller may give a model: names, types and lengths of its inputs, checked and
+completed before it runs.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from specc import backend
+from specc.data.arrays import exact
+from specc.data.batch import with_texts
+from specc.data.check import Bound, InputSpec, check_inputs
+from specc.data.reading import Reading
+from specc.data.taken import as_array, taken
+from specc.ir.array import Array
+from specc.ir.defaults import closed, reads
+from specc.ir.dim import DimError
+from specc.ir.dim_text import parse_dim
+from specc.ir.graph import Graph
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entrance:
+    """The inputs of `graph`, how `reading` reads them and how `defaults` computes those
+    that are absent.
+
+    `growing` is the input that grows, where one does; `bounds` says what each length
+    may be. `unread` are inputs that nothing reads, which may be left out.
+    """
+
+    graph: Graph
+    reading: Reading
+    defaults: Graph | None = None
+    growing: str = ""
+    bounds: Mapping[str, Bound] = field(default_factory=dict)
+    unread: frozenset[str] = frozenset()
+
+    @property
+    def specs(self) -> tuple[InputSpec, ...]:
+        """What is checked of each input."""
+        absent = {*self.unread, *(self.defaults.outputs if self.defaults else ())}
+        made = []
+        for name, value in self.graph.inputs.items():
+            facts = self.graph.input_facts.get(name)
+            dims = tuple(
+                d.number if d.number is not None else str(d) for d in value.type.shape
+            )
+            below = facts.below.number if facts and facts.below is not None else None
+            made.append(InputSpec(name, value.type.dtype, dims, below, name in absent))
+        return tuple(made)
+
+    @property
+    def asked(self) -> list[str]:
+        """The inputs that have no default, in order: what stands without a name is
+        meant for these.
+        """
+        return [
+            n
+            for n in self.graph.inputs
+            if self.defaults is None or n not in self.defaults.outputs
+        ]
+
+    def prepared(self, inputs: Mapping[str, object]) -> dict[str, Array]:
+        """Arrays for every input from arrays, nested lists and texts, defaults filled
+        in. Fails with E09xx.
+        """
+        specs = self.specs
+        kinds = {s.name: s for s in specs}
+        given = {}
+        seen = {
+            name: taken(self.reading, name, value) for name, value in inputs.items()
+        }
+        for name, value in with_texts(
+            self.graph, self.reading, seen, self.growing
+        ).items():
+            array = as_array(value, name)
+            given[name] = (
+                exact(array, kinds[name].dtype, name) if name in kinds else array
+            )
+        checked = check_inputs(specs, given, bounds=dict(self.bounds), solve=_solve)
+        return {**self._filled(checked), **checked}
+
+    def _filled(self, given: Mapping[str, Array]) -> dict[str, Array]:
+        outputs = self.defaults.outputs if self.defaults else ()
+        absent = tuple(n for n in outputs if n not in given and n not in self.unread)
+        if not absent or self.defaults is None:
+            return {}
+        defaults = closed(self.defaults, absent)
+        known = {n: v for n, v in given.items() if n in defaults.inputs}
+        made = backend.reference().run(defaults, known, {})
+        types = {n: v.type.dtype for n, v in self.graph.inputs.items()}
+        return {
+            n: exact(np.asarray(v), types[n], n) for n, v in made.items() if n in types
+        }
+
+
+def unread_of(
+    graph: Graph, defaults: Graph | None, read: Iterable[str]
+) -> frozenset[str]:
+    """The inputs of `graph` that are not `read`, nor by the default of one that is."""
+    todo, found = list(read), set[str]()
+    while todo:
+        name = todo.pop()
+        if name not in found:
+            found.add(name)
+            todo += (
+                reads(defaults, name) if defaults and name in defaults.outputs else ()
+            )
+    return frozenset(graph.inputs.keys() - found)
+
+
+def _solve(text: str, env: Mapping[str, int]) -> int | None:
+    try:
+        return parse_dim(text).at(env)
+    except DimError:
+        return None

@@ -1,0 +1,176 @@
+"""`specc run` and `specc.load`: a compiled model, what it reads and what it shows.
+
+Inputs are checked against the graph in the manifest before ONNX Runtime sees them,
+because it does not.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import NoReturn
+
+from specc import backend
+from specc.artifact import external as beside
+from specc.artifact.bounds import bounds_of
+from specc.artifact.manifest import KEY, Manifest, load
+from specc.backend import Computing, ModelFile, Session
+from specc.data.check import InputSpec
+from specc.files.read import shown
+from specc.ir.array import Array
+from specc.run.attention_weights import weights_of
+from specc.run.inputs import Entrance
+from specc.text.diagnostic import fail
+
+
+@dataclass(kw_only=True)
+class Loaded:
+    """A compiled model ready to run: `runtime` holds it, `session` runs it as its graph
+    says, which is the same but for a step that writes into buffers.
+
+    `model.run(pixels=array)` gives the results by name; absent inputs that have a
+    default are computed.
+    """
+
+    path: Path
+    manifest: Manifest
+    provider: str
+    file: ModelFile = field(repr=False)
+    session: Computing = field(repr=False)
+    runtime: Session = field(repr=False)
+
+    @property
+    def inputs(self) -> tuple[InputSpec, ...]:
+        """What it takes."""
+        return self.entrance.specs
+
+    def run(self, **inputs: object) -> dict[str, Array]:
+        """The results for these inputs: arrays, nested lists, and texts where the spec
+        reads text.
+
+        Fails with E09xx on inputs it cannot take.
+        """
+        return self.session.run(self.prepared(inputs))
+
+    def attention(self, **inputs: object) -> tuple[dict[str, Array], dict[str, Array]]:
+        """The results, and the weights of every attention by its scope: [batch, heads,
+        query, key].
+
+        Where an attention stands in a loop, each turn is a query.
+        """
+        session, names = self.file.open_with_attention(
+            self.provider, self.manifest.attentions
+        )
+        prepared = self.prepared(inputs)
+        results = session.run(prepared)
+        told = {scope: results[n] for scope, n in names.items()}
+        weights = weights_of(self.manifest.graph, prepared, told, self.weights)
+        return {n: results[n] for n in self.session.outputs}, weights
+
+    @property
+    def entrance(self) -> Entrance:
+        """What may be given to it."""
+        manifest = self.manifest
+        growing = str((manifest.generation or {}).get("growing", ""))
+        return Entrance(
+            graph=manifest.graph,
+            reading=manifest.reading,
+            defaults=manifest.defaults,
+            growing=growing,
+            bounds=bounds_of(manifest.graph),
+        )
+
+    def prepared(self, inputs: Mapping[str, object]) -> dict[str, Array]:
+        """Checked arrays for every input, defaults filled in."""
+        return self.entrance.prepared(inputs)
+
+    def weights(self) -> dict[str, Array]:
+        """The model's parameters by the spec's names."""
+        return self.file.weights(self.manifest.stored)
+
+
+def open_model(
+    path: str, *, provider: str = "cpu", threads: int = 0, contents: bool = False
+) -> Loaded:
+    """A compiled model, with `contents` once every byte of it is known to be what was
+    written.
+
+    E0918 for one without our manifest, E0929 for weights that are not its own, E0921
+    and E0922 for a provider that is not there.
+    """
+    file = backend.runner().read_model(Path(path))
+    manifest = manifest_in(file, path)
+    _check_weights(
+        file, manifest, contents or manifest.weights.get("every_load") is True
+    )
+    return loaded(file, manifest, provider, threads)
+
+
+def _check_weights(file: ModelFile, manifest: Manifest, contents: bool) -> None:
+    """E0929 where weights beside a model, or with `contents` a byte of the model
+    itself, are not what was compiled.
+    """
+    folder, name = file.path.parent, file.path.name
+    recorded = beside.load(manifest.weights.get("beside", {}))
+    if recorded is None:
+        fail(
+            "E0917",
+            f"the description inside `{shown(str(file.path))}` cannot be used: `beside` is damaged",
+        )
+    if why := beside.out_of_place(
+        file.outside(), {n: f.bytes for n, f in recorded.items()}
+    ):
+        _not_its_own(file.path, name, why)
+    if contents and not file.unbroken():
+        _not_its_own(
+            file.path, name, "its content is not what was written when it was compiled"
+        )
+    for location, facts in recorded.items():
+        if why := beside.fault(folder, location, facts, contents=contents):
+            _not_its_own(file.path, location, why)
+
+
+def _not_its_own(path: Path, name: str, why: str) -> NoReturn:
+    fail(
+        "E0929",
+        f"`{shown(name)[:200]}` is not as it was when `{shown(str(path))}` was compiled",
+        notes=[why],
+        helps=["compile the model again, or put back the files it was compiled with"],
+    )
+
+
+def loaded(
+    file: ModelFile, manifest: Manifest, provider: str, threads: int = 0
+) -> Loaded:
+    """A model file with its manifest and what lies beside it, ready to run.
+
+    E0921 and E0922 for a provider that is not there, E0942 for a tokenizer that is not
+    the model's.
+    """
+    manifest = replace(manifest, reading=manifest.reading.opened(file.path.parent))
+    session = file.open(provider, threads)
+    return Loaded(
+        path=file.path,
+        manifest=manifest,
+        provider=provider,
+        file=file,
+        session=session,
+        runtime=session,
+    )
+
+
+def manifest_of(path: str) -> Manifest:
+    """What a compiled model says about itself; it is not run."""
+    return manifest_in(backend.runner().read_model(Path(path)), path)
+
+
+def manifest_in(file: ModelFile, path: str) -> Manifest:
+    """The manifest of a model file. E0918 where there is none."""
+    texts = file.metadata
+    if KEY not in texts:
+        fail(
+            "E0918",
+            f"`{shown(path)}` was not made by specc",
+            notes=["what its inputs mean is not known"],
+            helps=["only specc's own models are run: compile its spec"],
+        )
+    return load(texts[KEY], shown(path))

@@ -1,0 +1,191 @@
+"""A model that decodes by itself, behind the interface of the others: one run makes all
+tokens.
+
+How it chooses was settled when it was compiled, so other settings are refused rather
+than passed over.
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import NoReturn
+
+import numpy as np
+
+from specc.artifact.decodes import FIXED, SCALARS
+from specc.backend import Session
+from specc.data.batch import keep_of
+from specc.decode.beam import Hypothesis
+from specc.decode.settings import Settings
+from specc.decode.stepper import Ints, Watch, no_numbers
+from specc.decode.stepper import Made as Step
+from specc.ir.array import Array
+from specc.run.inputs import Entrance
+from specc.run.source import Asked
+from specc.text.diagnostic import fail
+
+
+@dataclass(frozen=True)
+class Made:
+    """`tokens` i64[batch, n_best, made], filler behind a stop.
+
+    Beside them `scores` f32[batch, n_best] of a beam search, or `log_probs` f32[batch,
+    made].
+    """
+
+    tokens: Array
+    scores: Array | None
+    log_probs: Array | None
+
+
+def decoded(session: Session, asked: Asked) -> Made:
+    """What the model makes of what it is asked for.
+
+    E0912 for padding that the model would not find, E0732 and E0733 for settings.
+    """
+    given = {
+        **_inputs(session, asked),
+        **_scalars(session, asked.bounded, asked.prepared),
+    }
+    names = list(session.outputs)
+    results = session.run_interruptibly(given)
+    tokens, other = np.asarray(results[names[0]]), np.asarray(results[names[1]])
+    # a search gives several texts a row and a score for each, others one text and a
+    # log-probability for each token
+    if tokens.ndim == 3:
+        return Made(tokens, other, None)
+    return Made(tokens[:, None], None, other)
+
+
+def _inputs(session: Session, asked: Asked) -> dict[str, Array]:
+    """What the model takes of what is prepared; the rest it computes itself."""
+    entrance, takes = asked.writer.entrance, {*session.inputs, *session.optional}
+    if asked.begun and entrance.growing in session.optional:
+        # it begins by itself, and knows that its first row exists
+        takes -= {entrance.growing, keep_of(entrance.graph, entrance.growing)}
+    else:
+        _check_padding(takes, entrance, asked.prepared)
+    return {n: v for n, v in asked.prepared.items() if n in takes}
+
+
+def _scalars(
+    session: Session, settings: Settings, prepared: Collection[str]
+) -> dict[str, Array]:
+    """Settings that the model takes as inputs, under their names: a spec may have an
+    input of that name, then another stands behind it, `seed_2`.
+    """
+    values, found = asdict(settings), {}
+    for name in SCALARS:
+        wanted = f"{name}_2" if name in prepared else name
+        if wanted in session.inputs:
+            dtype = session.inputs[wanted].dtype
+            found[wanted] = np.array(_fitting(name, values[name]), dtype)
+        elif name == "repetition_penalty" and values[name] != 1:
+            _settled(name, "1", values[name])
+    return found
+
+
+def steps_of(made: Made, asked: Asked, watch: Watch | None) -> Iterator[Step]:
+    """All tokens of a model that decodes by itself, handed out as if they came one by
+    one.
+    """
+    ended = np.zeros(len(asked.prompt), np.bool_)
+    for step in range(made.tokens.shape[2]):
+        tokens = made.tokens[:, 0, step]
+        _check_numbers(tokens)
+        ended = ended | np.isin(tokens, asked.settings.stop)
+        if watch is not None:
+            ended = ended | watch(tokens, ended.copy())
+        scores = made.log_probs[:, step] if made.log_probs is not None else None
+        yield Step(tokens, scores, ended.copy())
+        if ended.all():
+            return
+
+
+def found_of(made: Made, stops: Collection[int]) -> list[list[Hypothesis]]:
+    """The hypotheses of a model that searches by itself, without what stands behind
+    their ends.
+    """
+    _check_numbers(made.tokens)
+    rows = zip(made.tokens.tolist(), np.asarray(made.scores).tolist(), strict=True)
+    return [
+        # as many texts come as were asked for, though there may be fewer: what has no
+        # probability at all is none
+        [
+            _hypothesis(text, s, stops)
+            for text, s in zip(texts, scores, strict=True)
+            if s > -np.inf
+        ]
+        for texts, scores in rows
+    ]
+
+
+def _hypothesis(
+    tokens: Sequence[int], score: float, stops: Collection[int]
+) -> Hypothesis:
+    """A text up to its first stop; behind it stands filler."""
+    ends = (n + 1 for n, token in enumerate(tokens) if token in stops)
+    end = next(ends, len(tokens))
+    return Hypothesis(tuple(tokens[:end]), score, tokens[end - 1] in stops)
+
+
+def _check_numbers(tokens: Ints) -> None:
+    """E0961 where a model that decodes by itself says that it could not go on, by
+    tokens that there are none of.
+    """
+    negative = (tokens.reshape(len(tokens), -1) < 0).any(axis=1)
+    if (wrong := np.flatnonzero(negative)).size:
+        no_numbers(int(wrong[0]))
+
+
+def _fitting(name: str, value: float) -> float:
+    """A scalar as the model can hold it. E0732 where it cannot."""
+    if name == "seed" and value >= 2**63:
+        fail(
+            "E0732",
+            f"this model takes seeds below 2**63, not {value}",
+            helps=["give a smaller seed"],
+        )
+    return value
+
+
+def _check_padding(
+    takes: Collection[str], entrance: Entrance, prepared: Mapping[str, Array]
+) -> None:
+    """What the model finds out by itself must be what the caller means."""
+    facts = entrance.graph.input_facts
+    known = {n for n, f in facts.items() if f.keep and n in prepared and n not in takes}
+    hidden = sorted(known - entrance.unread)
+    own = entrance.prepared({n: v for n, v in prepared.items() if n not in hidden})
+    for name in hidden:
+        if not np.array_equal(own[name], prepared[name]):
+            fail(
+                "E0912",
+                "this model finds out by itself which tokens exist, and comes to "
+                "something else",
+                notes=[
+                    f"it computes `{name}`; prompts of unequal length are padded with 0"
+                ],
+                helps=[
+                    "run prompts of one length together, or use a package: compile "
+                    "with `--for step`"
+                ],
+            )
+
+
+def check_fixed(asked: Settings, compiled: Mapping[str, object]) -> None:
+    """E0733 where a setting differs from what the model was compiled with."""
+    values = asdict(asked)
+    for name in FIXED:
+        known = compiled.get(name)
+        said = list(values[name]) if isinstance(values[name], tuple) else values[name]
+        beam = name in ("beams", "n_best", "length_penalty", "early_stopping")
+        if said != known and not (beam and asked.strategy != "beam"):
+            _settled(name, known, said)
+
+
+def _settled(name: str, known: object, said: object) -> NoReturn:
+    fail(
+        "E0733",
+        f"this model was compiled with `{name}` = {known}, it cannot be {said}",
+        helps=["compile it again with that setting, or use a package: `--for step`"],
+    )

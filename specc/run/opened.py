@@ -1,0 +1,191 @@
+"""A compiled model or a package, opened once for everything that it can do.
+
+One file holds one graph; a package holds several over the same weights, each with its
+role: `score` is the whole graph, `encode` and `step` are what a text is written with,
+`generate` decodes by itself. `Opened` says which of them is meant and opens it when it
+is first asked for.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import NoReturn
+
+from specc.artifact.index import NAME, read_index
+from specc.files.read import shown
+from specc.run.generation import Writing
+from specc.run.inputs import Entrance
+from specc.run.loaded import Loaded, open_model
+from specc.run.package import Package, open_package
+from specc.run.writer import Writer, open_writer, writer_of
+from specc.text.diagnostic import fail
+
+
+@dataclass(kw_only=True)
+class Opened:
+    """What lies at `path`, on an execution provider. `graph` is the one of a package's
+    graphs that is asked for, once and alone; empty: whatever suits.
+
+    With `contents` every byte has been compared with what was written.
+    """
+
+    path: Path
+    package: Package | None
+    graph: str = ""
+    provider: str = "cpu"
+    threads: int = 0
+    contents: bool = False
+
+    @property
+    def steps(self) -> bool:
+        """Whether a text is written with a step graph, which specc drives. A package
+        for another program (`--names`) does not say how.
+        """
+        package = self.package
+        return (
+            package is not None
+            and not self.graph
+            and "step" in package.roles
+            and bool(package.index.about)
+        )
+
+    @cached_property
+    def whole(self) -> Loaded:
+        """The graph that computes all at once. E0832 where it is open which is meant."""
+        return self._load(self.package.role(self.graph) if self.package else "")
+
+    @cached_property
+    def scoring(self) -> Loaded | None:
+        """The graph that scores whole texts; None where a package lacks it."""
+        if self.package is None:
+            return self.whole
+        if "score" not in self.package.roles:
+            return None
+        # the same graph is not opened twice: it may fill the memory of a device
+        same = not self.steps and self.package.role(self.graph) == "score"
+        return self.whole if same else self._load("score")
+
+    @cached_property
+    def writer(self) -> Writer | None:
+        """How it writes; None for what computes only, and for one graph of a package
+        that is run once.
+        """
+        package = self.package
+        if package is not None and self.steps:
+            return open_writer(package, provider=self.provider, threads=self.threads)
+        if package is not None and not package.has(self.graph):
+            return None
+        once = bool(self.graph) and self.whole.manifest.decodes is None
+        return None if once else writer_of(self.whole)
+
+    @property
+    def entrance(self) -> Entrance:
+        """What may be given to it."""
+        return self.writer.entrance if self.writer else self.whole.entrance
+
+    @property
+    def seed(self) -> int | None:
+        """The seed of random weights, where there are any."""
+        if self.steps:
+            return self.writer.seed if self.writer else None
+        manifest = self.whole.manifest
+        random = bool(manifest.graph.parameters) or manifest.decodes is not None
+        return manifest.seed if random else None
+
+    @property
+    def files(self) -> list[Path]:
+        """The files that it consists of: what is written must be none of them."""
+        if self.package is not None:
+            index = read_index(self.path)
+            return [self.path / n for n in (NAME, *index.files, *index.linked)]
+        model = self.whole
+        weights = [name for name, _ in model.file.outside()]
+        tokenizers = [f.name for f in model.manifest.reading.files if f.name]
+        folder = model.path.parent
+        return [self.path, *(folder / name for name in (*weights, *tokenizers))]
+
+    def computes(self, given: Collection[str], settings: Mapping[str, object]) -> bool:
+        """Whether all is computed at once for these inputs, and nothing written. E0701
+        for settings of writing where nothing can be.
+
+        A model of one graph whose growing input is given shows its results: nobody has
+        said that it should go on.
+        """
+        if self.steps:
+            return False
+        if self.writer is None and settings:
+            self._nothing_to_set()
+        scores = self.writer is not None and self.writer.itself is None
+        asked = scores and self.entrance.growing in given and not settings
+        return self.writer is None or asked
+
+    def begin(
+        self, given: Mapping[str, object], settings: Mapping[str, object]
+    ) -> Writing:
+        """A text behind what is given. E0701 where nothing can be written."""
+        if self.writer is None:
+            self._nothing_to_set()
+        return self.writer.generate(**given, **settings)
+
+    def looked_at(self) -> Loaded:
+        """The whole graph, whose attention can be seen. E0931 where a package lacks it."""
+        if self.scoring is None:
+            fail(
+                "E0931",
+                "the weights of attention are seen in the whole graph, which this package lacks",
+                helps=["compile it with `--for all`, or with `--for score,step`"],
+            )
+        return self.scoring
+
+    def _load(self, role: str) -> Loaded:
+        if self.package is not None:
+            return self.package.load(role, provider=self.provider, threads=self.threads)
+        return open_model(
+            str(self.path),
+            provider=self.provider,
+            threads=self.threads,
+            contents=self.contents,
+        )
+
+    def _nothing_to_set(self) -> NoReturn:
+        helps = ["leave out the options of writing"]
+        if self.package is None:
+            title = "this model does not generate, so there is nothing to set"
+            fail("E0701", title, helps=helps)
+        fail(
+            "E0701",
+            f"`{shown(str(self.path))}` holds no step that specc drives",
+            notes=["with `--names`, a package is for other programs"],
+            helps=["compile it with `--for step`, without `--names`", *helps],
+        )
+
+
+def open_compiled(
+    path: str | Path,
+    *,
+    graph: str = "",
+    provider: str = "cpu",
+    threads: int = 0,
+    contents: bool = False,
+) -> Opened:
+    """What lies at `path`, with `contents` once every byte is known to be what was
+    written.
+
+    E0802 and E0830 to E0832 for a package that cannot be opened, or has no such graph.
+    """
+    folder = Path(path).is_dir()
+    if graph and not folder and Path(path).exists():
+        fail(
+            "E0832",
+            f"`{shown(str(path))}` is one model, not a package of several graphs",
+            helps=["leave out --graph"],
+        )
+    return Opened(
+        path=Path(path),
+        package=open_package(path, contents=contents) if folder else None,
+        graph=graph,
+        provider=provider,
+        threads=threads,
+        contents=contents,
+    )

@@ -1,0 +1,185 @@
+"""What a step is really given: what `encode` hands over, and states as they are behind
+a first part of a text.
+
+For whoever compares a step with its graph. Numbers out of nowhere would put it where no
+text ever does: the logarithm of what is never negative, a sum that is never zero.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from specc import backend
+from specc.artifact.facts import Facts
+from specc.ir.array import Array
+from specc.ir.derived import OFFSET
+from specc.ir.graph import Graph
+from specc.run.steppers import NUMPY
+from specc.run.verify import random_inputs
+
+
+@dataclass(frozen=True)
+class Prior:
+    """Inputs of a step graph, made by the reference from `encode`, if there is one, and
+    from the step itself.
+    """
+
+    facts: Facts
+    weights: Mapping[str, Array]
+    encode: Graph | None = None
+    encode_weights: Mapping[str, Array] | None = None
+
+    def draw(
+        self, step: Graph, sizes: Mapping[str, int], rng: np.random.Generator
+    ) -> dict[str, Array]:
+        """Inputs for lengths of the step graph, behind as many rows as they say that there were."""
+        growing, numpy = self.facts.generation.growing, backend.reference()
+        new = str(step.inputs[growing].type.shape[1])
+        past = self._past(step, new)
+        count = sizes.get(
+            past, self.most(step).get(OFFSET, 3) if OFFSET in step.inputs else 0
+        )
+        made = random_inputs(step, sizes, rng)
+        once = self._once(made, sizes, rng)
+        made |= {n: once[n] for n in self.facts.handed if n in once}
+        first = {**made, **random_inputs(step, {**sizes, new: count, past: 0}, rng)}
+        first |= {n: made[n] for n in self.facts.handed}
+        first |= {n: made[n][:, :count] for n in self.facts.whole}
+        for state in self.facts.states:
+            start = (
+                once[state.initial]
+                if state.initial
+                else np.zeros(first[state.name].shape, NUMPY[state.type.dtype])
+            )
+            first[state.name] = made[state.name] = start
+        if OFFSET in step.inputs:
+            first[OFFSET], made[OFFSET] = np.array(0), np.array(count)
+        if count:
+            after = numpy.run(step, first, self.weights)
+            made |= {
+                s.name: _stored(after[s.next], s.type.dtype) for s in self.facts.states
+            }
+        return made
+
+    def most(self, step: Graph) -> dict[str, int]:
+        """How many rows there may be before and new ones, where a table of positions
+        bounds both together.
+        """
+        bounds = {n: b.high for n, b in self.facts.bounds.items() if b.high is not None}
+        if self.facts.context is None:
+            return bounds
+        new = str(step.inputs[self.facts.generation.growing].type.shape[1])
+        rows = {
+            self._past(step, new) or OFFSET: self.facts.context // 2,
+            new: self.facts.context - self.facts.context // 2,
+        }
+        return {**bounds, **rows}
+
+    def _past(self, step: Graph, new: str) -> str:
+        """The symbol of the rows that there were; "" where no length tells it."""
+        lengths = [
+            s.type.shape[s.rows] for s in self.facts.states if s.rows is not None
+        ]
+        lengths += [step.inputs[n].type.shape[1] for n in self.facts.whole]
+        return next(
+            (
+                symbol
+                for d in lengths
+                for symbol in sorted(d.symbols())
+                if symbol != new
+            ),
+            "",
+        )
+
+    def _once(
+        self,
+        made: Mapping[str, Array],
+        sizes: Mapping[str, int],
+        rng: np.random.Generator,
+    ) -> dict[str, Array]:
+        """The results of `encode`; what it takes that a step takes too is the same for both."""
+        if self.encode is None:
+            return {}
+        symbols = {
+            s
+            for v in self.encode.inputs.values()
+            for d in v.type.shape
+            for s in d.symbols()
+        }
+        given = random_inputs(self.encode, {**dict.fromkeys(symbols, 1), **sizes}, rng)
+        given |= {n: made[n] for n in self.encode.inputs if n in self.facts.handed}
+        growing = self.facts.generation.growing
+        if growing in given:
+            given[growing] = given[growing][:, :0]
+        results = backend.reference().run(self.encode, given, self.encode_weights or {})
+        return {
+            n: _stored(v, self.encode.outputs[n].type.dtype) for n, v in results.items()
+        }
+
+
+def _stored(value: Array, dtype: str) -> Array:
+    """Numbers as the model has them."""
+    return np.asarray(value).astype(NUMPY[dtype])
+
+
+PAST, PRESENT = "past_key_values.", "present."
+"""How Optimum and onnxruntime-genai call a state before a step, and behind it."""
+
+
+def states_by_name(step: Graph) -> dict[str, str]:
+    """The states of a step under the names of other programs, each with the result that
+    is the state behind it. A state that no step changes, the keys of a source, has none.
+    """
+    after = {name: PRESENT + name.removeprefix(PAST) for name in step.inputs}
+    return {
+        name: result
+        for name, result in after.items()
+        if name.startswith(PAST) and result in step.outputs
+    }
+
+
+def draw_behind_a_text(
+    weights: Mapping[str, Array],
+) -> Callable[[Graph, Mapping[str, int], np.random.Generator], dict[str, Array]]:
+    """Draws inputs of a step under the names of other programs: what it computes itself
+    of a first part of a text, from no rows before, are the states of the second.
+    """
+
+    def draw(
+        step: Graph, sizes: Mapping[str, int], rng: np.random.Generator
+    ) -> dict[str, Array]:
+        made = random_inputs(step, sizes, rng)
+        states = states_by_name(step)
+        new, past = _lengths(step, states)
+        count = sizes.get(past, 0)
+        if not count:  # a step without rows before has nothing that was ever computed
+            return made
+        first = random_inputs(step, {**sizes, new: count, past: 0}, rng)
+        for name, value in step.inputs.items():
+            symbols = {s for d in value.type.shape for s in d.symbols()}
+            if past in symbols and new in symbols:
+                # a mask over all rows says of earlier ones what it said then
+                made[name][..., :count] = first[name]
+            elif not {past, new} & symbols:
+                first[name] = made[name]
+        after = backend.reference().run(step, first, weights)
+        return made | {
+            name: _stored(after[result], step.inputs[name].type.dtype)
+            for name, result in states.items()
+        }
+
+    return draw
+
+
+def _lengths(step: Graph, states: Mapping[str, str]) -> tuple[str, str]:
+    """The names of the new rows and of those before: a state grows from the one by the
+    other.
+    """
+    for name, result in states.items():
+        before, behind = step.inputs[name].type.shape, step.outputs[result].type.shape
+        for a, b in zip(before, behind, strict=True):
+            more = sorted((b - a).symbols()) if a != b else []
+            if len(more) == 1 and len(a.symbols()) == 1:
+                return more[0], str(a)
+    return "", ""

@@ -1,0 +1,148 @@
+"""What stands before a text: prompts as one batch, the token that a text starts with, and
+what of both a model can bear.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from specc import backend
+from specc.data.batch import keep_of
+from specc.decode.settings import Settings
+from specc.decode.stepper import Ints
+from specc.ir.array import Array
+from specc.ir.defaults import closed, reads
+from specc.run.inputs import Entrance
+from specc.run.source import Source
+from specc.text.diagnostic import Failed, fail
+
+
+def prepared_for(
+    entrance: Entrance, inputs: Mapping[str, object], start: int | None
+) -> dict[str, Array]:
+    """Arrays for every input, what grows among them: prompts as one batch, or the token
+    that each text starts with where nobody gives a prompt.
+    """
+    growing = entrance.growing
+    if growing not in inputs:
+        return entrance.prepared(_started(entrance, inputs, start))
+    others = {name: value for name, value in inputs.items() if name != growing}
+    prompts = _padded(entrance, inputs[growing])
+    # a caller's own word on padding goes before what is made out here
+    prepared = entrance.prepared({**prompts, **others})
+    padded = next((n for n in prompts if n not in (growing, *others)), "")
+    return _as_alone(entrance, prepared, padded) if padded else prepared
+
+
+def _started(
+    entrance: Entrance, inputs: Mapping[str, object], start: int | None
+) -> dict[str, object]:
+    """The inputs with the token that each text starts with, where the spec names one."""
+    if start is None:
+        return dict(inputs)
+    first = np.full((_rows(entrance, inputs), 1), start)
+    # the first token exists, even where it is the pad's
+    keep = keep_of(entrance.graph, entrance.growing)
+    exists = {keep: np.ones(first.shape, np.bool_)} if keep else {}
+    return {**exists, **inputs, entrance.growing: first}
+
+
+def _as_alone(
+    entrance: Entrance, prepared: dict[str, Array], keep: str
+) -> dict[str, Array]:
+    """Prompts of unequal length, of which tokens exist that would in each alone."""
+    defaults, growing = entrance.defaults, entrance.growing
+    if defaults is None or keep not in defaults.outputs:
+        return prepared
+    if reads(defaults, keep) != {growing}:
+        title = f"the prompts are of unequal length, and `{keep}` hangs on more"
+        fail("E0912", title, helps=[f"give `{keep}` beside the prompts"])
+    alone, exist = closed(defaults, (keep,)), prepared[keep].copy()
+    for row, tokens in enumerate(prepared[growing]):
+        begin = len(tokens) - int(exist[row].sum())
+        given = {growing: tokens[None, begin:]}
+        exist[row, begin:] = backend.reference().run(alone, given, {})[keep][0]
+    return {**prepared, keep: exist}
+
+
+def _padded(entrance: Entrance, given: object) -> dict[str, object]:
+    """Prompts of unequal length, lists of ids, padded on the left, with what says so."""
+    growing = entrance.growing
+    rows = _listed(given)
+    if not rows:
+        return {growing: given}
+    keep = keep_of(entrance.graph, growing)
+    longest = max(map(len, rows))
+    if min(map(len, rows)) == longest:
+        absent = entrance.defaults.outputs if entrance.defaults else ()
+        if not keep or keep in absent:
+            return {growing: given}
+        return {growing: given, keep: np.ones((len(rows), longest), np.bool_)}
+    if not keep:
+        fail(
+            "E0912",
+            f"the prompts have {min(map(len, rows))} to {longest} tokens, "
+            "and the model cannot tell padding",
+            notes=["it has no `keep` input of the same axes"],
+            helps=[
+                "run prompts of one length together, or add `keep: keep[batch, n]` "
+                "to the graph's inputs"
+            ],
+        )
+    padded = [[0] * (longest - len(row)) + list(row) for row in rows]
+    exist = [[False] * (longest - len(row)) + [True] * len(row) for row in rows]
+    return {growing: padded, keep: exist}
+
+
+def _listed(given: object) -> list[Sequence[object]]:
+    """Prompts that are lists of ids; nothing where they are anything else."""
+    if not isinstance(given, list | tuple):
+        return []
+    rows: list[Sequence[object]] = [r for r in given if isinstance(r, list | tuple)]
+    return rows if len(rows) == len(given) else []
+
+
+def _rows(entrance: Entrance, inputs: Mapping[str, object]) -> int:
+    """How many texts are written: how many rows the inputs that are given have."""
+    graph = entrance.graph
+    batch = graph.inputs[entrance.growing].type.shape[0]
+    for name, value in inputs.items():
+        known = graph.inputs.get(name)
+        if known is None or batch not in known.type.shape[:1] or isinstance(value, str):
+            continue
+        if isinstance(value, list | tuple):
+            return len(value)
+        return next(iter(np.shape(np.asarray(value))), 1)
+    return 1
+
+
+def check_settings(source: Source, settings: Settings) -> None:
+    """E0732 and E0733 for what fits no text of this model."""
+    growing = source.entrance.growing
+    grows = source.entrance.graph.inputs[growing].type
+    for name, token in (("pad", settings.pad), ("start", settings.start)):
+        if fault := source.vocabulary.beyond(name, token):
+            raise Failed(fault)
+    if settings.strategy == "beam" and grows.shape[0].number is not None:
+        fail(
+            "E0733",
+            "a search over beams needs a batch of any size, this model has one "
+            f"of {grows.shape[0]}",
+            helps=[
+                f"give `{growing}` a run-time length as its first axis",
+                "or write greedily",
+            ],
+        )
+
+
+def check_context(source: Source, prompt: Ints) -> None:
+    """E0943 for a prompt that is longer than what the model can see."""
+    if source.context is None or prompt.shape[1] <= source.context:
+        return
+    table = f"its table `{source.table}` has so many positions"
+    fail(
+        "E0943",
+        f"the prompt has {prompt.shape[1]} tokens, the model can see {source.context}",
+        notes=[table] if source.table else [],
+        helps=["give a shorter prompt"],
+    )

@@ -1,0 +1,243 @@
+"""`specc verify`: a compiled model against the float64 reference, on random inputs of
+several sizes.
+
+The smallest that the spec allows come first, then different primes; ids from the first
+to the last of their table; a batch whose rows are padded differently, on the side that
+the spec declares. What two results have in common to agree is in `specc.run.agreement`.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import NoReturn, TypeAlias
+
+import numpy as np
+
+from specc import backend
+from specc.ir import ops
+from specc.ir.array import Array
+from specc.ir.dim import Dim
+from specc.ir.fitting import fitting
+from specc.ir.graph import Graph, Node, Value
+from specc.passes.measure.limits import limits, rows_taken
+from specc.run.agreement import EXPLAINED, NUDGE, TOLERANCE, Difference, compare, moves
+from specc.run.loaded import Loaded
+from specc.text.diagnostic import fail
+
+Draw: TypeAlias = Callable[
+    [Graph, Mapping[str, int], np.random.Generator], dict[str, Array]
+]
+"""Makes the inputs of a graph for lengths."""
+
+SIZES = (1, 2, 3, 5, 7, 11, 13)
+ANY_INT = 10
+"""Numbers that look nothing up are drawn below this."""
+
+
+def verify(
+    model: Loaded,
+    *,
+    seed: int = 0,
+    rounds: int = 3,
+    draw: Draw | None = None,
+    most: Mapping[str, int] | None = None,
+) -> Iterator[str]:
+    """A line a round. Fails with E0930 at the first output that differs by more than it
+    may.
+
+    E0932, after the last round, where a result differs by no more than rounding
+    explains. `draw` makes other inputs than random ones, `most` are bounds of lengths
+    that the graph does not tell.
+    """
+    if model.manifest.decodes is not None:
+        yield "not compared, because it decodes by itself; a package of `--for step` can be"
+        return
+    numpy = backend.reference()
+    graph = model.manifest.graph
+    weights = model.weights()
+    rng = np.random.default_rng(seed)
+    shaky: list[str] = []
+    for turn in range(rounds):
+        sizes = sizes_for(graph, turn, most)
+        inputs = (draw or random_inputs)(graph, sizes, rng)
+        want = {n: np.asarray(v) for n, v in numpy.run(graph, inputs, weights).items()}
+        got = model.session.run(inputs)
+        apart = {
+            name: compare(name, np.asarray(got[name]), want[name]) for name in want
+        }
+        shown = ", ".join(f"{k}={v}" for k, v in sizes.items()) or "fixed sizes"
+        wrong = {n: d for n, d in apart.items() if d.what}
+        if not wrong:
+            yield f"{shown}: {_agreeing(apart)}"
+            continue
+        # only now, because it runs the reference several times more: does float64
+        # itself move as far when the weights are rounded?
+        moved = moves(graph, inputs, weights, want)
+        for name, difference in wrong.items():
+            if not _explained(difference, moved[name]):
+                fail("E0930", difference.what, notes=[*difference.notes, shown])
+        shaky += list(wrong)
+        yield f"{shown}: {_shaky(wrong, moved)}"
+    if shaky:
+        _undecided(sorted(set(shaky)))
+
+
+def _agreeing(apart: Mapping[str, Difference]) -> str:
+    worst = max((d.size for d in apart.values()), default=0.0)
+    agree = "1 result agrees" if len(apart) == 1 else f"{len(apart)} results agree"
+    return f"{agree}, worst difference {worst:.1e} of the largest value"
+
+
+def _explained(difference: Difference, moved: float) -> bool:
+    """Whether a difference says nothing, because the reference itself moves when its
+    weights are rounded.
+    """
+    return moved > TOLERANCE and difference.size <= EXPLAINED * moved
+
+
+def _shaky(wrong: Mapping[str, Difference], moved: Mapping[str, float]) -> str:
+    name = max(wrong, key=lambda n: moved[n])
+    size, own = wrong[name].size, moved[name]
+    return (
+        f"ill-conditioned: `{name}` differs by {size:.1e}, and moves by {own:.1e} "
+        "when weights are rounded once more"
+    )
+
+
+def _undecided(names: list[str]) -> NoReturn:
+    """E0932: neither an agreement nor a difference."""
+    results = ", ".join(f"`{n}`" for n in names)
+    fail(
+        "E0932",
+        f"{results}: too sensitive to rounding to be compared",
+        notes=[
+            f"in float64 itself more than {TOLERANCE:g} of the largest value changes"
+            f" when every weight changes by {NUDGE:g} of itself, as much as rounding "
+            "it to float32 may change it"
+        ],
+        helps=[
+            "look for a difference of nearly equal numbers, or for numbers of a very large size"
+        ],
+    )
+
+
+def sizes_for(
+    graph: Graph, turn: int, most: Mapping[str, int] | None = None
+) -> dict[str, int]:
+    """A length for every symbol: the smallest first, then distinct primes, so that
+    exchanged axes cannot cancel.
+
+    None is longer than a table of positions allows, or than `most` says. Where the
+    graph has no value at these, the nearest at which it has one.
+    """
+    symbols = sorted(
+        {s for v in graph.inputs.values() for d in v.type.shape for s in d.symbols()}
+    )
+    facts = set(graph.facts)
+    above = {symbol: limit.most for symbol, limit in limits(graph).items()} | dict(
+        most or {}
+    )
+    least = rows_taken(graph)
+    sizes = {}
+    for n, symbol in enumerate(s for s in symbols if s not in facts):
+        wanted = 1 if turn == 0 else SIZES[(n + turn) % len(SIZES)]
+        sizes[symbol] = max(
+            min(wanted, above.get(symbol, wanted)),
+            graph.least.get(symbol, 1),
+            least.get(symbol, 1),
+        )
+    return fitting(graph, sizes, above) or sizes
+
+
+def random_inputs(
+    graph: Graph, sizes: Mapping[str, int], rng: np.random.Generator
+) -> dict[str, Array]:
+    """Inputs a caller could give: ids inside their tables, padding on the declared
+    side, numbers around zero.
+    """
+    env = dict(sizes)
+    for name, dim in graph.facts.items():
+        env[name] = dim.at(env)
+    looked_up = shortest_tables(graph, env)
+    made: dict[str, Array] = {}
+    for name, value in graph.inputs.items():
+        shape = tuple(d.at(env) for d in value.type.shape)
+        facts = graph.input_facts[name]
+        if facts.keep:
+            made[name] = _keep(shape, facts.keep, rng)
+        elif value.type.dtype == "bool":
+            made[name] = rng.random(shape) < 0.7
+        elif value.type.dtype in ("i64", "i32"):
+            below = facts.below.number if facts.below is not None else None
+            # ids that are changed on their way to a table have no bound of their own
+            below = below or min(looked_up.get(value, ANY_INT), ANY_INT)
+            made[name] = _ids(shape, below, rng).astype(
+                "i8" if value.type.dtype == "i64" else "i4"
+            )
+        else:
+            made[name] = rng.normal(size=shape).astype("f4")
+    return made
+
+
+def shortest_tables(graph: Graph, sizes: Mapping[str, int]) -> dict[Value, int]:
+    """For each input of whole numbers that reaches ids of a table, however changed, the
+    rows of the shortest such table.
+
+    `embedding(max(ids, 0))` asks for rows that `ids` names, though `ids` itself is no
+    index. Loops are not looked into: what is scanned has a bound of its own there.
+    """
+    reached = {
+        value: {value}
+        for value in graph.inputs.values()
+        if value.type.dtype in ("i64", "i32")
+    }
+    shortest: dict[Value, int] = {}
+    for node, results in graph.nodes:
+        if table := _table_of(node):
+            ids, rows = table
+            for value in reached.get(ids, ()):
+                shortest[value] = min(
+                    shortest.get(value, rows.at(sizes)), rows.at(sizes)
+                )
+        sources = {v for a in node.args if a for v in reached.get(a, ())}
+        for result in results:
+            if sources and result.type.dtype in ("i64", "i32"):
+                reached[result] = sources
+    return shortest
+
+
+def _table_of(node: Node) -> tuple[Value, Dim] | None:
+    """The ids of a node that looks rows up, and how many rows there are."""
+    match node.op:
+        case ops.Embedding():
+            return node.op.ids(node), node.op.table(node).type.shape[0]
+        case ops.Gather(axis=axis):
+            return node.op.ids(node), node.op.table(node).type.shape[axis]
+    return None
+
+
+def _ids(shape: tuple[int, ...], below: int, rng: np.random.Generator) -> Array:
+    """Numbers below a bound, the last and the first of them among them."""
+    made = rng.integers(0, below, shape)
+    if made.size > 1:
+        made.flat[0], made.flat[-1] = below - 1, 0
+    return made
+
+
+def _keep(shape: tuple[int, ...], side: str, rng: np.random.Generator) -> Array:
+    """True where a row exists: everything in the first batch row, some padding in the
+    others.
+
+    Where no side is declared, rows have it on the left and on the right in turn.
+    """
+    length = shape[-1]
+    lengths = (
+        rng.integers(max(1, length // 2), length + 1, shape[:-1])
+        if length
+        else np.zeros(shape[:-1], int)
+    )
+    lengths.reshape(-1)[:1] = length
+    row = np.arange(length)
+    left, right = row >= (length - lengths[..., None]), row < lengths[..., None]
+    if side != "any":
+        return left if side == "left" else right
+    turns = np.arange(lengths.size).reshape(lengths.shape) % 2 == 1
+    return np.where(turns[..., None], left, right)

@@ -1,0 +1,67 @@
+"""`specc verify` of a package: each of its graphs, a step behind a first part of a text
+that `encode` and the step itself have seen.
+"""
+
+from collections.abc import Iterator
+
+from specc.artifact.facts import load as load_facts
+from specc.files.read import shown
+from specc.run.loaded import Loaded
+from specc.run.opened import Opened
+from specc.run.package import Package
+from specc.run.prior import Prior, draw_behind_a_text, states_by_name
+from specc.run.verify import Draw, verify
+
+
+def verify_opened(opened: Opened, *, seed: int, rounds: int) -> Iterator[str]:
+    """A line a round of all that can be compared. E0930 at the first difference, E0932
+    where rounding decides.
+    """
+    if opened.package is None:
+        return verify(opened.whole, seed=seed, rounds=rounds)
+    return verify_package(
+        opened.package,
+        graph=opened.graph,
+        provider=opened.provider,
+        seed=seed,
+        rounds=rounds,
+    )
+
+
+def verify_package(
+    package: Package,
+    *,
+    graph: str = "",
+    provider: str = "cpu",
+    seed: int = 0,
+    rounds: int = 3,
+) -> Iterator[str]:
+    """A line a graph and round, of the graphs that have a manifest. E0930 at the first
+    difference.
+    """
+    for role in (package.role(graph),) if graph else package.roles:
+        if not package.described(role):
+            yield f"{shown(role)}: not compared, because it does not say what it computes"
+            continue
+        model = package.load(role, provider=provider)
+        if role == "step" and package.index.about:
+            draw, most = _as_written(package, model)
+            lines = verify(model, seed=seed, rounds=rounds, draw=draw, most=most)
+        elif states_by_name(model.manifest.graph):
+            draw = draw_behind_a_text(model.weights())
+            lines = verify(model, seed=seed, rounds=rounds, draw=draw)
+        else:
+            lines = verify(model, seed=seed, rounds=rounds)
+        for line in lines:
+            yield f"{shown(role)}: {line}"
+
+
+def _as_written(package: Package, model: Loaded) -> tuple[Draw, dict[str, int]]:
+    """How inputs of a step are made that writing would give it, and how long they may be."""
+    step = model.manifest.graph
+    facts = load_facts(package.index.about, step, str(package.path))
+    encode = package.load("encode") if "encode" in package.roles else None
+    weights = encode.weights() if encode else {}
+    graph = encode.manifest.graph if encode else None
+    prior = Prior(facts, model.weights(), graph, weights)
+    return prior.draw, prior.most(step)

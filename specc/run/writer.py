@@ -1,0 +1,237 @@
+"""`specc run` and `model.generate`: a model that writes, from what it is given to
+tokens and text.
+
+    model = specc.load("gpt2/")
+    for piece in model.generate("Once upon a time", max_tokens=64).pieces():
+        print(piece[0], end="", flush=True)
+
+A package goes on with its step graph; a model of one graph runs it again for every
+token. What is written is the same.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from specc.artifact.facts import Facts, bounds_from, check_encode
+from specc.artifact.facts import load as load_facts
+from specc.data.batch import keep_of
+from specc.data.check import Bound
+from specc.decode.options import OPTIONS
+from specc.decode.settings import Settings, settings_of
+from specc.files.json import whole
+from specc.ir.array import Array
+from specc.ir.graph import Graph
+from specc.ir.model import Generation
+from specc.run.generation import Writing
+from specc.run.inputs import Entrance, unread_of
+from specc.run.loaded import Loaded
+from specc.run.one_file import check_fixed
+from specc.run.package import Package
+from specc.run.prompts import check_context, check_settings, prepared_for
+from specc.run.source import Source
+from specc.run.steppers import FullStepper, StateStepper
+from specc.text.diagnostic import Failed, fail
+
+
+@dataclass(kw_only=True)
+class Writer(Source):
+    """A model that writes: `generate` starts a text."""
+
+    def generate(self, *given: object, **settings: object) -> Writing:
+        """Begin to write behind what is given: inputs by name, or in the order in which
+        the spec has them.
+
+        An input is an array, a nested list, a text or a list of texts. Other names are
+        settings (docs/generation.md): `max_tokens`, `strategy`, `temperature`, `top_k`,
+        `top_p`, `min_p`, `repetition_penalty`, `beams`, `length_penalty`,
+        `early_stopping`, `n_best`, `stop`, `stop_strings`, `seed`, `log_probabilities`.
+        Fails with E09xx on inputs, E0731 to E0733 on settings, E0943 for prompts longer
+        than the context.
+        """
+        names = [n for n in settings if n in self.entrance.graph.inputs]
+        inputs = {name: settings.pop(name) for name in names}
+        free = [name for name in self.entrance.asked if name not in inputs]
+        if len(given) > len(free):
+            fail(
+                "E0910",
+                f"{len(given)} inputs are given, {len(free)} are open",
+                helps=[f"they are {', '.join(free)}"],
+            )
+        inputs |= dict(zip(free, given, strict=False))
+        return self.begin(inputs, self._chosen(settings))
+
+    def _chosen(self, given: Mapping[str, object]) -> Settings:
+        """The settings that hold, checked: a caller's before those that the model was
+        compiled with before the spec's.
+        """
+        settled = self._settled(given.get("strategy"))
+        chosen = settings_of(self.generation.settings, **{**settled, **given})
+        # of stops that the spec names, `check` has warned
+        if fault := self.vocabulary.beyond("stop", given.get("stop")):
+            raise Failed(fault)
+        if self.itself is not None:
+            check_fixed(chosen, self.compiled)
+            if chosen.log_probabilities and chosen.strategy == "beam":
+                fail(
+                    "E0733",
+                    "a model that searches by itself gives scores, no log-probabilities of tokens",
+                )
+        return chosen
+
+    def _settled(self, asked: object) -> dict[str, object]:
+        """Settings that the model was compiled with, which hold unless others are asked for."""
+        kind = self.compiled.get("strategy")
+        own = asked is None or (isinstance(asked, str) and asked == kind)
+        options = [
+            o for o in OPTIONS if not o.strategies or (own and kind in o.strategies)
+        ]
+        return {
+            o.name: self.compiled[o.name] for o in options if o.name in self.compiled
+        }
+
+    def begin(self, inputs: Mapping[str, object], settings: Settings) -> Writing:
+        """Begin with inputs by name and settings that are checked."""
+        growing = self.entrance.growing
+        begun = growing not in inputs and settings.start is not None
+        prepared = prepared_for(self.entrance, inputs, settings.start)
+        prompt = prepared[growing]
+        check_context(self, prompt)
+        check_settings(self, settings)
+        if not prompt.shape[1]:
+            fail(
+                "E0912", f"`{growing}` is empty: a text begins with at least one token"
+            )
+        keep = keep_of(self.entrance.graph, growing)
+        room = settings.max_tokens
+        if self.context is not None:
+            # the last token that is written is never fed, so it needs no position
+            room = self.context - prompt.shape[1] + 1
+        return Writing(
+            writer=self,
+            settings=settings,
+            prepared=prepared,
+            prompt=prompt,
+            keep=prepared.get(keep) if keep else None,
+            room=room,
+            begun=begun,
+        )
+
+
+def writer_of(model: Loaded) -> Writer | None:
+    """How a model of one graph writes; None where it says nothing of it."""
+    generation, graph = model.manifest.generates, model.manifest.graph
+    if generation is None:
+        return None
+    grows = graph.inputs.get(generation.growing)
+    if grows is None or grows.type.rank != 2:
+        return None
+    if model.manifest.decodes is not None:
+        return _by_itself(model, generation, model.manifest.decodes)
+    source = graph.outputs.get(generation.source)
+    if source is None or source.type.rank not in (2, 3):
+        return None
+
+    def stepper(prepared: Mapping[str, Array]) -> FullStepper:
+        return FullStepper(model.session, model.entrance, generation.source, prepared)
+
+    bound = model.entrance.bounds.get(grows.type.shape[1].name or "", Bound())
+    return Writer(
+        entrance=model.entrance,
+        generation=generation,
+        reading=model.manifest.reading,
+        context=bound.high,
+        seed=model.manifest.seed,
+        stepper=stepper,
+        drawn=drawn_of(graph, generation),
+    )
+
+
+def _by_itself(
+    model: Loaded, generation: Generation, decodes: Mapping[str, object]
+) -> Writer:
+    """How a model writes that decodes by itself, as it says: its graph has no more than
+    the spec's inputs, so lengths and vocabulary stand beside it.
+    """
+    manifest, session, entrance = model.manifest, model.runtime, model.entrance
+    defaults = manifest.defaults.outputs if manifest.defaults else ()
+    read = {generation.growing, *session.inputs, *session.optional, *defaults}
+    return Writer(
+        entrance=replace(
+            entrance,
+            bounds={**entrance.bounds, **bounds_from(decodes.get("bounds"))},
+            unread=unread_of(manifest.graph, None, read),
+        ),
+        generation=generation,
+        reading=manifest.reading,
+        context=whole(decodes.get("context")),
+        seed=manifest.seed,
+        stepper=_no_stepper,
+        itself=session,
+        compiled=decodes,
+        drawn=whole(decodes.get("vocabulary")),
+    )
+
+
+def drawn_of(graph: Graph, generation: Generation) -> int | None:
+    """How many tokens are drawn from."""
+    return graph.outputs[generation.source].type.shape[-1].number
+
+
+def _no_stepper(prepared: Mapping[str, Array]) -> FullStepper:
+    raise AssertionError("a model that decodes by itself has no steps")
+
+
+def open_writer(package: Package, *, provider: str = "cpu", threads: int = 0) -> Writer:
+    """How a package writes. E0831 or E0832 where it holds no step, E0921 and E0922 for
+    the provider.
+    """
+    role, where = package.role("step"), str(package.path)
+    graph = package.manifest(role).graph
+    facts = load_facts(package.index.about, graph, where)
+    reading = facts.reading.opened(Path(package.path))
+    step = package.session(role, provider=provider, threads=threads)
+    encode = None
+    if "encode" in package.roles:
+        encode = package.session("encode", provider=provider, threads=threads)
+        check_encode(facts, encode.inputs, encode.outputs, where)
+    else:
+        check_encode(facts, (), (), where)
+    entrance = replace(_entrance(facts, graph, package), reading=reading)
+
+    def stepper(prepared: Mapping[str, Array]) -> StateStepper:
+        return StateStepper(
+            facts=facts,
+            entrance=entrance,
+            encode=encode,
+            step=step,
+            graph=graph,
+            prepared=prepared,
+        )
+
+    return Writer(
+        entrance=entrance,
+        generation=facts.generation,
+        reading=reading,
+        context=facts.context,
+        table=facts.table,
+        seed=facts.seed,
+        stepper=stepper,
+        drawn=drawn_of(graph, facts.generation),
+    )
+
+
+def _entrance(facts: Facts, step: Graph, package: Package) -> Entrance:
+    """What may be given: the spec's inputs, of which `encode` and the step read some."""
+    signature, growing = facts.signature, facts.generation.growing
+    encode = package.manifest("encode").graph if "encode" in package.roles else None
+    read = {growing, *step.inputs, *(encode.inputs if encode else ())}
+    known = read & signature.inputs.keys()
+    return Entrance(
+        graph=signature,
+        reading=facts.reading,
+        defaults=facts.defaults,
+        growing=growing,
+        bounds={**{n: Bound(v) for n, v in signature.least.items()}, **facts.bounds},
+        unread=unread_of(signature, facts.defaults, known),
+    )

@@ -1,0 +1,153 @@
+"""Word vectors in GloVe's text format: a word and its numbers on each line, nothing
+else (Pennington et al. 2014).
+
+Nothing the file says is trusted: every line has as many numbers as the first, each
+finite, each word stands once.
+"""
+
+import math
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+import numpy as np
+
+from specc.files.read import Unreadable, open_regular, shown
+from specc.ir.array import Array
+from specc.text.diagnostic import fail
+
+MOST_LINE_BYTES = 1 << 20
+MOST_WORDS = 1 << 24
+TENSOR = "embedding.weight"
+"""What the vectors are called, unless something else is asked for."""
+
+
+@dataclass(frozen=True)
+class Vectors:
+    """`array` is f32[words, d]; row n belongs to `words[n]`."""
+
+    words: tuple[str, ...]
+    array: Array
+
+
+class _Wrong(Exception):
+    """What a line breaks."""
+
+
+def read_glove(path: str | Path) -> Vectors:
+    """The vectors in the order of the file. Fails with E0524 at the first line that is
+    none, or E0802.
+    """
+    words: dict[str, int] = {}
+    rows: list[Array] = []
+    number = 1
+    try:
+        for number, line in _lines(path):
+            word, row = _vector(line, rows[0].size if rows else 0)
+            if word in words:
+                raise _Wrong(
+                    f"the word `{shown(word)}` stood in line {words[word]} already"
+                )
+            words[word] = number
+            rows.append(row)
+    except _Wrong as error:
+        _refuse(path, f"line {number}: {error}")
+    if not rows:
+        _refuse(path, "it is empty")
+    return Vectors(tuple(words), np.stack(rows))
+
+
+def _lines(path: str | Path) -> Iterator[tuple[int, str]]:
+    """The lines with their numbers from 1, without their ends."""
+    try:
+        fd = open_regular(path)
+    except Unreadable as error:
+        title = f"cannot read the vectors `{shown(str(path))}`: {error.reason}"
+        fail(
+            "E0802",
+            title,
+            helps=["check the path; it is taken relative to the folder you are in"],
+        )
+    with os.fdopen(fd, "rb") as file:
+        number = 0
+        while line := file.readline(MOST_LINE_BYTES + 1):
+            number += 1
+            try:
+                if len(line) > MOST_LINE_BYTES or number > MOST_WORDS:
+                    raise _Wrong(
+                        f"at most {MOST_WORDS} lines of {MOST_LINE_BYTES} bytes are read"
+                    )
+                text = line.decode("utf-8")
+            except UnicodeDecodeError as error:
+                _refuse(
+                    path, f"line {number}: it is not UTF-8 (byte {error.start + 1})"
+                )
+            except _Wrong as error:
+                _refuse(path, f"line {number}: {error}")
+            yield number, text.removesuffix("\n").removesuffix("\r")
+
+
+def _vector(line: str, width: int) -> tuple[str, Array]:
+    """A word and its numbers, `width` of them unless it is 0. The word may hold spaces,
+    but no number behind one.
+    """
+    # not `split()`: some words of the published files hold spaces of other widths
+    fields = line.split(" ")
+    if not width:  # the first line decides
+        width = len(fields) - 1
+        # `400000 300`: how many words, and how many numbers each
+        if width == 1 and fields[0].isdecimal() and fields[1].isdecimal():
+            raise _Wrong(
+                "this is the header of a word2vec file, which GloVe's format has not"
+            )
+    if width < 1 or len(fields) <= width:
+        raise _Wrong(
+            f"{max(width, 1)} numbers stand behind each word, here {len(fields) - 1}"
+        )
+    word = " ".join(fields[:-width])
+    extra = [f for f in fields[1:-width] if _number(f) is not None]
+    if extra or not word:
+        counted = (
+            f"a word and {width} numbers belong here, there are {len(fields)} fields"
+        )
+        raise _Wrong(counted if extra else "it has no word")
+    numbers = [_number(f) for f in fields[-width:]]
+    if None in numbers:
+        raise _Wrong(
+            f"`{shown(fields[-width:][numbers.index(None)][:40])}` is no number"
+        )
+    # 1e39 is a finite double and an infinite float
+    with np.errstate(over="ignore"):
+        row = np.array(numbers, np.float32)
+    if not np.isfinite(row).all():
+        raise _Wrong("a number is too large for 32 bits")
+    return word, row
+
+
+def _number(text: str) -> float | None:
+    """A finite decimal number as `printf` writes one; None for anything else."""
+    if (
+        not text.isascii()
+        or not text.strip("+-.eE")
+        or not set(text) <= set("0123456789+-.eE")
+    ):
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
+
+
+def _refuse(path: str | Path, why: str) -> NoReturn:
+    fail(
+        "E0524",
+        f"`{shown(str(path))}` is not a file of word vectors",
+        notes=[why],
+        helps=[
+            "in GloVe's text format each line is a word and its numbers, with one "
+            "space between: `the 0.418 0.24968`"
+        ],
+    )

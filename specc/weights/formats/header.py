@@ -1,0 +1,214 @@
+"""The header of a safetensors file, taken apart and checked.
+
+Rules (the format's own, and ours): at most 100 MB; UTF-8 JSON that begins with `{`;
+every name once; `dtype`, `shape` and `data_offsets` and no other field; a shape's bytes
+equal its range; ranges in order fill the data from its first byte to its last.
+"""
+
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NoReturn
+
+from specc.files.json import Json
+from specc.files.read import shown
+from specc.text.diagnostic import fail
+from specc.weights.formats.dtypes import BITS, FROM_FILE
+
+MOST_HEADER_BYTES = 100_000_000
+MOST_LENGTH = 1 << 53
+"""Lengths and offsets stay below this, as every number in a spec does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Raw:
+    """A tensor as the header tells it; `begin` and `end` count from the first byte of data."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    begin: int
+    end: int
+
+
+class _Wrong(Exception):
+    """What a header breaks."""
+
+
+class _Twice(Exception):
+    """A JSON object has a key twice."""
+
+
+def read_header(
+    fd: int, size: int, path: str
+) -> tuple[list[Raw], dict[str, str], bytes]:
+    """The tensors in the order of their data, the metadata, and the header's bytes.
+    Fails with E0506.
+    """
+    try:
+        data = _header_bytes(fd, size)
+        fields = _fields(data)
+        metadata = _metadata(fields.pop("__metadata__", None))
+        tensors = [_tensor(name, f) for name, f in fields.items()]
+        tensors.sort(key=lambda t: (t.begin, t.end))
+        _check_ranges(tensors, size - 8 - len(data))
+    except _Wrong as error:
+        fail(
+            "E0506",
+            f"`{shown(path)}` is damaged, or not a safetensors file",
+            notes=[str(error)],
+            helps=["download or write the file again"],
+        )
+    return tensors, metadata, data
+
+
+def _header_bytes(fd: int, size: int) -> bytes:
+    """The JSON of the header, whose length stands in the first eight bytes."""
+    if size < 8:
+        raise _Wrong(f"it has {size} bytes; a safetensors file has at least 10")
+    length = int.from_bytes(os.pread(fd, 8, 0), "little")
+    # a file of another kind begins with any number, so this comes before reading
+    if length > MOST_HEADER_BYTES:
+        raise _Wrong(
+            f"it begins with a header length of {length} bytes; at most "
+            f"{MOST_HEADER_BYTES} are allowed"
+        )
+    if length > size - 8:
+        raise _Wrong(
+            f"its header should have {length} bytes, but only {size - 8} follow: the "
+            "file is cut off"
+        )
+    data = os.pread(fd, length, 8)
+    if len(data) != length:  # it has shrunk since its size was asked for
+        raise _Wrong("the file is cut off inside the header")
+    return data
+
+
+def _fields(data: bytes) -> dict[str, Json]:
+    """The header as JSON, every name once."""
+    try:
+        fields = json.loads(
+            data.decode("utf-8"),
+            object_pairs_hook=_unique,
+            parse_constant=_refuse_constant,
+        )
+    except _Twice as error:
+        raise _Wrong(f"its header names {shown(repr(str(error)))} twice") from None
+    except RecursionError:
+        raise _Wrong("its header is nested too deeply") from None
+    except UnicodeDecodeError as error:
+        # 8 for the length before it: the place in the file
+        raise _Wrong(f"its header is not UTF-8 (byte {error.start + 8})") from None
+    except ValueError as error:
+        # a slip of JSON, an integer of thousands of digits, NaN
+        raise _Wrong(f"its header is not JSON: {shown(str(error))}") from None
+    if not isinstance(fields, dict):
+        raise _Wrong("its header is not a JSON object")
+    return fields
+
+
+def _unique(pairs: Iterable[tuple[str, Json]]) -> dict[str, Json]:
+    found: dict[str, Json] = {}
+    for key, value in pairs:
+        if key in found:
+            raise _Twice(key)
+        found[key] = value
+    return found
+
+
+def _refuse_constant(word: str) -> NoReturn:
+    raise ValueError(f"{word} is not a JSON value")
+
+
+def _metadata(value: Json) -> dict[str, str]:
+    if value is None:
+        return {}
+    texts: dict[str, str] = {}
+    if isinstance(value, dict):
+        texts = {key: text for key, text in value.items() if isinstance(text, str)}
+    if not isinstance(value, dict) or len(texts) != len(value):
+        raise _Wrong("its `__metadata__` is not a table of texts")
+    return texts
+
+
+def _tensor(name: str, fields: Json) -> Raw:
+    """One entry, complete and consistent in itself."""
+    what = f"the tensor `{shown(name[:200])}`"
+    if not name:
+        raise _Wrong("a tensor has no name")
+    # JSON can say half of a surrogate pair, which no other text of ours may hold
+    if not name.isascii() and any("\ud800" <= c <= "\udfff" for c in name):
+        raise _Wrong(f"{what} has half of a character pair in its name")
+    if not isinstance(fields, dict) or set(fields) != {
+        "dtype",
+        "shape",
+        "data_offsets",
+    }:
+        raise _Wrong(
+            f"{what} must have exactly the fields dtype, shape and data_offsets"
+        )
+    dtype = fields["dtype"]
+    if not isinstance(dtype, str) or dtype not in FROM_FILE:
+        raise _Wrong(f"{what} has the unknown dtype {shown(repr(dtype)[:40])}")
+    shape = _lengths(fields["shape"])
+    if shape is None or len(shape) > 64:
+        raise _Wrong(f"{what} has a shape that is not a list of at most 64 lengths")
+    offsets = _lengths(fields["data_offsets"])
+    if offsets is None or len(offsets) != 2 or offsets[0] > offsets[1]:
+        raise _Wrong(f"{what} has data_offsets that are not two growing numbers")
+    begin, end = offsets
+    needed = _nbytes(what, dtype, shape)
+    if end - begin != needed:
+        raise _Wrong(
+            f"{what}, {dtype} of shape {shape}, takes {needed} bytes, "
+            f"but its data_offsets span {end - begin}"
+        )
+    return Raw(name, FROM_FILE[dtype], tuple(shape), begin, end)
+
+
+def _nbytes(what: str, dtype: str, shape: list[int]) -> int:
+    """The bytes that a tensor takes."""
+    count = 1
+    for dim in shape:
+        count *= dim
+        if count >= MOST_LENGTH:  # checked on the way: a later 0 must not hide it
+            raise _Wrong(f"{what} has more elements than any file can hold")
+    bits = count * BITS[FROM_FILE[dtype]]
+    if bits % 8:  # types of 4 and 6 bits are packed
+        raise _Wrong(f"{what} of {dtype} does not fill whole bytes")
+    return bits // 8
+
+
+def _lengths(value: Json) -> list[int] | None:
+    """A JSON value that is a list of whole numbers from 0; true and 1.0 are not numbers
+    here.
+    """
+    if not isinstance(value, list):
+        return None
+    numbers = [
+        v
+        for v in value
+        if isinstance(v, int) and type(v) is int and 0 <= v < MOST_LENGTH
+    ]
+    return numbers if len(numbers) == len(value) else None
+
+
+def _check_ranges(tensors: list[Raw], size: int) -> None:
+    """No hole, no overlap, and the last byte of data is the last of the file."""
+    at = 0
+    for t in tensors:
+        if t.begin != at:
+            what = (
+                "overlaps the tensor before it"
+                if t.begin < at
+                else "leaves unused bytes before it"
+            )
+            raise _Wrong(f"the tensor `{shown(t.name[:200])}` {what}")
+        at = t.end
+    if at > size:
+        raise _Wrong(
+            f"its tensors need {at} bytes of data, but {size} are there: the file is cut off"
+        )
+    if at < size:
+        raise _Wrong(f"{size - at} bytes follow its last tensor")

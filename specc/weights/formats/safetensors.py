@@ -1,0 +1,306 @@
+"""Reads and writes safetensors files. Nothing the file says is trusted.
+
+A file is an 8-byte little-endian length, that many bytes of JSON (name → dtype, shape,
+data_offsets) and the data, which the tensors fill without hole or overlap. We are
+stricter than the published readers: a name given twice, a field we do not know and an
+empty name are refused.
+
+Data is read with `pread` where it is streamed, so a file that shrinks under us is an
+error and not a killed process; `array` gives a view of the mapped file for those who
+can bear that.
+"""
+
+import hashlib
+import json
+import mmap
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from types import TracebackType
+from typing import NoReturn
+
+import numpy as np
+
+from specc.files.impostor import recognized
+from specc.files.ours import MARK
+from specc.files.place import WEIGHTS, place
+from specc.files.read import Unreadable, open_regular, shown
+from specc.files.write import atomic_write
+from specc.ir.array import Array
+from specc.text.diagnostic import fail
+from specc.weights.formats.dtypes import (
+    BITS,
+    NATIVE_ONLY,
+    NUMPY,
+    file_name_of,
+    of_array,
+)
+from specc.weights.formats.header import MOST_HEADER_BYTES, read_header
+
+AS_SPECIFIED = {"specc.layout": "spec"}
+"""Metadata of a file that holds a spec's parameters as the spec has them: no `load`
+rule is meant for it.
+"""
+
+CHUNK = 4 << 20
+"""Bytes read at once when a tensor is streamed: a multiple of every element's width."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A tensor of a file: `offset` counts from the start of the file, in bytes."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+    nbytes: int
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
+
+
+class TensorFile:
+    """An open safetensors file whose header has been checked."""
+
+    def __init__(
+        self,
+        path: Path,
+        fd: int,
+        tensors: dict[str, Entry],
+        metadata: dict[str, str],
+        header: bytes,
+    ) -> None:
+        self.path = path
+        self.tensors: Mapping[str, Entry] = tensors
+        self.metadata: Mapping[str, str] = metadata
+        self.header_hash = hashlib.sha256(header).hexdigest()
+        self._fd = fd
+        self._seen = _identity(os.fstat(fd))
+        self.size = self._seen[2]
+
+    def array(self, name: str) -> Array:
+        """The tensor as a read-only view of the mapped file, of its stored dtype."""
+        entry = self.tensors[name]
+        dtype = self._numpy(entry)
+        self.check_unchanged()
+        count = entry.nbytes // dtype.itemsize
+        if count == 0:
+            return np.zeros(entry.shape, dtype)
+        flat = np.frombuffer(self._map, dtype, count, entry.offset)
+        return _native(flat).reshape(entry.shape)
+
+    def read(self, name: str) -> Array:
+        """The tensor in memory of its own."""
+        entry = self.tensors[name]
+        dtype = self._numpy(entry)
+        raw = np.empty(entry.nbytes, np.uint8)
+        self._fill(entry.offset, memoryview(raw.data))
+        self.check_unchanged()
+        return _native(raw.view(dtype)).reshape(entry.shape)
+
+    def chunks(
+        self, name: str, offset: int = 0, nbytes: int | None = None
+    ) -> Iterator[memoryview]:
+        """The stored bytes of a tensor, or a run of them. Each chunk is valid until the
+        next is asked for.
+        """
+        entry = self.tensors[name]
+        count = entry.nbytes - offset if nbytes is None else nbytes
+        assert 0 <= offset <= offset + count <= entry.nbytes, (
+            f"{name}: bytes outside of the tensor"
+        )
+        self.check_unchanged()
+        buffer = memoryview(bytearray(min(CHUNK, count)))
+        for done in range(0, count, CHUNK):
+            part = buffer[: min(CHUNK, count - done)]
+            self._fill(entry.offset + offset + done, part)
+            yield part
+        self.check_unchanged()
+
+    def everything(self) -> Iterator[tuple[str, int, memoryview]]:
+        """All bytes in order: the header, under no name, then each tensor's; with how
+        far into it a chunk begins.
+        """
+        order = sorted(self.tensors.values(), key=lambda t: (t.offset, t.nbytes))
+        start = order[0].offset if order else self.size
+        buffer = memoryview(bytearray(min(CHUNK, start)))
+        for done in range(0, start, CHUNK):
+            part = buffer[: min(CHUNK, start - done)]
+            self._fill(done, part)
+            yield "", done, part
+        for entry in order:
+            done = 0
+            for chunk in self.chunks(entry.name):
+                yield entry.name, done, chunk
+                done += len(chunk)
+
+    def check_unchanged(self) -> None:
+        """Fails with E0512 if the file is no longer the one whose header was read."""
+        if _identity(os.fstat(self._fd)) != self._seen:
+            self._changed("it was written to")
+        try:
+            there = _identity(os.stat(self.path))
+        except OSError:
+            self._changed("it is no longer there")
+        if there != self._seen:
+            self._changed("another file took its place")
+
+    def close(self) -> None:
+        """Lets go of the file. Views that `array` gave stay valid."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def __enter__(self) -> "TensorFile":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _fill(self, offset: int, view: memoryview) -> None:
+        """Reads as many bytes as the view holds."""
+        while view:
+            got = os.preadv(self._fd, [view], offset)
+            if got == 0:
+                self._changed("it became shorter")
+            view, offset = view[got:], offset + got
+
+    @cached_property
+    def _map(self) -> mmap.mmap:
+        return mmap.mmap(self._fd, self.size, prot=mmap.PROT_READ)
+
+    def _numpy(self, entry: Entry) -> np.dtype[np.generic]:
+        if entry.dtype not in NUMPY:
+            fail(
+                "E0508",
+                f"specc cannot read tensors of dtype {entry.dtype}",
+                notes=[
+                    f"`{shown(entry.name)}` in `{shown(str(self.path))}` is {entry}"
+                ],
+                helps=["use the checkpoint in f32, f16 or bf16"],
+            )
+        return NUMPY[entry.dtype]
+
+    def _changed(self, how: str) -> NoReturn:
+        fail(
+            "E0512",
+            f"`{shown(str(self.path))}` changed while it was read",
+            notes=[how, "nothing was written"],
+            helps=[
+                "wait until whatever writes the file is done, then run the command again"
+            ],
+        )
+
+
+def open_tensors(path: str | Path) -> TensorFile:
+    """A safetensors file, its header checked. Fails with E0502, E0506 or E0802."""
+    path = Path(path)
+    try:
+        fd = open_regular(path)
+    except Unreadable as error:
+        fail(
+            "E0802",
+            f"cannot read the weights `{shown(str(path))}`: {error.reason}",
+            helps=["check the path; it is taken relative to the folder you are in"],
+        )
+    try:
+        size = os.fstat(fd).st_size
+        _refuse_impostors(path, os.pread(fd, 64, 0))
+        raw, metadata, header = read_header(fd, size, str(path))
+        start = 8 + len(header)
+        tensors = {
+            t.name: Entry(t.name, t.dtype, t.shape, start + t.begin, t.end - t.begin)
+            for t in raw
+        }
+        return TensorFile(path, fd, tensors, metadata, header)
+    except BaseException:
+        os.close(fd)
+        raise
+
+
+def write_safetensors(
+    path: str | Path,
+    tensors: Mapping[str, Array],
+    metadata: Mapping[str, str] | None = None,
+    *,
+    force: bool = False,
+) -> None:
+    """Writes a file, all or nothing. The same tensors give the same bytes, whatever
+    their order.
+
+    A file that specc did not write is replaced with `force` alone (E0833).
+
+    Its metadata say by whom, so that `specc.files.ours` knows it again. `AS_SPECIFIED`
+    among them says that names and shapes are those of the spec's parameters.
+
+    Tensors stand by falling width of their elements and then by name, so that each
+    begins at a multiple of its own width; the data begins at a multiple of 64.
+    """
+    names = sorted(tensors, key=lambda n: (-BITS[of_array(tensors[n])], n))
+    header: dict[str, object] = {
+        "__metadata__": dict(sorted({MARK: "weights", **(metadata or {})}.items()))
+    }
+    at = 0
+    for name in names:
+        array = tensors[name]
+        header[name] = {
+            "dtype": file_name_of(of_array(array)),
+            "shape": list(array.shape),
+            "data_offsets": [at, at + array.nbytes],
+        }
+        at += array.nbytes
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-(8 + len(text)) % 64)
+    real = place(path, WEIGHTS, force=force)
+    atomic_write(real, _file_chunks(text, (tensors[n] for n in names)))
+
+
+def _file_chunks(
+    header: bytes, arrays: Iterable[Array]
+) -> Iterator[bytes | memoryview]:
+    yield len(header).to_bytes(8, "little") + header
+    for array in arrays:
+        if array.size:
+            flat = np.ascontiguousarray(_native(array).reshape(-1))
+            yield flat.view(np.uint8).data
+
+
+def _native(array: Array) -> Array:
+    """Between little-endian bytes and numbers. Nothing is done on little-endian
+    machines.
+
+    NumPy's own dtypes say their byte order; those of ml_dtypes are always the
+    machine's.
+    """
+    if of_array(array) in NATIVE_ONLY:
+        return array.byteswap() if sys.byteorder == "big" else array
+    return array.astype(array.dtype.newbyteorder("<"), copy=False)
+
+
+def _identity(status: os.stat_result) -> tuple[int, int, int, int]:
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def _refuse_impostors(path: Path, head: bytes) -> None:
+    """Says what a file is that cannot be safetensors: after eight bytes of length comes a `{`."""
+    possible = (
+        int.from_bytes(head[:8], "little") <= MOST_HEADER_BYTES
+        and head[8:].lstrip()[:1] == b"{"
+    )
+    found = None if possible else recognized(head, shown(path.name))
+    if found:
+        what, help = found
+        fail(
+            "E0502",
+            f"`{shown(str(path))}` is not a safetensors file but {what}",
+            helps=[help],
+        )

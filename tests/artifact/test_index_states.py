@@ -1,0 +1,37 @@
+"""What a package says of its states is checked before anything is made of it."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import specc
+from specc.artifact.index import NAME
+from specc.text.diagnostic import Failed
+
+TEXT = """specc 1
+model m
+dims batch, n
+graph g(ids: int[batch, n]) -> (logits: float[batch, n, 8]) {
+  x = embedding(ids, size=8, dim=8) @ table
+  return attention(x, heads=2, mask=causal) @ attn
+}
+generate text of ids from logits { start = 1  stop = 2  max_tokens = 3 }
+"""
+
+
+def test_a_state_whose_first_size_nothing_tells_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "m.specc").write_text(TEXT)
+    folder = tmp_path / "p"
+    specc.compile(tmp_path / "m.specc", folder, init=0, parts="all", target="onnx")
+    index = json.loads((folder / NAME).read_text())
+    (states,) = (
+        part["states"]
+        for part in index["about"].values()
+        if isinstance(part, dict) and "states" in part
+    )
+    states[0]["rows"] = None
+    (folder / NAME).write_text(json.dumps(index))
+    with pytest.raises(Failed) as failed:
+        specc.load(folder).generate([[1]]).results()
+    assert [d.code for d in failed.value.diagnostics] == ["E0831"]

@@ -1,0 +1,282 @@
+"""Models that decode themselves: the tokens of a float64 loop of full passes, for every
+strategy and edge.
+"""
+
+import numpy as np
+import pytest
+from support.covering import covering
+from support.onnx_models import decoder, parameters
+from support.onnx_runtime import open_quietly
+from support.self_decoding import (
+    BATCH,
+    PROMPT,
+    Case,
+    assert_found,
+    filled,
+    settings_of,
+    small,
+)
+
+import specc_numpy
+from specc.ir.derived import Decoding, Generating
+from specc.passes.derive.derive import derive
+from specc.text.diagnostic import Failed
+from specc_onnx import build_generating, target
+from specc_onnx.emit.names import bodies_of
+from specc_onnx.generate.hoist import fixed_nodes
+
+PROMPTED = (
+    "gpt2",
+    "llama",
+    "mistral",
+    "bloom",
+    "lstm_lm",
+    "gru_lm",
+    "conv_lm",
+    "rwkv",
+    "linear_attention_lm",
+)
+TRANSLATING = (
+    "transformer",
+    "encoder_decoder",
+    "rnnsearch",
+    "luong",
+    "seq2seq",
+    "t5",
+    "show_attend_tell",
+)
+BEAMS = ({"beams": 4, "n_best": 3}, {"beams": 3, "early_stopping": True}, {"beams": 2, "repetition_penalty": 1.3},
+         {"beams": 3, "n_best": 2, "length_penalty": 0.6, "early_stopping": "never"}, {"beams": 1})  # fmt: skip
+DRAWS = (
+    {},
+    {"top_k": 5, "temperature": 1.4},
+    {"top_p": 0.8},
+    {"min_p": 0.1, "repetition_penalty": 1.3},
+)
+
+
+def same(case: Case) -> None:
+    """Tokens are equal, and log-probabilities nearly."""
+    tokens, scores = case.run()
+    wanted, wanted_scores = case.wanted()
+    assert tokens.tolist() == wanted.tolist()
+    assert np.abs(scores - wanted_scores).max() < 1e-4
+
+
+@pytest.mark.parametrize(
+    "name", [*PROMPTED, *TRANSLATING, "token_shift_lm", "rnn_encdec"]
+)
+def test_greedy(name: str) -> None:
+    spec = small(name)
+    case = Case(spec, settings_of(spec))
+    assert [i.name for i in case.session.get_inputs()][-1] == "max_tokens"
+    same(case)
+
+
+DRAWING, SEARCHING = (
+    ("gpt2", "rnnsearch", "lstm_lm"),
+    ("gpt2", "mistral", "transformer", "rnnsearch", "lstm_lm"),
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "more"),
+    covering(lambda name, more: (more - name) % 4 < 2, DRAWING, DRAWS),
+)
+def test_sampling_draws_what_python_draws(name: str, more: dict[str, float]) -> None:
+    spec = small(name)
+    case = Case(spec, settings_of(spec, "sample", seed=5, max_tokens=16, **more))
+    same(case)
+    again = case.run(seed=np.array(6))[0]
+    assert again.shape != case.run()[0].shape or (again != case.run()[0]).any()
+
+
+@pytest.mark.parametrize(
+    ("name", "more"),
+    covering(lambda name, more: (more - name) % 5 < 2, SEARCHING, BEAMS),
+)
+def test_beams_find_what_python_finds(name: str, more: dict[str, object]) -> None:
+    spec = small(name)
+    stops = (0, 2, 5) if name in PROMPTED else (2, 7)
+    case = Case(spec, settings_of(spec, "beam", stop=stops, **more))
+    assert_found(*case.run(), case.best())
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "bloom", "lstm_lm"])
+def test_prompts_of_unequal_length_stand_on_the_right(name: str) -> None:
+    """A row padded on the left gets the tokens that it gets alone."""
+    spec = small(name)
+    keep = np.array([[False, False, True], [True, True, True], [False, True, True]])
+    case = Case(spec, settings_of(spec), keep=keep)
+    same(case)
+    tokens = case.run()[0]
+    alone = Case(spec, settings_of(spec))
+    for row in range(BATCH):
+        made = alone.run(**{alone.growing: PROMPT[row : row + 1][:, keep[row]]})[0]
+        assert tokens[row, : made.shape[1]].tolist() == made[0].tolist()
+
+
+def test_beams_of_unequal_prompts_fan_out() -> None:
+    """The prompt is read once a text; what says which of it exists fans out with the caches."""
+    spec = small("gpt2")
+    keep = np.array([[False, False, True], [True, True, True], [False, True, True]])
+    case = Case(
+        spec,
+        settings_of(
+            spec, "beam", stop=(0, 5), beams=3, n_best=3, repetition_penalty=1.2
+        ),
+        keep=keep,
+    )
+    assert_found(*case.run(), case.best())
+
+
+def test_padding_may_be_told_by_the_ids() -> None:
+    """Where defaults are computed inside, `input_ids >= 0` says what exists: -1 is padding."""
+    spec = small("gpt2")
+    case = Case(spec, settings_of(spec))
+    padded = np.array([[-1, -1, 7], [1, 2, 8], [-1, 4, 9]])
+    tokens = case.run(input_ids=padded)[0]
+    for row, prompt in enumerate(padded):
+        made = case.run(input_ids=prompt[None, prompt >= 0])[0]
+        assert tokens[row, : made.shape[1]].tolist() == made[0].tolist()
+
+
+def test_a_start_needs_another_input_that_tells_how_many_texts() -> None:
+    spec = small("gpt2")
+    case = Case(spec, settings_of(spec, start=3))
+    assert not case.ingredients.started
+    assert list(case.ingredients.inputs) == ["input_ids"]
+
+
+def test_an_output_whose_name_is_taken_is_numbered() -> None:
+    graph = decoder()
+    derived = derive(graph, "tokens", {"logits": "newest"})
+    built = build_generating(
+        Generating(graph, derived, Decoding(source="logits")), target("onnx")
+    )
+    session = open_quietly(filled(built, parameters(graph)))
+    assert [o.name for o in session.get_outputs()] == ["tokens_2", "log_probs"]
+    prompt, weights = np.array([[1, 2, 3]]), parameters(graph)
+    made = session.run(None, {"tokens": prompt, "max_tokens": np.array(6)})[0]
+    for token in made[0]:
+        logits = specc_numpy.run(graph, {"tokens": prompt}, weights)["logits"]
+        assert logits[0, -1].argmax() == token
+        prompt = np.append(prompt, [[token]], axis=1)
+
+
+def test_decoding_ends_when_every_row_has_ended() -> None:
+    """The step runs no further than the longest row needs, and what stands behind a
+    stop is filler.
+    """
+    spec = small("gpt2")
+    free = Case(spec, settings_of(spec, stop=())).run()[0]
+    stops = tuple(int(t) for t in free[:, 2])
+    case = Case(spec, settings_of(spec, stop=stops, pad=16))
+    same(case)
+    tokens, scores = case.run()
+    assert tokens.shape[1] <= 3
+    for row, line in enumerate(tokens.tolist()):
+        end = next(n for n, t in enumerate(line) if t in stops)
+        assert line[end + 1 :] == [16] * (len(line) - end - 1)
+        assert not scores[row, end + 1 :].any()
+
+
+@pytest.mark.parametrize("strategy", ["greedy", "sample", "beam"])
+def test_no_tokens_are_asked_for(strategy: str) -> None:
+    spec = small("gpt2")
+    tokens, scores = Case(spec, settings_of(spec, strategy)).run(max_tokens=np.array(0))
+    assert tokens.shape == ((BATCH, 1, 0) if strategy == "beam" else (BATCH, 0))
+    assert scores.shape == ((BATCH, 1) if strategy == "beam" else (BATCH, 0))
+
+
+@pytest.mark.parametrize("strategy", ["greedy", "sample", "beam"])
+def test_no_texts_are_given(strategy: str) -> None:
+    spec = small("gpt2")
+    tokens = Case(spec, settings_of(spec, strategy)).run(
+        input_ids=np.zeros((0, 3), np.int64)
+    )[0]
+    assert tokens.shape[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("where", "opset"),
+    covering(
+        lambda where, opset: where == opset % 2, ("onnx", "ort-cpu"), (18, 20, 23, 26)
+    ),
+)
+def test_every_opset_and_target(where: str, opset: int) -> None:
+    for name, strategy in (("gpt2", "sample"), ("rnnsearch", "beam")):
+        spec = small(name)
+        case = Case(
+            spec, settings_of(spec, strategy, seed=1), target=where, opset=opset
+        )
+        same(case) if strategy == "sample" else assert_found(*case.run(), case.best())
+
+
+def test_the_oldest_opset_decodes_greedily_and_refuses_to_sample() -> None:
+    spec = small("gpt2")
+    same(Case(spec, settings_of(spec), opset=17))
+    with pytest.raises(Failed) as caught:
+        Case(spec, settings_of(spec, "sample"), opset=17)
+    assert caught.value.diagnostics[0].code == "E0821"
+
+
+def test_a_seed_gives_the_same_in_any_batch() -> None:
+    """What row 0 draws does not depend on the rows beside it."""
+    spec = small("gpt2")
+    case = Case(spec, settings_of(spec, "sample", seed=9))
+    whole = case.run()[0]
+    alone = case.run(input_ids=PROMPT[:1])[0]
+    assert whole[0, : alone.shape[1]].tolist() == alone[0].tolist()
+
+
+# What the file looks like.
+
+
+def test_weights_stand_once_and_in_the_main_graph() -> None:
+    case = Case(small("gpt2"), settings_of(small("gpt2")))
+    initializers = [t.name for t in case.model.graph.initializer]
+    assert len(initializers) == len(set(initializers))
+    (loop,) = (node for node in case.model.graph.node if node.op_type == "Loop")
+    (body,) = bodies_of(loop)
+    assert not body.initializer
+    assert "lm_head.weight" in initializers
+    assert sum(name.endswith("c_attn.weight") for name in initializers) == 2
+
+
+def test_what_does_not_change_stays_outside_the_loop() -> None:
+    """In a translator the encoder, and what is computed from its results and weights alone."""
+    case = Case(small("rnnsearch"), settings_of(small("rnnsearch")))
+    (loop,) = (node for node in case.model.graph.node if node.op_type == "Loop")
+    (body,) = bodies_of(loop)
+    read = {name for node in body.node for name in node.input}
+    assert not any(
+        "encoder" in name for name in read if name.endswith(("weight_ih", "weight_hh"))
+    )
+    assert not [
+        node for node in body.node if node.op_type == "GRU" and "encoder" in node.name
+    ]
+
+
+def test_fixed_nodes_read_weights_and_what_is_handed_over() -> None:
+    derived = Case(
+        small("transformer"), settings_of(small("transformer"))
+    ).ingredients.derived
+    fixed = set(fixed_nodes(derived.step, derived.handed))
+    assert {node for node, _ in derived.step.nodes} - fixed
+    known = {derived.step.inputs[n] for n in derived.handed} | set(
+        derived.step.parameters.values()
+    )
+    for node, results in derived.step.nodes:
+        if node in fixed:
+            assert all(a is None or a in known for a in node.args)
+            known.update(results)
+
+
+def test_the_same_model_has_the_same_bytes() -> None:
+    first, second = (
+        Case(small("gpt2"), settings_of(small("gpt2"), "sample")) for _ in range(2)
+    )
+    assert first.model.SerializeToString(
+        deterministic=True
+    ) == second.model.SerializeToString(deterministic=True)

@@ -1,0 +1,62 @@
+"""The random generator in ONNX nodes makes the same bits as the one definition,
+`specc.weights.random`.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from support.onnx_pieces import Piece
+
+from specc.text.diagnostic import Failed
+from specc.weights.random import fold, key_of, word
+from specc_onnx.generate import uniforms
+from specc_onnx.lower.arrange import cast
+from specc_onnx.lower.emitter import Emitter
+
+SEEDS = (0, 1, 2, 1234567890123, 2**63 - 1)
+ROWS = np.array([0, 1, 2, 7, 1000, 2**40], np.int64)
+STEPS = (0, 1, 2, 511, 100_000)
+
+
+def draw(g: Emitter) -> Sequence[tuple[str, str]]:
+    """The keys of rows, and one uniform of each."""
+    keys = uniforms.fold(
+        g, uniforms.stream(g, "seed", "sample"), cast(g, "rows", "i64", "u64")
+    )
+    at_step = uniforms.fold(g, keys, cast(g, "step", "i64", "u64"))
+    return [(keys, "u64"), (uniforms.unit(g, at_step), "f32")]
+
+
+def piece() -> Piece:
+    return Piece(draw, {"seed": ("i64", 0), "rows": ("i64", 1), "step": ("i64", 0)})
+
+
+def test_keys_and_uniforms_have_the_same_bits() -> None:
+    model = piece()
+    for seed in SEEDS:
+        wanted = [fold(key_of(seed, "sample"), int(r)) for r in ROWS]
+        for step in STEPS:
+            keys, drawn = model.run(seed=np.int64(seed), rows=ROWS, step=np.int64(step))
+            assert keys.tolist() == wanted
+            units = np.array(
+                [word(fold(k, step), 0) >> 40 for k in wanted], np.float32
+            ) * np.float32(2**-24)
+            assert drawn.dtype == np.float32
+            assert drawn.tobytes() == units.tobytes()
+
+
+def test_the_draws_are_spread_evenly() -> None:
+    rows = np.arange(20_000, dtype=np.int64)
+    drawn = piece().run(seed=np.int64(3), rows=rows, step=np.int64(0))[1]
+    counts = np.histogram(drawn, bins=100, range=(0, 1))[0]
+    chi_square = float(((counts - 200.0) ** 2 / 200.0).sum())
+    assert chi_square < 150  # 99 expected; more than this once in 1400 tries
+    assert abs(float(np.corrcoef(drawn[:-1], drawn[1:])[0, 1])) < 0.03
+
+
+def test_an_opset_without_exclusive_or_is_refused() -> None:
+    uniforms.check_drawing(18)
+    with pytest.raises(Failed) as caught:
+        uniforms.check_drawing(17)
+    assert caught.value.diagnostics[0].code == "E0821"

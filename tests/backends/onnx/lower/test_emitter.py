@@ -1,0 +1,33 @@
+"""Names that are given once: the first free number, found with little work."""
+
+from specc_onnx.lower.emitter import unique
+
+
+class Counted(set[str]):
+    """A set that counts how often it is asked."""
+
+    asked = 0
+
+    def __contains__(self, name: object) -> bool:
+        self.asked += 1
+        return super().__contains__(name)
+
+
+def test_one_wish_of_thousands_is_numbered_in_order_and_with_little_work() -> None:
+    taken = Counted()
+    count = 3_000
+    assert [unique("Add", taken) for _ in range(count)] == [
+        "Add",
+        *(f"Add_{n}" for n in range(2, count + 1)),
+    ]
+    assert taken.asked < 30 * count
+
+
+def test_a_name_that_is_taken_out_of_turn_is_not_given_again() -> None:
+    taken = {"Add", "Add_2", "Add_4", "Add_5", "Add_8", "Add_2_2"}
+    given = [
+        unique(wish, taken)
+        for wish in ("Add", "Add", "Add_2", "Add", "Mul", "Add", "Add_4")
+    ]
+    assert len(set(given)) == len(given)
+    assert len(taken) == 6 + len(given)

@@ -1,0 +1,43 @@
+"""What exists at which opset, and what is said about those we do not write."""
+
+import onnx
+import pytest
+
+from specc.text.diagnostic import Failed
+from specc_onnx import target
+from specc_onnx.lower import legal
+
+
+@pytest.mark.parametrize("kind", sorted(legal.SINCE))
+def test_the_table_agrees_with_the_schemas(kind: str) -> None:
+    versions = [
+        s.since_version
+        for s in onnx.defs.get_all_schemas_with_history()
+        if s.name == kind and not s.domain
+    ]
+    assert min(versions) == legal.SINCE[kind]
+    assert not legal.exists(kind, legal.SINCE[kind] - 1)
+    assert legal.exists(kind, legal.SINCE[kind])
+
+
+def test_reductions_take_axes_as_an_operand_from_18_on() -> None:
+    for kind in ("ReduceMean", "ReduceMax", "ReduceMin"):
+        newer = onnx.defs.get_schema(kind, legal.AXES_ARE_INPUTS)
+        assert [i.name for i in newer.inputs] == ["data", "axes"]
+        assert (
+            "axes" in onnx.defs.get_schema(kind, legal.AXES_ARE_INPUTS - 1).attributes
+        )
+
+
+@pytest.mark.parametrize("opset", [16, 27])
+def test_an_opset_outside_the_range_is_refused(opset: int) -> None:
+    with pytest.raises(
+        Failed, match=f"E0821: opset {opset} cannot be written; opsets 17 to 26 can"
+    ):
+        legal.check_opset(opset)
+
+
+def test_an_unknown_target_is_refused_with_the_list() -> None:
+    with pytest.raises(Failed, match="E0822: there is no target `ort-gpu`") as caught:
+        target("ort-gpu")
+    assert len(caught.value.diagnostics[0].helps) == 3

@@ -1,0 +1,110 @@
+"""Scan in ONNX: carries, captures, both directions, rows that are not kept, no rows at all."""
+
+import itertools
+
+import numpy as np
+import onnx
+import pytest
+from support.onnx_runtime import agree, open_quietly
+
+import specc_numpy
+from specc.ir import ops
+from specc.ir.dim import Dim
+from specc.ir.graph import Builder, Graph, Input
+from specc.ir.types import Type
+from specc_onnx import build, target
+
+B, T = Dim.symbol("b"), Dim.symbol("t")
+
+
+def body() -> Graph:
+    """`h' = tanh(x w + h u)`, collected; a count of steps; a constant collected."""
+    b = Builder()
+    x = b.input("x", Input(Type.of("f32", B, 3)))
+    h = b.input("h", Input(Type.of("f32", B, 4)))
+    n = b.input("n", Input(Type.of("i64", B)))
+    w = b.input("w", Input(Type.of("f32", 4, 3)))
+    u = b.input("u", Input(Type.of("f32", 4, 4)))
+    sum_ = b.one(
+        ops.Arith("add"),
+        b.one(ops.Linear(), x, w, None),
+        b.one(ops.Linear(), h, u, None),
+    )
+    new = b.one(ops.Pointwise("tanh"), sum_)
+    one, two = (b.one(ops.Constant(v, "i64")) for v in (1, 2))
+    count = b.one(ops.Arith("add"), n, one)
+    odd = b.one(ops.Compare("eq"), b.one(ops.Arith("mod"), n, two), one)
+    return b.finish("step", {"h": new, "n": count, "y": new, "odd": odd, "w": h})
+
+
+def graph(reverse: bool, masked: bool) -> Graph:
+    b = Builder()
+    keep = [b.input("keep", Input(Type.of("bool", B, T)))] if masked else []
+    x = b.input("x", Input(Type.of("f32", B, T, 3)))
+    h = b.input("h", Input(Type.of("f32", B, 4)))
+    n = b.input("n", Input(Type.of("i64", B)))
+    w = b.input("w", Input(Type.of("f32", 4, 3)))
+    u = b.input("u", Input(Type.of("f32", 4, 4)))
+    op = ops.Scan(body(), 1, 2, 1, reverse, masked)
+    results = b.add(op, *keep, x, h, n, w, u, scope="decoder.cell")
+    return b.finish(
+        "scan", dict(zip(("last", "count", "y", "odd", "before"), results, strict=True))
+    )
+
+
+def given(batch: int, length: int, masked: bool) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(0)
+    shapes = {"x": (batch, length, 3), "h": (batch, 4), "w": (4, 3), "u": (4, 4)}
+    found = {k: rng.standard_normal(s).astype(np.float32) for k, s in shapes.items()}
+    found["n"] = np.arange(batch)
+    if masked:
+        found["keep"] = rng.random((batch, length)) < 0.6
+    return found
+
+
+@pytest.mark.parametrize(
+    ("reverse", "masked"), [*itertools.product((False, True), repeat=2)]
+)
+@pytest.mark.parametrize("opset", [17, 23, 26])
+def test_a_scan_equals_the_reference(reverse: bool, masked: bool, opset: int) -> None:
+    made = graph(reverse, masked)
+    model = build(made, target("onnx"), opset).model
+    onnx.checker.check_model(model, full_check=True)
+    session = open_quietly(model)
+    for batch, length in ((3, 5), (1, 1), (2, 0), (0, 3)):
+        inputs = given(batch, length, masked)
+        agree(specc_numpy.run(made, inputs, {}), session.run(None, inputs))
+
+
+def test_a_scan_may_hold_another() -> None:
+    """The inner one runs over the features of a row and reads what lies outside both."""
+    inner = Builder()
+    x = inner.input("x", Input(Type.of("f32", B)))
+    s = inner.input("s", Input(Type.of("f32", B)))
+    k = inner.input("k", Input(Type.of("f32")))
+    total = inner.one(ops.Arith("add"), s, inner.one(ops.Arith("mul"), x, k))
+    step = inner.finish("inner", {"s": total, "y": total})
+    outer = Builder()
+    row = outer.input("row", Input(Type.of("f32", B, 3)))
+    start = outer.input("start", Input(Type.of("f32", B)))
+    scale = outer.input("scale", Input(Type.of("f32")))
+    end, sums = outer.add(ops.Scan(step, 1, 1, 1), row, start, scale)
+    b = Builder()
+    rows = b.input("rows", Input(Type.of("f32", B, T, 3)))
+    first = b.input("first", Input(Type.of("f32", B)))
+    factor = b.input("factor", Input(Type.of("f32")))
+    whole = b.add(
+        ops.Scan(outer.finish("outer", {"s": end, "y": sums}), 1, 1, 1),
+        rows,
+        first,
+        factor,
+    )
+    made = b.finish("nested", {"end": whole[0], "sums": whole[1]})
+    session = open_quietly(build(made, target("onnx")).model)
+    rng = np.random.default_rng(0)
+    inputs = {
+        "rows": rng.standard_normal((2, 5, 3)).astype(np.float32),
+        "first": np.ones(2, np.float32),
+        "factor": np.array(0.5, np.float32),
+    }
+    agree(specc_numpy.run(made, inputs, {}), session.run(None, inputs))

@@ -1,0 +1,148 @@
+"""Recurrent layers in ONNX: the fused operators where they fit, and the same numbers
+where they do not.
+"""
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from support.onnx_runtime import agree, open_quietly
+from support.spec_models import Opened, by_reference, opened, random_weights
+
+from specc_onnx import build, target
+
+SPEC = """\
+specc 1
+model m
+dims {dims}
+graph f(x: float[batch, seq, 3], keep: keep[batch, seq]{side}, first: float[batch, 4, 5])
+    -> (out: float[batch, seq, _], last: float[batch, _, 5]) {{
+  out, last = {call} @ enc
+  return out, last
+}}
+"""
+LAYER = (
+    "gru(x, hidden=5, reset=after, layers=2, direction=both, keep=keep, start=first)"
+)
+
+
+def spec(folder: Path, call: str, side: str = "", dims: str = "batch, seq") -> Opened:
+    (folder / "m.specc").write_text(SPEC.format(call=call, side=side, dims=dims))
+    return opened(str(folder / "m.specc"))
+
+
+def model(found: Opened, opset: int = 23) -> onnx.ModelProto:
+    built = build(found.model.graph, target("onnx"), opset)
+    weights = random_weights(found)
+    for name, initializer in built.weights.items():
+        initializer.raw_data = weights[name].astype("<f4").tobytes()
+    onnx.checker.check_model(built.model, full_check=True)
+    return built.model
+
+
+def kinds(made: onnx.ModelProto) -> Counter[str]:
+    return Counter(n.op_type for n in made.graph.node)
+
+
+def given(
+    batch: int, length: int, lengths: list[int], side: str = "right"
+) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(1)
+    places = np.arange(length) if side == "right" else np.arange(length)[::-1]
+    return {
+        "x": rng.standard_normal((batch, length, 3)).astype(np.float32),
+        "keep": places[None] < np.array(lengths, int).reshape(-1, 1),
+        "first": rng.standard_normal((batch, 4, 5)).astype(np.float32),
+    }
+
+
+def test_each_direction_of_each_layer_is_one_operator(tmp_path: Path) -> None:
+    found = kinds(model(spec(tmp_path, LAYER)))
+    assert found["GRU"] == 4
+    assert not found["Scan"]
+    assert not found["Loop"]
+
+
+def test_rows_are_moved_only_where_padding_may_stand_on_the_left(
+    tmp_path: Path,
+) -> None:
+    assert kinds(model(spec(tmp_path, LAYER)))["GatherND"] == 3, (
+        "once before the stack, once behind it a direction"
+    )
+    right = kinds(model(spec(tmp_path, LAYER, " right")))
+    assert not right["GatherND"]
+    assert not right["ScatterElements"]
+    free = kinds(model(spec(tmp_path, LAYER.replace("keep=keep, ", ""))))
+    assert not free["GatherND"]
+
+
+def test_lengths_of_at_least_one_need_no_guard(tmp_path: Path) -> None:
+    assert kinds(model(spec(tmp_path, LAYER, " right")))["Pad"]
+    assert not kinds(model(spec(tmp_path, LAYER, " right", "batch >= 1, seq >= 1")))[
+        "Pad"
+    ]
+
+
+@pytest.mark.parametrize("call", [
+    LAYER,
+    LAYER.replace("after", "before, update=new"),
+    "lstm(x, hidden=5, layers=2, direction=both, keep=keep, start=first, start_cell=first)",
+    "lstm(x, hidden=5, layers=4, direction=backward, keep=keep, start=first, peepholes=true)",
+    "lstm(x, hidden=7, proj=5, layers=2, direction=both, keep=keep, start=first, bias=false)",
+    "rnn(x, hidden=5, act=relu, layers=2, direction=both, keep=keep, start=first)",
+])  # fmt: skip
+def test_padding_on_either_side_and_nothing_at_all(call: str, tmp_path: Path) -> None:
+    """A sample of no rows gives its first state back; so does a batch without rows; no
+    batch gives nothing.
+    """
+    found = spec(tmp_path, call)
+    weights = random_weights(found)
+    for opset in (17, 26):
+        session = open_quietly(model(found, opset))
+        for side in ("left", "right"):
+            for case in (
+                (3, 5, [5, 2, 0]),
+                (2, 4, [0, 0]),
+                (2, 0, [0, 0]),
+                (0, 3, []),
+                (1, 1, [1]),
+            ):
+                inputs = given(*case, side)
+                agree(by_reference(found, weights, inputs), session.run(None, inputs))
+
+
+def test_padding_declared_on_the_right(tmp_path: Path) -> None:
+    found = spec(tmp_path, LAYER, " right")
+    weights = random_weights(found)
+    session = open_quietly(model(found))
+    for case in ((3, 5, [5, 2, 0]), (2, 0, [0, 0]), (0, 3, [])):
+        inputs = given(*case)
+        agree(by_reference(found, weights, inputs), session.run(None, inputs))
+
+
+def test_a_layer_inside_a_loop_reads_its_weights_from_outside(tmp_path: Path) -> None:
+    text = """\
+specc 1
+model words "A word is read letter by letter, a text word by word"
+dims batch, words, letters
+graph f(x: float[batch, words, letters, 3]) -> (y: float[batch, words, 4]) {
+  scan word in x along words collect y {
+    _, y3 = gru(word, hidden=4, reset=after) @ letters
+    y = y3[:, 0]
+  }
+  return y
+}
+"""
+    (tmp_path / "m.specc").write_text(text)
+    found = opened(str(tmp_path / "m.specc"))
+    inputs = {
+        "x": np.random.default_rng(0).standard_normal((2, 3, 4, 3)).astype(np.float32)
+    }
+    made = model(found)
+    assert kinds(made)["Split"] == 4, "gates are put in order once, outside"
+    agree(
+        by_reference(found, random_weights(found), inputs),
+        open_quietly(made).run(None, inputs),
+    )

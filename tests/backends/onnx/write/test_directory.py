@@ -1,0 +1,150 @@
+"""Whatever fails while a package is written, the former one is whole, or a mixed one is
+refused by a file's name.
+"""
+
+import contextlib
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.packed import packed
+
+from specc.artifact.index import NAME
+from specc.backend import Extra
+from specc.files import write as output
+from specc.run.package import open_package
+from specc.text.diagnostic import Failed
+
+EXTRAS = [
+    Extra("tokenizer.json", b"[1]", hashed=True),
+    Extra("genai_config.json", b"{}"),
+]
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return (
+        {p.name: p.read_bytes() for p in sorted(folder.iterdir())}
+        if folder.exists()
+        else {}
+    )
+
+
+class Stopped(BaseException):
+    """The process ends here: nothing of ours runs any more."""
+
+
+class Faulty:
+    """The os module, whose n-th call of one kind fails; after a `Stopped` every call does."""
+
+    def __init__(self, name: str, nth: int, error: BaseException) -> None:
+        self.name, self.left, self.error, self.dead = name, nth, error, False
+
+    def __getattr__(self, name: str) -> Any:
+        real = getattr(os, name)
+        if not callable(real) or name in ("getpid", "fspath"):
+            return real
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if self.dead:
+                raise OSError(errno.EIO, "the process is gone")
+            self.left -= name == self.name
+            if name == self.name and self.left == 0:
+                self.dead = isinstance(self.error, Stopped)
+                raise self.error
+            return real(*args, **kwargs)
+
+        return call
+
+
+def attempts(
+    tmp_path: Path,
+    patch: pytest.MonkeyPatch,
+    call: str,
+    error: BaseException,
+    existing: bool,
+) -> Iterator[tuple[Path, dict[str, bytes]]]:
+    """A folder after each attempt that failed, and what it held before, until one gets through."""
+    for nth in range(1, 80):
+        folder = tmp_path / str(nth) / "pair"
+        folder.parent.mkdir()
+        if existing:
+            packed(folder, seed=0, extras=EXTRAS[1:], load=False)
+        before = content(folder)
+        faulty = Faulty(call, nth, error)
+        with patch.context() as context:
+            context.setattr(output, "os", faulty)
+            with contextlib.suppress(Failed, KeyboardInterrupt, Stopped, OSError):
+                packed(folder, seed=1, extras=EXTRAS, load=False)
+        if faulty.left > 0:
+            assert nth > 1, "nothing was made to fail"
+            return
+        yield folder, before
+    raise AssertionError("it never got through")
+
+
+CALLS = ("write", "fsync", "replace", "open")
+
+
+@pytest.mark.parametrize(
+    ("call", "existing"),
+    [
+        *((call, True) for call in (*CALLS, "link")),
+        *((call, False) for call in (*CALLS, "mkdir")),
+    ],
+    ids=lambda v: v if isinstance(v, str) else ("over a former one" if v else "new"),
+)
+def test_a_call_that_fails_leaves_what_was_there(
+    call: str, existing: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = OSError(errno.ENOSPC, "No space left on device")
+    seen = 0
+    for folder, before in attempts(tmp_path, monkeypatch, call, full, existing):
+        assert content(folder) == before
+        assert folder.exists() == existing
+        seen += 1
+    assert seen
+
+
+def test_an_interrupt_leaves_the_former_package_or_the_new_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder, before in attempts(
+        tmp_path, monkeypatch, "replace", KeyboardInterrupt(), True
+    ):
+        assert content(folder) == before
+        open_package(folder, contents=True)
+
+
+@pytest.mark.parametrize("call", ["write", "replace", "fsync", "unlink"])
+def test_a_process_that_is_killed_leaves_one_package_or_a_named_refusal(
+    call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is put back or cleared up: the folder stays as it was at that moment."""
+    refused = whole = 0
+    for folder, before in attempts(tmp_path, monkeypatch, call, Stopped(), True):
+        try:
+            package = open_package(folder, contents=True)
+        except Failed as failed:
+            refused += 1
+            (found,) = failed.diagnostics
+            assert found.code == "E0830"
+            assert any(f"`{name}`" in found.title for name in before)
+        else:
+            whole += 1
+            now = content(folder)
+            if now[NAME] == before[NAME]:
+                assert all(now[name] == data for name, data in before.items())
+            assert package.index.model == "pair"
+    assert whole
+    assert refused == {"replace": 3, "fsync": 0}.get(call, 0)
+
+
+def test_after_a_killed_run_the_package_can_be_written_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder, _ in attempts(tmp_path, monkeypatch, "replace", Stopped(), True):
+        packed(folder, seed=2, extras=EXTRAS[1:], load=False)
+        assert open_package(folder, contents=True).roles == ("encode", "score")

@@ -1,0 +1,256 @@
+"""Writing models: weights inside, beside, or left in place; the same bytes each time;
+nothing halfway.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx
+import pytest
+from numpy.typing import NDArray
+from support.onnx_models import decoder, parameters
+from support.onnx_runtime import agree
+
+import specc_numpy
+from specc.backend import Emitted, Written
+from specc.ir.graph import Graph
+from specc.text.diagnostic import Failed
+from specc.weights.external import MOST_INLINE
+from specc.weights.formats.dtypes import NUMPY, of_array
+from specc.weights.rules import Wanted
+from specc.weights.values import Run
+from specc_onnx import target
+from specc_onnx.run import open_model
+from specc_onnx.write.package import package
+
+KEPT = {"specc": "what the model says of itself"}
+
+
+@dataclass
+class Arrays:
+    """Weights from memory, or from a file whose bytes lie as `runs` say."""
+
+    graph: Graph
+    arrays: Mapping[str, NDArray[Any]]
+    ties: Mapping[str, str] = field(default_factory=dict)
+    runs: Mapping[str, Run] = field(default_factory=dict)
+    read: list[str] = field(default_factory=list)
+
+    @property
+    def wanted(self) -> Mapping[str, Wanted]:
+        return {
+            n: Wanted(n, tuple(d.number or 0 for d in v.type.shape))
+            for n, v in self.graph.parameters.items()
+        }
+
+    def tied_to(self, name: str) -> str | None:
+        return self.ties.get(name)
+
+    def stored_dtype(self, name: str) -> str:
+        return of_array(self.arrays[name])
+
+    def run(self, name: str) -> Run | None:
+        return self.runs.get(name)
+
+    def chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
+        self.read.append(name)
+        data = self.arrays[name].astype(NUMPY[dtype]).tobytes()
+        for start in range(0, len(data), 100):
+            yield memoryview(data)[start : start + 100]
+
+    def look_through(self, names: Iterable[str]) -> dict[Path, str]:
+        self.read += names
+        paths = {self.runs[name].path for name in names}
+        return {path: hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
+
+
+def in_a_file(graph: Graph, arrays: Mapping[str, NDArray[Any]], path: Path) -> Arrays:
+    """The arrays one after the other behind 13 bytes of something else, as in a checkpoint."""
+    runs, content = {}, b"something els"
+    for name, array in arrays.items():
+        runs[name] = Run(path, len(content), array.nbytes)
+        content += array.tobytes()
+    path.write_bytes(content)
+    return Arrays(graph, arrays, runs=runs)
+
+
+def write(graph: Graph, values: Arrays, path: Path, **options: Any) -> Written:
+    return package(
+        graph,
+        path,
+        values,
+        target=target("onnx"),
+        metadata=lambda emitted: KEPT,
+        **options,
+    )
+
+
+def assert_runs(graph: Graph, arrays: Mapping[str, NDArray[Any]], path: Path) -> None:
+    given = {"tokens": np.array([[1, 5, 2], [10, 0, 3]])}
+    agree(
+        specc_numpy.run(graph, given, arrays),
+        list(open_model(path).run(given).values()),
+    )
+
+
+def test_small_weights_stand_in_the_file(tmp_path: Path) -> None:
+    graph = decoder()
+    arrays = parameters(graph)
+    written = write(graph, Arrays(graph, arrays), tmp_path / "m.onnx")
+    assert [p.name for p in tmp_path.iterdir()] == ["m.onnx"]
+    assert written.data is None
+    assert_runs(graph, arrays, written.path)
+
+
+def test_copied_weights_lie_in_one_file_named_by_its_content(tmp_path: Path) -> None:
+    graph = decoder()
+    arrays = parameters(graph)
+    values = Arrays(graph, arrays)
+    written = write(graph, values, tmp_path / "m.onnx", weights_as="copy")
+    assert written.data is not None
+    assert sorted(p.name for p in tmp_path.iterdir()) == sorted(
+        ["m.onnx", written.data]
+    )
+    assert written.data.startswith("m-")
+    assert values.read == list(graph.parameters)
+    assert_runs(graph, arrays, written.path)
+    again = write(
+        graph,
+        Arrays(graph, parameters(graph, seed=1)),
+        tmp_path / "m.onnx",
+        weights_as="copy",
+    )
+    assert again.data != written.data
+
+
+def test_the_same_model_is_the_same_bytes(tmp_path: Path) -> None:
+    graph = decoder()
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        write(
+            graph,
+            Arrays(graph, parameters(graph)),
+            tmp_path / name / "m.onnx",
+            weights_as="copy",
+        )
+    a, b = (sorted(p for p in (tmp_path / name).iterdir()) for name in ("a", "b"))
+    assert [p.name for p in a] == [p.name for p in b]
+    assert [p.read_bytes() for p in a] == [p.read_bytes() for p in b]
+
+
+def test_linked_weights_stay_in_the_checkpoint(tmp_path: Path) -> None:
+    """Nothing is copied, only looked at for what is not finite, and odd offsets do not matter."""
+    graph = decoder()
+    arrays = parameters(graph)
+    (tmp_path / "weights").mkdir()
+    values = in_a_file(graph, arrays, tmp_path / "weights" / "model.safetensors")
+    written = write(graph, values, tmp_path / "m.onnx", weights_as="link")
+    assert values.read == list(graph.parameters)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["m.onnx", "weights"]
+    assert_runs(graph, arrays, written.path)
+
+
+def test_linked_bf16_is_widened_in_the_graph_and_copied_bf16_on_the_way(
+    tmp_path: Path,
+) -> None:
+    graph = decoder()
+    arrays = {n: a.astype(ml_dtypes.bfloat16) for n, a in parameters(graph).items()}
+    values = in_a_file(graph, arrays, tmp_path / "model.safetensors")
+    for how, dtype in (
+        ("link", onnx.TensorProto.BFLOAT16),
+        ("copy", onnx.TensorProto.FLOAT),
+    ):
+        written = write(graph, values, tmp_path / f"{how}.onnx", weights_as=how)
+        model = onnx.load(written.path, load_external_data=False)
+        assert {t.data_type for t in model.graph.initializer if t.name in arrays} == {
+            dtype
+        }
+        assert_runs(graph, arrays, written.path)
+
+
+def test_weights_that_cannot_be_linked_are_copied_unless_linking_was_asked_for(
+    tmp_path: Path,
+) -> None:
+    graph = decoder()
+    (tmp_path / "out").mkdir()
+    values = in_a_file(graph, parameters(graph), tmp_path / "model.safetensors")
+    written = write(graph, values, tmp_path / "out" / "m.onnx", weights_as="auto")
+    assert not written.plan.linked
+    with pytest.raises(Failed, match="E0824") as caught:
+        write(graph, values, tmp_path / "out" / "n.onnx", weights_as="link")
+    assert "does not lie in the folder" in caught.value.diagnostics[0].notes[0]
+    assert [p.name for p in (tmp_path / "out").iterdir()] == ["m.onnx"]
+
+
+def test_tied_weights_are_stored_once(tmp_path: Path) -> None:
+    graph = decoder()
+    arrays = {**parameters(graph)}
+    a, b = "layers.0.self_attn.q.weight", "layers.1.self_attn.q.weight"
+    arrays[b] = arrays[a]
+    values = Arrays(graph, arrays, ties={b: a})
+    written = write(graph, values, tmp_path / "m.onnx", weights_as="copy")
+    assert b not in values.read
+    assert_runs(graph, arrays, written.path)
+
+
+def test_the_model_carries_its_texts(tmp_path: Path) -> None:
+    graph = decoder()
+
+    def texts(emitted: Emitted) -> dict[str, str]:
+        return {
+            "specc": json.dumps([dict(a) for a in emitted.attentions]),
+            "beside": json.dumps(list(emitted.beside)),
+        }
+
+    path = tmp_path / "m.onnx"
+    package(
+        graph,
+        path,
+        Arrays(graph, parameters(graph)),
+        target=target("onnx"),
+        metadata=texts,
+    )
+    carried = {p.key: p.value for p in onnx.load(path).metadata_props}
+    assert [a["scope"] for a in json.loads(carried["specc"])] == [
+        "layers.0.self_attn",
+        "layers.1.self_attn",
+    ]
+    assert carried["beside"] == "[]"  # the weights stand in the file itself
+
+
+def test_a_fault_while_weights_stream_leaves_nothing(tmp_path: Path) -> None:
+    graph = decoder()
+    values = Arrays(graph, parameters(graph))
+    (tmp_path / "m.onnx").write_text("what was there")
+
+    def broken(name: str, dtype: str) -> Iterator[memoryview]:
+        raise Failed()
+
+    values.chunks = broken  # type: ignore[method-assign]
+    with pytest.raises(Failed):
+        write(graph, values, tmp_path / "m.onnx", weights_as="copy")
+    assert [(p.name, p.read_text()) for p in tmp_path.iterdir()] == [
+        ("m.onnx", "what was there")
+    ]
+
+
+def test_more_than_an_onnx_file_holds_is_refused_before_anything_is_read(
+    tmp_path: Path,
+) -> None:
+    graph = decoder(layers=1, width=16384, heads=4)
+    values = Arrays(graph, dict.fromkeys(graph.parameters, np.zeros(0, np.float32)))
+    assert (
+        sum(4 * np.prod(w.shape, dtype=float) for w in values.wanted.values())
+        > MOST_INLINE
+    )
+    with pytest.raises(
+        Failed, match=r"E0823: .* GiB of weights do not fit into one ONNX file"
+    ):
+        write(graph, values, tmp_path / "m.onnx", weights_as="inline")
+    assert values.read == []

@@ -1,0 +1,269 @@
+"""What a package of several graphs consists of: weights once, entry files by name, an
+index that says it all.
+"""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from support.packed import ALL, SHARED, SPEC, packed, single
+
+import specc
+from specc.artifact.index import NAME
+from specc.backend import Extra
+from specc.run.package import open_package
+from specc.run.verify_package import verify_package
+from specc.text.diagnostic import Failed
+from specc.weights.formats.safetensors import write_safetensors
+
+IDS = np.array([[3, 1, 4], [9, 2, 6]])
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(p.name for p in folder.iterdir())
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {p.name: p.read_bytes() for p in sorted(folder.iterdir())}
+
+
+def weights_file(folder: Path) -> Path:
+    (found,) = folder.glob("model-*.data")
+    return found
+
+
+def initializers(path: Path) -> dict[str, Any]:
+    return {
+        t.name: t for t in onnx.load(path, load_external_data=False).graph.initializer
+    }
+
+
+def test_a_package_is_its_graphs_one_file_of_weights_and_an_index(
+    tmp_path: Path,
+) -> None:
+    written = packed(tmp_path / "pair")
+    assert names(tmp_path / "pair") == sorted(
+        ["score.onnx", "encode.onnx", NAME, str(written.data)]
+    )
+    assert [path.name for path, _ in written.files][-1] == NAME
+    assert all(path.stat().st_size == size for path, size in written.files)
+
+
+def test_weights_of_both_graphs_are_stored_once_and_those_of_one_beside_them(
+    tmp_path: Path,
+) -> None:
+    packed(tmp_path / "pair")
+    assert weights_file(tmp_path / "pair").stat().st_size < 4 * sum(
+        ALL.values()
+    ) + 64 * len(ALL)
+    score, encode = (
+        initializers(tmp_path / "pair" / f"{n}.onnx") for n in ("score", "encode")
+    )
+    assert set(score) | set(encode) >= set(ALL)
+    for name in SHARED:
+        assert [e.value for e in score[name].external_data] == [
+            e.value for e in encode[name].external_data
+        ]
+    assert "more.weight" not in score
+    assert not any(t.raw_data for n, t in (*score.items(), *encode.items()) if n in ALL)
+
+
+def test_the_index_gives_size_and_hash_of_every_file(tmp_path: Path) -> None:
+    packed(tmp_path / "pair")
+    index = json.loads((tmp_path / "pair" / NAME).read_text(encoding="utf-8"))
+    for name, data in content(tmp_path / "pair").items():
+        if name != NAME:
+            assert index["files"][name] == {
+                "bytes": len(data),
+                "sha256": hashlib.sha256(data).hexdigest(),
+            }
+    assert index["graphs"] == {"score": "score.onnx", "encode": "encode.onnx"}
+    assert index["about"] == {"growing": "ids"}
+    assert index["files"].keys() == set(names(tmp_path / "pair")) - {NAME}
+
+
+def test_the_same_graphs_are_the_same_bytes(tmp_path: Path) -> None:
+    for where in ("a", "b"):
+        packed(
+            tmp_path / where / "pair",
+            extras=[Extra.of_data("config.json", {"b": 1, "a": 2})],
+        )
+    assert content(tmp_path / "a" / "pair") == content(tmp_path / "b" / "pair")
+
+
+def test_a_graph_gives_what_it_gives_as_a_model_of_one_file(tmp_path: Path) -> None:
+    packed(tmp_path / "pair")
+    package = open_package(tmp_path / "pair")
+    for graph, result in (("score", "tags"), ("encode", "rows")):
+        alone = specc.load(single(tmp_path, graph)).run(ids=IDS)[result]
+        np.testing.assert_array_equal(package.load(graph).run(ids=IDS)[result], alone)
+
+
+def test_every_graph_agrees_with_the_reference(tmp_path: Path) -> None:
+    packed(tmp_path / "pair")
+    lines = list(
+        verify_package(open_package(tmp_path / "pair", contents=True), rounds=2)
+    )
+    assert [line.partition(":")[0] for line in lines] == [
+        "encode",
+        "encode",
+        "score",
+        "score",
+    ]
+
+
+def test_sources_stand_in_the_index_once_and_each_manifest_has_them(
+    tmp_path: Path,
+) -> None:
+    packed(tmp_path / "pair")
+    package = open_package(tmp_path / "pair")
+    assert {package.manifest(role).sources["pair.specc"] for role in package.roles} == {
+        SPEC
+    }
+    assert b"Tags words, or" in (tmp_path / "pair" / NAME).read_bytes()
+    assert (
+        b"layer_norm(x, eps=1e-5) @ norm"
+        not in (tmp_path / "pair" / "score.onnx").read_bytes()
+    )
+
+
+def test_inline_weights_stand_in_each_graph_that_needs_them(tmp_path: Path) -> None:
+    packed(tmp_path / "pair", weights_as="inline")
+    assert names(tmp_path / "pair") == ["encode.onnx", "score.onnx", NAME]
+    assert set(initializers(tmp_path / "pair" / "score.onnx")) >= set(SHARED)
+    assert len(list(verify_package(open_package(tmp_path / "pair"), rounds=1))) == 2
+
+
+def test_a_package_of_one_graph_holds_small_weights_in_it(tmp_path: Path) -> None:
+    packed(tmp_path / "pair", graphs=("score",))
+    assert names(tmp_path / "pair") == ["score.onnx", NAME]
+    assert open_package(tmp_path / "pair").role() == "score"
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    """A checkpoint in the folder of the package."""
+    packed(tmp_path / "first")
+    package = open_package(tmp_path / "first")
+    weights = {
+        n: a for role in package.roles for n, a in package.load(role).weights().items()
+    }
+    path = tmp_path / "pair" / "weights" / "model.safetensors"
+    path.parent.mkdir(parents=True)
+    write_safetensors(
+        path, {n: np.ascontiguousarray(a) for n, a in weights.items()}, {}
+    )
+    return path
+
+
+def test_linked_weights_stay_in_the_checkpoint(
+    tmp_path: Path, checkpoint: Path
+) -> None:
+    written = packed(tmp_path / "pair", weights=str(checkpoint), weights_as="link")
+    assert written.data is None
+    assert names(tmp_path / "pair") == ["encode.onnx", "score.onnx", NAME, "weights"]
+    package = open_package(tmp_path / "pair", contents=True)
+    assert list(package.index.linked) == ["weights/model.safetensors"]
+    want = open_package(tmp_path / "first").load("score").run(ids=IDS)["tags"]
+    np.testing.assert_array_equal(package.load("score").run(ids=IDS)["tags"], want)
+    assert len(list(verify_package(package, rounds=1))) == 2
+
+
+def test_a_checkpoint_that_has_changed_is_refused_by_name(
+    tmp_path: Path, checkpoint: Path
+) -> None:
+    packed(tmp_path / "pair", weights=str(checkpoint), weights_as="link")
+    data = bytearray(checkpoint.read_bytes())
+    data[-1] ^= 1
+    checkpoint.write_bytes(data)
+    with pytest.raises(
+        Failed, match=r"E0830: `weights/model\.safetensors` does not belong"
+    ):
+        open_package(tmp_path / "pair")
+
+
+def test_a_package_in_the_place_of_a_linked_one_leaves_the_checkpoint(
+    tmp_path: Path, checkpoint: Path
+) -> None:
+    packed(tmp_path / "pair", weights=str(checkpoint), weights_as="link")
+    packed(tmp_path / "pair", weights=str(checkpoint), weights_as="copy")
+    assert checkpoint.exists()
+    assert not open_package(tmp_path / "pair").index.linked
+
+
+def test_extras_are_found_by_role_with_or_without_a_hash_in_their_name(
+    tmp_path: Path,
+) -> None:
+    extras = [
+        Extra("genai_config.json", b"{}"),
+        Extra("tokenizer.json", b"[1]", role="tokenizer", hashed=True),
+    ]
+    packed(tmp_path / "pair", extras=extras)
+    package = open_package(tmp_path / "pair")
+    assert package.extra("genai_config.json") == b"{}"
+    assert package.extra("tokenizer") == b"[1]"
+    assert package.extra("merges") is None
+    assert package.index.extras["tokenizer"].startswith("tokenizer-")
+
+
+def test_what_the_former_package_had_and_the_new_one_lacks_is_removed(
+    tmp_path: Path,
+) -> None:
+    extras = [
+        Extra("genai_config.json", b"{}"),
+        Extra("tokenizer.json", b"[1]", hashed=True),
+    ]
+    packed(tmp_path / "pair", extras=extras)
+    (tmp_path / "pair" / "notes.txt").write_text("mine")
+    packed(tmp_path / "pair", seed=1, graphs=("score",))
+    assert names(tmp_path / "pair") == ["notes.txt", "score.onnx", NAME]
+
+
+def test_an_index_that_lies_about_a_file_does_not_have_it_removed(
+    tmp_path: Path,
+) -> None:
+    """Only what is by its content what the former package wrote goes."""
+    packed(tmp_path / "pair")
+    for name in ("notes.txt", "notes-0123456789abcdef.txt"):
+        (tmp_path / "pair" / name).write_text("mine")
+    path = tmp_path / "pair" / NAME
+    index = json.loads(path.read_text(encoding="utf-8"))
+    for name in ("notes.txt", "notes-0123456789abcdef.txt"):
+        index["files"][name] = {"bytes": 4, "sha256": "0" * 64}
+    path.write_text(json.dumps(index), encoding="utf-8")
+    packed(tmp_path / "pair", seed=1)
+    assert {"notes.txt", "notes-0123456789abcdef.txt"} < set(names(tmp_path / "pair"))
+
+
+def test_a_file_that_is_there_and_equal_is_left_and_never_removed(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "pair").mkdir()
+    (tmp_path / "pair" / "tokenizer.json").write_bytes(b"[1]")
+    for _ in range(2):
+        packed(tmp_path / "pair", extras=[Extra("tokenizer.json", b"[1]")])
+        assert open_package(tmp_path / "pair").index.kept == ("tokenizer.json",)
+    packed(tmp_path / "pair")
+    assert "tokenizer.json" in names(tmp_path / "pair")
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "score.onnx"])
+def test_a_file_that_no_package_wrote_is_not_replaced(
+    name: str, tmp_path: Path
+) -> None:
+    (tmp_path / "pair").mkdir()
+    (tmp_path / "pair" / name).write_bytes(b"something else")
+    with pytest.raises(Failed, match=f"E0833: .*{name}` would be replaced"):
+        packed(tmp_path / "pair", extras=[Extra("tokenizer.json", b"[1]")])
+    assert content(tmp_path / "pair") == {name: b"something else"}
+
+
+def test_a_model_of_one_file_may_become_part_of_a_package(tmp_path: Path) -> None:
+    (tmp_path / "pair").mkdir()
+    single(tmp_path, "score").rename(tmp_path / "pair" / "score.onnx")
+    packed(tmp_path / "pair")
+    assert open_package(tmp_path / "pair").roles == ("encode", "score")

@@ -1,0 +1,84 @@
+"""Every op in PyTorch gives what the reference gives, and lets gradients through."""
+
+import numpy as np
+import pytest
+from support.op_examples import EXAMPLES, Example, graph_of
+
+import specc_numpy
+from specc.ir import ops
+from specc.ir.op import OPS
+
+torch = pytest.importorskip("torch")
+specc_torch = pytest.importorskip("specc_torch")
+pytestmark = pytest.mark.parity
+
+
+def test_every_op_has_a_rule() -> None:
+    assert not specc_torch.evaluate.missing(OPS.values())
+
+
+@pytest.fixture(autouse=True)
+def doubles() -> object:
+    """Without parameters a module computes in PyTorch's default type."""
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=str)
+def test_pytorch_equals_the_reference(example: Example) -> None:
+    graph, _ = graph_of(example)
+    module = specc_torch.SpecModule(graph)
+    for seed in range(3):
+        drawn = example.draw(np.random.default_rng(seed))
+        given = {f"x{n}": x for n, x in enumerate(drawn) if x is not None}
+        found = module(**given)
+        for name, expected in specc_numpy.run(graph, given, {}).items():
+            assert found[name].shape == expected.shape
+            assert found[name].numpy().dtype == expected.dtype
+            np.testing.assert_allclose(
+                found[name].numpy(), expected, rtol=1e-11, atol=1e-12
+            )
+
+
+SMOOTH = (
+    ops.Linear, ops.Embedding, ops.LayerNorm, ops.RMSNorm, ops.Softmax, ops.MaskedSoftmax, ops.Weigh, ops.Attend,
+    ops.Patches, ops.Conv1d, ops.Rotate, ops.Gather, ops.Delay, ops.CumSum, ops.Einsum, ops.MatMul, ops.Scan,
+    ops.Rnn, ops.Gru, ops.Lstm,
+)  # fmt: skip
+"""The ops between a loss and its weights whose derivative exists everywhere."""
+
+
+@pytest.mark.parametrize(
+    "example", [e for e in EXAMPLES if isinstance(e.op, SMOOTH)], ids=str
+)
+def test_gradients_are_those_of_the_function(example: Example) -> None:
+    graph, _ = graph_of(example)
+    module = specc_torch.SpecModule(graph)
+    drawn = {
+        f"x{n}": torch.as_tensor(x)
+        for n, x in enumerate(example.draw(np.random.default_rng(0)))
+        if x is not None
+    }
+    moved = {
+        n: x.double().requires_grad_()
+        for n, x in drawn.items()
+        if x.is_floating_point()
+    }
+
+    def results(*values: object) -> tuple[object, ...]:
+        made = module(**{**drawn, **dict(zip(moved, values, strict=True))})
+        return tuple(x for x in made.values() if x.requires_grad)
+
+    assert torch.autograd.gradcheck(results, tuple(moved.values()))
+
+
+def test_a_query_that_sees_nothing_leaves_no_nan_behind() -> None:
+    example = next(e for e in EXAMPLES if isinstance(e.op, ops.MaskedSoftmax))
+    graph, _ = graph_of(example)
+    scores, mask = (torch.as_tensor(x) for x in example.draw(np.random.default_rng(0)))
+    scores.requires_grad_()
+    result = specc_torch.SpecModule(graph)(x0=scores, x1=torch.zeros_like(mask))["y0"]
+    result.sum().backward()
+    assert not result.any()
+    assert not scores.grad.any()

@@ -1,0 +1,331 @@
+"""The command line itself: help, unknown words, formats, colors, streams, and what
+`check` loads.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from specc.cli import main as cli
+from specc.text.characters import escaped
+
+SPECC = [sys.executable, "-m", "specc"]
+SPEC = """specc 1
+model m
+
+dims batch, n
+
+graph g(x: float[batch, n, 4]) -> (y: float[batch, n, 4]) {
+  y = linear(x, out=4) @ w
+  return y
+}
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NO_COLOR", "1")
+    (tmp_path / "m.specc").write_text(SPEC)
+    (tmp_path / "bad.specc").write_text(SPEC.replace("linear", "lineer"))
+    return tmp_path
+
+
+def process(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    root = str(Path(cli.__file__).parents[2])
+    paths = os.pathsep.join([root, os.path.join(root, "backends")])
+    env = {**os.environ, "PYTHONPATH": paths, **environment}
+    return subprocess.run(
+        [*SPECC, *words],
+        capture_output=True,
+        text=True,
+        env=env,
+        timeout=60,
+        check=False,
+    )
+
+
+# --- words ----------------------------------------------------------------------------
+
+
+def test_without_words_it_explains_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([]) == 2
+    captured = capsys.readouterr()
+    assert not captured.out
+    for command in cli.COMMANDS:
+        assert command in captured.err
+
+
+@pytest.mark.parametrize("command", cli.COMMANDS)
+def test_help_of_each_command(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([command, "--help"]) == 0
+    captured = capsys.readouterr()
+    assert captured.out.startswith(f"usage: specc {command}")
+    assert not captured.err
+
+
+@pytest.mark.parametrize("word", ["--help", "-h", "--version"])
+def test_help_and_version(word: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([word]) == 0
+    assert "specc" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["chek", "gpt2"], "there is no command `chek`; did you mean `check`?"),
+        (["chek\x1b[31m"], "there is no command `chek\\x1b[31m`"),
+        (["--format", "json", "check"], "the command stands first"),
+        (["--"], "the command stands first"),
+        (
+            ["check", "m.specc", "--confg", "x"],
+            "there is no option `--confg`; did you mean `--config`?",
+        ),
+        (
+            ["check", "m.specc", "--form", "json"],
+            "there is no option `--form`; did you mean `--format`?",
+        ),
+        (["check"], "the following arguments are required: SPEC"),
+        (["check", "m.specc", "n.specc"], "unrecognized arguments: n.specc"),
+        (["check", "m.specc", "--format", "xml"], "invalid choice: 'xml'"),
+        (
+            ["compile", "m.specc", "-o", "x.onnx", "--init", "-1"],
+            "a seed is a whole number from 0",
+        ),
+        (
+            ["compile", "m.specc", "-o", "x.onnx", "--init", str(2**64)],
+            "a seed is a whole number from 0",
+        ),
+        (
+            ["compile", "m.specc", "-o", "x.onnx", "--init", "9" * 5000],
+            "a seed is a whole number from 0",
+        ),
+        (
+            ["verify", "x.onnx", "--rounds", "0"],
+            "a number of rounds is a whole number from 1",
+        ),
+    ],
+)
+def test_faults_of_the_command_line(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(words) == 2
+    captured = capsys.readouterr()
+    assert captured.err.startswith("error: ")
+    assert said in captured.err
+    assert not captured.out
+    assert not list(Path().glob("*.onnx*"))
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["-x.specc", "a b.specc", "naïve 🙂.specc", "new\nline.specc", "x'\"$(y).specc"],
+)
+def test_names_of_specs(
+    name: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / name).write_text(SPEC)
+    assert cli.main(["check", "--", name]) == 0
+    (folder / name).write_text(SPEC.replace("linear", "lineer"))
+    assert cli.main(["check", f"./{name}"]) == 1
+    assert escaped(name) in capsys.readouterr().err
+
+
+# --- formats and colors ---------------------------------------------------------------
+
+
+def test_short_is_a_line_each(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["check", "bad.specc", "--format", "short"]) == 1
+    captured = capsys.readouterr()
+    assert (
+        captured.err
+        == "bad.specc:7:7: error[E0204]: there is no block or operation called `lineer`\n"
+    )
+    assert not captured.out
+
+
+@pytest.mark.parametrize(("file", "count"), [("bad.specc", 1), ("m.specc", 0)])
+def test_json_on_stdout_and_nothing_else(
+    file: str, count: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["check", file, "--format", "json"]) == count
+    captured = capsys.readouterr()
+    found = [json.loads(line) for line in captured.out.splitlines()]
+    assert len(found) == count
+    assert not captured.err
+    if found:
+        assert found[0]["code"] == "E0204"
+
+
+@pytest.mark.parametrize(("file", "count"), [("bad.specc", 1), ("m.specc", 0)])
+def test_sarif_on_stdout_and_nothing_else(
+    file: str, count: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["check", file, "--format", "sarif"]) == count
+    captured = capsys.readouterr()
+    log = json.loads(captured.out)
+    assert log["version"] == "2.1.0"
+    assert len(log["runs"][0]["results"]) == count
+    assert not captured.err
+
+
+@pytest.mark.parametrize(
+    ("environment", "words", "colored"),
+    [
+        ({}, [], False),  # stderr is no terminal here
+        ({"FORCE_COLOR": "1"}, [], True),
+        ({"FORCE_COLOR": "1", "NO_COLOR": "1"}, [], False),
+        ({"NO_COLOR": "1"}, ["--color", "always"], True),
+        ({"FORCE_COLOR": "1"}, ["--color", "never"], False),
+    ],
+)
+def test_colors(
+    environment: dict[str, str],
+    words: list[str],
+    colored: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for name in ("NO_COLOR", "FORCE_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    cli.main(["check", "bad.specc", *words])
+    assert ("\x1b[" in capsys.readouterr().err) == colored
+
+
+# --- exit codes -----------------------------------------------------------------------
+
+
+def test_a_bug_says_that_it_is_one(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from specc.cli import check
+
+    def broken(*given: object) -> None:
+        raise KeyError("x")
+
+    monkeypatch.setattr(check, "check", broken)
+    assert cli.main(["check", "m.specc"]) == 70
+    assert "This is a bug in specc" in capsys.readouterr().err
+    with pytest.raises(KeyError):
+        cli.main(["check", "m.specc", "--debug"])
+
+
+def test_an_interrupt(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from specc.cli import check
+
+    def interrupted(*given: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(check, "check", interrupted)
+    assert cli.main(["check", "m.specc"]) == 130
+    assert "interrupted" in capsys.readouterr().err
+
+
+# --- as a process ---------------------------------------------------------------------
+
+
+def test_check_loads_no_backend() -> None:
+    """`specc check` answers at once, because it loads nothing that it does not need."""
+    code = (
+        "import sys; from specc.cli.main import main; code = main(['check', 'gpt2']); "
+        "print(code, *sorted(m for m in sys.modules if '.' not in m), file=sys.stderr)"
+    )
+    root = str(Path(cli.__file__).parents[2])
+    env = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([root, os.path.join(root, "backends")]),
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        env=env,
+        timeout=60,
+        check=True,
+    )
+    status, *loaded = done.stderr.splitlines()[-1].split()
+    assert status == "0"
+    heavy = {
+        "onnx",
+        "onnxruntime",
+        "numpy",
+        "torch",
+        "ml_dtypes",
+        "PIL",
+        "google",
+        "specc_onnx",
+        "specc_numpy",
+        "lark",
+    }
+    assert not heavy & set(loaded)
+
+
+def test_the_reader_goes_away() -> None:
+    root = str(Path(cli.__file__).parents[2])
+    env = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([root, os.path.join(root, "backends")]),
+    }
+    with subprocess.Popen(
+        [*SPECC, "list"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=env,
+        bufsize=0,
+    ) as running:
+        assert running.stdout is not None
+        running.stdout.close()
+        assert running.stderr is not None
+        assert running.stderr.read() == b""
+        assert running.wait(60) == 141
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+def test_stdout_is_full() -> None:
+    root = str(Path(cli.__file__).parents[2])
+    env = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([root, os.path.join(root, "backends")]),
+    }
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [*SPECC, "list"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=env,
+            check=False,
+        )
+    assert done.returncode == 3
+    assert done.stderr.startswith("error[E0805]")
+
+
+def test_a_terminal_that_knows_no_unicode() -> None:
+    done = process("check", "naïve.specc", PYTHONIOENCODING="ascii", PYTHONUTF8="0")
+    assert done.returncode == 3
+    assert "na\\xefve.specc" in done.stderr
+
+
+def test_assertions_carry_no_checks() -> None:
+    """Under -OO assertions are gone; what a user can do wrong is still said."""
+    done = process("check", "bad.specc", PYTHONOPTIMIZE="2")
+    assert done.returncode == 1
+    assert "E0204" in done.stderr
+
+
+def test_without_any_output(folder: Path) -> None:
+    root = str(Path(cli.__file__).parents[2])
+    env = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([root, os.path.join(root, "backends")]),
+    }
+    words = ["sh", "-c", 'exec "$0" -m specc check m.specc >&- 2>&-', sys.executable]
+    assert subprocess.run(words, env=env, check=False, timeout=60).returncode == 0

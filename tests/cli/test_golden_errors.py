@@ -1,0 +1,19 @@
+"""Messages as users get them from the command line: the whole output and the exit code."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from support.told import told
+
+
+@pytest.mark.golden("errors")
+def test_message(
+    case: Path,
+    golden: Callable[[Callable[[str], str]], None],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    name = "spec.yaml" if case.stem.endswith("yaml") else "spec.specc"
+    golden(lambda text: told(text, tmp_path, monkeypatch, capsys, name))

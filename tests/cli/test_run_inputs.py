@@ -1,0 +1,187 @@
+"""Words of the command line against the table in docs/inputs.md, and what callers in
+Python may give.
+"""
+
+import io
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import specc
+from specc.api import Model
+from specc.cli.run_inputs import read_arguments
+from specc.text.diagnostic import Failed
+
+TEXT = """specc 1
+model m
+
+dims batch, n
+
+reading {
+  ids = text(bytes())
+}
+
+graph g(ids: int[batch, n], keep: keep[batch, n] = ids >= 0) -> (y: float[batch, n, 2]) {
+  y = embedding(ids, size=256, dim=2) @ table
+  return y
+}
+"""
+PICTURE = """specc 1
+model p
+
+dims batch
+
+reading {
+  pixels = image(size=[4, 4], channels=1, scale=1/255)
+}
+
+graph g(pixels: float[batch, 1, 4, 4]) -> (y: float[batch, 1, 4, 4]) {
+  y = pixels * 2.0
+  return y
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
+    folder = tmp_path_factory.mktemp("given")
+    (folder / "m.specc").write_text(TEXT)
+    specc.compile(folder / "m.specc", folder / "m.onnx", init=0)
+    return specc.load(folder / "m.onnx")
+
+
+def rows(text: str) -> list[int]:
+    return list(text.encode())
+
+
+TABLE: list[tuple[list[str], Any]] = [
+    (["hello"], [rows("hello")]),
+    (["ids=hello"], [rows("hello")]),
+    (["7"], [rows("7")]),
+    (["a file"], [rows("a file")]),
+    (["taken"], [rows("taken")]),
+    (["[sic] a text"], [rows("[sic] a text")]),
+    (["[1, 2"], [rows("[1, 2")]),
+    (["{}"], [rows("{}")]),
+    (["x.json is a file"], [rows("x.json is a file")]),
+    (["[1, 2, 3]"], [[1, 2, 3]]),
+    (["[[1, 2, 3], [4, 5, 6]]"], [[1, 2, 3], [4, 5, 6]]),
+    (['["ab", "cd"]'], [rows("ab"), rows("cd")]),
+    (["a.json"], [[1, 2]]),
+    (["texts.json"], [rows("ab"), rows("cd")]),
+    (["named.json"], [[9, 8]]),
+    (["a.npy"], [[5, 6, 7]]),
+    (["ids=a.npy"], [[5, 6, 7]]),
+    (["a.npz"], [[5, 6, 7]]),
+    (["@lines"], [rows("one"), rows("two")]),
+    (["-"], [rows("in1"), rows("in2")]),
+    (["ab", "cd", "[1, 2]"], [rows("ab"), rows("cd"), [1, 2]]),
+    (["ids=ab", "ids=cd"], [rows("ab"), rows("cd")]),
+    (["abc", "d"], [rows("abc"), [*rows("d"), 0, 0]]),
+    (["absent.json"], "E0802"),
+    (["see absent.npy"], "E0802"),
+    (["@absent"], "E0802"),
+    (["-", "-"], "E0910"),
+    (["[1, \"a\"]"], "E0906"),
+    (["idz=hello"], "E0910"),
+    (["@bad"], "E0112"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"), TABLE, ids=lambda v: " ".join(map(str, v))[:40] if v else ""
+)
+def test_a_word_means_what_the_table_says(
+    words: list[str],
+    wanted: Any,
+    model: Model,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("taken", "hello", "7", "[1, 2, 3]", "-"):
+        Path(name).write_text("a file that happens to lie there")
+    Path("a.json").write_text("[1, 2]")
+    Path("texts.json").write_text('["ab", "cd"]')
+    Path("named.json").write_text(json.dumps({"ids": [[9, 8]]}))
+    np.save("a.npy", np.array([5, 6, 7]))
+    np.savez("a.npz", np.array([[5, 6, 7]]))
+    Path("lines").write_bytes(b"one\r\ntwo\n\n")
+    Path("bad").write_bytes(b"\xff\xfe\xff")
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"in1\nin2\n")))
+    if isinstance(wanted, str):
+        with pytest.raises(Failed, match=wanted) as failed:
+            read_arguments(model.entrance, words)
+        assert wanted != "E0802" or len(failed.value.diagnostics[0].helps) == 2
+        return
+    found = read_arguments(model.entrance, words).inputs
+    assert found["ids"].tolist() == wanted
+    if len({len(w) for w in words}) > 1 and words == ["abc", "d"]:
+        assert found["keep"].tolist() == [[True] * 3, [True, False, False]]
+
+
+class Device:
+    """Seen by DLPack alone."""
+
+    def __init__(self, array: Any) -> None:
+        self.array = array
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self.array.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> Any:
+        return self.array.__dlpack_device__()
+
+
+class Column:
+    """Seen by `__array__`, as a column of a table is."""
+
+    def __init__(self, values: list[Any]) -> None:
+        self.values = values
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+        return np.array(
+            self.values, object if isinstance(self.values[0], str) else dtype
+        )
+
+
+def test_python_gives_whatever_can_be_seen_as_an_array(model: Model) -> None:
+    ids = np.array([[1, 2], [3, 4]])
+    wanted = model.run(ids=ids)["y"]
+    for given in (
+        Device(ids),
+        Column(ids.tolist()),
+        [ids[0], ids[1]],
+        [Column([1, 2]), [3, 4]],
+        [[*ids[0]], [*ids[1]]],
+    ):
+        assert np.array_equal(model.run(ids=given)["y"], wanted)
+    assert np.array_equal(
+        model.run(ids=Column(["ab", "cd"]))["y"], model.run(ids=["ab", "cd"])["y"]
+    )
+    with pytest.raises(Failed, match="E0907"):
+        model.run(ids=Column([[1, 2], [3]]))
+
+
+def test_an_open_picture_is_read_like_its_file_and_several_are_a_batch(
+    tmp_path: Path,
+) -> None:
+    pillow = pytest.importorskip("PIL.Image")
+    (tmp_path / "p.specc").write_text(PICTURE)
+    specc.compile(tmp_path / "p.specc", tmp_path / "p.onnx", init=0)
+    model = specc.load(tmp_path / "p.onnx")
+    paths = [str(tmp_path / f"{n}.png") for n in range(6)]
+    for n, path in enumerate(paths):
+        pillow.fromarray(np.full((8, 8, 3), 40 * n, np.uint8)).save(path)
+    batch = read_arguments(model.entrance, paths).inputs["pixels"]
+    assert batch.shape == (6, 1, 4, 4)
+    assert np.allclose(batch[:, 0, 0, 0] * 255, [40 * n for n in range(6)], atol=1e-3)
+    opened = [pillow.open(path) for path in paths]
+    assert np.array_equal(model.run(pixels=opened)["y"], model.run(pixels=batch)["y"])
+    assert np.array_equal(
+        model.run(pixels=opened[3])["y"], model.run(pixels=batch[3:4])["y"]
+    )

@@ -1,0 +1,194 @@
+"""A decoder made by hand: caches of other layouts, masks of new rows, positions, and
+inputs there is no place for.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import specc_numpy
+from specc.compiler.profiles.decoder import decoder
+from specc.ir import ops
+from specc.ir.derived import Derived, State
+from specc.ir.dim import Dim
+from specc.ir.graph import Builder, Graph, Input, Parameter, Value
+from specc.ir.types import Type
+from specc.text.diagnostic import Failed
+
+BATCH, NEW, PAST = (Dim.symbol(n) for n in ("batch", "new", "past"))
+CACHES = {
+    "[batch, heads, rows, features]": (Type.of("f32", BATCH, 2, PAST, 3), 2),
+    "[batch, rows, heads, features]": (Type.of("f32", BATCH, PAST, 2, 3), 1),
+    "[batch, rows, features]": (Type.of("f32", BATCH, PAST, 6), 1),
+}
+
+
+def to_heads(b: Builder, x: Value, rank: int, rows: int) -> Value:
+    """A cache as an attention takes it."""
+    if rank == 3:
+        x = b.one(ops.Split(2, (Dim.of(2), Dim.of(3))), x)
+    return b.one(ops.Transpose((0, 2, 1, 3)), x) if rows == 1 else x
+
+
+def from_features(b: Builder, x: Value, rank: int, rows: int) -> Value:
+    """New rows as the cache has them."""
+    if rank == 3:
+        return x
+    x = b.one(ops.Split(2, (Dim.of(2), Dim.of(3))), x)
+    return b.one(ops.Transpose((0, 2, 1, 3)), x) if rows == 2 else x
+
+
+def step(layout: str = "[batch, heads, rows, features]", *beside: str) -> Derived:
+    """Words, one attention over all there is, and inputs that are added to the words."""
+    kept, rows = CACHES[layout]
+    b = Builder()
+    ids = b.input("ids", Input(Type.of("i64", BATCH, NEW)))
+    x = b.one(
+        ops.Embedding(),
+        ids,
+        b.parameter(Parameter(name="table", type=Type.of("f32", 9, 6), initial="ones")),
+    )
+    for name in beside:
+        keep = name.startswith("keep")
+        given = b.input(
+            name,
+            Input(
+                Type.of("bool" if keep else "i64", BATCH, NEW),
+                keep="any" if keep else "",
+            ),
+        )
+        x = b.one(
+            ops.Arith("mul"), x, b.one(ops.Insert(2), b.one(ops.Cast("f32"), given))
+        )
+    past = {n: b.input(f"past.{n}", Input(kept)) for n in ("key", "value")}
+    after = {
+        n: b.one(ops.Concat(rows), p, from_features(b, x, kept.rank, rows))
+        for n, p in past.items()
+    }
+    k, v = (to_heads(b, a, kept.rank, rows) for a in after.values())
+    y = b.one(ops.Attend(1.0), to_heads(b, from_features(b, x, 4, 1), 4, 1), k, v)
+    logits = b.one(ops.Merge(2, 2), b.one(ops.Transpose((0, 2, 1, 3)), y))
+    graph = b.finish(
+        "step", {"scores": logits, **{f"next.{n}": v for n, v in after.items()}}
+    )
+    states = tuple(
+        State(
+            name=f"past.{n}",
+            next=f"next.{n}",
+            type=kept,
+            batch=0,
+            rows=rows,
+            most=float("inf"),
+            initial="",
+            role=n,
+            layer=3,
+        )  # type: ignore[arg-type]
+        for n in ("key", "value")
+    )
+    return Derived(
+        encode=None, step=graph, states=states, handed=(), whole=(), growing="ids"
+    )
+
+
+def run(graph: Graph, **given: Any) -> dict[str, Any]:
+    table = np.random.default_rng(1).normal(size=(9, 6)).astype(np.float32)
+    return specc_numpy.run(graph, given, {"table": table})
+
+
+@pytest.mark.parametrize("layout", CACHES)
+def test_caches_of_any_layout_are_brought_to_the_one_there_is(layout: str) -> None:
+    derived = step(layout)
+    graph, states = decoder("hf", derived, "scores")
+    heads, features = (1, 6) if layout == "[batch, rows, features]" else (2, 3)
+    kind = f"f32[batch_size, {heads}, past_sequence_length, {features}]"
+    assert str(graph.inputs["past_key_values.0.key"].type) == kind
+    assert [(s.name, str(s.type), s.rows, s.layer) for s in states] == [
+        ("past_key_values.0.key", kind, 2, 0), ("past_key_values.0.value", kind, 2, 0)
+    ]  # fmt: skip
+    key, value = np.random.default_rng(0).normal(size=(2, 2, 2, 4, 3))
+    ids = np.array([[1, 2, 3, 4, 5], [6, 7, 8, 0, 1]])
+
+    def fitting(cache: Any) -> Any:
+        """Heads side by side in one, or as they are."""
+        return cache.transpose(0, 2, 1, 3).reshape(2, 1, 4, 6) if heads == 1 else cache
+
+    past = {
+        "past_key_values.0.key": fitting(key),
+        "past_key_values.0.value": fitting(value),
+    }
+    made = run(graph, input_ids=ids, **past)
+    plain = run(step().step, ids=ids, **{"past.key": key, "past.value": value})
+    np.testing.assert_allclose(made["logits"], plain["scores"], rtol=1e-12)
+    for word in ("key", "value"):
+        assert str(graph.outputs[f"present.0.{word}"].type).startswith(
+            f"f32[batch_size, {heads}, past_sequence"
+        )
+        wanted = plain[f"next.{word}"]
+        if heads == 1:
+            wanted = wanted.transpose(0, 2, 1, 3).reshape(2, 9, 6)[:, None]
+        np.testing.assert_allclose(made[f"present.0.{word}"], wanted, rtol=1e-12)
+
+
+def test_a_mask_of_which_new_rows_are_wanted_comes_whole_all_the_same() -> None:
+    graph, _ = decoder(
+        "genai", step("[batch, heads, rows, features]", "keep"), "scores"
+    )
+    assert (
+        str(graph.inputs["attention_mask"].type)
+        == "i64[batch_size, past_sequence_length + sequence_length]"
+    )
+    past = {f"past_key_values.0.{n}": np.ones((1, 2, 2, 3)) for n in ("key", "value")}
+    ids = np.array([[4, 5]])
+    seen = run(graph, input_ids=ids, attention_mask=np.array([[0, 0, 1, 1]]), **past)[
+        "logits"
+    ]
+    hidden = run(graph, input_ids=ids, attention_mask=np.array([[1, 1, 1, 0]]), **past)[
+        "logits"
+    ]
+    plain = run(decoder("genai", step(), "scores")[0], input_ids=ids, **past)["logits"]
+    np.testing.assert_allclose(seen, plain)
+    assert not np.allclose(hidden, plain)
+
+
+def test_positions_are_an_input_where_the_spec_has_one() -> None:
+    graph, _ = decoder(
+        "hf", step("[batch, heads, rows, features]", "position_ids"), "scores"
+    )
+    assert str(graph.inputs["position_ids"].type) == "i64[batch_size, sequence_length]"
+
+
+@pytest.mark.parametrize(
+    ("beside", "why"),
+    [
+        (("kinds",), "the input `kinds` has no place in it"),
+        (("keep", "keep_too"), "`keep_too` is a second mask"),
+    ],
+)
+def test_an_input_there_is_no_place_for_is_named(
+    beside: tuple[str, ...], why: str
+) -> None:
+    with pytest.raises(Failed, match=f"E0752: .*: {why}"):
+        decoder("hf", step("[batch, heads, rows, features]", *beside), "scores")
+
+
+def test_keys_that_are_values_too_are_named() -> None:
+    derived = step()
+    shared = replace(derived, states=derived.states[:1])
+    with pytest.raises(
+        Failed, match="`key` is kept as keys alone, without values of its own"
+    ):
+        decoder("hf", shared, "scores")
+
+
+def test_a_step_that_keeps_nothing_has_nothing_to_name() -> None:
+    with pytest.raises(Failed, match="a step keeps nothing"):
+        decoder("hf", replace(step(), states=()), "scores")
+
+
+def test_a_layout_of_its_own_is_named() -> None:
+    derived = step()
+    odd = tuple(replace(s, rows=3) for s in derived.states)
+    with pytest.raises(Failed, match=r"`key` has the axes f32\[batch, 2, past, 3\]"):
+        decoder("hf", replace(derived, states=odd), "scores")

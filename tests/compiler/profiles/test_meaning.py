@@ -1,0 +1,94 @@
+"""Graphs in the form `hf`, driven as their readers do it, compute what the spec says,
+of padded texts too.
+"""
+
+import numpy as np
+import pytest
+from support.dressed_models import InSessions, in_profile
+from support.readers import decoder_only, encoder_decoder
+from support.spec_models import assert_agrees, by_reference
+
+DECODERS: dict[str, dict[str, object]] = {
+    "gpt2": {"layers": 2, "d": 16, "heads": 4, "vocab": 29, "context": 32},
+    "llama": {
+        "layers": 2,
+        "d": 16,
+        "heads": 4,
+        "kv_heads": 2,
+        "hidden": 24,
+        "vocab": 29,
+    },
+    "bloom": {"layers": 2, "d": 16, "heads": 4, "vocab": 29},
+}
+TRANSLATORS: dict[str, dict[str, object]] = {
+    "transformer": {"layers": 2, "d": 16, "heads": 4, "hidden": 24, "vocab": 29},
+    "encoder_decoder": {
+        "width": 16, "heads": 4, "kv_heads": 2, "hidden": 24, "vocab": 29, "norm": "pre",
+        "encoder__layers": 1, "decoder__layers": 3,
+    },
+    "t5": {"d": 16, "heads": 4, "head_dim": 4, "hidden": 24, "vocab": 29, "encoder_layers": 2, "decoder_layers": 3},
+}  # fmt: skip
+PIECES = ([6, 1, 1, 1], [1] * 9, [4, 5])
+"""A prompt and tokens one by one, all one by one, and several at a time."""
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_a_decoder_in_pieces_gives_the_logits_of_the_whole_text(name: str) -> None:
+    model = in_profile("hf", name, **DECODERS[name])
+    ids = np.random.default_rng(1).integers(1, 29, (3, 9))
+    mask = np.arange(9) >= np.array([[0], [2], [5]])
+    want = by_reference(
+        model.spec, model.weights, {"input_ids": ids, "attention_mask": mask}
+    )["logits"]
+    sessions = InSessions(model)
+    for pieces in PIECES:
+        for run, within in ((model.by_reference, 1e-12), (sessions.run, 1e-5)):
+            got = np.concatenate(
+                list(decoder_only(run, model.made.graphs["model"], ids, mask, pieces)),
+                axis=1,
+            )
+            assert_agrees(got[mask], want[mask], f"{name} in {pieces}", within)
+
+
+@pytest.mark.parametrize("name", TRANSLATORS)
+def test_a_translator_in_pieces_gives_the_logits_of_the_whole_text(name: str) -> None:
+    model = in_profile("hf", name, **TRANSLATORS[name])
+    rng = np.random.default_rng(1)
+    source, target = rng.integers(3, 29, (3, 5)), rng.integers(3, 29, (3, 9))
+    kept = np.arange(5) < np.array([[5], [3], [1]])
+    inputs = dict(
+        zip(
+            model.spec.model.graph.inputs,
+            (source, kept, target, np.ones((3, 9), bool)),
+            strict=True,
+        )
+    )
+    want = by_reference(model.spec, model.weights, inputs)["logits"]
+    sessions = InSessions(model)
+    for pieces in PIECES:
+        for run, within in ((model.by_reference, 1e-12), (sessions.run, 1e-5)):
+            made = encoder_decoder(run, model.made.graphs, source, kept, target, pieces)
+            assert_agrees(
+                np.concatenate(list(made), axis=1), want, f"{name} in {pieces}", within
+            )
+
+
+def test_the_projections_of_the_encoders_result_are_made_in_decoder_model_alone() -> (
+    None
+):
+    graphs = in_profile("hf", "transformer", **TRANSLATORS["transformer"]).made.graphs
+    linear = {
+        name: sum(node.op.name == "linear" for node, _ in graph.nodes)
+        for name, graph in graphs.items()
+    }
+    layers = 2
+    assert linear["encoder_model"] == 6 * layers
+    assert linear["decoder_with_past_model"] == 8 * layers + 1
+    assert linear["decoder_model"] == 10 * layers + 1
+    whole = in_profile(
+        "hf", "transformer", **TRANSLATORS["transformer"]
+    ).spec.model.graph
+    assert (
+        sum(n.op.name == "linear" for n, _ in whole.nodes)
+        == linear["encoder_model"] + linear["decoder_model"]
+    )

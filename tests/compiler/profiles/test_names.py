@@ -1,0 +1,123 @@
+"""What graphs are called, take and give in each form, and what stands in genai_config.json."""
+
+import pytest
+from support.dressed_models import in_profile
+
+from specc.ir.graph import Graph
+from specc.ir.verify import verify
+
+GPT2 = {"layers": 2, "d": 8, "heads": 2, "vocab": 20, "context": 16}
+TRANSFORMER = {"layers": 1, "d": 8, "heads": 2, "vocab": 20, "hidden": 16}
+
+
+def told(graph: Graph) -> tuple[list[str], list[str]]:
+    """Inputs and outputs with their types."""
+    verify(graph)
+    return [f"{n}: {v.type}" for n, v in graph.inputs.items()], [
+        f"{n}: {v.type}" for n, v in graph.outputs.items()
+    ]
+
+
+def test_a_decoder_has_the_names_of_hf() -> None:
+    made = in_profile("hf", "gpt2", **GPT2).made
+    assert list(made.graphs) == ["model"]
+    inputs, outputs = told(made.graphs["model"])
+    assert inputs == [
+        "input_ids: i64[batch_size, sequence_length]",
+        "attention_mask: i64[batch_size, past_sequence_length + sequence_length]",
+        "past_key_values.0.key: f32[batch_size, 2, past_sequence_length, 4]",
+        "past_key_values.0.value: f32[batch_size, 2, past_sequence_length, 4]",
+        "past_key_values.1.key: f32[batch_size, 2, past_sequence_length, 4]",
+        "past_key_values.1.value: f32[batch_size, 2, past_sequence_length, 4]",
+    ]
+    assert outputs[:2] == [
+        "logits: f32[batch_size, sequence_length, 20]",
+        "present.0.key: f32[batch_size, 2, past_sequence_length + sequence_length, 4]",
+    ]
+    assert [o.partition(":")[0] for o in outputs[1:]] == [s.next for s in made.states]
+    assert [i.partition(":")[0] for i in inputs[2:]] == [s.name for s in made.states]
+    assert made.graphs["model"].least == {"batch_size": 1, "sequence_length": 1}
+
+
+def test_an_encoder_and_its_decoder_are_three_graphs_of_hf() -> None:
+    graphs = in_profile("hf", "transformer", **TRANSFORMER).made.graphs
+    assert list(graphs) == ["encoder_model", "decoder_model", "decoder_with_past_model"]
+    assert told(graphs["encoder_model"]) == (
+        [
+            "input_ids: i64[batch_size, encoder_sequence_length]",
+            "attention_mask: i64[batch_size, encoder_sequence_length]",
+        ],
+        ["last_hidden_state: f32[batch_size, encoder_sequence_length, 8]"],
+    )
+    assert told(graphs["decoder_model"]) == (
+        [
+            "input_ids: i64[batch_size, sequence_length]",
+            "encoder_hidden_states: f32[batch_size, encoder_sequence_length, 8]",
+            "encoder_attention_mask: i64[batch_size, encoder_sequence_length]",
+        ],
+        [
+            "logits: f32[batch_size, sequence_length, 20]",
+            "present.0.decoder.key: f32[batch_size, 2, sequence_length, 4]",
+            "present.0.decoder.value: f32[batch_size, 2, sequence_length, 4]",
+            "present.0.encoder.key: f32[batch_size, 2, encoder_sequence_length, 4]",
+            "present.0.encoder.value: f32[batch_size, 2, encoder_sequence_length, 4]",
+        ],
+    )
+    assert told(graphs["decoder_with_past_model"]) == (
+        [
+            "input_ids: i64[batch_size, sequence_length]",
+            "encoder_attention_mask: i64[batch_size, encoder_sequence_length]",
+            "past_key_values.0.decoder.key: f32[batch_size, 2, past_sequence_length, 4]",
+            "past_key_values.0.decoder.value: f32[batch_size, 2, past_sequence_length, 4]",
+            "past_key_values.0.encoder.key: f32[batch_size, 2, encoder_sequence_length, 4]",
+            "past_key_values.0.encoder.value: f32[batch_size, 2, encoder_sequence_length, 4]",
+        ],
+        [
+            "logits: f32[batch_size, sequence_length, 20]",
+            "present.0.decoder.key: f32[batch_size, 2, past_sequence_length + sequence_length, 4]",
+            "present.0.decoder.value: f32[batch_size, 2, past_sequence_length + "
+            "sequence_length, 4]",
+        ],
+    )
+
+
+@pytest.mark.parametrize("spec", ["gpt2", "transformer"])
+def test_our_own_form_leaves_the_graphs_as_they_are(spec: str) -> None:
+    made = in_profile("specc", spec, **(GPT2 if spec == "gpt2" else TRANSFORMER)).made
+    assert list(made.graphs) == (["step"] if spec == "gpt2" else ["encode", "step"])
+    assert {s.name for s in made.states} < made.graphs["step"].inputs.keys()
+    assert not made.files
+
+
+def test_genai_is_told_what_it_cannot_read_off_the_graph() -> None:
+    made = in_profile("genai", "gpt2", **GPT2, stop=7).made
+    assert list(made.graphs) == ["model"]
+    assert str(made.graphs["model"].outputs["logits"].type) == "f32[batch_size, 1, 20]"
+    config = made.files["genai_config.json"]
+    assert isinstance(config, dict)
+    model = config["model"]
+    assert (model["type"], model["vocab_size"], model["context_length"]) == (
+        "decoder",
+        20,
+        16,
+    )
+    assert (model["eos_token_id"], model["pad_token_id"]) == (7, 7)
+    assert model["decoder"]["filename"] == "model.onnx"
+    assert (model["decoder"]["num_key_value_heads"], model["decoder"]["head_size"]) == (
+        2,
+        4,
+    )
+    assert config["search"] == {
+        "do_sample": False,
+        "max_length": 16,
+        "past_present_share_buffer": False,
+    }
+
+
+def test_a_model_without_a_table_of_positions_says_a_long_context_to_genai() -> None:
+    config = in_profile(
+        "genai", "llama", layers=1, d=8, heads=2, hidden=8, vocab=20
+    ).made.files["genai_config.json"]
+    assert isinstance(config, dict)
+    assert config["model"]["context_length"] == 131072
+    assert config["model"]["eos_token_id"] == 2

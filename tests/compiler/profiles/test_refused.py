@@ -1,0 +1,64 @@
+"""E0751 and E0752: forms there are none of, and models that a form has no place for,
+each with what is in the way.
+"""
+
+import pytest
+from support.dressed_models import in_profile
+
+from specc.compiler.profiles.dress import check_profile
+from specc.text.diagnostic import Diagnostic, Failed
+
+SMALL: dict[str, dict[str, object]] = {
+    "lstm_lm": {"vocab": 11, "width": 8},
+    "rnnsearch": {"src_vocab": 11, "tgt_vocab": 11, "emb": 8, "hid": 8, "readout": 8},
+    "transformer": {"layers": 1, "d": 8, "heads": 2, "vocab": 20, "hidden": 16},
+    "encoder_decoder": {
+        "width": 8, "heads": 2, "vocab": 20, "hidden": 16, "encoder__layers": 1, "decoder__layers": 1,
+        "decoder__attention__mask": "window(4)",
+    },
+}  # fmt: skip
+
+
+def refused(profile: str, spec: str) -> Diagnostic:
+    with pytest.raises(Failed) as caught:
+        in_profile(profile, spec, **SMALL[spec])
+    (found,) = caught.value.diagnostics
+    assert found.code == "E0752"
+    assert found.helps
+    return found
+
+
+@pytest.mark.parametrize(
+    ("profile", "spec", "why"),
+    [
+        ("genai", "lstm_lm", "a step keeps `rnn.state`, the state of a loop or a sum"),
+        (
+            "hf",
+            "rnnsearch",
+            "a step keeps `decoder.rnn.state`, the state of a loop or a sum",
+        ),
+        ("genai", "transformer", "`source_keep` stays the same from step to step"),
+        (
+            "hf",
+            "encoder_decoder",
+            "`decoder.layers.0.self_attn.key` keeps the newest 3 rows alone",
+        ),
+    ],
+)
+def test_what_is_in_the_way_is_named(profile: str, spec: str, why: str) -> None:
+    assert (
+        refused(profile, spec).title
+        == f"this model cannot be written in the form `{profile}`: {why}"
+    )
+
+
+def test_the_note_says_who_cannot_take_it() -> None:
+    assert refused("genai", "lstm_lm").notes[0].endswith("by onnxruntime-genai")
+    assert "Optimum" in refused("hf", "rnnsearch").notes[0]
+
+
+def test_a_form_that_is_not_there_is_met_with_a_guess() -> None:
+    with pytest.raises(Failed) as caught:
+        check_profile("gen-ai")
+    (found,) = caught.value.diagnostics
+    assert (found.code, found.helps) == ("E0751", ("did you mean `genai`?",))

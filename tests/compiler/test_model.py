@@ -1,0 +1,180 @@
+"""What a compiled model carries and how inputs with defaults, taps and weights reach it."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+import specc
+from specc.artifact.manifest import KEY
+from specc.cli.main import main
+from specc.run.loaded import manifest_of
+from specc.weights.formats.safetensors import write_safetensors
+
+SPEC = """specc 1
+model tagger "Tags words"
+config { vocab: int = 13  d: int = 8 }
+dims batch >= 1, seq >= 1
+graph tag(ids: int[batch, seq], keep: keep[batch, seq] right = ids != 0) -> (tags: float[batch, seq, 3]) {
+  x = embedding(ids, size=vocab, dim=d) @ words
+  x = x + (attention(x, heads=2, mask=visible(keep)) @ attn)
+  return linear(x, out=3) @ out
+}
+"""
+IDS = np.array([[3, 1, 4, 1, 5], [9, 2, 0, 0, 0]])
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> Path:
+    path = tmp_path / "tagger.specc"
+    path.write_text(SPEC, encoding="utf-8")
+    return path
+
+
+def test_an_absent_input_is_computed_from_the_others(
+    spec: Path, tmp_path: Path
+) -> None:
+    specc.compile(spec, tmp_path / "m.onnx", init=0)
+    model = specc.load(tmp_path / "m.onnx")
+    filled, given = (
+        model.run(ids=IDS)["tags"],
+        model.run(ids=IDS, keep=IDS != 0)["tags"],
+    )
+    np.testing.assert_array_equal(filled, given)
+    assert np.abs(model.run(ids=IDS, keep=IDS >= 0)["tags"] - given).max() > 1e-3
+
+
+def test_defaults_inside_leave_no_input_to_fill(spec: Path, tmp_path: Path) -> None:
+    outside, inside = tmp_path / "outside.onnx", tmp_path / "inside.onnx"
+    specc.compile(spec, outside, init=0)
+    assert (
+        main(
+            [
+                "compile",
+                str(spec),
+                "--init",
+                "0",
+                "--defaults",
+                "inside",
+                "-o",
+                str(inside),
+            ]
+        )
+        == 0
+    )
+    assert [i.name for i in onnx.load(inside).graph.input] == ["ids"]
+    np.testing.assert_allclose(
+        specc.load(inside).run(ids=IDS)["tags"],
+        specc.load(outside).run(ids=IDS)["tags"],
+        atol=1e-6,
+    )
+
+
+def test_the_manifest_says_where_everything_came_from(
+    spec: Path, tmp_path: Path
+) -> None:
+    specc.compile(spec, tmp_path / "m.onnx", init=7, set={"d": 16})
+    manifest = manifest_of(str(tmp_path / "m.onnx"))
+    assert manifest.seed == 7
+    assert manifest.config == {"vocab": 13, "d": 16}
+    assert SPEC in manifest.sources.values()
+    assert manifest.graph.inputs.keys() == {"ids", "keep"}
+    assert manifest.graph.input_facts["keep"].keep == "right"
+
+
+def test_weights_of_a_checkpoint_are_noted_by_size_and_hash(
+    spec: Path, tmp_path: Path
+) -> None:
+    first = tmp_path / "first.onnx"
+    specc.compile(spec, first, init=0)
+    from_model = specc.load(first).weights()
+    checkpoint = tmp_path / "w.safetensors"
+    write_safetensors(
+        checkpoint, {n: np.ascontiguousarray(a) for n, a in from_model.items()}, {}
+    )
+    second = tmp_path / "second.onnx"
+    assert (
+        main(
+            [
+                "compile",
+                str(spec),
+                "--weights",
+                str(checkpoint),
+                "--hash",
+                "full",
+                "-o",
+                str(second),
+            ]
+        )
+        == 0
+    )
+    facts = json.loads({p.key: p.value for p in onnx.load(second).metadata_props}[KEY])[
+        "weights"
+    ]["files"]
+    assert [f["name"] for f in facts] == ["w.safetensors"]
+    assert facts[0]["bytes"] == checkpoint.stat().st_size
+    assert len(facts[0]["sha256"]) == 64
+    np.testing.assert_array_equal(
+        specc.load(second).run(ids=IDS)["tags"], specc.load(first).run(ids=IDS)["tags"]
+    )
+
+
+def test_random_weights_are_said_to_be_random(
+    spec: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    specc.compile(spec, tmp_path / "m.onnx", init=3)
+    assert main(["run", str(tmp_path / "m.onnx"), "[[1, 2, 3]]"]) == 0
+    assert "random (seed 3)" in capsys.readouterr().err
+
+
+def test_inputs_come_from_arrays_and_json(spec: Path, tmp_path: Path) -> None:
+    model = tmp_path / "m.onnx"
+    specc.compile(spec, model, init=0)
+    np.save(tmp_path / "ids.npy", IDS)
+    np.savez(tmp_path / "all.npz", ids=IDS, keep=IDS != 0)
+    (tmp_path / "ids.json").write_text(
+        json.dumps({"ids": IDS.tolist()}), encoding="utf-8"
+    )
+    want = specc.load(model).run(ids=IDS)["tags"]
+    for given in ("ids.npy", "all.npz", "ids.json"):
+        out = tmp_path / f"{given}.out.npz"
+        assert main(["run", str(model), str(tmp_path / given), "-o", str(out)]) == 0, (
+            given
+        )
+        np.testing.assert_array_equal(np.load(out)["tags"], want)
+
+
+def test_a_tap_that_hits_nothing_is_refused(spec: Path, tmp_path: Path) -> None:
+    with pytest.raises(specc.Failed, match="E0408"):
+        specc.compile(spec, tmp_path / "m.onnx", init=0, taps=["decoder.*"])
+    assert not (tmp_path / "m.onnx").exists()
+
+
+def test_without_weights_the_three_ways_are_named(spec: Path, tmp_path: Path) -> None:
+    with pytest.raises(specc.Failed) as failed:
+        specc.compile(spec, tmp_path / "m.onnx")
+    (found,) = failed.value.diagnostics
+    assert found.code == "E0523"
+    assert len(found.helps) == 3
+
+
+def test_a_broken_number_is_found_also_in_weights_that_stay_in_their_file(
+    spec: Path, tmp_path: Path
+) -> None:
+    specc.compile(spec, tmp_path / "m.onnx", init=0, set={"vocab": 40000})
+    weights = {
+        n: np.array(a) for n, a in specc.load(tmp_path / "m.onnx").weights().items()
+    }
+    weights["words.weight"][3, 1] = np.nan
+    write_safetensors(tmp_path / "w.safetensors", weights, {})
+    with pytest.raises(specc.Failed, match="E0507") as failed:
+        specc.compile(
+            spec,
+            tmp_path / "linked.onnx",
+            weights=tmp_path / "w.safetensors",
+            set={"vocab": 40000},
+        )
+    assert "words.weight" in "".join(failed.value.diagnostics[0].notes)
+    assert not (tmp_path / "linked.onnx").exists()

@@ -1,0 +1,110 @@
+"""Shipped specs, each as two graphs over its parameters: results are those of the
+models of one file.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.packed import manifest_text, values_of
+
+import specc
+from specc.backend import About, Part
+from specc.compiler import job as jobs
+from specc.compiler import reading as readings
+from specc.compiler.spec import elaborated, open_spec
+from specc.run.package import open_package
+from specc.run.verify import random_inputs, sizes_for
+from specc.run.verify_package import verify_package
+from specc_onnx import package_graphs, target
+
+SMALL = {
+    "gpt2": {"layers": 2, "d": 16, "heads": 2, "vocab": 40, "context": 16},
+    "lstm_lm": {"width": 8, "vocab": 20},
+}
+TAPS = {"gpt2": "*.attn", "lstm_lm": "*"}
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_two_graphs_give_what_two_models_give(name: str, tmp_path: Path) -> None:
+    config = SMALL[name]
+    spec = open_spec(name, sets=[f"{k}={v}" for k, v in config.items()])
+    model = elaborated(spec)
+    graphs = {
+        "score": model.graph,
+        "inside": jobs.with_taps(model.graph, (TAPS[name],)),
+    }
+    reading = readings.reading_of(spec.program, model)
+    parts = {
+        role: Part(
+            graph, f"{role}.onnx", manifest_text(model, graph, reading, {}, {"seed": 5})
+        )
+        for role, graph in graphs.items()
+    }
+    values = values_of(spec, list(graphs.values()), 5, "")
+    written = package_graphs(
+        parts, tmp_path / "both", values, target=target("ort-cpu"), about=About(name)
+    )
+    alone = tmp_path / "alone.onnx"
+    specc.compile(name, alone, init=5, set=config, weights_as="copy")
+    assert len(list((tmp_path / "both").glob("*.data"))) == 1
+    assert written.data is not None
+    # the same parameters of one graph and of two over them are the same bytes
+    (other,) = tmp_path.glob("alone-*.data")
+    assert (tmp_path / "both" / written.data).read_bytes() == other.read_bytes()
+
+    inputs = random_inputs(
+        model.graph, sizes_for(model.graph, 1), np.random.default_rng(0)
+    )
+    package = open_package(tmp_path / "both", contents=True)
+    want = specc.load(alone).run(**inputs)
+    for role in package.roles:
+        got = package.load(role).run(**inputs)
+        for result, array in want.items():
+            np.testing.assert_allclose(
+                got[result], array, rtol=0, atol=1e-5 * np.abs(array).max()
+            )
+    assert len(package.load("inside").session.outputs) > len(want)
+    assert len(list(verify_package(package, rounds=1))) == 2
+
+
+MEASURED = """
+specc 1
+model m
+dims batch, src >= 1, seq
+graph g(ids: int[batch, seq], memory: float[batch, src, 4]) -> (logits: float[batch, seq, 7]) {{
+  x = embedding(ids, size=7, dim=6) @ table
+  {line}
+  return 3.0 * linear(z, out=7) @ head
+}}
+generate text of ids from logits {{ max_tokens = 4 }}
+"""
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "z = x / float(length(memory, axis=1))",
+        "z = x * insert(insert(float(sum(positions(memory), axis=0)), axis=0), axis=1)",
+        "z = attend_by(additive(4), x, linear(memory, out=6) @ k, linear(memory, out=6) @ v, "
+        "mask=chunked(2), normalize=uniform) @ a",
+        "own = linear(memory, out=6) @ own\n  two = attend_by(additive(4), own, linear(memory, "
+        "out=6) @ k, own, mask=chunked(2), normalize=uniform) @ a\n  z = x + two[:, 0:1]",
+    ],
+)
+def test_what_is_only_measured_is_known_in_a_step(line: str, tmp_path: Path) -> None:
+    """Of `memory`, of its keys or of the text only a length is read."""
+    (tmp_path / "m.specc").write_text(MEASURED.format(line=line))
+    specc.compile(tmp_path / "m.specc", tmp_path / "one.onnx", init=2, parts="generate")
+    specc.compile(tmp_path / "m.specc", tmp_path / "package", init=2, parts="all")
+    whole = specc.load(tmp_path / "package")
+    for rows in (1, 4):
+        memory = np.random.default_rng(rows).normal(size=(2, rows, 4))
+        ids, wanted = np.array([[2, 3], [4, 5]]), np.zeros((2, 0), int)
+        for _ in range(4):
+            text = np.concatenate([ids, wanted], axis=1)
+            newest = whole.run(ids=text, memory=memory)["logits"][:, -1]
+            wanted = np.concatenate([wanted, newest.argmax(-1)[:, None]], axis=1)
+        for model in (whole, specc.load(tmp_path / "one.onnx")):
+            found = model.generate(ids=ids, memory=memory, max_tokens=4)
+            assert [list(r[0].tokens) for r in found.results()] == wanted.tolist()

@@ -1,0 +1,223 @@
+"""Arrays from files, read strictly, and converted only where no value changes."""
+
+import contextlib
+import io
+import json
+import zipfile
+
+import numpy as np
+import pytest
+
+from specc.data.arrays import exact, read_arrays
+from specc.data.json_arrays import nested_array, parse_json
+from specc.data.npy import parse_npy
+from specc.text.diagnostic import Failed
+
+
+def code_of(action) -> str:
+    with pytest.raises(Failed) as caught:
+        action()
+    return caught.value.diagnostics[0].code
+
+
+def read_array(path: str) -> np.ndarray:
+    (array,) = read_arrays(path).values()
+    return array
+
+
+def saved(array: np.ndarray, **options: object) -> bytes:
+    stream = io.BytesIO()
+    np.save(stream, array, **options)
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize(
+    "dtype", ["<f4", ">f4", "<f8", ">i8", "<i4", "|b1", "<f2", ">u2"]
+)
+@pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 3), (2, 0, 3)])
+def test_an_npy_file_is_read_in_native_order(tmp_path, dtype, shape):
+    array = (np.arange(np.prod(shape, dtype=int)) % 2).reshape(shape).astype(dtype)
+    np.save(tmp_path / "a.npy", array)
+    result = read_array(str(tmp_path / "a.npy"))
+    np.testing.assert_array_equal(result, array)
+    assert result.shape == shape
+    assert result.dtype.isnative
+    assert result.flags.c_contiguous
+
+
+def test_fortran_order_is_put_right():
+    array = np.asfortranarray(np.arange(6.0).reshape(2, 3))
+    result = parse_npy(saved(array), "x")
+    np.testing.assert_array_equal(result, array)
+    assert result.flags.c_contiguous
+
+
+def test_npz_and_json_name_their_arrays(tmp_path):
+    np.savez_compressed(tmp_path / "a.npz", ids=[1, 2], keep=[True, False])
+    assert {k: v.tolist() for k, v in read_arrays(str(tmp_path / "a.npz")).items()} == {
+        "ids": [1, 2],
+        "keep": [True, False],
+    }
+    (tmp_path / "a.json").write_text('{"ids": [[1, 2]], "x": [0.5]}')
+    found = read_arrays(str(tmp_path / "a.json"))
+    assert found["ids"].dtype == np.int64
+    assert found["x"].dtype == np.float64
+
+
+def test_python_objects_are_never_unpickled(tmp_path):
+    class Trap:
+        def __reduce__(self):
+            return (print, ("executed",))
+
+    np.save(tmp_path / "t.npy", np.array([Trap()], object), allow_pickle=True)
+    assert code_of(lambda: read_array(str(tmp_path / "t.npy"))) == "E0905"
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.array(["a"]),
+        np.array([1j]),
+        np.array([(1, 2)], "i4,i4"),
+        np.zeros(2, "M8[s]"),
+    ],
+)
+def test_other_elements_are_refused(array):
+    assert code_of(lambda: parse_npy(saved(array), "x")) == "E0905"
+
+
+def test_a_shape_that_the_file_cannot_hold_is_refused_before_memory_is_taken():
+    data = saved(np.zeros(3))
+    for shape in (b"(4,)", b"(2,)"):
+        assert (
+            code_of(lambda s=shape: parse_npy(data.replace(b"(3,)", s), "x")) == "E0905"
+        )
+    huge = data.replace(b"(3,), }            ", b"(3000000000000,), }")
+    assert huge != data
+    assert code_of(lambda: parse_npy(huge, "x")) == "E0905"
+
+
+def test_damaged_bytes_never_escape_as_other_errors(tmp_path):
+    rng = np.random.default_rng(0)
+    stream = io.BytesIO()
+    np.savez(stream, a=np.arange(5), b=np.ones((2, 2)))
+    for data in (saved(np.arange(12.0)), stream.getvalue()):
+        path = tmp_path / "x.npz"
+        for _ in range(300):
+            hurt = bytearray(data)
+            for place in rng.integers(0, len(hurt), 3):
+                hurt[place] = rng.integers(0, 256)
+            path.write_bytes(bytes(hurt[: rng.integers(1, len(hurt) + 1)]))
+            with contextlib.suppress(Failed):
+                read_arrays(str(path))
+
+
+def test_an_npz_that_would_unpack_to_too_much_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("specc.data.npy.MAX_ARRAY_BYTES", 100_000)
+    with zipfile.ZipFile(tmp_path / "b.npz", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("a.npy", bytes(1_000_000))
+    assert code_of(lambda: read_arrays(str(tmp_path / "b.npz"))) == "E0904"
+
+
+def test_a_file_past_the_limit_is_refused(tmp_path, monkeypatch):
+    data = saved(np.zeros(4))
+    (tmp_path / "a.npy").write_bytes(data)
+    monkeypatch.setattr("specc.data.arrays.MAX_ARRAY_BYTES", len(data))
+    assert read_array(str(tmp_path / "a.npy")).shape == (4,)
+    monkeypatch.setattr("specc.data.arrays.MAX_ARRAY_BYTES", len(data) - 1)
+    assert code_of(lambda: read_array(str(tmp_path / "a.npy"))) == "E0904"
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("[1, 2", "line 1"),
+        ("", "line 1"),
+        ("[[1], [2, 3]]", "[1] is a list of 2"),
+        ("[[1], 2]", "[1] is no list"),
+        ("[1, [2]]", "[1] is a list"),
+        ('["1"]', "[0] is no number"),
+        ("[null]", "[0] is null"),
+        ("[1, true]", "mixed"),
+        ("[NaN]", "NaN"),
+        ("[-Infinity]", "Infinity"),
+        ("[1e400]", "[0] is too large"),
+        ("[9223372036854775808]", "64 bits"),
+        ("[" + "9" * 5000 + "]", "too many digits"),
+        ("[" * 100_000, "too deep"),
+        ("[" * 17 + "]" * 17, "nested more than 16 deep"),
+        ('{"a": [1], "a": [2]}', "twice"),
+        ('{"a": {"b": 1}}', "no number"),
+    ],
+)
+def test_json_that_is_no_array_says_where(text, why):
+    with pytest.raises(Failed) as caught:
+        parse_json(text.encode(), "x.json")
+    (diagnostic,) = caught.value.diagnostics
+    assert diagnostic.code == "E0906"
+    assert why in diagnostic.title
+
+
+def test_json_may_have_a_byte_order_mark_but_must_be_utf8():
+    assert parse_json("[1]".encode("utf-8-sig"), "x")[""].tolist() == [1]
+    assert code_of(lambda: parse_json(b"\xff\xfe[\x00", "x")) == "E0906"
+
+
+@pytest.mark.parametrize(
+    ("array", "dtype"),
+    [
+        (np.array([1, 2], np.int32), "i64"),
+        (np.array([1, 2**31 - 1], np.int64), "i32"),
+        (np.array([0, 2**63 - 1], np.uint64), "i64"),
+        (np.array([0.1, 1e38]), "f32"),
+        (np.array([0.5], np.float16), "f64"),
+        (np.array([2**24, -(2**24)]), "f32"),
+        (np.array([2**53]), "f64"),
+        (np.array([0, 1]), "bool"),
+        (np.array([True]), "bool"),
+        (np.array([1, 2], ">i4"), "i64"),
+        (np.array([1.5], ">f4"), "f32"),
+        (np.array([np.inf]), "f32"),
+        (np.zeros((0, 3)), "f32"),
+    ],
+)
+def test_what_converts(array, dtype):
+    result = exact(array, dtype, "x")
+    np.testing.assert_allclose(result.astype(float), array.astype(float), rtol=1e-7)
+    assert result.dtype.isnative
+
+
+@pytest.mark.parametrize(
+    ("array", "dtype"),
+    [
+        (np.array([2**31]), "i32"),
+        (np.array([2**63], np.uint64), "i64"),
+        (np.array([1e39]), "f32"),
+        (np.array([70000.0]), "f16"),
+        (np.array([2**24 + 1]), "f32"),
+        (np.array([1.0]), "i64"),
+        (np.array([1.0]), "bool"),
+        (np.array([2]), "bool"),
+        (np.array([True]), "f32"),
+        (np.array([True]), "i64"),
+        (np.array(["a"]), "f32"),
+        (np.array([None]), "f32"),
+    ],
+)
+def test_what_does_not_convert(array, dtype):
+    assert code_of(lambda: exact(array, dtype, "x")) == "E0907"
+
+
+def test_json_round_trip_keeps_values():
+    array = np.random.default_rng(0).normal(size=(3, 4))
+    np.testing.assert_array_equal(
+        parse_json(json.dumps(array.tolist()).encode(), "x")[""], array
+    )
+
+
+def test_tuples_are_lists_and_messages_name_what_is_read() -> None:
+    assert nested_array([(1, 2), (3, 4)], "ids").tolist() == [[1, 2], [3, 4]]
+    with pytest.raises(
+        Failed, match=r"cannot read numbers from what is given: \[0\] is no number"
+    ):
+        nested_array(["a"], "what is given")

@@ -1,0 +1,144 @@
+"""The reading record: what it holds survives JSON, and JSON from elsewhere is not believed."""
+
+import json
+
+import pytest
+
+from specc.data.reading import Reading, input_reading
+from specc.data.record import (
+    Choice,
+    ClassMap,
+    Image,
+    ImageOf,
+    Numbers,
+    TextBytes,
+    TextCharacters,
+    TextOf,
+)
+from specc.text.diagnostic import Failed
+
+EVERYTHING = Reading(
+    inputs=(
+        (
+            "pixels",
+            Image(
+                size=(8, 8),
+                channels=1,
+                resize="box",
+                scale=1 / 255,
+                mean=(0.5,),
+                std=(0.25,),
+                invert="auto",
+                crop=True,
+            ),
+        ),
+        ("source", TextCharacters(("<end>", "a", "b"), end=0, unknown=0)),
+        ("raw", TextBytes(offset=3, end=1)),
+        ("state", Numbers()),
+    ),
+    shows=(
+        ("logits", Choice(("cat", "dog"), top=2)),
+        ("text", TextOf(TextBytes(3, 1))),
+        ("spelled", TextOf(TextCharacters(("a", "é")))),
+        ("score", Numbers(digits=6)),
+        ("rebuilt", ImageOf(Image(size=(16, 16)))),
+        ("mask", ClassMap(("sky", "sea"), ((0, 0, 255), (0, 255, 255)))),
+    ),
+)
+
+
+def test_a_record_survives_json_exactly():
+    text = json.dumps(EVERYTHING.to_json())
+    assert Reading.from_json(json.loads(text)) == EVERYTHING
+
+
+def test_an_input_without_a_reading_is_an_array():
+    assert EVERYTHING.of_input("other") == Numbers()
+
+
+def refused(value: object) -> str:
+    with pytest.raises(Failed) as caught:
+        Reading.from_json(value)
+    (diagnostic,) = caught.value.diagnostics
+    assert diagnostic.code == "E0915"
+    return diagnostic.notes[0]
+
+
+@pytest.mark.parametrize(
+    "value", [None, [], 3, "x", {"inputs": {}}, {"inputs": {}, "shows": {}, "more": 1}]
+)
+def test_the_outer_shape_is_fixed(value):
+    refused(value)
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        ({"kind": "pickle"}, "kind"),
+        ({"kind": ["image"]}, "kind"),
+        ({"size": [8]}, "size"),
+        ({"size": [8, 0]}, "size[1]"),
+        ({"size": [8, 8193]}, "size[1]"),
+        ({"size": [True, 8]}, "size[0]"),
+        ({"size": [8.0, 8]}, "size[0]"),
+        ({"size": "88"}, "size"),
+        ({"channels": 2}, "channels"),
+        ({"channels": 4}, "channels"),
+        ({"resize": "sinc"}, "resize"),
+        ({"scale": 0}, "scale"),
+        ({"scale": float("nan")}, "scale"),
+        ({"scale": 10**400}, "scale"),
+        ({"mean": [0.1, 0.2]}, "mean"),
+        ({"mean": ["0.1"]}, "mean[0]"),
+        ({"std": [0.0]}, "std"),
+        ({"std": [-1.0]}, "std"),
+        ({"invert": 1}, "invert"),
+        ({"invert": "maybe"}, "invert"),
+        ({"crop": "yes"}, "crop"),
+        ({"mystery": 1}, "mystery"),
+    ],
+)
+def test_a_field_out_of_line_is_named(change, what):
+    image = {"kind": "image", "size": [8, 8], "channels": 3, **change}
+    assert f"`reading.inputs.x.{what}`" in refused(
+        {"inputs": {"x": image}, "shows": {}}
+    )
+
+
+@pytest.mark.parametrize(
+    "vocabulary",
+    [
+        {"vocab": []},
+        {"vocab": ["a", "a"]},
+        {"vocab": ["a", ""]},
+        {"vocab": ["a", 3]},
+        {"vocab": ["x" * 257]},
+        {"vocab": ["\ud800"]},
+        {"vocab": ["a"], "end": 1},
+        {"vocab": ["a"], "end": -1},
+        {"vocab": ["a"], "unknown": True},
+    ],
+)
+def test_vocabularies_are_checked(vocabulary):
+    refused({"inputs": {"x": {"kind": "characters", **vocabulary}}, "shows": {}})
+
+
+def test_palettes_are_checked():
+    for palette in ([[0, 0]], [[0, 0, 256]], [[0, 0, 0], [1, 1, 1]], "red"):
+        record = {"kind": "class_map", "labels": ["a"], "palette": palette}
+        refused({"inputs": {}, "shows": {"m": record}})
+
+
+def test_the_compiler_brings_its_own_complaint():
+    """So that a wrong option in a spec is reported at its place, with a code of its own."""
+    told = []
+
+    def complain(path, what):
+        told.append((path, what))
+        raise KeyError
+
+    with pytest.raises(KeyError):
+        input_reading(
+            {"kind": "image", "size": [8, 8], "resize": "cubic"}, (), complain
+        )
+    assert told == [(("resize",), "is none of bilinear, bicubic, box, nearest")]

@@ -1,0 +1,207 @@
+"""Text through tokenizer files: ids, text, streams and batches, for every kind of
+tokenizer that models have.
+"""
+
+import json
+from functools import partial
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+pytest.importorskip(
+    "tokenizers", reason='needs the package tokenizers: pip install "specc[text]"'
+)
+from support.tokenizer_files import KINDS, LINES, trained
+
+from specc.data.record import TextBytes, TextOf
+from specc.data.show import show_output
+from specc.data.text import decode, encode, symbol
+from specc.data.tokenizer import TextTokenizer, TokenizerFile
+from specc.decode.text import CONTEXT, WINDOW, Text
+from specc.text.diagnostic import Failed
+
+ANY_TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
+every_kind = pytest.mark.parametrize("kind", KINDS)
+
+
+def record(kind: str, **options) -> TextTokenizer:
+    return TextTokenizer(TokenizerFile.of(trained(kind)), **options)
+
+
+def changed(kind: str, **parts) -> TextTokenizer:
+    return TextTokenizer(
+        TokenizerFile.of(json.dumps({**json.loads(trained(kind)), **parts}))
+    )
+
+
+def fault(action) -> str:
+    with pytest.raises(Failed) as caught:
+        action()
+    return caught.value.diagnostics[0].code
+
+
+def test_ids_are_those_of_the_file_and_come_back_as_text():
+    gpt = record("byte_bpe")
+    ids = encode(LINES[0], gpt)
+    assert ids.dtype == np.int64
+    assert len(ids) < len(LINES[0])
+    assert decode(ids, gpt) == LINES[0]
+
+
+@given(ANY_TEXT)
+def test_bytes_lose_nothing(text):
+    assert decode(encode(text, record("byte_bpe")), record("byte_bpe")) == text
+
+
+def test_what_a_file_puts_around_a_text_can_be_left_out():
+    whole = encode("attention is", record("wordpiece")).tolist()
+    assert (whole[0], whole[-1]) == (2, 3)
+    assert (
+        encode("attention is", record("wordpiece", special=False)).tolist()
+        == whole[1:-1]
+    )
+    assert decode(whole, record("wordpiece")) == "attention is"
+
+
+def test_start_and_end_are_put_once():
+    inner = encode("attention", record("wordpiece", special=False)).tolist()
+    assert encode("attention", record("wordpiece", start=2, end=3)).tolist() == [
+        2,
+        *inner,
+        3,
+    ]
+    assert encode(
+        "attention", record("wordpiece", start=2, end=3, special=False)
+    ).tolist() == [2, *inner, 3]
+    assert encode("attention", record("wordpiece", start=0, end=0)).tolist() == [
+        0,
+        2,
+        *inner,
+        3,
+        0,
+    ]
+
+
+def test_decoding_stops_at_the_end():
+    gpt = record("byte_bpe", end=0)
+    ids = [*encode("a fox", gpt), *encode("not read", gpt)]
+    assert decode(ids, gpt) == "a fox"
+
+
+def test_ids_without_a_token_have_no_text():
+    assert decode([2, 5_000, 3], record("wordpiece")) == ""
+    assert fault(lambda: decode([-1], record("wordpiece"))) == "E0916"
+    assert fault(lambda: decode([2**40], record("wordpiece"))) == "E0916"
+
+
+def test_half_a_pair_has_no_ids():
+    assert fault(lambda: encode("a\ud800", record("byte_bpe"))) == "E0908"
+
+
+def test_a_text_that_the_vocabulary_lacks_and_no_unknown():
+    model = {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "[UNK]"}
+    only = changed("wordpiece", model=model, post_processor=None, added_tokens=[])
+    assert fault(lambda: encode("b", only)) == "E0908"
+
+
+def test_truncation_padding_and_dropout_are_for_training():
+    whole = encode(LINES[0], record("byte_bpe")).tolist()
+    cut = {
+        "direction": "Right",
+        "max_length": 3,
+        "strategy": "LongestFirst",
+        "stride": 0,
+    }
+    assert encode(LINES[0], changed("byte_bpe", truncation=cut)).tolist() == whole
+    wide = {
+        "strategy": {"Fixed": 90},
+        "direction": "Right",
+        "pad_to_multiple_of": None,
+        "pad_id": 0,
+    }
+    wide |= {"pad_type_id": 0, "pad_token": "x"}
+    assert encode(LINES[0], changed("byte_bpe", padding=wide)).tolist() == whole
+    model = {**json.loads(trained("byte_bpe"))["model"], "dropout": 0.9}
+    assert all(
+        encode(LINES[0], changed("byte_bpe", model=model)).tolist() == whole
+        for _ in range(10)
+    )
+
+
+def test_symbols_are_what_a_picture_is_labelled_with():
+    bert = record("wordpiece")
+    assert symbol(2, bert) == "[CLS]"
+    assert symbol(int(encode("is", bert)[1]), bert) == "is"
+    assert symbol(5_000, bert) == "·"
+
+
+def test_results_are_shown_as_text_even_with_more_rows_than_tokens():
+    bert = record("wordpiece")
+    ids = encode("attention is", bert)
+    assert show_output("ids", TextOf(bert), ids[None]).lines == ("attention is",)
+    scores = np.eye(256, dtype=np.float32)[ids][None]
+    assert show_output("scores", TextOf(bert), scores).lines == ("attention is",)
+    assert fault(lambda: show_output("scores", TextOf(bert), scores[0, 0])) == "E0916"
+
+
+# Streams.
+
+
+def streamed(record, ids, sizes) -> str:
+    text = Text(partial(decode, record=record))
+    pieces, rest = [], [int(i) for i in ids]
+    for size in sizes:
+        if not rest:
+            break
+        pieces.append(text.feed(*rest[:size]))
+        rest = rest[size:]
+    pieces += [text.feed(i) for i in rest]
+    return "".join([*pieces, text.close()])
+
+
+@every_kind
+@given(text=ANY_TEXT, sizes=st.lists(st.integers(1, 4), max_size=6))
+@settings(max_examples=60)
+def test_a_stream_gives_the_whole_text(kind, text, sizes):
+    one = record(kind)
+    assert streamed(one, encode(text, one), sizes) == decode(encode(text, one), one)
+
+
+@every_kind
+@given(
+    ids=st.lists(st.integers(0, 140), max_size=30),
+    sizes=st.lists(st.integers(1, 4), max_size=6),
+)
+@settings(max_examples=60)
+def test_a_stream_of_any_ids_gives_the_whole_text(kind, ids, sizes):
+    # Of bytes that are no UTF-8, the fallback decoder gives up whole runs, those
+    # already shown included.
+    whole = decode(ids, record(kind))
+    made = streamed(record(kind), ids, sizes)
+    assert made == whole or (kind == "fallback_bpe" and "\ufffd" in whole)
+
+
+@every_kind
+def test_long_streams_let_go_of_old_ids(kind):
+    one = record(kind, special=False)
+    text = " ".join(LINES * 12)
+    ids = encode(text, one)
+    assert len(ids) > WINDOW + CONTEXT
+    assert streamed(one, ids, []) == decode(ids, one)
+
+
+@given(ANY_TEXT, st.integers(0, 5))
+def test_bytes_are_streamed_by_character(text, offset):
+    one = TextBytes(offset)
+    stream = Text(partial(decode, record=one))
+    pieces = [stream.feed(int(i)) for i in encode(text, one)]
+    assert "".join([*pieces, stream.close()]) == text
+
+
+def test_a_character_waits_for_its_bytes():
+    stream = Text(partial(decode, record=TextBytes()))
+    assert [stream.feed(b) for b in "é!".encode()] == ["", "é", "!"]
+    assert stream.feed(0xE2, 0x82) == ""
+    assert stream.close() == "\ufffd"

@@ -1,0 +1,213 @@
+"""From a spec that reads text through a tokenizer file to a compiled model that does."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip(
+    "tokenizers", reason='needs the package tokenizers: pip install "specc[text]"'
+)
+from support.tokenizer_files import LINES, trained
+
+import specc
+from specc.artifact.manifest import Manifest
+from specc.cli.main import main
+from specc.data.record import Numbers
+from specc.data.text import decode, encode
+from specc.data.tokenizer import MAX_BYTES, MAX_INSIDE, TextTokenizer
+from specc.text.diagnostic import Failed
+
+SPEC = """specc 1
+model words
+
+dims batch, n
+
+graph g(ids: int[batch, n]{inputs}) -> (scores: float[batch, n, 200], count: int[batch, n]) {{
+  x = embedding(ids, size=500, dim=4) @ table
+  return linear(x, out=200) @ out, ids
+}}
+
+reading {{
+  ids = text(tokenizer({path}){options})
+  show count = text(tokenizer({path}))
+}}
+"""
+
+
+def written(
+    folder: Path,
+    path: str = '"words.json"',
+    inputs: str = "",
+    options: str = "",
+    size: int = 0,
+) -> Path:
+    data = json.loads(trained("wordpiece"))
+    data["model"]["vocab"] |= {f"{n:x}" * 40: 200 + n for n in range(size)}
+    (folder / "words.json").write_text(json.dumps(data))
+    (folder / "words.specc").write_text(
+        SPEC.format(path=path, inputs=inputs, options=options)
+    )
+    return folder / "words.specc"
+
+
+def fault(action):
+    with pytest.raises(Failed) as caught:
+        action()
+    return caught.value.diagnostics[0]
+
+
+def test_a_small_tokenizer_is_part_of_the_model(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = specc.compile(written(tmp_path), tmp_path / "m.onnx", init=0)
+    assert [p.name for p, _ in made.files] == ["m.onnx"]
+    (tmp_path / "words.json").unlink()
+    model = specc.load(tmp_path / "m.onnx")
+    record = model.manifest.reading.of_input("ids")
+    assert isinstance(record, TextTokenizer)
+    assert decode(model.run(ids="Attention is")["count"][0], record) == "attention is"
+    assert main(["run", str(tmp_path / "m.onnx"), "Attention is all you need"]) == 0
+    assert capsys.readouterr().out == "attention is all you need\n"
+
+
+def test_a_large_one_lies_beside_it_under_its_hash(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    made = specc.compile(written(tmp_path, size=9_000), out / "m.onnx", init=0)
+    names = [p.name for p, _ in made.files]
+    (beside,) = [p for p in out.iterdir() if p.name.endswith(".tokenizer.json")]
+    assert beside.name in names
+    assert beside.stat().st_size > MAX_INSIDE
+    assert beside.read_bytes() == (tmp_path / "words.json").read_bytes()
+    (record,) = {r for _, r in specc.load(out / "m.onnx").manifest.reading.inputs}
+    assert encode("fox", record).tolist()[0] == 2
+    assert beside.name == f"m-{record.file.sha256[:16]}.tokenizer.json"
+    beside.write_bytes(beside.read_bytes().replace(b"[UNK]", b"[UNX]"))
+    assert fault(lambda: specc.load(out / "m.onnx")).code == "E0942"
+    beside.unlink()
+    assert fault(lambda: specc.load(out / "m.onnx")).code == "E0942"
+
+
+def test_a_compile_that_fails_leaves_no_tokenizer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+
+    def stop(*args: object, **kwargs: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Manifest, "dump", stop)
+    with pytest.raises(KeyboardInterrupt):
+        specc.compile(written(tmp_path, size=9_000), out / "m.onnx", init=0)
+    assert not list(out.iterdir())
+
+
+def test_options_are_those_of_characters(tmp_path: Path) -> None:
+    specc.compile(
+        written(tmp_path, options=", special=false, start=7, end=8"),
+        tmp_path / "m.onnx",
+        init=0,
+    )
+    made = specc.load(tmp_path / "m.onnx").run(ids="fox")["count"][0].tolist()
+    assert (made[0], made[-1]) == (7, 8)
+    assert 2 not in made
+    bad = written(tmp_path, options=", unknown=3")
+    assert (
+        fault(lambda: specc.compile(bad, tmp_path / "m.onnx", init=0)).code == "E0203"
+    )
+
+
+@pytest.mark.parametrize(
+    ("side", "left"), [("", False), (" left", True), (" right", False)]
+)
+def test_texts_of_unequal_length_are_padded_as_keep_declares(
+    tmp_path: Path, side: str, left: bool
+) -> None:
+    inputs = f", keep: keep[batch, n]{side}"
+    specc.compile(written(tmp_path, inputs=inputs), tmp_path / "m.onnx", init=0)
+    model = specc.load(tmp_path / "m.onnx")
+    given = model.prepared({"ids": ["fox", "the quick brown fox"]})
+    keep = given["keep"]
+    assert keep.tolist()[1] == [True] * keep.shape[1]
+    assert keep[0, -1] == left
+    assert keep[0, 0] != left
+    record = model.manifest.reading.of_input("ids")
+    assert isinstance(record, TextTokenizer)
+    assert given["ids"][0][keep[0]].tolist() == encode("fox", record).tolist()
+
+
+def test_without_keep_only_texts_of_one_length_go_together(tmp_path: Path) -> None:
+    specc.compile(written(tmp_path), tmp_path / "m.onnx", init=0)
+    model = specc.load(tmp_path / "m.onnx")
+    assert model.run(ids=["fox", "fox"])["count"].shape[0] == 2
+    assert fault(lambda: model.run(ids=["fox", "the quick brown fox"])).code == "E0912"
+    assert fault(lambda: model.run(ids=["fox", 3])).code == "E0906"
+
+
+SMALL = {"vocab": 400, "d": 16, "heads": 2, "layers": 1, "hidden": 24, "context": 64}
+
+
+def test_gpt2_reads_text_where_a_tokenizer_lies_beside_its_weights(
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / "checkpoint"
+    folder.mkdir()
+    (folder / "config.json").write_text('{"model_type": "gpt2"}')
+    (folder / "tokenizer.json").write_text(trained("byte_bpe"))
+    made = specc.compile("gpt2", tmp_path / "m.onnx", config=folder, set=SMALL, init=0)
+    assert any("tokenizer.json" in remark for remark in made.remarks)
+    model = specc.load(tmp_path / "m.onnx")
+    given = model.prepared({"input_ids": [LINES[0], "a fox"]})
+    assert given["attention_mask"][:, -1].all(), (
+        "texts that grow are padded on the left"
+    )
+    assert not given["attention_mask"][1, 0]
+    whole = model.run(input_ids=[LINES[0], "a fox"])["logits"][1, -1]
+    np.testing.assert_allclose(
+        whole, model.run(input_ids="a fox")["logits"][0, -1], atol=1e-5
+    )
+
+
+def test_gpt2_takes_ids_where_there_is_none(tmp_path: Path) -> None:
+    specc.compile("gpt2", tmp_path / "m.onnx", set=SMALL, init=0)
+    model = specc.load(tmp_path / "m.onnx")
+    assert model.manifest.reading.of_input("input_ids") == Numbers()
+    assert model.run(input_ids=[[1, 2, 3]])["logits"].shape == (1, 3, 400)
+    folder = tmp_path / "checkpoint"
+    folder.mkdir()
+    (folder / "config.json").write_text('{"model_type": "gpt2"}')
+    made = specc.compile("gpt2", tmp_path / "m.onnx", config=folder, set=SMALL, init=0)
+    assert any("takes ids" in remark for remark in made.remarks)
+
+
+def test_no_file_but_the_specs_own(tmp_path: Path) -> None:
+    folder = tmp_path / "spec"
+    folder.mkdir()
+    (tmp_path / "words.json").write_text(trained("wordpiece"))
+    spec = written(folder, path='"../words.json"')
+    assert (
+        fault(lambda: specc.compile(spec, tmp_path / "m.onnx", init=0)).code == "E0803"
+    )
+    (folder / "inside.json").symlink_to(tmp_path / "words.json")
+    spec = written(folder, path='"inside.json"')
+    assert (
+        fault(lambda: specc.compile(spec, tmp_path / "m.onnx", init=0)).code == "E0803"
+    )
+
+
+@pytest.mark.parametrize(
+    "path",
+    ['"circle.json"', f'"{"x" * 5000}"', '"nothing.json"', '"large.json"', '"."'],
+)
+def test_files_that_cannot_be_read(tmp_path: Path, path: str) -> None:
+    (tmp_path / "circle.json").symlink_to(tmp_path / "circle.json")
+    with (tmp_path / "large.json").open("wb") as file:
+        file.truncate(MAX_BYTES + 1)
+    diagnostic = fault(
+        lambda: specc.compile(written(tmp_path, path=path), tmp_path / "m.onnx", init=0)
+    )
+    assert diagnostic.code == "E0802"
+    assert diagnostic.primary is not None

@@ -1,0 +1,147 @@
+"""A tokenizer file as a model carries it: inside or beside, and never another one.
+Needs no package.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from specc.data.reading import Reading
+from specc.data.record import TextOf
+from specc.data.text import encode
+from specc.data.tokenizer import MAX_INSIDE, TextTokenizer, TokenizerFile
+from specc.data.tokenizing import checked_file
+from specc.text.diagnostic import Failed
+
+SMALL = TokenizerFile.of('{"model": {"type": "WordLevel"}}')
+LARGE = TokenizerFile.of(
+    json.dumps({"model": {"note": "é" * MAX_INSIDE}}, ensure_ascii=False)
+)
+READING = Reading(
+    (
+        ("ids", TextTokenizer(SMALL, end=1)),
+        ("other", TextTokenizer(LARGE, start=2, special=False)),
+    ),
+    (("logits", TextOf(TextTokenizer(SMALL))),),
+)
+
+
+def fault(action) -> str:
+    with pytest.raises(Failed) as caught:
+        action()
+    (diagnostic,) = caught.value.diagnostics
+    return diagnostic.code
+
+
+def test_a_file_is_carried_once():
+    data = READING.to_json()
+    assert list(data["tokenizers"]) == [SMALL.sha256, LARGE.sha256]
+    assert json.dumps(data).count("WordLevel") == 1
+    assert Reading.from_json(json.loads(json.dumps(data))) == READING
+
+
+def test_a_large_one_lies_beside_the_model_and_is_opened_there(tmp_path: Path):
+    placed = READING.placed("m")
+    small, large = placed.files
+    assert (small.name, large.name) == ("", f"m-{LARGE.sha256[:16]}.tokenizer.json")
+    (tmp_path / large.name).write_bytes(large.content)
+    closed = Reading.from_json(json.loads(json.dumps(placed.to_json())))
+    assert closed != placed
+    assert closed.opened(tmp_path) == placed
+
+
+def test_a_package_gives_its_own_names():
+    (one, other) = READING.named({SMALL.sha256: "tokenizer.json"}).files
+    assert (one.name, other.name) == ("tokenizer.json", "")
+    assert (
+        Reading.from_json(READING.named({SMALL.sha256: "tokenizer.json"}).to_json())
+        .files[0]
+        .size
+        == SMALL.size
+    )
+
+
+@pytest.mark.parametrize(
+    "content", [None, b"", b"x" * LARGE.size, LARGE.text.encode()[:-1] + b" "]
+)
+def test_another_file_is_refused(tmp_path: Path, content):
+    placed = READING.placed("m")
+    if content is not None:
+        (tmp_path / placed.files[1].name).write_bytes(content)
+    closed = Reading.from_json(placed.to_json())
+    assert fault(lambda: closed.opened(tmp_path)) == "E0942"
+
+
+def with_file(sha, data) -> object:
+    record = {
+        "kind": "tokenizer",
+        "file": sha,
+        "end": None,
+        "start": None,
+        "special": True,
+    }
+    return {"inputs": {"ids": record}, "shows": {}, "tokenizers": {sha: data}}
+
+
+SHA = SMALL.sha256
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        with_file(SHA, {"json": SMALL.text + " "}),
+        with_file(SHA, {"json": ""}),
+        with_file(SHA, {"json": "\ud800"}),
+        with_file(SHA, {"json": 3}),
+        with_file(SHA, {}),
+        with_file(SHA, []),
+        with_file(SHA, {"json": SMALL.text, "more": 1}),
+        with_file("x" * 64, {"json": SMALL.text}),
+        with_file("", {"json": SMALL.text}),
+        *(
+            with_file(SHA, {"file": name, "bytes": 10})
+            for name in (
+                "../tokenizer.json",
+                "/etc/tokenizer.json",
+                "x.json",
+                "a/b.tokenizer.json",
+                3,
+            )
+        ),
+        *(
+            with_file(SHA, {"file": "m.tokenizer.json", "bytes": size})
+            for size in (0, -1, 2**40, "9", True)
+        ),
+        {**with_file(SHA, {"json": SMALL.text}), "tokenizers": {}},
+        {**with_file(SHA, {"json": SMALL.text}), "tokenizers": []},
+    ],
+)
+def test_what_a_model_says_of_its_tokenizer_is_not_believed(value):
+    assert fault(lambda: Reading.from_json(value)) == "E0915"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\xff",
+        b"[]",
+        b"{}",
+        b'{"model": 3}',
+        b"[" * 100_000,
+        b'{"model": {"n": ' + b"9" * 5000 + b"}}",
+    ],
+)
+def test_files_that_are_no_tokenizer(data):
+    assert fault(lambda: checked_file(data, "tokenizer.json")) == "E0941"
+
+
+def test_without_the_package_files_are_carried_and_texts_refused(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    file = checked_file(SMALL.content, "tokenizer.json")
+    assert file == SMALL
+    assert fault(lambda: encode("some words", TextTokenizer(file))) == "E0940"

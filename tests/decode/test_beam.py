@@ -1,0 +1,177 @@
+"""Beam search over toy models: what it finds, against trying every text there is."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.toy_steppers import Toy, every_text, following, hashed, log_probability
+
+from specc.decode.beam import searched
+from specc.decode.sampling import written
+from specc.decode.settings import Settings
+
+BEAM = Settings(strategy="beam", beams=3, max_tokens=5, stop=(0,), n_best=3)
+WIDE = 300
+"""Beams enough to keep every text of four tokens out of four."""
+
+
+def found(
+    table: Any, prompt: list[list[int]], said: Settings
+) -> list[list[tuple[int, ...]]]:
+    return [
+        [h.tokens for h in row] for row in searched(Toy(table), np.array(prompt), said)
+    ]
+
+
+@given(st.integers(0, 10_000), st.sampled_from([0.0, 0.6, 1.0, 2.0]))
+@settings(max_examples=25, deadline=None)
+def test_a_beam_as_wide_as_everything_finds_the_best_text(
+    seed: int, penalty: float
+) -> None:
+    table = hashed(seed, 4)
+    said = replace(
+        BEAM,
+        beams=WIDE,
+        max_tokens=4,
+        length_penalty=penalty,
+        early_stopping="never",
+        n_best=5,
+    )
+    (made,) = searched(Toy(table), np.array([[2, 1]]), said)
+    scores = [
+        log_probability(table, (2, 1), t) / len(t) ** penalty
+        for t in every_text(4, 4, 0)
+    ]
+    # logits are float32: the log of a probability near 1 is known to some 1e-7, however
+    # small it is itself
+    assert [h.score for h in made] == pytest.approx(
+        sorted(scores, reverse=True)[:5], rel=1e-5, abs=5e-7
+    )
+
+
+@given(st.integers(0, 10_000), st.floats(1, 2))
+@settings(deadline=None)
+def test_a_beam_of_one_is_greedy(seed: int, penalty: float) -> None:
+    # a stop among the candidates of a single beam is taken only where it is the best,
+    # as greedy decoding does
+    table, prompt = hashed(seed, 6), np.array([[2, 3], [4, 1]])
+    said = Settings(max_tokens=5, stop=(0,), length_penalty=penalty)
+    steps = np.stack([m.tokens for m in written(Toy(table), prompt, said)], axis=1)
+    beams = found(
+        table,
+        prompt.tolist(),
+        replace(said, strategy="beam", beams=1, early_stopping=True),
+    )
+    for row, (text,) in zip(steps, beams, strict=True):
+        assert row[: len(text)].tolist() == list(text)
+        assert not row[len(text) :].any()
+
+
+@given(st.integers(0, 10_000), st.booleans())
+@settings(deadline=None)
+def test_texts_of_a_batch_are_searched_by_themselves(
+    seed: int, penalized: bool
+) -> None:
+    prompt = [[1, 2], [3, 3], [5, 1]]
+    said = replace(BEAM, repetition_penalty=1.4 if penalized else 1.0)
+    whole = found(hashed(seed, 6), prompt, said)
+    assert whole == [found(hashed(seed, 6), [row], said)[0] for row in prompt]
+
+
+@given(st.integers(0, 10_000))
+@settings(deadline=None)
+def test_scores_fall_and_are_those_of_their_texts(seed: int) -> None:
+    table = hashed(seed, 6)
+    (made,) = searched(
+        Toy(table),
+        np.array([[1]]),
+        replace(BEAM, length_penalty=0.6, log_probabilities=True),
+    )
+    assert len(made) == 3
+    assert [h.score for h in made] == sorted((h.score for h in made), reverse=True)
+    for h in made:
+        assert h.log_probs is not None
+        total = log_probability(table, (1,), h.tokens)
+        assert sum(h.log_probs) == pytest.approx(total, abs=1e-4)
+        assert h.score == pytest.approx(total / len(h.tokens) ** 0.6, abs=1e-4)
+        assert h.ended == (h.tokens[-1] == 0)
+
+
+@given(st.integers(0, 10_000))
+@settings(deadline=None)
+def test_ties_are_decided_the_same_way_every_time(seed: int) -> None:
+    table = hashed(seed, 5, spread=1.0, grid=2.0)
+    assert found(table, [[1]], BEAM) == found(table, [[1]], BEAM)
+
+
+def test_of_equal_scores_the_lower_token_goes_first() -> None:
+    assert found(
+        lambda text: [0.0] * 6, [[1]], replace(BEAM, stop=(), max_tokens=1)
+    ) == [[(0,), (1,), (2,)]]
+    assert found(
+        lambda text: [0.0] * 6, [[1]], replace(BEAM, stop=(), max_tokens=2)
+    ) == [[(0, 0), (0, 1), (0, 2)]]
+
+
+def test_the_prompt_is_fed_once_and_a_finished_text_leaves_the_batch() -> None:
+    toy = Toy(following("ab", "bcdef"))
+    made = searched(
+        toy, np.array([[1], [2]]), replace(BEAM, beams=2, n_best=1, max_tokens=9)
+    )
+    assert [row[0].tokens for row in made] == [(2, 0), (3, 4, 5, 6, 0)]
+    assert toy.fed[:2] == [(2, 1), (4, 1)]
+    assert toy.fed[-1] == (2, 1)
+
+
+def test_early_stopping_ends_as_soon_as_enough_texts_are_finished() -> None:
+    def table(text: tuple[int, ...]) -> list[float]:
+        # after the first token a stop is nearly as good as going on, and going on is
+        # certain from then on
+        return [0.0, 0.5, -9.0] if len(text) < 3 else [-20.0, 9.0, -20.0]
+
+    said = replace(BEAM, beams=2, n_best=1, max_tokens=12, length_penalty=1.0)
+    lengths = {}
+    for early in (True, False, "never"):
+        toy = Toy(table)
+        ((best,),) = searched(toy, np.array([[1]]), replace(said, early_stopping=early))  # type: ignore[arg-type]
+        lengths[early] = len(best.tokens), len(toy.fed)
+    assert lengths[True][1] < lengths[False][1] <= lengths["never"][1]
+    assert lengths["never"][0] == 12
+
+
+def test_where_few_texts_exist_few_are_given() -> None:
+    def table(text: tuple[int, ...]) -> list[float]:
+        return [0.0, -np.inf, -np.inf] if len(text) > 1 else [-np.inf, 1.0, 0.0]
+
+    assert found(table, [[1]], replace(BEAM, beams=3)) == [[(1, 0), (2, 0)]]
+
+
+def test_a_text_can_end_for_reasons_of_its_own() -> None:
+    said = replace(BEAM, beams=2, n_best=1, max_tokens=9)
+    made = searched(
+        Toy(following("abcdef")),
+        np.array([[1]]),
+        said,
+        ends=lambda t: tuple(t[-2:]) == (3, 4),
+    )
+    assert (made[0][0].tokens, made[0][0].ended) == ((2, 3, 4), True)
+
+
+def test_no_rows_and_no_padding() -> None:
+    assert searched(Toy(hashed(0, 4)), np.zeros((0, 2), np.int64), BEAM) == []
+    flat = Toy(lambda text: [3.0, 2.9, 2.8, 2.7])
+    said = replace(
+        BEAM, stop=(), max_tokens=1, beams=1, n_best=1, repetition_penalty=1.2
+    )
+    keep = np.array([[False, True]])
+    assert searched(flat, np.array([[0, 1]]), said, keep=keep)[0][0].tokens == (0,)
+
+
+@pytest.mark.parametrize("penalty", [1e308, -1e308, 300.0])
+def test_a_penalty_beyond_all_numbers_is_no_fault(penalty: float) -> None:
+    said = replace(BEAM, beams=2, n_best=1, max_tokens=30, length_penalty=penalty)
+    ((best,),) = searched(Toy(hashed(0, 4)), np.array([[1]]), said)
+    assert best.tokens

@@ -1,0 +1,159 @@
+"""What the spec says and what the caller gives, joined; and what neither may say."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from specc.decode.settings import Settings, settings_of
+from specc.text.diagnostic import Failed
+
+BEAM = {
+    "start": 1,
+    "stop": 2,
+    "strategy": {"kind": "beam", "width": 12, "length_penalty": 0.6},
+}
+
+
+def refusal(said: dict[str, Any], **given: Any) -> list[tuple[str, str]]:
+    with pytest.raises(Failed) as caught:
+        settings_of(said, **given)
+    return [(d.code, d.title) for d in caught.value.diagnostics]
+
+
+def test_a_spec_that_says_nothing_writes_greedily() -> None:
+    assert settings_of({}) == Settings()
+    assert settings_of({"stop": None, "strategy": None}) == Settings()
+
+
+def test_words_of_a_spec_become_settings() -> None:
+    made = settings_of(BEAM)
+    assert (made.strategy, made.beams, made.length_penalty) == ("beam", 12, 0.6)
+    assert (made.start, made.stop, made.filler) == (1, (2,), 2)
+    drawn = settings_of(
+        {
+            "strategy": {"kind": "sample", "temperature": 1, "top_k": 5},
+            "pad": 7,
+            "stop": [3, 4],
+        }
+    )
+    assert (drawn.temperature, drawn.top_k, drawn.stop, drawn.filler) == (
+        1.0,
+        5,
+        (3, 4),
+        7,
+    )
+    assert type(drawn.temperature) is float
+    assert settings_of({"strategy": "sample"}).strategy == "sample"
+
+
+def test_what_the_caller_gives_goes_first_and_none_is_not_given() -> None:
+    made = settings_of(
+        BEAM, beams=np.int64(3), stop=[], max_tokens=None, stop_strings="\n"
+    )
+    assert (made.beams, made.length_penalty, made.stop, made.max_tokens) == (
+        3,
+        0.6,
+        (),
+        256,
+    )
+    assert made.stop_strings == ("\n",)
+    assert type(made.beams) is int
+
+
+def test_options_of_the_specs_strategy_hold_only_for_that_strategy() -> None:
+    said = {
+        "strategy": {"kind": "sample", "temperature": 0.5, "repetition_penalty": 1.3}
+    }
+    assert settings_of(said, top_k=3).temperature == 0.5
+    assert settings_of(said, strategy="greedy") == Settings()
+    assert settings_of(said, strategy="beam") == Settings(strategy="beam")
+
+
+@pytest.mark.parametrize(
+    ("given", "strategy"),
+    [({"temperature": 0.7}, "sample"), ({"min_p": 0.1}, "sample"), ({"beams": 2}, "beam"), ({"n_best": 2}, "beam"),
+     ({"repetition_penalty": 1.2}, "greedy")],
+)  # fmt: skip
+def test_an_option_of_one_strategy_asks_for_it(
+    given: dict[str, Any], strategy: str
+) -> None:
+    assert settings_of({}, **given).strategy == strategy
+
+
+def test_asking_for_many_texts_keeps_as_many_beams() -> None:
+    assert settings_of({}, n_best=9).beams == 9
+    assert settings_of({}, n_best=2).beams == 4
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"temperature": 0}, {"temperature": -1.0}, {"temperature": float("nan")}, {"temperature": float("inf")},
+     {"top_p": 0.0}, {"top_p": 1.1}, {"top_k": -1}, {"top_k": 2.5}, {"top_k": True}, {"min_p": -0.1}, {"min_p": 1.5},
+     {"beams": 0}, {"n_best": 0}, {"early_stopping": "always"}, {"length_penalty": "long"}, {"max_tokens": 0},
+     {"repetition_penalty": 0}, {"seed": -1}, {"seed": 2**64}, {"stop": -1}, {"stop": [1, "x"]}, {"stop_strings": ""},
+     {"stop_strings": ["a", ""]}, {"pad": 1.5}, {"strategy": "magic"}, {"log_probabilities": 1}, {"start": "x"}],
+    ids=str,
+)  # fmt: skip
+def test_every_value_out_of_range_is_refused(given: dict[str, Any]) -> None:
+    ((code, title),) = refusal({}, **given)
+    assert code == "E0732"
+    assert title.startswith(f"`{next(iter(given))}` cannot be ")
+
+
+def test_a_message_says_the_range() -> None:
+    assert refusal({}, top_p=1.5) == [
+        ("E0732", "`top_p` cannot be 1.5: it is a number above 0 and at most 1")
+    ]
+    assert refusal({}, strategy="\x1b[31m")[0][1].startswith(
+        '`strategy` cannot be "\\x1b[31m"'
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [("temprature", "temperature"), ("num_beams", "beams"), ("width", "beams"), ("max_new_tokens", "max_tokens"),
+     ("eos_token_id", "stop"), ("topk", "top_k"), ("do_sample", "strategy")],
+)  # fmt: skip
+def test_an_unknown_name_and_what_was_meant(name: str, meant: str) -> None:
+    with pytest.raises(Failed) as caught:
+        settings_of({}, **{name: 1})
+    (found,) = caught.value.diagnostics
+    assert (found.code, found.helps) == ("E0731", (f"did you mean `{meant}`?",))
+
+
+def test_what_does_not_go_together() -> None:
+    assert refusal({}, beams=4, temperature=0.7)[0][0] == "E0733"
+    assert refusal(BEAM, strategy="beam", top_k=4) == [
+        ("E0733", "`top_k` means nothing to the strategy `beam`")
+    ]
+    assert refusal({}, strategy="greedy", n_best=2)[0][0] == "E0733"
+    assert refusal({}, beams=2, n_best=3) == [
+        ("E0733", "3 texts are asked for, and the search keeps 2")
+    ]
+    assert refusal(BEAM, n_best=13)[0][0] == "E0733"
+    assert refusal({}, seed=3) == [
+        ("E0733", "`seed` means nothing to the strategy `greedy`")
+    ]
+    assert refusal(BEAM, seed=3)[0][0] == "E0733"
+
+
+def test_what_a_manifest_says_is_trusted_no_more() -> None:
+    said = {
+        "stop": -1,
+        "limit": 3,
+        "strategy": {"kind": "beam", "args": [4], "top_k": 2, "width": "wide"},
+    }
+    assert [code for code, _ in refusal(said)] == [
+        "E0732",
+        "E0731",
+        "E0731",
+        "E0731",
+        "E0732",
+    ]
+    assert refusal({"strategy": 3})[0][0] == "E0732"
+    assert refusal({"strategy": {"width": 3}})[0][0] == "E0732"
+
+
+def test_all_faults_are_told_at_once() -> None:
+    assert len(refusal({"stop": -1}, top_p=0, beam=1)) == 3

@@ -1,0 +1,149 @@
+"""Numbers that lengths decide: run-time values, config values that are symbols while a
+spec is checked, refusals.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.onnx_runtime import agree, open_quietly
+
+import specc_numpy
+from specc.compiler.spec import check, elaborated, open_spec
+from specc.ir.graph import Graph
+from specc.text.diagnostic import Failed
+from specc_onnx import build, target
+
+X = np.random.default_rng(0).normal(size=(2, 5, 4))
+
+
+def spec(
+    folder: Path, body: str, result: str = "float[batch, seq, 4]", config: str = ""
+) -> str:
+    path = folder / "spec.specc"
+    path.write_text(
+        f"specc 1\nmodel m\n{config}\ndims batch, seq\n"
+        f"graph g(x: float[batch, seq, 4]) -> (y: {result}) {{\n{body}\n}}\n"
+    )
+    return str(path)
+
+
+def both(graph: Graph, x: np.ndarray) -> np.ndarray:
+    """The result of the reference, after comparing the compiled model's with it."""
+    want = specc_numpy.run(graph, {"x": x}, {})
+    agree(
+        want,
+        open_quietly(build(graph, target("onnx")).model).run(
+            None, {"x": x.astype(np.float32)}
+        ),
+    )
+    return want["y"]
+
+
+@pytest.mark.parametrize("rows", [1, 2, 5])
+def test_attention_over_rows_as_features_is_scaled_by_their_number(
+    rows: int, tmp_path: Path
+) -> None:
+    body = "xt = transpose(x)\n_, w = attend(xt, xt, xt, mask=all)\nreturn w"
+    x = X[:, :rows]
+    scores = x.swapaxes(1, 2) @ x / np.sqrt(rows)
+    powers = np.exp(scores - scores.max(-1, keepdims=True))
+    graph = elaborated(open_spec(spec(tmp_path, body, "float[batch, 4, 4]"))).graph
+    np.testing.assert_allclose(
+        both(graph, x), powers / powers.sum(-1, keepdims=True), rtol=1e-10
+    )
+
+
+def test_a_scale_that_the_length_decides(tmp_path: Path) -> None:
+    body = "return attend(x, x, x, mask=all, scale=log(float(length(x, axis=1))))"
+    scores = X @ X.swapaxes(1, 2) * np.log(5)
+    powers = np.exp(scores - scores.max(-1, keepdims=True))
+    graph = elaborated(open_spec(spec(tmp_path, body))).graph
+    np.testing.assert_allclose(
+        both(graph, X), powers / powers.sum(-1, keepdims=True) @ X, rtol=1e-10
+    )
+
+
+def test_a_whole_number_made_of_lengths_meets_whole_numbers(tmp_path: Path) -> None:
+    body = (
+        "return float(where(positions(x) < int(length(x, axis=1) * 0.5), "
+        "positions(x), floor(seq * 0.5)))"
+    )
+    graph = elaborated(open_spec(spec(tmp_path, body, "float[seq]"))).graph
+    np.testing.assert_array_equal(both(graph, X), [0, 1, 2, 2, 2])
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        ("return rms_norm(x, eps=0.1 / seq) @ n", "E0315"),
+        ("return layer_norm(x, eps=seq) @ n", "E0315"),
+        ("return attend(x, x, x, mask=all, cap=sqrt(seq))", "E0315"),
+        ("return delay(x, first=seq * 0.5)", "E0315"),
+        (
+            "return x + sinusoid(positions(x), dim=4, layout=halves, base=float(seq))",
+            "E0315",
+        ),
+        ("return x[:, 0:int(seq * 0.5)]", "E0208"),
+        ("return x * (2.0 if seq * 0.5 > 7.0 else 3.0)", "E0207"),
+        ("return x * (2.0 if seq > 7.5 else 3.0)", "E0207"),
+        ("return x * (2.0 if min(seq, 7.5) in [1, 2] else 3.0)", "E0207"),
+        ("repeat i in int(seq * 0.5) { x = relu(x) }\nreturn x", "E0207"),
+        ("return x * float(positions(x) + seq * 0.5)", "E0206"),
+    ],
+)
+def test_what_a_length_of_the_input_cannot_be(
+    body: str, code: str, tmp_path: Path
+) -> None:
+    with pytest.raises(Failed) as failed:
+        check(open_spec(spec(tmp_path, body)))
+    assert [d.code for d in failed.value.diagnostics] == [code]
+    assert failed.value.diagnostics[0].primary
+
+
+def test_a_part_of_a_config_value_is_no_number_while_it_is_a_symbol(
+    tmp_path: Path,
+) -> None:
+    config = "config { d: int = 32  part: float = 0.25  whole: float }"
+    body = """
+a = rotate(ones(shape=[batch, 2, seq, d]), positions(x), rope(theta=10000.0 * whole), pairs=half, dim=int(part * d))
+return x * (d ** -0.5) * sum(a) / whole"""
+    path = spec(
+        tmp_path, body.replace("sum(a)", "sum(sum(sum(sum(a))), axis=0)"), config=config
+    )
+    assert check(open_spec(path)).missing
+    assert check(open_spec(path, sets=["whole=2.0"])).model
+    with pytest.raises(Failed) as failed:
+        check(open_spec(path, sets=["whole=2.0", "d=20"]))
+    assert "5 is odd" in failed.value.diagnostics[0].title
+
+
+@pytest.mark.parametrize(
+    ("config", "body"),
+    [
+        (
+            'config { n: int = 16 }\nrequire n % 8 == 0, "eighths"',
+            "return x if n > 4 else -x",
+        ),
+        (
+            'config { n: int }\nrequire n % 8 == 0, "eighths"',
+            "repeat i in n { x = relu(x) }\nreturn x",
+        ),
+        (
+            'config { n: int = 6  m: int = 3 }\nrequire n > m + 1, "more"',
+            "return x if n > 4 & m > 2 else -x",
+        ),
+        ("config { n: int = 6 }", 'require n > 5, "more"\nreturn x if n > 7 else -x'),
+    ],
+)
+def test_sizes_that_a_spec_forbids_are_not_tried(
+    config: str, body: str, tmp_path: Path
+) -> None:
+    assert check(open_spec(spec(tmp_path, body, config=config))).trials
+
+
+def test_a_requirement_that_nothing_meets_is_told_once(tmp_path: Path) -> None:
+    config = 'config { n: int }\nrequire n > 1000000, "more"'
+    with pytest.raises(Failed) as failed:
+        check(open_spec(spec(tmp_path, "return x if n > 4 else -x", config=config)))
+    assert [d.code for d in failed.value.diagnostics] == ["E0404"]

@@ -1,0 +1,160 @@
+"""Rotary settings of a config.json: both forms, wrong values refused and never replaced
+by defaults.
+"""
+
+import json
+import math
+from typing import Any
+
+import pytest
+
+from specc.elaborate.config import Reader
+from specc.elaborate.config_json import config_source, read_config
+from specc.elaborate.model import context_of, requirements
+from specc.elaborate.modules import module_of, program_of
+from specc.elaborate.rope import frequencies
+from specc.elaborate.values import Rope
+from specc.ir.dim import Dim
+from specc.lang.read import decode, read
+from specc.library.files import Files
+from specc.text.diagnostic import Failed
+
+SPEC = """specc 1
+model m
+config {
+  turn: rope from rope_config(theta=10000.0)
+}
+dims n
+graph g(x: float[n]) -> (y: float[n]) {
+  return x
+}
+"""
+LIBRARY = Files()
+
+
+def settings(config: dict[str, Any]) -> Rope:
+    program = program_of(
+        module_of(read(decode(SPEC.encode(), "m.specc")), "m.specc"), LIBRARY
+    )
+    raw = read_config(config_source(json.dumps(config).encode(), "config.json"))
+    found = requirements(
+        context_of(LIBRARY), program, Reader(published=LIBRARY.published, raw=raw)
+    )["turn"]
+    assert isinstance(found, Rope)
+    return found
+
+
+def test_both_forms_say_the_same() -> None:
+    new = settings(
+        {"rope_parameters": {"rope_theta": 5e5, "rope_type": "linear", "factor": 4}}
+    )
+    old = settings(
+        {"rope_theta": 5e5, "rope_scaling": {"type": "linear", "factor": 4.0}}
+    )
+    assert new == old == Rope(5e5, "linear", (("factor", 4.0),))
+    assert (
+        settings({"model_type": "x"})
+        == settings({"rope_theta": None, "rope_scaling": None})
+        == Rope(10000.0)
+    )
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"rope_theta": "10000"},
+        {"rope_theta": True},
+        {"rope_theta": 0},
+        {"rope_theta": -1.0, "rope_scaling": {"type": "linear", "factor": 2}},
+        {"rope_theta": 10000.0, "rope_parameters": {"rope_theta": 5e5}},
+        {"rope_scaling": "linear"},
+        {"rope_scaling": [2]},
+        {"rope_scaling": {"type": "linear", "factor": "8"}},
+        {"rope_scaling": {"type": "linear", "factor": 0}},
+        {"rope_scaling": {"type": {"a": 1}, "factor": 2}},
+        {"rope_scaling": {"type": "none-such", "factor": 2}},
+        {
+            "rope_scaling": {
+                "rope_type": "llama3",
+                "factor": 8,
+                "low_freq_factor": 4,
+                "high_freq_factor": 1,
+            }
+        },
+        {
+            "rope_theta": 1.0,
+            "max_position_embeddings": 64,
+            "rope_scaling": {"type": "yarn", "factor": 8},
+        },
+        {"rope_scaling": {"type": "yarn", "factor": 8}},
+        {"rope_scaling": {"type": "linear"}},
+        {"rope_scaling": {"type": "linear", "factor": None}},
+        {
+            "max_position_embeddings": 64,
+            "rope_scaling": {"type": "yarn", "factor": 8, "truncate": 0},
+        },
+        {
+            "max_position_embeddings": 64,
+            "rope_scaling": {"type": "yarn", "factor": 8, "mscale": "1"},
+        },
+        {
+            "rope_parameters": {"rope_type": "default"},
+            "rope_scaling": {"type": "linear", "factor": 2},
+        },
+    ],
+    ids=json.dumps,
+)
+def test_what_cannot_be_used_is_refused(config: dict[str, Any]) -> None:
+    with pytest.raises(Failed, match="E0403"):
+        settings(config)
+
+
+YARN = {"rope_type": "yarn", "factor": 4.0}
+
+
+def yarn(**more: Any) -> dict[str, Any]:
+    found = settings({"max_position_embeddings": 64, "rope_scaling": {**YARN, **more}})
+    return dict(found.numbers)
+
+
+def test_the_length_before_the_scaling_is_that_of_the_model_unless_said() -> None:
+    """As in transformers: beside the table first, then in it, then the greatest length."""
+    assert yarn()["original"] == 64
+    assert yarn(original_max_position_embeddings=16)["original"] == 16
+    outside = {"original_max_position_embeddings": 32, "max_position_embeddings": 64}
+    found = settings(
+        {**outside, "rope_scaling": {**YARN, "original_max_position_embeddings": 16}}
+    )
+    assert dict(found.numbers)["original"] == 32
+    assert yarn(factor=None, original_max_position_embeddings=16)["factor"] == 4.0
+
+
+def test_the_two_scales_of_yarn_count_together_or_not_at_all() -> None:
+    both = (0.1 * 0.7 * math.log(4.0) + 1) / (0.1 * 0.4 * math.log(4.0) + 1)
+    assert yarn(mscale=0.7, mscale_all_dim=0.4)["attention"] == pytest.approx(
+        both, rel=1e-15
+    )
+    assert (
+        yarn(mscale=0.7)["attention"] is yarn(mscale_all_dim=0.4)["attention"] is None
+    )
+    assert (
+        yarn(mscale=0.7, mscale_all_dim=0.4, attention_factor=1.3)["attention"] == 1.3
+    )
+
+
+def test_where_the_passage_begins_and_ends_may_lie_between_pairs() -> None:
+    """arXiv:2309.00071, eq. 18 to 23: frequencies by hand, with bounds that are not rounded."""
+    rope = settings(
+        {"max_position_embeddings": 64, "rope_scaling": {**YARN, "truncate": False}}
+    )
+    found, _ = frequencies(rope, Dim.of(8))
+    first, last = (
+        8 * math.log(64 / (turns * 2 * math.pi)) / (2 * math.log(1e4))
+        for turns in (32, 1)
+    )
+    for n, frequency in enumerate(found):
+        passed = min(max((n - max(first, 0)) / (last - max(first, 0)), 0), 1)
+        plain = 1e4 ** (-2 * n / 8)
+        assert frequency == pytest.approx(
+            plain / 4 * passed + plain * (1 - passed), rel=1e-12
+        )

@@ -1,0 +1,135 @@
+"""Small things the ten specs asked of the language: texts with holes, words of choices,
+used files, results.
+"""
+
+from pathlib import Path
+
+import pytest
+
+from specc.compiler.spec import check, elaborated, open_spec
+from specc.ir.graph import Graph
+from specc.text.diagnostic import Failed
+
+
+def graph_of(
+    folder: Path, body: str, *, items: str = "", results: str = "float[batch, n, 4]"
+) -> Graph:
+    path = folder / "words.specc"
+    graph = f"graph f(x: float[batch, n, 4]) -> {results} {{ {body} }}"
+    path.write_text(f"specc 1\nmodel words\n{items}\ndims batch, n\n{graph}\n")
+    return elaborated(open_spec(str(path))).graph
+
+
+def code_of(folder: Path, body: str, **more: str) -> str:
+    with pytest.raises(Failed) as failed:
+        graph_of(folder, body, **more)
+    return failed.value.diagnostics[0].code
+
+
+def test_a_text_has_holes_that_are_filled_where_it_stands(tmp_path: Path) -> None:
+    body = """
+      repeat i in 2 {
+        names = ["{part}.{i}" for part in ["up", "down"]]
+        x = x + mlp(x, hidden=3, act=relu, names=names)
+      }
+      return x"""
+    weights = [n for n in graph_of(tmp_path, body).parameters if n.endswith("weight")]
+    assert weights == ["up.0.weight", "down.0.weight", "up.1.weight", "down.1.weight"]
+
+
+def test_a_hole_needs_something_known(tmp_path: Path) -> None:
+    assert (
+        code_of(tmp_path, 'return mlp(x, hidden=3, act=relu, names=["{nobody}", "b"])')
+        == "E0202"
+    )
+
+
+def test_braces_that_hold_no_name_are_letters(tmp_path: Path) -> None:
+    items = (
+        "block named(x: float[b, n, d], name: text) -> float[b, n, d] { require "
+        'name == "{}", "no"  return x }'
+    )
+    assert graph_of(tmp_path, 'return named(x, name="{}")', items=items).outputs
+
+
+CHOICE = """
+block turned(x: float[b, n, d], way: choice(left | right)) -> float[b, n, d] { return x if way == left else -x }
+"""
+
+
+def test_a_word_of_a_choice_is_given_to_a_block(tmp_path: Path) -> None:
+    assert (
+        len(graph_of(tmp_path, "return turned(x, way=right)", items=CHOICE).nodes) == 1
+    )
+    assert not graph_of(tmp_path, "return turned(x, way=left)", items=CHOICE).nodes
+    assert code_of(tmp_path, "return turned(x, way=up)", items=CHOICE).startswith("E02")
+
+
+def test_weights_by_name_and_maps_that_share_them(tmp_path: Path) -> None:
+    body = (
+        "w = parameter(shape=[4, 4]) @ both  return affine(affine(x, w), w, "
+        "parameter(shape=[4]) @ shift)"
+    )
+    assert set(graph_of(tmp_path, body).parameters) == {"both", "shift"}
+
+
+def test_every_result_of_a_call_is_returned(tmp_path: Path) -> None:
+    body = "return lstm(x, hidden=2)  @ layer"
+    graph = graph_of(
+        tmp_path,
+        body,
+        results="(a: float[batch, n, 2], b: float[batch, 1, 2], c: float[batch, 1, 2])",
+    )
+    assert list(graph.outputs) == ["a", "b", "c"]
+
+
+def test_lengths_of_a_used_file_are_those_of_what_it_is_given(tmp_path: Path) -> None:
+    (tmp_path / "part.specc").write_text("""
+specc 1
+model part
+config { out: int = 3 }
+dims rows, columns
+block inner(x: float[rows, columns, d]) -> float[rows, columns, out] { return linear(x, out=out) @ map }
+graph whole(x: float[rows, columns, d]) -> float[rows, columns, out] { return inner(x) }
+""")
+    body = "y = p.whole(concat([x, x], axis=1), config={ out = 4 }) @ part  return y[:, 0:n]"
+    graph = graph_of(tmp_path, body, items='use "part.specc" as p')
+    assert set(graph.parameters) == {"part.map.weight", "part.map.bias"}
+
+
+def test_an_instance_extends_the_file_beside_it_by_name(tmp_path: Path) -> None:
+    (tmp_path / "base.specc").write_text("""
+specc 1
+model base
+config { d: int }
+dims batch
+graph f(x: float[batch, d]) -> float[batch, d] { return relu(x) }
+""")
+    (tmp_path / "small.yaml").write_text(
+        "specc: 1\nmodel: small\nextends: base\nconfig:\n  d: 5\n"
+    )
+    model = elaborated(open_spec(str(tmp_path / "small.yaml")))
+    assert model.config == {"d": 5}
+
+
+def test_longrope_needs_a_divisor_for_each_pair(tmp_path: Path) -> None:
+    body = """
+      turn = rope(theta=10000.0, kind=longrope, divisors=[1.0, 2.0, 3.0], factor=4.0, original=8)
+      return heads_joined(rotate(heads_of(x, 1), positions(x), turn, pairs=half))"""
+    assert code_of(tmp_path, body) == "E0203"
+
+
+def test_a_bias_by_symbols_is_checked_without_numbers(tmp_path: Path) -> None:
+    (tmp_path / "open.specc").write_text("""
+specc 1
+model open
+config { heads: int  buckets: int  longest: int }
+require buckets % 2 == 0
+dims batch, n
+graph f(x: float[batch, n, 4]) -> float[1, heads, n, n] {
+  return grid(distance_buckets(heads, both=true, buckets=buckets, longest=longest), x, x) @ distances
+}
+""")
+    checked = check(open_spec(str(tmp_path / "open.specc")))
+    assert checked.model is None
+    assert [d.code for d in checked.missing] == ["E0401"] * 3

@@ -1,0 +1,121 @@
+"""What has no end or is far too large is refused before it is read: lists in
+themselves, links in circles, files.
+"""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import specc
+from specc.artifact.index import Index, load
+from specc.data.json_arrays import nested_array
+from specc.files.read import Unreadable, read_regular
+from specc.text.diagnostic import Failed
+from tests.support.guarded import guarded
+
+SPEC = (
+    "specc 1\nmodel m\ndims batch, n\ngraph g(x: float[batch, n, 8]) -> (y: "
+    "float[batch, n, 8]) {\n%s\n}\n"
+)
+
+
+def in_itself() -> list[Any]:
+    made: list[Any] = []
+    made.append(made)
+    return made
+
+
+def code_of(run: Any) -> str:
+    with pytest.raises(Failed) as failed:
+        run()
+    return failed.value.diagnostics[0].code
+
+
+def test_lists_that_hold_themselves(tmp_path: Path) -> None:
+    spec = tmp_path / "m.specc"
+    spec.write_text(
+        "specc 1\nmodel m\nconfig { a: list[int] = [1] }\n"
+        + SPEC.partition("model m\n")[2] % "return x"
+    )
+    assert code_of(lambda: nested_array(in_itself(), "a list")) == "E0906"
+    assert code_of(lambda: nested_array([1.0, in_itself()], "a list")) == "E0906"
+    assert code_of(lambda: specc.check(spec, set={"a": in_itself()})) == "E0203"
+    record: dict[str, Any] = {}
+    record["a"] = record
+    assert code_of(lambda: specc.check(spec, set=record)) == "E0203"
+
+
+@pytest.mark.parametrize("how", ["itself", "extends", "use", "weights"])
+def test_links_in_a_circle(tmp_path: Path, how: str) -> None:
+    loop = tmp_path / "loop.specc"
+    loop.symlink_to(loop)
+    user = tmp_path / "user.specc"
+    body = SPEC % "return linear(x, out=8) @ w"
+    match how:
+        case "itself":
+            assert code_of(lambda: specc.check(loop)) == "E0802"
+        case "extends":
+            user = tmp_path / "user.yaml"
+            user.write_text("specc: 1\nmodel: u\nextends: loop.specc\n")
+            assert code_of(lambda: specc.check(user)) == "E0802"
+        case "use":
+            used = SPEC % "return v.f(x)"
+            user.write_text(used.replace("dims", 'use "loop.specc" as v\ndims'))
+            assert code_of(lambda: specc.check(user)) == "E0802"
+        case _:
+            user.write_text(body + 'weights { from "loop.specc" }\n')
+            assert code_of(lambda: specc.compile(user, tmp_path / "m.onnx")) == "E0802"
+
+
+def test_a_spec_whose_name_is_no_text(tmp_path: Path) -> None:
+    spec = os.fsdecode(os.fsencode(tmp_path) + b"/m\xff.specc")
+    Path(spec).write_text(SPEC % "return linear(x, out=8) @ w")
+    specc.compile(spec, tmp_path / "m.onnx", init=0)
+    assert list(specc.load(tmp_path / "m.onnx").manifest.sources) == [spec]
+
+
+@pytest.mark.parametrize("size", [3 << 30, 1 << 40])
+def test_a_file_too_large_is_refused_unread(tmp_path: Path, size: int) -> None:
+    path = tmp_path / "large.onnx"
+    with path.open("wb") as file:
+        file.truncate(size)
+    with pytest.raises(Unreadable, match="larger than"):
+        read_regular(path, 1 << 31)
+    code = """
+import resource
+from specc.api import load
+from specc.text.diagnostic import Failed
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+try:
+    load(given)
+except Failed as failed:
+    result = [failed.diagnostics[0].code, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before]
+"""
+    found, kilobytes = guarded(code, given=str(path), seconds=20, megabytes=6000)
+    assert found == "E0802"
+    assert kilobytes < 300 << 10
+
+
+def test_a_package_that_names_one_graph_many_times() -> None:
+    facts = '{"bytes": 1, "sha256": "%s"}' % ("0" * 64)
+    graphs = ", ".join(f'"g{n}": "score.onnx"' for n in range(3000))
+    text = '{"format": 1, "specc": "1", "model": "m", "graphs": {%s}, "extras": {}, "files": {"score.onnx": %s}, ' \
+        '"linked": {}, "about": {}, "sources": {}}'  # fmt: skip
+    assert isinstance(
+        load((text % ('"g": "score.onnx"', facts)).encode(), "specc.json"), Index
+    )
+    assert (
+        code_of(lambda: load((text % (graphs, facts)).encode(), "specc.json"))
+        == "E0831"
+    )
+    assert (
+        code_of(
+            lambda: load(
+                (text % ('"a": "score.onnx", "b": "score.onnx"', facts)).encode(),
+                "specc.json",
+            )
+        )
+        == "E0831"
+    )

@@ -1,0 +1,441 @@
+"""One rule for everything that is written, as a table: what lies at the path, with and
+without --force, by command.
+"""
+
+import os
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import specc
+from specc.cli import main as cli
+from specc.files import ours
+from specc.files.place import (
+    ARRAYS,
+    INDEX,
+    MODEL,
+    PICTURE,
+    SPEC,
+    WEIGHTS,
+    WORDS,
+    Kind,
+    place,
+)
+from specc.text.diagnostic import Failed
+from specc.weights.formats.safetensors import write_safetensors
+
+TEXT = """specc 1
+model m
+
+dims batch, n
+
+graph g(x: float[batch, n, 4]) -> (y: float[batch, n, 4]) {
+  y, _ = attend(x, x, linear(x, out=4) @ w, mask=causal) @ look
+  return y
+}
+"""
+YES = "written"
+TABLE: dict[str, tuple[str, str]] = {
+    "nothing": (YES, YES),
+    "nothing, in folders that are not there": (YES, YES),
+    "an empty file": (YES, YES),
+    "what specc wrote": (YES, YES),
+    "a file of someone else": ("E0833", YES),
+    "the beginning of what specc wrote": ("E0833", YES),
+    "an input": ("E0814", "E0814"),
+    "an input by a second name": ("E0814", "E0814"),
+    "a link to an input": ("E0814", "E0814"),
+    "a link to what specc wrote": (YES, YES),
+    "a link to an empty file": (YES, YES),
+    "a link to a file of someone else": ("E0833", YES),
+    "a link to nothing": ("E0811", "E0811"),
+    "a link to itself": ("E0811", "E0811"),
+    "a link to a folder": ("E0811", "E0811"),
+    "a link to a device": ("E0811", "E0811"),
+    "a link to a link to what specc wrote": (YES, YES),
+    "a folder": ("E0811", "E0811"),
+    "a pipe": ("E0811", "E0811"),
+    "below a file": ("E0811", "E0811"),
+    "below a link to nothing": ("E0810", "E0810"),
+    "back from nowhere to nothing": (YES, YES),
+    "back from nowhere to a file of someone else": ("E0833", YES),
+    "back from nowhere to what specc wrote": (YES, YES),
+    "back from nowhere to an input": ("E0814", "E0814"),
+    "with a slash behind it": ("E0811", "E0811"),
+    "with a slash behind what specc wrote": ("E0811", "E0811"),
+    "with a slash and a point behind it": ("E0811", "E0811"),
+}
+"""What lies there, and what becomes of it: without --force, and with it."""
+
+
+def lay(what: str, folder: Path, ending: str, mine: bytes, given: Path) -> Path | str:
+    """The path of the output, with that at it. `mine` is what specc wrote there before,
+    `given` an input.
+    """
+    if what.startswith("with a slash"):
+        path = folder / f"out{ending}"
+        if what.endswith("wrote"):
+            path.write_bytes(mine)
+        return f"{path}/." if "point" in what else f"{path}/"
+    if what.startswith("back from nowhere to "):
+        found = lay(what[len("back from nowhere to ") :], folder, ending, mine, given)
+        name = Path(found).name
+        return folder / "nowhere" / "at all" / ".." / ".." / name
+    path, other = folder / f"out{ending}", folder / "other"
+    if what.startswith("below"):
+        (
+            other.write_bytes(b"file")
+            if what == "below a file"
+            else other.symlink_to("nowhere")
+        )
+        return other / f"out{ending}"
+    if what == "nothing, in folders that are not there":
+        return folder / "some" / "where" / path.name
+    contents = {
+        "an empty file": b"",
+        "what specc wrote": mine,
+        "a file of someone else": b"precious",
+    }
+    kind = what.removeprefix("a link to ")
+    real = other if kind != what else path
+    if kind in contents:
+        real.write_bytes(contents[kind])
+    elif kind == "the beginning of what specc wrote":
+        real.write_bytes(mine[:20])
+    elif kind == "an input by a second name":
+        real.hardlink_to(given)
+    elif kind == "an input":
+        real = given
+    elif kind == "a folder":
+        real.mkdir()
+    elif kind == "a pipe":
+        os.mkfifo(real)
+    elif kind == "a device":
+        real = Path("/dev/null")
+    elif kind == "itself":
+        real = path
+    elif kind == "a link to what specc wrote":
+        (folder / "third").write_bytes(mine)
+        real.symlink_to("third")
+    if kind != what:
+        path.symlink_to(real)
+        return path
+    return given if what == "an input" else path
+
+
+def state(folder: Path) -> dict[str, object]:
+    """All that lies in a folder: contents, links, modes."""
+    found: dict[str, object] = {}
+    for path in sorted(folder.rglob("*")):
+        mode = path.lstat().st_mode
+        about = (
+            os.readlink(path)
+            if stat.S_ISLNK(mode)
+            else path.read_bytes()
+            if stat.S_ISREG(mode)
+            else ""
+        )
+        found[str(path.relative_to(folder))] = (mode, about)
+    return found
+
+
+def outcome(act: Callable[[], object]) -> str:
+    try:
+        act()
+    except Failed as failed:
+        return failed.diagnostics[0].code
+    return YES
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """What specc writes, of each kind, by ending."""
+    folder = tmp_path_factory.mktemp("made")
+    (folder / "m.specc").write_text(TEXT)
+    np.save(folder / "x.npy", np.ones((1, 3, 4), np.float32))
+    specc.compile(folder / "m.specc", folder / "m.onnx", init=0)
+    looked, arrays = folder / "m.png", folder / "m.npz"
+    run = [
+        "run",
+        str(folder / "m.onnx"),
+        str(folder / "x.npy"),
+        "--attention",
+        str(looked),
+        "-o",
+        str(arrays),
+    ]
+    assert cli.main(run) == 0
+    write_safetensors(folder / "m.safetensors", {"a": np.ones(3, np.float32)})
+    return {p.suffix: p.read_bytes() for p in folder.iterdir()}
+
+
+KINDS: dict[Kind, str] = {
+    MODEL: ".onnx",
+    PICTURE: ".png",
+    ARRAYS: ".npz",
+    WEIGHTS: ".safetensors",
+    SPEC: ".specc",
+}
+
+
+@pytest.mark.parametrize("force", [False, True], ids=["", "--force"])
+@pytest.mark.parametrize("what", TABLE)
+def test_the_rule_is_the_table(
+    what: str, force: bool, tmp_path: Path, made: dict[str, bytes]
+) -> None:
+    """For every kind of output; a spec bears no mark, so that it is replaced by itself alone."""
+    for kind, ending in KINDS.items():
+        folder = tmp_path / ending
+        folder.mkdir()
+        given = folder / f"given{ending}"
+        given.write_bytes(b"an input")
+        path = lay(what, folder, ending, made[ending], given)
+        before = state(folder)
+        wanted = TABLE[what][force]
+        unknown = "what specc wrote" in what and what.split()[0] not in ("the", "with")
+        if kind is SPEC and unknown:
+            assert outcome(
+                lambda k=kind, p=path, g=given: place(p, k, inputs=[g], force=force)
+            ) == (  # type: ignore[misc]
+                YES if force else "E0833"
+            )
+        # what is above the file, writing tells
+        if wanted == YES or not what.startswith("below"):
+            content = made[ending] if kind is SPEC else b""
+            assert (
+                outcome(
+                    lambda k=kind, p=path, g=given, c=content: place(
+                        p, k, inputs=[g], force=force, content=c
+                    )
+                )  # type: ignore[misc]
+                == wanted
+            ), ending
+        assert state(folder) == before
+
+
+def commands(folder: Path) -> Iterator[tuple[str, str, list[str], Path]]:
+    """Every command that writes a file: its name, the ending, the words before the
+    path, and an input of it.
+    """
+    (folder / "m.specc").write_text(TEXT)
+    np.save(folder / "x.npy", np.ones((1, 3, 4), np.float32))
+    (folder / "v.txt").write_text("the 0.1 0.2\na 0.3 0.4\n")
+    model = folder / "model" / "m.onnx"
+    specc.compile(folder / "m.specc", model, init=0)
+    run = ["run", str(model), str(folder / "x.npy")]
+    yield (
+        "compile",
+        ".onnx",
+        ["compile", str(folder / "m.specc"), "--init", "1", "--no-load", "-o"],
+        folder / "m.specc",
+    )
+    yield "run -o", ".npz", [*run, "-o"], folder / "x.npy"
+    yield "run --attention", ".png", [*run, "--attention"], folder / "x.npy"
+    yield (
+        "convert vectors",
+        ".safetensors",
+        ["convert", str(folder / "v.txt"), "-o"],
+        folder / "v.txt",
+    )
+    yield (
+        "convert a spec",
+        ".yaml",
+        ["convert", str(folder / "m.specc"), "-o"],
+        folder / "m.specc",
+    )
+
+
+SOME = ["nothing, in folders that are not there", "a file of someone else", "an input by a "
+                                                                            "second name",
+        "a link to what specc wrote", "a link to a device", "below a link to nothing",
+        "back from nowhere to a file of someone else", "with a slash behind it"]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "cases",
+    [SOME, pytest.param([*TABLE], marks=pytest.mark.slow)],
+    ids=["some of the table", "all of it"],
+)
+def test_every_command_obeys_it(
+    cases: list[str],
+    tmp_path: Path,
+    made: dict[str, bytes],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for n, (name, ending, words, given) in enumerate(commands(tmp_path)):
+        for what in cases:
+            for force in (False, True):
+                folder = tmp_path / f"{n} {what} {force}"
+                folder.mkdir()
+                if name == "convert a spec" and "specc wrote" in what:
+                    continue  # it knows none of its own again
+                if what == "an input":
+                    # its ending is another one, which is the same refusal by another
+                    # way
+                    continue
+                path = lay(what, folder, ending, made.get(ending, b""), given)
+                before = state(folder)
+                capsys.readouterr()
+                code = cli.main([*words, str(path), *(["--force"] if force else [])])
+                said = capsys.readouterr().err
+                wanted = TABLE[what][force]
+                assert (code == 0) == (wanted == YES), (name, what, force, said)
+                if wanted == YES:
+                    real = Path(os.path.normpath(path))
+                    assert real.stat().st_size > 0
+                    assert real.is_symlink() == what.startswith("a link")
+                    assert not (folder / "nowhere").exists()
+                else:
+                    assert f"error[{wanted}]" in said
+                    assert state(folder) == before, (name, what, force)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        (k, f"a{e}")
+        for k in (MODEL, PICTURE, ARRAYS, WEIGHTS, SPEC, WORDS, INDEX)
+        for e in (".txt", "", ".svg", ".pdf")
+    ],
+)
+def test_an_ending_of_another_format_is_refused(
+    kind: Kind, name: str, tmp_path: Path
+) -> None:
+    for force in (False, True):
+        with pytest.raises(Failed, match=r"E0816: .*"):
+            place(tmp_path / name, kind, force=force)
+
+
+def test_what_is_recognized_is_of_that_kind_and_of_no_other(
+    tmp_path: Path, made: dict[str, bytes]
+) -> None:
+    tests = {
+        ".onnx": ours.is_model,
+        ".png": ours.is_picture,
+        ".npz": ours.is_arrays,
+        ".safetensors": ours.is_weights,
+    }
+    for ending, data in made.items():
+        (tmp_path / "file").write_bytes(data)
+        assert [e for e, test in tests.items() if test(tmp_path / "file")] == [
+            ending
+        ] * (ending in tests)
+        for cut in (*range(33), len(data) // 2, len(data) - 1):
+            (tmp_path / "file").write_bytes(data[:cut])
+            assert not any(
+                test(tmp_path / "file")
+                for e, test in tests.items()
+                if e in (".onnx", ".npz") or cut < 33
+            )
+
+
+def test_a_mode_survives_and_a_link_stays(tmp_path: Path) -> None:
+    (tmp_path / "m.specc").write_text(TEXT)
+    real = tmp_path / "deep" / "real.onnx"
+    specc.compile(tmp_path / "m.specc", real, init=0, weights_as="copy")
+    real.chmod(0o640)
+    (tmp_path / "m.onnx").symlink_to(real)
+    old = {p.name for p in real.parent.iterdir()}
+    specc.compile(tmp_path / "m.specc", tmp_path / "m.onnx", init=1, weights_as="copy")
+    assert (tmp_path / "m.onnx").is_symlink()
+    assert stat.S_IMODE(real.stat().st_mode) == 0o640
+    new = {p.name for p in real.parent.iterdir()}
+    assert len(new) == 2, "the former weights are gone"
+    assert new & old == {"real.onnx"}
+    wanted = specc.load(real).run(x=np.ones((1, 2, 4), np.float32))
+    assert np.array_equal(
+        specc.load(tmp_path / "m.onnx").run(x=np.ones((1, 2, 4), np.float32))["y"],
+        wanted["y"],
+    )
+
+
+def test_former_weights_stay_where_another_model_reads_them_or_specc_did_not_write_them(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "m.specc").write_text(TEXT)
+    specc.compile(tmp_path / "m.specc", tmp_path / "m.onnx", init=0, weights_as="copy")
+    (old,) = tmp_path.glob("m-*.data")
+    strange = tmp_path / "m-0123456789abcdef.data"
+    strange.write_bytes(b"not what its name says")
+    (tmp_path / "copy.onnx").write_bytes((tmp_path / "m.onnx").read_bytes())
+    specc.compile(tmp_path / "m.specc", tmp_path / "m.onnx", init=1, weights_as="copy")
+    assert old.exists()
+    assert strange.exists()
+    (tmp_path / "copy.onnx").unlink()
+    specc.compile(tmp_path / "m.specc", tmp_path / "m.onnx", init=0, weights_as="copy")
+    specc.compile(
+        tmp_path / "m.specc", tmp_path / "m.onnx", init=1, weights_as="inline"
+    )
+    assert not old.exists()
+    assert strange.exists()
+
+
+@pytest.mark.parametrize("name", ["other.onnx", "M.ONNX", "m.onnx.bak", "m", "a\nb"])
+@pytest.mark.parametrize("package", [False, True])
+def test_weights_stay_where_any_model_reads_them(
+    name: str, package: bool, tmp_path: Path
+) -> None:
+    """Under whatever name: an ending in capitals, a copy put aside; beside a single
+    model and in a package's folder.
+    """
+    (tmp_path / "m.specc").write_text(TEXT)
+    folder = tmp_path / "p"
+
+    def write(seed: int) -> None:
+        output, parts = (folder, ["score"]) if package else (folder / "m.onnx", [])
+        specc.compile(
+            tmp_path / "m.specc", output, init=seed, parts=parts, weights_as="copy"
+        )
+
+    write(0)
+    (model,) = folder.glob("*.onnx")
+    (old,) = folder.glob("*.data")
+    (folder / name).write_bytes(model.read_bytes())
+    write(1)
+    assert old.exists()
+    (folder / name).unlink()
+    write(0)
+    write(1)
+    assert not old.exists()
+
+
+def test_formatting_follows_a_link_and_keeps_the_mode(tmp_path: Path) -> None:
+    (tmp_path / "m.specc").write_text(TEXT.replace("  return", "     return"))
+    (tmp_path / "m.specc").chmod(0o600)
+    (tmp_path / "link.specc").symlink_to("m.specc")
+    assert cli.main(["fmt", str(tmp_path / "link.specc")]) == 0
+    assert (tmp_path / "link.specc").is_symlink()
+    assert (tmp_path / "m.specc").read_text() == TEXT
+    assert stat.S_IMODE((tmp_path / "m.specc").stat().st_mode) == 0o600
+
+
+def test_a_package_replaces_its_own_files_and_no_others(tmp_path: Path) -> None:
+    (tmp_path / "m.specc").write_text(TEXT)
+
+    def write(**options: bool) -> str:
+        return outcome(
+            lambda: specc.compile(
+                tmp_path / "m.specc",
+                tmp_path / "a" / "p",
+                init=0,
+                parts=["score"],
+                **options,
+            )  # type: ignore[arg-type]
+        )
+
+    assert write() == YES
+    folder = tmp_path / "a" / "p"
+    for name, content in (("specc.json", b'{"mine": 1}'), ("score.onnx", b"mine")):
+        (folder / name).write_bytes(content)
+        assert write() == "E0833"
+        assert (folder / name).read_bytes() == content
+        assert write(force=True) == YES
+        (folder / name).unlink()
+        (folder / name).symlink_to(tmp_path / "m.specc")
+        assert write(force=True) == "E0811"
+        assert (tmp_path / "m.specc").read_text() == TEXT
+        (folder / name).unlink()
+        assert write() == YES

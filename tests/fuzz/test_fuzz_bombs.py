@@ -1,0 +1,56 @@
+"""Tokenizer files that ask for more than there is: a code, or texts within the usual time and memory."""
+
+import pytest
+
+pytest.importorskip(
+    "tokenizers", reason='needs the package tokenizers: pip install "specc[text]"'
+)
+from support.guarded import guarded
+from support.tokenizer_bombs import bombs
+from support.tokenizer_files import trained
+
+READ = """
+import resource, time
+from specc.data.text import decode, encode
+from specc.data.tokenizer import TextTokenizer
+from specc.data.tokenizing import checked_file
+from specc.text.diagnostic import Failed
+result = {}
+for name, text in given.items():
+    start, before = time.process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    try:
+        record = TextTokenizer(checked_file(text.encode(), "tokenizer.json"))
+        ids = encode("aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaab \\u00e9 \\u4e2d word, word ", record)
+        code = len(decode(ids, record)) * 0
+    except Failed as failed:
+        code = failed.diagnostics[0].code
+    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) >> 10
+    result[name] = code, round(time.process_time() - start, 2), grown
+"""
+
+
+def test_files_that_ask_for_much() -> None:
+    given = {name: data.decode() for name, data in bombs(trained("byte_bpe"))}
+    made = guarded(READ, given=given)
+    assert made.keys() == given.keys()
+    wrong = {
+        n: (c, s, m)
+        for n, (c, s, m) in made.items()
+        if c not in (0, "E0941", "E0908") or s > 2 or m > 300
+    }
+    assert not wrong
+    assert {n for n, (c, _, _) in made.items() if c == "E0941"} >= {
+        "bytes of bytes",
+        "template",
+        "ligatures",
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["wordpiece", "unigram", "fallback_bpe"])
+def test_every_bomb_alone(kind: str) -> None:
+    for name, data in bombs(trained(kind)):
+        ((code, seconds, grown),) = guarded(READ, given={name: data.decode()}).values()
+        assert code in (0, "E0941", "E0908"), name
+        assert seconds <= 2, name
+        assert grown <= 300, name

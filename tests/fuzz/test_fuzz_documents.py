@@ -1,0 +1,117 @@
+"""Every document that comes from outside, each of its values odd or enormous: a code, in time, and no traceback."""
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+from support.hostile import faults, outcome
+from support.odd_json import changes, enormous
+
+from specc.api import compile
+
+WRITER = """specc 1
+model m
+config {
+  d: int from "hidden" = 8
+  rate: float from "rate" = 0.5
+  act: activation from "act" = relu
+  flag: bool from "flag" = false
+  some: list[int] from "some" = [1, 2]
+  name: text from "name" = "a"
+  kind: choice(one | two) from "kind" = one
+  inner: record { a: int from "a" = 1 } from "inner"
+  maybe: int? from "maybe" = none
+}
+dims batch, src >= 1, seq >= 1
+graph lm(memory: int[batch, src], keep: keep[batch, src] = memory != 0, ids: int[batch, seq])
+    -> (logits: float[batch, seq, 7]) {
+  m = embedding(memory, size=7, dim=d) @ mem
+  x = embedding(ids, size=7, dim=d) @ table
+  x = x + (attention(x, m, heads=1, mask=visible(keep)) @ cross) + (attention(x, heads=1, mask=causal) @ self)
+  x = x + apply(act, embedding(positions(ids), size=64, dim=d) @ pos)
+  x = gru(x, hidden=d, reset=after) @ rnn
+  return linear(x, out=7) @ head
+}
+reading { memory = text(characters("v.vocab"))  ids = text(characters("v.vocab")) }
+generate text of ids from logits { start = 1  stop = 0 }
+"""
+CONFIG = {"hidden": 8, "rate": 0.5, "act": "relu", "flag": False, "some": [1, 2], "name": "a", "kind": "one",
+          "inner": {"a": 1}, "maybe": None}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def spec(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("writer")
+    (folder / "w.specc").write_text(WRITER)
+    (folder / "v.vocab").write_text("<pad>\n<bos>\na\nb\nc\nd\ne\n")
+    return folder / "w.specc"
+
+
+@pytest.fixture(scope="module")
+def package(spec: Path) -> Path:
+    folder = spec.parent / "package"
+    compile(str(spec), str(folder), init=0, parts=["encode", "step"], target="ort-cpu")
+    assert outcome("run", str(folder), "memory=abc", "--max", "3").status == 0
+    return folder
+
+
+def encoded(cases: list[tuple[str, str]], most: int) -> list[tuple[str, bytes]]:
+    """Some of the cases, always the same ones."""
+    random.Random(8).shuffle(cases)
+    return [(name, text.encode(errors="surrogatepass")) for name, text in cases[:most]]
+
+
+def index_faults(package: Path, most: int) -> list[str]:
+    index = package / "specc.json"
+    sound = index.read_bytes()
+    try:
+        cases = encoded(list(changes(json.loads(sound))), most)
+        return faults(index, cases, "run", str(package), "memory=abc", "--max", "3")
+    finally:
+        index.write_bytes(sound)
+
+
+def test_an_index_with_one_odd_value(package: Path) -> None:
+    assert not index_faults(package, 15)
+
+
+@pytest.mark.slow
+def test_an_index_with_every_value_odd(package: Path) -> None:
+    assert not index_faults(package, 10**6)
+    assert not faults(
+        package / "specc.json",
+        list(enormous("graphs")),
+        "run",
+        str(package),
+        "memory=abc",
+    )
+
+
+def test_a_configuration_with_one_odd_value(spec: Path, tmp_path: Path) -> None:
+    config = tmp_path / "config.json"
+    cases = encoded(list(changes(CONFIG)), 6)
+    assert not faults(config, cases, "check", str(spec), "--config", str(config))
+
+
+@pytest.mark.slow
+def test_a_configuration_with_every_value_odd(spec: Path, tmp_path: Path) -> None:
+    config = tmp_path / "config.json"
+    cases = encoded(list(changes(CONFIG)), 10**6)
+    assert not faults(config, cases, "check", str(spec), "--config", str(config))
+
+
+def test_a_configuration_that_is_enormous(spec: Path, tmp_path: Path) -> None:
+    config = tmp_path / "config.json"
+    usual = ("brackets", "long number", "many items", "escapes")
+    cases = [(name, data) for name, data in enormous("some") if name in usual]
+    assert not faults(config, cases, "check", str(spec), "--config", str(config))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("key", ["hidden", "some", "name", "inner", "other"])
+def test_any_field_that_is_enormous(key: str, spec: Path, tmp_path: Path) -> None:
+    config = tmp_path / "config.json"
+    assert not faults(
+        config, list(enormous(key)), "check", str(spec), "--config", str(config)
+    )

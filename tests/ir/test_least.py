@@ -1,0 +1,75 @@
+"""What is said never to be below 0 is not, whatever the lengths: tried out."""
+
+import itertools
+import random
+
+import pytest
+
+from specc.ir.dim import Dim, DimError, floor, largest, remainder, smallest
+from specc.ir.least import never_negative
+
+N, M = Dim.symbol("n"), Dim.symbol("m")
+
+
+def drawn(rng: random.Random, depth: int = 0) -> Dim:
+    if depth > 2 or rng.random() < 0.3:
+        return rng.choice([N, M, Dim.of(1), Dim.of(2), Dim.of(-2), Dim.of(3)])
+    a, b = drawn(rng, depth + 1), drawn(rng, depth + 1)
+    try:
+        return rng.choice(
+            [
+                a + b,
+                a - b,
+                a * b,
+                smallest(a, b),
+                largest(a, b),
+                floor(a, b),
+                remainder(a, b),
+            ]
+        )
+    except DimError:
+        return a
+
+
+def least(length: Dim, low: int) -> int:
+    found = []
+    for n, m in itertools.product(range(low, 6), range(6)):
+        try:
+            found.append(length.at({"n": n, "m": m}))
+        except DimError:  # divided by 0
+            continue
+    return min(found, default=0)
+
+
+@pytest.mark.parametrize(
+    ("seed", "count"), [(0, 600), pytest.param(1, 20_000, marks=pytest.mark.slow)]
+)
+def test_no_length_that_is_trusted_is_ever_below_zero(seed: int, count: int) -> None:
+    rng = random.Random(seed)
+    trusted = 0
+    for _ in range(count):
+        length = drawn(rng)
+        for low in (0, 3):
+            if never_negative(length, {"n": low}):
+                trusted += 1
+                assert least(length, low) >= 0, f"{length}, n >= {low}"
+    assert trusted > count // 4
+
+
+def test_what_steps_cut_is_seen() -> None:
+    for length in (
+        N - smallest(N, M),
+        largest(N - 3, Dim.of(0)),
+        N - floor(N, 2),
+        N + M - remainder(N, 4),
+    ):
+        assert never_negative(length)
+    assert never_negative(N - 3, {"n": 3})
+    for length in (
+        N - 3,
+        N - M,
+        smallest(N - 3, Dim.of(2)),
+        floor(N, Dim.of(-2)),
+        largest(N, M) - N - M,
+    ):
+        assert not never_negative(length)

@@ -1,0 +1,145 @@
+"""Move one row of one operand: only rows that the declared reach allows may move, and
+all ends are reached.
+
+A mark that is wrong or missing is the one way to make the causality proof lie, so this
+runs for every op.
+"""
+
+from collections import defaultdict
+from math import isfinite
+
+import numpy as np
+import pytest
+from support.op_examples import EXAMPLES, Array, Example, graph_of
+
+import specc_numpy
+from specc.ir.reach import Gate, Link, links
+
+
+def evaluate(example: Example, operands: list[Array | None]) -> tuple[Array, ...]:
+    with np.errstate(all="ignore"):
+        made = specc_numpy.evaluate[example.op](example.op, {}, *operands)
+    return made if isinstance(made, tuple) else (np.asarray(made),)
+
+
+def moved(
+    example: Example, x: Array, axis: int, row: int, rng: np.random.Generator
+) -> Array:
+    """`x` with row `row` of `axis` changed everywhere."""
+    y = np.moveaxis(x.copy(), axis, 0)
+    if x.dtype.kind == "b":
+        y[row] = ~y[row]
+    elif x.dtype.kind == "i":
+        y[row] = (y[row] + rng.integers(1, example.below, y[row].shape)) % example.below
+    else:
+        y[row] = y[row] + rng.uniform(0.5, 3, y[row].shape) * (
+            1 if example.positive else rng.choice([-1, 1])
+        )
+    return np.moveaxis(y, 0, axis)
+
+
+def through(
+    gate: Gate, operands: list[Array | None], others: list[Array | None], key: int
+) -> set[int]:
+    """The query rows that see row `key` before or after the move."""
+    seen: set[int] = set()
+    for given in (operands, others):
+        grid = given[gate.operand]
+        assert grid is not None
+        grid = np.moveaxis(grid, (gate.query, gate.key), (0, 1))
+        column = grid[:, key if grid.shape[1] > 1 else 0]
+        seen |= {q for q in range(column.shape[0]) if column[q].any()}
+    return seen
+
+
+def allows(
+    link: Link,
+    row: int,
+    rows: int,
+    index: tuple[int, ...],
+    seen: dict[Gate, set[int]],
+    one: bool,
+) -> bool:
+    match link.kind:
+        case "all":
+            return True
+        case "extent":
+            return False
+        case "newest":
+            return row == rows - 1 or link.hi > 0
+        case "band":
+            return all(one or index[g.result_axis] in seen[g] for g in link.gates)
+    assert link.result_axis is not None
+    return index[link.result_axis] - row in link.reach
+
+
+@pytest.mark.parametrize("example", [e for e in EXAMPLES if e.operands], ids=str)
+def test_what_moves_is_what_the_signature_says(example: Example) -> None:
+    rng = np.random.default_rng(7)
+    graph, _ = graph_of(example)
+    ((node, results),) = graph.nodes
+    declared = links(node, results)
+    observed: dict[Link, set[int]] = defaultdict(set)
+    for _ in range(4):
+        operands = example.draw(rng)
+        before = evaluate(example, operands)
+        for n, x in enumerate(operands):
+            for axis in range(0 if x is None else x.ndim):
+                assert x is not None
+                for row in range(x.shape[axis]):
+                    others = [
+                        *operands[:n],
+                        moved(example, x, axis, row, rng),
+                        *operands[n + 1 :],
+                    ]
+                    after = evaluate(example, others)
+                    for r, (old, new) in enumerate(zip(before, after, strict=True)):
+                        here = [
+                            k
+                            for k in declared
+                            if (k.operand, k.operand_axis, k.result) == (n, axis, r)
+                        ]
+                        seen = {
+                            g: through(g, operands, others, row)
+                            for k in here
+                            for g in k.gates
+                        }
+                        for index in zip(
+                            *np.nonzero(~np.isclose(old, new, rtol=1e-12, atol=0)),
+                            strict=True,
+                        ):
+                            fits = [
+                                k
+                                for k in here
+                                if allows(
+                                    k,
+                                    row,
+                                    x.shape[axis],
+                                    index,
+                                    seen,
+                                    shared(k, operands),
+                                )
+                            ]
+                            assert fits, (
+                                f"operand {n} axis {axis} row {row} moved {index} of result {r}"
+                            )
+                            for k in fits:
+                                if (
+                                    k.kind in ("same", "window")
+                                    and k.result_axis is not None
+                                ):
+                                    observed[k].add(int(index[k.result_axis]) - row)
+    for link in declared:
+        if link.kind in ("same", "window") and example.op.name not in COARSE:
+            ends = {int(end) for end in (link.lo, link.hi) if isfinite(end)}
+            assert ends <= observed[link], (
+                f"{link} was seen to read {sorted(observed[link])} only"
+            )
+
+
+COARSE = {"constant"}
+
+
+def shared(link: Link, operands: list[Array | None]) -> bool:
+    """Whether the gate has one row for every query."""
+    return any(operands[g.operand].shape[g.query] == 1 for g in link.gates)  # type: ignore[union-attr]

@@ -1,0 +1,34 @@
+"""Long lines: broken where it hurts least, under the bracket that is open."""
+
+from specc.lang.dsl.layout import SPACE, Pieces, lines
+
+CALL: Pieces = ["x = f", "(", "first,", SPACE, "second", ")"]
+
+
+def test_short_lines_stay() -> None:
+    assert lines(CALL, 2) == ["  x = f(first, second)"]
+
+
+def test_arguments_stand_under_the_first() -> None:
+    assert lines(CALL, 0, width=16) == ["x = f(first,", "      second)"]
+
+
+def test_outer_breaks_are_preferred() -> None:
+    pieces: Pieces = [
+        "return ",
+        "f",
+        "(",
+        "a,",
+        SPACE,
+        "b",
+        ")",
+        SPACE,
+        "+ c",
+        SPACE,
+        "+ d",
+    ]
+    assert lines(pieces, 0, width=18) == ["return f(a, b) + c", "    + d"]
+
+
+def test_what_cannot_be_broken_stays_long() -> None:
+    assert lines(["a" * 200], 4) == ["    " + "a" * 200]

@@ -1,0 +1,113 @@
+"""The shipped table is the grammar's, the grammar has no conflict, and our driver reads
+as lark does.
+"""
+
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from lark import Lark, Token, Tree
+from lark.exceptions import LarkError
+
+from specc.lang.dsl import table
+from specc.lang.dsl.build import RULES
+from specc.lang.dsl.lalr import Rule, load
+from specc.lang.dsl.parse import parse_dsl
+from specc.text.diagnostic import Failed
+from specc.text.source import Source
+
+EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("*.specc"))
+
+
+@pytest.fixture(scope="module")
+def lark() -> Lark:
+    return table.grammar()
+
+
+def test_shipped_table_is_that_of_the_grammar() -> None:
+    assert (table.HERE / "grammar.json").read_text() == table.text(), (
+        "run `python -m specc.lang.dsl.table`"
+    )
+
+
+def test_strict_mode_would_find_a_conflict() -> None:
+    with pytest.raises(LarkError):
+        Lark("start: a | b\na: X\nb: X\nX: /x/", parser="lalr", strict=True)
+
+
+def test_every_rule_has_a_callback() -> None:
+    inline = {
+        r.callback for r in load().rules if not (r.origin.startswith("_") or r.alone)
+    }
+    assert inline <= set(RULES), sorted(inline - set(RULES))
+    assert set(RULES) <= {r.callback for r in load().rules}
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda p: p.stem)
+def test_our_driver_makes_the_reductions_that_lark_makes(
+    path: Path, lark: Lark, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = path.read_text(encoding="utf-8")
+    seen: list[tuple[str, int]] = []
+    from specc.lang.dsl import lalr
+
+    value = lalr.Run.value
+
+    def noted(self: lalr.Run, rule: Rule, parts: list[lalr.Part]) -> lalr.Part:
+        whole = value(self, rule, parts)
+        if not rule.origin.startswith("_") and not (rule.alone and rule.length == 1):
+            seen.append((rule.callback, whole.last - whole.first + 1))
+        return whole
+
+    monkeypatch.setattr(lalr.Run, "value", noted)
+    parse_dsl(Source(path.name, text))
+    theirs = [
+        node.data
+        for node in lark.parse(text, start="file").iter_subtrees()
+        if isinstance(node, Tree)
+    ]
+    assert sorted(name for name, _ in seen) == sorted(map(str, theirs))
+    assert Token is not None
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["specc 1 model m mask a = i +", "specc 1 model", "specc 1 model m block f() {}"],
+)
+def test_what_lark_refuses_is_refused(text: str, lark: Lark) -> None:
+    with pytest.raises(LarkError):
+        lark.parse(text, start="file")
+    with pytest.raises(Failed):
+        parse_dsl(Source("a", text))
+
+
+def test_reading_needs_neither_lark_nor_yaml() -> None:
+    code = (
+        "import sys, specc.lang.dsl.parse; print([m for m in ('lark', 'yaml', "
+        "'pickle') if m in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=table.HERE.parents[1],
+    )
+    assert done.stdout == "[]\n"
+
+
+def test_a_callback_takes_as_many_children_as_its_rule_has() -> None:
+    """A repetition may be empty; what is behind it in a rule is in `*rest` too."""
+    for r in load().rules:
+        if r.origin.startswith("_") or (r.alone and r.length == 1):
+            continue
+        parameters = list(inspect.signature(RULES[r.callback]).parameters.values())
+        plain = [p for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD][2:]
+        rest = any(p.kind is p.VAR_POSITIONAL for p in parameters)
+        repeated = any(n is not None and n < 0 for n in r.children)
+        least = sum(n is None or n >= 0 for n in r.children)
+        what = f"{r.callback}: {r.children} for {parameters}"
+        assert len(plain) == least or (rest and len(plain) <= least), what
+        assert rest or not repeated, what

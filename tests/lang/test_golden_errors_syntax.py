@@ -1,0 +1,31 @@
+"""Messages about text that cannot be read, as a person sees them."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from specc.lang.read import read
+from specc.text.diagnostic import Failed
+from specc.text.render import render
+from specc.text.source import Source
+
+PAGES = Path(__file__).parents[2] / "docs" / "errors"
+
+
+def message(name: str, text: str) -> str:
+    with pytest.raises(Failed) as failed:
+        read(Source(name, text))
+    for diagnostic in failed.value.diagnostics:
+        assert (PAGES / f"{diagnostic.code}.md").is_file(), (
+            f"no page for {diagnostic.code}"
+        )
+    return render(failed.value.diagnostics)
+
+
+@pytest.mark.golden("errors-syntax")
+def test_message(case: Path, golden: Callable[[Callable[[str], str]], None]) -> None:
+    yaml = case.stem.endswith("yaml")
+    if case.stem.startswith("E0114"):
+        yaml = case.stem == "E0114-specc-in-yaml"
+    golden(lambda text: message("spec.yaml" if yaml else "spec.specc", text))

@@ -1,0 +1,78 @@
+"""Bytes → text: UTF-8 or a coded error; the syntax follows from the name."""
+
+import pytest
+
+from specc.lang.read import decode, read, syntax
+from specc.text.diagnostic import Failed
+from specc.text.source import Source
+
+DSL = "specc 1\nmodel m\n"
+YAML = "specc: 1\nmodel: m\n"
+
+
+def refused(data: bytes) -> Failed:
+    with pytest.raises(Failed) as failed:
+        decode(data, "a.specc")
+    return failed.value
+
+
+def test_a_mark_of_utf_8_is_dropped() -> None:
+    assert decode(b"\xef\xbb\xbf" + DSL.encode(), "a.specc").text == DSL
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32"])
+def test_other_encodings(encoding: str) -> None:
+    assert refused(DSL.encode(encoding)).diagnostics[0].code == "E0112"
+
+
+def test_a_byte_that_is_not_utf_8_is_pointed_at() -> None:
+    diagnostic = refused(b"specc 1\nmodel \xe9t\xe9\n").diagnostics[0]
+    assert diagnostic.code == "E0112"
+    assert diagnostic.primary is not None
+    assert (diagnostic.primary.span.line, diagnostic.primary.span.column) == (2, 7)
+
+
+def test_zero_bytes() -> None:
+    assert "U+0000" in refused(b"specc 1\nmodel m\0\n").diagnostics[0].title
+
+
+def test_lone_surrogates_of_a_python_text() -> None:
+    for name in ("a.specc", "a.yaml"):
+        with pytest.raises(Failed, match="E0112"):
+            read(Source(name, DSL + "# \ud800"))
+
+
+@pytest.mark.parametrize("ending", ["\r\n", "\n"])
+def test_line_ends(ending: str) -> None:
+    assert read(Source("a.specc", DSL.replace("\n", ending))).model == "m"
+    assert read(Source("a.yaml", YAML.replace("\n", ending))).model == "m"
+
+
+def test_comments_do_not_keep_the_carriage_return() -> None:
+    assert read(
+        Source("a.specc", "# a\r\nspecc 1 # b\r\nmodel m\r\n")
+    ).remarks.before == ("a",)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        ("a.specc", DSL, "specc"), ("a.yaml", YAML, "yaml"), ("a.YML", YAML, "yaml"),
+        ("a.json", '{"specc": 1, "model": "m"}', "yaml"), ("-", DSL, "specc"), ("-", "# c\n" + YAML, "yaml"),
+        ("-", "---\n" + YAML, "yaml"), ("-", '{"specc": 1}', "yaml"), ("-", "", "specc"),
+    ],
+)  # fmt: skip
+def test_syntax(name: str, text: str, expected: str) -> None:
+    assert syntax(Source(name, text)) == expected
+
+
+def test_json_is_yaml() -> None:
+    text = (
+        '{"specc": 1, "model": "m", "dims": ["a", "b >= 1"], "config": {"x": 1e-5, '
+        '"y": "[1, 2]"}}'
+    )
+    assert read(Source("a.json", text)) == read(
+        Source(
+            "a.specc", "specc 1 model m dims a, b >= 1 config { x = 1e-5 y = [1, 2] }"
+        )
+    )

@@ -1,0 +1,111 @@
+"""A scalar is its text: quotes and looks never change what it says, and places in it
+are places in the file.
+"""
+
+import pytest
+
+from specc.lang import tree
+from specc.lang.dsl.parse import parse_dsl
+from specc.lang.yaml.read import parse_yaml
+from specc.text.source import Source
+
+HEAD = "specc: 1\nmodel: m\n"
+
+
+def value(text: str) -> tree.Expr:
+    """What the config value `a` is."""
+    config = parse_yaml(Source("a.yaml", f"{HEAD}config:\n  a: {text}\n")).items[0]
+    assert isinstance(config, tree.Config)
+    entry = config.entries[0]
+    assert isinstance(entry, tree.Assign)
+    return entry.value
+
+
+@pytest.mark.parametrize(
+    "text", ["1e-5", "'1e-5'", '"1e-5"', "1\\x65-5", ">-\n    1e-5"]
+)
+def test_numbers_stay_as_written(text: str) -> None:
+    given = f'"{text}"' if "\\" in text else text
+    assert value(given) == tree.Num("1e-5")
+
+
+def test_times_and_dates_are_no_values_of_their_own() -> None:
+    assert value("2001 - 1 - 1") == value("'2001 - 1 - 1'")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["causal & window(128)", "'causal & window(128)'", '"causal \\x26 window(128)"'],
+)
+def test_every_node_points_into_the_file(text: str) -> None:
+    expr = value(text)
+    assert isinstance(expr, tree.Binary)
+    call = expr.right
+    assert isinstance(call, tree.Call)
+    assert call.span is not None
+    assert call.span.text == "window(128)"
+    assert call.args[0].span is not None
+    assert call.args[0].span.text == "128"
+    assert expr.left.span is not None
+    assert expr.left.span.text == "causal"
+
+
+def test_places_behind_letters_outside_the_basic_plane() -> None:
+    text = f"# \U0001f600 é\n{HEAD}doc: '\U0001f600'\nconfig: {{a: left + right}}\n"
+    config = parse_yaml(Source("a.yaml", text)).items[0]
+    assert isinstance(config, tree.Config)
+    entry = config.entries[0]
+    assert isinstance(entry, tree.Assign)
+    assert isinstance(entry.value, tree.Binary)
+    assert entry.value.right.span is not None
+    assert entry.value.right.span.text == "right"
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("in: [a, b]", "f(a, b)"),
+        ("in: '[a, b]'", "f(a, b)"),
+        ("in: a", "f(a)"),
+        ("in: [[a, b]]", "f([a, b])"),
+        ("in: ['[a, b]']", "f([a, b])"),
+        ("in: [a, b], out: [c]", "f(a, b, out=[c])"),
+        ("in: {g: {in: a, weights: q}}, weights: 'h.{i}'", 'f(g(a) @ q) @ "h.{i}"'),
+        ("", "f()"),
+    ],
+)
+def test_inputs_of_a_call(given: str, meant: str) -> None:
+    yaml = parse_yaml(
+        Source("a", f"{HEAD}items:\n  - mask: m\n    is: {{f: {{{given}}}}}\n")
+    )
+    assert yaml == parse_dsl(Source("a", f"specc 1 model m mask m = {meant}"))
+
+
+def test_values_of_return() -> None:
+    def returns(text: str) -> tree.File:
+        return parse_yaml(
+            Source(
+                "a",
+                f"{HEAD}items:\n  - block: f\n    out: float\n    do: [{{return: {text}}}]\n",
+            )
+        )
+
+    assert returns("[a, b]") == returns("'[a, b]'")
+    assert returns("[a, b]") != returns("[[a, b]]")
+    assert returns("[a]") == returns("a")
+
+
+def test_top_keys_keep_their_order_as_items() -> None:
+    file = parse_yaml(
+        Source(
+            "a",
+            f"{HEAD}dims: [n]\nconfig: {{a: 1}}\nitems:\n  - {{mask: m, is: j <= "
+            "i}\nrequire: [a > 0]\n",
+        )
+    )
+    assert [type(i).__name__ for i in file.items] == [
+        "Dims",
+        "Config",
+        "Definition",
+        "Require",
+    ]

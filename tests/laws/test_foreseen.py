@@ -1,0 +1,150 @@
+"""What is foreseen of a spec's work: never more than is counted, and enough that what
+multiplies is refused at once.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from support.bombs import CHECKED, INPUT, expanding, loops, mixed, spec
+from support.guarded import guarded
+from support.small import SMALL
+from support.spec_models import opened
+
+from specc.compiler.spec import check, open_spec
+from specc.elaborate import calls, definitions
+from specc.elaborate.foreseen import Foreseen
+
+WORK = (
+    "x = #",
+    "x = x + # * 2.0",
+    "repeat i in 3 { x = # }",
+    "repeat i in [1, 2] { when i == 1 { x = # } else { x = x * 2.0 } }",
+    "x = # if 2 > 1 else x",
+    "y = [# for i in 2]",
+    "x = relu(#)",
+    "x = x[:, :] + (- #)",
+    "s = x[:, 0]\nscan r in x along n carry s { s = s + r }",
+    "x = attend(x, #, x, mask=M)",
+)
+MASKS = ("# & #", "not #", "# if 1 == 2 else causal", "(# | causal) & window(3)", "#")
+
+
+def random_spec(random: Random) -> str:
+    """Blocks and masks made of those before them, in every way there is."""
+    masks = ["mask m0 = causal"]
+    for n in range(1, 6):
+        step = random.choice(MASKS).replace("#", f"m{random.randrange(n)}")
+        masks.append(f"mask m{n} = {step}")
+    blocks = [f"block b0({INPUT}) -> float[batch, n, 8] {{ return x * 2.0 }}"]
+    for n in range(1, 6):
+        lines = []
+        for _ in range(random.randint(1, 3)):
+            called = random.choice(["x", *(f"b{k}(x)" for k in range(n))])
+            line = random.choice(WORK).replace("#", called)
+            lines.append(line.replace("M", f"m{random.randrange(6)}"))
+        body = "\n".join([*lines, "return x"])
+        blocks.append(f"block b{n}({INPUT}) -> float[batch, n, 8] {{\n{body}\n}}")
+    return spec("\n".join([*masks, *blocks]), "x = b5(x)\ny = b4(x)")
+
+
+@contextmanager
+def audited(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, int, int]]]:
+    """Of each block and definition that is run: its name, and the steps that were
+    foreseen and taken.
+    """
+    foreseen: list[int] = []
+    found: list[tuple[str, int, int]] = []
+    expect, call_block, inside = (
+        Foreseen.expect,
+        calls.call_block,
+        definitions.inside,
+    )
+
+    def noting(self: Foreseen, steps: Any, item: Any, *rest: Any) -> None:
+        foreseen.append(self.least(item, *rest[:2]))
+        expect(self, steps, item, *rest)
+
+    def called(context: Any, target: Any, *rest: Any) -> Any:
+        before, at = context.steps.taken, len(foreseen)
+        made = call_block(context, target, *rest)
+        found.append((target.name, foreseen[at], context.steps.taken - before))
+        return made
+
+    @contextmanager
+    def expanded(context: Any, held: Any) -> Iterator[None]:
+        before, at = context.steps.taken, len(foreseen)
+        with inside(context, held):
+            yield
+        found.append((held.name, foreseen[at], context.steps.taken - before))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Foreseen, "expect", noting)
+        patch.setattr(calls, "call_block", called)
+        patch.setattr(definitions, "inside", expanded)
+        yield found
+
+
+def too_much(monkeypatch: pytest.MonkeyPatch, path: Path, seeds: range) -> list[Any]:
+    """Specs of which more was foreseen than was taken; of some as much must be."""
+    wrong, exact = [], 0
+    for seed in seeds:
+        path.write_text(random_spec(Random(seed)))
+        with audited(monkeypatch) as found:
+            check(open_spec(str(path)))
+        wrong += [(seed, *f) for f in found if f[1] > f[2]]
+        exact += sum(2 * f[1] > f[2] for f in found)
+    assert exact > 10 * len(seeds)
+    return wrong
+
+
+def test_never_more_than_is_taken(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert not too_much(monkeypatch, tmp_path / "m.specc", range(6))
+
+
+@pytest.mark.slow
+def test_never_more_than_is_taken_in_many(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert not too_much(monkeypatch, tmp_path / "m.specc", range(1000, 1600))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SMALL)
+def test_of_every_spec(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    values = {key.replace(".", "__"): value for key, value in SMALL[name].items()}
+    with audited(monkeypatch) as found:
+        opened(name, **values)
+    assert not [f for f in found if f[1] > f[2]]
+
+
+def doubling(levels: int) -> str:
+    """Blocks that call the one before twice, each call with weights of its own."""
+    first = f"block b0({INPUT}) -> float[batch, n, 8] {{ return linear(x, out=8) }}"
+    step = "block b%d(" + INPUT + ") -> float[batch, n, 8] {{ return %s }}"
+    blocks = [
+        (step % (k, f"b{k - 1}(b{k - 1}(x) @ l) @ r"))
+        .replace("{{", "{")
+        .replace("}}", "}")
+        for k in range(1, levels + 1)
+    ]
+    return spec("\n".join([first, *blocks]), f"y = b{levels}(x) @ all")
+
+
+def test_what_the_text_tells_is_refused_at_once() -> None:
+    """With the true budget, which takes many seconds to spend."""
+    slow = {"loops over lists", "loops of nothing"}
+    given = {n: t for n, t in (*expanding(), *loops()) if n not in slow}
+    given |= {n: t for n, t in mixed(6, seed=3) if " in 4096" in t}
+    given["doubling"] = doubling(60)
+    made = guarded(CHECKED, given={"bombs": given, "steps": 0}, seconds=60)
+    late = {n: (c, s) for n, (c, s) in made["found"].items() if s > 1}
+    assert not late
+    assert made["found"]["doubling"][0] == "E0223"
+    assert made["found"]["loops of scans"][0] == "E0223"
+    assert made["megabytes"] < 300

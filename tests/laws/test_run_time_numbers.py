@@ -1,0 +1,222 @@
+"""Arithmetic when the model runs: Python's own numbers, the reference and ONNX Runtime say the same, at every edge.
+
+Overflow, division by zero and by -1, powers, negative remainders, casts of what is too large or no number at all. The
+compiled model neither differs nor takes its process with it. docs/language.md says what is promised.
+"""
+
+import itertools
+import random
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from support.onnx_runtime import open_quietly
+from support.run_time_numbers import (
+    CAST,
+    FRACTIONS,
+    OF_FRACTIONS,
+    OF_WHOLE,
+    WHOLE,
+    wrapped,
+)
+
+import specc_numpy
+from specc.compiler.spec import elaborated, open_spec
+from specc.ir.graph import Graph
+from specc.text.diagnostic import Failed
+from specc_onnx import build, target
+
+Arrays = dict[str, NDArray[Any]]
+Table = Mapping[str, Callable[[Any, Any], Any]]
+
+
+def graph_of(texts: Sequence[str], inputs: str, result: str, folder: Path) -> Graph:
+    """One graph with a result for each expression."""
+    results = ", ".join(f"r{n}: {result}[n]" for n in range(len(texts)))
+    path = folder / "spec.specc"
+    path.write_text(
+        f"specc 1\nmodel m\ndims n\ngraph g(a: {inputs}[n], b: {inputs}[n]) -> ({results}) "
+        f"{{\n  return {', '.join(texts)}\n}}\n"
+    )
+    return elaborated(open_spec(str(path))).graph
+
+
+def differs(got: NDArray[Any], want: Sequence[Any]) -> NDArray[np.bool_]:
+    """Where numbers are not those: whole ones exactly, others to a part in 100 000."""
+    if got.dtype.kind in "ib":
+        return np.array([int(g) != w for g, w in zip(got, want, strict=True)])
+    # what is too large for single precision is infinite
+    with np.errstate(all="ignore"):
+        wanted = np.array(want, np.float64).astype(np.float32)
+        near = np.isclose(
+            got.astype(np.float32), wanted, rtol=1e-5, atol=1e-37, equal_nan=True
+        )
+    return ~near
+
+
+def pairs(values: Sequence[Any], inputs: str) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Every value beside every other."""
+    dtype = np.int64 if inputs == "int" else np.float32
+    a, b = zip(*itertools.product(values, values), strict=True)
+    return np.array(a, dtype), np.array(b, dtype)
+
+
+Runner = Callable[[Graph, Arrays], Arrays]
+
+
+def by_reference(graph: Graph, given: Arrays) -> Arrays:
+    with np.errstate(all="ignore"):
+        return specc_numpy.run(graph, given, {})
+
+
+def by_onnx(graph: Graph, given: Arrays) -> Arrays:
+    session = open_quietly(build(graph, target("ort-cpu")).model)
+    made = session.run(list(graph.outputs), given)
+    return dict(zip(graph.outputs, made, strict=True))
+
+
+def by_torch(graph: Graph, given: Arrays) -> Arrays:
+    torch, ours = pytest.importorskip("torch"), pytest.importorskip("specc_torch")
+    tensors = {n: torch.from_numpy(a) for n, a in given.items()}
+    return {n: t.numpy() for n, t in ours.SpecModule(graph)(**tensors).items()}
+
+
+def faults(
+    table: Table,
+    values: Sequence[Any],
+    kinds: tuple[str, str],
+    folder: Path,
+    runners: Sequence[Runner] = (by_reference, by_onnx),
+) -> list[str]:
+    """Every expression of the table on every pair of values: what comes out otherwise."""
+    a, b = pairs(values, kinds[0])
+    graph = graph_of(list(table), *kinds, folder)
+    results = {run.__name__: run(graph, {"a": a, "b": b}) for run in runners}
+    found = []
+    for n, (text, oracle) in enumerate(table.items()):
+        want = [oracle(x, y) for x, y in zip(a.tolist(), b.tolist(), strict=True)]
+        for name, made in results.items():
+            got = made[f"r{n}"]
+            for k in np.flatnonzero(differs(got, want))[:3]:
+                found.append(f"{name}: {text} of {a[k]}, {b[k]}: {got[k]}, {want[k]}")
+    return found
+
+
+TABLES: Mapping[str, tuple[Table, Sequence[Any], tuple[str, str]]] = {
+    "whole": (OF_WHOLE, WHOLE, ("int", "int")),
+    "fractions": (OF_FRACTIONS, FRACTIONS, ("float", "float")),
+    "casts": (CAST, FRACTIONS, ("float", "int")),
+}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_numbers_at_their_edges(name: str, tmp_path: Path) -> None:
+    assert not faults(*TABLES[name], tmp_path)
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize("name", TABLES)
+def test_numbers_at_their_edges_in_training(name: str, tmp_path: Path) -> None:
+    assert not faults(*TABLES[name], tmp_path, runners=[by_torch])
+
+
+def test_a_sum_of_whole_numbers_is_exact(tmp_path: Path) -> None:
+    """A runtime's own sum goes through floats."""
+    rows = np.array(list(itertools.product(WHOLE, repeat=3)), np.int64)
+    path = tmp_path / "spec.specc"
+    path.write_text(
+        "specc 1\nmodel m\ndims n, k\n"
+        "graph g(x: int[n, k]) -> (y: int[n], z: int[k]) {\n"
+        "  return sum(x, axis=1), sum(x, axis=0)\n}\n"
+    )
+    graph = elaborated(open_spec(str(path))).graph
+    for k in (3, 1, 0):
+        x = rows[:, :k]
+        want = {
+            "y": [wrapped(sum(row)) for row in x.tolist()],
+            "z": [wrapped(sum(column)) for column in x.T.tolist()],
+        }
+        for made in (by_reference(graph, {"x": x}), by_onnx(graph, {"x": x})):
+            assert {n: a.tolist() for n, a in made.items()} == want
+
+
+@dataclass
+class Drawn:
+    """Draws an expression of whole numbers with what it is."""
+
+    rng: random.Random
+
+    def whole(self, depth: int = 0) -> tuple[str, Callable[[int, int], int]]:
+        if depth > 2 or self.rng.random() < 0.2:
+            number = self.rng.choice(["a", "b", "2", "-3", "7", str(2**40)])
+            return (
+                number,
+                lambda a, b: (
+                    {"a": a, "b": b}.get(number)
+                    or int(number if number not in ("a", "b") else 0)
+                ),
+            )
+        (x, of_x), (y, of_y) = self.whole(depth + 1), self.whole(depth + 1)
+        names = ["a + b", "a - b", "a * b", "a // b", "a % b", "min(a, b)", "max(a, b)"]
+        text = self.rng.choice([*names, "abs(a)", "sign(a)", "a ** 3", "-a"])
+        made = re.sub(r"\b[ab]\b", lambda m: f"({x if m[0] == 'a' else y})", text)
+        return made, lambda a, b: OF_WHOLE[text](of_x(a, b), of_y(a, b))
+
+
+def drawn_faults(seed: int, folder: Path) -> list[str]:
+    """Ten expressions that hang on an input, in one graph."""
+    drawn, table = Drawn(random.Random(seed)), dict[str, Callable[[Any, Any], Any]]()
+    while len(table) < 10:
+        text, oracle = drawn.whole()
+        table[f"a * 0 + {text}"] = oracle
+    try:
+        return faults(table, WHOLE, ("int", "int"), folder)
+    except Failed:  # made of numbers alone, and divided by 0 or beyond 2**53
+        return []
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_expressions_of_whole_numbers(seed: int, tmp_path: Path) -> None:
+    assert not drawn_faults(seed, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("start", range(3, 303, 50))
+def test_many_expressions_of_whole_numbers(start: int, tmp_path: Path) -> None:
+    assert not [f for s in range(start, start + 50) for f in drawn_faults(s, tmp_path)]
+
+
+REFUSED = {
+    "a ** b": "E0206",
+    "2 ** a": "E0206",
+    "a ** -1": "E0206",
+    "a ** n": "E0206",
+    "x ** a": "E0206",
+    "x * 1e39": "E0417",
+    "where(x > 0.0, x, -1e39)": "E0417",
+    "x + 1e-50": "E0417",
+    "x + 1e-45": "",
+    "x * 3.4e38": "",
+    "where(x > 0.0, x, -inf)": "",
+    "a ** 0 + a ** (3 - 1)": "",
+}
+
+
+@pytest.mark.parametrize("value", REFUSED)
+def test_numbers_that_no_model_has_are_refused(value: str, tmp_path: Path) -> None:
+    path = tmp_path / "spec.specc"
+    path.write_text(
+        "specc 1\nmodel m\ndims n\ngraph g(a: int[n], b: int[n], x: float[n]) "
+        f"-> (y: float[n]) {{\n  return x + float({value})\n}}\n"
+    )
+    codes = [""]
+    try:
+        elaborated(open_spec(str(path)))
+    except Failed as failed:
+        codes = [d.code for d in failed.diagnostics]
+    assert codes == [REFUSED[value]]

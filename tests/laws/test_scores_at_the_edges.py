@@ -1,0 +1,107 @@
+"""Very low scores: a hidden key weighs nothing, however low those are that may be seen.
+
+A row in which nothing can be seen, or only minus infinity, is zeros where a mask hides, and
+no numbers in a plain softmax. By an oracle of its own in Python, for the fused kernel, for
+what it is spelled out to, and for scores of other kinds.
+"""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.onnx_runtime import open_quietly
+
+import specc_numpy
+from specc.compiler.spec import elaborated, open_spec
+from specc_onnx import build, target
+
+LOW = (0.0, 1.5, -2.0, 80.0, -1e29, -1e30, -3e30, -1e38, -math.inf)
+MASKS = (
+    (True, True, False),
+    (False, True, True),
+    (True, False, False),
+    (True, True, True),
+    (False, False, False),
+)
+SPEC = """specc 1
+model m
+dims n
+bias low(z) = z[i, j]
+mask seen(m) = m[i, j]
+graph g(z: float[n, 1, 3], m: bool[n, 1, 3], q: float[n, 1, 2], k: float[n, 3, 2], v: float[n, 3, 3])
+    -> (y: float[n, 1, 3]) {{
+  return {value}
+}}
+"""
+ONE = "axis=1"
+VALUES = {
+    "softmax": "softmax(z, axis=-1)",
+    "masked_softmax": "squeeze(masked_softmax(insert(z, axis=1), insert(m, axis=1)), axis=1)",
+    "attend": "squeeze(attend(insert(q, axis=1), insert(k, axis=1), insert(v, axis=1), mask=seen(m), add=low(z)), "
+    "axis=1)",
+    "attend_by": "attend_by(scaled_dot, q, k, v, mask=seen(m), add=low(z))",
+    "attend to all": "squeeze(attend(insert(q, axis=1), insert(k, axis=1), insert(v, axis=1), mask=all, add=low(z)), "
+    "axis=1)",
+    "attend to all by": "attend_by(scaled_dot, q, k, v, mask=all, add=low(z))",
+}
+
+
+def oracle(
+    scores: Sequence[float], seen: Sequence[bool], nothing: float
+) -> list[float]:
+    """Weights of one row; `nothing` where there is nothing that weighs."""
+    top = max((s for s, m in zip(scores, seen, strict=True) if m), default=-math.inf)
+    if top == -math.inf:
+        return [nothing] * len(scores)
+    powers = [
+        math.exp(s - top) if m else 0.0 for s, m in zip(scores, seen, strict=True)
+    ]
+    return [p / sum(powers) for p in powers]
+
+
+@pytest.mark.parametrize("case", VALUES)
+def test_low_scores(case: str, tmp_path: Path) -> None:
+    """Queries and keys are zeros and values are the weights themselves, so that only what is added counts."""
+    (tmp_path / "m.specc").write_text(SPEC.format(value=VALUES[case]))
+    graph = elaborated(open_spec(str(tmp_path / "m.specc"))).graph
+    rows = [
+        ((a, b, c), m)
+        for a in LOW
+        for b in LOW
+        for c in (0.0, -1e30, -math.inf)
+        for m in MASKS
+    ]
+    z = np.array([s for s, _ in rows], np.float32)[:, None]
+    m = np.array([s for _, s in rows])[:, None]
+    zeros = np.zeros((len(rows), 3, 2), np.float32)
+    given = {
+        "z": z,
+        "m": m,
+        "q": zeros[:, :1],
+        "k": zeros,
+        "v": np.tile(np.eye(3, dtype=np.float32), (len(rows), 1, 1)),
+    }
+    hides = "all" not in case and case != "softmax"
+    nothing = math.nan if case in ("softmax", "attend to all by") else 0.0
+    want = [
+        oracle(scores, seen if hides else (True,) * 3, nothing)
+        for scores, seen in zip(z[:, 0].tolist(), m[:, 0].tolist(), strict=True)
+    ]
+    with np.errstate(all="ignore"):
+        results = {"the reference": specc_numpy.run(graph, given, {})["y"]}
+    for name, opset in (("onnx", 23), ("ort-cpu", 23), ("onnx", 17)):
+        session = open_quietly(build(graph, target(name), opset=opset).model)
+        read = {i.name for i in session.get_inputs()}
+        (results[f"{name} {opset}"],) = session.run(
+            None, {n: a for n, a in given.items() if n in read}
+        )
+    for name, made in results.items():
+        wrong = np.flatnonzero(
+            ~np.isclose(made[:, 0], want, atol=1e-6, equal_nan=True).all(axis=1)
+        )
+        shown = [
+            f"{z[n, 0]} seen {m[n, 0]}: {made[n, 0]}, not {want[n]}" for n in wrong[:3]
+        ]
+        assert not shown, f"{name}: {shown}"

@@ -1,0 +1,136 @@
+"""What is handed over, what is kept and how much of it: the cuts a person would make."""
+
+from collections import Counter
+from typing import Any
+
+from specc.api import _texts as texts
+from specc.compiler.spec import elaborated, open_spec
+from specc.ir import ops
+from specc.ir.derived import Derived
+from specc.ir.graph import Graph
+from specc.passes.derive.derive import derive
+from specc.passes.simplify.fuse_scan import fuse_scan
+from specc.passes.simplify.rewrite import rewrite
+from specc.passes.simplify.split_scan import split_scan
+
+GPT2 = {"vocab": 17, "d": 16, "heads": 2, "layers": 2, "context": 32}
+TRANSLATOR = {
+    "vocab": 17,
+    "width": 16,
+    "heads": 2,
+    "encoder.layers": 1,
+    "decoder.layers": 2,
+}
+
+
+def of(name: str, rows: Any = "newest", **sets: Any) -> Derived:
+    model = elaborated(
+        open_spec(name, sets=[f"{key}={text}" for key, text in texts("", sets)])
+    )
+    assert model.generation
+    graph = rewrite(model.graph, [fuse_scan, split_scan])
+    return derive(graph, model.generation.growing, {model.generation.source: rows})
+
+
+def kinds(graph: Graph) -> Counter[str]:
+    """How often each op stands in a graph and the loops in it."""
+    found = Counter(node.op.name for node, _ in graph.nodes)
+    for node, _ in graph.nodes:
+        if isinstance(node.op, ops.Scan):
+            found += kinds(node.op.body)
+    return found
+
+
+def test_a_decoder_keeps_the_keys_and_values_of_every_layer() -> None:
+    made = of("gpt2", **GPT2)
+    assert made.encode is None
+    assert [(s.name, str(s.type)) for s in made.states[:2]] == [
+        ("past.h.0.attn.key", "f32[batch, 2, past, 8]"),
+        ("past.h.0.attn.value", "f32[batch, 2, past, 8]"),
+    ]
+    assert [(s.role, s.layer) for s in made.states] == [
+        ("key", 0),
+        ("value", 0),
+        ("key", 1),
+        ("value", 1),
+    ]
+    assert made.whole == ("attention_mask",)
+    assert str(made.step.inputs["attention_mask"].type) == "bool[batch, new + past]"
+
+
+def test_only_the_newest_logits_are_computed_where_only_they_are_asked_for() -> None:
+    newest, every = of("gpt2", **GPT2), of("gpt2", "new", **GPT2)
+    assert str(newest.step.outputs["logits"].type) == "f32[batch, 1, 17]"
+    assert str(every.step.outputs["logits"].type) == "f32[batch, new, 17]"
+    rows = [
+        r[0].type.shape[1]
+        for node, r in newest.step.nodes
+        if isinstance(node.op, ops.Linear)
+    ]
+    assert [str(d) for d in rows] == ["new"] * 5 + [
+        "1"
+    ] * 4  # the last layer's keys are the last that need all rows
+
+
+def test_keys_of_the_source_are_projected_once() -> None:
+    made = of("encoder_decoder", **TRANSLATOR)
+    assert made.encode
+    assert made.handed == (
+        "source_keep",
+        "decoder.layers.0.encoder_attn.key",
+        "decoder.layers.0.encoder_attn.value",
+        "decoder.layers.1.encoder_attn.key",
+        "decoder.layers.1.encoder_attn.value",
+    )
+    full = elaborated(
+        open_spec(
+            "encoder_decoder", sets=[f"{k}={t}" for k, t in texts("", TRANSLATOR)]
+        )
+    ).graph
+    assert (
+        kinds(full)["linear"]
+        == kinds(made.encode)["linear"] + kinds(made.step)["linear"]
+    )
+    # self-attention, q and out of the other, mlp; the words
+    assert kinds(made.step)["linear"] == 2 * (4 + 2 + 2) + 1
+
+
+def test_additive_attention_projects_the_source_once() -> None:
+    made = of("rnnsearch", src_vocab=13, tgt_vocab=11, emb=5, hid=6, att=4, readout=3)
+    assert made.encode
+    assert "decoder.align.U.linear" in made.handed
+    (state,) = made.states
+    assert (state.name, str(state.type), state.rows) == (
+        "past.decoder.rnn.state",
+        "f32[batch, 6]",
+        None,
+    )
+    assert state.initial in made.encode.outputs
+
+
+def test_a_window_keeps_no_row_that_no_query_sees() -> None:
+    made = of(
+        "encoder_decoder", **TRANSLATOR, **{"decoder.attention.mask": "window(3)"}
+    )
+    assert [s.most for s in made.states] == [2, 2, 2, 2]
+    assert (
+        str(made.step.outputs[made.states[0].next].type)
+        == "f32[batch, 2, min(2, new + past), 8]"
+    )
+
+
+def test_grouped_heads_are_kept_once() -> None:
+    made = of("encoder_decoder", **TRANSLATOR, kv_heads=1)
+    assert str(made.states[0].type) == "f32[batch, 1, past, 8]"
+
+
+def test_a_recurrent_model_carries_its_states_and_no_rows() -> None:
+    made = of("lstm_lm", vocab=17, width=6)
+    assert made.encode is None
+    assert [s.name for s in made.states] == [
+        "past.rnn.state",
+        "past.rnn.cell",
+        "past.rnn.state_2",
+        "past.rnn.cell_2",
+    ]
+    assert all(s.rows is None and s.initial == "" and s.batch == 0 for s in made.states)

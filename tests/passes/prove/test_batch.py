@@ -1,0 +1,120 @@
+"""When the rows of a batch are said to stay apart, and whether they do: each example
+alone gives the same.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import specc_numpy
+from specc.compiler.spec import elaborated, open_spec
+from specc.ir.graph import Graph
+from specc.passes.prove.batch import batch_symbol, mixing
+
+SPEC = """specc 1
+model m
+dims batch, n
+graph g(x: float[batch, n, 4]) -> (y: float[{shape}]) {{
+  {body}
+}}
+"""
+N = 3
+
+
+def graph_of(folder: Path, body: str, shape: str = "batch, n, 4") -> Graph:
+    text = SPEC.format(
+        shape=shape,
+        body=body.replace("; ", "\n  ").replace("{ ", "{\n").replace(" }", "\n}"),
+    )
+    (folder / "m.specc").write_text(text, encoding="utf-8")
+    return elaborated(open_spec(str(folder / "m.specc"))).graph
+
+
+def alone_is_the_same(graph: Graph) -> bool:
+    """Whether each example of three gives alone what it gives among the others."""
+    x = np.random.default_rng(0).normal(size=(3, N, 4))
+    together = specc_numpy.run(graph, {"x": x}, {})["y"]
+    alone = [specc_numpy.run(graph, {"x": x[n : n + 1]}, {})["y"] for n in range(3)]
+    return np.allclose(np.concatenate(alone), together, rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "flat = merge(x, axis=0); return split(flat * 2.0, into=[batch, n], axis=0)",
+        "flat = merge(x, axis=0); flat = flat - insert(mean(flat, axis=1), axis=1)"
+        "; return split(flat, into=[batch, n], axis=0)",
+        "cells = merge(merge(x, axis=0), axis=0); return split(split(cells, "
+        "into=[batch * n, 4], axis=0)"
+        ", into=[batch, n], axis=0)",
+        "halves = merge(split(x, into=[2, 2], axis=2), axis=0); y, _ = attend(halves, "
+        "halves, halves, mask=all)"
+        "; return merge(split(y, into=[batch, n], axis=0), axis=2)",
+        'windows = rearrange(x, "b t (w d) -> (b w) t d", sizes=[2])'
+        "; y, _ = attend(windows, windows, windows, mask=causal)"
+        '; return rearrange(y, "(b w) t d -> b t (w d)", sizes=[batch])',
+        "flat = merge(transpose(x, order=[0, 2, 1]), axis=0); h = zeros(shape=[batch * 4])"
+        "; scan cell in flat along n carry h collect hs { h = tanh(h + cell); hs = h }"
+        "; return transpose(split(hs, into=[batch, 4], axis=0), order=[0, 2, 1])",
+    ],
+    ids=["merged", "norm", "twice", "attention", "windows", "loop"],
+)
+def test_blocks_of_examples_stay_apart(body: str, tmp_path: Path) -> None:
+    graph = graph_of(tmp_path, body)
+    assert mixing(graph, "batch") == []
+    assert alone_is_the_same(graph)
+
+
+@pytest.mark.parametrize(
+    ("body", "op"),
+    [
+        (
+            "return x * insert(insert(float(range(length(x, axis=0))), axis=1), axis=2)",
+            "range",
+        ),
+        (
+            "return x * insert(insert(float(positions(x, axis=0)), axis=1), axis=2)",
+            "extent",
+        ),
+        ("return flip(x, axis=0)", "flip"),
+        ("return x - insert(mean(x, axis=0), axis=0)", "mean"),
+        (
+            "return split(merge(transpose(x, order=[1, 0, 2]), axis=0), into=[batch, n], axis=0)",
+            "merge",
+        ),
+        (
+            "flat = merge(x, axis=0); y = split(flat, into=[n, batch], axis=0); "
+            "return transpose(y, order=[1, 0, 2])",
+            "split",
+        ),
+        (
+            "flat = merge(x, axis=0); at = float(positions(flat, axis=0))"
+            "; return split(flat * insert(at, axis=1), into=[batch, n], axis=0)",
+            "extent",
+        ),
+        (
+            "h = zeros(shape=[n, 4]); scan r in x along batch carry h collect hs { h "
+            "= h + r; hs = h }; return hs",
+            "scan",
+        ),
+    ],
+)
+def test_what_mixes_is_told_and_does(body: str, op: str, tmp_path: Path) -> None:
+    graph = graph_of(tmp_path, body)
+    assert [d.title.split("`")[1] for d in mixing(graph, "batch")] == [op]
+    assert not alone_is_the_same(graph)
+
+
+def test_a_body_that_meets_other_examples_is_told_where_it_does(tmp_path: Path) -> None:
+    loop = "scan r in x along n carry h { h = r + insert(sum(h, axis=0), axis=0) }"
+    body = f"h = zeros(shape=[batch, 4]); {loop}; return x + insert(h, axis=1)"
+    graph = graph_of(tmp_path, body)
+    (warning,) = mixing(graph, "batch")
+    assert warning.primary
+    assert warning.primary.span.text == "sum(h, axis=0)"
+    assert not alone_is_the_same(graph)
+
+
+def test_the_batch_is_the_first_axis_of_every_input(tmp_path: Path) -> None:
+    assert batch_symbol(graph_of(tmp_path, "return x")) == "batch"

@@ -1,0 +1,65 @@
+"""The padding lint sees into loops along another axis: what a body makes of padded
+rows, in whichever step.
+"""
+
+from pathlib import Path
+
+import pytest
+
+from specc.compiler.spec import elaborated, open_spec
+from specc.passes.prove.padding import padding
+
+SPEC = """\
+specc 1
+model m
+dims batch, src, tgt
+graph f(x: float[batch, src, 4], keep: keep[batch, src], y: float[batch, tgt, 4]) -> (found: float[batch, tgt, 4]) {{
+  s = x * insert(cast(keep, to=float), axis=2)
+  scan row in y along tgt carry s collect found {{
+    {body}
+  }}
+  return found
+}}
+"""
+
+
+def warnings(folder: Path, body: str) -> list[tuple[str, str]]:
+    """What is said, and the text it points at."""
+    (folder / "m.specc").write_text(
+        SPEC.format(body=body.replace("; ", "\n    ")), encoding="utf-8"
+    )
+    found = padding(elaborated(open_spec(str(folder / "m.specc"))).graph)
+    return [(d.title, d.primary.span.text if d.primary else "") for d in found]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "found = row + sum(s, axis=1); s = s * 2.0",  # zeros stay zeros
+        "found = row; s = s + 1.0",  # nobody looks
+        "found, _ = attend_by(dot, row, x, x, mask=visible(keep)); s = 0.5 * s",
+    ],
+)
+def test_clean(body: str, tmp_path: Path) -> None:
+    assert warnings(tmp_path, body) == []
+
+
+@pytest.mark.parametrize(
+    ("body", "op", "where"),
+    [
+        ("found = row + mean(x, axis=1); s = 0.5 * s", "mean", "mean(x, axis=1)"),
+        (
+            "found, _ = attend_by(dot, row, x, x, mask=all); s = 0.5 * s",
+            "softmax",
+            "attend_by(dot, row, x, x, mask=all)",
+        ),
+        # zeros before the first step only
+        ("found = row + sum(s, axis=1); s = s + 1.0", "sum", "sum(s, axis=1)"),
+    ],
+)
+def test_padded_rows_get_in(body: str, op: str, where: str, tmp_path: Path) -> None:
+    ((title, text),) = warnings(tmp_path, body)
+    assert (
+        title == f"padded rows reach `found`: `{op}` reads them, no mask stands between"
+    )
+    assert text == where

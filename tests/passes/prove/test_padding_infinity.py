@@ -1,0 +1,59 @@
+"""What is said to keep padding out does so where padded rows were filled with infinity:
+zero times infinity is no number, whatever function of it came between.
+"""
+
+from itertools import product
+from pathlib import Path
+
+import pytest
+from support.padding_said import ONE, graph_of, moves
+
+from specc.ir.ops.tensor import POINTWISE
+from specc.passes.prove.padding import padding
+
+INFINITIES = ("inf", "-inf")
+FEW = ("neg", "abs", "exp", "silu", "sin", "sigmoid")
+"""A function of each kind, for all forms but the first, which is tried with each."""
+FORMS = (
+    "sum({0} * float(k), axis=1)",
+    "sum(neg({0}) * float(k), axis=1)",
+    "sum(exp(neg({0})) * float(k), axis=1)",
+    "sum(({0} - 2.0) * float(k), axis=1)",
+    "sum(max({0}, 0.0) * float(k), axis=1)",
+    "sum(min({0}, 0.0) * float(k), axis=1)",
+    "sum((1.0 / (2.0 + abs({0}))) * float(k), axis=1)",
+    "sum(where(k, {0}, 0.0), axis=1)",
+)
+CLEAN = (
+    "sum(exp(where(k, x, -inf)) * float(k), axis=1)",
+    "sum(exp(where(k, x, -inf)), axis=1)",
+    "sum(sigmoid(where(k, x, -inf)) * float(k), axis=1)",
+    "sum(tanh(where(k, x, inf)) * float(k), axis=1)",
+    "sum(max(where(k, x, -inf), 0.0) * float(k), axis=1)",
+    "sum(relu(where(k, x, -inf)) * float(k), axis=1)",
+    "sum(where(k, abs(where(k, x, -inf)), 0.0), axis=1)",
+)
+"""What must not be warned of, since nothing is wrong with it."""
+
+
+def found(folder: Path, value: str) -> tuple[bool, bool]:
+    """Whether padding is said to reach the result, and whether it does."""
+    graph = graph_of(folder, f"k = insert(keep, axis=2); return {value}", ONE, "")
+    return bool(padding(graph)), moves(graph, "")
+
+
+@pytest.mark.parametrize(("form", "filled"), list(product(FORMS, INFINITIES)))
+def test_what_is_said_to_be_clean_is(form: str, filled: str, tmp_path: Path) -> None:
+    told = 0
+    for word in POINTWISE if form == FORMS[0] else FEW:
+        value = form.format(f"{word}(where(k, x, {filled}))")
+        said, moved = found(tmp_path, value)
+        assert said or not moved, value
+        told += said
+    # where the rows are put away by `where`, nothing at all is to be warned of
+    assert told == 0 or "where(k, {0}" not in form
+
+
+@pytest.mark.parametrize("value", CLEAN)
+def test_what_is_clean_is_not_warned_of(value: str, tmp_path: Path) -> None:
+    assert found(tmp_path, value) == (False, False)

@@ -1,0 +1,129 @@
+"""What the padding lint says of specs is what numbers show: padded rows before and
+behind, full of something else.
+"""
+
+from pathlib import Path
+
+import pytest
+from support.padding_said import ONE, ROWS, graph_of, moves
+
+from specc.passes.prove.padding import padding
+
+HIDDEN = 's = einsum("b q d, b k d -> b q k", x, x); e = where({mask}, s, {low}); '
+STABLE = "w = exp(e - insert(max(e, axis=2), axis=2)); w = w / insert(sum(w, axis=2), axis=2); "
+CAUSAL = "insert(keep, axis=1) & (insert(range(n), axis=0) <= insert(range(n), axis=1))"
+SCAN = (
+    "h = zeros(shape=[batch, 4]); scan row in x along n carry h keep {keep} {{ h = "
+    "tanh(h + row) }}; return h"
+)
+
+
+CASES = [
+    ("return last_kept(x, keep)", ONE, "", True),
+    ("return last_kept(x, other)", ONE, "", False),
+    ("return masked_max(x, keep)", ONE, "", True),
+    (SCAN.format(keep="keep"), ONE, "", True),
+    (SCAN.format(keep="keep & other"), ONE, "", True),
+    (SCAN.format(keep="other"), ONE, "", False),
+    (SCAN.format(keep="other"), ONE, " right", False),
+    (
+        HIDDEN.format(mask="insert(keep, axis=1)", low="-1e30")
+        + STABLE
+        + "return matmul(w, x)",
+        ROWS,
+        "",
+        True,
+    ),
+    (
+        HIDDEN.format(mask=CAUSAL, low="-1e30") + STABLE + "return matmul(w, x)",
+        ROWS,
+        "",
+        True,
+    ),
+    (
+        HIDDEN.format(mask=CAUSAL, low="-1e30")
+        + "return matmul(softmax(e, axis=2), x)",
+        ROWS,
+        "",
+        True,
+    ),
+    (
+        HIDDEN.format(mask="insert(keep & other, axis=1)", low="-1e30")
+        + STABLE
+        + "return matmul(w, x)",
+        ROWS,
+        "",
+        None,
+    ),
+    (
+        HIDDEN.format(mask="insert(keep, axis=1)", low="-10.0")
+        + STABLE
+        + "return matmul(w, x)",
+        ROWS,
+        "",
+        False,
+    ),
+    (
+        HIDDEN.format(mask=CAUSAL, low="-inf")
+        + STABLE
+        + "return masked_mean(matmul(w, x), keep)",
+        ONE,
+        "",
+        False,
+    ),
+    (
+        HIDDEN.format(mask=CAUSAL, low="-1e30")
+        + STABLE
+        + "return masked_mean(matmul(w, x), keep)",
+        ONE,
+        "",
+        True,
+    ),
+    (
+        "y, _ = attend(x, x, x, mask=strided & visible(keep)); return y",
+        ROWS,
+        " left",
+        False,
+    ),
+    (
+        "y, _ = attend(x, x, x, mask=shifted & visible(keep)); return y",
+        ROWS,
+        " left",
+        True,
+    ),
+    (
+        "y, _ = attend(x, x, x, mask=chunked(2) & visible(keep)); return y",
+        ROWS,
+        " left",
+        False,
+    ),
+    (
+        "at = 2 * positions(x) - positions(x); return x * insert(float(at), axis=1)",
+        ROWS,
+        " left",
+        False,
+    ),
+    (
+        "at = 2 * positions(x) - positions(x) * 2; return x + insert(float(at), axis=1)",
+        ROWS,
+        " left",
+        True,
+    ),
+    ("return x * insert(float(positions(x)), axis=1)", ROWS, " right", True),
+    (
+        "return x * insert(insert(float(argmax(x[:, :, 0], axis=1)), axis=1), axis=2)",
+        ROWS,
+        "",
+        False,
+    ),
+]
+
+
+@pytest.mark.parametrize(("body", "shape", "side", "clean"), CASES)
+def test_what_is_said_is_what_numbers_show(
+    body: str, shape: str, side: str, clean: bool | None, tmp_path: Path
+) -> None:
+    """None: told, although these numbers do not show it; other ones would."""
+    graph = graph_of(tmp_path, body, shape, side)
+    assert (padding(graph) == []) == bool(clean)
+    assert clean is None or moves(graph, side) != clean

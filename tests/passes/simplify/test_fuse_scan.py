@@ -1,0 +1,120 @@
+"""A loop over a cell of the standard library becomes the layer it is; another cell stays a loop."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.spec_models import Opened, assert_agrees, opened, random_weights
+
+import specc_numpy
+from specc.ir import ops
+from specc.ir.graph import Graph
+from specc.ir.op import Op
+from specc.ir.verify import verify
+from specc.passes.simplify.fuse_scan import fuse_scan
+from specc.passes.simplify.rewrite import rewrite
+from specc.passes.simplify.split_scan import split_scan
+
+SPEC = """\
+specc 1
+model m
+dims batch, seq
+graph f(x: float[batch, seq, 3], keep: keep[batch, seq], h: float[batch, 5], c: float[batch, 5])
+    -> (last: float[batch, 5], y: float[batch, seq, _]) {{
+  scan row in x along seq carry {carry} collect y {options} {{
+    {body}
+  }}
+  return h, y
+}}
+"""
+CELLS = {
+    "h = rnn_cell(row, h)": ops.Rnn(),
+    "h = rnn_cell(row, h, act=relu, bias=false)": ops.Rnn("relu"),
+    "h = rnn_cell(row, h, act=sigmoid)": ops.Rnn("sigmoid"),
+    "h, c = lstm_cell(row, h, c)": ops.Lstm(),
+    "h, c = lstm_cell(row, h, c, bias=false)": ops.Lstm(),
+    **{
+        f"h = gru_cell(row, h, reset={r}, update={u}{bias})": ops.Gru(r, u)  # type: ignore[arg-type]
+        for r in ("before", "after")
+        for u in ("old", "new")
+        for bias in ("", ", bias=false")
+    },
+}
+
+
+def model(folder: Path, cell: str, collect: str = "h", options: str = "") -> Opened:
+    carry = "h, c" if ", c" in cell.split("=")[0] else "h"
+    body = f"earlier = h\n    {cell} @ cell\n    y = {collect}"
+    (folder / "m.specc").write_text(
+        SPEC.format(carry=carry, options=options, body=body)
+    )
+    return opened(str(folder / "m.specc"))
+
+
+def fused(graph: Graph) -> Graph:
+    return rewrite(graph, [fuse_scan, split_scan])
+
+
+def layers(graph: Graph) -> list[Op]:
+    return [
+        n.op
+        for n, _ in graph.nodes
+        if isinstance(n.op, ops.Rnn | ops.Gru | ops.Lstm | ops.Scan)
+    ]
+
+
+def assert_means_the_same(spec: Opened, found: Graph) -> None:
+    rng = np.random.default_rng(0)
+    keep = np.array([[1, 1, 1, 1], [0, 1, 1, 0], [0, 0, 0, 0]], bool)
+    shapes = {"x": (3, 4, 3), "h": (3, 5), "c": (3, 5)}
+    given = {n: rng.standard_normal(s) for n, s in shapes.items()} | {"keep": keep}
+    weights = random_weights(spec)
+    wanted = specc_numpy.run(spec.model.graph, given, weights)
+    for name, array in specc_numpy.run(found, given, weights).items():
+        assert_agrees(array, wanted[name], name, 1e-12)
+
+
+@pytest.mark.parametrize("options", ["", "reverse", "keep keep", "reverse keep keep"])
+@pytest.mark.parametrize("cell", CELLS)
+def test_a_standard_cell_is_seen(cell: str, options: str, tmp_path: Path) -> None:
+    spec = model(tmp_path, cell, options=options)
+    found = fused(spec.model.graph)
+    assert verify(found) == []
+    (layer,) = layers(found)
+    assert layer == type(CELLS[cell])(
+        **{**CELLS[cell].attributes(), "reverse": "reverse" in options}
+    )
+    assert not any(isinstance(n.op, ops.Slice | ops.Concat) for n, _ in found.nodes), (
+        "weights are whole"
+    )
+    assert_means_the_same(spec, found)
+
+
+@pytest.mark.parametrize("options", ["", "keep keep"])
+def test_what_else_is_collected_follows_the_layer(options: str, tmp_path: Path) -> None:
+    readout = "linear(concat([h, row]), out=7) @ out"
+    spec = model(
+        tmp_path, "h = gru_cell(row, h, reset=after, update=old)", readout, options
+    )
+    found = fused(spec.model.graph)
+    assert layers(found) == [ops.Gru("after")]
+    assert sum(isinstance(n.op, ops.Linear) for n, _ in found.nodes) == 1
+    assert_means_the_same(spec, found)
+
+
+@pytest.mark.parametrize(
+    ("cell", "collect"),
+    [
+        ("h = rnn_cell(row, h, act=gelu)", "h"),
+        ("h = gru_cell(concat([row, h]), h, reset=after, update=old)", "h"),
+        ("h = 0.5 * h + 0.5 * rnn_cell(row, h)", "h"),
+        ("h = gru_cell(row, h, reset=after, update=old)", "earlier"),
+        ("h, c = lstm_cell(row, h, c)", "c"),
+    ],
+)
+def test_another_cell_stays_a_loop(cell: str, collect: str, tmp_path: Path) -> None:
+    """A state of before a row, or the LSTM's cell at each row, is nothing that a layer gives."""
+    spec = model(tmp_path, cell, collect)
+    found = fused(spec.model.graph)
+    assert [type(op) for op in layers(found)] == [ops.Scan]
+    assert_means_the_same(spec, found)

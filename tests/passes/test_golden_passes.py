@@ -1,0 +1,50 @@
+"""Small graphs before and after each pass: what the pass is for, and what it must leave
+alone. The worked examples in the docstrings of passes are run as well.
+"""
+
+import importlib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from support.pass_texts import PASSES, examples, result
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "tests" / "golden" / "passes"
+EXPLAINED = (
+    "derive.demand",
+    "derive.keeping",
+    "derive.plan",
+    "derive.step",
+    "prove.bands",
+    "prove.causality",
+    "prove.flow",
+    "prove.padded",
+    "prove.padding",
+)
+"""The modules whose docstring works an example through."""
+
+
+@pytest.mark.golden("passes")
+def test_pass(case: Path, golden: Callable[[Callable[[str], str]], None]) -> None:
+    def run(text: str) -> str:
+        first = next(n for n, line in enumerate(text.splitlines()) if line[:1] == "$")
+        example = "\n".join(text.splitlines()[first:])
+        assert example.split()[1] == case.parent.name
+        return result(example)
+
+    golden(run)
+
+
+def test_every_pass_has_a_case_it_is_for_and_one_that_it_leaves_alone() -> None:
+    for name in PASSES:
+        assert len(list((FOLDER / name).glob("*.txt"))) >= 2, name
+
+
+@pytest.mark.parametrize("module", EXPLAINED)
+def test_the_example_of_a_docstring_is_what_the_pass_does(module: str) -> None:
+    text = importlib.import_module(f"specc.passes.{module}").__doc__
+    found = examples(text or "")
+    assert found, "no worked example"
+    for example, said in found:
+        assert result(example) == said

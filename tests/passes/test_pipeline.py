@@ -1,0 +1,102 @@
+"""The order of the passes, that a pass which breaks a graph is named, and what
+`specc show --ir --after PASS` prints.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from specc.cli.main import main
+from specc.ir.graph import Graph
+from specc.ir.read import read
+from specc.ir.write import write
+from specc.passes import pipeline
+
+WRITES = """specc 1
+model writes
+
+dims batch, seq
+
+graph g(ids: int[batch, seq]) -> (logits: float[batch, seq, 8]) {
+  x = embedding(ids, size=8, dim=4) @ e
+  logits = linear(x, out=8) @ head
+  return logits
+}
+
+generate text of ids from logits { stop = 0 }
+"""
+
+
+def test_optional_passes_run_only_where_they_are_asked_for() -> None:
+    assert pipeline.up_to("inline") == ("inline",)
+    assert pipeline.up_to("split_scan") == ("fuse_scan", "split_scan")
+    assert pipeline.up_to("encode") == (*pipeline.SIMPLIFY, *pipeline.DERIVE)
+
+
+def test_a_pass_that_breaks_a_graph_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = read(GRAPH)["g"]
+
+    def lose(work: pipeline.Work) -> pipeline.Work:
+        broken = Graph(**{**work.graph.__dict__, "nodes": ()})
+        return replace(work, graph=broken)
+
+    passes = (pipeline.Pass("lose", "loses every node", lose),)
+    monkeypatch.setattr(pipeline, "PASSES", passes)
+    with pytest.raises(AssertionError, match="behind the pass `lose`"):
+        pipeline.run(pipeline.Work(graph=graph), ("lose",))
+
+
+GRAPH = """specc-ir 1
+graph "g"
+input "x" %0: f32[n]
+%1: f32[n] = pointwise(%0) {fn="tanh"}
+output "y" %1
+end
+"""
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> Path:
+    path = tmp_path / "writes.specc"
+    path.write_text(WRITES, encoding="utf-8")
+    return path
+
+
+def shown(capsys: pytest.CaptureFixture[str], *words: object) -> str:
+    assert main(["show", *map(str, words)]) == 0
+    return capsys.readouterr().out
+
+
+def test_the_ir_of_a_spec_is_that_of_its_model_and_its_package(
+    spec: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, package = tmp_path / "m.onnx", tmp_path / "p"
+    assert main(["compile", str(spec), "--init", "0", "-o", str(model)]) == 0
+    all_parts = ["--for", "score,step", "-o", str(package)]
+    assert main(["compile", str(spec), "--init", "0", *all_parts]) == 0
+    capsys.readouterr()
+    text = shown(capsys, spec, "--ir")
+    assert write(*read(text).values()) == text
+    assert shown(capsys, model, "--ir") == text
+    assert shown(capsys, package, "--ir") == text
+    for name in ("fuse_scan", "split_scan", "prove", "encode"):
+        behind = shown(capsys, spec, "--ir", "--after", name)
+        assert shown(capsys, model, "--after", name) == behind
+        assert shown(capsys, package, "--after", name) == behind
+    step = shown(capsys, package, "--ir", "--graph", "step")
+    assert list(read(step)) == ["g step"]
+    assert shown(capsys, spec, "--after", "step") == step
+    assert shown(capsys, package, "--graph", "step", "--after", "split_scan") == step
+    for name in pipeline.DERIVE:
+        asked = ["show", str(package), "--graph", "step", "--after", name]
+        assert main(asked) == 1
+        said = capsys.readouterr().err
+        assert "error[E0701]: `g step` does not say what it generates" in said
+        assert "ask for the graph that it was made from, `score`" in said
+
+
+def test_every_pass_is_in_the_docs() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "passes.md").read_text("utf-8")
+    order = [page.index(f"| `{each.name}` | {each.about}") for each in pipeline.PASSES]
+    assert order == sorted(order)

@@ -1,0 +1,129 @@
+"""A text being written is made once: whoever iterates again gets the same, or the fault
+that ended it.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import specc
+from specc.api import Model
+from specc.decode.stepper import Made
+
+SPEC = """
+specc 1
+model m
+dims batch, n
+graph g(ids: int[batch, n]) -> (logits: float[batch, n, 128]) {
+  x = embedding(ids, size=128, dim=16) @ e
+  return 8.0 * linear(x + tanh(cumsum(x)), out=128) @ w
+}
+generate text of ids from logits { stop = 0 }
+reading { ids = text(bytes())  show logits = text(bytes()) }
+"""
+WAYS: dict[str, dict[str, Any]] = {
+    "package": {"parts": "step"},
+    "one.onnx": {"parts": "generate"},
+    "whole.onnx": {},
+}
+
+
+@pytest.fixture(scope="module", params=WAYS)
+def model(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Model:
+    folder = tmp_path_factory.mktemp("again")
+    (folder / "m.specc").write_text(SPEC, encoding="utf-8")
+    specc.compile(
+        folder / "m.specc", folder / request.param, init=5, **WAYS[request.param]
+    )
+    return specc.load(folder / request.param)
+
+
+def tokens(writing: Any) -> list[list[int]]:
+    return [made.tokens.tolist() for made in writing]
+
+
+def test_a_finished_text_is_read_again(model: Model) -> None:
+    writing = model.generate(["ab", "xy"], max_tokens=6)
+    first = tokens(writing)
+    assert len(first) == 6
+    assert tokens(writing) == first
+    results = writing.results()
+    assert writing.results() == results
+    assert [list(r[0].tokens) for r in results] == np.array(first).T.tolist()
+    pieces = list(writing.pieces())
+    assert list(writing.pieces()) == pieces
+    assert ["".join(p[row] for p in pieces) for row in range(2)] == [
+        r[0].text for r in results
+    ]
+
+
+def test_two_readers_of_one_text_see_the_same(model: Model) -> None:
+    writing = model.generate("ab", max_tokens=6)
+    one, other = iter(writing), iter(writing)
+    seen = [next(one).tokens.tolist() for _ in range(3)]
+    assert [m.tokens.tolist() for m in other][:3] == seen
+    assert seen + [m.tokens.tolist() for m in one] == tokens(writing)
+
+
+def test_pieces_of_a_search_end_before_a_stop_string(tmp_path: Path) -> None:
+    (tmp_path / "m.specc").write_text(SPEC, encoding="utf-8")
+    specc.compile(tmp_path / "m.specc", tmp_path / "p", init=5, parts="step")
+    model = specc.load(tmp_path / "p")
+    whole = model.generate("ab", max_tokens=6, beams=1).results()[0][0].text
+    assert whole
+    for end in (whole[2:4], whole[3:5]):
+        writing = model.generate("ab", max_tokens=6, beams=1, stop_strings=end)
+        assert (
+            "".join(p[0] for p in writing.pieces())
+            == writing.results()[0][0].text
+            == whole[: whole.index(end)]
+        )
+
+
+def test_what_was_interrupted_says_so(
+    model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: Any, **__: Any) -> Iterator[Made]:
+        yield Made(np.array([1]), None, np.array([False]))
+        raise KeyboardInterrupt
+
+    writing = model.generate("ab", max_tokens=6)
+    monkeypatch.setattr("specc.run.generation.written", interrupted)
+    monkeypatch.setattr(
+        "specc.run.generation.decoded",
+        lambda *_: next(interrupted()) and list(interrupted()),
+    )
+    with pytest.raises(KeyboardInterrupt):
+        writing.results()
+    with pytest.raises(specc.Failed, match="E0962"):
+        writing.results()
+
+
+NUMPY = [np.float64(2), np.array(3), np.array([[1]], object)]
+WRONG: list[Any] = [5, 2.5, True, None, object(), b"x", {"a": 1}, set(), [5], [[5.5]], [["a", 1]], [], [[]], [[1], 2],
+                    [[2**70]], [[None]], *NUMPY]  # fmt: skip
+NAMES = ["start", "stop", "pad", "stop_strings", "max_tokens", "strategy", "seed", "temperature", "log_probabilities",
+         "beams", "early_stopping"]  # fmt: skip
+
+
+@pytest.mark.parametrize("given", WRONG, ids=lambda v: repr(v)[:20])
+def test_what_is_no_prompt_has_a_code(model: Model, given: Any) -> None:
+    with pytest.raises(specc.Failed, match=r"E09\d\d"):
+        model.generate(given, max_tokens=2)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "value",
+    [object(), [[]], {}, "9", 1j, 10**400, np.array([1.5, 2]), float("nan"), -1],
+)
+def test_what_is_no_setting_has_a_code(model: Model, name: str, value: Any) -> None:
+    if name == "stop_strings" and isinstance(value, str):
+        return
+    with pytest.raises(specc.Failed, match=r"E073[23]"):
+        model.generate("ab", **{name: value})

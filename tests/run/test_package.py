@@ -1,0 +1,253 @@
+"""A package comes from outside: nothing in it is believed that does not fit its index,
+and the index is not trusted.
+"""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+from support.packed import packed
+
+from specc.artifact import index as package_index
+from specc.artifact.index import NAME, below, plain
+from specc.backend import Extra
+from specc.cli.main import main
+from specc.run.opened import open_compiled
+from specc.run.package import open_package
+from specc.text.diagnostic import Diagnostic, Failed
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Path:
+    packed(
+        tmp_path / "pair", extras=[Extra("tokenizer.json", b"[1]", role="tokenizer")]
+    )
+    return tmp_path / "pair"
+
+
+def fault(folder: Path, contents: bool = False) -> Diagnostic:
+    with pytest.raises(Failed) as failed:
+        open_package(folder, contents=contents)
+    (found,) = failed.value.diagnostics
+    return found
+
+
+def changed(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    """The index with something changed in it."""
+    data = json.loads((folder / NAME).read_text(encoding="utf-8"))
+    change(data)
+    (folder / NAME).write_text(json.dumps(data), encoding="utf-8")
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+
+
+def linked(path: Path) -> None:
+    path.rename(path.parent.parent / path.name)
+    path.symlink_to(path.parent.parent / path.name)
+
+
+@pytest.mark.parametrize("damage", [Path.unlink, cut, linked])
+def test_a_file_that_is_missing_or_cut_or_a_link_is_named(
+    damage: Callable[[Path], None], pair: Path
+) -> None:
+    for path in [p for p in pair.iterdir() if p.name != NAME]:
+        data = path.read_bytes()
+        damage(path)
+        found = fault(pair)
+        assert found.code == "E0830"
+        assert f"`{path.name}`" in found.title
+        path.unlink(missing_ok=True)
+        path.write_bytes(data)
+    open_package(pair)
+
+
+def test_a_pipe_is_no_file_of_a_package(pair: Path) -> None:
+    (pair / "score.onnx").unlink()
+    os.mkfifo(pair / "score.onnx")
+    assert "score.onnx" in fault(pair).title
+
+
+def test_graphs_are_compared_by_content_always(pair: Path) -> None:
+    flip(pair / "encode.onnx")
+    assert "`encode.onnx`" in fault(pair).title
+
+
+def test_weights_are_compared_by_content_when_asked(pair: Path) -> None:
+    (weights,) = pair.glob("*.data")
+    flip(weights)
+    open_package(pair)
+    assert weights.name in fault(pair, contents=True).title
+    assert main(["verify", str(pair)]) == 1
+
+
+def test_a_further_file_is_compared_when_it_is_read(pair: Path) -> None:
+    flip(pair / "tokenizer.json")
+    with pytest.raises(Failed, match=r"E0830: `tokenizer\.json`"):
+        open_package(pair).extra("tokenizer")
+
+
+def test_graphs_of_another_package_are_refused(pair: Path, tmp_path: Path) -> None:
+    packed(tmp_path / "other", seed=1)
+    (tmp_path / "other" / "score.onnx").replace(pair / "score.onnx")
+    assert "`score.onnx`" in fault(pair).title
+
+
+def test_exchanged_graphs_are_refused(pair: Path) -> None:
+    score = (pair / "score.onnx").read_bytes()
+    (pair / "encode.onnx").replace(pair / "score.onnx")
+    (pair / "encode.onnx").write_bytes(score)
+    assert fault(pair).code == "E0830"
+
+
+BAD_NAMES = [
+    "../score.onnx", "/etc/passwd", "a/b.onnx", "..", ".", "", "a\\b.onnx", "C:score.onnx", ".hidden", "a\0b", NAME,
+    "a\nb", "x" * 300, "trailing.",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BAD_NAMES)
+def test_a_name_that_leaves_the_folder_is_refused(name: str, pair: Path) -> None:
+    assert not plain(name)
+
+    def change(data: dict[str, Any]) -> None:
+        data["files"][name] = data["files"].pop("score.onnx")
+        data["graphs"]["score"] = name
+
+    changed(pair, change)
+    assert fault(pair).code == "E0831"
+
+
+FACTS = {"bytes": 1, "sha256": "0" * 64, "head": "0" * 64}
+
+
+@pytest.mark.parametrize(
+    "path", ["../w.safetensors", "/w", "a//b", "a/../../b", "a\\..\\b", "C:/w", ""]
+)
+def test_a_checkpoint_outside_of_the_folder_is_refused(path: str, pair: Path) -> None:
+    assert not below(path)
+    changed(pair, lambda data: data["linked"].update({path: FACTS}))
+    assert fault(pair).code == "E0831"
+
+
+def test_a_checkpoint_behind_a_link_is_refused(pair: Path, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "w").write_bytes(b"x")
+    (pair / "inside").symlink_to(tmp_path / "elsewhere")
+    changed(pair, lambda data: data["linked"].update({"inside/w": FACTS}))
+    found = fault(pair)
+    assert found.code == "E0830"
+    assert "a link leads to it" in found.notes[0]
+
+
+CHANGES: dict[str, Callable[[dict[str, Any]], object]] = {
+    "another format": lambda d: d.update(format=2),
+    "no files": lambda d: d.pop("files"),
+    "files are a list": lambda d: d.update(files=[]),
+    "no hash": lambda d: d["files"]["score.onnx"].pop("sha256"),
+    "a hash of another length": lambda d: d["files"]["score.onnx"].update(sha256="ab"),
+    "a negative size": lambda d: d["files"]["score.onnx"].update(bytes=-1),
+    "a truth for a size": lambda d: d["files"]["score.onnx"].update(bytes=True),
+    "a size that is a text": lambda d: d["files"]["score.onnx"].update(bytes="1"),
+    "facts that are none": lambda d: d["files"].update({"score.onnx": None}),
+    "a graph in no file": lambda d: d["graphs"].update(step="step.onnx"),
+    "a graph that is a number": lambda d: d["graphs"].update(step=1),
+    "no graph": lambda d: d.update(graphs={}),
+    "an extra in no file": lambda d: d["extras"].update(merges="merges.txt"),
+    "kept, but in no file": lambda d: d.update(kept=["notes.txt"]),
+    "sources that are lists": lambda d: d.update(sources={"a": []}),
+    "facts that are a list": lambda d: d.update(about=[]),
+}
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_a_damaged_index_is_refused(what: str, pair: Path) -> None:
+    changed(pair, CHANGES[what])
+    assert fault(pair).code == "E0831"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"[]", b"{", b"\xff", b"[" * 10**5, b'{"format": ' + b"9" * 5000 + b"}"],
+)
+def test_what_is_no_index_is_refused(data: bytes, pair: Path) -> None:
+    (pair / NAME).write_bytes(data)
+    assert fault(pair).code == "E0831"
+
+
+def test_an_index_of_the_largest_size_is_read_and_one_byte_more_is_not(
+    pair: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size = (pair / NAME).stat().st_size
+    monkeypatch.setattr(package_index, "MOST_BYTES", size)
+    open_package(pair)
+    monkeypatch.setattr(package_index, "MOST_BYTES", size - 1)
+    assert fault(pair).code == "E0802"
+
+
+def test_a_folder_without_an_index_is_no_package(tmp_path: Path) -> None:
+    assert fault(tmp_path).code == "E0802"
+    with pytest.raises(Failed, match="E0802"):
+        open_compiled(str(tmp_path))
+
+
+def test_a_graph_reads_no_weights_that_the_index_does_not_list(
+    pair: Path, tmp_path: Path
+) -> None:
+    """Also where the hashes agree: an index may be made by anyone."""
+    for location, offset in (("../secret", 0), ("other.data", 0), ("", 1 << 40)):
+        model = onnx.load(pair / "score.onnx", load_external_data=False)
+        entry = {e.key: e for e in model.graph.initializer[0].external_data}
+        entry["location"].value = location or entry["location"].value
+        entry["offset"].value = str(offset)
+        other = tmp_path / "other"
+        other.mkdir(exist_ok=True)
+        for path in pair.iterdir():
+            (other / path.name).write_bytes(path.read_bytes())
+        (other / "score.onnx").write_bytes(model.SerializeToString())
+        facts = {
+            "bytes": (other / "score.onnx").stat().st_size,
+            "sha256": package_index.hash_of(other / "score.onnx"),
+        }
+        changed(
+            other, lambda data, facts=facts: data["files"].update({"score.onnx": facts})
+        )  # type: ignore[misc]
+        found = fault(other)
+        assert found.code == "E0830"
+        assert "weights" in found.notes[0]
+
+
+def test_a_package_that_is_replaced_while_it_is_opened_is_opened_again(
+    pair: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    former = package_index.read_index(pair)
+    packed(pair, seed=1)
+    answers = [former, package_index.read_index(pair)]
+    monkeypatch.setattr(
+        "specc.run.package.read_index",
+        lambda folder, **more: answers.pop(0) if len(answers) > 1 else answers[0],
+    )
+    assert open_package(pair).index == answers[0]
+
+
+def test_the_graph_that_is_meant_is_named_or_the_one_that_scores(
+    pair: Path, tmp_path: Path
+) -> None:
+    package = open_package(pair)
+    assert (package.role(), package.role("encode")) == ("score", "encode")
+    with pytest.raises(Failed, match="E0832") as failed:
+        package.role("enocde")
+    assert failed.value.diagnostics[0].helps == ("did you mean `encode`?",)
+    packed(tmp_path / "pair", graphs=("encode",))
+    assert open_package(pair).role() == "encode"

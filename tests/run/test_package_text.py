@@ -1,0 +1,137 @@
+"""A package of a model that reads and writes text through a tokenizer file: the file
+travels with it, and is used.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip(
+    "tokenizers", reason='needs the package tokenizers: pip install "specc[text]"'
+)
+from support.tokenizer_files import LINES, trained
+from tokenizers import Tokenizer
+
+import specc
+import specc.run.package
+from specc.cli.main import main
+
+PROMPTS = [LINES[0], "a fox"]
+LONG = {
+    "max_tokens": 24,
+    "stop": [],
+    "strategy": "sample",
+    "temperature": 5.0,
+    "seed": 3,
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint's folder with a tokenizer, a package and a model in one file made
+    from it; the first is gone.
+    """
+    found = tmp_path_factory.mktemp("text")
+    checkpoint = found / "checkpoint"
+    checkpoint.mkdir()
+    (checkpoint / "config.json").write_text('{"model_type": "gpt2"}')
+    (checkpoint / "tokenizer.json").write_text(trained("byte_bpe"))
+    vocab = Tokenizer.from_str(trained("byte_bpe")).get_vocab_size()
+    sizes = {
+        "vocab": vocab,
+        "d": 16,
+        "heads": 2,
+        "layers": 1,
+        "context": 64,
+        "stop": vocab - 1,
+    }
+    given: dict[str, Any] = {"config": checkpoint, "set": sizes, "init": 0}
+    specc.compile("gpt2", found / "package", parts=["score", "step"], **given)
+    specc.compile(
+        "gpt2",
+        found / "one.onnx",
+        parts=["generate"],
+        settings={"strategy": "sample"},
+        **given,
+    )
+    (checkpoint / "tokenizer.json").unlink()
+    return found
+
+
+def test_the_tokenizer_is_a_file_of_the_package(folder: Path) -> None:
+    assert json.loads(
+        (folder / "package" / "tokenizer.json").read_text()
+    ) == json.loads(trained("byte_bpe"))
+    assert (
+        "tokenizer" in specc.run.package.open_package(folder / "package").index.extras
+    )
+
+
+def test_texts_of_unequal_length_go_in_and_texts_come_out(folder: Path) -> None:
+    model = specc.load(folder / "package")
+    together = [row[0] for row in model.generate(PROMPTS, max_tokens=12).results()]
+    alone = [model.generate(p, max_tokens=12).results()[0][0] for p in PROMPTS]
+    assert [r.tokens for r in together] == [r.tokens for r in alone]
+    spoken = Tokenizer.from_str(trained("byte_bpe"))
+    assert [r.text for r in together] == [
+        spoken.decode(list(r.tokens)) for r in together
+    ]
+
+
+def test_what_is_streamed_is_what_was_written(folder: Path) -> None:
+    model = specc.load(folder / "package")
+    pieces = list(model.generate(PROMPTS, **LONG).pieces())
+    whole = [row[0].text for row in model.generate(PROMPTS, **LONG).results()]
+    assert ["".join(p[n] for p in pieces) for n in range(2)] == whole
+    assert sum(bool(p[0]) for p in pieces) > 3, "it comes in pieces"
+
+
+def test_a_text_ends_before_a_stop_string(folder: Path) -> None:
+    model = specc.load(folder / "package")
+    ((whole,),) = model.generate(PROMPTS[1], **LONG).results()
+    assert whole.text
+    stop = whole.text[len(whole.text) // 2 :][:2]
+    ((cut,),) = model.generate(PROMPTS[1], stop_strings=stop, **LONG).results()
+    assert cut.text == whole.text[: whole.text.index(stop)]
+    assert cut.complete
+
+
+def test_one_file_reads_the_same_texts(folder: Path) -> None:
+    said = {"max_tokens": 12, "seed": 9}
+    texts = [
+        specc.load(folder / n).generate(PROMPTS[0], **said, **more).results()[0][0].text
+        for n, more in SAMPLED
+    ]
+    assert texts[0] == texts[1]
+
+
+SAMPLED: list[tuple[str, dict[str, Any]]] = [
+    ("one.onnx", {}),
+    ("package", {"strategy": "sample"}),
+]
+
+
+def test_the_command_streams_text(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run", str(folder / "package"), PROMPTS[1], "--max", "8"]) == 0
+    ((want,),) = (
+        specc.load(folder / "package").generate(PROMPTS[1], max_tokens=8).results()
+    )
+    assert want.text is not None
+    assert capsys.readouterr().out.rstrip("\n") == want.text.rstrip("\n")
+
+
+def test_another_tokenizer_in_its_place_is_refused(
+    folder: Path, tmp_path: Path
+) -> None:
+    place = folder / "package" / "tokenizer.json"
+    own = place.read_text()
+    place.write_text(own.replace("a", "b", 1))
+    try:
+        with pytest.raises(specc.Failed, match="E0942"):
+            specc.load(folder / "package")
+    finally:
+        place.write_text(own)

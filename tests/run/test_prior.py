@@ -1,0 +1,71 @@
+"""Steps under the names of other programs are verified on states that a text leaves."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.small import SMALL
+
+import specc
+from specc import backend
+from specc.ir.array import Array
+from specc.ir.graph import Graph
+from specc.run.package import open_package
+from specc.run.prior import draw_behind_a_text, states_by_name
+from specc.run.verify import random_inputs
+from specc.run.verify_package import verify_package
+
+
+@pytest.mark.parametrize(
+    ("spec", "names"),
+    [("gpt2", "hf"), ("llama", "genai"), ("encoder_decoder", "hf"), ("bloom", "hf")],
+)
+def test_states_are_those_of_a_first_part_of_a_text(
+    spec: str, names: str, tmp_path: Path
+) -> None:
+    """A step behind them says what one pass over both parts says of the newest row."""
+    specc.compile(
+        spec, tmp_path / "p", set=SMALL[spec], init=0, parts="step", names=names
+    )
+    package = open_package(tmp_path / "p")
+    tried = 0
+    for role in package.roles:
+        model = package.load(role)
+        tried += _continues(model.manifest.graph, model.weights())
+    assert tried
+    assert list(verify_package(package))
+
+
+def _continues(step: Graph, weights: Mapping[str, Array]) -> bool:
+    states = states_by_name(step)
+    growing = {
+        n for n in states if not all(d.number for d in step.inputs[n].type.shape[1:])
+    }
+    if not growing:
+        return False
+    symbols = {
+        n: {s for d in v.type.shape for s in d.symbols()}
+        for n, v in step.inputs.items()
+    }
+    new = next(
+        iter(symbols["input_ids"] - {str(step.inputs["input_ids"].type.shape[0])})
+    )
+    past = next(s for s in symbols[min(growing)] if s not in symbols["input_ids"])
+    sizes = dict.fromkeys(set().union(*symbols.values()), 3)
+    given = draw_behind_a_text(weights)(step, sizes, np.random.default_rng(0))
+    again = np.random.default_rng(0)
+    random_inputs(step, sizes, again)
+    first = random_inputs(step, {**sizes, new: 3, past: 0}, again)
+    whole = {}
+    for name, told in symbols.items():
+        if name in states:
+            whole[name] = first[name]
+        elif new in told and past not in told:
+            whole[name] = np.concatenate([first[name], given[name]], axis=1)
+        else:
+            whole[name] = given[name]
+    stepped = backend.reference().run(step, given, weights)["logits"]
+    at_once = backend.reference().run(step, whole, weights)["logits"]
+    assert np.allclose(stepped[:, -1], at_once[:, -1], rtol=1e-4, atol=1e-5)
+    return True

@@ -1,0 +1,158 @@
+"""Inputs beside the one that grows: their defaults are computed from the whole text at
+every step.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import specc
+from specc.api import Model
+from specc.run.writer import writer_of
+
+HEAD = """specc 1
+model m
+config { vocab: int = 11  d: int = 16 }
+require d % 2 == 0
+dims batch, n
+
+graph g(ids: int[batch, n], INPUTS) -> (logits: float[batch, n, vocab]) {
+  x = (embedding(ids, size=vocab, dim=d) @ words) * 30.0
+"""
+TAIL = """  return linear(x, out=vocab) @ out
+}
+
+generate text of ids from logits { max_tokens = 7 }
+"""
+PLACED = "  x = x + 30.0 * (embedding(at, size=50, dim=d) @ places)\n"
+SPECS = {
+    "documents in one text": (
+        "doc: int[batch, n] = cumsum(cast(ids > 4, to=int))",
+        "  x = x + (attention(x, x, heads=2, mask=causal & same(doc, doc)) @ attn)\n",
+    ),
+    "positions of what is kept": (
+        "keep: keep[batch, n] = ids >= 0, at: int[batch, n] = positions(keep)",
+        PLACED
+        + "  x = x + (attention(x, x, heads=2, mask=causal & visible(keep)) @ attn)\n",
+    ),
+    "positions without a batch": (
+        "at: int[n] = cumsum(ids[0] * 0 + 1, axis=0) - 1",
+        PLACED,
+    ),
+    "positions by length alone": ("at: int[n] = range(n)", PLACED),
+    "one by way of another": (
+        "at: int[batch, n] = sum_of + 1, sum_of: int[batch, n] = cumsum(cast(ids > 4, to=int))",
+        PLACED,
+    ),
+    "one by way of another, the other way around": (
+        "sum_of: int[batch, n] = cumsum(cast(ids > 4, to=int)), at: int[batch, n] = sum_of + 1",
+        PLACED + "  x = x + insert(sin(float(sum_of)), axis=2)\n",
+    ),
+    "kinds row by row": (
+        "kind: int[batch, n] = cast(ids > 5, to=int)",
+        "  x = x + cumsum(30.0 * (embedding(kind, size=2, dim=d) @ kinds), axis=1)\n",
+    ),
+}
+IDS = np.array([[3, 5, 7], [1, 2, 8]])
+
+
+def compiled(tmp_path: Path, inputs: str, body: str, **options: Any) -> Model:
+    (tmp_path / "m.specc").write_text(
+        HEAD.replace("INPUTS", inputs) + body + TAIL, encoding="utf-8"
+    )
+    options = {"parts": ["score", "step"], **options}
+    specc.compile(tmp_path / "m.specc", tmp_path / "m", init=3, **options)
+    return specc.load(tmp_path / "m")
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_what_is_written_follows_from_defaults_of_the_whole_text(
+    tmp_path: Path, name: str
+) -> None:
+    model = compiled(tmp_path, *SPECS[name])
+    text = IDS
+    for _ in range(7):
+        best = model.run(ids=text)["logits"][:, -1].argmax(axis=1)
+        text = np.concatenate([text, best[:, None]], axis=1)
+    assert model.scoring
+    found = []
+    for writer in (model.writer, writer_of(model.scoring)):
+        assert writer
+        assert [
+            list(row[0].tokens) for row in writer.generate(ids=IDS).results()
+        ] == text[:, 3:].tolist()
+        found.append(
+            [
+                [h.tokens for h in row]
+                for row in writer.generate(ids=IDS, beams=3, n_best=3).results()
+            ]
+        )
+    assert found[0] == found[1]
+
+
+def test_a_model_that_decodes_by_itself_cannot_know_what_is_not_kept(
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(specc.Failed) as raised:
+        compiled(
+            tmp_path,
+            "extra: float[batch, n, 3]",
+            "  x = x + (linear(extra, out=d) @ e)\n",
+            parts=["generate"],
+        )
+    assert raised.value.diagnostics[0].code == "E0944"
+
+
+def test_nothing_is_written_behind_padding(tmp_path: Path) -> None:
+    body = "  x, rest = gru(x, hidden=d, reset=after, keep=keep) @ rnn\n"
+    model = compiled(tmp_path, "keep: keep[batch, n] right", body)
+    with pytest.raises(specc.Failed, match="behind padding"):
+        model.generate(ids=[[3, 5, 7], [1, 2]]).results()
+
+
+def test_attention_whose_weights_are_read_has_no_buffers(tmp_path: Path) -> None:
+    split = (
+        "transpose(split(linear(x, out=d) @ {}, into=[2, d / 2]), order=[0, 2, 1, 3])"
+    )
+    body = "".join(f"  {n} = {split.format(n)}\n" for n in "qkvu")
+    body += "  mixed, w = attend(q, k, v, mask=causal)\n"
+    body += "  x = x + merge(transpose(mixed + matmul(w, u), order=[0, 2, 1, 3]))\n"
+    model = compiled(tmp_path, "keep: keep[batch, n] = ids >= 0", body)
+    assert model.scoring
+    one, other = (
+        w.generate(ids=IDS).results()
+        for w in (model.writer, writer_of(model.scoring))
+        if w
+    )
+    assert [r[0].tokens for r in one] == [r[0].tokens for r in other]
+
+
+@pytest.mark.parametrize("given", [(), ("keep",), ("at",), ("keep", "at")])
+def test_a_default_reads_what_is_given_and_else_another_default(
+    tmp_path: Path, given: tuple[str, ...]
+) -> None:
+    model = compiled(tmp_path, *SPECS["positions of what is kept"], parts=["score"])
+    values = {"keep": np.ones((2, 3), bool), "at": np.array([[0, 1, 2]] * 2)}
+    got = model.run(ids=IDS, **{n: values[n] for n in given})["logits"]
+    np.testing.assert_allclose(got, model.run(ids=IDS, **values)["logits"], atol=1e-6)
+
+
+def test_defaults_inside_read_each_other(tmp_path: Path) -> None:
+    inputs, body = SPECS["positions of what is kept"]
+    want = compiled(tmp_path, inputs, body, parts=["score"]).run(ids=IDS)["logits"]
+    inside = compiled(tmp_path, inputs, body, parts=["score"], defaults_inside=True)
+    assert [s.name for s in inside.whole.inputs] == ["ids"]
+    np.testing.assert_allclose(inside.run(ids=IDS)["logits"], want, atol=1e-6)
+
+
+def test_defaults_in_a_circle_are_an_error(tmp_path: Path) -> None:
+    with pytest.raises(specc.Failed) as raised:
+        compiled(
+            tmp_path,
+            "a: int[batch, n] = b + 1, b: int[batch, n] = a - 1",
+            PLACED.replace("at", "a"),
+        )
+    assert raised.value.diagnostics[0].code == "E0210"
+    assert raised.value.diagnostics[0].primary

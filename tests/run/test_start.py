@@ -1,0 +1,79 @@
+"""A text may begin with the token that pads elsewhere, as Marian's do: the first token
+exists all the same.
+
+By its default `target_keep` would hide it. What begins by itself says that it is there:
+a package, a model of one graph, and a model that decodes by itself.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from support.small import SMALL
+
+import specc
+from specc.api import Model
+
+PAD = 0
+STARTED: dict[str, Any] = SMALL["encoder_decoder"] | {
+    "pad": PAD,
+    "bos": PAD,
+    "tied": False,
+}
+SOURCE = np.array([[5, 9, 3, 7], [8, 4, PAD, PAD], [11, PAD, PAD, PAD]])
+TOKENS = 6
+WAYS: dict[str, dict[str, Any]] = {
+    "package": {"parts": ["encode", "step"]},
+    "one-graph.onnx": {},
+    "by-itself.onnx": {
+        "parts": ["generate"],
+        "settings": {"strategy": "greedy", "stop": [16]},
+    },
+}
+
+
+def compiled(path: Path, **options: Any) -> Model:
+    specc.compile("encoder_decoder", path, init=8, set=STARTED, **options)
+    return specc.load(path, threads=1)
+
+
+def by_full_passes(whole: Model, seen: bool) -> NDArray[np.int64]:
+    """Greedy tokens where the first one is seen, or hidden."""
+    made = np.full((len(SOURCE), 1), PAD)
+    for _ in range(TOKENS):
+        keep = np.ones(made.shape, bool)
+        keep[:, 0] = seen
+        logits = whole.run(source=SOURCE, target=made, target_keep=keep)["logits"]
+        made = np.concatenate([made, logits[:, -1].argmax(1)[:, None]], axis=1)
+    return made[:, 1:]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_first_token_is_seen(way: str, tmp_path: Path) -> None:
+    whole = compiled(tmp_path / "whole.onnx")
+    want = by_full_passes(whole, seen=True)
+    assert want.tolist() != by_full_passes(whole, seen=False).tolist()
+    model = compiled(tmp_path / way, **WAYS[way])
+    made = model.generate(
+        SOURCE, strategy="greedy", stop=[16], max_tokens=TOKENS
+    ).results()
+    assert [list(row[0].tokens) for row in made] == want.tolist()
+
+
+def test_who_gives_the_first_tokens_says_which_exist(tmp_path: Path) -> None:
+    model = compiled(tmp_path / "package", parts=["encode", "step"])
+    given: dict[str, Any] = {
+        "source": SOURCE,
+        "target": np.full((3, 1), PAD),
+        "strategy": "greedy",
+        "stop": [16],
+    }
+    seen = model.generate(
+        **given, target_keep=np.ones((3, 1), bool), max_tokens=TOKENS
+    ).results()
+    begun = model.generate(
+        SOURCE, strategy="greedy", stop=[16], max_tokens=TOKENS
+    ).results()
+    assert seen == begun

@@ -1,0 +1,206 @@
+"""`specc verify`: what agrees, what differs, and what cannot be told; the inputs it tries."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import specc
+from specc.cli import main as cli
+from specc.ir.dim import Dim
+from specc.ir.graph import Builder, Input
+from specc.ir.types import Type
+from specc.run.agreement import compare
+from specc.run.loaded import Loaded
+from specc.run.package import open_package
+from specc.run.verify import random_inputs, sizes_for, verify
+from specc.run.verify_package import verify_package
+from specc.text.diagnostic import Failed
+
+NAN, INF = np.nan, np.inf
+SHAKY = """specc 1
+model shaky
+dims batch
+graph g(x: float[batch, 3]) -> (y: float[batch, 4]) {
+  return sin(1000000.0 * linear(x, out=4) @ up)
+}
+"""
+LOGS = """specc 1
+model logs
+dims batch, src, seq
+graph g(source: int[batch, src], ids: int[batch, seq]) -> (logits: float[batch, seq, 5]) {
+  x = softmax(embedding(ids, size=5, dim=5) @ embed)
+  spots = one_hot(source, size=5)
+  return log(x + insert(mean(spots, axis=1), axis=1))
+}
+generate text of ids from logits { start = 1  stop = 2 }
+"""
+STEADY = """specc 1
+model steady
+dims batch
+graph g(x: float[batch, 3]) -> (y: float[batch, 4]) { return linear(x, out=4) @ up }
+"""
+
+
+@pytest.mark.parametrize(
+    ("got", "want", "agrees"),
+    [
+        ([1, NAN, 3], [1, NAN, 3], True),
+        ([1, 2, 3], [1, NAN, 3], False),
+        ([1, NAN, 3], [1, 2, 3], False),
+        ([INF, -INF, 1], [INF, -INF, 1], True),
+        ([INF, INF, 1], [INF, -INF, 1], False),
+        ([INF, 1, 2], [1e39, 1, 2], True),  # float32 holds no such number
+        ([3e38, 1, 2], [INF, 1, 2], False),
+        ([NAN, 1, 2], [INF, 1, 2], False),
+        ([NAN, 1, 2 + 1e-3], [NAN, 1, 2], False),
+        ([NAN, 1, 2 + 1e-5], [NAN, 1, 2], True),
+        ([NAN, NAN, NAN], [NAN, NAN, NAN], True),
+        ([0, 0, 0], [0, 0, 0], True),
+        ([0, 1e-4, 0], [0, 0, 0], False),
+    ],
+)
+def test_numbers_are_compared_and_what_is_none_is_at_the_same_places(
+    got: list[float], want: list[float], agrees: bool
+) -> None:
+    assert (
+        not compare("y", np.array(got, np.float32), np.array(want, np.float64)).what
+    ) is agrees
+
+
+def test_shapes_and_whole_numbers_are_equal() -> None:
+    assert compare("y", np.zeros((2, 3), "f4"), np.zeros((3, 2))).what
+    assert compare("y", np.array([1, 2]), np.array([1, 3])).what
+    assert not compare("y", np.array([1, 2]), np.array([1, 2])).what
+
+
+def compiled(text: str, folder: Path, **options: Any) -> Path:
+    (folder / "spec.specc").write_text(text)
+    output = folder / ("package" if "parts" in options else "model.onnx")
+    specc.compile(folder / "spec.specc", output, init=0, **options)
+    return output
+
+
+def test_a_step_gets_what_encode_gives(tmp_path: Path) -> None:
+    """A mean of ones is never negative; a number drawn around zero is, and its logarithm none."""
+    package = open_package(compiled(LOGS, tmp_path, parts=["score", "encode", "step"]))
+    assert (
+        len(
+            [
+                line
+                for line in verify_package(package, rounds=3)
+                if line.startswith("step: ")
+            ]
+        )
+        == 3
+    )
+
+
+def test_a_model_that_rounding_decides_is_neither_right_nor_wrong(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = compiled(SHAKY, tmp_path)
+    lines: list[str] = []
+    with pytest.raises(Failed) as caught:
+        lines.extend(verify(specc.load(path).scoring))
+    assert caught.value.diagnostics[0].code == "E0932"
+    assert cli.main(["verify", str(path)]) == 5
+    said = capsys.readouterr()
+    assert said.out.count("ill-conditioned: `y` differs by") == 3
+    assert "error[E0932]" in said.err
+
+
+class Off:
+    """A session whose results are wrong by a part of their size."""
+
+    def __init__(self, inner: Any, by: float) -> None:
+        self.inner, self.by = inner, by
+
+    def run(self, inputs: Any) -> Any:
+        return {n: v * (1 + self.by) for n, v in self.inner.run(inputs).items()}
+
+
+@pytest.mark.parametrize("by", [3e-5, 1e-3, 1.0])
+def test_a_wrong_model_differs(by: float, tmp_path: Path) -> None:
+    model: Loaded = specc.load(compiled(STEADY, tmp_path)).scoring
+    with pytest.raises(Failed) as caught:
+        list(verify(replace(model, session=Off(model.session, by))))
+    assert caught.value.diagnostics[0].code == "E0930"
+
+
+def test_a_sensitive_model_that_is_far_off_differs(tmp_path: Path) -> None:
+    model: Loaded = specc.load(compiled(SHAKY, tmp_path)).scoring
+    with pytest.raises(Failed) as caught:
+        list(verify(replace(model, session=Off(model.session, 1e4))))
+    assert caught.value.diagnostics[0].code == "E0930"
+
+
+SMALL = {"vocab": 17, "d": 16, "heads": 2, "layers": 1, "hidden": 24, "context": 4}
+
+
+def test_lengths_stay_within_a_table_of_positions(tmp_path: Path) -> None:
+    specc.compile("gpt2", tmp_path / "m", init=0, set=SMALL, parts=["score", "step"])
+    lines = list(verify_package(open_package(tmp_path / "m"), rounds=4))
+    assert lines[2].startswith("score: batch=3, seq=4:")
+    assert lines[6].startswith("step: batch=3, new=2, past=2:")
+
+
+def inputs(**given: Input) -> Iterator[dict[str, Any]]:
+    """What is tried in the first three rounds."""
+    b = Builder()
+    for name, facts in given.items():
+        b.input(name, facts)
+    graph = b.finish("g", {name: b.inputs[name] for name in given}, least={"n": 2})
+    rng = np.random.default_rng(0)
+    for turn in range(3):
+        yield random_inputs(graph, sizes_for(graph, turn), rng)
+
+
+def test_the_first_and_the_last_id_are_tried_at_the_smallest_lengths_and_others() -> (
+    None
+):
+    ids = Input(Type.of("i64", Dim.symbol("b"), Dim.symbol("n")), below=Dim.of(1000))
+    tried = [made["ids"] for made in inputs(ids=ids)]
+    assert [t.shape for t in tried] == [(1, 2), (2, 3), (3, 5)]
+    assert all(t.max() == 999 and t.min() == 0 for t in tried)
+
+
+@pytest.mark.parametrize(
+    ("side", "sides"), [("left", {0}), ("right", {1}), ("any", {0, 1})]
+)
+def test_padding_is_on_the_declared_side_or_on_both(side: Any, sides: set[int]) -> None:
+    keep = Input(Type.of("bool", Dim.symbol("b"), Dim.symbol("n")), keep=side)
+    seen: set[int] = set()
+    for seed in range(10):
+        b = Builder()
+        x = b.input("keep", keep)
+        graph = b.finish("g", {"y": x})
+        made = random_inputs(graph, {"b": 3, "n": 5}, np.random.default_rng(seed))[
+            "keep"
+        ]
+        assert made[0].all()
+        assert made.any(axis=1).all()
+        seen |= {1 if row[0] else 0 for row in made if not row.all()}
+    assert seen == sides
+
+
+CLAMPED = """specc 1
+model clamped
+dims batch, n
+graph g(ids: int[batch, n], far: int[batch, n]) -> (y: float[batch, n, 3]) {
+  x = embedding(max(ids, 0), size=4, dim=3) @ table
+  return x + embedding(min(far, 2), size=3, dim=3) @ other
+}
+"""
+
+
+def test_ids_that_are_changed_on_their_way_are_drawn_within_their_table(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "clamped.specc").write_text(CLAMPED)
+    model = tmp_path / "clamped.onnx"
+    specc.compile(tmp_path / "clamped.specc", model, init=0)
+    assert cli.main(["verify", str(model)]) == 0, capsys.readouterr().err

@@ -1,0 +1,171 @@
+"""What no reviewer should have to say twice, as rules over the syntax of a file.
+
+Each rule gives offenders as (rule, where, what): `where` is the path with the name of the
+function or class, so that a list of waivers outlives changes elsewhere in the file.
+"""
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+from support import house
+
+ROOT = house.ROOT
+WAIVERS = ROOT / "tests" / "waivers.txt"
+FUNCTION, CLASS, FILE, COMPLEXITY = 50, 150, 400, 15
+FIELDS = 5
+"""So many fields of a dataclass may be given by place."""
+ARGUMENTS = 6
+"""So many arguments of a call may be given by place."""
+LISTS = {"specc/lang/tree.py"}
+"""Files that are one list of small classes: length is no fault there."""
+FORBIDDEN = {"hasattr", "eval", "exec", "globals", "setattr"}
+BY_NAME = {"specc/cli/main.py", "specc/backend.py"}
+"""The two places where a module is imported by a text: commands, and backends."""
+IGNORE = re.compile(r"#\s*type:\s*ignore(?P<code>\[[\w, -]+\])?(?P<reason>.*)")
+
+
+class Offender(NamedTuple):
+    """One breach. `rule` and `where` are what a waiver names, `what` is for people."""
+
+    rule: str
+    where: str
+    what: str
+
+
+@cache
+def offenders(path: Path) -> tuple[Offender, ...]:
+    """Every breach in one file."""
+    name = str(path.relative_to(ROOT))
+    return tuple(faults(path.read_text(encoding="utf-8"), name))
+
+
+def faults(text: str, name: str) -> Iterator[Offender]:
+    """Every breach in a text that stands for the file `name`."""
+    tree = ast.parse(text)
+    if not ast.get_docstring(tree):
+        yield Offender("docstring", name, "no module docstring")
+    if text.count("\n") > FILE and name not in LISTS:
+        yield Offender("file", name, f"{text.count(chr(10))} lines, at most {FILE}")
+    for node, inside in _walk(tree):
+        where = f"{name}::{inside}" if inside else name
+        yield from _sizes(node, where)
+        yield from _dataclass(node, where)
+        yield from _late_attributes(node, where)
+        yield from _call(node, where, name)
+    yield from _ignores(text, name)
+
+
+def _walk(tree: ast.Module) -> Iterator[tuple[ast.AST, str]]:
+    """Every node with the dotted name of the innermost definition around or at it."""
+    waiting: list[tuple[ast.AST, str]] = [(tree, "")]
+    while waiting:
+        node, inside = waiting.pop()
+        yield node, inside
+        for child in ast.iter_child_nodes(node):
+            named = isinstance(child, (*house.FUNCTIONS, ast.ClassDef))
+            here = f"{inside}.{child.name}".lstrip(".") if named else inside
+            waiting.append((child, here))
+
+
+def _sizes(node: ast.AST, where: str) -> Iterator[Offender]:
+    if isinstance(node, house.FUNCTIONS):
+        if (lines := house.size(node)) > FUNCTION:
+            yield Offender("function", where, f"{lines} lines, at most {FUNCTION}")
+        if (found := house.complexity(node)) > COMPLEXITY:
+            yield Offender("complexity", where, f"{found}, at most {COMPLEXITY}")
+    if isinstance(node, ast.ClassDef) and (lines := house.size(node)) > CLASS:
+        yield Offender("class", where, f"{lines} lines, at most {CLASS}")
+
+
+def _dataclass(node: ast.AST, where: str) -> Iterator[Offender]:
+    """More than a few fields, and not given by name."""
+    if not isinstance(node, ast.ClassDef):
+        return
+    said = [ast.unparse(d) for d in node.decorator_list]
+    if not any(d.startswith("dataclass") for d in said):
+        return
+    fields = [f for f in node.body if isinstance(f, ast.AnnAssign)]
+    fields = [f for f in fields if not ast.unparse(f.annotation).startswith("ClassVar")]
+    if len(fields) > FIELDS and not any("kw_only=True" in d for d in said):
+        yield Offender("fields", where, f"{len(fields)} fields, not kw_only")
+
+
+def _late_attributes(node: ast.AST, where: str) -> Iterator[Offender]:
+    """`self.x = …` in a method, of an attribute that neither the class nor `__init__`
+    declares.
+    """
+    if not isinstance(node, ast.ClassDef) or node.bases:
+        return
+    born = {
+        n.target.id
+        for n in node.body
+        if isinstance(n, ast.AnnAssign) and isinstance(n.target, ast.Name)
+    }
+    later: dict[str, int] = {}
+    for method in (m for m in node.body if isinstance(m, house.FUNCTIONS)):
+        for n in ast.walk(method):
+            if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Store):
+                if not (isinstance(n.value, ast.Name) and n.value.id == "self"):
+                    continue
+                if method.name in ("__init__", "__post_init__", "__enter__"):
+                    born.add(n.attr)
+                else:
+                    later.setdefault(n.attr, n.lineno)
+    for attribute in sorted(later.keys() - born):
+        yield Offender("attribute", f"{where}.{attribute}", "born outside __init__")
+
+
+def _call(node: ast.AST, where: str, name: str) -> Iterator[Offender]:
+    match node:
+        case ast.Call(func=ast.Name(id=called), args=args) if called in FORBIDDEN or (
+            called == "getattr" and len(args) == 3
+        ):
+            yield Offender("call", where, f"{called}() hides what the type is")
+        case ast.Call(func=ast.Name(id="import_module")) if name not in BY_NAME:
+            yield Offender("import", where, "a module imported by its name as a text")
+        case ast.Attribute(attr="__name__", value=ast.Attribute(attr="__class__")):
+            yield Offender("call", where, "dispatch on the class, not on its name")
+    if isinstance(node, ast.Call) and len(node.args) > ARGUMENTS:
+        called = ast.unparse(node.func)
+        what = f"{called}() gets {len(node.args)} arguments by place"
+        yield Offender("arguments", where, what)
+
+
+def _ignores(text: str, name: str) -> Iterator[Offender]:
+    """A `type: ignore` without its code, or without a reason behind it."""
+    for line in text.splitlines():
+        found = IGNORE.search(line)
+        if found and not (found["code"] and found["reason"].strip(" #")):
+            yield Offender("ignore", f"{name}::{line.split('#')[0].strip()}", "why?")
+
+
+@cache
+def waived() -> dict[tuple[str, str], str]:
+    """The reason of each waiver, by rule and place."""
+    found = {}
+    for line in WAIVERS.read_text(encoding="utf-8").splitlines():
+        if line and not line.startswith("#"):
+            head, _, reason = line.partition("  — ")
+            rule, _, where = head.partition(" ")
+            found[rule, where] = reason
+    return found
+
+
+def shrink() -> None:
+    """Take out of the list what no longer offends. Nothing puts anything into it."""
+    now = {(o.rule, o.where) for path in house.files() for o in offenders(path)}
+    lines = WAIVERS.read_text(encoding="utf-8").splitlines(keepends=True)
+    kept = []
+    for line in lines:
+        rule, _, where = line.rstrip("\n").partition("  — ")[0].partition(" ")
+        if not line.strip() or line.startswith("#") or (rule, where) in now:
+            kept.append(line)
+    WAIVERS.write_text("".join(kept), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    shrink()

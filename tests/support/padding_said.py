@@ -1,0 +1,66 @@
+"""Small specs with a padded axis, and what numbers show of them."""
+
+from pathlib import Path
+
+import numpy as np
+
+import specc_numpy
+from specc.compiler.spec import elaborated, open_spec
+from specc.ir.graph import Graph
+
+SPEC = """specc 1
+model m
+dims batch, n
+mask strided = 2 * j <= i
+mask shifted = j - 1 <= i
+graph g(x: float[batch, n, 4], keep: keep[batch, n]{side}, other: bool[batch, n]) -> (y: float[{shape}]) {{
+  {body}
+}}
+"""
+N = 4
+ROWS, ONE = "batch, n, 4", "batch, 4"
+
+
+def graph_of(folder: Path, body: str, shape: str, side: str) -> Graph:
+    body = body.replace("; ", "\n  ").replace("{ ", "{\n  ").replace(" }", "\n  }")
+    (folder / "m.specc").write_text(
+        SPEC.format(body=body, shape=shape, side=side), encoding="utf-8"
+    )
+    return elaborated(open_spec(str(folder / "m.specc"))).graph
+
+
+def moves(graph: Graph, side: str) -> bool:
+    """Whether rows on the side where they may be missing change what the model gives."""
+    rng = np.random.default_rng(0)
+    x, other = rng.normal(size=(1, N, 4)), np.array([[True, False, False, True]])
+    given = {"x": x, "keep": np.ones((1, N), bool), "other": other}
+
+    def made(inputs: dict[str, np.ndarray]) -> np.ndarray:
+        with np.errstate(all="ignore"):
+            return specc_numpy.run(
+                graph, {n: v for n, v in inputs.items() if n in graph.inputs}, {}
+            )["y"]
+
+    alone = made(given)
+    for before, behind in ((3, 0), (0, 2), (1, 1)):
+        if (before and side == " right") or (behind and side == " left"):
+            continue
+        longer = {
+            "x": np.concatenate(
+                [
+                    9 * rng.normal(size=(1, before, 4)),
+                    x,
+                    9 * rng.normal(size=(1, behind, 4)),
+                ],
+                axis=1,
+            ),
+            "keep": np.array([[False] * before + [True] * N + [False] * behind]),
+            "other": np.concatenate(
+                [np.ones((1, before), bool), other, np.ones((1, behind), bool)], axis=1
+            ),
+        }
+        found = made(longer)
+        found = found[:, before : before + N] if found.ndim == 3 else found
+        if not np.allclose(found, alone, rtol=1e-9, atol=1e-11, equal_nan=True):
+            return True
+    return False

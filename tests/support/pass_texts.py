@@ -1,0 +1,325 @@
+"""What a pass makes of a small graph, as text: for golden files, and for the worked
+examples in the docstrings of passes.
+
+An example is a line `$ PASS words…` and graphs in IR text. A pass that changes graphs
+gives IR text; one that only finds something out gives a line for each value it says
+anything of. Values go by the numbers that they have in the text.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from math import inf
+
+from specc.ir.dim import Dim
+from specc.ir.graph import Builder, Graph, Input, Value
+from specc.ir.interval import Interval
+from specc.ir.model import DEFAULTS, Generation
+from specc.ir.ops.loop import without
+from specc.ir.read import read
+from specc.ir.types import Type
+from specc.ir.verify import verify
+from specc.ir.write import HEADER, write
+from specc.passes import pipeline
+from specc.passes.derive.demand import NEWEST, Setting, demand
+from specc.passes.derive.keeping import free_values
+from specc.passes.derive.plan import Plan
+from specc.passes.prove.bands import band_of
+from specc.passes.prove.batch import mixing
+from specc.passes.prove.causality import growing_symbol, prove
+from specc.passes.prove.defaults import prove_defaults
+from specc.passes.prove.flow import flow
+from specc.passes.prove.grids import Grid
+from specc.passes.prove.padding import _Walk, padding
+from specc.passes.prove.rows import PLAIN, Rows
+from specc.passes.simplify.fuse_scan import fuse_scan
+from specc.passes.simplify.lift import lift, liftable
+from specc.passes.simplify.rewrite import rewrite
+from specc.passes.simplify.split_scan import split_scan
+from specc.text.diagnostic import Diagnostic, Failed
+
+Graphs = Mapping[str, Graph]
+Words = Sequence[str]
+
+
+def result(example: str) -> str:
+    """What the pass that the first line names makes of the graphs below it."""
+    first, _, text = example.strip("\n").partition("\n")
+    assert first.startswith("$ "), f"an example begins with `$ PASS`, not with {first}"
+    name, *words = first[2:].split()
+    graphs = read(f"{HEADER}\n{text}\n")
+    for graph in graphs.values():
+        assert verify(graph) == []
+    return "\n".join(PASSES[name](graphs, words))
+
+
+EXAMPLE = re.compile(r"^    \$ (?:.*\n)(?:    .*\n)+?    gives\n(?:    .*\n?)+", re.M)
+
+
+def examples(docstring: str) -> list[tuple[str, str]]:
+    """The worked examples of a docstring: what is above the line `gives`, and below it."""
+    found = []
+    for match in EXAMPLE.finditer(docstring + "\n"):
+        # A long line is continued with a backslash, which leaves its indentation.
+        text = re.sub(r"(?<=\S) {2,}", " ", match.group())
+        lines = [line[4:] for line in text.splitlines()]
+        at = lines.index("gives")
+        found.append(("\n".join(lines[:at]), "\n".join(lines[at + 1 :]).rstrip()))
+    return found
+
+
+def main(graphs: Graphs) -> Graph:
+    """The graph that is not the defaults'."""
+    return next(g for n, g in graphs.items() if n != DEFAULTS)
+
+
+def as_text(*graphs: Graph) -> list[str]:
+    """IR text without its first line; what is made is verified, too."""
+    for graph in graphs:
+        assert verify(graph) == [], verify(graph)
+    return write(*graphs).splitlines()[1:]
+
+
+def numbered(graph: Graph) -> Iterator[tuple[str, Value]]:
+    """Every value with its number, in the order of the text."""
+    values = [*graph.inputs.values(), *graph.parameters.values()]
+    values += [r for _, results in graph.nodes for r in results]
+    yield from ((f"%{n}", v) for n, v in enumerate(values))
+
+
+def number(graph: Graph, value: Value) -> str:
+    """The number of one value."""
+    return next(n for n, v in numbered(graph) if v is value)
+
+
+def end(number: float) -> str:
+    """An end of an interval: a whole number, or infinity."""
+    return {inf: "∞", -inf: "-∞"}.get(number) or str(int(number))
+
+
+def interval(reach: Interval) -> str:
+    """`[0, ∞]`."""
+    return "nothing" if reach.empty else f"[{end(reach.lo)}, {end(reach.hi)}]"
+
+
+# Rewrites.
+
+
+def _inline(graphs: Graphs, words: Words) -> Iterable[str]:
+    work = pipeline.Work(graph=main(graphs), defaults=graphs[DEFAULTS])
+    return as_text(pipeline.run(work, ("inline",)).graph)
+
+
+def _rewrite(graphs: Graphs, words: Words) -> Iterable[str]:
+    rules = {"fuse_scan": fuse_scan, "split_scan": split_scan}
+    return as_text(rewrite(main(graphs), [rules[w] for w in words]))
+
+
+def _lift(graphs: Graphs, words: Words) -> Iterable[str]:
+    """`$ lift ROWS AXIS INPUT…`: the graph is the body of a loop over these inputs."""
+    length, axis, moving = Dim.symbol(words[0]), int(words[1]), set(words[2:])
+    graph, b = main(graphs), Builder()
+    now: dict[Value, Value] = {}
+    fixed = set(graph.parameters.values())
+    for name, value in graph.parameters.items():
+        now[value] = b.parameter(graph.parameter_facts[name])
+    for name, value in graph.inputs.items():
+        type_ = value.type
+        if name in moving:
+            shape = (*type_.shape[:axis], length, *type_.shape[axis:])
+            type_ = Type(type_.dtype, shape)
+            assert without(type_, axis) == value.type
+        else:
+            fixed.add(value)
+        now[value] = b.input(name, Input(type_))
+    for node, results in graph.nodes:
+        moves = [a is not None and a not in fixed for a in node.args]
+        if not liftable(node.op, node.args, moves, axis):
+            return [f"{number(graph, results[0])} {node.op.name}: stays in the loop"]
+        args = [a and now[a] for a in node.args]
+        now[results[0]] = lift(b, node.op, args, moves, axis, length)
+    outputs = {n: now[v] for n, v in graph.outputs.items()}
+    return as_text(b.finish(graph.name, outputs))
+
+
+# Proofs.
+
+
+def _flow(graphs: Graphs, words: Words) -> Iterable[str]:
+    """`$ flow SYMBOL`."""
+    graph = main(graphs)
+    found = flow(graph, words[0])
+    for name, value in numbered(graph):
+        state = found.state(value)
+        if state.moves:
+            said = [f"axis {a} reads {interval(r)}" for a, r in state.axes.items()]
+            said += ["the newest row"] * state.newest + ["all rows"] * state.whole
+            yield f"{name} {', '.join(said)}"
+    for leak in found.leaks:
+        result = dict(graph.nodes)[leak.node][0]
+        yield f"leak at {number(graph, result)} {leak.node.op.name}: {leak.why}"
+
+
+def _bands(graphs: Graphs, words: Words) -> Iterable[str]:
+    """`$ bands QUERY KEY`: axes of the outputs."""
+    graph, (query, key) = main(graphs), map(int, words)
+    for name, value in graph.outputs.items():
+        true = band_of(Grid(value, query, key))
+        false = band_of(Grid(value, query, key), negated=True)
+        yield f"{name} is true within {interval(true)}, false within {interval(false)}"
+
+
+def _titles(found: Sequence[Diagnostic], fine: str) -> list[str]:
+    return [f"{d.code} {d.title}" for d in found] or [fine]
+
+
+def _causality(graphs: Graphs, words: Words) -> Iterable[str]:
+    """`$ causality INPUT OUTPUT…`."""
+    graph, (growing, *outputs) = main(graphs), words
+    symbol = growing_symbol(graph, growing)
+    assert symbol
+    return _titles(prove(graph, symbol, growing, outputs), f"causal along {symbol}")
+
+
+def _defaults(graphs: Graphs, words: Words) -> Iterable[str]:
+    """`$ defaults INPUT OUTPUT…`."""
+    graph, (growing, *outputs) = main(graphs), words
+    symbol = growing_symbol(graph, growing)
+    assert symbol
+    found = prove_defaults(graph, graphs[DEFAULTS], symbol, growing, outputs)
+    return _titles(found, "the defaults stay what they are")
+
+
+def _batch(graphs: Graphs, words: Words) -> Iterable[str]:
+    """`$ batch SYMBOL`."""
+    found = mixing(main(graphs), words[0])
+    return _titles(found, f"rows of {words[0]} stay apart")
+
+
+def _padding(graphs: Graphs, words: Words) -> Iterable[str]:
+    return _titles(padding(main(graphs)), "padding stays out of the results")
+
+
+def _padded(graphs: Graphs, words: Words) -> Iterable[str]:
+    """`$ padded KEEP`: what stands at padded rows of each value."""
+    graph = main(graphs)
+    keep = graph.inputs[words[0]]
+    states = _Walk(keep, graph.input_facts[words[0]].keep).run(graph)
+    for name, value in numbered(graph):
+        if said := ", ".join(_rows(states.get(value, PLAIN))):
+            yield f"{name} {said}"
+
+
+def _rows(rows: Rows) -> Iterator[str]:
+    for word in ("zero", "low", "floor", "peaks"):
+        if axes := getattr(rows, word):
+            yield f"{word} along {', '.join(map(str, sorted(axes)))}"
+    for word in ("wild", "stained", "endless", "hollow", "broken", "points"):
+        if getattr(rows, word):
+            yield word
+    if rows.count is None:
+        yield "counts unevenly"
+    elif rows.count:
+        yield "counts padding"
+    if rows.turned:
+        yield "turned"
+    if rows.dirt:
+        yield f"reached by padding through {rows.dirt.node.op.name}"
+
+
+# What is derived.
+
+
+def _open(graph: Graph, words: Words) -> tuple[str, str, dict[str, str]]:
+    """`INPUT OUTPUT=newest OUTPUT=new`: symbol, growing input, rows of outputs."""
+    growing, *rest = words
+    symbol = growing_symbol(graph, growing)
+    assert symbol
+    return symbol, growing, dict(w.split("=") for w in rest)
+
+
+def need(rows: float) -> str:
+    """A need for rows in words."""
+    if rows == NEWEST:
+        return "the newest row"
+    if rows == 0:
+        return "the new rows"
+    return "all rows" if rows == inf else f"{int(rows)} more"
+
+
+def _demand(graphs: Graphs, words: Words) -> Iterable[str]:
+    graph = main(graphs)
+    symbol, growing, outputs = _open(graph, words)
+    found = flow(graph, symbol)
+    setting = Setting(graph, found, (), frozenset(free_values(graph, found, growing)))
+    asked = {
+        graph.outputs[n]: NEWEST if r == "newest" else 0.0 for n, r in outputs.items()
+    }
+    needs = demand(setting, asked)
+    for name, value in numbered(graph):
+        for axis, rows in needs.get(value, {}).items():
+            yield f"{name} axis {axis}: {need(rows)}"
+
+
+def _plan(graphs: Graphs, words: Words) -> Iterable[str]:
+    graph = main(graphs)
+    symbol, growing, outputs = _open(graph, words)
+    plan = Plan.of(graph, symbol, growing, outputs)
+    yield f"lengths: {plan.new}, and {plan.base} from before"
+    for name, value in numbered(graph):
+        for axis, rows in plan.needs.get(value, {}).items():
+            kept = ", kept" if value in plan.setting.kept else ""
+            yield f"{name} axis {axis}: {need(rows)}{kept}"
+
+
+def _keeping(graphs: Graphs, words: Words) -> Iterable[str]:
+    graph = main(graphs)
+    symbol, growing, outputs = _open(graph, words)
+    plan = Plan.of(graph, symbol, growing, outputs)
+    kept = [n for n, v in numbered(graph) if v in plan.setting.kept]
+    yield f"{', '.join(kept) or 'nothing'} is kept"
+    work = _derived(graph, words)
+    if work.derived:
+        for name in work.derived.handed:
+            yield f'"{name}" is handed over'
+
+
+def _derived(graph: Graph, words: Words, last: str = "encode") -> pipeline.Work:
+    _, growing, outputs = _open(graph, words)
+    drawn, rows = next(iter(outputs.items()))
+    work = pipeline.Work(
+        graph=graph, generation=Generation("t", growing, drawn), rows=rows
+    )
+    return pipeline.run(work, pipeline.up_to(last))
+
+
+def _step(graphs: Graphs, words: Words) -> Iterable[str]:
+    try:
+        return as_text(*_derived(main(graphs), words, "step").graphs())
+    except Failed as failed:
+        return _titles(failed.diagnostics, "")
+
+
+def _encode(graphs: Graphs, words: Words) -> Iterable[str]:
+    encode = _derived(main(graphs), words).derived.encode
+    return as_text(encode) if encode else ["nothing is computed once"]
+
+
+PASSES: Mapping[str, Callable[[Graphs, Words], Iterable[str]]] = {
+    "inline": _inline,
+    "fuse_scan": lambda graphs, _: _rewrite(graphs, ["fuse_scan"]),
+    "split_scan": lambda graphs, _: _rewrite(graphs, ["split_scan"]),
+    "rewrite": _rewrite,
+    "lift": _lift,
+    "flow": _flow,
+    "bands": _bands,
+    "causality": _causality,
+    "defaults": _defaults,
+    "batch": _batch,
+    "padding": _padding,
+    "padded": _padded,
+    "demand": _demand,
+    "keeping": _keeping,
+    "plan": _plan,
+    "step": _step,
+    "encode": _encode,
+}

@@ -1,0 +1,161 @@
+"""One meaning a code: every code that is used has a page, a golden message, and an
+example that raises it.
+"""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from specc.compiler.spec import Spec, check
+from specc.elaborate.config import Reader
+from specc.elaborate.modules import module_of, program_of
+from specc.lang.read import decode, read
+from specc.library.files import Files
+from specc.passes.prove.facts import report
+from specc.text.codes import CODES, exit_status
+from specc.text.diagnostic import Failed
+
+ROOT = Path(__file__).parents[2]
+CODE = re.compile(r'"([EW]0\d{3})"')
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+ELSEWHERE = {
+    "E0109": "tests/lang/test_limits.py",  # a spec of more than 1 MiB
+    "E0111": "tests/lang/test_limits.py",  # an expression of 10 001 words
+    # values for a module, which only Python gives
+    "E0416": "tests/backends/torch/test_ties.py",
+    # a file that changes while it is read
+    "E0512": "tests/weights/formats/test_safetensors.py",
+    # the command line takes only targets there are
+    "E0822": "tests/backends/onnx/lower/test_legal.py",
+    "E0961": "tests/decode/test_sampling.py",  # logits that are NaN
+    # says by how much, which no two machines agree on
+    "E0932": "tests/run/test_verify.py",
+    "E0820": "tests/test_api.py",  # what only Python can give
+    "E0754": "tests/test_api.py",  # the command line says it of its own argument
+    # writing that was interrupted
+    "E0962": "tests/run/test_generate_again.py",
+    # forms of inputs and outputs
+    "E0751": "tests/compiler/profiles/test_refused.py",
+    # a picture of more than 64 million points
+    "E0904": "tests/data/test_image.py",
+}
+"""Codes whose message needs too much for a golden file: the test that raises each."""
+
+
+def used() -> dict[str, set[str]]:
+    """Every code in the sources, with the files it is in."""
+    found: dict[str, set[str]] = {}
+    for folder in ("specc", "backends"):
+        for path in (ROOT / folder).rglob("*.py"):
+            if path == ROOT / "specc" / "text" / "codes.py":
+                continue  # the table of them all
+            for code in CODE.findall(path.read_text(encoding="utf-8")):
+                found.setdefault(code, set()).add(str(path.relative_to(ROOT)))
+    return found
+
+
+PAGES = {p.stem: p for p in sorted((ROOT / "docs" / "errors").glob("[EW]*.md"))}
+GOLDEN = sorted((ROOT / "tests" / "golden").glob("errors*/[EW]0*.txt"))
+
+
+def test_every_code_has_a_page_and_every_page_a_code() -> None:
+    assert sorted(used()) == sorted(PAGES)
+    assert list(CODES) == sorted(PAGES)
+
+
+def test_the_table_says_what_the_headings_of_the_pages_say() -> None:
+    headings = {
+        c: p.read_text(encoding="utf-8").split("\n")[0] for c, p in PAGES.items()
+    }
+    assert headings == {c: f"# {c}: {code.line}" for c, code in CODES.items()}
+
+
+@pytest.mark.parametrize(
+    ("codes", "status"),
+    [
+        ([], 0),
+        (["E0101"], 1),
+        (["E0200", "E0525"], 2),
+        (["E0802"], 3),
+        (["E0200", "E0802"], 1),
+        (["E0802", "E0101"], 1),
+        (["E0930"], 4),
+        (["E0932"], 5),
+        (["E0932", "E0930", "E0101"], 4),
+    ],
+)
+def test_the_exit_status_of_errors(codes: list[str], status: int) -> None:
+    assert exit_status(codes) == status
+
+
+def test_a_warning_is_no_reason_to_fail() -> None:
+    assert {c.status for name, c in CODES.items() if name.startswith("W")} == {0}
+    assert 0 not in {c.status for name, c in CODES.items() if name.startswith("E")}
+
+
+def test_every_code_has_a_golden_message() -> None:
+    shown = {p.name[:5] for p in GOLDEN}
+    assert sorted(used().keys() - shown - ELSEWHERE.keys()) == []
+    for code, test in ELSEWHERE.items():
+        assert code in (ROOT / test).read_text(encoding="utf-8"), (
+            f"{test} does not mention {code}"
+        )
+
+
+@pytest.mark.parametrize("path", GOLDEN, ids=lambda p: p.stem)
+def test_a_golden_message_is_of_the_code_it_is_named_after(path: Path) -> None:
+    message = path.read_text(encoding="utf-8").partition("----\n")[2]
+    assert f"[{path.name[:5]}]" in message
+
+
+@pytest.mark.parametrize("code", PAGES)
+def test_a_page_has_a_title_a_meaning_an_example_and_a_mend(code: str) -> None:
+    text = PAGES[code].read_text(encoding="utf-8")
+    title, meaning, *rest = text.split("\n\n")
+    assert re.fullmatch(rf"# {code}: \S.*[^.]", title), title
+    assert len(meaning.splitlines()) <= 8
+    assert FENCE.search(text), "an example"
+    assert rest[-1].strip(), "how to mend it"
+
+
+def examples() -> list[tuple[str, str, str]]:
+    """Code, language and text of every example that is a spec; those in `text` are for people."""
+    return [
+        (code, language, body)
+        for code, path in PAGES.items()
+        for language, body in FENCE.findall(path.read_text(encoding="utf-8"))
+        if language != "text"
+    ]
+
+
+def codes_of(name: str, text: str) -> set[str]:
+    """Every code that checking a spec gives, warnings included."""
+    library = Files()
+    try:
+        module = module_of(read(decode(text.encode(), name)), name)
+        module.folder = ROOT / "specs" / "models"
+        found = check(Spec(program_of(module, library), library, Reader(), name))
+    except Failed as failed:
+        return {d.code for d in failed.diagnostics}
+    model = found.model or found.trials[0].model
+    grows = model.generation
+    proved = (
+        report(model.graph, grows.growing, grows.source, model.defaults)
+        if grows
+        else report(model.graph)
+    )
+    return {
+        d.code
+        for d in (*found.missing, *found.warnings, *proved.errors, *proved.warnings)
+    }
+
+
+@pytest.mark.parametrize(
+    ("code", "language", "text"), examples(), ids=lambda v: v if len(v) == 5 else ""
+)
+def test_the_example_of_a_page_raises_its_code(
+    code: str, language: str, text: str
+) -> None:
+    assert code in codes_of(f"example.{language}", text)

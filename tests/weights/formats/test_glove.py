@@ -1,0 +1,67 @@
+"""GloVe's text format, read strictly: what it holds, and what is refused at which line."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from specc.text.diagnostic import Failed
+from specc.weights.formats.glove import read_glove
+
+
+def written(folder: Path, text: str | bytes) -> Path:
+    path = folder / "vectors.txt"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return path
+
+
+def test_rows_are_lines(tmp_path: Path) -> None:
+    found = read_glove(
+        written(tmp_path, "the 0.418 -2.5e-1\r\n, 1 2\nnaïve .5 -3\n. . 4 5\n1.5 6 7")
+    )
+    assert found.words == ("the", ",", "naïve", ". .", "1.5")
+    assert found.array.dtype == np.float32
+    wanted = [[0.418, -0.25], [1, 2], [0.5, -3], [4, 5], [6, 7]]
+    np.testing.assert_array_equal(found.array, np.array(wanted, np.float32))
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("", "it is empty"),
+        ("the\n", "line 1: 1 numbers stand behind each word, here 0"),
+        ("the 1 2\nof 1\n", "line 2: 2 numbers"),
+        (
+            "the 1 2\nof 1 2 3\n",
+            "line 2: a word and 2 numbers belong here, there are 4 fields",
+        ),
+        ("the 1 2\nof  2\n", "line 2: `` is no number"),
+        ("the 1 2\n\n", "line 2: 2 numbers"),
+        (" 1 2\n", "line 1: it has no word"),
+        ("the 1 2\nof 1 nan\n", "line 2: `nan` is no number"),
+        ("the 1 2\nof 1 1e999\n", "line 2: `1e999` is no number"),
+        ("the 1 2\nof 1 1e39\n", "line 2: a number is too large for 32 bits"),
+        ("the 1 2\nof 1 1_0\n", "line 2: `1_0` is no number"),
+        (
+            "the 1 2\nof 1 2\nthe 3 4\n",
+            "line 3: the word `the` stood in line 1 already",
+        ),
+        ("4 2\nthe 1 2\n", "word2vec"),
+        (b"the 1 2\n\xff 1 2\n", "line 2: it is not UTF-8"),
+        (b"x" * (1 << 20) + b" 1\n", "line 1: at most"),
+    ],
+)
+def test_the_first_line_that_is_wrong_is_named(
+    text: str | bytes, wanted: str, tmp_path: Path
+) -> None:
+    with pytest.raises(Failed) as failed:
+        read_glove(written(tmp_path, text))
+    (d,) = failed.value.diagnostics
+    assert d.code == "E0524"
+    assert wanted in d.notes[0]
+
+
+def test_a_folder_is_no_file(tmp_path: Path) -> None:
+    with pytest.raises(Failed) as failed:
+        read_glove(tmp_path)
+    assert failed.value.diagnostics[0].code == "E0802"

@@ -1,0 +1,253 @@
+"""The reader trusts nothing a file says; every broken file is told from every other."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from specc.text.diagnostic import Failed
+from specc.weights.formats.safetensors import (
+    TensorFile,
+    open_tensors,
+    write_safetensors,
+)
+
+A = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
+
+
+def raw_file(
+    path: Path, header: object, data: bytes = bytes(8), *, length: int | None = None
+) -> Path:
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    path.write_bytes(
+        (len(text) if length is None else length).to_bytes(8, "little") + text + data
+    )
+    return path
+
+
+def fault_of(path: Path) -> str:
+    """The code and the first note (or help) of what opening a file fails with."""
+    with pytest.raises(Failed) as failed:
+        open_tensors(path)
+    (diagnostic,) = failed.value.diagnostics
+    return " ".join(
+        (diagnostic.code, diagnostic.title, *diagnostic.notes, *diagnostic.helps)
+    )
+
+
+def test_every_type_comes_back(tmp_path: Path) -> None:
+    tensors: dict[str, NDArray[Any]] = {
+        "f32": np.arange(6, dtype=np.float32).reshape(2, 3),
+        "big": np.arange(3, dtype=">f8"),
+        "bf16": np.array([1.5, -2], ml_dtypes.bfloat16),
+        "f8": np.array([1, 2, 4], ml_dtypes.float8_e4m3fn),
+        "flags": np.array([True, False]),
+        "ids": np.array([[1], [2]], np.int64),
+        "scalar": np.array(2.5, np.float16),
+        "none": np.zeros((0, 4), np.float32),
+        "turned": np.arange(6, dtype=np.float32).reshape(2, 3).T,
+    }
+    write_safetensors(tmp_path / "a.safetensors", tensors, {"format": "pt"})
+    with open_tensors(tmp_path / "a.safetensors") as file:
+        assert dict(file.metadata) == {"format": "pt", "specc": "weights"}
+        assert set(file.tensors) == set(tensors)
+        for name, array in tensors.items():
+            for found in (file.array(name), file.read(name)):
+                assert found.shape == array.shape
+                assert np.array_equal(
+                    found.astype(np.float64), array.astype(np.float64)
+                ), name
+        assert not file.array("f32").flags.owndata
+        assert str(file.tensors["bf16"]) == "bf16[2]"
+
+
+def test_writing_is_deterministic(tmp_path: Path) -> None:
+    a, b = np.ones(3, np.float32), np.ones(2, np.int8)
+    write_safetensors(
+        tmp_path / "1.safetensors", {"a": a, "b": b}, {"y": "1", "x": "2"}
+    )
+    write_safetensors(
+        tmp_path / "2.safetensors", {"b": b, "a": a}, {"x": "2", "y": "1"}
+    )
+    assert (tmp_path / "1.safetensors").read_bytes() == (
+        tmp_path / "2.safetensors"
+    ).read_bytes()
+
+
+def test_a_part_of_a_tensor_is_streamed(tmp_path: Path) -> None:
+    write_safetensors(tmp_path / "a.safetensors", {"a": np.arange(10, dtype=np.uint8)})
+    with open_tensors(tmp_path / "a.safetensors") as file:
+        assert b"".join(map(bytes, file.chunks("a", 3, 4))) == bytes([3, 4, 5, 6])
+
+
+@pytest.mark.parametrize(
+    ("head", "words"),
+    [
+        (
+            b"version https://git-lfs.github.com/spec/v1\noid sha256:12\n",
+            "Git LFS pointer",
+        ),
+        (b"<!DOCTYPE html>\n<html>", "web page"),
+        (b"\n<html>  {", "web page"),
+        (b"PK\x03\x04\x00\x00\x00\x00\x08\x08rest", "zip archive"),
+        (b"\x80\x02}q\x00(X\x03\x00", "Python pickle"),
+        (b"GGUF\x03\x00\x00\x00\x01\x00\x00\x00", "GGUF"),
+    ],
+)
+def test_other_files_under_the_name_are_recognized(
+    tmp_path: Path, head: bytes, words: str
+) -> None:
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(head)
+    assert fault_of(path).startswith("E0502")
+    assert words in fault_of(path)
+
+
+def with_a(**changes: object) -> dict[str, object]:
+    return {"a": {**A, **changes}}
+
+
+@pytest.mark.parametrize(
+    ("header", "words"),
+    [
+        (b"[]", "not a JSON object"),
+        (b'{"a": NaN}', "NaN is not a JSON value"),
+        (b'{"a"}', "not JSON"),
+        (b"\xff{}", "not UTF-8"),
+        (
+            b'{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"a":1}',
+            "names 'a' twice",
+        ),
+        (
+            b'{"a":{"dtype":"F32","dtype":"F32","shape":[2],"data_offsets":[0,8]}}',
+            "names 'dtype' twice",
+        ),
+        (b"[" * 100_000, "nested too deeply"),
+        (
+            b'{"a":{"dtype":"F32","shape":['
+            + b"1" * 5000
+            + b'],"data_offsets":[0,8]}}',
+            "not JSON",
+        ),
+        ({"": A}, "no name"),
+        ({"a": 1}, "exactly the fields"),
+        (with_a(extra=1), "exactly the fields"),
+        (with_a(dtype="F31"), "unknown dtype"),
+        (with_a(dtype=3), "unknown dtype"),
+        (with_a(shape=[2.0]), "not a list of at most 64 lengths"),
+        (with_a(shape=[True, 2]), "not a list of at most 64 lengths"),
+        (with_a(shape=[-2]), "not a list of at most 64 lengths"),
+        (with_a(shape=[1 << 53]), "not a list of at most 64 lengths"),
+        (with_a(shape=[1 << 30, 1 << 30, 0]), "more elements"),
+        (with_a(shape=[3]), "takes 12 bytes, but its data_offsets span 8"),
+        (with_a(dtype="F4", shape=[15]), "whole bytes"),
+        (with_a(data_offsets=[8, 0]), "two growing numbers"),
+        (with_a(data_offsets=[0]), "two growing numbers"),
+        (with_a(data_offsets=[4, 12]), "unused bytes before it"),
+        ({"a": A, "b": A}, "overlaps"),
+        ({"a": A, "b": {**A, "data_offsets": [8, 16]}}, "cut off"),
+        ({}, "8 bytes follow"),
+        ({"__metadata__": {"a": 1}, "a": A}, "table of texts"),
+    ],
+)
+def test_broken_headers(tmp_path: Path, header: object, words: str) -> None:
+    found = fault_of(raw_file(tmp_path / "a.safetensors", header))
+    assert found.startswith("E0506")
+    assert words in found
+
+
+def test_lengths_of_the_header(tmp_path: Path) -> None:
+    (tmp_path / "short").write_bytes(b"1234567")
+    assert "7 bytes" in fault_of(tmp_path / "short")
+    assert "at most 100000000" in fault_of(
+        raw_file(tmp_path / "c", {"a": A}, length=100_000_001)
+    )
+    assert "cut off" in fault_of(raw_file(tmp_path / "d", {"a": A}, length=1000))
+
+
+def test_spaces_around_the_header_are_padding(tmp_path: Path) -> None:
+    path = raw_file(
+        tmp_path / "a.safetensors", b"  " + json.dumps({"a": A}).encode() + b"   "
+    )
+    with open_tensors(path) as file:
+        assert file.array("a").tolist() == [0, 0]
+
+
+def test_names_are_escaped_in_messages(tmp_path: Path) -> None:
+    assert "\x1b" not in fault_of(
+        raw_file(tmp_path / "a.safetensors", {"\x1b[31m\n": 1})
+    )
+
+
+def test_only_regular_files_are_opened(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "loop").symlink_to("loop")
+    for name, words in {
+        "absent": "no such file",
+        "pipe": "a pipe or a device",
+        ".": "a folder",
+        "loop": "symbolic links",
+        "a\0b": "NUL",
+    }.items():
+        found = fault_of(tmp_path / name)
+        assert found.startswith("E0802")
+        assert words in found
+    assert "a pipe or a device" in fault_of(Path("/dev/zero"))
+
+
+def test_a_symlink_that_the_user_named_is_followed(tmp_path: Path) -> None:
+    raw_file(tmp_path / "blob", {"a": A})
+    (tmp_path / "model.safetensors").symlink_to("blob")
+    with open_tensors(tmp_path / "model.safetensors") as file:
+        assert file.read("a").tolist() == [0, 0]
+
+
+def test_types_without_an_array(tmp_path: Path) -> None:
+    path = raw_file(tmp_path / "a.safetensors", with_a(dtype="F4", shape=[16]))
+    with open_tensors(path) as file, pytest.raises(Failed, match="E0508"):
+        file.array("a")
+
+
+def read_all(file: TensorFile, reading: str) -> None:
+    if reading == "array":
+        file.array("a")
+    elif reading == "read":
+        file.read("a")
+    else:
+        list(file.chunks("a"))
+
+
+@pytest.mark.parametrize("how", ["truncated", "replaced", "removed", "grown"])
+@pytest.mark.parametrize("reading", ["array", "read", "chunks"])
+def test_a_file_that_changes_is_noticed(tmp_path: Path, how: str, reading: str) -> None:
+    path = raw_file(tmp_path / "a.safetensors", {"a": A})
+    with open_tensors(path) as file:
+        if how == "truncated":
+            os.truncate(path, 60)
+        elif how == "grown":
+            with path.open("ab") as more:
+                more.write(b"x")
+        elif how == "removed":
+            path.unlink()
+        else:
+            raw_file(tmp_path / "b", {"a": A}).replace(path)
+        with pytest.raises(Failed, match="E0512"):
+            read_all(file, reading)
+
+
+def test_what_others_wrote_is_not_replaced(tmp_path: Path) -> None:
+    path, one = tmp_path / "w.safetensors", {"a": np.ones(3, np.float32)}
+    for name, code in (("w.onnx", "E0816"), ("w.safetensors", "E0833")):
+        (tmp_path / name).write_bytes(b"precious")
+        with pytest.raises(Failed, match=code):
+            write_safetensors(tmp_path / name, one)
+        assert (tmp_path / name).read_bytes() == b"precious"
+    write_safetensors(path, one, force=True)
+    write_safetensors(path, {"a": np.zeros(3, np.float32)})  # it is ours by now
+    with open_tensors(path) as file:
+        assert not file.array("a").any()

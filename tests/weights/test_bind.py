@@ -1,0 +1,312 @@
+"""Binding: every parameter found, every tensor used or ignored, and messages that say
+what to write.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from specc.text.diagnostic import Diagnostic, Failed
+from specc.text.source import Source, Span
+from specc.weights.bind import bind
+from specc.weights.checkpoint import Checkpoint, open_weights
+from specc.weights.formats.safetensors import write_safetensors
+from specc.weights.rules import IgnoreRule, LoadRule, Rules, TieRule, Wanted
+from specc.weights.transform import Concat, FirstPresent, Part, Tensor, Transpose
+from specc.weights.values import Binding, Run, array_of
+
+Arrays = Mapping[str, NDArray[Any]]
+
+
+def saved(folder: Path, tensors: Arrays) -> Checkpoint:
+    write_safetensors(folder / "model.safetensors", tensors)
+    return open_weights(folder)
+
+
+def numbers(*shape: int, start: float = 0, dtype: Any = np.float32) -> NDArray[Any]:
+    return (
+        (np.arange(np.prod(shape, dtype=np.int64)) + start).reshape(shape).astype(dtype)
+    )
+
+
+def wanted(**shapes: tuple[int, ...]) -> list[Wanted]:
+    return [Wanted(name.replace("_", "."), shape) for name, shape in shapes.items()]
+
+
+NO_RULES = Rules()
+
+
+def faults(
+    folder: Path, want: list[Wanted], tensors: Arrays, rules: Rules = NO_RULES
+) -> list[Diagnostic]:
+    with saved(folder, tensors) as checkpoint, pytest.raises(Failed) as failed:
+        bind(want, rules, checkpoint)
+    return list(failed.value.diagnostics)
+
+
+def text(diagnostic: Diagnostic) -> str:
+    return "\n".join((diagnostic.title, *diagnostic.notes, *diagnostic.helps))
+
+
+def layers(n: int, **shapes: tuple[int, ...]) -> list[Wanted]:
+    return [
+        Wanted(f"h.{i}.{name}", shape)
+        for i in range(n)
+        for name, shape in shapes.items()
+    ]
+
+
+def test_parameters_are_the_tensors_of_the_same_name(tmp_path: Path) -> None:
+    with saved(tmp_path, {"a": numbers(2, 3), "b": numbers(4)}) as checkpoint:
+        binding = bind(wanted(a=(2, 3), b=(4,)), Rules(), checkpoint)
+        assert array_of(binding, "a").tolist() == [[0, 1, 2], [3, 4, 5]]
+        entry = checkpoint.tensors["b"]
+        assert binding.run("b") == Run(tmp_path / "model.safetensors", entry.offset, 16)
+
+
+def test_load_rules_with_holes(tmp_path: Path) -> None:
+    tensors = {f"h.{i}.c_attn.weight": numbers(4, 6, start=10 * i) for i in range(2)}
+    want = [Wanted(f"h.{i}.{n}.weight", (2, 4)) for i in range(2) for n in "qkv"]
+    rules = Rules(
+        loads=tuple(
+            LoadRule(
+                f"h.{{i}}.{n}.weight",
+                Part(Transpose(Tensor("h.{i}.c_attn.weight")), 0, k, 3),
+            )
+            for k, n in enumerate("qkv")
+        )
+    )
+    with saved(tmp_path, tensors) as checkpoint:
+        binding = bind(want, rules, checkpoint)
+        for i in range(2):
+            for k, n in enumerate("qkv"):
+                expected = tensors[f"h.{i}.c_attn.weight"].T[2 * k : 2 * k + 2]
+                assert np.array_equal(array_of(binding, f"h.{i}.{n}.weight"), expected)
+        assert binding.run("h.0.q.weight") is None
+
+
+def test_an_old_spelling_is_one_rule(tmp_path: Path) -> None:
+    rule = LoadRule(
+        "*norm.weight", FirstPresent((Tensor("*norm.weight"), Tensor("*norm.gamma")))
+    )
+    want = [Wanted("a.norm.weight", (2,)), Wanted("b.norm.weight", (2,))]
+    with saved(
+        tmp_path, {"a.norm.weight": numbers(2), "b.norm.gamma": numbers(2, start=5)}
+    ) as checkpoint:
+        binding = bind(want, Rules(loads=(rule,)), checkpoint)
+        assert array_of(binding, "b.norm.weight").tolist() == [5, 6]
+
+
+@pytest.mark.parametrize("held", ["wte", "head", "both"])
+def test_of_tied_weights_any_copy_will_do(tmp_path: Path, held: str) -> None:
+    names = ["wte", "head"] if held == "both" else [held]
+    with saved(tmp_path, dict.fromkeys(names, numbers(3, 2))) as checkpoint:
+        binding = bind(
+            wanted(head=(3, 2), wte=(3, 2)),
+            Rules(ties=(TieRule("head", "wte"),)),
+            checkpoint,
+        )
+        assert binding.tied_to("head") == "wte"
+        assert np.array_equal(array_of(binding, "wte"), numbers(3, 2))
+        assert np.array_equal(array_of(binding, "head"), numbers(3, 2))
+        assert not binding.warnings
+
+
+def test_tied_weights_with_different_values_are_each_kept_with_a_warning(
+    tmp_path: Path,
+) -> None:
+    with saved(
+        tmp_path, {"wte": numbers(3, 2), "head": numbers(3, 2, start=1)}
+    ) as checkpoint:
+        binding = bind(
+            wanted(head=(3, 2), wte=(3, 2)),
+            Rules(ties=(TieRule("head", "wte"),)),
+            checkpoint,
+        )
+        assert binding.tied_to("head") is None
+        assert array_of(binding, "head")[0, 0] == 1
+        assert [w.code for w in binding.warnings] == ["W0504"]
+
+
+def test_ties_follow_one_another_but_not_in_a_circle(tmp_path: Path) -> None:
+    ties = (TieRule("a", "b"), TieRule("b", "c"))
+    want = wanted(a=(2,), b=(2,), c=(2,))
+    with saved(tmp_path, {"b": numbers(2)}) as checkpoint:
+        binding = bind(want, Rules(ties=ties), checkpoint)
+        assert [binding.tied_to(n) for n in "abc"] == ["c", "c", None]
+        assert array_of(binding, "c").tolist() == [0, 1]
+    (fault,) = faults(
+        tmp_path, want, {"b": numbers(2)}, Rules(ties=(*ties, TieRule("c", "a")))
+    )
+    assert fault.code == "E0510"
+
+
+def test_a_missing_tensor_is_asked_for_once_for_all_layers(tmp_path: Path) -> None:
+    span = Span(Source("gpt2.specc", "linear(x) @ q"), 0, 9)
+    want = [
+        Wanted(f"h.{i}.q.weight", (2, 2), span=span, made_by="makes [2, 2]")
+        for i in range(4)
+    ]
+    (fault,) = faults(tmp_path, [*want, Wanted("w", (1,))], {"w": numbers(1)})
+    assert fault.code == "E0501"
+    assert fault.title == "`h.0.q.weight` is not in the checkpoint (and 3 more like it)"
+    assert fault.primary
+    assert fault.primary.text == "makes [2, 2]"
+    assert "h.{0..3}.q.weight" in text(fault)
+
+
+def test_a_near_name_is_proposed_and_not_reported_twice(tmp_path: Path) -> None:
+    tensors = {
+        "w": numbers(1),
+        **{f"h.{i}.LayerNorm.gamma": numbers(2) for i in range(3)},
+    }
+    want = [
+        Wanted("w", (1,)),
+        *(Wanted(f"h.{i}.LayerNorm.weight", (2,)) for i in range(3)),
+    ]
+    (fault,) = faults(tmp_path, want, tensors)
+    assert 'load "h.{i}.LayerNorm.weight" = "h.{i}.LayerNorm.gamma"' in text(fault)
+
+
+def test_a_checkpoint_of_another_model_is_one_error(tmp_path: Path) -> None:
+    (fault,) = faults(
+        tmp_path, layers(3, a=(1,), b=(2,)), {f"x.{i}": numbers(7) for i in range(5)}
+    )
+    assert fault.code == "E0501"
+    assert "x.{0..4}" in text(fault)
+
+
+def test_wrong_shapes_are_grouped_and_explained(tmp_path: Path) -> None:
+    tensors = {
+        **{f"h.{i}.a": numbers(3, 2) for i in range(3)},
+        "r": numbers(4),
+        "n": numbers(5, 2),
+    }
+    want = [*layers(3, a=(2, 3)), Wanted("r", (2, 2)), Wanted("n", (6, 2))]
+    turned, flat, odd = faults(tmp_path, want, tensors)
+    assert {turned.code, flat.code, odd.code} == {"E0503"}
+    assert turned.title == "h.0.a has the wrong shape (and 2 more like it)"
+    assert 'load "h.{i}.a" = transpose("h.{i}.a")' in text(turned)
+    assert "model.safetensors holds `h.0.a`: f32[3, 2]" in text(turned)
+    assert "reshape" in text(flat)
+    assert "axis 0 is 5 in the checkpoint and 6 in the spec" in text(odd)
+
+
+def test_a_rule_that_cannot_be_applied(tmp_path: Path) -> None:
+    rule = LoadRule(
+        "a", Part(Tensor("qkv"), 0, 0, 3), Span(Source("m.specc", "load a"), 0, 6)
+    )
+    (fault,) = faults(
+        tmp_path, wanted(a=(2, 2)), {"qkv": numbers(4, 2)}, Rules(loads=(rule,))
+    )
+    assert fault.code == "E0511"
+    assert "no 3 equal parts" in text(fault)
+    assert fault.others[0].span is rule.span
+
+
+def test_types_must_be_of_one_family(tmp_path: Path) -> None:
+    (fault,) = faults(tmp_path, wanted(a=(2,)), {"a": numbers(2, dtype=np.int32)})
+    assert fault.code == "E0508"
+    assert "quantizer" in text(fault)
+
+
+def test_unused_tensors_are_an_error_unless_ignored(tmp_path: Path) -> None:
+    tensors = {"a": numbers(2), **{f"h.{i}.attn.bias": numbers(1) for i in range(3)}}
+    (fault,) = faults(tmp_path, wanted(a=(2,)), tensors)
+    assert fault.code == "E0505"
+    assert fault.title == "3 tensors in the checkpoint are used by nothing"
+    assert "h.{0..2}.attn.bias" in text(fault)
+    assert 'ignore "h.{i}.attn.bias"' in text(fault)
+    rules = Rules(ignores=(IgnoreRule("h.{i}.attn.bias"), IgnoreRule("not.there")))
+    with open_weights(tmp_path) as checkpoint:
+        assert bind(wanted(a=(2,)), rules, checkpoint).ignored == tuple(
+            f"h.{i}.attn.bias" for i in range(3)
+        )
+
+
+def test_rules_about_nothing_are_slips(tmp_path: Path) -> None:
+    tensors = {"wte": numbers(2)}
+    for rules in (
+        Rules(loads=(LoadRule("wtes", Tensor("wte")),)),
+        Rules(ties=(TieRule("wtes", "wte"),)),
+        Rules(ties=(TieRule("wte", "wtes"),)),
+    ):
+        (fault,) = faults(tmp_path, wanted(wte=(2,)), tensors, rules)
+        assert fault.code == "E0510"
+        assert fault.helps == ("did you mean `wte`?",)
+
+
+BASE = {f"h.{i}.w": numbers(2) for i in range(3)}
+
+
+@pytest.mark.parametrize("prefix", ["", "transformer.", "a.b."])
+def test_the_prefix_of_the_base_model_is_found_out(tmp_path: Path, prefix: str) -> None:
+    bare = [Wanted(n, (2,)) for n in BASE]
+    with_prefix = [Wanted(prefix + n, (2,)) for n in BASE]
+    with saved(tmp_path, {prefix + n: t for n, t in BASE.items()}) as checkpoint:
+        assert array_of(bind(bare, Rules(), checkpoint), "h.1.w").tolist() == [0, 1]
+    with saved(tmp_path, {**BASE, "h.0.attn.bias": numbers(1)}) as checkpoint:
+        rules = Rules(ignores=(IgnoreRule(f"{prefix}h.{{i}}.attn.bias"),))
+        assert array_of(
+            bind(with_prefix, rules, checkpoint), f"{prefix}h.1.w"
+        ).tolist() == [0, 1]
+
+
+def test_a_head_beside_the_base_keeps_its_own_name(tmp_path: Path) -> None:
+    want = [*(Wanted(n, (2,)) for n in BASE), Wanted("head", (2,))]
+    with saved(
+        tmp_path, {**{f"bert.{n}": t for n, t in BASE.items()}, "head": numbers(2)}
+    ) as checkpoint:
+        assert str(bind(want, Rules(), checkpoint).naming) == "with `bert.` in front"
+
+
+def test_two_prefixes_that_fit_are_not_chosen_between(tmp_path: Path) -> None:
+    tensors = {f"{p}.{n}": t for n, t in BASE.items() for p in ("student", "teacher")}
+    (fault,) = faults(tmp_path, [Wanted(n, (2,)) for n in BASE], tensors)
+    assert fault.code == "E0515"
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16])
+def test_numbers_that_are_none_stop_the_work(
+    tmp_path: Path, value: float, dtype: Any
+) -> None:
+    array = numbers(3, dtype=dtype)
+    array[1] = value
+    with saved(tmp_path, {"a": array, "b": array}) as checkpoint:
+        rules = Rules(loads=(LoadRule("b", Concat((Tensor("b"), Tensor("b")))),))
+        binding = bind(wanted(a=(3,), b=(6,)), rules, checkpoint)
+        for name in "ab":
+            with pytest.raises(Failed, match="E0507") as failed:
+                array_of(binding, name)
+            assert f"`{name}` in `{tmp_path}/model.safetensors`" in text(
+                failed.value.diagnostics[0]
+            )
+
+
+def test_truth_values_are_0_or_1(tmp_path: Path) -> None:
+    with saved(tmp_path, {"a": np.array([True, False])}) as checkpoint:
+        binding = bind([Wanted("a", (2,), "bool")], Rules(), checkpoint)
+        assert array_of(binding, "a").tolist() == [True, False]
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-1] + b"\x02")
+    with open_weights(path) as checkpoint, pytest.raises(Failed, match="E0507"):
+        array_of(bind([Wanted("a", (2,), "bool")], Rules(), checkpoint), "a")
+
+
+def test_conversion_on_the_way(tmp_path: Path) -> None:
+    with saved(
+        tmp_path,
+        {"a": numbers(3, dtype=ml_dtypes.bfloat16), "b": numbers(2, start=70000)},
+    ) as checkpoint:
+        binding: Binding = bind(wanted(a=(3,), b=(2,)), Rules(), checkpoint)
+        assert binding.stored_dtype("a") == "bf16"
+        assert array_of(binding, "a", "f32").dtype == np.float32
+        with pytest.raises(Failed, match="E0517") as failed:
+            array_of(binding, "b", "f16")
+        assert "the largest 70001" in text(failed.value.diagnostics[0])

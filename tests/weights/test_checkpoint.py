@@ -1,0 +1,118 @@
+"""Checkpoints: one file, shards with an index, folders; and what is said when they are
+something else.
+"""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from specc.text.diagnostic import Failed
+from specc.weights.checkpoint import open_weights
+from specc.weights.formats.safetensors import write_safetensors
+
+ONE, TWO = np.ones(2, np.float32), np.zeros(3, np.float32)
+
+
+def sharded(folder: Path) -> dict[str, str]:
+    write_safetensors(folder / "model-1.safetensors", {"a": ONE})
+    write_safetensors(folder / "model-2.safetensors", {"b": TWO})
+    return {"a": "model-1.safetensors", "b": "model-2.safetensors"}
+
+
+def index(folder: Path, weight_map: object) -> Path:
+    path = folder / "model.safetensors.index.json"
+    path.write_text(
+        json.dumps({"metadata": {"total_size": 1}, "weight_map": weight_map})
+    )
+    return path
+
+
+def fault_of(path: Path) -> str:
+    with pytest.raises(Failed) as failed:
+        open_weights(path)
+    (d,) = failed.value.diagnostics
+    return " ".join((d.code, d.title, *d.notes, *d.helps))
+
+
+def test_a_file_or_the_folder_it_is_in(tmp_path: Path) -> None:
+    write_safetensors(tmp_path / "other.safetensors", {"a": ONE})
+    for path in (tmp_path, tmp_path / "other.safetensors"):
+        with open_weights(path) as checkpoint:
+            assert checkpoint.read("a").tolist() == [1, 1]
+    write_safetensors(tmp_path / "model.safetensors", {"b": TWO})
+    with open_weights(tmp_path) as checkpoint:
+        assert set(checkpoint.tensors) == {"b"}
+
+
+def test_shards_are_one_checkpoint(tmp_path: Path) -> None:
+    path = index(tmp_path, sharded(tmp_path))
+    for given in (tmp_path, path):
+        with open_weights(given) as checkpoint:
+            assert set(checkpoint.tensors) == {"a", "b"}
+            assert checkpoint.file_of("b").path.name == "model-2.safetensors"
+            assert checkpoint.array("b").tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"a": "../model-1.safetensors"}, "not the name of a file beside it"),
+        ({"a": "/etc/model.safetensors"}, "not the name of a file beside it"),
+        ({"a": ".safetensors"}, "not the name of a file beside it"),
+        ({"a": "model-3.safetensors"}, "which is not there"),
+        ({"a": "model-2.safetensors"}, "should be in model-2.safetensors, but is not"),
+        ({"c": "model-1.safetensors"}, "should be in model-1.safetensors, but is not"),
+        ({"b": None}, "weight_map"),
+    ],
+)
+def test_an_index_that_lies(tmp_path: Path, change: dict[str, str], words: str) -> None:
+    index(tmp_path, {**sharded(tmp_path), **change})
+    found = fault_of(tmp_path)
+    assert found.startswith("E0509")
+    assert words in found
+
+
+def test_a_tensor_in_two_shards_or_in_none_of_the_list(tmp_path: Path) -> None:
+    files = sharded(tmp_path)
+    write_safetensors(tmp_path / "model-2.safetensors", {"b": TWO, "a": ONE})
+    index(tmp_path, files)
+    assert "is in model-1.safetensors and in model-2.safetensors" in fault_of(tmp_path)
+    write_safetensors(tmp_path / "model-2.safetensors", {"b": TWO, "c": ONE})
+    assert "`c` in model-2.safetensors is not listed" in fault_of(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "{}",
+        '{"weight_map": {}}',
+        '{"weight_map": {"a": "x", "a": "y"}}',
+        "[" * 100_000,
+        "<html>",
+    ],
+)
+def test_an_index_that_is_none(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "model.safetensors.index.json"
+    path.write_text(text)
+    assert fault_of(path).startswith("E0509")
+
+
+def test_a_pickle_is_not_opened_but_a_way_is_shown(tmp_path: Path) -> None:
+    (tmp_path / "pytorch_model.bin").write_bytes(b"\x80\x02")
+    for path in (tmp_path, tmp_path / "pytorch_model.bin"):
+        found = fault_of(path)
+        assert found.startswith("E0514")
+        assert "python -c" in found
+        assert "pytorch_model.safetensors" in found
+
+
+def test_folders_that_do_not_say_which(tmp_path: Path) -> None:
+    assert fault_of(tmp_path).startswith("E0518")
+    write_safetensors(tmp_path / "a.safetensors", {"a": ONE})
+    write_safetensors(tmp_path / "b.safetensors", {"a": ONE})
+    assert "several sets of weights" in fault_of(tmp_path)
+    assert fault_of(tmp_path / "absent").startswith("E0802")

@@ -1,0 +1,111 @@
+"""Where weights go: linked where every ONNX reader can follow, else aligned in a file
+of our own.
+"""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from specc.weights.external import (
+    LARGE,
+    Piece,
+    Place,
+    bytes_of,
+    content,
+    fits_inline,
+    linkable,
+    plan,
+)
+from specc.weights.values import Run
+
+
+def piece(name: str, nbytes: int, path: Path | None = None, offset: int = 0) -> Piece:
+    return Piece(name, "f32", nbytes, Run(path, offset, nbytes) if path else None)
+
+
+@pytest.fixture
+def weights(tmp_path: Path) -> Path:
+    (tmp_path / "ck").mkdir()
+    path = tmp_path / "ck" / "model.safetensors"
+    path.write_bytes(bytes(1000))
+    return path
+
+
+def test_copied_tensors_are_aligned(tmp_path: Path) -> None:
+    found = plan(
+        [piece("a", 10), piece("b", 4), piece("big", LARGE), piece("empty", 0)],
+        tmp_path,
+        link=True,
+    )
+    assert found.copied == {
+        "a": (0, 10),
+        "b": (64, 4),
+        "big": (4096, LARGE),
+        "empty": (4096 + LARGE, 0),
+    }
+    assert found.places("w.bin")["b"] == Place("w.bin", 64, 4)
+    data = b"".join(
+        map(
+            bytes,
+            content(found, lambda n: [memoryview(n[0].encode() * found.copied[n][1])]),
+        )
+    )
+    assert len(data) == found.size
+    assert data[:10] == b"a" * 10
+    assert data[10:64] == bytes(54)
+    assert data[64:68] == b"bbbb"
+
+
+def test_what_lies_below_the_output_is_linked(tmp_path: Path, weights: Path) -> None:
+    found = plan([piece("a", 16, weights, 72), piece("b", 8)], tmp_path, link=True)
+    assert found.linked == {"a": Place("ck/model.safetensors", 72, 16)}
+    assert set(found.copied) == {"b"}
+    assert plan([piece("a", 16, weights)], tmp_path, link=False).linked == {}
+
+
+def test_an_offset_the_provider_cannot_use_is_copied(
+    tmp_path: Path, weights: Path
+) -> None:
+    found = plan(
+        [piece("a", 16, weights, 72), piece("b", 16, weights, 128)],
+        tmp_path,
+        link=True,
+        alignment=64,
+    )
+    assert set(found.linked) == {"b"}
+    assert set(found.copied) == {"a"}
+    assert not found.reasons
+
+
+def test_why_a_file_is_not_linked(tmp_path: Path, weights: Path) -> None:
+    inside = tmp_path / "ck" / "out"
+    inside.mkdir()
+    assert "does not lie in the folder" in str(linkable(weights, inside))
+    os.link(weights, tmp_path / "second")
+    assert "2 links" in str(linkable(weights, tmp_path))
+    assert "cannot be looked at" in str(linkable(tmp_path / "absent", tmp_path))
+    found = plan(
+        [piece("a", 16, weights), piece("b", 16, weights, 16)], tmp_path, link=True
+    )
+    assert list(found.reasons) == [weights]
+
+
+def test_symlinks_are_resolved_because_loaders_refuse_them(
+    tmp_path: Path, weights: Path
+) -> None:
+    (tmp_path / "alias.safetensors").symlink_to(weights)
+    assert linkable(tmp_path / "alias.safetensors", tmp_path) == (
+        "ck/model.safetensors",
+    )
+    outside = tmp_path / "out"
+    outside.mkdir()
+    (outside / "alias.safetensors").symlink_to(weights)
+    assert "does not lie" in str(linkable(outside / "alias.safetensors", outside))
+
+
+def test_sizes() -> None:
+    assert bytes_of((3, 5), "bf16") == 30
+    assert bytes_of((), "f32") == 4
+    assert fits_inline([piece("a", 1 << 30)])
+    assert not fits_inline([piece("a", 1 << 30), piece("b", 1 << 30)])

@@ -1,0 +1,96 @@
+"""The generator: fixed for ever, element by element, and the distributions it promises."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from specc.weights import random
+from specc.weights.random import (
+    BLOCK,
+    Floats,
+    fnv1a,
+    fold,
+    key_of,
+    mix,
+    normal,
+    uniform,
+    word,
+    words,
+)
+
+
+def test_words_are_those_of_splitmix64() -> None:
+    # the published first outputs of SplitMix64 for the seed 1234567
+    known = [
+        6457827717110365317,
+        3203168211198807973,
+        9817491932198370423,
+        4593380528125082431,
+    ]
+    assert [word(1234567, n) for n in range(4)] == known
+    assert words(1234567, 0, 4).tolist() == known
+
+
+def test_names_are_hashed_with_fnv1a() -> None:
+    assert fnv1a(b"") == 0xCBF29CE484222325
+    assert fnv1a(b"foobar") == 0x85944171F73967E8
+
+
+def test_values_never_change() -> None:
+    assert key_of(0, "wte.weight") == GOLDEN_KEY
+    assert uniform(7, "a", (3,), -1.0, 1.0).tolist() == GOLDEN_UNIFORM
+    assert normal(7, "a", (3,), 1.0).tolist() == GOLDEN_NORMAL
+
+
+@pytest.mark.parametrize("make", [random.uniform_block, random.normal_block])
+def test_an_element_depends_on_its_number_only(
+    make: Callable[[int, int, int], Floats],
+) -> None:
+    whole = make(99, 0, 100)
+    assert np.array_equal(whole[37:41], make(99, 37, 4))
+    assert np.array_equal(whole[37:38], make(99, 37, 1))
+
+
+def test_arrays_longer_than_a_block_have_no_seams() -> None:
+    count = 2 * BLOCK + 5
+    key = key_of(3, "w")
+    assert np.array_equal(
+        normal(3, "w", (count,), 1.0), random.normal_block(key, 0, count)
+    )
+    assert np.array_equal(
+        uniform(3, "w", (count,), 0, 1), random.uniform_block(key, 0, count)
+    )
+
+
+def test_the_formula_in_plain_integers() -> None:
+    key = key_of(11, "x")
+    total = sum(word(key, 12 * 5 + k) >> 40 for k in range(12)) - (6 << 24)
+    assert normal(11, "x", (6,), 1.0)[5] == np.float32(total) * np.float32(2**-24)
+    assert uniform(11, "x", (6,), 0.0, 1.0)[5] == (word(key, 5) >> 40) / 2**24
+
+
+def test_keys_differ_with_seed_name_and_number() -> None:
+    keys = {key_of(s, n) for s in range(50) for n in ("a", "b", "a.b", "")}
+    keys |= {fold(key_of(0, "a"), n) for n in range(50)}
+    assert len(keys) == 250
+    assert mix(0) == 0
+
+
+def test_distributions() -> None:
+    u = uniform(1, "u", (200_000,), 0.0, 1.0).astype(np.float64)
+    assert abs(u.mean() - 0.5) < 0.003
+    assert abs(u.var() - 1 / 12) < 0.001
+    assert u.min() >= 0
+    assert u.max() < 1
+    z = normal(1, "z", (200_000,), 2.0).astype(np.float64)
+    assert abs(z.mean()) < 0.02
+    assert abs(z.std() - 2) < 0.01
+    assert abs((z**3).mean()) < 0.2
+    assert abs(np.corrcoef(z[:-1], z[1:])[0, 1]) < 0.01
+    assert abs(np.corrcoef(z, normal(2, "z", z.shape, 1.0))[0, 1]) < 0.01
+
+
+GOLDEN_KEY = 16834231487202948182
+GOLDEN_UNIFORM = [0.4620574712753296, 0.5101771354675293, -0.1499314308166504]
+GOLDEN_NORMAL = [1.8374464511871338, 0.24584895372390747, -0.0553014874458313]
