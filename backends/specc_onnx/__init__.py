@@ -19,6 +19,7 @@ from specc_onnx.lower import (
     nn,
     position,
     recurrent,
+    rows,
     tensor,
 )
 from specc_onnx.lower.legal import USUAL
@@ -28,7 +29,17 @@ from specc_onnx.write.directory import package_graphs
 from specc_onnx.write.file import parse_model, read_model
 from specc_onnx.write.package import package
 
-RULES = (arithmetic, attention, contraction, loop, nn, position, recurrent, tensor)
+RULES = (
+    arithmetic,
+    attention,
+    contraction,
+    loop,
+    nn,
+    position,
+    recurrent,
+    rows,
+    tensor,
+)
 """The modules that fill `lower`, a family of ops each."""
 
 __all__ = [

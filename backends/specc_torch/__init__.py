@@ -5,8 +5,17 @@ names, to train it.
 `compile --weights` reads.
 """
 
-from specc_torch import loop, nn, position, recurrent, tensor
+from specc_torch import loop, nn, position, recurrent, rows, tensor
 from specc_torch.module import SpecModule
 from specc_torch.table import evaluate
 
-__all__ = ["SpecModule", "evaluate", "loop", "nn", "position", "recurrent", "tensor"]
+__all__ = [
+    "SpecModule",
+    "evaluate",
+    "loop",
+    "nn",
+    "position",
+    "recurrent",
+    "rows",
+    "tensor",
+]

@@ -88,6 +88,16 @@ CASES = {
     ),
     "greatest": (X, "int[batch, 4]", "argmax(x, axis=1)"),
     "order": (X, "int[batch, n, 4]", "argsort(x, axis=1)"),
+    "the three greatest": (
+        X,
+        "float[batch, 3, 4]",
+        "v, ids = topk(x, 3, axis=1)\n  return v + float(ids)",
+    ),
+    "the least of as many as there are": (
+        "x: int[batch, n]",
+        "int[batch, _]",
+        "v, ids = topk(x, min(3, n), largest=false)\n  return v * 8 + ids",
+    ),
     "sums of nothing": (X, "float[batch, 4]", "sum(x, axis=1) + max(x, axis=1) * 0.0"),
     "turned about": (X, "float[batch, n, 4]", "flip(x)"),
     "as whole numbers": (X, "int[batch, n, 4]", "cast(x * 3.0, to=int)"),

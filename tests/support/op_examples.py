@@ -121,6 +121,8 @@ def _shapes() -> list[Example]:
         Example(ops.CumSum(1), (f(2, 5, 3),)),
         Example(ops.ArgMax(1), (f(2, 5, 3),)),
         Example(ops.ArgSort(1), (f(2, 5, 3),)),
+        Example(ops.TopK(1, Dim.of(3)), (f(2, 5, 3),)),
+        Example(ops.TopK(1, Dim.of(4), largest=False), (i(2, 5),), below=3),
         Example(ops.OneHot(Dim.of(5)), (i(2, 3),)),
         *(
             Example(ops.Reduce(fn, 1), (f(2, 5, 3),))

@@ -11,7 +11,7 @@ from specc.ir import ops
 from specc.ir.graph import Value
 from specc_onnx.lower.arrange import at_least_one, cast, reduce
 from specc_onnx.lower.emitter import Emitter, Tensor
-from specc_onnx.lower.guards import MOVED, natural
+from specc_onnx.lower.guards import MOVED, natural, row_numbers
 from specc_onnx.lower.table import lower
 
 WHOLE = frozenset({"i64", "i32"})
@@ -184,12 +184,11 @@ def sum_of_whole(g: Emitter, x: Tensor, axis: int) -> str:
 def small(value: Value) -> bool:
     """Whether whole numbers are surely far from 2**53, also when an axis is added up."""
     while value.node is not None:
-        match value.node.op:
-            case ops.Range() | ops.Extent() | ops.ArgMax() | ops.ArgSort():
-                return True
-            case ops.Cast():
-                (inner,) = value.node.args
-                return inner is not None and inner.type.dtype == "bool"
+        if row_numbers(value):
+            return True
+        if isinstance(value.node.op, ops.Cast):
+            (inner,) = value.node.args
+            return inner is not None and inner.type.dtype == "bool"
         inner = value.node.args[0] if isinstance(value.node.op, MOVED) else None
         if inner is None:
             return False

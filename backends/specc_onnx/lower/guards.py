@@ -14,7 +14,7 @@ DEEP = 48
 
 MOVED = (
     *(ops.Insert, ops.Squeeze, ops.Expand, ops.Split, ops.Merge, ops.Transpose),
-    *(ops.Slice, ops.Index, ops.Last, ops.Flip),
+    *(ops.Slice, ops.Index, ops.Last, ops.Flip, ops.TopK),
 )
 """Operations whose results are numbers of their first operand."""
 
@@ -62,7 +62,9 @@ class Natural:
         if value not in self.known:
             self.depth += 1
             self.known[value] = (
-                value.node is not None and self.depth <= DEEP and self._made(value.node)
+                value.node is not None
+                and self.depth <= DEEP
+                and (row_numbers(value) or self._made(value.node))
             )
             self.depth -= 1
         return self.known[value]
@@ -80,8 +82,6 @@ class Natural:
                 # `past - window` is a length of the IR too, and may be below 0
                 lengths = self.g.lengths
                 return never_negative(length.substitute(lengths.facts), lengths.least)
-            case ops.Range() | ops.Extent() | ops.ArgMax() | ops.ArgSort():
-                return True
         return None
 
     def _as_operands(self, node: Node) -> bool:
@@ -109,6 +109,16 @@ class Natural:
         if isinstance(node.op, MOVED):
             return self.of(node.args[0])
         return _grows(node) and self.of(*node.args)
+
+
+def row_numbers(value: Value) -> bool:
+    """Whether a value is row numbers by the op that makes it."""
+    match value.node and value.node.op:
+        case ops.Range() | ops.Extent() | ops.ArgMax() | ops.ArgSort():
+            return True
+        case ops.TopK():
+            return value.index == 1  # the first result is values
+    return False
 
 
 def _grows(node: Node) -> bool:

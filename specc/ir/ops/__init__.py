@@ -1,14 +1,16 @@
 """All the operations there are. Importing this package fills `specc.ir.op.OPS`."""
 
-from specc.ir.ops import loop, nn, position, recurrent, tensor
+from specc.ir.ops import loop, nn, position, recurrent, rows, tensor
 from specc.ir.ops.loop import *  # noqa: F403
 from specc.ir.ops.nn import *  # noqa: F403
 from specc.ir.ops.position import *  # noqa: F403
 from specc.ir.ops.recurrent import *  # noqa: F403
+from specc.ir.ops.rows import *  # noqa: F403
 from specc.ir.ops.tensor import *  # noqa: F403
 
 __all__ = [
     *tensor.__all__,
+    *rows.__all__,
     *nn.__all__,
     *position.__all__,
     *recurrent.__all__,

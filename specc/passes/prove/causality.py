@@ -343,7 +343,7 @@ def _reads(leak: Leak) -> Said:
             return Said(
                 "E0711", f"this convolution reads {ahead}", helps=("set `ahead=0`",)
             )
-        case ops.ArgMax() | ops.ArgSort() | ops.Gather():
+        case ops.ArgMax() | ops.ArgSort() | ops.TopK() | ops.Gather():
             return Said(
                 "E0711",
                 "this picks among every position",

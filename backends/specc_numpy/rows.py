@@ -1,0 +1,22 @@
+"""The meaning of the operations that pick, turn and resample rows."""
+
+import numpy as np
+
+from specc.ir import ops
+from specc.text.diagnostic import fail
+from specc_numpy.table import Array, Env, evaluate, length
+
+
+@evaluate(ops.TopK)
+def top_k(op: ops.TopK, env: Env, x: Array) -> tuple[Array, Array]:
+    """n[*a t *b] -> n[*a u *b], i[*a u *b]"""
+    k, rows = length(op.k, env), x.shape[op.axis]
+    if not 0 <= k <= rows:
+        fail("E0912", f"the {k} first of an axis of {rows} rows are asked for")
+    order = np.argsort(x, axis=op.axis, kind="stable")
+    if op.largest:
+        # From the last row to the first and back: of equals the lower number is first.
+        turned = np.argsort(np.flip(x, op.axis), axis=op.axis, kind="stable")
+        order = rows - 1 - np.flip(turned, op.axis)
+    places = np.take(order, np.arange(k), axis=op.axis)
+    return np.take_along_axis(x, places, axis=op.axis), places

@@ -1,0 +1,13 @@
+"""Lowering of the operations that pick, turn and resample rows (`specc.ir.ops.rows`)."""
+
+from specc.ir import ops
+from specc_onnx.lower.emitter import Emitter, Tensor
+from specc_onnx.lower.table import lower
+
+
+@lower(ops.TopK)
+def top_k(op: ops.TopK, g: Emitter, x: Tensor) -> tuple[str, ...]:
+    """One operator; ONNX puts the lower of equals first."""
+    rest = x.type.shape[op.axis] - op.k
+    count = g.lengths.demand(g, g.shape([op.k]), op.k, rest)
+    return g.nodes("TopK", 2, x.name, count, axis=op.axis, largest=op.largest, sorted=1)

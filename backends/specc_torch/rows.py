@@ -1,0 +1,20 @@
+"""The operations that pick, turn and resample rows, in PyTorch."""
+
+import torch
+from torch import Tensor
+
+from specc.ir import ops
+from specc.text.diagnostic import fail
+from specc_torch.table import Place, evaluate
+
+
+@evaluate(ops.TopK)
+def top_k(op: ops.TopK, place: Place, x: Tensor) -> tuple[Tensor, Tensor]:
+    """n[*a t *b] -> n[*a u *b], i[*a u *b]"""
+    k, rows = place.length(op.k), x.shape[op.axis]
+    if not 0 <= k <= rows:
+        fail("E0912", f"the {k} first of an axis of {rows} rows are asked for")
+    # `torch.topk` takes any of equals.
+    order = torch.argsort(x, dim=op.axis, descending=op.largest, stable=True)
+    places = order.narrow(op.axis, 0, k)
+    return torch.gather(x, op.axis, places), places

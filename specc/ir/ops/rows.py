@@ -1,0 +1,26 @@
+"""Operations that pick, turn and resample the rows of an axis."""
+
+from specc.ir.dim import Dim
+from specc.ir.op import Op
+from specc.ir.signature import Axes
+from specc.ir.types import ShapeError
+
+__all__ = ["TopK"]
+
+
+class TopK(Op, sig="n[*a t~ *b] -> n[*a u *b], i[*a u *b]"):
+    """The `k` greatest rows of axis `axis` from the greatest on, and their numbers; of
+    equals the lower number first. With `largest` false, the least from the least on.
+    """
+
+    axis: int
+    k: Dim
+    largest: bool = True
+
+    def solve(self, axes: Axes) -> None:
+        for length in (self.k, axes.one("t") - self.k):
+            if length.number is not None and length.number < 0:
+                raise ShapeError(
+                    f"{self.k} rows are asked for of an axis of {axes.one('t')}", (0,)
+                )
+        axes["u"] = (self.k,)
