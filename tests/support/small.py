@@ -43,6 +43,7 @@ SMALL: dict[str, dict[str, object]] = {
     "gpt2": TRANSFORMER | {"context": 32},
     "graph_attention": {"inputs": 5, "hidden": 3, "classes": 4, "heads": 2},
     "gru_lm": {"vocab": 17, "width": 6, "reset": "before", "update": "new"},
+    "han": {"vocab": 13, "words": 5, "hidden": 3},
     "jordan": {"inputs": 4, "hidden": 6, "outputs": 3, "decay": 0.5},
     "kernel_regression": {},
     "kv_lookup": {"letters": 3},

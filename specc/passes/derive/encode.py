@@ -8,6 +8,7 @@ from dataclasses import replace
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Builder, Graph, Input, Node, Value
+from specc.passes.derive.blocks import apart
 from specc.passes.derive.demand import wanted
 from specc.passes.derive.plan import Plan
 
@@ -22,7 +23,9 @@ def encode_graph(plan: Plan, targets: Mapping[str, Value]) -> Graph | None:
         return None
     b, now = _copied(plan, wanted(targets.values()))
     least, facts = plan.known_lengths()
-    outputs = {name: now[value] for name, value in targets.items()}
+    outputs = {
+        name: apart(b, now[value], plan.batch) for name, value in targets.items()
+    }
     name = f"{plan.graph.name} encode"
     graph = without_unread(b.finish(name, outputs, least=least, facts=facts))
     if _symbols(targets.values()) <= _symbols(graph.inputs.values()):

@@ -7,13 +7,15 @@ step; it starts as zeros, without rows where it has an axis of them, or as what 
 computes.
 """
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from math import inf
 
 from specc.ir import ops
 from specc.ir.derived import OFFSET, State
 from specc.ir.graph import Input, Node, Value
 from specc.ir.types import Type
+from specc.passes.derive.blocks import apart, blocks_of
 from specc.passes.derive.draft import Draft, resized
 from specc.passes.derive.naming import Names
 
@@ -145,9 +147,20 @@ class States:
         )
 
     def _given(self, state: State) -> Value:
-        """The input of a state that was not met before."""
+        """The input of a state that was not met before, as the step works on it."""
+        blocks = blocks_of(state.type, self.draft.plan.batch)
+        if blocks is not None:
+            rows = None if state.rows is None else blocks.place(state.rows)
+            type = blocks.outward(state.type)
+            state = replace(state, type=type, batch=blocks.axis, rows=rows)
         self.met.append(state)
-        return self.draft.b.input(state.name, Input(state.type))
+        given = self.draft.b.input(state.name, Input(state.type))
+        return blocks.together(self.draft.b, given) if blocks else given
+
+    def nexts(self) -> Mapping[str, Value]:
+        """What takes the place of each state, by output."""
+        b, batch = self.draft.b, self.draft.plan.batch
+        return {name: apart(b, value, batch) for name, value in self.after.items()}
 
     def _batch(self, type: Type) -> int | None:
         """The axis of the batch."""

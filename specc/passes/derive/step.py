@@ -46,6 +46,7 @@ from math import inf
 from specc.ir import ops
 from specc.ir.graph import Graph, Input, Node, Value
 from specc.ir.op import Op
+from specc.passes.derive.blocks import blocks_of
 from specc.passes.derive.demand import NEWEST, Asked, ask, folded
 from specc.passes.derive.draft import Draft, resized
 from specc.passes.derive.keeping import handed_values
@@ -86,7 +87,7 @@ class Step:
         self.states.count_new_rows()
         least, facts = plan.known_lengths()
         least[str(plan.new)] = 1
-        outputs |= self.states.after
+        outputs |= self.states.nexts()
         name = f"{graph.name} step"
         return self.draft.b.finish(name, outputs, least=least, facts=facts)
 
@@ -104,7 +105,11 @@ class Step:
         for value in handed_values(plan.graph, plan.setting.flow, used):
             name = self.names.of_value(value)
             self.handed[name] = value
-            draft.now[value] = draft.b.input(name, own.get(value, Input(value.type)))
+            # An input of the spec is handed over as it is.
+            blocks = None if value in own else blocks_of(value.type, plan.batch)
+            type = blocks.outward(value.type) if blocks else value.type
+            given = draft.b.input(name, own.get(value, Input(type)))
+            draft.now[value] = blocks.together(draft.b, given) if blocks else given
 
     def _moving_input(self, name: str, value: Value, facts: Input) -> None:
         """An input along the growing axis: whole where it is looked back at, else its

@@ -1,0 +1,87 @@
+"""`han` is the equations of its paper in NumPy, over documents whose sentences, and whose numbers of sentences, differ."""
+
+import numpy as np
+from support.equations import Array, Arrays, affine, assert_follows, sigmoid, softmax
+from support.spec_models import by_reference, opened, random_weights
+
+SIZES = {"vocab": 13, "words": 5, "hidden": 3, "att": 4, "classes": 5}
+
+
+def gru(w: Arrays, name: str, x: Array) -> Array:
+    """Eq. 1 to 4 in one direction: gates reset, update, candidate."""
+    h, rows = np.zeros(SIZES["hidden"]), []
+    for row in x:
+        from_x = w[name.format("weight_ih")] @ row + w[name.format("bias_ih")]
+        from_h = w[name.format("weight_hh")] @ h + w[name.format("bias_hh")]
+        (rx, zx, nx), (rh, zh, nh) = np.split(from_x, 3), np.split(from_h, 3)
+        r, z = sigmoid(rx + rh), sigmoid(zx + zh)
+        h = (1 - z) * h + z * np.tanh(nx + r * nh)
+        rows.append(h)
+    return np.stack(rows)
+
+
+def attended(w: Arrays, name: str, x: Array) -> tuple[Array, Array]:
+    """Eq. 5 to 7, and 8 to 10."""
+    ahead = gru(w, f"{name}.gru.{{}}_l0", x)
+    back = gru(w, f"{name}.gru.{{}}_l0_reverse", x[::-1])[::-1]
+    h = np.concatenate([ahead, back], axis=1)
+    told = np.tanh(affine(w, f"{name}.attention", h))
+    looked = softmax(told @ w[f"{name}.context"][0])
+    return looked @ h, looked
+
+
+def classified(w: Arrays, document: list[Array]) -> Arrays:
+    """A document, each sentence as long as it is."""
+    said = [attended(w, "word", w["embedding.weight"][ids]) for ids in document]
+    whole, looked = attended(w, "sentence", np.stack([s for s, _ in said]))
+    grid = np.zeros((len(document), max(map(len, document))))
+    for row, (_, weights) in zip(grid, said, strict=True):
+        row[: len(weights)] = weights
+    return {
+        "logits": affine(w, "output", whole),
+        "words_looked": grid,
+        "sentences_looked": looked,
+    }
+
+
+def grid(document: list[Array], fill: int = 0) -> Array:
+    """Ids as the model takes them: what is no word is `fill`."""
+    ids = np.full((len(document), max(map(len, document))), fill)
+    for row, sentence in zip(ids, document, strict=True):
+        row[: len(sentence)] = sentence
+    return ids
+
+
+def test_it_follows_the_equations() -> None:
+    rng = np.random.default_rng(0)
+    documents = [
+        [rng.integers(1, 13, n) for n in lengths]
+        for lengths in ((4, 1, 5), (2,), (3, 6))
+    ]
+    as_documents = {grid(d).tobytes(): d for d in documents}
+
+    def equations(w: Arrays, ids: Array, keep: Array) -> Arrays:
+        return classified(w, as_documents[ids.tobytes()])
+
+    rows = [{"ids": grid(d), "keep": grid(d) != 0} for d in documents]
+    padded = {"ids": (0, 1), "keep": (0, 1)}
+    assert_follows("han", equations, rows, padded, **SIZES)
+
+
+def test_what_stands_where_no_word_is_changes_nothing() -> None:
+    """Whole sentences that do not exist, and words behind the end of a sentence."""
+    found = opened("han", **SIZES)
+    weights = random_weights(found)
+    rng = np.random.default_rng(1)
+    keep = np.zeros((2, 3, 4), bool)
+    keep[0, 0, :2] = keep[0, 1, :4] = keep[1, 0, :1] = True
+    ids = rng.integers(1, 13, keep.shape)
+    other = np.where(keep, ids, rng.integers(1, 13, keep.shape))
+    first, second = (
+        by_reference(found, weights, {"ids": each, "keep": keep})
+        for each in (ids, other)
+    )
+    for name, value in first.items():
+        assert np.array_equal(value, second[name]), name
+    assert not first["words_looked"][~keep].any()
+    assert not first["sentences_looked"][0, 2:].any()
