@@ -69,6 +69,21 @@ def of_checkpoint(path: Path, sha256: str) -> Beside:
     return Beside(size, sha256, head)
 
 
+def _linked(folder: Path, location: str) -> str:
+    """Why a path does not lead to one file of one name; empty where it does."""
+    path = folder / location
+    straight = os.path.join(os.path.realpath(folder), *location.split("/"))
+    try:
+        if os.path.realpath(path) != straight:
+            return "a link leads to it"
+        if (links := os.lstat(path).st_nlink) != 1:
+            return f"it is one of {links} links to its file, which ONNX refuses to read"
+    except (OSError, RuntimeError, ValueError):
+        # links in a circle, a name that no file has
+        return "it cannot be looked at"
+    return ""
+
+
 def fault(folder: Path, location: str, facts: Beside, *, contents: bool = False) -> str:
     """Why a file is not the one that was recorded, as the end of a sentence; empty where it is."""
     path = folder / location
@@ -76,16 +91,8 @@ def fault(folder: Path, location: str, facts: Beside, *, contents: bool = False)
         return "it lies outside of the model's folder"
     if (size := size_of(path)) is None:
         return "it is missing, or it is no regular file"
-    try:
-        if os.path.realpath(path) != os.path.join(
-            os.path.realpath(folder), *location.split("/")
-        ):
-            return "a link leads to it"
-        if (links := os.lstat(path).st_nlink) != 1:
-            return f"it is one of {links} links to its file, which ONNX refuses to read"
-    except (OSError, RuntimeError, ValueError):
-        # links in a circle, a name that no file has
-        return "it cannot be looked at"
+    if why := _linked(folder, location):
+        return why
     if size != facts.bytes:
         return (
             f"it has {size} bytes, {facts.bytes} were there when the model was compiled"

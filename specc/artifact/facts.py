@@ -186,13 +186,18 @@ def _states(
     told = {d.name for value in signature.inputs.values() for d in value.type.shape}
     for state in states:
         # one that `encode` gives has its size from there
-        fixed = (d for n, d in enumerate(state.type.shape) if n != state.rows)
-        if not state.initial and any(d.symbols() - told for d in fixed):
+        if not state.initial and not _lengths_of_one(state) <= told:
             _damaged(
                 path,
                 f"nothing says how large the state `{shown(state.name)[:200]}` is at the beginning",
             )
     return states
+
+
+def _lengths_of_one(state: State) -> set[str]:
+    """The symbols in the shape of a state but for the axis whose rows it gains."""
+    fixed = [d for n, d in enumerate(state.type.shape) if n != state.rows]
+    return {symbol for dim in fixed for symbol in dim.symbols()}
 
 
 def _read_state(data: object, step: Graph, path: str) -> State:

@@ -124,16 +124,19 @@ def load(text: str, path: str) -> Manifest:
     graphs = read_graphs(data.text("graphs"), path)
     if not graphs:
         _damaged(path, "it holds no graph")
-    # a graph that computes absent inputs stands beside the one that it belongs to
-    main = next((n for n in graphs if n != DEFAULTS), DEFAULTS)
+    defaults = graphs.pop(DEFAULTS, None)
+    # a graph that computes absent inputs stands beside the one that it belongs to;
+    # alone it is a model that somebody called so
+    graph = next(iter(graphs.values()), defaults)
+    assert graph is not None, "one was read"
     stored = data.texts_by_name("stored")
-    if missing := [n for n in graphs[main].parameters if n not in stored]:
+    if missing := [n for n in graph.parameters if n not in stored]:
         _damaged(path, f"it does not say where the weight `{shown(missing[0])}` lies")
     return Manifest(
         name=data.text("model"),
         doc=data.text("doc"),
-        graph=graphs[main],
-        defaults=graphs.get(DEFAULTS) if main != DEFAULTS else None,
+        graph=graph,
+        defaults=defaults if defaults is not graph else None,
         reading=Reading.from_json(data.maybe("reading")),
         config=data.table("config"),
         generation=data.table("generation") if data.has("generation") else None,

@@ -168,13 +168,13 @@ def read_arguments(model: Entrance, arguments: Sequence[str]) -> Given:
     names = [s.name for s in model.specs]
     taken = _Words(model)
     named = [_named(word, names) for word in arguments]
-    said = {name for name, _ in named if name}
+    said = {name for name, _ in named}
     asked = [name for name in model.asked if name not in said]
     # several words without a name are a batch where only one input is open
     batch = asked[0] if len(asked) == 1 else ""
+    waiting = iter(asked)
     for name, word in named:
-        free = (other for other in asked if other not in taken.pieces)
-        target = name or next(free, batch)
+        target = name or next(waiting, batch)
         if not target:
             _too_many(word, model.asked, many=len(asked) > 1)
         taken.take(target, word)
@@ -224,17 +224,24 @@ def _too_many(word: str, asked: Sequence[str], *, many: bool) -> NoReturn:
     fail("E0910", f"`{shown(word)[:200]}` is one argument too many", helps=helps)
 
 
+def _text_batch(
+    model: Entrance, name: str, texts: Sequence["_Rows"]
+) -> dict[str, Array]:
+    """Rows of all texts; with padding, and what tells it, where there are several."""
+    rows = [row for text in texts for row in text.rows]
+    if len(rows) == 1:
+        return {name: rows[0][None]}
+    return row_inputs(model.graph, name, rows, growing=model.growing)
+
+
 def _batch(model: Entrance, name: str, pieces: Sequence["Piece"]) -> dict[str, Array]:
     """One array of all the pieces, and what says which of its places are padding."""
-    if len(pieces) == 1 and not isinstance(pieces[0], _Rows):
-        return {name: pieces[0]}
     texts = [piece for piece in pieces if isinstance(piece, _Rows)]
-    if len(texts) == len(pieces):
-        rows = [row for text in texts for row in text.rows]
-        if len(rows) == 1:
-            return {name: rows[0][None]}
-        return row_inputs(model.graph, name, rows, growing=model.growing)
     arrays = [piece for piece in pieces if not isinstance(piece, _Rows)]
+    if not arrays:
+        return _text_batch(model, name, texts)
+    if len(pieces) == 1:
+        return {name: arrays[0]}
     shapes = sorted({a.shape[1:] for a in arrays})
     # arrays beside texts, of two shapes, or numbers without a batch
     if texts or len(shapes) > 1 or not all(a.ndim for a in arrays):

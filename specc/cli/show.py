@@ -200,26 +200,27 @@ def graph_of(given: Namespace, manifest: "Manifest | None") -> tuple[Graph, str]
 
 def sizes(text: str, graph: Graph) -> Mapping[str, int]:
     """`batch=8,seq=4096`. E0407 for anything else."""
-    known = {
-        s for v in graph.inputs.values() for d in v.type.shape for s in d.symbols()
-    }
+    dims = [d for v in graph.inputs.values() for d in v.type.shape]
+    known = {symbol for dim in dims for symbol in dim.symbols()}
+    most = limits(graph)
     found: dict[str, int] = {}
     for part in text.split(",") if text else []:
         name, _, number = (word.strip() for word in part.partition("="))
-        if name not in known or not (number.isascii() and number.isdecimal()):
+        # `isdecimal` alone takes digits of every script
+        if name not in known or not number.isdecimal() or not number.isascii():
             fail(
                 "E0407",
                 f"`--at {part}` is no length of this model",
                 helps=[f"it has {', '.join(sorted(known))}"],
             )
         found[name] = int(number)
-        limit = limits(graph).get(name)
-        if limit and found[name] > limit.most:
-            notes = [f"the table `{limit.table}` has no row for a later position"]
+        if name in most and found[name] > most[name].most:
             fail(
                 "E0407",
-                f"`--at {part}`: this model takes at most {limit.most}",
-                notes=notes,
+                f"`--at {part}`: this model takes at most {most[name].most}",
+                notes=[
+                    f"the table `{most[name].table}` has no row for a later position"
+                ],
             )
     return found
 

@@ -149,7 +149,7 @@ def contents_of(job: Job) -> Contents:
     )
     extras: tuple[Extra, ...] = ()
     buffers: tuple[str, ...] = ()
-    if "encode" in wanted or "step" in wanted:
+    if {"encode", "step"} & set(wanted):
         forms = dressed(job.options.names, job.model, derived)
         for stem, form in forms.graphs.items():
             parts[stem] = Part(form, f"{stem}.onnx", _texts(job, form, whole=False))

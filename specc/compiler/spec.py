@@ -41,16 +41,8 @@ class Spec:
     remarks: tuple[str, ...] = ()
 
 
-def open_spec(
-    spec: str, *, config: str = "", sets: Sequence[str] = (), weights: str = ""
-) -> Spec:
-    """Read a spec, what it extends, a config file and the values of `--set`.
-
-    The config.json of a checkpoint folder `weights` is read where the spec takes values
-    from one and no other is given.
-    """
-    library = Files()
-    program = program_of(library.open(spec), library)
+def _assigned(sets: Sequence[str]) -> dict[str, Assigned]:
+    """The values of `--set`, by path. Fails with E0407."""
     assigned: dict[str, Assigned] = {}
     for setting in sets:
         path, equals, text = setting.partition("=")
@@ -62,24 +54,29 @@ def open_spec(
             )
         expr = parse_expression(Source(f"--set {path}", text))
         flatten(path.strip(), expr, expr.span, assigned)
-    program = assign(program, assigned)
+    return assigned
+
+
+def open_spec(
+    spec: str, *, config: str = "", sets: Sequence[str] = (), weights: str = ""
+) -> Spec:
+    """Read a spec, what it extends, a config file and the values of `--set`.
+
+    The config.json of a checkpoint folder `weights` is read where the spec takes values
+    from one and no other is given.
+    """
+    library = Files()
+    program = program_of(library.open(spec), library)
+    program = assign(program, _assigned(sets))
     remarks: tuple[str, ...] = ()
-    if (
-        not config
-        and any(field.sources for field in program.fields())
-        and has_config(weights)
-    ):
+    takes = any(field.sources for field in program.fields())
+    if not config and takes and has_config(weights):
         config = weights
         remarks = (f"config values come from the config.json in `{shown(weights)}`",)
     data = config_at(config) if config else None
     if data is not None:
-        expects = [
-            e
-            for i, _ in program.items(tree.Config)
-            for e in i.entries
-            if isinstance(e, tree.Expect)
-        ]
-        check_expected(expects, data)
+        entries = [e for i, _ in program.items(tree.Config) for e in i.entries]
+        check_expected([e for e in entries if isinstance(e, tree.Expect)], data)
     reader = Reader(published=library.published if data else None, raw=data)
     return Spec(program, library, reader, spec, config, remarks)
 

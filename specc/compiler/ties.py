@@ -3,12 +3,12 @@
 from dataclasses import replace
 
 from specc.elaborate.config import Reader
-from specc.elaborate.context import Env, Library
+from specc.elaborate.context import Context, Env, Library
 from specc.elaborate.model import context_of, requirements
 from specc.elaborate.modules import Program
 from specc.elaborate.values import first
 from specc.ir.dim import Dim, product, total
-from specc.ir.graph import Graph
+from specc.ir.graph import Graph, Parameter
 from specc.ir.model import Model
 from specc.lang import tree
 from specc.weights.names import Pattern
@@ -30,28 +30,31 @@ def with_ties(
 
     A tie of weights that this graph does not have notes nothing: it is another graph's.
     """
-    rules = [
-        r
-        for item, _ in program.items(tree.Weights)
-        for r in item.rules
-        if isinstance(r, tree.Tie)
-    ]
+    every = [r for item, _ in program.items(tree.Weights) for r in item.rules]
+    rules = [r for r in every if isinstance(r, tree.Tie)]
     if not rules:
         return model
     context = context_of(library)
     env = Env(module=program.module, config=requirements(context, program, reader))
     facts = dict(model.graph.parameter_facts)
     for rule in rules:
-        if (
-            rule.condition is not None
-            and first(context.evaluator.evaluate(context, rule.condition, env))
-            is not True
-        ):
-            continue
-        pattern = Pattern(rule.name.text)
-        for name, known in facts.items():
-            captures = None if known.tied_to else pattern.captures(name)
-            source = captures.fill(rule.source.text) if captures is not None else ""
-            if source in facts and source != name:
-                facts[name] = replace(known, tied_to=source)
+        if _holds(rule, context, env):
+            _note(rule, facts)
     return replace(model, graph=replace(model.graph, parameter_facts=facts))
+
+
+def _holds(rule: tree.Tie, context: Context, env: Env) -> bool:
+    """Whether the condition of a rule, if it has one, is true of this config."""
+    if rule.condition is None:
+        return True
+    return first(context.evaluator.evaluate(context, rule.condition, env)) is True
+
+
+def _note(rule: tree.Tie, facts: dict[str, Parameter]) -> None:
+    """The source of each parameter that a rule ties. The first rule that fits counts."""
+    pattern = Pattern(rule.name.text)
+    for name, known in facts.items():
+        captures = None if known.tied_to else pattern.captures(name)
+        source = captures.fill(rule.source.text) if captures is not None else ""
+        if source in facts and source != name:
+            facts[name] = replace(known, tied_to=source)

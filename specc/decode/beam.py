@@ -58,6 +58,8 @@ class _Search:
     as many as beams.
     """
 
+    row: int
+    """Of the prompt."""
     beams: list[_Beam] = field(default_factory=lambda: [_Beam()])
     found: list[Hypothesis] = field(default_factory=list)
     over: bool = False
@@ -82,33 +84,46 @@ def searched(
     check_prompt(prompt)
     if not len(prompt):
         return []
-    searches = [_Search() for _ in prompt]
-    live = list(range(len(prompt)))
+    searches = [_Search(row) for row in range(len(prompt))]
+    live = searches
     logits = logits_of(stepper.step(prompt), np.ones(len(prompt), np.bool_))
     seen = first_seen(prompt, logits.shape[1], settings.repetition_penalty, keep)
     while True:
-        parents = _advance([searches[r] for r in live], logits, seen, settings, ends)
+        parents = _advance(live, logits, seen, settings, ends)
         # A search that is over leaves the batch, and the rows of its beams with it:
         # of searches [0, 1, 2], 1 over, rows go on of 0 and 2, still in that order.
-        going = [n for n, r in enumerate(live) if not searches[r].over]
-        live = [live[n] for n in going]
+        rows = _going(live, parents)
+        live = [search for search in live if not search.over]
         if not live:
             return [s.found[: settings.n_best] for s in searches]
-        rows = np.array([row for n in going for row in parents[n]], np.int64)
-        newest = _newest([searches[r] for r in live])
+        newest = _newest(live)
         stepper.reorder(rows)
-        if seen is not None:
-            seen = seen[rows]
-            seen[np.arange(len(rows)), newest] = True
-        texts = [r for r in live for _ in searches[r].beams]
-        logits = logits_of(
-            stepper.step(newest[:, None]), np.ones(len(rows), np.bool_), texts
-        )
+        seen = _seen_now(seen, rows, newest)
+        texts = [search.row for search in live for _ in search.beams]
+        every = np.ones(len(rows), np.bool_)
+        logits = logits_of(stepper.step(newest[:, None]), every, texts)
 
 
 def _newest(searches: Sequence[_Search]) -> Ints:
     """i64[beams of all]: the token that each beam was continued by, which is fed next."""
     return np.array([b.tokens[-1] for s in searches for b in s.beams], np.int64)
+
+
+def _seen_now(seen: Bools | None, rows: Ints, newest: Ints) -> Bools | None:
+    """What each beam has written, bool[beams vocab]: what the one it continues had, and
+    its newest token.
+    """
+    if seen is None:
+        return None
+    now = seen[rows]
+    now[np.arange(len(rows)), newest] = True
+    return now
+
+
+def _going(searches: Sequence[_Search], parents: Sequence[Sequence[int]]) -> Ints:
+    """The rows that the beams continue, of those searches that are not over."""
+    pairs = zip(searches, parents, strict=True)
+    return np.array([r for s, p in pairs if not s.over for r in p], np.int64)
 
 
 def _advance(

@@ -103,6 +103,15 @@ def _no_number(text: str) -> NoReturn:
     raise NoNumber(f"{text} is not a number")
 
 
+def _inside(value: Json) -> Iterable[Json]:
+    match value:
+        case dict():
+            return value.values()
+        case list():
+            return value
+    return ()
+
+
 def _check(value: Json, limits: Limits) -> None:
     """Limits hold at every depth. Walks with a list, not with calls: the text decides
     how deep.
@@ -112,12 +121,7 @@ def _check(value: Json, limits: Limits) -> None:
         numbers = [n for item in level if (n := whole(item)) is not None]
         if limits.below is not None and any(abs(n) >= limits.below for n in numbers):
             raise NotJson("it holds a number with too many digits")
-        inner: list[Json] = []
-        for item in level:
-            if isinstance(item, dict):
-                inner += item.values()
-            elif isinstance(item, list):
-                inner += item
+        inner = [one for item in level for one in _inside(item)]
         # a list with nothing in it is a level too, but nothing can hide below it
         depth += 1
         if limits.depth is not None and depth > limits.depth and inner:

@@ -10,7 +10,7 @@ import json
 import mmap
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from itertools import islice
 from pathlib import Path
 
@@ -87,23 +87,20 @@ def parts_beside(path: Path) -> list[str]:
     return unread(path.parent, ours, but={path.name})
 
 
-def unread(folder: Path, names: Iterable[str], *, but: Collection[str]) -> list[str]:
+def unread(folder: Path, names: Collection[str], *, but: Collection[str]) -> list[str]:
     """Those of `names` that no model in the folder reads, whatever the model is called;
     `but` are not looked into.
     """
-    names = list(names)
+    left = list(names)
     try:
-        others = [
-            folder / n
-            for n in os.listdir(folder)
-            if names and n not in but and n not in names
-        ]
+        # Nothing is looked for in folders that may be large where nothing is asked.
+        there = os.listdir(folder) if left else []
     except OSError:
         return []
-    models = [o for o in others if o.suffix.lower() == ".onnx" or is_model(o)]
-    return [
-        name for name in names if not any(_mentions(model, name) for model in models)
-    ]
+    for other in [folder / n for n in there if n not in but and n not in names]:
+        if other.suffix.lower() == ".onnx" or is_model(other):
+            left = [name for name in left if not _mentions(other, name)]
+    return left
 
 
 def _holds(path: Path, test: Callable[[mmap.mmap], bool]) -> bool:

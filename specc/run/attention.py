@@ -111,27 +111,36 @@ def picture_of(
             f"the attention `{shown(scope)}` has weights that are no picture",
             notes=[f"{list(chosen.shape)}"],
         )
-    images = [(n, r) for n, r in model.manifest.reading.inputs if isinstance(r, Image)]
-    if images:
-        name, record = images[0]
-        pixels = np.moveaxis(
-            restore(np.asarray(model.prepared(inputs)[name])[0], record), -1, 0
-        )
-        if (grid := patch_grid(maps.shape[-1], record.size)) is not None:
-            over = _looked(maps, grid)
-            titles = ["mean of heads", *(f"head {n}" for n in range(len(over) - 1))]
-            return overlay(pixels, over, titles)
+    if (picture := _over_picture(model, inputs, maps)) is not None:
+        return picture
     queries, keys = _axes(model, scope)
     down = _labels(model, inputs, queries, maps.shape[-2])
+    # Queries of another axis than the keys are what was written, where that is told.
     if written is not None and written.shape[1] == maps.shape[-2] and queries != keys:
         down = _chosen(model, written) or down
-    titles = [
-        f"{scope} head {n}" if n == 0 else f"head {n}"
-        for n in range(min(len(maps), MOST_HEADS))
-    ]
-    return heatmap(
-        maps[:MOST_HEADS], down, _labels(model, inputs, keys, maps.shape[-1]), titles
-    )
+    heads = maps[:MOST_HEADS]
+    titles = [f"head {n}" for n in range(len(heads))]
+    titles[0] = f"{scope} {titles[0]}"
+    return heatmap(heads, down, _labels(model, inputs, keys, maps.shape[-1]), titles)
+
+
+def _over_picture(
+    model: Loaded, inputs: Mapping[str, object], maps: Array
+) -> bytes | None:
+    """Maps [heads, query, key] over the first picture that the model reads; None where
+    it reads none, or its keys are no grid of patches.
+    """
+    images = [(n, r) for n, r in model.manifest.reading.inputs if isinstance(r, Image)]
+    if not images:
+        return None
+    name, record = images[0]
+    grid = patch_grid(maps.shape[-1], record.size)
+    if grid is None:
+        return None
+    channels_last = restore(np.asarray(model.prepared(inputs)[name])[0], record)
+    over = _looked(maps, grid)
+    titles = ["mean of heads", *(f"head {n}" for n in range(len(over) - 1))]
+    return overlay(np.moveaxis(channels_last, -1, 0), over, titles)
 
 
 def drawn(weights: Mapping[str, Array], asked: str) -> tuple[str, Array]:

@@ -50,16 +50,17 @@ def _places(graph: Graph, loops: tuple[Node, ...]) -> Iterator[tuple[str, Place]
         if isinstance(node.op, ops.Scan):
             yield from _places(node.op.body, (*loops, node))
             continue
-        value = (
-            results[1]
-            if isinstance(node.op, ops.Attend)
-            else node.args[0]
-            if isinstance(node.op, ops.Weigh)
-            else None
-        )
+        match node.op:
+            case ops.Attend():
+                value: Value | None = results[1]
+            case ops.Weigh():
+                value = node.first
+            case _:
+                value = None
         if value is None:
             continue
         queries, keys = value.type.shape[-2:]
+        # One query a turn: over all turns there are as many as the loop has.
         if loops and queries.number == 1:
             queries = _length(loops[-1])
         made = graph.made.get(node)
@@ -89,16 +90,7 @@ def weights_of(
     where the rest need them.
     """
     places = attentions(graph)
-    known = {
-        n: told[n]
-        for n, p in places.items()
-        if not p.loops and n in told and f"{n} 2" not in told
-    }
-    found = {
-        n: a
-        for n, a in known.items()
-        if f"{n} 2" not in places and np.ndim(a) == places[n].value.type.rank
-    }
+    found = {n: told[n] for n, p in places.items() if _is_told(n, p, told, places)}
     rest = {name: place for name, place in places.items() if name not in found}
     if rest:
         tapped = _tapped(graph, rest)
@@ -133,6 +125,17 @@ def _tapped(graph: Graph, places: Mapping[str, Place]) -> Graph:
     )
 
 
+def _is_told(
+    name: str, place: Place, told: Mapping[str, Array], places: Mapping[str, Place]
+) -> bool:
+    """Whether what the model gives under a name is this attention's weights."""
+    # A loop gives a slice a turn, and of two attentions of one scope a model that was
+    # compiled elsewhere may mean either.
+    if place.loops or name not in told or {f"{name} 2"} & {*told, *places}:
+        return False
+    return np.ndim(told[name]) == place.value.type.rank
+
+
 def _with(
     graph: Graph, wanted: Mapping[str, tuple[tuple[Node, ...], Value]]
 ) -> tuple[Graph, dict[str, Value]]:
@@ -146,11 +149,7 @@ def _with(
     for name, value in graph.parameters.items():
         now[value] = builder.parameter(graph.parameter_facts[name])
     for node, results in graph.nodes:
-        inner = {
-            n: (loops[1:], value)
-            for n, (loops, value) in wanted.items()
-            if loops and loops[0] is node
-        }
+        inner = _within(node, wanted)
         op, names = _collecting(node.op, inner) if inner else (node.op, ())
         made = builder.add(op, *(now[a] if a else None for a in node.args))
         now.update(zip(results, made, strict=False))
@@ -160,6 +159,17 @@ def _with(
     return builder.finish(
         graph.name, {**outputs, **taps}, least=graph.least, facts=graph.facts
     ), taps
+
+
+def _within(
+    loop: Node, wanted: Mapping[str, tuple[tuple[Node, ...], Value]]
+) -> dict[str, tuple[tuple[Node, ...], Value]]:
+    """What is wanted of the body of a loop, as the body sees it."""
+    return {
+        name: (loops[1:], value)
+        for name, (loops, value) in wanted.items()
+        if loops and loops[0] is loop
+    }
 
 
 def _collecting(

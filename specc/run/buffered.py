@@ -38,16 +38,13 @@ class Buffered:
         states = {s.name: inputs[s.name] for s in self.facts.states}
         tokens = inputs[self.facts.generation.growing]
         past, (rows, count) = states[self.facts.in_place[0]].shape[2], tokens.shape
-        chunks = (
-            [(n, n + 1) for n in range(count)] if past and rows > 1 else [(0, count)]
-        )
+        # The kernel takes several rows of several texts only at the beginning.
+        size = 1 if past and rows > 1 else max(count, 1)
+        others = {n: v for n, v in inputs.items() if n not in states}
         made: list[dict[str, Array]] = []
-        for start, stop in chunks:
-            given = {
-                n: self._piece(n, v, past, start, stop)
-                for n, v in inputs.items()
-                if n not in states
-            }
+        for start in range(0, max(count, 1), size):
+            stop = min(start + size, count)
+            given = {n: self._piece(n, v, past, start, stop) for n, v in others.items()}
             made.append(self._once({**given, **states}, past + start, stop - start))
             states = {s.name: made[-1][s.next] for s in self.facts.states}
         return {name: self._joined(name, [m[name] for m in made]) for name in made[-1]}

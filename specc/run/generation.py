@@ -203,14 +203,15 @@ def arrays_of(writing: Writing, results: list[list[Result]]) -> dict[str, Array]
         values = [[*row, *[fill] * (longest - len(row))] for row in rows]
         return np.array(values).reshape(*shape, longest)[:, best]
 
-    tokens = padded((text.tokens for text in texts), writing.settings.filler)
+    tokens = padded([text.tokens for text in texts], writing.settings.filler)
     name = writing.writer.generation.name
     found: dict[str, Array] = {name: tokens.astype(np.int64)}
-    scores = [text.score for text in texts]
-    if None not in scores:
+    # All texts of one writing have them or none has: the strategy decides.
+    scores = [text.score for text in texts if text.score is not None]
+    if len(scores) == len(texts):
         found["scores"] = np.array(scores, np.float32).reshape(shape)
-    chances = [text.log_probs for text in texts]
-    if None not in chances:
-        chosen = padded((c for c in chances if c is not None), 0.0)
+    chances = [text.log_probs for text in texts if text.log_probs is not None]
+    if len(chances) == len(texts):
+        chosen = padded(chances, 0.0)
         found["log_probabilities"] = chosen.astype(np.float32)
     return found

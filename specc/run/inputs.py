@@ -82,10 +82,14 @@ class Entrance:
         return {**self._filled(checked), **checked}
 
     def _filled(self, given: Mapping[str, Array]) -> dict[str, Array]:
-        outputs = self.defaults.outputs if self.defaults else ()
-        absent = tuple(n for n in outputs if n not in given and n not in self.unread)
-        if not absent or self.defaults is None:
+        if self.defaults is None:
             return {}
+        absent = tuple(
+            n for n in self.defaults.outputs if n not in given and n not in self.unread
+        )
+        if not absent:
+            return {}
+        # Only what they need is run: other defaults may read inputs that are absent.
         defaults = closed(self.defaults, absent)
         known = {n: v for n, v in given.items() if n in defaults.inputs}
         made = backend.reference().run(defaults, known, {})

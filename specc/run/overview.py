@@ -5,6 +5,7 @@ from math import inf
 
 from specc.artifact.facts import Facts
 from specc.artifact.facts import load as load_facts
+from specc.artifact.index import Index
 from specc.files.read import shown
 from specc.ir.derived import State
 from specc.run.package import Package
@@ -12,24 +13,30 @@ from specc.run.package import Package
 
 def overview(package: Package) -> list[str]:
     """What a package holds, a line a graph and one for each further file."""
-    index = package.index
-    graphs, extras = sorted(index.graphs.items()), sorted(index.extras.items())
-    named = {name for _, name in (*graphs, *extras)}
-    rows = [(role, name, index.files[name].bytes) for role, name in (*graphs, *extras)]
-    rows += [("weights", n, f.bytes) for n, f in index.files.items() if n not in named]
-    rows += [("weights", name, facts.bytes) for name, facts in index.linked.items()]
     cells = [
         (shown(role), shown(name), f"{size:,} bytes".replace(",", " "))
-        for role, name, size in rows
+        for role, name, size in _files(package.index)
     ]
-    widths = [max(len(row[n]) for row in cells) for n in range(3)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    graphs = package.index.graphs
     count = f"{len(graphs)} graph{'' if len(graphs) == 1 else 's'}"
     files = [
         f"  {role.ljust(widths[0])}  {name.ljust(widths[1])}  {size.rjust(widths[2])}"
         for role, name, size in cells
     ]
-    title = f"package of `{shown(index.model)}`, {count}"
+    title = f"package of `{shown(package.index.model)}`, {count}"
     return [title, *files, *_between_steps(package)]
+
+
+def _files(index: Index) -> list[tuple[str, str, int]]:
+    """The role, name and bytes of every file: graphs first, weights last."""
+    named = [*sorted(index.graphs.items()), *sorted(index.extras.items())]
+    rows = [(role, name, index.files[name].bytes) for role, name in named]
+    others = index.files.keys() - {name for _, name in named}
+    rows += [("weights", n, f.bytes) for n, f in index.files.items() if n in others]
+    # Weights that stay in the checkpoint's own files.
+    rows += [("weights", name, facts.bytes) for name, facts in index.linked.items()]
+    return rows
 
 
 def _between_steps(package: Package) -> list[str]:

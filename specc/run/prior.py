@@ -37,9 +37,9 @@ class Prior:
         growing, numpy = self.facts.generation.growing, backend.reference()
         new = str(step.inputs[growing].type.shape[1])
         past = self._past(step, new)
-        count = sizes.get(
-            past, self.most(step).get(OFFSET, 3) if OFFSET in step.inputs else 0
-        )
+        # A step with nothing as long as the past is told by a number how long it was.
+        told = self.most(step).get(OFFSET, 3) if OFFSET in step.inputs else 0
+        count = sizes.get(past, told)
         made = random_inputs(step, sizes, rng)
         once = self._once(made, sizes, rng)
         made |= {n: once[n] for n in self.facts.handed if n in once}
@@ -47,11 +47,8 @@ class Prior:
         first |= {n: made[n] for n in self.facts.handed}
         first |= {n: made[n][:, :count] for n in self.facts.whole}
         for state in self.facts.states:
-            start = (
-                once[state.initial]
-                if state.initial
-                else np.zeros(first[state.name].shape, NUMPY[state.type.dtype])
-            )
+            zeros = np.zeros(first[state.name].shape, NUMPY[state.type.dtype])
+            start = once[state.initial] if state.initial else zeros
             first[state.name] = made[state.name] = start
         if OFFSET in step.inputs:
             first[OFFSET], made[OFFSET] = np.array(0), np.array(count)

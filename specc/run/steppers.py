@@ -53,18 +53,14 @@ class Rows:
         """From prepared inputs. E0912 for a prompt with padding on the right, behind
         which nothing can be written.
         """
-        growing = entrance.growing
-        length = entrance.graph.inputs[growing].type.shape[1]
-        inputs = entrance.graph.inputs.items()
-        names = [
-            n
-            for n, v in inputs
-            if n != growing and n in prepared and length in v.type.shape
-        ]
+        growing, inputs = entrance.growing, entrance.graph.inputs
+        length = inputs[growing].type.shape[1]
+        # What has a row for each token grows with them; all else stays as it is.
+        long = {n for n, v in inputs.items() if length in v.type.shape} - {growing}
+        names = [name for name in inputs if name in long & prepared.keys()]
         for name in names:
-            if entrance.graph.input_facts[name].keep == "right" and not np.all(
-                prepared[name]
-            ):
+            padded = entrance.graph.input_facts[name].keep == "right"
+            if padded and not np.all(prepared[name]):
                 _behind_padding(name, growing)
         given = {n: prepared[n] for n in names}
         once = {n: v for n, v in prepared.items() if n not in names and n != growing}

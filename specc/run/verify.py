@@ -60,9 +60,7 @@ def verify(
         inputs = (draw or random_inputs)(graph, sizes, rng)
         want = {n: np.asarray(v) for n, v in numpy.run(graph, inputs, weights).items()}
         got = model.session.run(inputs)
-        apart = {
-            name: compare(name, np.asarray(got[name]), want[name]) for name in want
-        }
+        apart = {n: compare(n, np.asarray(got[n]), w) for n, w in want.items()}
         shown = ", ".join(f"{k}={v}" for k, v in sizes.items()) or "fixed sizes"
         wrong = {n: d for n, d in apart.items() if d.what}
         if not wrong:
@@ -71,9 +69,7 @@ def verify(
         # only now, because it runs the reference several times more: does float64
         # itself move as far when the weights are rounded?
         moved = moves(graph, inputs, weights, want)
-        for name, difference in wrong.items():
-            if not _explained(difference, moved[name]):
-                fail("E0930", difference.what, notes=[*difference.notes, shown])
+        _check_explained(wrong, moved, shown)
         shaky += list(wrong)
         yield f"{shown}: {_shaky(wrong, moved)}"
     if shaky:
@@ -91,6 +87,15 @@ def _explained(difference: Difference, moved: float) -> bool:
     weights are rounded.
     """
     return moved > TOLERANCE and difference.size <= EXPLAINED * moved
+
+
+def _check_explained(
+    wrong: Mapping[str, Difference], moved: Mapping[str, float], sizes: str
+) -> None:
+    """Fails with E0930 at a difference that rounding does not explain."""
+    for name, difference in wrong.items():
+        if not _explained(difference, moved[name]):
+            fail("E0930", difference.what, notes=[*difference.notes, sizes])
 
 
 def _shaky(wrong: Mapping[str, Difference], moved: Mapping[str, float]) -> str:
@@ -119,6 +124,12 @@ def _undecided(names: list[str]) -> NoReturn:
     )
 
 
+def _symbols(graph: Graph) -> set[str]:
+    """The lengths of the inputs that are known only when the model runs."""
+    dims = (d for v in graph.inputs.values() for d in v.type.shape)
+    return {symbol for dim in dims for symbol in dim.symbols()}
+
+
 def sizes_for(
     graph: Graph, turn: int, most: Mapping[str, int] | None = None
 ) -> dict[str, int]:
@@ -128,16 +139,12 @@ def sizes_for(
     None is longer than a table of positions allows, or than `most` says. Where the
     graph has no value at these, the nearest at which it has one.
     """
-    symbols = sorted(
-        {s for v in graph.inputs.values() for d in v.type.shape for s in d.symbols()}
-    )
-    facts = set(graph.facts)
-    above = {symbol: limit.most for symbol, limit in limits(graph).items()} | dict(
-        most or {}
-    )
+    above = {symbol: limit.most for symbol, limit in limits(graph).items()}
+    above |= most or {}
     least = rows_taken(graph)
     sizes = {}
-    for n, symbol in enumerate(s for s in symbols if s not in facts):
+    # A length that is a fact follows from others.
+    for n, symbol in enumerate(sorted(_symbols(graph) - graph.facts.keys())):
         wanted = 1 if turn == 0 else SIZES[(n + turn) % len(SIZES)]
         sizes[symbol] = max(
             min(wanted, above.get(symbol, wanted)),
@@ -184,24 +191,21 @@ def shortest_tables(graph: Graph, sizes: Mapping[str, int]) -> dict[Value, int]:
     `embedding(max(ids, 0))` asks for rows that `ids` names, though `ids` itself is no
     index. Loops are not looked into: what is scanned has a bound of its own there.
     """
-    reached = {
-        value: {value}
-        for value in graph.inputs.values()
-        if value.type.dtype in ("i64", "i32")
-    }
+    reached = {v: {v} for v in graph.inputs.values() if _is_whole(v)}
     shortest: dict[Value, int] = {}
     for node, results in graph.nodes:
         if table := _table_of(node):
-            ids, rows = table
+            ids, rows = table[0], table[1].at(sizes)
             for value in reached.get(ids, ()):
-                shortest[value] = min(
-                    shortest.get(value, rows.at(sizes)), rows.at(sizes)
-                )
-        sources = {v for a in node.args if a for v in reached.get(a, ())}
-        for result in results:
-            if sources and result.type.dtype in ("i64", "i32"):
-                reached[result] = sources
+                shortest[value] = min(shortest.get(value, rows), rows)
+        # Fractions are no ids any more, whatever they were made of.
+        sources = set().union(*(reached.get(a, ()) for a in node.args if a))
+        reached |= {result: sources for result in results if _is_whole(result)}
     return shortest
+
+
+def _is_whole(value: Value) -> bool:
+    return value.type.dtype in ("i64", "i32")
 
 
 def _table_of(node: Node) -> tuple[Value, Dim] | None:

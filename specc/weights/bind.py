@@ -7,7 +7,7 @@ compare the two copies of tied weights.
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 from specc.text.diagnostic import Diagnostic, Failed
@@ -54,35 +54,48 @@ def bind(wanted: Sequence[Wanted], rules: Rules, checkpoint: Checkpoint) -> Bind
     loads = () if checkpoint.as_specified else rules.loads
     sources = {w.name: _source(w, loads) for w in wanted}
     check_used(by_name, rules)
-    present = checkpoint.tensors.keys()
-    needed = [
-        n
-        for s in sources.values()
-        if s.wanted.name not in ties
-        for n in tensors_of(s.expr)
-    ]
-    naming = naming_of(needed, present, checkpoint.path)
-    exprs = {
-        name: chosen(
-            renamed(s.expr, lambda n: naming.name(n, present)), present.__contains__
-        )
-        for name, s in sources.items()
-    }
+    naming = _naming(sources, ties, checkpoint)
+    exprs = {name: _as_named(s.expr, naming, checkpoint) for name, s in sources.items()}
     bound, missing = _resolve(by_name, exprs, ties, checkpoint)
     made = {name: b.expr or exprs[name] for name, b in bound.items()}
-    wrong = [
-        m
-        for name, e in made.items()
-        if _has(checkpoint, e) and (m := _misfit(sources[name], e, checkpoint))
-    ]
-    used = {n for name in by_name for n in tensors_of(exprs[name])}
+    wrong = _misfits(sources, made, checkpoint)
     ignored = _ignored(rules.ignores, naming, checkpoint)
-    unused = [n for n in present if n not in used and n not in ignored]
+    unused = _unused(exprs, ignored, checkpoint)
     found = faults.report(checkpoint, naming, len(by_name), missing, wrong, unused)
     if found:
         raise Failed(*found)
     decided, warnings = _decide(bound, exprs, checkpoint)
     return Binding(checkpoint, decided, naming, tuple(sorted(ignored)), tuple(warnings))
+
+
+def _naming(
+    sources: Mapping[str, _Source], ties: Mapping[str, str], checkpoint: Checkpoint
+) -> Naming:
+    """How the file spells the spec's names. A tied parameter may be absent, so its name
+    says nothing of that.
+    """
+    untied = [s for name, s in sources.items() if name not in ties]
+    needed = [n for s in untied for n in tensors_of(s.expr)]
+    return naming_of(needed, checkpoint.tensors.keys(), checkpoint.path)
+
+
+def _unused(
+    exprs: Mapping[str, Expr], ignored: Set[str], checkpoint: Checkpoint
+) -> list[str]:
+    """Tensors that nothing reads and no rule ignores. What a tied parameter would read
+    counts as read, though its partner's copy is stored.
+    """
+    used = {n for expr in exprs.values() for n in tensors_of(expr)}
+    return [n for n in checkpoint.tensors if n not in used | ignored]
+
+
+def _as_named(expr: Expr, naming: Naming, checkpoint: Checkpoint) -> Expr:
+    """An expression in the names of the file, with the first of its choices that is
+    there.
+    """
+    present = checkpoint.tensors.keys()
+    spelled = renamed(expr, lambda n: naming.name(n, present))
+    return chosen(spelled, present.__contains__)
 
 
 def _source(wanted: Wanted, loads: Sequence[LoadRule]) -> _Source:
@@ -133,6 +146,15 @@ def _resolve(
         else:
             bound[name] = Bound(w, exprs[holder], None, "")
     return bound, missing
+
+
+def _misfits(
+    sources: Mapping[str, _Source], made: Mapping[str, Expr], checkpoint: Checkpoint
+) -> list[faults.Misfit]:
+    """What is wrong with shapes and types; of what is missing nothing is said here."""
+    there = {name: e for name, e in made.items() if _has(checkpoint, e)}
+    found = [_misfit(sources[name], e, checkpoint) for name, e in there.items()]
+    return [misfit for misfit in found if misfit]
 
 
 def _misfit(

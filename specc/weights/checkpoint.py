@@ -110,19 +110,22 @@ def _is_folder(path: Path) -> bool:
 def _in_folder(folder: Path) -> Path:
     """The file of a folder that holds, or lists, the weights."""
     names = _names_in(folder)
-    indexes = [n for n in names if n.endswith(INDEX)]
-    single = [n for n in names if n.endswith(".safetensors")]
     # the names that transformers writes count before any other
     for usual in (f"model{INDEX}", "model.safetensors"):
         if usual in names:
             return folder / usual
+    indexes = _ending(names, INDEX)
+    single = _ending(names, ".safetensors")
     only = indexes or single  # the shards of an index are in `single`
     if len(only) == 1:
         return folder / only[0]
-    pickles = [n for n in names if n.endswith(_PICKLES)]
-    if pickles and not single and not indexes:
+    if not only and (pickles := _ending(names, _PICKLES)):
         _refuse_pickle(folder / pickles[0])
     return _no_choice(folder, [*indexes, *single])
+
+
+def _ending(names: Iterable[str], endings: str | tuple[str, ...]) -> list[str]:
+    return [name for name in names if name.endswith(endings)]
 
 
 def _names_in(folder: Path) -> list[str]:
@@ -187,43 +190,50 @@ def _open_shards(path: Path) -> Checkpoint:
     """The shards an index names; index and shards must say the same about every tensor."""
     wanted = _weight_map(path)
     shards = sorted(set(wanted.values()))
-    # an index comes from outside: it may name only files beside itself
     for shard in shards:
-        if (
-            not shard.endswith(".safetensors")
-            or "/" in shard
-            or "\\" in shard
-            or shard.startswith(".")
-        ):
-            _bad_index(
-                path,
-                f"it names the file `{shown(shard[:200])}`, which is not the name of "
-                "a file beside it",
-            )
-        if not (path.parent / shard).exists():
-            _bad_index(path, f"it names the file `{shown(shard)}`, which is not there")
+        _check_shard(path, shard)
     files = _open_all(path.parent / shard for shard in shards)
     try:
         checkpoint = Checkpoint(path, files)
-        for name, shard in wanted.items():
-            if (
-                name not in checkpoint.tensors
-                or checkpoint.file_of(name).path.name != shard
-            ):
-                _bad_index(
-                    path,
-                    f"the tensor `{shown(name)}` should be in {shown(shard)}, but is not",
-                )
-        # and the other way round: nothing in a shard goes unlisted
-        for name in checkpoint.tensors:
-            if name not in wanted:
-                place = shown(checkpoint.file_of(name).path.name)
-                _bad_index(path, f"the tensor `{shown(name)}` in {place} is not listed")
+        _check_listed(checkpoint, wanted)
     except Failed:
+        # Nobody else can close them: the caller never gets the checkpoint.
         for file in files:
             file.close()
         raise
     return checkpoint
+
+
+def _check_shard(index: Path, shard: str) -> None:
+    """An index comes from outside: it may name only files beside itself."""
+    hidden = shard.startswith(".")
+    elsewhere = "/" in shard or "\\" in shard
+    if hidden or elsewhere or not shard.endswith(".safetensors"):
+        _bad_index(
+            index,
+            f"it names the file `{shown(shard[:200])}`, which is not the name of "
+            "a file beside it",
+        )
+    if not (index.parent / shard).exists():
+        _bad_index(index, f"it names the file `{shown(shard)}`, which is not there")
+
+
+def _check_listed(checkpoint: Checkpoint, wanted: Mapping[str, str]) -> None:
+    """Index and shards list the same tensors, each in the same place."""
+    for name, shard in wanted.items():
+        there = name in checkpoint.tensors
+        if not there or checkpoint.file_of(name).path.name != shard:
+            _bad_index(
+                checkpoint.path,
+                f"the tensor `{shown(name)}` should be in {shown(shard)}, but is not",
+            )
+    # and the other way round: nothing in a shard goes unlisted
+    for name in checkpoint.tensors:
+        if name not in wanted:
+            place = shown(checkpoint.file_of(name).path.name)
+            _bad_index(
+                checkpoint.path, f"the tensor `{shown(name)}` in {place} is not listed"
+            )
 
 
 def _weight_map(path: Path) -> dict[str, str]:

@@ -114,21 +114,15 @@ def _missing(
 ) -> tuple[Diagnostic, set[str]]:
     """Parameters without a tensor, and the unused tensors that may be meant."""
     wanted, tensor = family[0]
-    taken: set[str] = set()
-    helps: list[str] = []
-    for w, name in family:
-        same_shape = [n for n in unused if checkpoint.tensors[n].shape == w.shape]
-        if close := nearest(name, same_shape) or nearest(name, unused):
-            taken.add(close)
-            if not helps:
-                helps.append(
-                    f'{suggestion(shown(close))} Write  load "{general(w.name)}" '
-                    f'= "{general(close)}"'
-                )
-    if not helps:
-        helps = [
-            f'if another tensor holds it, write  load "{general(wanted.name)}" = …  in `weights`'
-        ]
+    meant = _meant(checkpoint, family, unused)
+    # One such rule is enough: it names the whole family by a pattern.
+    name, close = next(iter(meant.items()), (wanted.name, None))
+    rule = f'load "{general(name)}" = '
+    help_ = (
+        f'{suggestion(shown(close))} Write  {rule}"{general(close)}"'
+        if close
+        else f"if another tensor holds it, write  {rule}…  in `weights`"
+    )
     notes = [f"looked for `{shown(tensor)}` in `{shown(str(checkpoint.path))}`"]
     if naming != Naming():
         notes.append(f"names of this checkpoint are looked for {naming}")
@@ -143,10 +137,26 @@ def _missing(
                 wanted.made_by or f"needs {wanted.dtype}{list(wanted.shape)}",
             ),
             notes=tuple(notes),
-            helps=tuple(helps),
+            helps=(help_,),
         ),
-        taken,
+        set(meant.values()),
     )
+
+
+def _meant(
+    checkpoint: Checkpoint,
+    family: Sequence[tuple[Wanted, str]],
+    unused: Sequence[str],
+) -> dict[str, str]:
+    """For parameters of a family the unused tensor that is nearest by name; of the same
+    shape, if there is one.
+    """
+    meant: dict[str, str] = {}
+    for wanted, name in family:
+        same = [n for n in unused if checkpoint.tensors[n].shape == wanted.shape]
+        if close := nearest(name, same) or nearest(name, unused):
+            meant[wanted.name] = close
+    return meant
 
 
 def _misfit(checkpoint: Checkpoint, group: Sequence[Misfit]) -> Diagnostic:

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Set
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 from specc.files.read import shown
 from specc.text.diagnostic import fail
@@ -62,22 +63,27 @@ def naming_of(needed: Iterable[str], present: Set[str], path: Path) -> Naming:
     best = max(found.values(), default=0)
     if best <= plain or 2 * best < len(names):  # a few chance matches decide nothing
         return Naming()
-    winners = sorted(
-        (n for n, count in found.items() if count == best),
-        key=lambda n: (n.minus, n.plus),
-    )
-    meant = {frozenset(n.name(d, present) for d in names) for n in winners}
-    if len(meant) > 1:
-        fail(
-            "E0515",
-            f"`{shown(str(path))}` holds the weights under several prefixes",
-            notes=[f"{best} of {len(names)} names are found {n}" for n in winners[:6]],
-            helps=[
-                "say which are meant: give the spec's names that prefix with `under`, "
-                "and `ignore` the others"
-            ],
-        )
+    winners = sorted((n for n in found if found[n] == best), key=_spelled)
+    # Two spellings of one prefix find the same tensors; then either will do.
+    if len({frozenset(n.name(d, present) for d in names) for n in winners}) > 1:
+        _several(path, [f"{best} of {len(names)} names are found {n}" for n in winners])
     return winners[0]
+
+
+def _spelled(naming: Naming) -> tuple[str, str]:
+    return naming.minus, naming.plus
+
+
+def _several(path: Path, notes: list[str]) -> NoReturn:
+    fail(
+        "E0515",
+        f"`{shown(str(path))}` holds the weights under several prefixes",
+        notes=notes[:6],
+        helps=[
+            "say which are meant: give the spec's names that prefix with `under`, "
+            "and `ignore` the others"
+        ],
+    )
 
 
 def _candidates(names: Set[str], present: Set[str]) -> list[Naming]:

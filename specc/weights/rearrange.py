@@ -68,20 +68,20 @@ def _solve(
     group: Axis, length: int, sizes: Mapping[str, int], known: dict[str, int]
 ) -> None:
     """Lengths of the names of one axis; at most one of them may be left open."""
-    given = math.prod(sizes[n] for n in group if n in sizes)
-    open_names = [n for n in group if n not in sizes]
-    text = " ".join(group)
+    told = {n: sizes[n] for n in group if n in sizes}
+    left = [n for n in group if n not in told]
+    given, text = math.prod(told.values()), " ".join(group)
     # one unknown can be divided out, of two only the product is known
-    if len(open_names) > 1:
+    if len(left) > 1:
         raise Unfit(
-            f"say how long `{open_names[0]}` or `{open_names[1]}` is: both are open in `({text})`"
+            f"say how long `{left[0]}` or `{left[1]}` is: both are open in `({text})`"
         )
-    if open_names and (given == 0 or length % given):
+    if left and (given == 0 or length % given):
         raise Unfit(
             f"an axis of {length} cannot be split as `({text})`: {given} does not divide it"
         )
-    if not open_names and given != length:
+    if not left and given != length:
         raise Unfit(
             f"an axis of {length} cannot be split as `({text})`, which makes {given}"
         )
-    known.update({n: sizes[n] if n in sizes else length // given for n in group})
+    known |= told | dict.fromkeys(left, length // max(given, 1))

@@ -73,17 +73,17 @@ def of_graph(
     out; one about parameters that none has stays, to be refused. `others` are asked for
     where a rule names something strange.
     """
-    strange = [r for r in rules.ties if not _reaches(r, wanted)]
     useless = unused(wanted, rules)
-    if not strange and not useless:
+    if not useless and all(_reaches(rule, wanted) for rule in rules.ties):
         return rules
     every = {**{w.name: w for w in others()}, **wanted}
     ties: list[TieRule] = []
     for rule in rules.ties:
-        ties += _in_graph(rule, wanted, every) if rule in strange else [rule]
+        ties += [rule] if _reaches(rule, wanted) else _in_graph(rule, wanted, every)
+    # What no graph of the spec has is a slip, and stays to be refused.
     nowhere = unused(every, rules)
-    loads = [r for r in rules.loads if r not in useless or r in nowhere]
-    return Rules(tuple(ties), tuple(loads), rules.ignores)
+    loads = tuple(r for r in rules.loads if r not in useless or r in nowhere)
+    return Rules(tuple(ties), loads, rules.ignores)
 
 
 def _pairs(rule: TieRule, names: Iterable[str]) -> dict[str, str]:
@@ -120,50 +120,55 @@ def _in_graph(
 
 def tied_pairs(wanted: Mapping[str, Wanted], rules: Rules) -> dict[str, str]:
     """Each tied parameter and the untied one it shares its numbers with. Fails with E0510."""
-    direct: dict[str, str] = {}
-    spans: dict[str, Span | None] = {}
-    for rule in rules.ties:
-        pattern, hits = Pattern(rule.name), 0
-        for name in wanted:
-            captures = pattern.captures(name)
-            # the first rule that fits counts, as for `load`
-            if captures is not None and name not in direct:
-                direct[name], spans[name] = captures.fill(rule.source), rule.span
-                hits += 1
-        if not hits and rule.name not in direct:
-            _no_such(rule.name, wanted, rule.span, "tie")
-    for name, source in direct.items():
-        if source not in wanted:
-            _no_such(source, wanted, spans[name], "tie")
-    roots: dict[str, str] = {}
-    for name in direct:
-        seen, at = [name], name
-        # a tie may lead to a tied one; what counts is where it ends
-        while at in direct:
-            at = direct[at]
-            if at in seen:
-                fail(
-                    "E0510",
-                    f"`{name}` is tied to itself",
-                    spans[name],
-                    notes=[" = ".join((*seen, at))],
-                    helps=["take one of these `tie` rules away"],
-                )
-            seen.append(at)
-        if wanted[name].shape != wanted[at].shape:
+    direct = _direct(wanted, rules)
+    roots = {name: _root(name, direct) for name in direct}
+    for name, root in roots.items():
+        if wanted[name].shape != wanted[root].shape:
             fail(
                 "E0510",
-                f"`{name}` is tied to `{at}`, which has another shape",
-                spans[name],
+                f"`{name}` is tied to `{root}`, which has another shape",
+                direct[name].span,
                 notes=[
-                    f"they are {list(wanted[name].shape)} and {list(wanted[at].shape)}"
+                    f"they are {list(wanted[name].shape)} and {list(wanted[root].shape)}"
                 ],
                 helps=[
                     "tie only weights of the same shape; a transposed copy is a `load`"
                 ],
             )
-        roots[name] = at
     return roots
+
+
+def _direct(wanted: Mapping[str, Wanted], rules: Rules) -> dict[str, TieRule]:
+    """The rule of each tied parameter, name by name; the first that fits counts, as for
+    `load`.
+    """
+    direct: dict[str, TieRule] = {}
+    for rule in rules.ties:
+        pairs = _pairs(rule, wanted)
+        fresh = [name for name in pairs if name not in direct]
+        if not fresh and rule.name not in direct:
+            _no_such(rule.name, wanted, rule.span, "tie")
+        direct |= {name: TieRule(name, pairs[name], rule.span) for name in fresh}
+    for one in direct.values():
+        if one.source not in wanted:
+            _no_such(one.source, wanted, one.span, "tie")
+    return direct
+
+
+def _root(name: str, direct: Mapping[str, TieRule]) -> str:
+    """Where a chain of ties ends: a tie may lead to a tied one."""
+    seen = [name]
+    while seen[-1] in direct:
+        seen.append(direct[seen[-1]].source)
+        if seen[-1] in seen[:-1]:
+            fail(
+                "E0510",
+                f"`{name}` is tied to itself",
+                direct[name].span,
+                notes=[" = ".join(seen)],
+                helps=["take one of these `tie` rules away"],
+            )
+    return seen[-1]
 
 
 def unused(wanted: Iterable[str], rules: Rules) -> list[LoadRule]:

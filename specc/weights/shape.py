@@ -57,10 +57,7 @@ def _shape_from(expr: OfOne, shape: Shape) -> Shape:
             start, stop = _rows_of(expr, _length(shape, axis))
             return (*shape[:axis], stop - start, *shape[axis + 1 :])
         case PermutePairs(heads=heads):
-            if heads < 1 or _length(shape, 0) % (2 * heads):
-                raise Unfit(
-                    f"{_length(shape, 0)} rows are not {heads} heads of whole pairs"
-                )
+            _check_pairs(_length(shape, 0), heads)
             return shape
         case ResizeGrid():
             return _grid_shape(expr, shape)
@@ -184,18 +181,26 @@ def _concat_shape(expr: Concat, shapes: list[Shape]) -> Shape:
     return (*shapes[0][:axis], total, *shapes[0][axis + 1 :])
 
 
+def _check_pairs(rows: int, heads: int) -> None:
+    # Each head's rows are exchanged by twos.
+    if heads < 1 or rows % (2 * heads):
+        raise Unfit(f"{rows} rows are not {heads} heads of whole pairs")
+
+
 def _reshaped(shape: Shape, wanted: Shape) -> Shape:
-    known = math.prod(d for d in wanted if d != -1)
-    if wanted.count(-1) > 1 or any(d < -1 for d in wanted):
+    if wanted.count(-1) > 1 or min(wanted, default=0) < -1:
         raise Unfit(f"{list(wanted)} is no shape; one length may be -1")
-    count = math.prod(shape)
-    if -1 in wanted and known and count % known == 0:
-        return tuple(count // known if d == -1 else d for d in wanted)
-    if -1 in wanted or known != count:
+    count, found = math.prod(shape), wanted
+    if -1 in wanted:
+        at, known = wanted.index(-1), -math.prod(wanted)
+        # What is left over; beside an axis of no rows it could be any length.
+        rest = count // known if known else -1
+        found = (*wanted[:at], rest, *wanted[at + 1 :])
+    if -1 in found or math.prod(found) != count:
         raise Unfit(
             f"{list(shape)} has {count} elements and cannot become {list(wanted)}"
         )
-    return wanted
+    return found
 
 
 def _grid_shape(expr: ResizeGrid, shape: Shape) -> Shape:

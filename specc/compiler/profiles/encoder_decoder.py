@@ -156,13 +156,11 @@ _END = "the encoder's end"
 
 def _cross_mask(parts: Parts, replay: Replay, step: Graph, encode: Graph) -> None:
     """Declare what says which rows of the source are there, where a step reads it."""
-    handed = [n for n in parts.derived.handed if n in step.inputs and n == parts.mask]
+    everything = parts.derived.handed
+    handed = [n for n in everything if n == parts.mask and n in step.inputs]
     # `encode` may hand over what it has made of the mask: that is made again here.
-    left = [
-        n
-        for n in parts.derived.handed
-        if n in encode.outputs and not hangs_on_source(parts, n)
-    ]
+    made = [n for n in everything if n in encode.outputs]
+    left = not all(hangs_on_source(parts, name) for name in made)
     if parts.mask and (handed or left):
         mask = encode.inputs[parts.mask]
         given = replay.mask(CROSS_MASK, mask.type)

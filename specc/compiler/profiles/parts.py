@@ -78,7 +78,7 @@ def _check(parts: Parts) -> None:
     """
     for pair in parts.crosses:
         # One projection for both would be one cache under two names.
-        if pair.keys() != {"key", "value"} or pair["key"] == pair["value"]:
+        if pair.keys() != {"key", "value"} or len(set(pair.values())) == 1:
             first = next(iter(pair.values()))
             cannot("hf", f"`{first}` is not keys or values alone")
     if len(parts.crosses) != len(parts.layers):
@@ -89,11 +89,10 @@ def _check(parts: Parts) -> None:
             [f"one of each in every layer is expected by {READERS['hf']}"],
         )
     named = {n for pair in parts.crosses for n in pair.values()}
-    for name in parts.derived.handed:
-        if name in named or name not in parts.encode.outputs:
-            continue
+    handed = [n for n in parts.derived.handed if n in parts.encode.outputs]
+    for name in handed:
         # What `encode` made of the mask alone can be made again from the mask.
-        if hangs_on_source(parts, name):
+        if name not in named and hangs_on_source(parts, name):
             cannot(
                 "hf",
                 f"`{name}` is handed to the decoder and is no key or value of an attention",

@@ -26,16 +26,19 @@ class Replay:
     least: dict[str, int] = field(default_factory=dict)
     facts: dict[str, Dim] = field(default_factory=dict)
 
+    def _bring_parameters(self, graph: Graph, node: Node) -> None:
+        names = {value: name for name, value in graph.parameters.items()}
+        for a in node.args:
+            if a in names and a not in self.now:
+                self.now[a] = self.b.parameter(graph.parameter_facts[names[a]])
+
     def bring(self, graph: Graph, wanted: Iterable[Value]) -> None:
         """Play again what `wanted` values of `graph` are made of, as far as they are not known."""
-        names = {value: name for name, value in graph.parameters.items()}
         live = self._missing(wanted)
         for node, results in graph.nodes:
             if node not in live:
                 continue
-            for a in node.args:
-                if a in names and a not in self.now:
-                    self.now[a] = self.b.parameter(graph.parameter_facts[names[a]])
+            self._bring_parameters(graph, node)
             made = self._add(node.op, tuple(a and self.now[a] for a in node.args))
             self.now.update(zip(results, made, strict=True))
             if (known := graph.made.get(node)) and made[0].node:
@@ -91,10 +94,10 @@ def with_lengths(graph: Graph, lengths: Mapping[str, Dim]) -> Graph:
     has a new name already yields.
     """
     symbols = _symbols(graph.inputs.values())
-    taken = {s for d in lengths.values() for s in d.symbols()}
+    taken = set().union(*(d.symbols() for d in lengths.values()))
     # A spec may call an axis `batch_size` that is not the batch: it becomes
     # `batch_size_` before the batch gets that name.
-    clash = {s: Dim.symbol(f"{s}_") for s in symbols - lengths.keys() if s in taken}
+    clash = {s: Dim.symbol(f"{s}_") for s in (symbols - lengths.keys()) & taken}
     every = {**clash, **{s: d for s, d in lengths.items() if d.name != s}}
 
     def renamed(symbol: str) -> str:

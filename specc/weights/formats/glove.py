@@ -96,34 +96,43 @@ def _vector(line: str, width: int) -> tuple[str, Array]:
     # not `split()`: some words of the published files hold spaces of other widths
     fields = line.split(" ")
     if not width:  # the first line decides
-        width = len(fields) - 1
-        # `400000 300`: how many words, and how many numbers each
-        if width == 1 and fields[0].isdecimal() and fields[1].isdecimal():
-            raise _Wrong(
-                "this is the header of a word2vec file, which GloVe's format has not"
-            )
+        width = _width(fields)
     if width < 1 or len(fields) <= width:
         raise _Wrong(
             f"{max(width, 1)} numbers stand behind each word, here {len(fields) - 1}"
         )
     word = " ".join(fields[:-width])
+    # A number inside a word means that a line has one number too many.
     extra = [f for f in fields[1:-width] if _number(f) is not None]
     if extra or not word:
         counted = (
             f"a word and {width} numbers belong here, there are {len(fields)} fields"
         )
         raise _Wrong(counted if extra else "it has no word")
-    numbers = [_number(f) for f in fields[-width:]]
-    if None in numbers:
+    return word, _row(fields[-width:])
+
+
+def _width(fields: list[str]) -> int:
+    """How many numbers the first line has behind its word."""
+    # `400000 300`: how many words, and how many numbers each
+    if len(fields) == 2 and fields[0].isdecimal() and fields[1].isdecimal():
         raise _Wrong(
-            f"`{shown(fields[-width:][numbers.index(None)][:40])}` is no number"
+            "this is the header of a word2vec file, which GloVe's format has not"
         )
+    return len(fields) - 1
+
+
+def _row(texts: list[str]) -> Array:
+    """The numbers of one word, f32[d]."""
+    numbers = [_number(text) for text in texts]
+    if None in numbers:
+        raise _Wrong(f"`{shown(texts[numbers.index(None)][:40])}` is no number")
     # 1e39 is a finite double and an infinite float
     with np.errstate(over="ignore"):
         row = np.array(numbers, np.float32)
     if not np.isfinite(row).all():
         raise _Wrong("a number is too large for 32 bits")
-    return word, row
+    return row
 
 
 def _number(text: str) -> float | None:

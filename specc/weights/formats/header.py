@@ -19,6 +19,8 @@ from specc.weights.formats.dtypes import BITS, FROM_FILE
 MOST_HEADER_BYTES = 100_000_000
 MOST_LENGTH = 1 << 53
 """Lengths and offsets stay below this, as every number in a spec does."""
+FIELDS = frozenset({"dtype", "shape", "data_offsets"})
+"""What the header says of every tensor, no more and no less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,19 +137,8 @@ def _metadata(value: Json) -> dict[str, str]:
 def _tensor(name: str, fields: Json) -> Raw:
     """One entry, complete and consistent in itself."""
     what = f"the tensor `{shown(name[:200])}`"
-    if not name:
-        raise _Wrong("a tensor has no name")
-    # JSON can say half of a surrogate pair, which no other text of ours may hold
-    if not name.isascii() and any("\ud800" <= c <= "\udfff" for c in name):
-        raise _Wrong(f"{what} has half of a character pair in its name")
-    if not isinstance(fields, dict) or set(fields) != {
-        "dtype",
-        "shape",
-        "data_offsets",
-    }:
-        raise _Wrong(
-            f"{what} must have exactly the fields dtype, shape and data_offsets"
-        )
+    _check_name(name, what)
+    fields = _entry(fields, what)
     dtype = fields["dtype"]
     if not isinstance(dtype, str) or dtype not in FROM_FILE:
         raise _Wrong(f"{what} has the unknown dtype {shown(repr(dtype)[:40])}")
@@ -165,6 +156,25 @@ def _tensor(name: str, fields: Json) -> Raw:
             f"but its data_offsets span {end - begin}"
         )
     return Raw(name, FROM_FILE[dtype], tuple(shape), begin, end)
+
+
+def _entry(fields: Json, what: str) -> dict[str, Json]:
+    """The fields of a tensor. One more might change what the others mean; the format
+    knows none.
+    """
+    if not isinstance(fields, dict) or set(fields) != FIELDS:
+        raise _Wrong(
+            f"{what} must have exactly the fields dtype, shape and data_offsets"
+        )
+    return fields
+
+
+def _check_name(name: str, what: str) -> None:
+    if not name:
+        raise _Wrong("a tensor has no name")
+    # JSON can say half of a surrogate pair, which no other text of ours may hold
+    if not name.isascii() and any("\ud800" <= c <= "\udfff" for c in name):
+        raise _Wrong(f"{what} has half of a character pair in its name")
 
 
 def _nbytes(what: str, dtype: str, shape: list[int]) -> int:
