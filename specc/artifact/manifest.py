@@ -122,13 +122,12 @@ def load(text: str, path: str) -> Manifest:
         )
     data = _fields(text, path)
     graphs = read_graphs(data.text("graphs"), path)
-    if not graphs:
-        _damaged(path, "it holds no graph")
     defaults = graphs.pop(DEFAULTS, None)
     # a graph that computes absent inputs stands beside the one that it belongs to;
     # alone it is a model that somebody called so
     graph = next(iter(graphs.values()), defaults)
-    assert graph is not None, "one was read"
+    if graph is None:
+        _damaged(path, "it holds no graph")
     stored = data.texts_by_name("stored")
     if missing := [n for n in graph.parameters if n not in stored]:
         _damaged(path, f"it does not say where the weight `{shown(missing[0])}` lies")

@@ -244,14 +244,12 @@ def _batch(model: Entrance, name: str, pieces: Sequence["Piece"]) -> dict[str, A
         return {name: arrays[0]}
     shapes = sorted({a.shape[1:] for a in arrays})
     # arrays beside texts, of two shapes, or numbers without a batch
-    if texts or len(shapes) > 1 or not all(a.ndim for a in arrays):
-        notes = [
-            f"they are {' and '.join(str(list(s)) for s in shapes[:4])} behind the batch"
-        ]
+    if texts or len(shapes) > 1 or not min(a.ndim for a in arrays):
+        shown_shapes = " and ".join(str(list(shape)) for shape in shapes[:4])
         fail(
             "E0912",
             f"what is given for `{name}` makes no batch: its parts have different shapes",
-            notes=notes,
+            notes=[f"they are {shown_shapes} behind the batch"],
         )
     return {name: np.concatenate(arrays)}
 

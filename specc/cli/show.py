@@ -198,10 +198,15 @@ def graph_of(given: Namespace, manifest: "Manifest | None") -> tuple[Graph, str]
     return graph, _count(graph, own_parameters(graph))
 
 
+def _lengths_of(graph: Graph) -> set[str]:
+    """The lengths that are known only when the model runs."""
+    dims = [dim for value in graph.inputs.values() for dim in value.type.shape]
+    return {symbol for dim in dims for symbol in dim.symbols()}
+
+
 def sizes(text: str, graph: Graph) -> Mapping[str, int]:
     """`batch=8,seq=4096`. E0407 for anything else."""
-    dims = [d for v in graph.inputs.values() for d in v.type.shape]
-    known = {symbol for dim in dims for symbol in dim.symbols()}
+    known = _lengths_of(graph)
     most = limits(graph)
     found: dict[str, int] = {}
     for part in text.split(",") if text else []:

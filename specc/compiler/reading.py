@@ -140,14 +140,18 @@ def files_of(program: Program, model: Model, given: Sequence[Path]) -> list[Path
     found = [tokenizer_in(given)] if given else []
     entries: list[Any] = [*model.reading.values(), *model.showing.values()]
     for data in entries:
-        for call in _calls(data):
-            if call.get("kind") in ("characters", "tokenizer"):
-                found += [
-                    folders[data["home"]] / a
-                    for a in call.get("args", ())
-                    if isinstance(a, str) and "\0" not in a
-                ]
+        names = [name for call in _calls(data) for name in _named(call)]
+        found += [folders[data["home"]] / name for name in names]
     return [path for path in found if path is not None]
+
+
+def _named(call: Mapping[str, Any]) -> list[str]:
+    """The files that a call of a reading names."""
+    if call.get("kind") not in ("characters", "tokenizer"):
+        return []
+    # A file's name is text; with a zero byte it can be no name.
+    words = [word for word in call.get("args", ()) if isinstance(word, str)]
+    return [word for word in words if "\0" not in word]
 
 
 def _calls(data: Any) -> Iterator[dict[str, Any]]:

@@ -57,6 +57,14 @@ def _assigned(sets: Sequence[str]) -> dict[str, Assigned]:
     return assigned
 
 
+def _expected(program: Program) -> list[tree.Expect]:
+    """What a spec says a config.json must hold."""
+    entries = [
+        entry for item, _ in program.items(tree.Config) for entry in item.entries
+    ]
+    return [entry for entry in entries if isinstance(entry, tree.Expect)]
+
+
 def open_spec(
     spec: str, *, config: str = "", sets: Sequence[str] = (), weights: str = ""
 ) -> Spec:
@@ -75,8 +83,7 @@ def open_spec(
         remarks = (f"config values come from the config.json in `{shown(weights)}`",)
     data = config_at(config) if config else None
     if data is not None:
-        entries = [e for i, _ in program.items(tree.Config) for e in i.entries]
-        check_expected([e for e in entries if isinstance(e, tree.Expect)], data)
+        check_expected(_expected(program), data)
     reader = Reader(published=library.published if data else None, raw=data)
     return Spec(program, library, reader, spec, config, remarks)
 

@@ -46,6 +46,17 @@ def read_arrays(path: str) -> dict[str, Array]:
     return parse_json(data, path)
 
 
+def _narrowed(array: Array, dtype: str, name: str) -> Array:
+    """Floats as floats of another width. Fails with E0907 where one becomes infinite."""
+    with np.errstate(over="ignore", invalid="ignore", under="ignore"):
+        result = array.astype(DTYPES[dtype])
+    lost = np.isinf(result) & np.isfinite(array)
+    if lost.any():
+        why = f"the value at {_place(lost)} is too large for {dtype}"
+        _inexact(array, dtype, name, why)
+    return native(result)
+
+
 def exact(array: Array, dtype: str, name: str) -> Array:
     """The array of input `name` as `dtype` (`f32`, `i64`, …). Fails with E0907 if
     values would change.
@@ -63,17 +74,7 @@ def exact(array: Array, dtype: str, name: str) -> Array:
             array, dtype, name, "only numbers and truth values can be given to a model"
         )
     if source == goal.kind == "f":
-        with np.errstate(over="ignore", invalid="ignore", under="ignore"):
-            result = array.astype(goal)
-        lost = np.isinf(result) & np.isfinite(array)
-        if lost.any():
-            _inexact(
-                array,
-                dtype,
-                name,
-                f"the value at {_place(lost)} is too large for {dtype}",
-            )
-        return native(result)
+        return _narrowed(array, dtype, name)
     if source == "f":
         _inexact(
             array, dtype, name, "fractions do not become whole numbers by themselves"

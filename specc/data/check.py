@@ -89,6 +89,7 @@ def check_inputs(
     found = _Findings()
     _check_names(specs, given, found)
     arrays: dict[str, Array] = {}
+    whole: list[InputSpec] = []
     for spec in specs:
         if spec.name not in given:
             continue
@@ -99,15 +100,12 @@ def check_inputs(
             continue
         arrays[spec.name] = array
         if array.ndim == len(spec.dims):
+            whole.append(spec)
             _bind(spec, array, found)
             _check_values(spec, array, found)
         else:
             _wrong_rank(spec, array, found)
-    whole = [
-        spec
-        for spec in specs
-        if spec.name in arrays and arrays[spec.name].ndim == len(spec.dims)
-    ]
+    # Sums and products of lengths say nothing before all single ones are known.
     for spec in whole:
         _check_polynomials(spec, arrays[spec.name], found, solve)
     _check_bounds(found, bounds or {})
@@ -120,11 +118,12 @@ def _check_names(
     specs: Sequence[InputSpec], given: Mapping[str, Array], found: _Findings
 ) -> None:
     names = [spec.name for spec in specs]
+    absent = [name for name in names if name not in given]
     # an input under a slightly wrong name is one fault, not two
     guessed: set[str | None] = set()
     for name in given:
         if name not in names:
-            guess = did_you_mean(name, [other for other in names if other not in given])
+            guess = did_you_mean(name, absent)
             guessed.add(guess)
             found.add(
                 "E0910",
@@ -133,7 +132,7 @@ def _check_names(
                 helps=[suggestion(guess)] if guess else [],
             )
     for spec in specs:
-        if not spec.optional and spec.name not in given and spec.name not in guessed:
+        if not spec.optional and spec.name in absent and spec.name not in guessed:
             found.add(
                 "E0910",
                 f"the input `{spec.name}` is missing",

@@ -15,7 +15,15 @@ from specc.data.image import restore
 from specc.data.pictures.colors import class_colors
 from specc.data.pictures.png import encode_png
 from specc.data.reading import Reading
-from specc.data.record import Choice, ClassMap, ImageOf, Numbers, OutputReading, TextOf
+from specc.data.record import (
+    Choice,
+    ClassMap,
+    ImageOf,
+    Numbers,
+    OutputReading,
+    TextOf,
+    TextReading,
+)
 from specc.data.text import decode
 from specc.data.tokenizer import TextTokenizer
 from specc.files.read import shown
@@ -114,33 +122,38 @@ def _choices(name: str, record: Choice, value: Array) -> list[str]:
     rows = probabilities(value).reshape(-1, classes)
     lines = []
     for index, row in enumerate(rows[:MAX_ROWS]):
-        best = np.argsort(-row, kind="stable")[: record.top]
-        shares = [percent(float(row[i])) for i in best]
-        label_width = max(len(labels[i]) for i in best)
-        share_width = max(map(len, shares))
         lead = f"{index:>{len(str(len(rows) - 1))}}:  " if len(rows) > 1 else ""
-        for i, share in zip(best, shares, strict=True):
-            lines.append(f"{lead}{labels[i]:<{label_width}}  {share:>{share_width}}")
-            lead = " " * len(lead)
+        lines += _best(row, labels, record.top, lead)
     return lines + _rest(len(rows))
 
 
+def _best(row: Array, labels: Sequence[str], top: int, lead: str) -> list[str]:
+    """The most likely classes of one row f[classes], the first behind `lead`."""
+    best = np.argsort(-row, kind="stable")[:top]
+    shares = [percent(float(row[i])) for i in best]
+    names = [labels[i] for i in best]
+    label_width, share_width = max(map(len, names)), max(map(len, shares))
+    lines = [
+        f"{name:<{label_width}}  {share:>{share_width}}"
+        for name, share in zip(names, shares, strict=True)
+    ]
+    return [(" " * len(lead) if n else lead) + line for n, line in enumerate(lines)]
+
+
+def _best_ids(name: str, vocabulary: TextReading, value: Array) -> Array:
+    """The ids with the greatest scores [batch…, vocabulary]."""
+    # A tokenizer file may name fewer ids than the model has rows for.
+    rows = None if isinstance(vocabulary, TextTokenizer) else vocabulary.size
+    scored = value.shape[-1] if value.ndim else 0
+    if value.ndim < 2 or not scored or rows not in (None, scored):
+        due = "scores" if rows is None else f"{rows} scores"
+        _unfit(name, value, f"ids, or {due} along its last axis")
+    return np.asarray(value.argmax(axis=-1))
+
+
 def _texts(name: str, record: TextOf, value: Array) -> list[str]:
-    vocabulary = record.vocabulary
     if value.dtype.kind == "f":
-        size = (
-            value.shape[-1:]
-            if isinstance(vocabulary, TextTokenizer)
-            else (vocabulary.size,)
-        )
-        if value.ndim < 2 or not value.shape[-1] or value.shape[-1:] != size:
-            due = (
-                "scores"
-                if isinstance(vocabulary, TextTokenizer)
-                else f"{vocabulary.size} scores"
-            )
-            _unfit(name, value, f"ids, or {due} along its last axis")
-        value = value.argmax(axis=-1)
+        value = _best_ids(name, record.vocabulary, value)
     if value.dtype.kind not in "iu" or value.ndim == 0:
         _unfit(name, value, "ids along its last axis")
     rows = (
@@ -197,15 +210,20 @@ def _class_maps(name: str, record: ClassMap, value: Array) -> Shown:
     )
 
 
+def _scored(name: str, value: Array) -> tuple[int, Array]:
+    """How many classes are scored, and the best of each place."""
+    if value.ndim not in (3, 4) or not value.size:
+        _unfit(name, value, "scores [batch, classes, rows, columns]")
+    return value.shape[-3], value.argmax(axis=-3)
+
+
 def _class_ids(name: str, record: ClassMap, value: Array) -> tuple[Array, int]:
     """Class ids [batch, rows, columns], and how many classes there are: as many as the
     reading names, else as many as are scored, else as many as occur.
     """
     named = len(record.labels) or len(record.palette)
     if value.dtype.kind == "f":
-        if value.ndim not in (3, 4) or not value.size:
-            _unfit(name, value, "scores [batch, classes, rows, columns]")
-        classes, ids = value.shape[-3], value.argmax(axis=-3)
+        classes, ids = _scored(name, value)
     else:
         classes, ids = named or int(value.max(initial=0)) + 1, value
     maps = ids[None] if ids.ndim == 2 else ids

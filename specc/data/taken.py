@@ -24,31 +24,33 @@ DEPTH = 8
 """So deep in lists arrays are looked for; `nested_array` judges the rest."""
 
 
+def _is_texts(array: Array) -> bool:
+    """A column of texts is texts, whatever kind of array it came as."""
+    if array.dtype.kind not in "UTO" or array.ndim != 1:
+        return False
+    return all(isinstance(item, str) for item in array.tolist())
+
+
+def _pictures(value: object) -> list[object]:
+    """What is given as one picture or several; none where it is anything else."""
+    several = list(value) if isinstance(value, list | tuple) else [value]
+    return several if all(_is_picture(one) for one in several) else []
+
+
 def taken(reading: Reading, name: str, value: object) -> object:
     """What is given as the input `name`: an array, a text, texts, or nested lists of
     numbers as they are.
     """
     record = reading.of_input(name)
-    if isinstance(record, Image):
-        pictures = value if isinstance(value, list | tuple) and value else [value]
-        if all(_is_picture(one) for one in pictures):
-            return np.concatenate([opened(one, record, name) for one in pictures])
+    if isinstance(record, Image) and (pictures := _pictures(value)):
+        return np.concatenate([opened(one, record, name) for one in pictures])
     if isinstance(value, list | tuple):
-        return (
-            _listed(value, name)
-            if any(_seen(item) for item in _within(value, DEPTH))
-            else value
-        )
+        arrays = any(_seen(item) for item in _within(value, DEPTH))
+        return _listed(value, name) if arrays else value
     if not _seen(value):
         return value
     array = _array(value, name)
-    if (
-        array.dtype.kind in "UTO"
-        and array.ndim == 1
-        and all(isinstance(item, str) for item in array.tolist())
-    ):
-        return array.tolist()
-    return array
+    return array.tolist() if _is_texts(array) else array
 
 
 def as_array(value: object, name: str) -> Array:

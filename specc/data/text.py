@@ -28,28 +28,25 @@ def encode(text: str, record: TextReading) -> NDArray[np.int64]:
     if isinstance(record, TextCharacters):
         ids = _character_ids(text, record)
     else:
-        try:
-            data = text.encode("utf-8")
-        except UnicodeEncodeError as fault:
-            _unknown(text, fault.start, "is half of a character pair and has no bytes")
-        ids = (
-            [byte + record.offset for byte in data]
-            if isinstance(record, TextBytes)
-            else ids_of(text, record)
-        )
-    # the file may put the same ids there
-    there = isinstance(record, TextTokenizer) and record.special
-    before = (
-        []
-        if record.start is None or (there and ids[:1] == [record.start])
-        else [record.start]
-    )
-    after = (
-        []
-        if record.end is None or (there and ids[-1:] == [record.end])
-        else [record.end]
-    )
+        ids = _byte_ids(text, record)
+    before = [] if record.start is None else [record.start]
+    after = [] if record.end is None else [record.end]
+    # the file may have put the same ids there
+    if isinstance(record, TextTokenizer) and record.special:
+        before = [] if ids[:1] == before else before
+        after = [] if ids[-1:] == after else after
     return np.array([*before, *ids, *after], np.int64)
+
+
+def _byte_ids(text: str, record: TextBytes | TextTokenizer) -> list[int]:
+    """Ids by a vocabulary that reads UTF-8: of the bytes, or of a tokenizer file."""
+    try:
+        data = text.encode("utf-8")
+    except UnicodeEncodeError as fault:
+        _unknown(text, fault.start, "is half of a character pair and has no bytes")
+    if isinstance(record, TextBytes):
+        return [byte + record.offset for byte in data]
+    return ids_of(text, record)
 
 
 def decode(ids: Sequence[int] | NDArray[np.integer], record: TextReading) -> str:

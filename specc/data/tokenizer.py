@@ -108,6 +108,10 @@ def files_from(fields: Fields) -> dict[str, TokenizerFile]:
     return {sha: _file(sha, fields.child(sha)) for sha in fields.names()}
 
 
+def _is_beside(name: str) -> bool:
+    return name.endswith(NAME) and os.path.basename(name) == name and len(name) <= 255
+
+
 def _file(sha: str, fields: Fields) -> TokenizerFile:
     if len(sha) != 64 or not set(sha) <= set("0123456789abcdef"):
         fields.complain(fields.path[:-1], "holds a name that is no hash")
@@ -121,12 +125,7 @@ def _file(sha: str, fields: Fields) -> TokenizerFile:
         fields.done()
         return made
     name = fields.get("file")
-    if (
-        not isinstance(name, str)
-        or len(name) > 255
-        or not name.endswith(NAME)
-        or os.path.basename(name) != name
-    ):
+    if not isinstance(name, str) or not _is_beside(name):
         fields.refuse("file", "is not the name of a tokenizer beside the model")
     size = fields.integer("bytes", 1, MAX_BYTES)
     fields.done()

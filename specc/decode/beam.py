@@ -80,7 +80,6 @@ def searched(
     prompt are no padding. The prompt is fed once for all beams of a row, which then fan
     out.
     """
-    assert settings.strategy == "beam", "this is the search of `beam`"
     check_prompt(prompt)
     if not len(prompt):
         return []

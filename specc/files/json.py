@@ -103,6 +103,12 @@ def _no_number(text: str) -> NoReturn:
     raise NoNumber(f"{text} is not a number")
 
 
+def _check_digits(level: Iterable[Json], below: int) -> None:
+    numbers = [n for item in level if (n := whole(item)) is not None]
+    if any(abs(n) >= below for n in numbers):
+        raise NotJson("it holds a number with too many digits")
+
+
 def _inside(value: Json) -> Iterable[Json]:
     match value:
         case dict():
@@ -118,9 +124,8 @@ def _check(value: Json, limits: Limits) -> None:
     """
     level, depth = [value], 0
     while level:
-        numbers = [n for item in level if (n := whole(item)) is not None]
-        if limits.below is not None and any(abs(n) >= limits.below for n in numbers):
-            raise NotJson("it holds a number with too many digits")
+        if limits.below is not None:
+            _check_digits(level, limits.below)
         inner = [one for item in level for one in _inside(item)]
         # a list with nothing in it is a level too, but nothing can hide below it
         depth += 1

@@ -97,7 +97,7 @@ def unread(folder: Path, names: Collection[str], *, but: Collection[str]) -> lis
         there = os.listdir(folder) if left else []
     except OSError:
         return []
-    for other in [folder / n for n in there if n not in but and n not in names]:
+    for other in [folder / n for n in there if n not in {*but, *names}]:
         if other.suffix.lower() == ".onnx" or is_model(other):
             left = [name for name in left if not _mentions(other, name)]
     return left

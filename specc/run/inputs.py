@@ -84,18 +84,18 @@ class Entrance:
     def _filled(self, given: Mapping[str, Array]) -> dict[str, Array]:
         if self.defaults is None:
             return {}
-        absent = tuple(
-            n for n in self.defaults.outputs if n not in given and n not in self.unread
-        )
+        known_names = {*given, *self.unread}
+        absent = tuple(n for n in self.defaults.outputs if n not in known_names)
         if not absent:
             return {}
         # Only what they need is run: other defaults may read inputs that are absent.
         defaults = closed(self.defaults, absent)
         known = {n: v for n, v in given.items() if n in defaults.inputs}
         made = backend.reference().run(defaults, known, {})
-        types = {n: v.type.dtype for n, v in self.graph.inputs.items()}
+        inputs = self.graph.inputs
+        asked = {name: value for name, value in made.items() if name in inputs}
         return {
-            n: exact(np.asarray(v), types[n], n) for n, v in made.items() if n in types
+            n: exact(np.asarray(v), inputs[n].type.dtype, n) for n, v in asked.items()
         }
 
 

@@ -34,7 +34,7 @@ class Prior:
         self, step: Graph, sizes: Mapping[str, int], rng: np.random.Generator
     ) -> dict[str, Array]:
         """Inputs for lengths of the step graph, behind as many rows as they say that there were."""
-        growing, numpy = self.facts.generation.growing, backend.reference()
+        growing = self.facts.generation.growing
         new = str(step.inputs[growing].type.shape[1])
         past = self._past(step, new)
         # A step with nothing as long as the past is told by a number how long it was.
@@ -52,12 +52,12 @@ class Prior:
             first[state.name] = made[state.name] = start
         if OFFSET in step.inputs:
             first[OFFSET], made[OFFSET] = np.array(0), np.array(count)
-        if count:
-            after = numpy.run(step, first, self.weights)
-            made |= {
-                s.name: _stored(after[s.next], s.type.dtype) for s in self.facts.states
-            }
-        return made
+        return made | self._behind(step, first) if count else made
+
+    def _behind(self, step: Graph, first: Mapping[str, Array]) -> dict[str, Array]:
+        """The states that a first call of the step leaves."""
+        after = backend.reference().run(step, first, self.weights)
+        return {s.name: _stored(after[s.next], s.type.dtype) for s in self.facts.states}
 
     def most(self, step: Graph) -> dict[str, int]:
         """How many rows there may be before and new ones, where a table of positions

@@ -58,9 +58,9 @@ class Rows:
         # What has a row for each token grows with them; all else stays as it is.
         long = {n for n, v in inputs.items() if length in v.type.shape} - {growing}
         names = [name for name in inputs if name in long & prepared.keys()]
-        for name in names:
-            padded = entrance.graph.input_facts[name].keep == "right"
-            if padded and not np.all(prepared[name]):
+        facts = entrance.graph.input_facts
+        for name in (n for n in names if facts[n].keep == "right"):
+            if not np.all(prepared[name]):
                 _behind_padding(name, growing)
         given = {n: prepared[n] for n in names}
         once = {n: v for n, v in prepared.items() if n not in names and n != growing}
@@ -231,7 +231,7 @@ class StateStepper:
 
     def step(self, tokens: Ints) -> Floats:
         """i64[rows n] → f32[rows vocab]."""
-        if self.buffers and self.past and tokens.shape[1] > 1 and len(tokens) > 1:
+        if self.buffers and self.past and min(tokens.shape) > 1:
             # the kernel takes several rows at once only at the beginning, or for one
             # text
             return [self.step(tokens[:, n : n + 1]) for n in range(tokens.shape[1])][-1]

@@ -59,8 +59,7 @@ def verify(
         sizes = sizes_for(graph, turn, most)
         inputs = (draw or random_inputs)(graph, sizes, rng)
         want = {n: np.asarray(v) for n, v in numpy.run(graph, inputs, weights).items()}
-        got = model.session.run(inputs)
-        apart = {n: compare(n, np.asarray(got[n]), w) for n, w in want.items()}
+        apart = _apart(model.session.run(inputs), want)
         shown = ", ".join(f"{k}={v}" for k, v in sizes.items()) or "fixed sizes"
         wrong = {n: d for n, d in apart.items() if d.what}
         if not wrong:
@@ -87,6 +86,12 @@ def _explained(difference: Difference, moved: float) -> bool:
     weights are rounded.
     """
     return moved > TOLERANCE and difference.size <= EXPLAINED * moved
+
+
+def _apart(
+    got: Mapping[str, Array], want: Mapping[str, Array]
+) -> dict[str, Difference]:
+    return {n: compare(n, np.asarray(got[n]), result) for n, result in want.items()}
 
 
 def _check_explained(

@@ -71,17 +71,12 @@ def excerpt(
     out.append(f"{rim} {bar}")
     previous = None
     for number in sorted(by_line):
+        skipped = number - previous - 1 if previous is not None else 0
         # `...` for one line would take as much room as the line
-        if previous is not None and number == previous + 2:
-            out.append(
-                numbered(
-                    number - 1,
-                    View.of(source.line(number - 1), [(0, 0, 0)]),
-                    rim,
-                    paint,
-                )
-            )
-        elif previous is not None and number > previous + 2:
+        if skipped == 1:
+            between = View.of(source.line(number - 1), [(0, 0, 0)])
+            out.append(numbered(number - 1, between, rim, paint))
+        elif skipped > 1:
             out.append(paint("rim", "..."))
         here = sorted(by_line[number], key=lambda label: anchor(label.span)[1])
         view = View.of(source.line(number), [anchor(label.span) for label in here])
@@ -182,10 +177,8 @@ def marks(
     for n in range(len(spots) - 2, -1, -1):
         first, _, label = spots[n]
         if label.text:
-            bars = [" "] * first
-            for column, _, earlier in spots[:n]:
-                if earlier.text and column < first:
-                    bars[column] = "|"
+            waiting = [column for column, _, earlier in spots[:n] if earlier.text]
+            bars = ["|" if column in waiting else " " for column in range(first)]
             role = "primary" if label is primary else "other"
             out.append("".join(bars) + paint(role, escaped(label.text)))
     return out

@@ -56,21 +56,23 @@ def naming_of(needed: Iterable[str], present: Set[str], path: Path) -> Naming:
     plain = len(names & present)
     if plain == len(names):
         return Naming()
-    found = {
-        n: len({n.name(d, present) for d in names} & present)
-        for n in _candidates(names, present)
-    }
+
+    def spelled(naming: Naming) -> frozenset[str]:
+        return frozenset(naming.name(declared, present) for declared in names)
+
+    candidates = _candidates(names, present)
+    found = {naming: len(spelled(naming) & present) for naming in candidates}
     best = max(found.values(), default=0)
     if best <= plain or 2 * best < len(names):  # a few chance matches decide nothing
         return Naming()
-    winners = sorted((n for n in found if found[n] == best), key=_spelled)
+    winners = sorted((n for n in found if found[n] == best), key=_cut_and_put)
     # Two spellings of one prefix find the same tensors; then either will do.
-    if len({frozenset(n.name(d, present) for d in names) for n in winners}) > 1:
+    if len(set(map(spelled, winners))) > 1:
         _several(path, [f"{best} of {len(names)} names are found {n}" for n in winners])
     return winners[0]
 
 
-def _spelled(naming: Naming) -> tuple[str, str]:
+def _cut_and_put(naming: Naming) -> tuple[str, str]:
     return naming.minus, naming.plus
 
 
