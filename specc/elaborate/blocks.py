@@ -52,7 +52,7 @@ def call_block(
     enter(context, block, call.expr)
     try:
         with context.sharing.step(call.expr, call.own_scope):
-            if module is not caller.module and not module.standard:
+            if module.root is not caller.module.root and not module.standard:
                 there = Env(module=module, config=config, scope=call.inner.scope)
                 say_shared(context, module.file.items, there)
             complete(context, block, env, call.expr)
@@ -66,10 +66,11 @@ def call_block(
 def _lengths(module: Module, caller: Env) -> dict[str, Dim] | None:
     """What the run-time lengths of a block's file stand for while it is called.
 
-    In the same file they are the caller's own, and std declares none. Those of a used
-    file are bound by the tensors it is given: `batch` there may be `batch * 2` here.
+    In the same file, and in its instances, they are the caller's own, and std declares
+    none. Those of a used file are bound by the tensors it is given: `batch` there may
+    be `batch * 2` here.
     """
-    if module is caller.module:
+    if module.root is caller.module.root:
         return caller.lengths
     return None if module.standard else {}
 
@@ -125,10 +126,10 @@ def _config(
     module, caller, home = target.module, call.caller, target.env
     option = next((o for o in call.options if o.name == "config"), None)
     if option is None:
-        if module is caller.module:
+        if module.root is caller.module.root:
             return caller.config
         # handed over by its own file: it keeps the values it was named with
-        if home and home.module is module and home.config:
+        if home and home.module.root is module.root and home.config:
             return home.config
     if module.standard:
         return NOTHING

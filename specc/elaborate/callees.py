@@ -1,13 +1,8 @@
 """What a call calls: a name of this file, of a used one, of std, or a word."""
 
 from specc.elaborate.context import Context, Env
-from specc.elaborate.lookup import function, lookup
-from specc.elaborate.values import (
-    BlockFunction,
-    DefinitionFunction,
-    Function,
-    describe,
-)
+from specc.elaborate.lookup import function, lookup, of_used
+from specc.elaborate.values import Function, describe
 from specc.elaborate.vocabulary.registry import WORDS
 from specc.lang import tree
 from specc.text.diagnostic import fail
@@ -29,7 +24,7 @@ def callee(context: Context, name: tree.Name, env: Env) -> Function:
     if held is not None:
         title = f"`{name.path}` is {describe(held)}, not something to call"
         fail("E0205", title, name.span)
-    known = [*env.module.items, *context.library.standard_names(), *WORDS]
+    known = [*env.module.names(), *context.library.standard_names(), *WORDS]
     fail(
         "E0204",
         f"there is no block or operation called `{name.path}`",
@@ -41,28 +36,12 @@ def callee(context: Context, name: tree.Name, env: Env) -> Function:
 
 def _in_used(context: Context, name: tree.Name, env: Env) -> Function:
     """`v.encoder`: a function in a record, or an item of a file that `use` names."""
-    alias, _, inner = name.path.partition(".")
+    alias = name.path.partition(".")[0]
     value = lookup(context, tree.Name(alias, span=name.span), env, quiet=True)
     if isinstance(value, Function):
         return value
-    used = env.module.uses.get(alias)
-    if used is None:
-        write = f'write `use "file.specc" as {alias}` above'
-        helps = suggest(alias, env.module.uses, write)
-        fail("E0204", f"no used file is called `{alias}`", name.span, helps=helps)
-    module = context.library.used(used.path, env.module, used.span)
-    item = module.items.get(inner)
-    # an empty config: a block of another file gets its own values, not the caller's
-    there = Env(module=module, config={})
-    match item:
-        case tree.Block():
-            return BlockFunction(
-                name=inner, block=item, module=module, env=there, span=name.span
-            )
-        case tree.Definition():
-            return DefinitionFunction(
-                name=inner, definition=item, module=module, env=there, span=name.span
-            )
-    helps = suggest(inner, module.items, f"it has {', '.join(module.items)}")
-    title = f"`{module.path}` has no block or graph called `{inner}`"
-    fail("E0204", title, name.span, helps=helps)
+    if (used := of_used(context, name, env)) is not None:
+        return used
+    write = f'write `use "file.specc" as {alias}` above'
+    helps = suggest(alias, env.module.uses, write)
+    fail("E0204", f"no used file is called `{alias}`", name.span, helps=helps)

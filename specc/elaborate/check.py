@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from specc.elaborate.budget import Steps
-from specc.elaborate.config import Reader, first_tried
+from specc.elaborate.config import Reader, derived, first_tried
 from specc.elaborate.context import Library, undecided
 from specc.elaborate.model import elaborate
 from specc.elaborate.modules import Program, paths_of
@@ -19,7 +19,7 @@ from specc.elaborate.values import Known, Picked
 from specc.ir.dim import Dim
 from specc.ir.model import Model
 from specc.lang import tree
-from specc.text.diagnostic import Diagnostic, Failed
+from specc.text.diagnostic import Diagnostic, Failed, Label
 
 MOST_TRIALS = 48
 
@@ -35,10 +35,86 @@ class Trial:
 def check_symbolic(program: Program, library: Library, graph: str = "") -> list[Trial]:
     """Elaborate with symbols. Raises Failed; a fault that shows only under some trial
     says under which.
+
+    A number that follows from others by its default (`side = image / patch`) is at first
+    a symbol as well, so that what holds for any other value is seen. Where the spec needs
+    it to be what it follows as, it is that.
+    """
+    try:
+        return _free_or_derived(program, library, graph)
+    except Failed as failed:
+        raise _overridden(program, library, graph, failed) from None
+
+
+def _overridden(
+    program: Program, library: Library, graph: str, failed: Failed
+) -> Failed:
+    """A fault that is there because a number that follows from others is given another
+    value, shown at that value.
+    """
+    fields = paths_of(program.fields())
+    given = {p: a for p, a in program.assigned.items() if derived(fields[p])}
+    if not given or not _of_shapes(failed):
+        return failed
+    others = {p: a for p, a in program.assigned.items() if p not in given}
+    try:
+        _free_or_derived(replace(program, assigned=others), library, graph)
+    except Failed:
+        return failed
+    found, (path, value) = failed.diagnostics[0], next(iter(given.items()))
+    default, primary = fields[path].default, found.primary
+    if value.span is None or default is None or default.span is None:
+        return failed
+    says = f"left out, `{path}` is {default.span.text}"
+    return Failed(
+        replace(
+            found,
+            title=f"`{path}` does not fit what it follows from: {found.title}",
+            primary=Label(value.span, says),
+            others=(*((primary,) if primary else ()), *found.others),
+            helps=(f"leave `{path}` out, or change what it follows from",),
+        )
+    )
+
+
+def _free_or_derived(program: Program, library: Library, graph: str) -> list[Trial]:
+    """The readings with every number free or, where these fail, what follows derived."""
+    try:
+        return _trials(program, library, graph, derived=False)
+    except Failed as free:
+        says = _follows(program)
+        if not says or not _of_shapes(free):
+            raise
+    trials = _trials(program, library, graph, derived=True)
+    return [replace(trials[0], values=says | trials[0].values), *trials[1:]]
+
+
+def _follows(program: Program) -> dict[str, str]:
+    """The fields that follow from others, and as what."""
+    return {
+        path: entry.default.span.text
+        for path, entry in paths_of(program.fields()).items()
+        if derived(entry)
+        and path not in program.assigned
+        and entry.default is not None
+        and entry.default.span is not None
+    }
+
+
+def _of_shapes(failed: Failed) -> bool:
+    """Whether all that is wrong is that lengths do not meet."""
+    return all(d.code.startswith("E03") for d in failed.diagnostics)
+
+
+def _trials(
+    program: Program, library: Library, graph: str, *, derived: bool
+) -> list[Trial]:
+    """The readings of `check_symbolic`, with numbers that follow from others as such or
+    as symbols.
     """
     fixed: dict[str, Known] = {}
-    steps = Steps()
-    model = _settle(program, library, graph, fixed, steps)
+    settling = _Settling(program, library, graph, Steps(), derived)
+    model = settling.settle(fixed)
     trials = [Trial({k: _shown(v) for k, v in fixed.items()}, model)]
     faults: list[Diagnostic] = []
     # what the first reading took already is not tried again
@@ -50,12 +126,7 @@ def check_symbolic(program: Program, library: Library, graph: str = "") -> list[
             continue
         tried = {**fixed, path: value}
         try:
-            trials.append(
-                Trial(
-                    {path: _shown(value)},
-                    _settle(program, library, graph, tried, steps),
-                )
-            )
+            trials.append(Trial({path: _shown(value)}, settling.settle(tried)))
         except Failed as failed:
             note = f"seen with {path} = {_shown(value)}"
             faults += [
@@ -73,49 +144,61 @@ def _required(diagnostic: Diagnostic) -> bool:
     return diagnostic.code == "E0404"
 
 
-def _settle(
-    program: Program,
-    library: Library,
-    graph: str,
-    fixed: dict[str, Known],
-    steps: Steps,
-) -> Model:
-    """Elaborate, fixing fields that turn out to decide structure at sizes the spec allows."""
-    fields = paths_of(program.fields())
-    free: dict[str, tree.Field] = {}
-    sizes: Iterator[dict[str, Known]] = iter(())
-    forbidden: Failed | None = None
-    while True:
-        try:
-            return elaborate(
-                program, library, Reader(symbolic=True, fixed=fixed, steps=steps), graph
-            )
-        except NeedsValue as need:
-            # the config values behind the symbols: `d / heads` hangs on two of them
-            found = {
-                p: fields[p]
-                for s in need.symbols
-                for p in _fields_of(s)
-                if p in fields and p not in fixed
-            }
-            # a length that only an input tells: no trial would decide that
-            if not found:
-                undecided(need)
-            free |= found
-            sizes = _sizes(free)
-            fixed.update(next(sizes))
-        except Failed as failed:
-            # the first refusal is the one to show if every size is refused: its numbers
-            # are the simplest
-            forbidden = forbidden or failed
-            other = (
-                next(sizes, None) if all(map(_required, failed.diagnostics)) else None
-            )
-            if other is None:
-                raise (
-                    forbidden if all(map(_required, failed.diagnostics)) else failed
-                ) from None
-            fixed.update(other)
+@dataclass(frozen=True, slots=True)
+class _Settling:
+    """What the readings of one check have in common."""
+
+    program: Program
+    library: Library
+    graph: str
+    steps: Steps
+    derived: bool
+
+    def _read(self, fixed: Mapping[str, Known]) -> Model:
+        reader = Reader(
+            symbolic=True, derived=self.derived, fixed=fixed, steps=self.steps
+        )
+        return elaborate(self.program, self.library, reader, self.graph)
+
+    def settle(self, fixed: dict[str, Known]) -> Model:
+        """Elaborate, fixing fields that turn out to decide structure at sizes the spec
+        allows.
+        """
+        fields = paths_of(self.program.fields())
+        free: dict[str, tree.Field] = {}
+        sizes: Iterator[dict[str, Known]] = iter(())
+        forbidden: Failed | None = None
+        while True:
+            try:
+                return self._read(fixed)
+            except NeedsValue as need:
+                # the config values behind the symbols: `d / heads` hangs on two of them
+                found = {
+                    p: fields[p]
+                    for s in need.symbols
+                    for p in _fields_of(s)
+                    if p in fields and p not in fixed
+                }
+                # a length that only an input tells: no trial would decide that
+                if not found:
+                    undecided(need)
+                free |= found
+                sizes = _sizes(free)
+                fixed.update(next(sizes))
+            except Failed as failed:
+                # the first refusal is the one to show if every size is refused: its numbers
+                # are the simplest
+                forbidden = forbidden or failed
+                other = (
+                    next(sizes, None)
+                    if all(map(_required, failed.diagnostics))
+                    else None
+                )
+                if other is None:
+                    raise (
+                        forbidden if all(map(_required, failed.diagnostics)) else failed
+                    ) from None
+                fixed.update(other)
 
 
 FIELD = re.compile(r"[A-Za-z_][\w.]*")

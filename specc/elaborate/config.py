@@ -10,10 +10,11 @@ from dataclasses import dataclass, field, replace
 from typing import NoReturn
 
 from specc.elaborate.budget import Steps
-from specc.elaborate.context import Absent, Context, Env, Poisoned
+from specc.elaborate.context import Absent, Context, Env, Module, Poisoned
 from specc.elaborate.json_nodes import JsonObject
 from specc.elaborate.lookup import lookup
 from specc.elaborate.modules import Assigned, Program
+from specc.elaborate.needs import NeedsValue
 from specc.elaborate.numbers import as_float
 from specc.elaborate.typing import Place, applied, fit_static
 from specc.elaborate.values import POISON, Known, Picked, Record, first
@@ -29,12 +30,14 @@ Published = Callable[[Context, tree.Field, Env], Known | Absent]
 @dataclass
 class Reader:
     """How a program's config is read. `fixed` are trial values for fields that decide
-    structure.
+    structure. With `derived`, whole numbers that follow from others by their default
+    are what they follow as: `side = image / patch` is no symbol of its own.
 
     `steps` counts the work of all readings that share it.
     """
 
     symbolic: bool = False
+    derived: bool = False
     fixed: Mapping[str, Known] = field(default_factory=dict)
     published: Published | None = None
     raw: JsonObject | None = None
@@ -47,7 +50,8 @@ def read_config(context: Context, program: Program, reader: Reader) -> dict[str,
     values: dict[str, Known] = {}
     env.config = values  # each default sees the fields before it
     faults: list[Diagnostic] = []
-    reading = _Reading(context, program.assigned, reader)
+    named = program.chain[0] if program.chain else program.module
+    reading = _Reading(context, program.assigned, reader, named)
     for entry in program.fields():
         try:
             values[entry.name] = _value(reading, entry, entry.name, env)
@@ -76,11 +80,14 @@ def _value(reading: "_Reading", entry: tree.Field, path: str, env: Env) -> Known
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """What the values of one config are read by."""
+    """What the values of one config are read by. `named` is the spec the user named,
+    whose names those of the command line are.
+    """
 
     context: Context
     assigned: Mapping[str, Assigned]
     reader: Reader
+    named: Module
 
 
 def _single(reading: _Reading, entry: tree.Field, path: str, env: Env) -> Known:
@@ -102,7 +109,8 @@ def _single(reading: _Reading, entry: tree.Field, path: str, env: Env) -> Known:
     optional, kind = entry.type.optional, entry.type.name
     origin = Origin(entry.span, f"the config value `{path}`")
     if reader.symbolic and kind == "int" and not optional:
-        return Dim.symbol(path, origin)
+        follows = _derived(reading, entry, path, env) if reader.derived else None
+        return follows or Dim.symbol(path, origin)
     if entry.default is not None:
         return _fitted(
             context, entry.default, entry, env, Place(f"`{path}`", entry.default.span)
@@ -116,6 +124,28 @@ def _single(reading: _Reading, entry: tree.Field, path: str, env: Env) -> Known:
     _missing(entry, path, reader)
 
 
+def derived(entry: tree.Field) -> bool:
+    """Whether a field is a whole number computed from others. `= width` alone is none:
+    that says what the value is until another is given.
+    """
+    if entry.type.name != "int" or isinstance(entry.default, tree.Num | tree.Name):
+        return False
+    return entry.default is not None
+
+
+def _derived(reading: _Reading, entry: tree.Field, path: str, env: Env) -> Dim | None:
+    """What a derived field follows as, where symbols can say it."""
+    if not derived(entry) or entry.default is None:
+        return None
+    place = Place(f"`{path}`", entry.default.span)
+    try:
+        value = _fitted(reading.context, entry.default, entry, env, place)
+    # what is decided by numbers is tried with numbers; what is wrong is said of those
+    except (NeedsValue, Failed):
+        return None
+    return value if isinstance(value, Dim) and value.number is None else None
+
+
 def _assigned(reading: _Reading, entry: tree.Field, path: str, env: Env) -> Known:
     """What an instance or the command line says; E0203 for one value for a whole record."""
     given = reading.assigned[path]
@@ -124,7 +154,8 @@ def _assigned(reading: _Reading, entry: tree.Field, path: str, env: Env) -> Know
         title = f"`{path}` is a record: its values are set one by one"
         fail("E0203", title, given.span, "one value", helps=[f"it has {names}"])
     place = Place(f"`{path}`", given.span)
-    return _fitted(reading.context, given.value, entry, env, place)
+    there = replace(env, module=given.module or reading.named)
+    return _fitted(reading.context, given.value, entry, there, place)
 
 
 def _fitted(

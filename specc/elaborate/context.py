@@ -120,7 +120,9 @@ class Evaluator(Protocol):
 
 @dataclass(eq=False, kw_only=True)
 class Module:
-    """A spec file ready for look-up. `extended` is the module it is an instance of."""
+    """A spec file ready for look-up. `extended` is the module it is an instance of, whose
+    lengths and names it shares.
+    """
 
     file: tree.File
     path: str
@@ -129,6 +131,30 @@ class Module:
     uses: dict[str, tree.Use] = field(default_factory=dict)
     standard: bool = False
     folder: Path = field(default_factory=Path)
+    extended: "Module | None" = None
+
+    @property
+    def root(self) -> "Module":
+        """The module that has the graph: of an instance what it extends, else itself."""
+        return self.extended.root if self.extended else self
+
+    def found(self, name: str) -> "tuple[tree.Block | tree.Definition, Module] | None":
+        """The block or definition of that name, here or in what this extends, with the
+        module it stands in.
+        """
+        if name in self.items:
+            return self.items[name], self
+        return self.extended.found(name) if self.extended else None
+
+    def user(self, alias: str) -> "tuple[tree.Use, Module] | None":
+        """The `use` that gives a file this name, with the module that says so."""
+        if alias in self.uses:
+            return self.uses[alias], self
+        return self.extended.user(alias) if self.extended else None
+
+    def names(self) -> tuple[str, ...]:
+        """Every block and definition that can be named here."""
+        return (*self.items, *(self.extended.names() if self.extended else ()))
 
 
 @dataclass(kw_only=True)
@@ -152,7 +178,7 @@ class Env:
         """A length that `dims` declares; None for others, and for one that no tensor
         has given a value yet.
         """
-        if name not in self.module.dims:
+        if name not in self.module.root.dims:
             return None
         return Dim.symbol(name) if self.lengths is None else self.lengths.get(name)
 

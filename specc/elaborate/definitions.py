@@ -152,7 +152,7 @@ def _config(held: DefinitionFunction) -> Mapping[str, Known]:
     not configured here.
     """
     home = held.env
-    return home.config if home and home.module is held.module else NOTHING
+    return home.config if home and home.module.root is held.module.root else NOTHING
 
 
 def _value(

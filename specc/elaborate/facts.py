@@ -2,11 +2,20 @@
 makes them one.
 """
 
+from dataclasses import replace
+
 from specc.elaborate.context import Context, Env
 from specc.elaborate.expressions import plain
 from specc.elaborate.needs import NeedsValue
-from specc.elaborate.values import Known, Record
-from specc.ir.dim import Dim
+from specc.elaborate.values import (
+    DefinitionFunction,
+    Joined,
+    Known,
+    MaskLike,
+    Record,
+    WordFunction,
+)
+from specc.ir.dim import Dim, Part
 from specc.lang import tree
 from specc.text.diagnostic import Failed
 
@@ -31,9 +40,11 @@ def assume(
             whole, divisor = _dim(context, a, env), _dim(context, b, env)
             if not whole or not divisor:
                 return config
+            quotient = Dim.symbol(f"{whole} / {divisor}", whole.origin)
+            # `image / patch` holds whole windows: that says what `image` is
+            divisor, whole = _unquotient(divisor, whole)
             # `d % d == 0` and the like say nothing: `d` would be made of itself
             if whole.name and whole.name not in divisor.symbols():
-                quotient = Dim.symbol(f"{whole} / {divisor}", whole.origin)
                 return _replaced(config, {whole.name: divisor * quotient})
         case tree.Compare(ops=("==",), operands=(a, b)):
             # `a == b` of two symbols: one is put for the other everywhere
@@ -42,6 +53,14 @@ def assume(
                 if one and other and one.name and one.name not in other.symbols():
                     return _replaced(config, {one.name: other})
     return config
+
+
+def _unquotient(divisor: Dim, whole: Dim) -> tuple[Dim, Dim]:
+    """`d` and `p / q` as `d · q` and `p`: what one divides the other does, too."""
+    match whole.terms:
+        case ((((Part(fn="/", args=(p, q)), 1),), 1),):
+            return _unquotient(divisor * q, p)
+    return divisor, whole
 
 
 def _joined(condition: tree.Binary) -> list[tree.Expr]:
@@ -75,5 +94,11 @@ def _in(value: Known, values: dict[str, Dim]) -> Known:
             return Record({k: _in(v, values) for k, v in fields.items()}, path)
         case tuple(items):
             return tuple(_in(i, values) for i in items)
+        # the arguments that a function holds: `window(width)` of a config value
+        case DefinitionFunction(given=given) | WordFunction(given=given) if given:
+            return replace(value, given={k: _in(v, values) for k, v in given.items()})
+        case Joined(op, parts):
+            made = (_in(part, values) for part in parts)
+            return Joined(op, tuple(m for m in made if isinstance(m, MaskLike)))
         case _:
             return value

@@ -97,9 +97,7 @@ class _Names:
         """The block or definition that a name means; None where it may be something else."""
         if name in self._bound or name in self.config or "." in name:
             return None
-        if (own := self.module.items.get(name)) is not None:
-            return own, self.module
-        return self.sums.library.standard(name)
+        return self.module.found(name) or self.sums.library.standard(name)
 
     def _inner(self, name: str) -> int:
         """Steps that the block or definition of that name takes, besides naming it."""
@@ -107,9 +105,8 @@ class _Names:
         if found is None:
             return 0
         item, module = found
-        return self.sums.least(
-            item, module, self.config if module is self.module else NOTHING
-        )
+        here = module.root is self.module.root
+        return self.sums.least(item, module, self.config if here else NOTHING)
 
     def _turns(self, over: tree.Expr) -> int:
         """Turns of a loop, where the text tells them; too many are refused as such."""

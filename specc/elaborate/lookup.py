@@ -3,7 +3,7 @@
 import math
 from typing import NoReturn
 
-from specc.elaborate.context import Context, Env
+from specc.elaborate.context import Context, Env, Module
 from specc.elaborate.json_nodes import JsonObject
 from specc.elaborate.values import (
     POISON,
@@ -69,6 +69,8 @@ def lookup(
         # the whole configuration file: a variable or field called `config` hides it
         value = RawConfig("", env.raw)
     if isinstance(value, _Nothing):
+        if rest and (used := of_used(context, name, env)) is not None:
+            return used
         if quiet:
             return POISON
         _unknown(context, name, env)
@@ -111,22 +113,40 @@ def function(
     """A block, definition or word by name, not applied. A spec's own hides that of std,
     which hides a word.
     """
-    item = env.module.items.get(name)
-    module = env.module
-    if item is None and (found := context.library.standard(name)):
-        item, module = found
-    match item:
-        case tree.Block():
-            return BlockFunction(
-                name=name, block=item, module=module, env=env, span=span
-            )
-        case tree.Definition():
-            return DefinitionFunction(
-                name=name, definition=item, module=module, env=env, span=span
-            )
+    found = env.module.found(name) or context.library.standard(name)
+    if found is not None:
+        return _named(*found, env, span)
     if name in WORDS:
         return WordFunction(name=name, word=WORDS[name], env=env, span=span)
     return None
+
+
+def _named(
+    item: tree.Block | tree.Definition, module: Module, env: Env, span: Span | None
+) -> Function:
+    """An item as what its name stands for, not applied."""
+    name = item.name
+    if isinstance(item, tree.Block):
+        return BlockFunction(name=name, block=item, module=module, env=env, span=span)
+    return DefinitionFunction(
+        name=name, definition=item, module=module, env=env, span=span
+    )
+
+
+def of_used(context: Context, name: tree.Name, env: Env) -> Function | None:
+    """`v.encoder`: an item of a file that `use` names; None where none is named so."""
+    alias, _, inner = name.path.partition(".")
+    if (said := env.module.user(alias)) is None:
+        return None
+    used, user = said
+    module = context.library.used(used.path, user, used.span)
+    if inner not in module.items:
+        helps = suggest(inner, module.items, f"it has {', '.join(module.items)}")
+        title = f"`{module.path}` has no block or graph called `{inner}`"
+        fail("E0204", title, name.span, helps=helps)
+    # an empty config: a block of another file gets its own values, not the caller's
+    there = Env(module=module, config={})
+    return _named(module.items[inner], module, there, name.span)
 
 
 def _member(value: Evaluated, part: str, name: tree.Name, quiet: bool) -> Evaluated:
@@ -156,8 +176,15 @@ def _unknown(context: Context, name: tree.Name, env: Env) -> NoReturn:
     if name.path in SLIPS:
         meant = suggestion(SLIPS[name.path])
         fail("E0105", f"`{name.path}` is not a value here; {meant}", name.span)
-    here = [*env.rows, *env.names, *env.dims, *env.config, *env.module.dims, *FIXED]
-    callable_ = [*env.module.items, *context.library.standard_names(), *WORDS]
+    here = [
+        *env.rows,
+        *env.names,
+        *env.dims,
+        *env.config,
+        *env.module.root.dims,
+        *FIXED,
+    ]
+    callable_ = [*env.module.names(), *context.library.standard_names(), *WORDS]
     # a variable is meant more often than a block where no call is
     near = did_you_mean(name.path, here) or did_you_mean(name.path, callable_)
     shown = sorted(n for n in {*env.names, *env.config} if not n.startswith("_"))

@@ -146,12 +146,9 @@ def requirements(
                 require(context, item, Env(module=program.module, config=config), given)
         # it hangs on symbols: then it is taken as a fact about them
         except NeedsValue:
-            config = assume(
-                context,
-                item.condition,
-                config,
-                Env(module=program.module, config=config),
-            )
+            env = Env(module=program.module, config=config)
+            # in place: functions among the values see the config through the same dict
+            config.update(assume(context, item.condition, config, env))
     if context.diagnostics:
         raise Failed(*context.diagnostics)
     return config

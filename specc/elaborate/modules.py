@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import TypeVar
 
 from specc.elaborate.context import Library, Module
@@ -16,11 +17,13 @@ AnItem = TypeVar("AnItem", bound=tree.Item)
 @dataclass(frozen=True)
 class Assigned:
     """A value an instance or the command line gives to a config field, and the text
-    that says so.
+    that says so. Its names are those of `module`; on the command line, of the spec that
+    is named there.
     """
 
     value: tree.Expr
     span: Span | None
+    module: Module | None = None
 
 
 @dataclass(eq=False)
@@ -109,12 +112,14 @@ def program_of(module: Module, library: Library) -> Program:
         chain.append(base)
     assigned: dict[str, Assigned] = {}
     # the farthest first, so that the nearest has the last word
-    for instance in reversed(chain[:-1]):
+    for instance, base in reversed(list(pairwise(chain))):
         _only_an_instance(instance)
+        _new_names(instance, base)
+        instance.extended = base
         for config in configs(instance.file):
             for entry in config.entries:
                 if isinstance(entry, tree.Assign):
-                    flatten(entry.name, entry.value, entry.span, assigned)
+                    flatten(entry.name, entry.value, entry.span, assigned, instance)
     program = Program(
         chain[-1],
         assigned,
@@ -128,32 +133,73 @@ def program_of(module: Module, library: Library) -> Program:
 
 
 def _only_an_instance(module: Module) -> None:
+    """E0209 for what would change the meaning of the spec that is extended."""
     for item in module.file.items:
-        if isinstance(
-            item, tree.Block | tree.Definition | tree.Dims | tree.Require | tree.Use
-        ):
-            fail(
-                "E0209",
-                f"{_spoken(item)} cannot stand in a spec that extends another",
-                item.span,
-                "this belongs into a spec of its own",
-                notes=[
-                    "such a spec gives values to the config of the other; it may also "
-                    "say how inputs are read, "
-                    "where weights come from and what is generated"
-                ],
-                helps=["drop `extends`, or move this"],
+        match item:
+            case tree.Block(kind="graph"):
+                spoken = "a graph"
+            case tree.Dims() | tree.Require():
+                spoken = f"`{type(item).__name__.lower()}`"
+            case _:
+                continue
+        fail(
+            "E0209",
+            f"{spoken} cannot stand in a spec that extends another",
+            item.span,
+            "this belongs into a spec of its own",
+            notes=[
+                "such a spec gives values to the config of the other, and may define "
+                "masks, scores, biases and blocks for them; it may also say how inputs "
+                "are read, where weights come from and what is generated"
+            ],
+            helps=["drop `extends`, or move this"],
+        )
+
+
+def _new_names(module: Module, base: Module) -> None:
+    """E0225 for names of an instance that what it extends has already: they would stand
+    for one thing in its config values and for another in the graph.
+    """
+    faults: list[Diagnostic] = []
+    for item in module.file.items:
+        for name, span in _named(item):
+            first = _place_of(name, base)
+            if isinstance(first, _Nowhere):
+                continue
+            title = (
+                f"`{name}` is a name of `{base.file.model}`, which this spec extends"
             )
+            faults.append(
+                Diagnostic(
+                    "E0225",
+                    title,
+                    Label(span, "again here") if span else None,
+                    (Label(first, "first here"),) if first else (),
+                    (
+                        "what an instance defines is for its config values: it replaces "
+                        "nothing in the graph of the other",
+                    ),
+                    (
+                        f"give it a name of its own, such as `{name}_here`, and name that "
+                        "in `config`",
+                    ),
+                )
+            )
+    if faults:
+        raise Failed(*faults)
 
 
-def _spoken(item: tree.Item) -> str:
-    match item:
-        case tree.Block(kind=kind):
-            return f"a {kind}"
-        case tree.Definition(kind=kind):
-            return f"a {kind}"
-        case other:
-            return f"`{type(other).__name__.lower()}`"
+class _Nowhere:
+    """No such name. None is for a name whose place is not known."""
+
+
+def _place_of(name: str, module: Module) -> Span | _Nowhere | None:
+    """Where a module, or what it extends, gives a meaning to a name."""
+    for item in module.file.items:
+        for known, span in _named(item):
+            if known == name:
+                return span
+    return _place_of(name, module.extended) if module.extended else _Nowhere()
 
 
 def _no_loose_assigns(module: Module) -> None:
@@ -173,14 +219,19 @@ def _no_loose_assigns(module: Module) -> None:
 
 
 def flatten(
-    path: str, value: tree.Expr, span: Span | None, into: dict[str, Assigned]
+    path: str,
+    value: tree.Expr,
+    span: Span | None,
+    into: dict[str, Assigned],
+    module: Module | None = None,
 ) -> None:
     """Nested values as dotted paths, so that they merge key by key."""
     if isinstance(value, tree.RecordOf):
         for option in value.fields:
-            flatten(f"{path}.{option.name}", option.value, option.span or span, into)
+            at = option.span or span
+            flatten(f"{path}.{option.name}", option.value, at, into, module)
     else:
-        into[path] = Assigned(value, span)
+        into[path] = Assigned(value, span, module)
 
 
 def paths_of(

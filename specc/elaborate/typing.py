@@ -203,11 +203,14 @@ def _undeclared(dim: tree.Name, env: Env) -> Diagnostic:
     """E0202 for a length that nothing declares."""
     near = did_you_mean(
         dim.path,
-        [*env.module.dims, *(n for n, v in env.config.items() if isinstance(v, Dim))],
+        [
+            *env.module.root.dims,
+            *(n for n, v in env.config.items() if isinstance(v, Dim)),
+        ],
     )
     declare = (
         "a length that the input decides is declared above: `dims "
-        f"{', '.join([*env.module.dims, dim.path])}`"
+        f"{', '.join([*env.module.root.dims, dim.path])}`"
     )
     helps = (suggestion(near), declare) if near else (declare,)
     primary = Label(dim.span, "unknown length") if dim.span else None
@@ -303,7 +306,7 @@ class _Matching:
     def _named(self, name: str, length: Dim) -> None:
         self.env.dims[name] = length
         # of a used file, this is what its run-time length stands for in this call
-        if self.env.lengths is not None and name in self.env.module.dims:
+        if self.env.lengths is not None and name in self.env.module.root.dims:
             self.env.lengths[name] = length
 
     def _clash(self, expr: tree.Expr, wanted: Dim, actual: Dim) -> NoReturn:

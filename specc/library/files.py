@@ -120,7 +120,7 @@ class Files:
             if not found:
                 helps = suggest(path, models, f"shipped specs: {', '.join(models)}")
                 fail("E0222", f"there is no spec called `{path}`", span, helps=helps)
-            target = Path(found[0])
+            path, target = found[0], Path(found[0])
         inside = _resolved(user.folder / target, path, span)
         # links are followed first: one could lead out of the folder
         if target.is_absolute() or not inside.is_relative_to(user.folder):

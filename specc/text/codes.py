@@ -92,6 +92,7 @@ LINES = {
     "E0222": "there is no such spec",
     "E0223": "a spec that takes too long to work out",
     "E0224": "a constant that is too large",
+    "E0225": "an instance defines a name of what it extends",
     "E0301": "a tensor of the wrong form",
     "E0302": "two lengths that differ meet",
     "E0303": "this is no length",
