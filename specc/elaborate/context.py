@@ -162,7 +162,8 @@ class Env:
     """Names in sight at one place of one module, and the weight scope it is under.
 
     `lengths` is what the run-time lengths of a used file stand for while it is called;
-    None in the spec itself, where they stand for themselves.
+    None in the spec itself, where they stand for themselves. `heads` says whether the
+    grid that `rows` are about has a heads axis.
     """
 
     module: Module
@@ -171,6 +172,7 @@ class Env:
     dims: dict[str, Dim] = field(default_factory=dict)
     scope: str = ""
     rows: Mapping[str, Tensor] = field(default_factory=dict)
+    heads: bool = True
     raw: JsonObject | None = None
     lengths: dict[str, Dim] | None = None
 

@@ -141,10 +141,12 @@ def expand(
     rows: Rows,
     names: Mapping[str, Known],
     scope: str,
+    *,
+    heads: bool = True,
 ) -> Known:
-    """The value of a definition over these rows."""
+    """The value of a definition over these rows, of a grid with a heads axis or without."""
     with inside(context, held):
-        return _value(context, held, rows, names, scope)
+        return _value(context, held, rows, names, scope, heads=heads)
 
 
 def _config(held: DefinitionFunction) -> Mapping[str, Known]:
@@ -161,10 +163,19 @@ def _value(
     rows: Rows,
     names: Mapping[str, Known],
     scope: str,
+    *,
+    heads: bool = True,
 ) -> Known:
     definition, module = held.definition, held.module
     config = _config(held)
-    env = Env(module=module, config=config, names=dict(names), scope=scope, rows=rows)
+    env = Env(
+        module=module,
+        config=config,
+        names=dict(names),
+        scope=scope,
+        rows=rows,
+        heads=heads,
+    )
     for param in definition.params or ():
         # in order, as a default may name a parameter before it
         if param.name in held.given:

@@ -37,8 +37,8 @@ def row_names(
 
 
 def read_rows(context: Context, base: Tensor, expr: tree.Index, env: Env) -> Tensor:
-    """`keep[j]` of bool[b, k] is bool[b, 1, 1, k]; a tensor without batch axis reads
-    alike for every row.
+    """`keep[j]` of bool[b, k] is bool[b, 1, 1, k], and bool[b, 1, k] beside scores
+    without heads; a tensor without batch axis reads alike for every row.
     """
     read = [item.path if isinstance(item, tree.Name) else "" for item in expr.items]
     if any(name not in ORDER for name in read) or sorted(read, key=ORDER.index) != read:
@@ -49,15 +49,20 @@ def read_rows(context: Context, base: Tensor, expr: tree.Index, env: Env) -> Ten
             expr.span,
             helps=helps,
         )
+    if "h" in read and not env.heads:
+        title = f"{describe(base)} is read at each head, and there are no heads here"
+        helps = ["heads_of(x, heads) gives queries and keys a heads axis"]
+        fail("E0603", title, expr.span, helps=helps)
     lead = len(base.shape) - len(read)
     if lead not in (0, 1):
         title = f"{describe(base)} is read at {len(read)} row numbers"
         fail("E0603", title, expr.span, "it may have one more axis, the batch")
     value, axis = base, lead
-    for name in ORDER:
+    order = ORDER if env.heads else ORDER[1:]
+    for name in order:
         if name in read:
             axis += 1
-        elif axis > 0 or lead or any(n in read for n in ORDER[: ORDER.index(name)]):
+        elif axis > 0 or lead or any(n in read for n in order[: order.index(name)]):
             value = nodes.one(context, ops.Insert(axis), value, span=expr.span)
             axis += 1
     return value

@@ -60,7 +60,8 @@ def scores(site: Site, score: Score, q: Tensor, k: Tensor, rows: Rows) -> Tensor
             value = first(score.word.make(site, query, key))
         else:
             names = {"q": query, "k": key}
-            value = expand(site.context, score, rows, names, _inner(site, score))
+            inner, heads = _inner(site, score), len(q.shape) == 4
+            value = expand(site.context, score, rows, names, inner, heads=heads)
     if not isinstance(value, Tensor):
         title = f"a score is a grid of numbers; this is {describe(value)}"
         site.fail("E0605", title, "score")
