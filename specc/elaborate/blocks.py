@@ -51,7 +51,10 @@ def call_block(
     bind(context, block, _arguments(target, call), env)
     enter(context, block, call.expr)
     try:
-        with context.sharing.step(call.expr, call.own_scope):
+        with (
+            context.called(call.expr.span, standard=module.standard),
+            context.sharing.step(call.expr, call.own_scope),
+        ):
             if module.root is not caller.module.root and not module.standard:
                 there = Env(module=module, config=config, scope=call.inner.scope)
                 say_shared(context, module.file.items, there)

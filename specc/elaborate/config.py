@@ -27,7 +27,7 @@ Published = Callable[[Context, tree.Field, Env], Known | Absent]
 """Gives a field's value from a published config file, or `ABSENT`."""
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Reader:
     """How a program's config is read. `fixed` are trial values for fields that decide
     structure. With `derived`, whole numbers that follow from others by their default
@@ -106,18 +106,22 @@ def _single(reading: _Reading, entry: tree.Field, path: str, env: Env) -> Known:
         value = reader.published(context, entry, env)
         if not isinstance(value, Absent):
             return value
-    optional, kind = entry.type.optional, entry.type.name
+    return _unsaid(reading, entry, path, env)
+
+
+def _unsaid(reading: _Reading, entry: tree.Field, path: str, env: Env) -> Known:
+    """A field that nobody gives a value: a symbol, its default, or what is tried first."""
+    context, reader = reading.context, reading.reader
     origin = Origin(entry.span, f"the config value `{path}`")
-    if reader.symbolic and kind == "int" and not optional:
+    if reader.symbolic and entry.type.name == "int" and not entry.type.optional:
         follows = _derived(reading, entry, path, env) if reader.derived else None
         return follows or Dim.symbol(path, origin)
     if entry.default is not None:
-        return _fitted(
-            context, entry.default, entry, env, Place(f"`{path}`", entry.default.span)
-        )
-    if optional:
+        place = Place(f"`{path}`", entry.default.span)
+        return _fitted(context, entry.default, entry, env, place)
+    if entry.type.optional:
         return None
-    if reader.symbolic and kind == "float":
+    if reader.symbolic and entry.type.name == "float":
         return as_float(context, Dim.symbol(path, origin), entry.span)
     if reader.symbolic and (word := first_tried(entry.type)) is not None:
         return word

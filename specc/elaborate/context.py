@@ -2,7 +2,8 @@
 the names in sight.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -16,7 +17,7 @@ from specc.elaborate.values import Evaluated, Known, Record, Tensor
 from specc.ir.dim import Dim
 from specc.ir.graph import Builder, Value
 from specc.lang import tree
-from specc.text.diagnostic import Diagnostic, Failed, fail
+from specc.text.diagnostic import Diagnostic, Failed, Label, fail
 from specc.text.source import Span
 
 NOTHING: Mapping[str, Known] = MappingProxyType({})
@@ -207,6 +208,7 @@ class Context:
     alone, whatever inputs and weights are, `sharing` which call has which weight.
     `lengths` are the symbols that only an input tells; others stand for config values.
     `opaque` has the names of whole numbers made of those, such as `int((0.25 * d))`.
+    `caller` is the user's text whose call is worked out in the standard library.
     """
 
     library: Library
@@ -226,6 +228,35 @@ class Context:
     fixed: set[Value] = field(default_factory=set)
     sharing: Sharing = field(default_factory=Sharing)
     opaque: dict[Value, str] = field(default_factory=dict)
+    caller: Span | None = None
+
+    @contextmanager
+    def called(self, at: Span | None, *, standard: bool) -> Iterator[None]:
+        """While what is called at `at` runs: in the standard library, where every fault
+        is shown at the user's text first, or in a file of the user.
+        """
+        outer = self.caller
+        self.caller = (outer or at) if standard else None
+        try:
+            yield
+        except Failed as failed:
+            raise Failed(*map(self.placed, failed.diagnostics)) from None
+        finally:
+            self.caller = outer
+
+    def at(self, span: Span | None) -> Span | None:
+        """A place in the library with the user's text that led there."""
+        if span is None or self.caller is None or span.source is self.caller.source:
+            return span
+        return span if span.caller else replace(span, caller=self.caller)
+
+    def placed(self, fault: Diagnostic) -> Diagnostic:
+        """A fault in the library at the user's text that led there."""
+        if fault.primary is None or (at := self.at(fault.primary.span)) is None:
+            return fault
+        if at == fault.primary.span:
+            return fault
+        return replace(fault, primary=Label(at, fault.primary.text))
 
     def late(self, symbols: frozenset[str]) -> bool:
         """Whether these symbols have a value only when the model runs."""
@@ -256,7 +287,7 @@ class Context:
 
     def report(self, *faults: Diagnostic) -> None:
         """Keep a fault, up to a limit; the same fault from several turns of a loop is one."""
-        for fault in faults:
+        for fault in map(self.placed, faults):
             if self._known(fault):
                 continue
             if len(self.diagnostics) >= MOST_ERRORS:

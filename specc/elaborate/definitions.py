@@ -110,7 +110,10 @@ def inside(context: Context, held: DefinitionFunction) -> Iterator[None]:
     try:
         # weights of a definition belong where it was written: two attentions that use
         # one bias use one table, and no `share` is due for that
-        with context.sharing.expanding(held):
+        with (
+            context.called(held.span, standard=held.module.standard),
+            context.sharing.expanding(held),
+        ):
             yield
     except Failed as failed:
         raise _of_the_user(failed, held) from None

@@ -34,7 +34,7 @@ def add(
     values = [o.value if o else None for o in operands]
     try:
         results = context.builder.add(
-            op, *values, scope=scope or context.scope, span=span
+            op, *values, scope=scope or context.scope, span=context.at(span)
         )
     except ShapeError as error:
         raise Failed(clash(error, operands, at or span, called)) from None

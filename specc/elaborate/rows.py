@@ -58,11 +58,11 @@ def read_rows(context: Context, base: Tensor, expr: tree.Index, env: Env) -> Ten
         title = f"{describe(base)} is read at {len(read)} row numbers"
         fail("E0603", title, expr.span, "it may have one more axis, the batch")
     value, axis = base, lead
-    order = ORDER if env.heads else ORDER[1:]
-    for name in order:
+    for name in ORDER if env.heads else ORDER[1:]:
         if name in read:
             axis += 1
-        elif axis > 0 or lead or any(n in read for n in order[: order.index(name)]):
+        # a grid without batch begins with the first axis that is read
+        elif axis > 0:
             value = nodes.one(context, ops.Insert(axis), value, span=expr.span)
             axis += 1
     return value

@@ -35,7 +35,8 @@ class Diagnostic:
     """One fault, with its evidence.
 
     `title` stands alone. `primary` points at the smallest text at fault; `others` at
-    the other origins. `notes` are facts, `helps` what to do next, as text to paste
+    the other origins. A fault in the standard library is shown at the user's own call
+    first, and there second. `notes` are facts, `helps` what to do next, as text to paste
     where possible. `count` says how often the same is to be said.
     """
 
@@ -48,6 +49,18 @@ class Diagnostic:
     fixes: tuple[Fix, ...] = ()
     severity: Severity = "error"
     count: int = 1
+
+    def __post_init__(self) -> None:
+        """The user's text before that of the library."""
+        if self.primary is None or self.primary.span.caller is None:
+            return
+        span, text = self.primary.span, self.primary.text
+        called = Label(self.primary.span.caller, text or "called here")
+        inner = Label(replace(span, caller=None), "in what that calls")
+        # the user's text may be among the others already, and is said once
+        others = (o for o in self.others if o.span != called.span)
+        object.__setattr__(self, "primary", called)
+        object.__setattr__(self, "others", (inner, *others))
 
 
 def folded(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:

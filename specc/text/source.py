@@ -36,11 +36,15 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Characters `start` up to, not including, `end` of `source`."""
+    """Characters `start` up to, not including, `end` of `source`.
+
+    Of text in the standard library, `caller` is the user's own text that led there.
+    """
 
     source: Source
     start: int
     end: int
+    caller: "Span | None" = None
 
     @property
     def text(self) -> str:
@@ -59,7 +63,7 @@ class Span:
 
     def to(self, other: "Span") -> "Span":
         """From the start of this span to the end of `other`, in the same source."""
-        return Span(self.source, self.start, max(self.end, other.end))
+        return Span(self.source, self.start, max(self.end, other.end), self.caller)
 
     def __str__(self) -> str:
         return f"{self.source.name}:{self.line}:{self.column}"

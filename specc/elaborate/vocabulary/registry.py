@@ -178,7 +178,7 @@ class Site:
             name=name,
             type=Type("f32", tuple(dims)),
             initial=initial,
-            span=self.span,
+            span=self.context.at(self.span),
             made_by=self.call.function.path,
         )
         known = self.context.builder.parameter_facts.get(name)
