@@ -18,8 +18,9 @@ WIDEST = 2**20
 def positions(
     site: Site, x: Tensor, *, offset: Dim = Dim.of(0), axis: Dim = Dim.of(1)
 ) -> Tensor:
-    """Position ids. Of `keep`: how many rows are kept before each, int[batch, n], so
-    padding does not count.
+    """Position ids. Of `keep`, int[batch, n]: how many kept rows stand before each kept
+    one, so padding does not count; a row that is not kept has the number of the last
+    kept one before it, 0 where there is none.
 
     Of any other tensor: its row numbers along `axis`, int[n]. `offset` is added.
     """

@@ -1,0 +1,184 @@
+"""Small specs that users wrote and that once came out wrong: what they compute, or what
+is said of them.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import specc_numpy
+from specc.compiler.spec import check, elaborated, open_spec
+from specc.text.diagnostic import Diagnostic, Failed
+
+Array = NDArray[Any]
+RNG = np.random.default_rng(0)
+
+
+def written(folder: Path, text: str, name: str = "spec.specc") -> str:
+    path = folder / name
+    path.write_text(text, encoding="utf-8")
+    return str(path)
+
+
+def refused(folder: Path, text: str, *sets: str) -> Diagnostic:
+    """The first thing that is said of a spec."""
+    with pytest.raises(Failed) as failed:
+        check(open_spec(written(folder, text), sets=sets))
+    return failed.value.diagnostics[0]
+
+
+# --- numbers that follow from others --------------------------------------------------
+
+PATCHED = """\
+specc 1
+model patched
+config {{
+  image: int = 12
+  patch: int = 2
+  side: int = {side}
+  window: int = 3
+}}
+{require}
+dims batch
+graph g(pixels: float[batch, 3, image, image]) -> (y: float[batch, {rows}, 8]) {{
+  x = patches(pixels, size=patch, out=8) @ embed
+  x = split(x, into=[side, side], axis=1)
+  return {result}
+}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("require", "result", "rows"),
+    [
+        ("", "merge(x, axis=1)", "side * side"),
+        ("require image % patch == 0", "merge(x, axis=1)", "side * side"),
+        ("", "merge(x, axis=1)", "(image / patch) ** 2"),
+        (
+            "require side % window == 0",
+            'rearrange(x, "b (r p) (c q) d -> b (r c p q) d", '
+            "sizes=[side / window, side / window])",
+            "side ** 2",
+        ),
+    ],
+)
+def test_a_number_that_follows_from_others_is_what_it_follows_as(
+    require: str, result: str, rows: str, tmp_path: Path
+) -> None:
+    text = PATCHED.format(
+        side="image / patch", require=require, result=result, rows=rows
+    )
+    spec = open_spec(written(tmp_path, text))
+    trials = check(spec).trials
+    assert trials[0].values["side"] == "image / patch"
+    assert str(elaborated(spec).graph.outputs["y"].type) == "f32[batch, 36, 8]"
+
+
+def test_a_wrong_one_is_seen_whatever_the_numbers(tmp_path: Path) -> None:
+    """With 12 and 2 both are 6, and only the numbers hide the mistake."""
+    text = PATCHED.format(
+        side="image / 2", require="", result="merge(x, axis=1)", rows="side ** 2"
+    )
+    assert refused(tmp_path, text).code == "E0301"
+
+
+def test_another_value_for_it_is_shown_where_it_is_given(tmp_path: Path) -> None:
+    text = PATCHED.format(
+        side="image / patch", require="", result="merge(x, axis=1)", rows="side ** 2"
+    )
+    said = refused(tmp_path, text, "side=5")
+    assert said.primary is not None
+    assert said.primary.span.source.name == "--set side"
+    assert "left out, `side` is image / patch" in said.primary.text
+    assert "`side` does not fit what it follows from" in said.title
+
+
+FREE = """\
+specc 1
+model free
+config {{ width: int = 8  heads: int = 2  kv: int = {kv}  hidden: int = 4 * width }}
+require width % heads == 0
+dims batch, n
+graph g(x: float[batch, n, width]) -> (y: float[batch, n, width]) {{
+  h = linear(x, out=hidden) @ up
+  return (linear(h, out=width) @ down) + linear(linear(x, out=kv) @ a, out=heads) @ b
+}}
+"""
+
+
+def test_a_value_that_is_another_until_it_is_given_stays_free(tmp_path: Path) -> None:
+    """`kv = heads` is a default: what holds for it alone is a fault."""
+    wrong = FREE.replace("heads) @ b", "kv) @ b").format(kv="width")
+    assert refused(tmp_path, wrong).code == "E0302"
+
+
+# --- scores that read tensors at their rows -------------------------------------------
+
+SCORED = """\
+specc 1
+model scored
+dims batch, q, k
+score s(c) = {score}
+graph g(x: float[batch, {heads}q, 4], y: float[batch, {heads}k, 4], c: float[{c}]) -> (w: float[batch, {heads}q, k]) {{
+  _, w = attend_by(s(c), x, y, y, mask=all)
+  return w
+}}
+"""
+X, Y = RNG.normal(size=(2, 3, 4)), RNG.normal(size=(2, 5, 4))
+
+
+@pytest.mark.parametrize("heads", [0, 2])
+@pytest.mark.parametrize(
+    ("c", "at", "index"),
+    [
+        ("batch, k", "c[j]", np.s_[:, None, None, :]),
+        ("batch, q", "c[i]", np.s_[:, None, :, None]),
+        ("batch, q, k", "c[i, j]", np.s_[:, None, :, :]),
+        ("k", "c[j]", np.s_[None, None, None, :]),
+        ("q, k", "c[i, j]", np.s_[None, None, :, :]),
+    ],
+)
+def test_a_score_reads_tensors_at_its_rows(
+    c: str, at: str, index: Any, heads: int, tmp_path: Path
+) -> None:
+    """Beside heads and without: one number for each query and key."""
+    sizes = {"batch": 2, "q": 3, "k": 5}
+    added = RNG.normal(size=[sizes[n] for n in c.split(", ")])
+    text = SCORED.format(
+        score=f"dot(q, k) + 2.0 * {at}", c=c, heads=f"{heads}, " if heads else ""
+    )
+    graph = elaborated(open_spec(written(tmp_path, text))).graph
+    x, y = (np.stack([a, a + 1], axis=1)[:, : heads or 1] for a in (X, Y))
+    grid = np.einsum("bhqd,bhkd->bhqk", x, y) + 2 * added[index]
+    wanted = np.exp(grid - grid.max(-1, keepdims=True))
+    wanted /= wanted.sum(-1, keepdims=True)
+    if not heads:
+        x, y, wanted = x[:, 0], y[:, 0], wanted[:, 0]
+    found = specc_numpy.run(graph, {"x": x, "y": y, "c": added}, {})["w"]
+    assert np.allclose(found, wanted, rtol=1e-12, atol=0)
+
+
+def test_there_are_no_heads_to_read_at_where_there_are_none(tmp_path: Path) -> None:
+    text = SCORED.format(score="dot(q, k) * c[h]", c="2", heads="")
+    said = refused(tmp_path, text)
+    assert (said.code, "there are no heads here" in said.title) == ("E0603", True)
+
+
+# --- positions of padded rows ---------------------------------------------------------
+
+
+def test_positions_say_how_many_kept_rows_are_before(tmp_path: Path) -> None:
+    """A row that is not kept has the number of the last kept one, as its page says."""
+    text = """\
+specc 1
+model pos
+dims batch, n
+graph g(keep: keep[batch, n]) -> (y: int[batch, n]) { return positions(keep) }
+"""
+    graph = elaborated(open_spec(written(tmp_path, text))).graph
+    keep = np.array([[1, 1, 0, 0], [0, 0, 1, 1], [1, 0, 1, 0]], bool)
+    found = specc_numpy.run(graph, {"keep": keep}, {})["y"]
+    assert found.tolist() == [[0, 1, 1, 1], [0, 0, 0, 1], [0, 0, 1, 1]]
