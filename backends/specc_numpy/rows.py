@@ -20,3 +20,16 @@ def top_k(op: ops.TopK, env: Env, x: Array) -> tuple[Array, Array]:
         order = rows - 1 - np.flip(turned, op.axis)
     places = np.take(order, np.arange(k), axis=op.axis)
     return np.take_along_axis(x, places, axis=op.axis), places
+
+
+@evaluate(ops.Stride)
+def stride(op: ops.Stride, env: Env, x: Array) -> Array:
+    """a[*a t *b] -> a[*a u *b]"""
+    start, stop, step = (length(d, env) for d in (op.start, op.stop, op.step))
+    rows = x.shape[op.axis]
+    if not (0 <= start <= stop <= rows and step >= 1):
+        fail(
+            "E0912",
+            f"rows {start} up to {stop} in steps of {step} are taken from an axis of {rows} rows",
+        )
+    return np.take(x, np.arange(start, stop, step), axis=op.axis)

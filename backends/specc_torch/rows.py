@@ -18,3 +18,17 @@ def top_k(op: ops.TopK, place: Place, x: Tensor) -> tuple[Tensor, Tensor]:
     order = torch.argsort(x, dim=op.axis, descending=op.largest, stable=True)
     places = order.narrow(op.axis, 0, k)
     return torch.gather(x, op.axis, places), places
+
+
+@evaluate(ops.Stride)
+def stride(op: ops.Stride, place: Place, x: Tensor) -> Tensor:
+    """a[*a t *b] -> a[*a u *b]"""
+    start, stop, step = (place.length(d) for d in (op.start, op.stop, op.step))
+    rows = x.shape[op.axis]
+    if not (0 <= start <= stop <= rows and step >= 1):
+        fail(
+            "E0912",
+            f"rows {start} up to {stop} in steps of {step} are taken from an axis of {rows} rows",
+        )
+    leading = (slice(None),) * op.axis
+    return x[(*leading, slice(start, stop, step))]

@@ -32,6 +32,7 @@ from specc.elaborate.values import (
 )
 from specc.ir import ops
 from specc.ir.dim import Dim
+from specc.ir.op import Op
 from specc.lang import tree
 from specc.lang.walk import chain
 from specc.text.diagnostic import fail
@@ -311,8 +312,9 @@ def _slice(
     env: Env,
     span: Span | None,
 ) -> Tensor:
+    step = _step(context, item, env)
     # `x[:, 0]`: the whole axis is no node
-    if item.start is None and item.stop is None:
+    if item.start is None and item.stop is None and step == 1:
         return value
     length = value.shape[axis]
     ends = []
@@ -326,7 +328,26 @@ def _slice(
             )
         # from the end, as Python counts; a length may be a symbol, so this is algebra
         ends.append(length + at if at.number is not None and at.number < 0 else at)
-    return nodes.one(context, ops.Slice(axis, *ends), value, span=span, scope=env.scope)
+    start, stop = ends
+    op: Op = ops.Slice(axis, start, stop)
+    if step != 1:
+        op = ops.Stride(axis, start, stop, step)
+    return nodes.one(context, op, value, span=span, scope=env.scope)
+
+
+def _step(context: Context, item: tree.Slice, env: Env) -> Dim:
+    """The `s` of `a:b:s`. E0327 for one that does not go forward."""
+    if item.step is None:
+        return Dim.of(1)
+    step = plain(context, item.step, env)
+    if not isinstance(step, Dim):
+        title = f"a slice steps by a whole number, not {describe(step)}"
+        fail("E0208", title, item.step.span)
+    if step.number is not None and step.number < 1:
+        helps = ["flip(x, axis=…) turns an axis around: flip(x, axis=1)[:, ::2]"]
+        title = f"a slice steps forward, by 1 or more, not by {step}"
+        fail("E0327", title, item.step.span, helps=helps)
+    return step
 
 
 RULES: dict[type, Callable[[Context, Any, Env], Evaluated]] = {

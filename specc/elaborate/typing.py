@@ -33,6 +33,7 @@ from specc.elaborate.values import (
     show_type,
 )
 from specc.ir.dim import Dim
+from specc.ir.least import rounded
 from specc.ir.ops.tensor import POINTWISE
 from specc.ir.types import Type
 from specc.lang import tree
@@ -300,8 +301,18 @@ class _Matching:
             wanted = known
         else:
             wanted = _dim(self.context, expr, self.env)
-        if wanted != actual:
+        if wanted != actual and not self._promised(wanted, actual):
             self._clash(expr, wanted, actual)
+
+    def _promised(self, wanted: Dim, actual: Dim) -> bool:
+        """Whether the two are one because `image / 2` says that 2 divides `image`: so
+        the `image // 2` rows of `x[::2]` are as many. What an input tells is not
+        settled so, for nobody would see that its half is not whole.
+        """
+        symbols = wanted.symbols() | actual.symbols()
+        if not symbols or self.context.late(symbols):
+            return False
+        return rounded(wanted) == rounded(actual)
 
     def _named(self, name: str, length: Dim) -> None:
         self.env.dims[name] = length

@@ -281,11 +281,26 @@ def _part(fn: str, number: Callable[[int, int], int], p: DimLike, q: DimLike) ->
         raise DimError(f"{p} {fn} 0 has no value")
     if a is not None and b is not None:
         return Dim.of(number(a, b))
-    if fn in ("//", "%") and (whole := _divide(p, q)) is not None:
-        return whole if fn == "//" else Dim.of(0)
+    if fn in ("//", "%"):
+        if (whole := _divide(p, q)) is not None:
+            return whole if fn == "//" else Dim.of(0)
+        if b is not None and b > 1:
+            whole, rest = _apart(p, b)
+            if whole != 0:
+                # (2n + 3) // 2 is n + 1 + 1 // 2, whatever n is
+                left = _part(fn, number, rest, q)
+                return whole + left if fn == "//" else left
     if fn in ("min", "max") and str(q) < str(p):
         p, q = q, p
     return Dim({((Part(fn, (p, q)), 1),): 1})
+
+
+def _apart(p: Dim, n: int) -> tuple[Dim, Dim]:
+    """`p` as `n · whole + rest`, where the rest has no term of `n` or more."""
+    return (
+        Dim({m: c // n for m, c in p.terms}),
+        Dim({m: c % n for m, c in p.terms}),
+    )
 
 
 def _divide(p: Dim, q: Dim) -> Dim | None:

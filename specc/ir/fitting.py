@@ -95,6 +95,12 @@ def rows_of(node: Node) -> tuple[Dim, ...]:
     match node:
         case Node(ops.Slice(axis=axis, start=start, stop=stop), (Value() as x,)):
             return start, stop - start, x.type.shape[axis] - stop
+        case Node(
+            ops.Stride(axis=axis, start=start, stop=stop, step=step), (Value() as x,)
+        ):
+            return start, stop - start, x.type.shape[axis] - stop, step - 1
+        case Node(ops.TopK(axis=axis, k=k), (Value() as x,)):
+            return k, x.type.shape[axis] - k
         case Node(ops.Index(axis=axis, at=at), (Value() as x,)):
             return at, x.type.shape[axis] - at - 1
     return ()

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 
-from specc.ir.dim import Atom, Dim, Part
+from specc.ir.dim import FUNCTIONS, Atom, Dim, Part
 
 MOST_STEPS = 200
 
@@ -75,3 +75,19 @@ def _simpler(length: Dim) -> Iterator[Dim]:
             continue
         for bound in bounds.get(part.fn, ()):
             yield length + (bound - Dim({monomial: 1})) * c
+
+
+def rounded(length: Dim) -> Dim:
+    """The length with every `a / b` written `a // b`: the same where it has a value."""
+    total = Dim.of(0)
+    for monomial, c in length.terms:
+        term = Dim.of(c)
+        for atom, power in monomial:
+            if isinstance(atom, str):
+                factor = Dim.symbol(atom)
+            else:
+                fn = "//" if atom.fn == "/" else atom.fn
+                factor = FUNCTIONS[fn](*(rounded(a) for a in atom.args))
+            term = term * factor**power
+        total = total + term
+    return total

@@ -76,10 +76,11 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """`a:b`, `:`, `1:` inside an index."""
+    """`a:b`, `:`, `1:`, `a:b:s` inside an index."""
 
     start: "Expr | None" = None
     stop: "Expr | None" = None
+    step: "Expr | None" = None
     span: Spot = spot()
 
 

@@ -105,6 +105,7 @@ LINES = {
     "E0310": "a calculation without a result",
     "E0315": "a number that is known only when the model runs",
     "E0326": "more rows are asked for than there are",
+    "E0327": "a slice that does not step forward",
     "E0401": "a config value is missing",
     "E0403": "a value in the config file does not fit",
     "E0404": "a requirement of the spec does not hold",

@@ -93,3 +93,13 @@ def test_any_other_text_is_refused_with_a_dim_error(text: str) -> None:
     except DimError:
         return
     assert parse_dim(str(dim)) == dim
+
+
+def test_what_a_whole_number_divides_leaves_a_quotient() -> None:
+    """So that every second of an even number of rows is half of them."""
+    n = Dim.symbol("n")
+    assert floor(n * 2 + 1, 2) == n
+    assert floor(n * 6 - 1, 3) == n * 2 - 1
+    assert floor(n * 3 + 5, 2) == n + 2 + floor(n + 1, 2)
+    assert remainder(n * 4 + 7, 4) == 3
+    assert remainder(n * 3 + 5, 2) == remainder(n + 1, 2)

@@ -88,6 +88,8 @@ CASES = {
     ),
     "greatest": (X, "int[batch, 4]", "argmax(x, axis=1)"),
     "order": (X, "int[batch, n, 4]", "argsort(x, axis=1)"),
+    "every third row": (X, "float[batch, _, 4]", "x[:, ::3]"),
+    "every other row between": (X, "float[batch, _, 4]", "x[:, 1:-1:2]"),
     "the three greatest": (
         X,
         "float[batch, 3, 4]",

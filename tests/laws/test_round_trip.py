@@ -174,7 +174,7 @@ def options(values: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 def larger(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     optional = st.one_of(st.none(), inner)
     subscripts = st.one_of(
-        inner, st.builds(tree.Slice, optional, optional), st.just(tree.Rest())
+        inner, st.builds(tree.Slice, optional, optional, optional), st.just(tree.Rest())
     )
     operators = st.sampled_from(["==", "!=", "<=", ">=", "<", ">", "in"])
     return st.one_of(

@@ -121,6 +121,7 @@ def _shapes() -> list[Example]:
         Example(ops.CumSum(1), (f(2, 5, 3),)),
         Example(ops.ArgMax(1), (f(2, 5, 3),)),
         Example(ops.ArgSort(1), (f(2, 5, 3),)),
+        Example(ops.Stride(1, Dim.of(1), Dim.of(6), Dim.of(2)), (f(2, 7, 3),)),
         Example(ops.TopK(1, Dim.of(3)), (f(2, 5, 3),)),
         Example(ops.TopK(1, Dim.of(4), largest=False), (i(2, 5),), below=3),
         Example(ops.OneHot(Dim.of(5)), (i(2, 3),)),

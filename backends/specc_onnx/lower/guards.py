@@ -14,7 +14,7 @@ DEEP = 48
 
 MOVED = (
     *(ops.Insert, ops.Squeeze, ops.Expand, ops.Split, ops.Merge, ops.Transpose),
-    *(ops.Slice, ops.Index, ops.Last, ops.Flip, ops.TopK),
+    *(ops.Slice, ops.Index, ops.Last, ops.Flip, ops.TopK, ops.Stride),
 )
 """Operations whose results are numbers of their first operand."""
 

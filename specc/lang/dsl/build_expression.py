@@ -107,9 +107,13 @@ def _index(
 
 @rule("slice")
 def _slice(
-    b: Build, span: Span, start: tree.Expr | None, stop: tree.Expr | None
+    b: Build,
+    span: Span,
+    start: tree.Expr | None,
+    stop: tree.Expr | None,
+    step: tree.Expr | None,
 ) -> tree.Slice:
-    return tree.Slice(start, stop, span=span)
+    return tree.Slice(start, stop, step, span=span)
 
 
 @rule("rest")

@@ -196,7 +196,9 @@ def subscript(item: tree.Expr | tree.Slice | tree.Rest) -> Pieces:
         case tree.Slice():
             start = pieces(item.start) if item.start is not None else []
             stop = pieces(item.stop) if item.stop is not None else []
-            return [*start, ":", *stop]
+            # `a:b:` says no more than `a:b`
+            step = [":", *pieces(item.step)] if item.step is not None else []
+            return [*start, ":", *stop, *step]
         case _:
             return pieces(item)
 

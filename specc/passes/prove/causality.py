@@ -23,7 +23,6 @@ no output reads, is not mentioned:
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from specc.ir import ops
 from specc.ir.dim import Dim
@@ -33,18 +32,9 @@ from specc.ir.op import Op
 from specc.passes.prove.bands import band
 from specc.passes.prove.crossing import CROSSED, LOOK_BACK, crossed, crossing
 from specc.passes.prove.flow import Flow, Leak, flow
+from specc.passes.prove.said import Said, of_rows
 from specc.text.diagnostic import Diagnostic, Label
 from specc.text.source import Span
-
-
-@dataclass(frozen=True, slots=True)
-class Said:
-    """What is said about a leak."""
-
-    code: str
-    what: str
-    notes: tuple[str, ...] = ()
-    helps: tuple[str, ...] = ()
 
 
 def prove(
@@ -343,16 +333,16 @@ def _reads(leak: Leak) -> Said:
             return Said(
                 "E0711", f"this convolution reads {ahead}", helps=("set `ahead=0`",)
             )
-        case ops.ArgMax() | ops.ArgSort() | ops.TopK() | ops.Gather():
+        case ops.ArgMax() | ops.ArgSort() | ops.Gather():
             return Said(
                 "E0711",
                 "this picks among every position",
                 helps=("weigh them with `attend(...)`",),
             )
-    return Said(
-        "E0711",
-        "this reads every position" if every else f"this lets position t see {ahead}",
+    reads = (
+        "this reads every position" if every else f"this lets position t see {ahead}"
     )
+    return of_rows(leak.node.op, reads)
 
 
 def _mask(leak: Leak) -> Said:

@@ -297,6 +297,8 @@ def needs_length(node: Node, length: Dim, related: frozenset[str]) -> bool:
     match node.op:
         case ops.Range(length=dim) | ops.Expand(length=dim) if dim == length:
             return False
+        case ops.Stride(start=start, stop=stop, step=step) if stop == length:
+            return any(_mentions(d, related) for d in (start, step))
         case ops.Scan():
             return False
     return any(_mentions(v, related) for v in node.op.attributes().values())

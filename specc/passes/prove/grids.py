@@ -82,7 +82,7 @@ def through(grid: Grid) -> Grid | None:
         case ops.Expand(axis=axis):
             # Along the axis that was repeated there was one row, the same for all.
             return grid.at(x, None if q == axis else q, None if k == axis else k)
-        case ops.Slice(axis=axis) if axis not in (q, k):
+        case ops.Slice(axis=axis) | ops.Stride(axis=axis) if axis not in (q, k):
             return grid.at(x, q, k)
         case ops.Cast() if not _rounds(x.type, grid.value.type):
             return grid.at(x, q, k)

@@ -67,7 +67,7 @@ def _alone(node: Node, turned: Turned | None) -> Turned:
         case ops.Pointwise(fn="neg"):
             # -x is x turned by half a turn more, the same at all rows.
             return turned if turned.axis is not None else SHOWN
-    if node.op.view or isinstance(node.op, ops.Slice):
+    if node.op.view or isinstance(node.op, ops.Slice | ops.Stride):
         return _seen(node, turned)
     return SHOWN
 
@@ -191,6 +191,8 @@ def _seen(node: Node, turned: Turned) -> Turned:
             return replace(turned, axis=at + (len(sizes) - 1 if axis < at else 0))
         case ops.Merge(axis=axis, count=count) if not axis <= at < axis + count:
             return replace(turned, axis=at - (count - 1 if axis < at else 0))
-        case ops.Expand(axis=axis) | ops.Slice(axis=axis) if axis != at:
+        case ops.Expand(axis=axis) if axis != at:
+            return turned
+        case ops.Slice(axis=axis) | ops.Stride(axis=axis) if axis != at:
             return turned
     return SHOWN

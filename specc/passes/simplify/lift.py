@@ -33,6 +33,7 @@ LEADING = (ops.Linear, ops.Embedding, ops.LayerNorm, ops.RMSNorm, ops.OneHot)
 ALONG = (
     ops.Softmax,
     ops.Slice,
+    ops.Stride,
     ops.Index,
     ops.Reduce,
     ops.ArgMax,
