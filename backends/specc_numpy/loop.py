@@ -10,10 +10,9 @@ from specc_numpy.walk import walk
 @evaluate(ops.Scan)
 def scan(op: ops.Scan, env: Env, *operands: Array) -> tuple[Array, ...]:
     """a[*s]... -> a[*t]"""
-    keep, given = (operands[0], operands[1:]) if op.masked else (None, operands)
-    rows = given[: op.scanned]
-    carries = list(given[op.scanned : op.scanned + op.carries])
-    captured = given[op.scanned + op.carries :]
+    given = op.parts(operands)
+    keep, rows, captured = given.keep, given.rows, given.captured
+    carries = list(given.starts)
     steps = rows[0].shape[op.axis]
     results = list(op.body.outputs.values())
     collected = []
@@ -23,6 +22,8 @@ def scan(op: ops.Scan, env: Env, *operands: Array) -> tuple[Array, ...]:
 
     inputs = list(op.body.inputs.values())
     for t in reversed(range(steps)) if op.reverse else range(steps):
+        if _over(op, carries):
+            break
         row = [np.take(x, t, axis=op.axis) for x in rows]
         body = dict(zip(inputs, (*row, *carries, *captured), strict=True))
         made = walk(op.body, body, env, results)
@@ -39,6 +40,11 @@ def scan(op: ops.Scan, env: Env, *operands: Array) -> tuple[Array, ...]:
         for rows_of, x in zip(collected, here, strict=True):
             rows_of[t] = x
     return (*carries, *(np.moveaxis(x, 0, op.axis) for x in collected))
+
+
+def _over(op: ops.Scan, carries: list[Array]) -> bool:
+    """Whether no row needs another turn."""
+    return op.until != -1 and bool(carries[op.until].all())
 
 
 def _against(kept: Array, x: Array) -> Array:

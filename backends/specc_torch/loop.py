@@ -19,6 +19,8 @@ def scan(op: ops.Scan, place: Place, *operands: Tensor) -> tuple[Tensor, ...]:
     inputs, results = list(op.body.inputs.values()), list(op.body.outputs.values())
     collected: list[list[Tensor]] = [[] for _ in results[op.carries :]]
     for t in reversed(range(steps)) if op.reverse else range(steps):
+        if op.until != -1 and bool(carries[op.until].all()):
+            break
         row = [x.select(op.axis, t) for x in rows]
         made = walk(
             op.body,
@@ -41,18 +43,25 @@ def scan(op: ops.Scan, place: Place, *operands: Tensor) -> tuple[Tensor, ...]:
         for stack, x in zip(collected, here, strict=True):
             stack.append(x)
     stacked = (
-        _stacked(stack, op, place, value)
+        _stacked(stack, op, place, value, steps)
         for stack, value in zip(collected, range(op.carries, len(results)), strict=True)
     )
     return (*carries, *stacked)
 
 
-def _stacked(made: list[Tensor], op: ops.Scan, place: Place, result: int) -> Tensor:
-    """Collected rows along the loop's axis, in the order of the rows that made them."""
-    if made:
-        return torch.stack(made[::-1] if op.reverse else made, dim=op.axis)
+def _stacked(
+    made: list[Tensor], op: ops.Scan, place: Place, result: int, steps: int
+) -> Tensor:
+    """Collected rows along the loop's axis, in the order of the rows that made them;
+    zeros for turns that were not run.
+    """
     type = list(op.body.outputs.values())[result].type
     shape = [place.length(d) for d in type.shape]
+    if len(made) < steps:
+        none = torch.zeros(shape, dtype=place.stored(type.dtype), device=place.device)
+        made = [*made, *[none] * (steps - len(made))]
+    if made:
+        return torch.stack(made[::-1] if op.reverse else made, dim=op.axis)
     shape.insert(op.axis, 0)
     return torch.empty(shape, dtype=place.stored(type.dtype), device=place.device)
 

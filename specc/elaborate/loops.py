@@ -2,16 +2,6 @@
 the row.
 
 What a body mentions but does not change is computed outside, once: membership follows
-from specc.elaborate.values import Known
-from specc.elaborate.values import Evaluated
-from specc.elaborate.values import Known
-from specc.elaborate.values import Evaluated
-from specc.elaborate.values import Evaluated
-from specc.elaborate.values import Known
-from specc.elaborate.values import Evaluated
-from specc.elaborate.values import Known
-from specc.elaborate.values import Known
-from specc.elaborate.values import Evaluated
 from dependence.
 """
 
@@ -21,11 +11,11 @@ from typing import TypeAlias
 
 from specc.elaborate import nodes
 from specc.elaborate.context import Context, Env, Poisoned
-from specc.elaborate.expressions import plain
+from specc.elaborate.halting import Halting, halting_of
 from specc.elaborate.row_numbers import made_outside
 from specc.elaborate.values import POISON, Known, Tensor, describe, show_type
+from specc.elaborate.walked import kept_rows, walked
 from specc.ir import ops
-from specc.ir.dim import Dim
 from specc.ir.graph import Builder, Graph, Input, Made, Node, Value
 from specc.ir.ops.loop import without
 from specc.lang import tree
@@ -51,23 +41,29 @@ def run_scan(
     with; the nodes that this adds are then cut out of the graph as the body's own.
     """
     context.work(statement.span, 1 + len(context.builder.nodes) // NODES_A_STEP)
-    length = _length(statement, env)
-    scanned = [_scanned(context, e, length, statement, env) for e in statement.over]
-    assert length is not None  # or it were no axis of what is walked over
+    scanned, length = walked(context, statement, env)
     axis = scanned[0].shape.index(length)
-    keep = _keep(context, statement, env, length)
+    keep = kept_rows(context, statement, env, length)
     starts = {name: _start(statement, name, env) for name in statement.carry}
     first_ones = [t for name, value in starts.items() for t in leaves(name, value)]
+    halting = halting_of(statement, dict(first_ones))
     body, captures = _body(
         context,
         statement,
         env,
         run_body,
         starts,
-        [Value(without(x.type, axis)) for x in scanned],
+        rows=[Value(without(x.type, axis)) for x in scanned],
+        halting=halting,
     )
     op = ops.Scan(
-        body, len(scanned), len(first_ones), axis, statement.reverse, keep is not None
+        body=body,
+        scanned=len(scanned),
+        carries=len(first_ones),
+        axis=axis,
+        reverse=statement.reverse,
+        masked=keep is not None,
+        until=halting.place if halting else -1,
     )
     # in the order that the op's own docstring gives
     operands = [
@@ -81,26 +77,15 @@ def run_scan(
     env.names.update(zip(statement.collect, results, strict=True))
 
 
-def _length(statement: tree.Scan, env: Env) -> Dim | None:
-    """The length of the axis that is walked along; None where the name is that of a
-    value that is no length.
-    """
-    length = env.dims.get(statement.along)
-    if length is not None:
-        return length
-    value = env.names.get(statement.along)
-    if value is None:  # declared by `dims`, or unknown: then it is in no tensor's type
-        return Dim.symbol(statement.along)
-    return value if isinstance(value, Dim) else None
-
-
 def _body(
     context: Context,
     statement: tree.Scan,
     env: Env,
     run_body: RunBody,
     starts: Mapping[str, Carry],
+    *,
     rows: Sequence[Value],
+    halting: Halting | None,
 ) -> tuple[Graph, list[Value]]:
     """The graph of one step on these rows, and what it takes from outside.
 
@@ -124,8 +109,17 @@ def _body(
         for name, start in starts.items()
         for value in _carried(statement, name, start, given, inner.names[name])
     ]
+    collected = {n: _collected(statement, n, inner) for n in statement.collect}
+    if halting is not None:
+        before_it = list(carries.values())
+        done = Tensor(before_it[halting.place])
+        halting.check(done, {n: Tensor(v) for n, v in collected.items()}, "collected")
+        after = halting.held(context, before_it, after)
+        collected = {
+            n: halting.emptied(context, done.value, v) for n, v in collected.items()
+        }
     outputs = {f"next {n}": v for n, v in zip(carries, after, strict=True)}
-    outputs.update({n: _collected(statement, n, inner) for n in statement.collect})
+    outputs.update(collected)
     return cut_body(context.builder, {**before, **carries}, outputs)
 
 
@@ -145,44 +139,6 @@ def rebuilt(value: Carry, tensors: Iterator[Tensor]) -> Carry:
     if isinstance(value, Tensor):
         return next(tensors)
     return tuple(rebuilt(item, tensors) for item in value)
-
-
-def _scanned(
-    context: Context,
-    expr: tree.Expr,
-    length: Dim | None,
-    statement: tree.Scan,
-    env: Env,
-) -> Tensor:
-    value = plain(context, expr, env)
-    if not isinstance(value, Tensor):
-        fail("E0304", f"`scan` walks over a tensor, not {describe(value)}", expr.span)
-    # the axis is found by its length: equal symbols are one length, whatever its name
-    if length is None or length not in value.shape:
-        title = f"`{statement.along}` is no axis of what `scan` walks over"
-        fail("E0304", title, expr.span, f"this is {show_type(value.type)}")
-    return value
-
-
-def _keep(
-    context: Context, statement: tree.Scan, env: Env, length: Dim
-) -> Tensor | None:
-    if statement.keep is None:
-        return None
-    value = plain(context, statement.keep, env)
-    if value is None:
-        return None
-    if (
-        not isinstance(value, Tensor)
-        or value.type.dtype != "bool"
-        or value.shape[-1] != length
-    ):
-        title = (
-            f"`keep` says which rows of `{statement.along}` exist: bool[batch, "
-            f"{statement.along}]"
-        )
-        fail("E0305", title, statement.keep.span, f"this is {describe(value)}")
-    return value
 
 
 def _start(statement: tree.Scan, name: str, env: Env) -> Carry:

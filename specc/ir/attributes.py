@@ -2,7 +2,7 @@
 attribute's type.
 """
 
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from types import UnionType
 from typing import Literal, get_args, get_origin
 
@@ -15,18 +15,21 @@ PLAIN = {(t, t) for t in (float, bool, str, Dim)}
 
 
 def build(name: str, attributes: dict[str, object], body: Graph | None = None) -> Op:
-    """The op `name` with exactly these attributes. ShapeError where one is missing,
-    unknown or ill typed.
+    """The op `name` with these attributes. ShapeError where one is missing that has no
+    usual value, unknown or ill typed.
     """
     kind = OPS.get(name)
     if kind is None:
         raise ShapeError("there is no such op")
-    wanted = {f.name: f.type for f in fields(kind)}  # type: ignore[arg-type]  # every op is a dataclass
+    wanted = {f.name: f for f in fields(kind)}  # type: ignore[arg-type]  # every op is a dataclass
     given = attributes if body is None else {**attributes, "body": body}
-    for attribute, type in wanted.items():
+    for attribute, field in wanted.items():
         if attribute not in given:
+            # A text from before an attribute was added says nothing of it.
+            if field.default is not MISSING:
+                continue
             raise ShapeError(f"the attribute `{attribute}` is missing")
-        if not _fits(given[attribute], type):
+        if not _fits(given[attribute], field.type):
             raise ShapeError(
                 f"the attribute `{attribute}` cannot be {given[attribute]!r:.40}"
             )

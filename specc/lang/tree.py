@@ -276,11 +276,12 @@ class Repeat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scan:
-    """`scan y, m in ys, ms along tgt carry s, c collect out reverse keep k { … }`: a
-    run-time loop.
+    """`scan y, m in ys, ms along tgt carry s, c collect out reverse keep k until all(d)
+    { … }`: a run-time loop.
 
-    `variables` and `over` pair up. `reverse` is an expression (static bool) or None;
-    `keep` names a boolean `[batch, along]`.
+    `variables` and `over` pair up. Without `along` the one thing it runs over is the
+    number of its turns. `keep` is a boolean `[batch, along]`; `until` says where a row
+    needs no more turns.
     """
 
     variables: tuple[str, ...]
@@ -291,6 +292,7 @@ class Scan:
     body: tuple["Statement", ...]
     reverse: bool = False
     keep: Expr | None = None
+    until: Expr | None = None
     remarks: Remarks = NONE
     end: tuple[str, ...] = ()
     span: Spot = spot()

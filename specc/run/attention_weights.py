@@ -175,7 +175,9 @@ def _within(
 def _collecting(
     op: Op, inner: Mapping[str, tuple[tuple[Node, ...], Value]]
 ) -> tuple[Op, tuple[str, ...]]:
-    """A loop that also collects what is wanted of its body, and what that is, in order."""
+    """A loop that also collects what is wanted of its body, and what that is, in order.
+    One that may end early turns to its end: what others need changes no row then.
+    """
     assert isinstance(op, ops.Scan)
     body, taps = _with(op.body, inner)
     outputs = {n: v for n, v in body.outputs.items() if n in op.body.outputs}
@@ -184,4 +186,5 @@ def _collecting(
         body=replace(
             body, outputs={**outputs, **{f"weights of {n}": v for n, v in taps.items()}}
         ),
+        until=-1,
     ), tuple(taps)

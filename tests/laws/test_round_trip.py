@@ -285,8 +285,9 @@ statements = st.deferred(
         builds(tree.Repeat, names, values, st.one_of(st.none(), paths), few_names, bodies, remarks, ends),
         some_names.flatmap(
             lambda v: builds(
-                tree.Scan, st.just(v), st.tuples(*[small] * len(v)), names, few_names, few_names, bodies,
-                st.booleans(), maybe, remarks, ends,
+                tree.Scan, st.just(v), st.tuples(*[small] * len(v)),
+                names if len(v) > 1 else st.one_of(names, st.just("")), few_names, few_names, bodies,
+                st.booleans(), maybe, maybe, remarks, ends,
             )
         ),
         builds(tree.When, values, bodies, bodies, remarks, ends, ends),

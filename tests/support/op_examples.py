@@ -85,6 +85,27 @@ def mapped_body() -> Graph:
     return build.finish("body", {"y": build.one(ops.Softmax(1), twice), "z": twice})
 
 
+def halting_body() -> Graph:
+    """Sums rows until one is large: `h = h + x` where not done, collecting the sums."""
+    body = Builder()
+    x = body.input("x", Input(f(6, 3)))
+    h = body.input("h", Input(f(6, 3)))
+    done = body.input("done", Input(b(6)))
+    held = body.one(ops.Insert(1), done)
+    after = body.one(ops.Arith("add"), h, x)
+    most = body.one(ops.Reduce("max", 1), after)
+    large = body.one(
+        ops.Compare("gt"), most, body.one(ops.Constant(2.0, most.type.dtype))
+    )
+    zero = body.one(ops.Constant(0.0, after.type.dtype))
+    outputs = {
+        "next h": body.one(ops.Where(), held, h, after),
+        "next done": body.one(ops.Where(), done, done, large),
+        "sum": body.one(ops.Where(), held, zero, after),
+    }
+    return body.finish("halting", outputs)
+
+
 def drifting_body() -> Graph:
     """A carry whose rows move one place with every step, so that what they read grows."""
     build = Builder()
@@ -199,6 +220,17 @@ def _layers() -> list[Example]:
         ),
         Example(ops.Scan(mapped_body(), 1, 0, 2), (f(2, 3, 4),)),
         Example(ops.Scan(drifting_body(), 1, 1, 0), (f(4, 5), f(5))),
+        *(
+            Example(
+                ops.Scan(halting_body(), 1, 2, axis, reverse=back, until=1),
+                (x, f(6, 3), b(6)),
+            )
+            for axis, x, back in ((1, f(6, 5, 3), False), (0, f(5, 6, 3), True))
+        ),
+        Example(
+            ops.Scan(halting_body(), 1, 2, 1, masked=True, until=1),
+            (b(6, 5), f(6, 5, 3), f(6, 3), b(6)),
+        ),
     ]
 
 

@@ -1,4 +1,4 @@
-"""Lowering of `Scan` to ONNX's.
+"""Lowering of `Scan` to ONNX's, or to `Loop` where it says `until`.
 
 What the body captures it reads from outside by name. ONNX Runtime's Scan refuses length
 0, so where that may happen one row of zeros is scanned instead and everything it did is
@@ -10,16 +10,25 @@ from collections.abc import Sequence
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Value
-from specc.ir.ops.loop import without
+from specc.ir.ops.loop import Loop, without
 from specc.ir.types import Type
-from specc_onnx.lower.arrange import at_least_one, cut, reshape, where
+from specc_onnx.lower.arrange import (
+    at_least_one,
+    cast,
+    cut,
+    reshape,
+    unsqueeze,
+    where,
+)
 from specc_onnx.lower.emitter import Emitter, Tensor, declare, graph_of
 from specc_onnx.lower.table import lower, lower_nodes
 
 
 @lower(ops.Scan)
 def scan(op: ops.Scan, g: Emitter, *args: Tensor) -> tuple[str, ...]:
-    """One `Scan` node."""
+    """One `Scan` node; one `Loop` where it may end before its last row."""
+    if op.until != -1:
+        return loop(op, g, *args)
     first = 1 if op.masked else 0
     rows = args[first : first + op.scanned]
     carried = args[first + op.scanned : first + op.scanned + op.carries]
@@ -44,7 +53,7 @@ def scan(op: ops.Scan, g: Emitter, *args: Tensor) -> tuple[str, ...]:
     )
     results = (
         *results[: op.carries],
-        *(_placed(op, g, r, t.rank) for r, t in _stacked(op, g, results)),
+        *(placed(op, g, r, t.rank) for r, t in _stacked(op, g, results)),
     )
     length = rows[0].type.shape[op.axis]
     return (
@@ -60,7 +69,7 @@ def _stacked(
     return list(zip(results, g.site.types, strict=True))[op.carries :]
 
 
-def _placed(op: ops.Scan, g: Emitter, stacked: str, rank: int) -> str:
+def placed(op: ops.Scan, g: Emitter, stacked: str, rank: int) -> str:
     """Collected rows with their axis where it belongs.
 
     `scan_output_axes` would do it, but ends the process for an empty batch (ONNX
@@ -102,20 +111,10 @@ def _body(
         kept = None
         if keep is not None:
             kept = Tensor(g.unique(g.place("keep")), without(keep.type, 1))
-        inputs = [_enter(g, name, value) for name, value in carries]
+        inputs = [enter(g, name, value) for name, value in carries]
         inputs += [kept] if kept else []
-        inputs += [_enter(g, name, value) for name, value in rows]
-        for (_, value), outer in zip(
-            inner[op.scanned + op.carries :], captured, strict=True
-        ):
-            g.tensors[value] = outer
-        for name, value in op.body.parameters.items():
-            g.tensors[value] = g.parameters[name]
-        site = g.site
-        # Nodes of the body set the site to their own.
-        lower_nodes(g, op.body)
-        g.site = site
-        results = _results(op, g, op.body, kept)
+        inputs += [enter(g, name, value) for name, value in rows]
+        results = turn(op, g, captured, kept)
     types = [v.type for v in op.body.outputs.values()]
     return graph_of(
         g.place("body"),
@@ -126,9 +125,26 @@ def _body(
     )
 
 
-def _enter(g: Emitter, name: str, value: Value) -> Tensor:
+def enter(g: Emitter, name: str, value: Value) -> Tensor:
+    """An input of a body, by a name of its own."""
     g.tensors[value] = Tensor(g.unique(g.place(name)), value.type, value)
     return g.tensors[value]
+
+
+def turn(
+    op: ops.Scan, g: Emitter, captured: Sequence[Tensor], kept: Tensor | None
+) -> list[str]:
+    """Lower the body, whose rows and carries are known; gives what a turn gives."""
+    inputs = list(op.body.inputs.values())
+    outer = inputs[op.scanned + op.carries :]
+    g.tensors.update(zip(outer, captured, strict=True))
+    for name, value in op.body.parameters.items():
+        g.tensors[value] = g.parameters[name]
+    site = g.site
+    # Nodes of the body set the site to their own.
+    lower_nodes(g, op.body)
+    g.site = site
+    return _results(op, g, op.body, kept)
 
 
 def _results(op: ops.Scan, g: Emitter, body: Graph, kept: Tensor | None) -> list[str]:
@@ -160,3 +176,69 @@ def _beside(g: Emitter, kept: Tensor, type: Type) -> str:
     """The row of `keep`, `[b]`, with as many axes as `type`."""
     shape = (*kept.type.shape, *[Dim.of(1)] * (type.rank - kept.type.rank))
     return reshape(g, kept.name, kept.type.shape, shape)
+
+
+def loop(op: ops.Scan, g: Emitter, *args: Tensor) -> tuple[str, ...]:
+    """One `Loop` node, which goes on as long as a row is not done."""
+    given = op.parts(args)
+    turns = g.dim(given.rows[0].type.shape[op.axis])
+    body = _ended(op, g, given, turns)
+    more = _some_left(g, given.starts[op.until].name)
+    carried = [c.name for c in given.starts]
+    count = len(op.body.outputs)
+    results = g.nodes("Loop", count, turns, more, *carried, body=body)
+    stacked = (
+        placed(op, g, _with_others(op, g, r, t, turns), t.rank)
+        for r, t in _stacked(op, g, results)
+    )
+    return (*results[: op.carries], *stacked)
+
+
+def _ended(op: ops.Scan, g: Emitter, given: Loop[Tensor], turns: str) -> object:
+    """The body as `Loop` wants it: the number of the turn, whether it is run, carries."""
+    inner = list(op.body.inputs.items())
+    starts = inner[op.scanned : op.scanned + op.carries]
+    with g.body() as opened:
+        number = Tensor(g.unique(g.place("turn")), Type("i64", ()))
+        going = Tensor(g.unique(g.place("go")), Type("bool", ()))
+        inputs = [number, going, *(enter(g, name, v) for name, v in starts)]
+        at = number.name
+        if op.reverse:
+            last = g.node("Sub", turns, g.constant(1, "i64"))
+            at = g.node("Sub", last, at)
+        for (_, value), x in zip(inner, given.rows, strict=False):
+            row = g.node("Gather", x.name, at, axis=op.axis)
+            g.tensors[value] = Tensor(row, value.type, value)
+        kept = None
+        if given.keep is not None:
+            name = g.node("Gather", given.keep.name, at, axis=1)
+            kept = Tensor(name, without(given.keep.type, 1))
+        results = turn(op, g, given.captured, kept)
+        more = _some_left(g, results[op.until])
+    types = [Type("bool", ()), *(v.type for v in op.body.outputs.values())]
+    declared = [declare(t.name, t.type) for t in inputs]
+    return graph_of(g.place("body"), opened, [more, *results], types, declared)
+
+
+def _some_left(g: Emitter, done: str) -> str:
+    """Whether a row is not done. A sum, since the least of no rows has no value."""
+    left = cast(g, g.node("Not", done), "bool", "i32")
+    count = g.node("ReduceSum", left, keepdims=0)
+    return g.node("Greater", count, g.constant(0, "i32"))
+
+
+def _with_others(op: ops.Scan, g: Emitter, stacked: str, type: Type, turns: str) -> str:
+    """Rows in the order of their turns, with zeros for turns that were not run."""
+    rest = without(type, op.axis).shape
+    run = g.node("Shape", stacked, start=0, end=1)
+    # Of no turn at all ONNX Runtime gives no lengths of rows either.
+    shape = g.node("Concat", run, g.shape(rest), axis=0)
+    known = g.node("Reshape", stacked, shape, allowzero=1)
+    missing = g.node("Sub", unsqueeze(g, turns, 0), run)
+    shape = g.node("Concat", missing, g.shape(rest), axis=0)
+    zeros = g.node("Expand", g.constant(0, type.dtype), shape)
+    rows = g.node("Concat", known, zeros, axis=0)
+    if not op.reverse:
+        return rows
+    ends = (g.vector(n) for n in (-1, -(2**62), 0, -1))
+    return g.node("Slice", rows, *ends)

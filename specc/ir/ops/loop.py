@@ -46,6 +46,11 @@ class Scan(Op, sig="a[*s]... -> a[*t]", heavy=True):
     then the collected values stacked along axis `axis`. Where `keep` is false the
     carries stay as they were and the collected row is zero. `reverse` starts at the
     last row.
+
+    Where `until` is not -1, the carry of that number is of booleans, and the loop ends
+    as soon as all of them are true, before its first turn too; rows of turns that are
+    not run are zeros. The body leaves every carry, and the zeros of what it collects,
+    as they are where that carry is true: so no result depends on the number of turns.
     """
 
     body: "Graph"
@@ -54,6 +59,7 @@ class Scan(Op, sig="a[*s]... -> a[*t]", heavy=True):
     axis: int
     reverse: bool = False
     masked: bool = False
+    until: int = -1
 
     @property
     def first(self) -> int:
@@ -111,11 +117,21 @@ class Scan(Op, sig="a[*s]... -> a[*t]", heavy=True):
                 raise ShapeError(
                     f"a carried value is {before} before a step and {now} after it"
                 )
+        self._ends(carried)
         stacked = (
             Type(t.dtype, (*t.shape[: self.axis], length, *t.shape[self.axis :]))
             for t in after[self.carries :]
         )
         return (*after[: self.carries], *stacked)
+
+    def _ends(self, carried: Sequence[Type]) -> None:
+        """The carry that ends the loop is one of them, and of booleans."""
+        if self.until == -1:
+            return
+        if not 0 <= self.until < self.carries:
+            raise ShapeError(f"a loop ends by a carry of its own, not by {self.until}")
+        if carried[self.until].dtype != "bool":
+            raise ShapeError(f"a loop ends by booleans, not by {carried[self.until]}")
 
     def _length(self, rows: Sequence[Type]) -> Dim:
         """The number of turns, on which all scanned operands agree."""

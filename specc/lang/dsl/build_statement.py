@@ -95,31 +95,46 @@ def _repeat_head(b: Build, span: Span, variable: Token, over: tree.Expr) -> Repe
 def _scan(
     b: Build,
     span: Span,
-    head: ScanHead,
-    along: Token,
+    head: ScanHead | None,
+    along: Token | None,
     carry: list[Token] | None,
     collect: list[Token] | None,
     reverse: Token | None,
     keep: tree.Expr | None,
+    until: tree.Expr | None,
     opened: Token,
     *rest: tree.Statement | Token,
 ) -> tree.Scan:
     body: Statements = braced(b, opened, rest)
-    variables, over = head
-    check_paired(b, variables, over)
+    variables, over = head or ([], ())
+    if head is None:
+        no_bound(b, until.span if until else span)
+    else:
+        check_paired(b, variables, over)
     return tree.Scan(
         variables=bound_names(b, variables),
         over=over,
-        along=along.text,
+        along=along.text if along else "",
         carry=bound_names(b, carry),
         collect=bound_names(b, collect),
         body=body.children,
         reverse=reverse is not None,
         keep=keep,
+        until=until,
         remarks=behind(body.behind),
         end=body.end,
         span=span,
     )
+
+
+def no_bound(b: Build, span: Span | None) -> None:
+    """Note a scan that says neither what it walks over nor how often it turns."""
+    if span is not None:
+        b.fault("E0728", "this loop has no bound", span, UNBOUNDED, BOUND)
+
+
+UNBOUNDED = "nothing says how often it turns at most"
+BOUND = "say how often at most: `scan step in 8 carry … until all(…) { … }`"
 
 
 def check_paired(

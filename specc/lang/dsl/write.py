@@ -289,20 +289,7 @@ def head_pieces(node: tree.Repeat | tree.Scan | tree.Block) -> Pieces:
                 *listed("collect", node.collect),
             ]
         case tree.Scan():
-            keep: Pieces = (
-                [SPACE, "keep ", *pieces(node.keep)] if node.keep is not None else []
-            )
-            reverse: Pieces = [SPACE, "reverse"] if node.reverse else []
-            return [
-                f"scan {', '.join(node.variables)} in ",
-                *joined(pieces(e) for e in node.over),
-                SPACE,
-                f"along {node.along}",
-                *listed("carry", node.carry),
-                *listed("collect", node.collect),
-                *reverse,
-                *keep,
-            ]
+            return scan_head(node)
         case tree.Block():
             results = ["(", *joined(param(r) for r in node.results), ")"]
             if len(node.results) == 1 and not node.results[0].name:
@@ -325,6 +312,24 @@ def head_pieces(node: tree.Repeat | tree.Scan | tree.Block) -> Pieces:
                 *results,
                 *where,
             ]
+
+
+def scan_head(node: tree.Scan) -> Pieces:
+    """`scan y in ys along n carry s`, and what else it says."""
+    found: Pieces = [
+        f"scan {', '.join(node.variables)} in ",
+        *joined(pieces(e) for e in node.over),
+    ]
+    if node.along:
+        found += [SPACE, f"along {node.along}"]
+    found += [*listed("carry", node.carry), *listed("collect", node.collect)]
+    if node.reverse:
+        found += [SPACE, "reverse"]
+    if node.keep is not None:
+        found += [SPACE, "keep ", *pieces(node.keep)]
+    if node.until is not None:
+        found += [SPACE, "until ", *pieces(node.until)]
+    return found
 
 
 def listed(word: str, names: Sequence[str]) -> Pieces:

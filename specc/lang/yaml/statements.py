@@ -23,7 +23,16 @@ from specc.text.suggest import did_you_mean, suggestion
 
 KEYS = {
     "repeat": ("repeat", "under", "collect", "do"),
-    "scan": ("scan", "along", "carry", "collect", "reverse", "keep", "do"),
+    "scan": (
+        "scan",
+        "along",
+        "carry",
+        "collect",
+        "reverse",
+        "keep",
+        "until",
+        "do",
+    ),
     "when": ("when", "do", "else"),
     "return": ("return",),
     "require": ("require", "because"),
@@ -56,6 +65,9 @@ def statement(reader: Reader, node: Node) -> tree.Statement | None:
         reader.wrong_kind(node, "a statement", "a map", "`- x: f(y)`")
         return None
     kind = next((e.name for e in node.entries if e.name in KEYS), None)
+    if kind is None and any(e.name == "until" for e in node.entries):
+        unbounded(reader, node)
+        return None
     if kind is None:
         return let(reader, node)
     found = reader.known(node, KEYS[kind], f"`{kind}`")
@@ -150,6 +162,14 @@ def repeat(reader: Reader, found: Entries, node: Mapping) -> tree.Repeat | None:
     )
 
 
+def unbounded(reader: Reader, node: Mapping) -> None:
+    """A loop that does not say how often it turns at most."""
+    until = next(e for e in node.entries if e.name == "until")
+    mend = "say how often at most: `- scan: step in 8`, and `until` below it"
+    span, what = until.key.span, "nothing says how often it turns at most"
+    reader.fault("E0728", "this loop has no bound", span, what, mend)
+
+
 def names_of(reader: Reader, found: Entries, key: str) -> tuple[str, ...]:
     """The names under a key that may be absent."""
     return names(reader, found[key].value, f"`{key}`") if key in found else ()
@@ -158,20 +178,12 @@ def names_of(reader: Reader, found: Entries, key: str) -> tuple[str, ...]:
 def scan(reader: Reader, found: Entries, node: Mapping) -> tree.Scan | None:
     """`scan: y, m in ys, ms`."""
     head = parse(reader, found["scan"].value, SCAN_HEAD, "`scan`")
-    if "along" not in found:
-        reader.fault(
-            "E0126",
-            "`scan` has no `along`",
-            found["scan"].key.span,
-            "`along` is missing here",
-            "add `along: …`, the length it runs over",
-        )
-        return None
-    along = name(reader, found["along"].value, "`along`")
+    along = name(reader, found["along"].value, "`along`") if "along" in found else ""
     carry = names_of(reader, found, "carry")
     collect = names_of(reader, found, "collect")
     reverse = is_reverse(reader, found)
     keep = optional(reader, found, "keep")
+    until = optional(reader, found, "until")
     body, end = statements(reader, found["do"])
     if head is None:
         return None
@@ -193,6 +205,7 @@ def scan(reader: Reader, found: Entries, node: Mapping) -> tree.Scan | None:
         body=body,
         reverse=reverse,
         keep=keep,
+        until=until,
         end=end,
         span=extent.node_extent(reader, node),
     )

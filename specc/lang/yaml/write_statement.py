@@ -84,11 +84,12 @@ def scan(node: tree.Scan) -> Map:
     over = ", ".join(one_line(e) for e in node.over)
     pairs = [
         Pair("scan", f"{', '.join(node.variables)} in {over}"),
-        Pair("along", node.along),
+        *([Pair("along", node.along)] if node.along else []),
     ]
     pairs += names("carry", node.carry) + names("collect", node.collect)
     pairs += [Pair("reverse", "true")] if node.reverse else []
     pairs += [Pair("keep", expression(node.keep))] if node.keep is not None else []
+    pairs += [Pair("until", expression(node.until))] if node.until is not None else []
     return Map([*pairs, do("do", node.body, node.end)], tall=True)
 
 

@@ -20,6 +20,7 @@ from specc.ir.interval import SAME
 from specc.ir.reach import links
 from specc.passes.prove.causality import span_of, spoken
 from specc.passes.prove.flow import related_to
+from specc.passes.prove.seen import zero_everywhere
 from specc.text.diagnostic import Diagnostic, Label
 
 
@@ -134,10 +135,10 @@ class _Batch:
         return False
 
     def _scan_mixes(self, node: Node, op: ops.Scan, results: tuple[Value, ...]) -> bool:
-        """Whether a loop runs from example to example, or passes over rows of others;
-        its body is seen elsewhere.
+        """Whether a loop runs from example to example, passes over rows of others, or
+        turns for one as long as another needs it; its body is seen elsewhere.
         """
-        if self.said(op.row(node).type.shape[op.axis]):
+        if self.said(op.row(node).type.shape[op.axis]) or not held(node, op):
             return True
         keep = op.parts(node.args).keep
         if keep is None or not self.said(keep.type.shape[0]):
@@ -147,6 +148,34 @@ class _Batch:
             for n, r in enumerate(results)
         ]
         return any(d != keep.type.shape[0] for d in first)
+
+
+def held(node: Node, op: ops.Scan) -> bool:
+    """Whether a loop that ends early leaves what is done as it is: to turn once more,
+    because another row is not done, then changes nothing.
+    """
+    if op.until == -1:
+        return True
+    starts = op.inner().starts
+    done = starts[op.until]
+    carried = zip(op.nexts(), starts, strict=True)
+    outside = dict(zip(op.inner().captured, op.parts(node.args).captured, strict=True))
+    empty = [_kept(value, done) for value in op.collected()]
+    return all(_kept(after, done) is before for after, before in carried) and all(
+        value is not None and zero_everywhere(outside.get(value, value))
+        for value in empty
+    )
+
+
+def _kept(value: Value, done: Value) -> Value | None:
+    """What a value is where `done` is true, if that is said of it row by row."""
+    match value.node:
+        case Node(ops.Where(), (Value() as mask, yes, _)):
+            while mask.node and isinstance(mask.node.op, ops.Insert):
+                assert mask.node.first is not None
+                mask = mask.node.first
+            return yes if mask is done else None
+    return None
 
 
 def _warning(graph: Graph, place: Graph, node: Node, symbol: str) -> Diagnostic:

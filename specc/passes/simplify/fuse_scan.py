@@ -35,6 +35,8 @@ def fuse_scan(
     """
     if not isinstance(op, ops.Scan) or op.axis != 1 or op.carries not in (1, 2):
         return None
+    if op.until != -1:
+        return None
     inputs = list(op.body.inputs.values())
     states = inputs[op.scanned : op.scanned + op.carries]
     if any(s.type.rank != 2 for s in states):

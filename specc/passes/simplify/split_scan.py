@@ -53,7 +53,12 @@ class _Parts:
         early = _liftable(body, rows, fixed, op.axis)
         nexts = op.nexts()
         core = _ancestors(nexts, set())
-        rest = [n for n, _ in body.nodes if n not in early and n not in core]
+        # Of turns that are not run there is nothing to go on with behind the loop.
+        rest = [
+            n
+            for n, _ in body.nodes
+            if n not in early and n not in core and op.until == -1
+        ]
         late = _settled(body, rest, carries, fixed, op.axis)
         kept = [n for n, _ in body.nodes if n not in early and n not in late]
         return cls(

@@ -1,0 +1,125 @@
+"""`scan … until all(done)`: rows that are done stay as they are, and when all are, the
+loop ends.
+
+scan step in 8 carry h, done until all(done) {       h' = …, done' = …
+  h = …                                         →    next h    = where(done, h, h')
+  done = …                                           next done = where(done, done, done')
+}
+
+So it is the loop's body that holds a row still, not the end of the loop: to turn once
+more, because another row of the batch is not done, changes nothing.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from specc.elaborate import nodes
+from specc.elaborate.context import Context
+from specc.elaborate.values import Tensor, show_type
+from specc.ir import ops
+from specc.ir.graph import Value
+from specc.lang import tree
+from specc.text.diagnostic import Label, fail
+from specc.text.source import Span
+
+ZERO: Mapping[str, float | int | bool] = {"bool": False, "i64": 0, "i32": 0}
+"""What a turn that is not run collects, by type; 0.0 for numbers with a fraction."""
+
+
+@dataclass(frozen=True)
+class Halting:
+    """The carry that says which rows are done: its place among the carries, its name."""
+
+    place: int
+    name: str
+    span: Span | None
+
+    def held(
+        self, context: Context, before: Sequence[Value], after: Sequence[Value]
+    ) -> list[Value]:
+        """What is carried on: what it was, where a row was done before this turn."""
+        done = before[self.place]
+        return [
+            self._where(context, done, Tensor(old), Tensor(new)).value
+            for old, new in zip(before, after, strict=True)
+        ]
+
+    def emptied(self, context: Context, done: Value, collected: Value) -> Value:
+        """What is collected: zeros where a row was done before this turn."""
+        dtype = collected.type.dtype
+        zero = context.builder.one(ops.Constant(ZERO.get(dtype, 0.0), dtype))
+        return self._where(context, done, Tensor(zero), Tensor(collected)).value
+
+    def _where(self, context: Context, done: Value, yes: Tensor, no: Tensor) -> Tensor:
+        mask = Tensor(done, self.span)
+        for axis in range(done.type.rank, no.type.rank):
+            mask = nodes.one(context, ops.Insert(axis), mask, span=self.span)
+        return nodes.one(context, ops.Where(), mask, yes, no, span=self.span)
+
+    def check(self, done: Tensor, others: Mapping[str, Tensor], what: str) -> None:
+        """E0730 where a value has no row for each row of `done`."""
+        rank = done.type.rank
+        for name, value in others.items():
+            if value.shape[:rank] == done.shape:
+                continue
+            title = f"`{name}` is {what}, and has no row for each of `{self.name}`"
+            here = f"`{self.name}` is {show_type(done.type)}"
+            there = f"`{name}` is {show_type(value.type)}"
+            besides = [Label(value.span, there)] if value.span else []
+            fail(
+                "E0730",
+                title,
+                self.span,
+                here,
+                others=besides,
+                notes=("how often the loop turns depends on every row",),
+                helps=[
+                    f"give `{name}` the axes of `{self.name}` first: a count of turns "
+                    f"is `int[{', '.join(map(str, done.shape))}]`"
+                ],
+            )
+
+
+def halting_of(statement: tree.Scan, starts: Mapping[str, Tensor]) -> Halting | None:
+    """What ends a loop, if it says `until`; `starts` are its carries before it.
+
+    E0729 where that is anything but `all(name)` of a carried tensor of booleans; E0730
+    where another carry has no row for each of its rows.
+    """
+    if statement.until is None:
+        return None
+    name = _named(statement.until)
+    if name not in starts:
+        _not_carried(statement, name)
+    done = starts[name]
+    if done.type.dtype != "bool":
+        title = f"`until` is told where rows are done: `{name}` is no boolean"
+        span, what = statement.until.span, f"this is {show_type(done.type)}"
+        fail(
+            "E0729", title, span, what, helps=["carry a comparison: `done = p > 0.99`"]
+        )
+    found = Halting(list(starts).index(name), name, statement.until.span)
+    found.check(done, starts, "carried")
+    return found
+
+
+def _named(until: tree.Expr) -> str:
+    """`done` of `all(done)`."""
+    match until:
+        case tree.Call(
+            function=tree.Name(path="all"), args=(tree.Name(path=name),), options=()
+        ):
+            return name
+    return ""
+
+
+def _not_carried(statement: tree.Scan, name: str) -> None:
+    assert statement.until is not None
+    title = "`until` takes `all(…)` of a boolean that the loop carries"
+    what = f"`{name}` is not carried" if name else "this is no name of a carry"
+    first = next(iter(statement.carry), "h")
+    mend = (
+        f"write `carry {first}, done until all(done)`, start `done` before the loop and "
+        "set it in the body"
+    )
+    fail("E0729", title, statement.until.span, what, helps=[mend])

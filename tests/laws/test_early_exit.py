@@ -1,0 +1,203 @@
+"""`until all(done)` ends a loop early and changes nothing: to turn to the end gives the
+same numbers, bit for bit, and so does each row of the batch alone.
+
+Specs are drawn: what is carried, how a row comes to be done, what looks at other rows.
+"""
+
+import random
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import specc
+import specc_numpy
+import specc_numpy.loop
+from specc.compiler.spec import elaborated, open_spec
+from specc.elaborate.halting import Halting
+from specc.ir import ops
+from specc.ir.graph import Builder, Graph, Value
+from specc.ir.read import read
+from specc.ir.write import write
+from specc.passes.pipeline import simplify
+from specc.passes.prove.batch import mixing
+from specc.run.verify import verify
+
+SPEC = """specc 1
+model halting
+dims batch, n, k
+
+graph g(x: float[batch, n, 4], steps: float[k, 4], keep: keep[batch, n]) -> (h: float[batch, n, 4], turns: int[batch{of}], seen: float[{where}]) {{
+  h = x
+  done = {start}
+  turns = cast(done, to=int) * 0
+  scan s in {over} carry h, done, turns collect seen{reverse} until all(done) {{
+    h = {body}
+    turns = turns + 1
+    done = {stop}
+    seen = h
+  }}
+  return h, turns, seen
+}}
+"""
+MOST = 7
+ATTENDED = "attention(h, heads=2, mask=visible(keep)) @ look"
+BODIES = (
+    "tanh(linear(h, out=4) @ one) + {row}",
+    "h + 0.5 * (linear(h, out=4) @ one) * {row}",
+    f"h + ({ATTENDED}) + {{row}}",
+    "cumsum(h, axis=1) * 0.3 + {row}",
+)
+
+
+def drawn(seed: int) -> tuple[str, bool]:
+    """A spec, and whether a row of the batch is done as a whole."""
+    rng = random.Random(seed)
+    whole, along = rng.random() < 0.4, rng.random() < 0.5
+    far = rng.choice([0.8, 1.5])
+    stop = f"max(h, axis=2) > {far}"
+    start = "not keep"
+    if whole:
+        stop, start = f"every({stop} | not keep, axis=1)", "every(not keep, axis=1)"
+    row = "s" if along else "0.1 * float(s)"
+    text = SPEC.format(
+        of="" if whole else ", n",
+        where="k, batch, n, 4" if along else f"{MOST}, batch, n, 4",
+        start=start,
+        over="steps along k" if along else MOST,
+        reverse=" reverse" if rng.random() < 0.3 else "",
+        body=rng.choice(BODIES).format(row=row),
+        stop=stop,
+    )
+    return text, whole
+
+
+def graph_of(folder: Path, seed: int) -> tuple[Graph, str]:
+    path = folder / f"m{seed}.specc"
+    path.write_text(drawn(seed)[0], encoding="utf-8")
+    return elaborated(open_spec(str(path))).graph, str(path)
+
+
+def given(seed: int, graph: Graph) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Inputs, some rows of which do not exist, and weights."""
+    rng = np.random.default_rng(seed)
+    keep = rng.random((3, 5)) < 0.8
+    x = rng.normal(size=(3, 5, 4)).astype("f").astype(float)
+    steps = rng.normal(size=(MOST, 4)).astype("f").astype(float)
+    weights = {
+        n: rng.normal(size=[d.number for d in f.type.shape]).astype("f").astype(float)
+        for n, f in graph.parameter_facts.items()
+    }
+    return {"x": x, "steps": steps, "keep": keep}, weights
+
+
+def to_the_end(graph: Graph) -> Graph:
+    """The same, every loop turning as often as it may."""
+    b, now = Builder(), dict[Value, Value]()
+    for name, value in graph.inputs.items():
+        now[value] = b.input(name, graph.input_facts[name])
+    for name, value in graph.parameters.items():
+        now[value] = b.parameter(graph.parameter_facts[name])
+    for node, results in graph.nodes:
+        op = replace(node.op, until=-1) if isinstance(node.op, ops.Scan) else node.op
+        made = b.add(op, *(a and now[a] for a in node.args))
+        now.update(zip(results, made, strict=True))
+    return b.finish(graph.name, {n: now[v] for n, v in graph.outputs.items()})
+
+
+def row_of(inputs: dict[str, Any], n: int) -> dict[str, Any]:
+    return {k: v if k == "steps" else v[n : n + 1] for k, v in inputs.items()}
+
+
+def fault(folder: Path, seed: int) -> str:
+    """What is wrong with one drawn spec; empty where all is well."""
+    graph, _ = graph_of(folder, seed)
+    inputs, weights = given(seed, graph)
+    made = specc_numpy.run(graph, inputs, weights)
+    whole = specc_numpy.run(to_the_end(graph), inputs, weights)
+    rewritten = specc_numpy.run(simplify(graph), inputs, weights)
+    alone = [specc_numpy.run(graph, row_of(inputs, n), weights) for n in range(3)]
+    for name, value in made.items():
+        axis = 1 if name == "seen" else 0
+        apart = np.concatenate([a[name] for a in alone], axis=axis)
+        if not np.array_equal(value, whole[name]):
+            return f"{seed}: {name} differs from a loop to the end"
+        if not np.allclose(value, apart, rtol=1e-12, atol=1e-12):
+            return f"{seed}: {name} depends on other rows"
+        if not np.allclose(value, rewritten[name], rtol=1e-12, atol=1e-12):
+            return f"{seed}: {name} differs when simplified"
+    return "" if not mixing(graph, "batch") else f"{seed}: said to mix"
+
+
+def test_the_number_of_turns_changes_no_result(tmp_path: Path) -> None:
+    assert not [found for seed in range(40) if (found := fault(tmp_path, seed))]
+
+
+def test_rows_that_go_on_when_they_are_done_are_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The planted mistake: what is carried goes on. The proof sees it, and so do numbers."""
+    monkeypatch.setattr(Halting, "held", lambda self, context, before, after: after)
+    assert all(mixing(graph_of(tmp_path, s)[0], "batch") for s in range(8))
+    faults = [fault(tmp_path, seed) for seed in range(8)]
+    assert sum("depends" in f or "to the end" in f for f in faults) > 3
+
+
+def test_it_turns_as_often_as_the_last_row_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where rows that do not exist would go on for ever, and where none exists."""
+    walked = specc_numpy.loop.walk
+    turns: list[int] = []
+
+    def counted(*args: Any) -> Any:
+        turns.append(1)
+        return walked(*args)
+
+    monkeypatch.setattr(specc_numpy.loop, "walk", counted)
+    early = 0
+    for seed in range(20):
+        graph, _ = graph_of(tmp_path, seed)
+        inputs, weights = given(seed, graph)
+        turns.clear()
+        made = specc_numpy.run(graph, inputs, weights)["turns"]
+        assert len(turns) == made.max(), seed
+        early += len(turns) < MOST
+        turns.clear()
+        inputs["keep"] = np.zeros_like(inputs["keep"])
+        assert not specc_numpy.run(graph, inputs, weights)["turns"].any()
+        assert not turns
+    assert early > 5
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_compiled_it_gives_the_same(seed: int, tmp_path: Path) -> None:
+    """Padded and alone, of a batch without rows, and where no row exists."""
+    graph, path = graph_of(tmp_path, seed)
+    inputs, _ = given(seed, graph)
+    opset = (17, 18, 20, 21, 23, 26)[seed]
+    specc.compile(path, tmp_path / "m.onnx", init=seed, opset=opset)
+    model = specc.load(tmp_path / "m.onnx")
+    assert list(verify(model, rounds=2))
+    for case in (
+        inputs,
+        row_of(inputs, 1),
+        {**inputs, "keep": np.zeros_like(inputs["keep"])},
+        {k: v if k == "steps" else v[:0] for k, v in inputs.items()},
+    ):
+        said = {n: v.astype("f") if v.dtype == float else v for n, v in case.items()}
+        said = {n: v for n, v in said.items() if n in graph.inputs}
+        found = model.run(**said)
+        assert found["seen"].shape[1:3] == case["keep"].shape
+
+
+def test_texts_of_graphs_keep_it_and_older_ones_have_none(tmp_path: Path) -> None:
+    graph, _ = graph_of(tmp_path, 0)
+    text = write(graph)
+    assert "until=1" in text
+    assert write(*read(text).values()) == text
+    older = write(to_the_end(graph)).replace(", until=-1", "")
+    assert "until" not in older
+    assert write(*read(older).values()) == write(to_the_end(graph))
