@@ -16,6 +16,7 @@ def scan(op: ops.Scan, env: Env, *operands: Array) -> tuple[Array, ...]:
     steps = rows[0].shape[op.axis]
     results = list(op.body.outputs.values())
     collected = []
+    # Made before the first turn, because there may be none.
     for value in results[op.carries :]:
         shape = [length(d, env) for d in value.type.shape]
         collected.append(np.zeros((steps, *shape), stored(value.type.dtype)))
@@ -29,6 +30,7 @@ def scan(op: ops.Scan, env: Env, *operands: Array) -> tuple[Array, ...]:
         made = walk(op.body, body, env, results)
         after = [made[v] for v in results[: op.carries]]
         here = [made[v] for v in results[op.carries :]]
+        # A row that does not exist changes no state and gives zeros.
         if keep is not None:
             kept = keep[:, t]
             after = [

@@ -54,10 +54,14 @@ def _softmax(
     `sinks`, where given, has length 1 along `axis`: a score that takes weight and gives
     nothing.
     """
+    # Hidden scores are -inf before the greatest is taken: a hidden one may be greater
+    # than all that is seen, and would make every power 0.
     seen = np.where(visible, scores, -np.inf)
     greatest = seen.max(axis, keepdims=True, initial=-np.inf)
     if sinks is not None:
+        # A sink takes part in the greatest, or its own power could overflow.
         greatest = np.maximum(greatest, sinks)
+    # Where nothing is seen -inf less -inf would be no number.
     greatest = np.where(np.isneginf(greatest), 0.0, greatest)
     powers = np.exp(seen - greatest)
     total = powers.sum(axis, keepdims=True)
@@ -88,6 +92,8 @@ def masked_softmax(
 @evaluate(ops.Hard)
 def hard(op: ops.Hard, env: Env, scores: Array, mask: Array) -> Array:
     """f[*s q k], b[#*s #q #k] -> f[*s q k]"""
+    # `argmax` is asked of the visible keys alone, so that ties and NaN behind the mask
+    # count for nothing; of equals it takes the first.
     visible = np.broadcast_to(mask, scores.shape)
     chosen: Array = np.zeros_like(scores)
     for row in np.ndindex(*scores.shape[:-1]):
@@ -100,6 +106,8 @@ def hard(op: ops.Hard, env: Env, scores: Array, mask: Array) -> Array:
 @evaluate(ops.Share)
 def share(op: ops.Share, env: Env, scores: Array, mask: Array) -> Array:
     """f[*s q k], b[#*s #q #k] -> f[*s q k]"""
+    # A kernel is no less than zero (Nadaraya 1964); what is hidden has no share in the
+    # sum either.
     seen = np.where(mask, np.maximum(scores, 0.0), 0.0)
     total = seen.sum(-1, keepdims=True)
     result: Array = np.divide(seen, total, out=np.zeros_like(seen), where=total != 0)
@@ -127,9 +135,12 @@ def attend(
     """f[b h q d], f[b g k d], f[b g k e], b[#b #h #q #k]?, f[#b #h #q #k]?, f[h]? ->
     f[b h q e], f[b h q k]
     """
+    # Query heads that share keys are neighbors: of 4 heads over 2, heads 0 and 1 read
+    # the first. No heads at all divide by 1.
     served = query.shape[1] // max(key.shape[1], 1)
     key, values = np.repeat(key, served, axis=1), np.repeat(values, served, axis=1)
     scores = op.scale * (query @ key.swapaxes(-1, -2))
+    # The cap bounds the products before anything is added, and before the mask.
     if op.cap > 0:
         scores = op.cap * np.tanh(scores / op.cap)
     if added is not None:
@@ -154,6 +165,8 @@ def patches(
             ],
         )
     rows, columns = high // p, wide // r
+    # Patches go row by row; within one the channel comes first, as in the weights of a
+    # convolution.
     cut = image.reshape(batch, channels, rows, p, columns, r).transpose(
         0, 2, 4, 1, 3, 5
     )

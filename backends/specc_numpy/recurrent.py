@@ -59,6 +59,8 @@ def gru(
         r_x, z_x, n_x = np.split(_affine(row, weights, bias), 3, axis=1)
         r_h, z_h, n_h = np.split(_affine(h, state_weights, state_bias), 3, axis=1)
         r, z = _sigmoid(r_x + r_h), _sigmoid(z_x + z_h)
+        # Where `reset` stands is where papers and libraries differ: before the product
+        # in arXiv:1406.1078, behind it in cuDNN.
         past = (
             r * n_h
             if op.reset == "after"
@@ -98,6 +100,8 @@ def lstm(
             4,
             axis=1,
         )
+        # Input and forget gate look at the old cell, the output gate at the new one
+        # (Gers and Schmidhuber 2000).
         new = _sigmoid(f + p_f * c) * c + _sigmoid(i + p_i * c) * np.tanh(g)
         out = _sigmoid(o + p_o * new) * np.tanh(new)
         return _affine(out, projection, None) if projection is not None else out, new
@@ -120,6 +124,7 @@ def _run(
     for t in reversed(range(steps)) if reverse else range(steps):
         kept = np.ones((batch, 1), bool) if keep is None else keep[:, t, None]
         after = step(x[:, t], states)
+        # A row that does not exist leaves all states as they were and gives zeros.
         states = tuple(
             np.where(kept, new, old) for new, old in zip(after, states, strict=True)
         )
@@ -137,6 +142,8 @@ def _affine(x: Array, w: Array, b: Array | None) -> Array:
 
 
 def _sigmoid(x: Array) -> Array:
+    # The same function as 1 / (1 + exp(-x)), which overflows for large negative
+    # numbers.
     y: Array = 0.5 * (1 + np.tanh(0.5 * x))
     return y
 

@@ -32,6 +32,7 @@ def scan(op: ops.Scan, place: Place, *operands: Tensor) -> tuple[Tensor, ...]:
         here = [made[v] for v in results[op.carries :]]
         if keep is not None:
             kept = keep[:, t]
+            # A row that does not exist changes no state and gives zeros.
             after = [
                 torch.where(_against(kept, n), n, old)
                 for n, old in zip(after, carries, strict=True)

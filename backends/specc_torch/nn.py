@@ -65,6 +65,8 @@ def _softmax(
     total = powers.sum(axis, keepdim=True)
     if sinks is not None:
         total = total + torch.exp(sinks - greatest)
+    # Not zeros behind a division: the gradient of 0 / 0 is no number even where its
+    # value is thrown away.
     return powers / torch.where(total == 0, 1.0, total)
 
 
@@ -88,6 +90,8 @@ def hard(op: ops.Hard, place: Place, scores: Tensor, mask: Tensor) -> Tensor:
     if not scores.shape[-1]:
         return scores
     visible = mask.expand_as(scores)
+    # Among equals the first counts, so `argmax` is asked of what equals the greatest,
+    # not of the scores.
     greatest = scores.masked_fill(~visible, -torch.inf).amax(-1, keepdim=True)
     among = visible & (scores == greatest)
     chosen = functional.one_hot(among.to(torch.int8).argmax(-1), scores.shape[-1])
@@ -154,6 +158,7 @@ def patches(
             ],
         )
     rows, columns = high // p, wide // r
+    # Patches go row by row; within one the channel comes first, as in the weights.
     cut = image.reshape(*image.shape[:2], rows, p, columns, r).permute(0, 2, 4, 1, 3, 5)
     flat = cut.reshape(image.shape[0], rows * columns, w[0].numel())
     return functional.linear(flat, w.reshape(w.shape[0], -1), b)

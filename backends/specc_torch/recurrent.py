@@ -39,6 +39,7 @@ def rnn(
             ),
         )
 
+    # PyTorch has no fused layer for the sigmoid.
     if _fusable(rows, keep) and op.activation != "sigmoid":
         layer = torch.rnn_tanh if op.activation == "tanh" else torch.rnn_relu
         return _fused(
@@ -79,6 +80,7 @@ def gru(
         )
         return ((1 - z) * n + z * h if op.update == "old" else (1 - z) * h + z * n,)
 
+    # Only this form is cuDNN's; the others are other functions of the same weights.
     if _fusable(rows, keep) and (op.reset, op.update) == ("after", "old"):
         return _fused(
             torch.gru,
@@ -124,6 +126,7 @@ def lstm(
         out = torch.sigmoid(o if peepholes is None else o + p_o * c) * torch.tanh(c)
         return out if projection is None else linear(out, projection), c
 
+    # PyTorch's layer has no peepholes; what is projected goes row by row here, too.
     if _fusable(rows, keep) and peepholes is None and projection is None:
         return _fused(
             torch.lstm,
@@ -151,6 +154,7 @@ def _fused(
     w_ih, w_hh, b_ih, b_hh = weights
     given = [w_ih, w_hh]
     if b_ih is not None or b_hh is not None:
+        # It takes both biases or none.
         given += [
             w_ih.new_zeros(w_ih.shape[0]) if b is None else b for b in (b_ih, b_hh)
         ]
@@ -187,6 +191,7 @@ def _run(
             here = torch.where(kept, here, torch.zeros_like(here))
         states = after
         out.append(here)
+    # Nothing to stack where there is no row; the states are as they began.
     if not out:
         return (rows.new_zeros(batch, 0, states[0].shape[1]), *states)
     return (torch.stack(out[::-1] if reverse else out, dim=1), *states)

@@ -76,6 +76,7 @@ def _linked(folder: Path, location: str) -> str:
     try:
         if os.path.realpath(path) != straight:
             return "a link leads to it"
+        # Whoever writes to the other name changes these weights.
         if (links := os.lstat(path).st_nlink) != 1:
             return f"it is one of {links} links to its file, which ONNX refuses to read"
     except (OSError, RuntimeError, ValueError):
@@ -97,6 +98,7 @@ def fault(folder: Path, location: str, facts: Beside, *, contents: bool = False)
         return (
             f"it has {size} bytes, {facts.bytes} were there when the model was compiled"
         )
+    # The beginning of a checkpoint is its header: names, shapes and places.
     if facts.head and hash_of(path, HEAD) != facts.head:
         return "the weights file has changed since the model was compiled"
     if contents and hash_of(path) != facts.sha256:
@@ -111,6 +113,7 @@ def out_of_place(outside: Iterable[tuple[str, int]], sizes: Mapping[str, int]) -
     for location, end in outside:
         if location not in sizes:
             return f"it reads weights from `{shown(location)[:200]}`, which is no part of it"
+        # What is told may be negative, and end at or before the first byte.
         if not 0 < end <= sizes[location]:
             return f"it reads weights behind the end of `{shown(location)[:200]}`"
     return ""
@@ -119,6 +122,7 @@ def out_of_place(outside: Iterable[tuple[str, int]], sizes: Mapping[str, int]) -
 def below(path: str) -> bool:
     """Whether a relative path with `/` stays below where it starts."""
     parts = path.split("/")
+    # A drive or a stream of Windows has a colon in it, a path there backslashes.
     return bool(path) and not any(
         p in ("", ".", "..") or "\0" in p or "\\" in p or ":" in p for p in parts
     )

@@ -79,6 +79,8 @@ def bounds_from(data: object) -> dict[str, Bound]:
     found = {}
     for name, said in data.items() if isinstance(data, dict) else ():
         match said:
+            # What is left out only makes a message later: the graph has lengths of its
+            # own.
             case [int() as low, None | int() as high, str() as why]:
                 found[str(name)] = Bound(low, high, why[:300])
     return found
@@ -165,6 +167,7 @@ def check_encode(
     inputs = facts.signature.inputs.keys()
     handed = {name for name in facts.handed if name not in inputs}
     initial = {state.initial for state in facts.states if state.initial}
+    # Both ways: the step wants what nobody makes, or `encode` what nobody gives.
     missing = [
         *sorted((handed | initial) - set(gives)),
         *sorted(set(takes) - inputs),
@@ -179,6 +182,7 @@ def _states(
     """The states of a step, each an input and an output of its own, whose lengths are
     known before the first step.
     """
+    # Two states of one name would share a buffer, and one would be lost.
     states = tuple(_read_state(one, step, path) for one in data.listed("states"))
     names, afters = {s.name for s in states}, {s.next for s in states}
     if min(len(names), len(afters)) < len(states):

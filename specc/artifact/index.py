@@ -79,6 +79,7 @@ class Index:
             "sources": dict(self.sources),
             "seal": BLANK,
         }
+        # Sorted and never dated: a package compiled twice has the same bytes.
         text = json.dumps(data, ensure_ascii=False, sort_keys=True, indent=1)
         return _sealed(text.encode(errors="backslashreplace") + b"\n")
 
@@ -94,6 +95,7 @@ def unbroken(data: bytes) -> bool:
         found = parse(data.decode("utf-8"))
     except ValueError:
         return False
+    # The seal is put back to the zeros that stood there when it was made.
     seal = found.get("seal") if isinstance(found, dict) else None
     if not isinstance(seal, str) or not is_hash(seal):
         return False
@@ -187,6 +189,8 @@ def _files(data: Fields, where: str) -> dict[str, FileFacts]:
                 found[name] = FileFacts(size, digest)
             case _:
                 _damaged(where, f"`{shown(name)[:200]}` has no size or no hash")
+    # Names are joined to the folder later, so none may lead out of it, here once for
+    # all.
     for name in found:
         if not plain(name):
             _damaged(where, f"`{shown(name)[:200]}` is no plain name of a file in it")
@@ -224,6 +228,7 @@ def _check_roles(index: Index, where: str) -> None:
     for role, name in (*index.graphs.items(), *index.extras.items()):
         if name not in index.files:
             _damaged(where, f"`{shown(role)[:200]}` is a file it does not describe")
+    # One file under many roles would be opened and checked that many times.
     twice = len({*index.graphs.values()}) < len(index.graphs)
     if len(index.graphs) > MOST_GRAPHS or twice:
         _damaged(
@@ -252,6 +257,8 @@ def superseded(folder: Path, index: Index) -> list[str]:
     """
     found = []
     for name, facts in index.files.items():
+        # What was there before the package, or was changed since, is somebody else's
+        # now.
         if name in index.kept or size_of(folder / name) != facts.bytes:
             continue
         named = re.fullmatch(r".*-([0-9a-f]{16})(\.[^-]*)?", name)

@@ -66,6 +66,8 @@ class _Words:
     def take(self, name: str, word: str) -> None:
         """A word for one input. One that names a file with arrays by name may be for several."""
         record = self.model.reading.of_input(name)
+        # The ending decides, never whether such a file happens to lie there: the same
+        # words must mean the same everywhere.
         if word.lower().endswith(ENDINGS):
             return self._arrays(name, word)
         if isinstance(record, TEXT):
@@ -96,6 +98,7 @@ class _Words:
             ):
                 raise
             _absent(word)
+        # What is named as an input goes there, whichever input the file was given for.
         for key in [k for k in found if k in self.model.graph.inputs]:
             self._add(key, self._piece(key, found.pop(key), word))
         if len(found) > 1:
@@ -158,6 +161,7 @@ class _Words:
             text = data.decode("utf-8-sig")
         except UnicodeDecodeError:
             fail("E0112", f"{name} is not UTF-8 text")
+        # A line end at the end of a file ends its last line and begins no further text.
         return [line.removesuffix("\r") for line in text.rstrip("\r\n").split("\n")]
 
 
@@ -202,6 +206,7 @@ def _named(word: str, names: Sequence[str]) -> tuple[str, str]:
     name, equals, rest = word.partition("=")
     if equals and name in names:
         return name, rest
+    # A text may hold `=` anywhere; only a word near an input's name is a slip.
     near = (
         did_you_mean(name, names)
         if equals and name.isidentifier() and len(name) < 100
@@ -295,6 +300,7 @@ def _numbers(word: str, name: str) -> Array | None:
             return nested_array(found, f"the JSON text in {name}")
     except ValueError:
         pass
+    # A word with an ending, or one that lies there, is meant as a file.
     if not word.startswith("[") and (splitext(word)[1] or exists(word)):
         return None
     fail(

@@ -57,6 +57,8 @@ class Outputs:
             return
         buffer = BytesIO()
         np.savez(buffer, **results)
+        # The mark says that the file may be replaced by a later run without being
+        # asked.
         with ZipFile(buffer, "a") as archive:
             archive.comment = MARK.encode()
         self._write(self.arrays, ARRAYS, buffer.getvalue())

@@ -194,6 +194,7 @@ def manifest_of(
     no attention of it can be looked at.
     """
     model = job.model
+    # A file that decodes computes them itself in any case, and says nothing of them.
     inside = job.options.defaults_inside and decodes is None
     return Manifest(
         name=model.name,
@@ -219,6 +220,7 @@ def with_taps(graph: Graph, patterns: Sequence[str]) -> Graph:
     """The graph with values inside it as further results: `encoder.layers.*.self_attn:weights`."""
     outputs = dict(graph.outputs)
     for pattern in patterns:
+        # Scopes are matched as they are written, on every system alike.
         hits = [name for name in graph.names if fnmatchcase(name, pattern)]
         if not hits:
             some = ", ".join(list(graph.names)[:8])

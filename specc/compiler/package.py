@@ -137,6 +137,7 @@ def contents_of(job: Job) -> Contents:
     parts: dict[str, Part] = {}
     if "score" in wanted:
         parts["score"] = Part(graph, "score.onnx", _texts(job, job.graph, whole=True))
+    # The whole graph alone needs no proof that it can go on.
     if wanted == ("score",):
         return Contents(parts)
     ours = job.options.names == "specc"
@@ -154,6 +155,8 @@ def contents_of(job: Job) -> Contents:
         for stem, form in forms.graphs.items():
             parts[stem] = Part(form, f"{stem}.onnx", _texts(job, form, whole=False))
         extras = tuple(Extra.of_data(n, data) for n, data in forms.files.items())
+        # Only our own runner knows how to feed a buffer; others are given caches that
+        # grow.
         if ours:
             parts["step"], buffers = _in_place(job, forms.graphs["step"], derived)
     facts = None
@@ -173,6 +176,8 @@ def _in_place(job: Job, step: Graph, derived: Derived) -> tuple[Part, tuple[str,
     """
     texts = _texts(job, step, whole=False)
     caches = job.compiler.caches_of(step, derived.states, job.target, job.opset)
+    # The target cannot write in place, or no attention is of a form that its kernel
+    # has.
     if not caches:
         return Part(step, "step.onnx", texts), ()
     source = InPlace(step, caches)

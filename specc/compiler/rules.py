@@ -77,6 +77,8 @@ def wanted_of(graph: Graph) -> list[Wanted]:
         sizes = []
         for dim in facts.type.shape:
             number = dim.number
+            # A weight of no size, or of one that is known only when the model runs,
+            # could be in no file.
             if number is None or number < 1:
                 at = dim.origin.span if dim.origin and dim.origin.span else facts.span
                 fail(
@@ -111,6 +113,8 @@ def own_weights(program: Program) -> str:
                         f"the weights `{rule.path}` cannot be read: {error.reason}",
                         rule.span,
                     )
+                # A spec is shared; where its weights lie must not depend on whose
+                # machine it is on.
                 if Path(rule.path).is_absolute() or not inside.is_relative_to(
                     module.folder
                 ):

@@ -106,6 +106,7 @@ def check(spec: Spec, graph: str = "") -> Checked:
     try:
         model = elaborate(spec.program, spec.library, spec.reader, graph)
     except Failed as failed:
+        # Values that only a checkpoint's config would give are no fault of the spec.
         missing = [d for d in failed.diagnostics if d.code == "E0401"]
         if len(missing) < len(failed.diagnostics):
             raise

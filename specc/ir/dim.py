@@ -62,6 +62,8 @@ class Dim:
     def __init__(
         self, terms: Mapping[Monomial, int], origin: Origin | None = None
     ) -> None:
+        # Terms that cancel are dropped and the rest sorted: equal lengths have equal
+        # terms, which is all that equality compares.
         kept = [(m, c) for m, c in terms.items() if c]
         if len(kept) > 1:
             if len(kept) > MOST_MONOMIALS:
@@ -92,6 +94,7 @@ class Dim:
         """This length with another origin."""
         if origin is None:
             return self
+        # The terms are in normal form already and need no sorting again.
         made = object.__new__(Dim)
         made.terms, made.origin, made._hash = self.terms, origin, self._hash
         return made
@@ -136,6 +139,7 @@ class Dim:
         return self._hash
 
     def __add__(self, other: DimLike) -> "Dim":
+        # Most lengths are numbers.
         a, b = self.number, (other if isinstance(other, int) else other.number)
         if a is not None and b is not None:
             return Dim({(): a + b})
@@ -183,6 +187,8 @@ class Dim:
                 if isinstance(atom, str):
                     value = Dim.of(values[atom]) if atom in values else Dim.symbol(atom)
                 else:
+                    # A quotient is worked out again, not replaced inside: with numbers
+                    # in it, it may have a value, or turn out to leave a remainder.
                     value = FUNCTIONS[atom.fn](
                         *(a.substitute(values) for a in atom.args)
                     )
@@ -225,6 +231,8 @@ def _number(value: int) -> Dim:
 def exact(p: DimLike, q: DimLike) -> Dim:
     """`p / q`, which must leave no remainder. DimError if it is seen to leave one."""
     p, q = Dim.of(p), Dim.of(q)
+    # What divides is divided before anything is opaque, so that `(a * b) / b` is `a`
+    # and not a part of its own.
     if (whole := _divide(p, q)) is not None:
         return whole
     a, b = p.number, q.number
@@ -290,6 +298,7 @@ def _part(fn: str, number: Callable[[int, int], int], p: DimLike, q: DimLike) ->
                 # (2n + 3) // 2 is n + 1 + 1 // 2, whatever n is
                 left = _part(fn, number, rest, q)
                 return whole + left if fn == "//" else left
+    # They do not care for the order, equality does: so one order it is.
     if fn in ("min", "max") and str(q) < str(p):
         p, q = q, p
     return Dim({((Part(fn, (p, q)), 1),): 1})
@@ -340,6 +349,8 @@ def _product(left: Monomial, right: Monomial) -> tuple[tuple[Monomial, int], ...
     for atom, n in right:
         powers[atom] = powers.get(atom, 0) + n
     monomial = tuple(sorted(powers.items(), key=_atom_key))
+    # Exact quotients cancel against what else the term holds. Floors do not: `b * (a //
+    # b)` is not `a`.
     for atom, _ in monomial:
         if isinstance(atom, Part) and atom.fn == "/":
             p, q = atom.args

@@ -154,6 +154,8 @@ class Builder:
     ) -> tuple[Value, ...]:
         """The results of `op`, checked by its own shape rule. Raises ShapeError."""
         node = Node(op, args)
+        # Equal nodes are one: the layers of a model ask for the same mask, and it is
+        # made once.
         if (results := self.nodes.get(node)) is None:
             types = op.infer(*(a.type if a else None for a in args))
             results = tuple(Value(t, node, n) for n, t in enumerate(types))
@@ -188,6 +190,8 @@ class Builder:
         facts: Mapping[str, Dim] | None = None,
     ) -> Graph:
         """The graph of what `outputs` need; everything else, unused parameters too, is dropped."""
+        # What only messages or unused results needed is left behind here, so that a
+        # weight nobody reads is asked of no checkpoint.
         live = needed(outputs.values())
         kept = tuple((n, r) for n, r in self.nodes.items() if n in live)
         used = {a for n, _ in kept for a in n.args} | set(outputs.values())
@@ -228,6 +232,7 @@ def needed(
     for none of them.
     """
     live: set[Node] = set()
+    # A list, not recursion: graphs are thousands of nodes deep.
     todo = [v.node for v in values]
     while todo:
         node = todo.pop()

@@ -89,6 +89,8 @@ class Axes:
         """Join the axes that may be 1 or missing."""
         for name, found in self.loose.items():
             fixed = self.dims.get(name)
+            # A mark without `#` decides the axes; among those with it the longest does,
+            # and shorter ones are filled up from the left, as NumPy aligns shapes.
             rank = len(fixed[0]) if fixed else max(len(d) for d, _ in found)
             joined: list[tuple[Dim, int]] = [(Dim.of(1), OUT)] * rank
             if fixed:
@@ -101,6 +103,7 @@ class Axes:
                     known, first = joined[n]
                     if dim == 1 or dim == known:
                         continue
+                    # A 1 gives way to any length once; two lengths that are no 1 clash.
                     if known != 1 or fixed:
                         raise clash_of(name, known, first, dim, operand)
                     joined[n] = dim, operand
@@ -134,6 +137,7 @@ class Signature:
         terms = list(self.operands)
         if terms and terms[-1].many:
             terms[-1:] = [terms[-1]] * (len(args) - len(terms) + 1)
+        # Operands that are left out at the end need not be given as None.
         while len(terms) > len(args) and terms[-1].optional:
             terms.pop()
         if len(terms) != len(args):
@@ -178,6 +182,8 @@ def layout(
             f"{len(term.axes) - spreads} expected",
             (operand,),
         )
+    # Two spreads leave one axis between them, and only the attribute `axis` says where
+    # it stands.
     if spreads == 2 and (axis is None or not 0 <= axis <= extra):
         raise ShapeError(
             f"operand {operand + 1} has {rank} axes, there is no axis {axis}",

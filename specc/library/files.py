@@ -99,6 +99,8 @@ class Files:
     def module(self, path: Path, spec: str, span: Span | None = None) -> Module:
         """The module of a file, read once."""
         key = _resolved(path, spec, span)
+        # By where it lies, not by how it is called: `./a.specc` and `a.specc` are one
+        # module, with one set of items.
         if key not in self.modules:
             made = module_of(read_file(path, spec, span), spec)
             made.folder = key.parent
@@ -114,6 +116,8 @@ class Files:
         if target.suffix not in SUFFIXES:
             if path in models:
                 return self.module(models[path], models[path].name, span)
+            # Without an ending it may be any of ours; two files of one name are settled
+            # by the order of the endings.
             found = [
                 f"{path}{s}" for s in SUFFIXES if (user.folder / f"{path}{s}").is_file()
             ]

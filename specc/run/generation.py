@@ -57,6 +57,7 @@ class Writing(Asked):
         texts = _texts(self)
         stopped = np.zeros(len(self.prompt), np.bool_)
         for made in self:
+            # A stop ends the text and is no part of it, so the text must know at once.
             stopped = stopped | np.isin(made.tokens, self.settings.stop)
             texts.take(made.tokens, stopped.copy())
             yield texts.fresh()
@@ -76,6 +77,7 @@ class Writing(Asked):
         """Why a text ended where it did, though it had not; empty: it did end, or no
         token ends one.
         """
+        # Without a stop every text ends at its limit, which needs no remark.
         if result.complete or not self.settings.stop:
             return ""
         full = self.room < self.settings.max_tokens and len(result.tokens) >= self.room
@@ -143,6 +145,7 @@ def _text(writing: Writing, tokens: Sequence[int]) -> str | None:
     if writing.writer.decode is None:
         return None
     stop, strings = writing.settings.stop, writing.settings.stop_strings
+    # The stop is among the tokens, where callers count on it, and not in the text.
     shown = tokens[:-1] if tokens and tokens[-1] in stop else tokens
     return cut(writing.writer.decode(shown), strings)
 
@@ -176,6 +179,7 @@ def _beams(writing: Writing) -> Iterator[Made]:
             h.tokens[step] if step < len(h.tokens) else writing.settings.filler
             for h in best
         ]
+        # Rows that are shorter go on with filler until the longest has ended.
         ended = [h.ended and step + 1 >= len(h.tokens) for h in best]
         yield Made(np.array(tokens, np.int64), None, np.array(ended, np.bool_))
 

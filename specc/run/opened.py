@@ -87,6 +87,8 @@ class Opened:
     @property
     def seed(self) -> int | None:
         """The seed of random weights, where there are any."""
+        # Of a package that steps, the index tells the seed: no graph of it has all the
+        # weights.
         if self.steps:
             return self.writer.seed if self.writer else None
         manifest = self.whole.manifest
@@ -100,6 +102,7 @@ class Opened:
             index = read_index(self.path)
             return [self.path / n for n in (NAME, *index.files, *index.linked)]
         model = self.whole
+        # A single model has no index; what it reads is told by its tensors.
         weights = [name for name, _ in model.file.outside()]
         tokenizers = [f.name for f in model.manifest.reading.files if f.name]
         folder = model.path.parent
@@ -117,6 +120,7 @@ class Opened:
         if self.writer is None and settings:
             self._nothing_to_set()
         scores = self.writer is not None and self.writer.itself is None
+        # A file that decodes by itself has no other results, so it always writes.
         asked = scores and self.entrance.growing in given and not settings
         return self.writer is None or asked
 

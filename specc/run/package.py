@@ -78,6 +78,7 @@ class Package:
         """What a graph says of itself. E0918 where it says nothing."""
         file = self.models[role]
         found = manifest_in(file, str(file.path))
+        # The texts of a spec stand once in the index, not in every graph.
         return found if found.sources else replace(found, sources=self.index.sources)
 
     def load(self, role: str, *, provider: str = "cpu", threads: int = 0) -> Loaded:
@@ -117,6 +118,9 @@ def open_package(path: str | Path, *, contents: bool = False) -> Package:
     """
     folder = Path(path)
     index = read_index(folder)
+    # Another program may write the package while it is opened. Its index is written
+    # last, so one that has changed since explains why files do not fit; then all is
+    # read again.
     while True:
         try:
             opened = _opened(folder, index, contents)
@@ -135,6 +139,7 @@ def _opened(folder: Path, index: Index, contents: bool) -> Package:
     graphs = set(index.graphs.values())
     for name, facts in index.files.items():
         _check_size(folder, name, facts)
+        # Graphs are hashed below in any case, when they are read.
         if contents and name not in graphs and hash_of(folder / name) != facts.sha256:
             _mixed(folder, name, "its content is not what was written with the package")
     for name, linked in index.linked.items():
@@ -178,6 +183,7 @@ def _check_weights(folder: Path, name: str, file: ModelFile, index: Index) -> No
     """A graph reads its weights from the files that the index lists, and from no
     further than they go.
     """
+    # Linked checkpoints count too; what is in neither list would be read unseen.
     sizes = {n: f.bytes for n, f in index.files.items()} | {
         n: f.bytes for n, f in index.linked.items()
     }

@@ -73,6 +73,8 @@ def _padded(entrance: Entrance, given: object) -> dict[str, object]:
         return {growing: given}
     keep = keep_of(entrance.graph, growing)
     longest = max(map(len, rows))
+    # Nothing is padded, but the model may ask all the same which rows exist; a default
+    # answers by itself.
     if min(map(len, rows)) == longest:
         absent = entrance.defaults.outputs if entrance.defaults else ()
         if not keep or keep in absent:
@@ -89,6 +91,8 @@ def _padded(entrance: Entrance, given: object) -> dict[str, object]:
                 "to the graph's inputs"
             ],
         )
+    # On the left, so that the newest token of every row is in one column. Which id
+    # stands there means nothing: `keep` says that it does not exist.
     padded = [[0] * (longest - len(row)) + list(row) for row in rows]
     exist = [[False] * (longest - len(row)) + [True] * len(row) for row in rows]
     return {growing: padded, keep: exist}
@@ -108,6 +112,7 @@ def _rows(entrance: Entrance, inputs: Mapping[str, object]) -> int:
     batch = graph.inputs[entrance.growing].type.shape[0]
     for name, value in inputs.items():
         known = graph.inputs.get(name)
+        # A text is one row, however many characters it has.
         if known is None or batch not in known.type.shape[:1] or isinstance(value, str):
             continue
         if isinstance(value, list | tuple):

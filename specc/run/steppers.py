@@ -85,9 +85,12 @@ class Rows:
             shape = [
                 size + count if n in axes else size for n, size in enumerate(old.shape)
             ]
+            # An input of which nothing is known for rows that are written: they exist.
             if name not in self._following:
                 whole = np.ones(shape, np.bool_)
                 whole[tuple(slice(size) for size in old.shape)] = old
+            # A default that looks at one token at a time is taken from a table of all
+            # tokens.
             elif (each := self._following[name]) is not None:
                 new = self._of_tokens(name, each, tokens).astype(old.dtype)
                 whole = np.concatenate([old, new], axis=1)

@@ -93,9 +93,12 @@ def plan(
                 # asked once a file: it costs system calls, and there are many tensors
                 answers[run.path] = linkable(run.path, folder)
             answer = answers[run.path]
+            # What cannot be linked is not refused but copied; the reason is told once a
+            # file.
             if not isinstance(answer, str) and run.offset % alignment == 0:
                 linked[piece.name] = Place(answer[0], run.offset, run.nbytes)
                 continue
+        # Pieces lie in the order of the parameters: the same model has the same bytes.
         start = aligned(end, piece)
         copied[piece.name] = (start, piece.nbytes)
         end = start + piece.nbytes

@@ -262,6 +262,7 @@ def renamed(expr: Expr, rename: Callable[[str], str]) -> Expr:
         case FirstPresent(options=options):
             return replace(expr, options=tuple(renamed(o, rename) for o in options))
         case _:
+            # All others are of one tensor or expression, which is called `x` in each.
             return replace(expr, x=renamed(expr.x, rename))
 
 
