@@ -94,7 +94,6 @@ class Dim:
         """This length with another origin."""
         if origin is None:
             return self
-        # The terms are in normal form already and need no sorting again.
         made = object.__new__(Dim)
         made.terms, made.origin, made._hash = self.terms, origin, self._hash
         return made
@@ -139,7 +138,6 @@ class Dim:
         return self._hash
 
     def __add__(self, other: DimLike) -> "Dim":
-        # Most lengths are numbers.
         a, b = self.number, (other if isinstance(other, int) else other.number)
         if a is not None and b is not None:
             return Dim({(): a + b})
@@ -306,10 +304,7 @@ def _part(fn: str, number: Callable[[int, int], int], p: DimLike, q: DimLike) ->
 
 def _apart(p: Dim, n: int) -> tuple[Dim, Dim]:
     """`p` as `n · whole + rest`, where the rest has no term of `n` or more."""
-    return (
-        Dim({m: c // n for m, c in p.terms}),
-        Dim({m: c % n for m, c in p.terms}),
-    )
+    return Dim({m: c // n for m, c in p.terms}), Dim({m: c % n for m, c in p.terms})
 
 
 def _divide(p: Dim, q: Dim) -> Dim | None:
