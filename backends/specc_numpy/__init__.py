@@ -2,11 +2,21 @@
 
 from typing import TYPE_CHECKING
 
-from specc_numpy import loop, nn, position, recurrent, rows, tensor
+from specc_numpy import loop, nn, position, recurrent, route, rows, tensor
 from specc_numpy.run import run
 from specc_numpy.table import evaluate
 
-__all__ = ["evaluate", "loop", "nn", "position", "recurrent", "rows", "run", "tensor"]
+__all__ = [
+    "evaluate",
+    "loop",
+    "nn",
+    "position",
+    "recurrent",
+    "route",
+    "rows",
+    "run",
+    "tensor",
+]
 
 if TYPE_CHECKING:
     import specc_numpy

@@ -19,6 +19,7 @@ from specc_onnx.lower import (
     nn,
     position,
     recurrent,
+    route,
     rows,
     tensor,
 )
@@ -38,6 +39,7 @@ RULES = (
     position,
     recurrent,
     rows,
+    route,
     tensor,
 )
 """The modules that fill `lower`, a family of ops each."""

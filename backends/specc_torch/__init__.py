@@ -5,7 +5,7 @@ names, to train it.
 `compile --weights` reads.
 """
 
-from specc_torch import loop, nn, position, recurrent, rows, tensor
+from specc_torch import loop, nn, position, recurrent, route, rows, tensor
 from specc_torch.module import SpecModule
 from specc_torch.table import evaluate
 
@@ -16,6 +16,7 @@ __all__ = [
     "nn",
     "position",
     "recurrent",
+    "route",
     "rows",
     "tensor",
 ]

@@ -13,6 +13,7 @@ from specc.elaborate.budget import SPENT, Steps, held_in
 from specc.elaborate.json_nodes import JsonObject
 from specc.elaborate.needs import NeedsValue
 from specc.elaborate.sharing import Sharing
+from specc.elaborate.stacked import Stack
 from specc.elaborate.values import Evaluated, Known, Record, Tensor
 from specc.ir.dim import Dim
 from specc.ir.graph import Builder, Value
@@ -209,6 +210,7 @@ class Context:
     `lengths` are the symbols that only an input tells; others stand for config values.
     `opaque` has the names of whole numbers made of those, such as `int((0.25 * d))`.
     `caller` is the user's text whose call is worked out in the standard library.
+    `stacks` are the experts whose block is being elaborated, the innermost last.
     """
 
     library: Library
@@ -229,6 +231,7 @@ class Context:
     sharing: Sharing = field(default_factory=Sharing)
     opaque: dict[Value, str] = field(default_factory=dict)
     caller: Span | None = None
+    stacks: list[Stack] = field(default_factory=list)
 
     @contextmanager
     def called(self, at: Span | None, *, standard: bool) -> Iterator[None]:

@@ -5,18 +5,18 @@ What a body mentions but does not change is computed outside, once: membership f
 from dependence.
 """
 
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
 from specc.elaborate import nodes
+from specc.elaborate.bodies import cut_body
 from specc.elaborate.context import Context, Env, Poisoned
 from specc.elaborate.halting import Halting, halting_of
-from specc.elaborate.row_numbers import made_outside
 from specc.elaborate.values import POISON, Known, Tensor, describe, show_type
 from specc.elaborate.walked import kept_rows, walked
 from specc.ir import ops
-from specc.ir.graph import Builder, Graph, Input, Made, Node, Value
+from specc.ir.graph import Graph, Value
 from specc.ir.ops.loop import without
 from specc.lang import tree
 from specc.text.diagnostic import Label, fail
@@ -240,87 +240,3 @@ def _collected(statement: tree.Scan, name: str, env: Env) -> Value:
             statement.span,
         )
     return value.value
-
-
-def cut_body(
-    builder: Builder, inputs: dict[str, Value], outputs: dict[str, Value]
-) -> tuple[Graph, list[Value]]:
-    """The nodes between loop inputs and outputs as a graph of its own, and what it
-    takes from outside.
-    """
-    outputs = made_outside(builder, dependent(builder.nodes, inputs.values()), outputs)
-    # again: row numbers that were made outside depend on no row any more
-    inside = dependent(builder.nodes, inputs.values())
-    live, captured = _reached(inside, inputs.values(), outputs.values())
-    # captures go in the order in which the graph made them, so that the same spec
-    # gives the same body, however its outputs were walked
-    order = {v: n for n, v in enumerate(_values(builder))}
-    outer = sorted(captured, key=lambda v: order.get(v, -1))
-    names = {**inputs, **{f"outer {n}": Value(v.type) for n, v in enumerate(outer)}}
-    now = dict(zip([*inputs.values(), *outer], names.values(), strict=True))
-    copies: list[tuple[Node, tuple[Value, ...]]] = []
-    scopes: dict[Node, Made] = {}
-    for old, results in builder.nodes.items():
-        if old not in live:
-            continue
-        node = Node(old.op, tuple(now[a] if a else None for a in old.args))
-        copies.append((node, tuple(Value(r.type, node, r.index) for r in results)))
-        now.update(zip(results, copies[-1][1], strict=True))
-        # a node of the body keeps the scope and the text it came from, for messages
-        if old in builder.made:
-            scopes[node] = builder.made[old]
-    facts = {name: Input(v.type) for name, v in names.items()}
-    given = {name: now[v] for name, v in outputs.items()}
-    body = Graph(
-        name="body",
-        inputs=names,
-        input_facts=facts,
-        parameters={},
-        parameter_facts={},
-        nodes=tuple(copies),
-        outputs=given,
-        made=scopes,
-    )
-    return body, outer
-
-
-def _reached(
-    inside: Container[Node], inputs: Iterable[Value], outputs: Iterable[Value]
-) -> tuple[set[Node], dict[Value, None]]:
-    """The nodes inside the loop that its outputs need, and the values from outside that
-    these read, each found from the outputs backwards.
-    """
-    live: set[Node] = set()
-    captured: dict[Value, None] = {}
-    ends = set(inputs)
-    waiting = list(outputs)
-    while waiting:
-        value = waiting.pop()
-        if value in ends:
-            continue
-        if value.node is None or value.node not in inside:
-            captured[value] = None
-        elif value.node not in live:
-            live.add(value.node)
-            waiting += [a for a in value.node.args if a]
-    return live, captured
-
-
-def _values(builder: Builder) -> Iterable[Value]:
-    yield from builder.inputs.values()
-    yield from builder.parameters.values()
-    for results in builder.nodes.values():
-        yield from results
-
-
-def dependent(
-    made: dict[Node, tuple[Value, ...]], leaves: Iterable[Value]
-) -> dict[Node, None]:
-    """Every node that reads one of `leaves`, directly or not, in order."""
-    moved = set(leaves)
-    found: dict[Node, None] = {}
-    for node, results in made.items():
-        if any(a in moved for a in node.args if a):
-            found[node] = None
-            moved.update(results)
-    return found

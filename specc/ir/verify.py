@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 
 from specc.ir.dim import DimError
 from specc.ir.graph import Graph, Node, Value
-from specc.ir.ops import Extent, Range, Scan, Size
+from specc.ir.ops import Extent, Range, Route, Scan, Size
 from specc.ir.types import ShapeError, Type
 
 
@@ -68,7 +68,7 @@ def _node_faults(
         if a and a not in known:
             yield f"operand {n + 1} is not made before it is used"
     yield from _result_faults(node, results)
-    if isinstance(node.op, Scan):
+    if isinstance(node.op, Scan | Route):
         yield from _body_faults(node.op.body)
 
 
@@ -92,10 +92,10 @@ def _result_faults(node: Node, results: tuple[Value, ...]) -> Iterator[str]:
 
 def _body_faults(body: Graph) -> Iterator[str]:
     if body.parameters:
-        yield "the body of a scan has parameters of its own"
+        yield "the body of a loop has parameters of its own"
     if any(numbers_rows(n) for n, _ in body.nodes):
         yield (
-            "the body of a scan makes row numbers, which would begin anew where "
+            "the body of a loop makes row numbers, which would begin anew where "
             "it is run on a part of the rows"
         )
     yield from _faults(body)

@@ -2,8 +2,8 @@
 text form.
 
 The text form is what a spec says and what the IR carries: `zeros`, `ones`,
-`constant(0.5)`, `normal(0.02)`, `uniform(0.1)`, `fan_in(1.0)`. `parse` and `str` are
-inverses.
+`constant(0.5)`, `normal(0.02)`, `uniform(0.1)`, `fan_in(1.0)`, and of weights that
+lie in one, `fan_in_each(1.0)`. `parse` and `str` are inverses.
 """
 
 import math
@@ -72,13 +72,16 @@ class FanIn:
     """
 
     gain: float
+    each: bool = False
+    """Whether the first axis counts weights, as many in one parameter."""
 
     def __str__(self) -> str:
-        return f"fan_in({self.gain!r})"
+        return f"fan_in{'_each' if self.each else ''}({self.gain!r})"
 
     def bound(self, shape: tuple[int, ...]) -> float:
         """Half the width of the range, for a parameter of that shape."""
-        return self.gain * math.sqrt(3 / max(1, math.prod(shape[1:])))
+        weight = shape[1:] if self.each else shape
+        return self.gain * math.sqrt(3 / max(1, math.prod(weight[1:])))
 
 
 Initializer: TypeAlias = Zeros | Ones | Constant | Normal | Uniform | FanIn
@@ -89,6 +92,7 @@ _WITH_NUMBER: dict[str, Callable[[float], Initializer]] = {
     "normal": Normal,
     "uniform": Uniform,
     "fan_in": FanIn,
+    "fan_in_each": lambda gain: FanIn(gain, each=True),
 }
 _FORM = re.compile(r"\s*([a-z_]+)\s*(?:\(\s*([-+0-9.eE]+)\s*\))?\s*", re.ASCII)
 

@@ -77,6 +77,18 @@ def running_body() -> Graph:
     )
 
 
+def expert_body(axes: int = 0) -> Graph:
+    """`tanh(rows · own wᵀ + shared)`; rows are f[… routed 3] behind `axes` axes of 1."""
+    build = Builder()
+    ones = (Dim.of(1),) * axes
+    shape = (*ones, Dim.symbol("routed"), Dim.of(3))
+    rows = build.input("rows", Input(Type("f64", shape)))
+    own = build.input("own w", Input(f(4, 3)))
+    shared = build.input("shared", Input(f(4)))
+    made = build.one(ops.Linear(), rows, own, shared)
+    return build.finish("body", {"y": build.one(ops.Pointwise("tanh"), made)})
+
+
 def mapped_body() -> Graph:
     """No carries: every row doubled and mixed over its last axis."""
     build = Builder()
@@ -230,6 +242,14 @@ def _layers() -> list[Example]:
         Example(
             ops.Scan(halting_body(), 1, 2, 1, masked=True, until=1),
             (b(6, 5), f(6, 5, 3), f(6, 3), b(6)),
+        ),
+        Example(
+            ops.Route(expert_body(), Dim.of(5), 1),
+            (f(6, 3), i(6, 2), f(6, 2), f(5, 4, 3), f(4)),
+        ),
+        Example(
+            ops.Route(expert_body(1), Dim.of(5), 1, masked=True),
+            (f(2, 3, 3), i(2, 3, 2), f(2, 3, 2), b(2, 3), f(5, 4, 3), f(4)),
         ),
     ]
 

@@ -155,7 +155,8 @@ def enter_parameters(
         known = weights[own].name
         g.stored[known] = Type(dtype, value.type.shape)
         if dtype != value.type.dtype:
-            known = g.node("Cast", known, to=CODE[value.type.dtype])
+            wide = g.node("Cast", known, to=CODE[value.type.dtype])
+            g.narrow[wide], known = known, wide
         g.parameters[name] = g.tensors[value] = Tensor(known, value.type, value)
     return weights
 

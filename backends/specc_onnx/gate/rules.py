@@ -19,6 +19,7 @@ SILENT = {
     "Expand",
     "If",
     "Loop",
+    "NonZero",
     "OneHot",
     "Pad",
     "Range",
@@ -27,7 +28,8 @@ SILENT = {
     "Slice",
     "Split",
     "Tile",
-    "TopK",  # these want numbers, which data may decide
+    "TopK",
+    "Unique",  # these want numbers, which data may decide
     # these are young: an older onnx knows less
     "Attention",
     "Gelu",

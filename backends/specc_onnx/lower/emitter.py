@@ -85,7 +85,8 @@ class Emitter:
     takes them. `padded` tells, for each input that says which rows exist, on which side
     some may be missing. `attentions` notes, per attention, its scope, the node that
     computes it and where its weights are. `stored` holds the types of weights as they
-    lie in a file, by their names in the model. `buffers` are inputs that attention
+    lie in a file, by their names in the model, `narrow` the names of those that are
+    widened, by the names of what is made of them. `buffers` are inputs that attention
     writes into, at their end (`specc_onnx.emit.caches`). `root` is the body in which
     lengths are known: 0, the main graph, or that of a loop around a whole graph.
     """
@@ -105,6 +106,7 @@ class Emitter:
     site: Site = field(default_factory=Site)
     bodies: list[Body] = field(default_factory=lambda: [Body()])
     stored: dict[str, Type] = field(default_factory=dict)
+    narrow: dict[str, str] = field(default_factory=dict)
     buffers: set[Value] = field(default_factory=set)
     root: int = 0
 

@@ -9,7 +9,7 @@ first parameter is the `Site` of the call.
 import inspect
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from inspect import getdoc, signature
 from typing import NoReturn, TypeVar
 
@@ -19,6 +19,7 @@ from specc.elaborate.kinds import TENSOR, Kinds, kinds_of
 from specc.elaborate.needs import NeedsValue
 from specc.elaborate.numbers import known
 from specc.elaborate.sizes import check_length, check_size
+from specc.elaborate.stacked import held, whole_shape
 from specc.elaborate.values import Evaluated, Known, Number, Tensor, describe
 from specc.ir.dim import Dim
 from specc.ir.graph import Parameter
@@ -173,7 +174,9 @@ class Site:
             dim = Dim.of(length)
             check_length(self.context, dim, name, at or self.span)
             dims.append(dim.since(origin) if origin else dim)
-        check_size(self.context, dims, name, self.span)
+        stacks = self.context.stacks
+        whole = whole_shape(stacks, dims)
+        check_size(self.context, whole, name, self.span)
         wanted = Parameter(
             name=name,
             type=Type("f32", tuple(dims)),
@@ -183,10 +186,10 @@ class Site:
         )
         known = self.context.builder.parameter_facts.get(name)
         # before anything is shared: calls of two sizes cannot mean one weight
-        if known and known.type != wanted.type:
-            self._two_shapes(known, wanted)
+        if known and known.type.shape != whole:
+            self._two_shapes(known, replace(wanted, type=Type("f32", whole)))
         self.context.sharing.claim(name)
-        return Tensor(self.context.builder.parameter(wanted), self.span)
+        return Tensor(held(self.context.builder, stacks, wanted), self.span)
 
     def _two_shapes(self, known: Parameter, wanted: Parameter) -> NoReturn:
         others = (Label(known.span, f"here it is {known.type}"),) if known.span else ()

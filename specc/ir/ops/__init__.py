@@ -1,10 +1,11 @@
 """All the operations there are. Importing this package fills `specc.ir.op.OPS`."""
 
-from specc.ir.ops import loop, nn, position, recurrent, rows, tensor
+from specc.ir.ops import loop, nn, position, recurrent, route, rows, tensor
 from specc.ir.ops.loop import *  # noqa: F403
 from specc.ir.ops.nn import *  # noqa: F403
 from specc.ir.ops.position import *  # noqa: F403
 from specc.ir.ops.recurrent import *  # noqa: F403
+from specc.ir.ops.route import *  # noqa: F403
 from specc.ir.ops.rows import *  # noqa: F403
 from specc.ir.ops.tensor import *  # noqa: F403
 
@@ -15,4 +16,5 @@ __all__ = [
     *position.__all__,
     *recurrent.__all__,
     *loop.__all__,
+    *route.__all__,
 ]

@@ -57,6 +57,13 @@ def _scan(op: ops.Scan, t: list[Type]) -> Dim:
     )
 
 
+def _route(op: ops.Route, t: list[Type]) -> Dim:
+    """Every row is worked on by as many experts as it names."""
+    sent = product(op.parts(t).ids.shape)
+    inside = total(multiply_adds(n) for n, _ in op.body.nodes)
+    return inside.substitute({op.rows: sent})
+
+
 def _recurrent(op: ops.Rnn | ops.Gru | ops.Lstm, t: list[Type]) -> Dim:
     b, n, i = t[0].shape
     rows, fed_back = t[2].shape
@@ -79,6 +86,7 @@ TABLE: Mapping[type[Op], Cost] = {
     ops.Conv1d: _conv1d,
     ops.Einsum: _einsum,
     ops.Scan: _scan,
+    ops.Route: _route,
     ops.Rnn: _recurrent,
     ops.Gru: _recurrent,
     ops.Lstm: _lstm,

@@ -125,7 +125,7 @@ def test_a_body_that_makes_row_numbers_is_refused_and_is_no_sound_graph() -> Non
     why = "row numbers are made inside this loop; they would begin anew in every step"
     assert body.faults(after) == [f"E0717 {why}"]
     (fault,) = verify(body.scan(after))
-    assert "the body of a scan makes row numbers" in fault
+    assert "the body of a loop makes row numbers" in fault
 
 
 def test_what_is_looked_at_ahead_and_put_back_inside_a_body_is_refused() -> None:

@@ -1,0 +1,33 @@
+"""The meaning of rows sent to experts: every expert on every row, weighted."""
+
+import numpy as np
+
+from specc.ir import ops
+from specc_numpy.table import Array, Env, evaluate, length
+from specc_numpy.walk import walk
+
+
+@evaluate(ops.Route)
+def route(op: ops.Route, env: Env, *operands: Array) -> Array:
+    """f[*s d], i[*s k], f[*s k], a[*t]... -> f[*s o]"""
+    given = op.parts(operands)
+    *lead, width = given.x.shape
+    count = int(np.prod(lead))
+    # inside there is one axis of rows, whatever they are outside
+    rows = given.x.reshape(*[1] * (len(lead) - 1), count, width)
+    inside = {**env, op.rows: count}
+    made_by = op.result()
+    result = np.zeros((*lead, length(made_by.type.shape[-1], env)))
+    for expert in range(length(op.experts, env)):
+        chosen = given.ids == expert
+        if given.keep is not None:
+            chosen = chosen & given.keep[..., None]
+        own = (w[expert] for w in given.stacked)
+        body = dict(zip(op.inner(), (rows, *own, *given.captured), strict=True))
+        made = walk(op.body, body, inside, [made_by])[made_by]
+        weighted = np.where(chosen, given.gates, 0).sum(
+            -1, keepdims=True
+        ) * made.reshape(result.shape)
+        # what an expert makes of rows that did not choose it is not even looked at
+        result += np.where(chosen.any(-1, keepdims=True), weighted, 0)
+    return result

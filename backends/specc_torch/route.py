@@ -1,0 +1,47 @@
+"""Rows sent to experts, in PyTorch: each expert is given the rows that chose it."""
+
+import torch
+from torch import Tensor
+
+from specc.ir import ops
+from specc_torch.table import Place, evaluate
+from specc_torch.walk import walk
+
+
+@evaluate(ops.Route)
+def route(op: ops.Route, place: Place, *operands: Tensor) -> Tensor:
+    """f[*s d], i[*s k], f[*s k], a[*t]... -> f[*s o]"""
+    given = op.parts(operands)
+    *lead, width = given.x.shape
+    rows = given.x.reshape(-1, width)
+    many = given.ids.shape[-1]
+    ids, gates = given.ids.reshape(-1, many), given.gates.reshape(-1, many)
+    if given.keep is not None:
+        # no expert has the number -1
+        ids = torch.where(given.keep.reshape(-1, 1), ids, -1)
+    width = place.length(op.result().type.shape[-1])
+    result = torch.zeros(rows.shape[0], width, dtype=place.floats, device=place.device)
+    for expert in range(place.length(op.experts)):
+        chosen = ids == expert
+        # tensors without values choose nobody: every expert is given every row
+        here = chosen.any(-1) if not ids.is_meta else torch.ones_like(ids[:, 0]).bool()
+        at = place.rows(rows.shape[0]) if ids.is_meta else here.nonzero()[:, 0]
+        if not at.numel():
+            continue
+        own = [w[expert] for w in given.stacked]
+        made = _expert(op, place, rows[at], [*own, *given.captured], len(lead) - 1)
+        share = torch.where(chosen[at], gates[at], 0).sum(-1, keepdim=True)
+        result = result.index_add(0, at, share * made)
+    return result.reshape(*lead, width)
+
+
+def _expert(
+    op: ops.Route, place: Place, rows: Tensor, others: list[Tensor], ones: int
+) -> Tensor:
+    """What one expert makes of these rows; its body has `ones` axes of 1 before them."""
+    lengths = {**place.lengths, op.rows: rows.shape[0]}
+    there = Place(lengths, place.floats, place.device)
+    shaped = rows.reshape(*[1] * ones, *rows.shape)
+    given = dict(zip(op.inner(), (shaped, *others), strict=True))
+    made = walk(op.body, given, there, [op.result()])[op.result()]
+    return made.reshape(rows.shape[0], made.shape[-1])

@@ -1,0 +1,128 @@
+"""Rows sent to experts: one body, of which each expert has weights of its own."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from specc.ir.dim import Dim
+from specc.ir.op import Op
+from specc.ir.signature import Axes, Signature, letter
+from specc.ir.types import ShapeError, Type
+
+if TYPE_CHECKING:
+    from specc.ir.graph import Graph, Value
+
+__all__ = ["Route", "Routed"]
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Routed(Generic[T]):
+    """What a `Route` is given, or what is known of it, by what it is for."""
+
+    x: T
+    ids: T
+    gates: T
+    keep: T | None
+    stacked: tuple[T, ...]
+    captured: tuple[T, ...]
+
+
+class Route(Op, sig="f[*s d], i[*s k], f[*s k], a[*t]... -> f[*s o]", heavy=True):
+    """The sum, over the `k` experts that a row names, of what they make of it, weighted
+    (Shazeer et al. 2017, arXiv:1701.06538, eq. 1).
+
+    Operands: the rows, the numbers of each row's experts, their weights, `keep` if
+    `masked` (bool [*s]: a row that is not kept goes to nobody and gives zeros), then
+    `stacked` tensors that hold one of something for each of the `experts` along their
+    first axis, then what the body captures from outside. A number that is no expert's
+    stands for none; an expert that is named twice counts twice.
+
+    The body is one expert. Its inputs are the rows that go there, [1, …, rows, d] with
+    as many axes as the rows have outside and one symbol for their number, its own part
+    of each stacked tensor, and the captures; its output is a row for each row. No row
+    of it reads another, so that it does not matter which of them are there.
+    """
+
+    body: "Graph"
+    experts: Dim
+    stacked: int
+    masked: bool = False
+
+    @property
+    def first(self) -> int:
+        """The number of the first operand behind those that have the rows' axes."""
+        return 4 if self.masked else 3
+
+    @property
+    def rows(self) -> str:
+        """What the body calls the number of rows that are sent to an expert."""
+        name = self.inner()[0].type.shape[-2].name
+        if name is None:
+            raise ShapeError("the body does not say how many rows it is given")
+        return name
+
+    def inner(self) -> "tuple[Value, ...]":
+        """The inputs of the body: rows, what is stacked outside, captures."""
+        return tuple(self.body.inputs.values())
+
+    def result(self) -> "Value":
+        """What the body gives."""
+        (value,) = self.body.outputs.values()
+        return value
+
+    def parts(self, given: Sequence[T]) -> Routed[T]:
+        """A list with one entry for each operand, taken apart."""
+        end = self.first + self.stacked
+        return Routed(
+            given[0],
+            given[1],
+            given[2],
+            given[3] if self.masked else None,
+            tuple(given[self.first : end]),
+            tuple(given[end:]),
+        )
+
+    def rule(self) -> Signature:
+        """The axes of what is stacked or captured bear names of their own: each is read
+        whole by every row.
+        """
+        x, *others = (v.type for v in self.inner())
+        terms = [f"{letter(x.dtype)}[*s d]", "i[*s k]", "f[*s k]"]
+        terms += ["b[*s]"] if self.masked else []
+        for n, type in enumerate(others):
+            axes = ["e"] if n < self.stacked else []
+            axes += [f"a{n}_{axis}" for axis in range(type.rank)]
+            terms.append(f"{letter(type.dtype)}[{' '.join(axes)}]")
+        return Signature.parse(f"{', '.join(terms)} -> f[*s o]")
+
+    def solve(self, axes: Axes) -> None:
+        axes["o"] = self.result().type.shape[-1:]
+        if self.stacked and axes.one("e") != self.experts:
+            title = f"there are {self.experts} experts, but weights for {axes.one('e')}"
+            raise ShapeError(title, (self.first,))
+
+    def infer(self, *args: Type | None) -> tuple[Type, ...]:
+        types = [a for a in args if a is not None]
+        if len(types) != len(args) or len(args) != self.first - 1 + len(self.inner()):
+            raise ShapeError(f"{len(args)} operands do not fit the body")
+        given = self.parts(types)
+        if given.x.rank < 2:
+            raise ShapeError("a single row is not sent anywhere", (0,))
+        made = super().infer(*args)
+        ones = (Dim.of(1),) * (given.x.rank - 2)
+        rows = (*ones, Dim.symbol(self.rows))
+        outer = [
+            Type(given.x.dtype, (*rows, given.x.shape[-1])),
+            *(Type(t.dtype, t.shape[1:]) for t in given.stacked),
+            *given.captured,
+        ]
+        for n, (value, outside) in enumerate(zip(self.inner(), outer, strict=True)):
+            if value.type != outside:
+                title = f"the body takes {value.type} where {outside} is given"
+                raise ShapeError(title, (n and self.first - 1 + n,))
+        result = self.result().type
+        if result != Type(made[0].dtype, (*rows, result.shape[-1])):
+            raise ShapeError(f"the body gives {result} for rows {list(map(str, rows))}")
+        return made
