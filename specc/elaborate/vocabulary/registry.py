@@ -187,23 +187,9 @@ class Site:
         known = self.context.builder.parameter_facts.get(name)
         # before anything is shared: calls of two sizes cannot mean one weight
         if known and known.type.shape != whole:
-            self._two_shapes(known, replace(wanted, type=Type("f32", whole)))
+            _two_shapes(known, replace(wanted, type=Type("f32", whole)))
         self.context.sharing.claim(name)
         return Tensor(held(self.context.builder, stacks, wanted), self.span)
-
-    def _two_shapes(self, known: Parameter, wanted: Parameter) -> NoReturn:
-        others = (Label(known.span, f"here it is {known.type}"),) if known.span else ()
-        raise Failed(
-            Diagnostic(
-                "E0519",
-                f"two different weights are called `{wanted.name}`",
-                Label(self.span, f"here it is {wanted.type}") if self.span else None,
-                others,
-                helps=(
-                    "give each its own `@` name; weights that calls share are of one size",
-                ),
-            )
-        )
 
     def count(self, value: Dim, option: str) -> int:
         """How often something is done: from 1 to 4096, known. E0216 otherwise."""
@@ -269,6 +255,22 @@ class Site:
     ) -> NoReturn:
         """A diagnostic at this call, or at one of its arguments."""
         fail(code, title, self.spans.get(argument) or self.span, label, helps=helps)
+
+
+def _two_shapes(known: Parameter, wanted: Parameter) -> NoReturn:
+    """E0519 for one name that two calls give to weights of different sizes."""
+    others = (Label(known.span, f"here it is {known.type}"),) if known.span else ()
+    raise Failed(
+        Diagnostic(
+            "E0519",
+            f"two different weights are called `{wanted.name}`",
+            Label(wanted.span, f"here it is {wanted.type}") if wanted.span else None,
+            others,
+            helps=(
+                "give each its own `@` name; weights that calls share are of one size",
+            ),
+        )
+    )
 
 
 def _shown(value: Known) -> str:

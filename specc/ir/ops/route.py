@@ -17,7 +17,7 @@ __all__ = ["Route", "Routed"]
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Routed(Generic[T]):
     """What a `Route` is given, or what is known of it, by what it is for."""
 
@@ -76,12 +76,12 @@ class Route(Op, sig="f[*s d], i[*s k], f[*s k], a[*t]... -> f[*s o]", heavy=True
         """A list with one entry for each operand, taken apart."""
         end = self.first + self.stacked
         return Routed(
-            given[0],
-            given[1],
-            given[2],
-            given[3] if self.masked else None,
-            tuple(given[self.first : end]),
-            tuple(given[end:]),
+            x=given[0],
+            ids=given[1],
+            gates=given[2],
+            keep=given[3] if self.masked else None,
+            stacked=tuple(given[self.first : end]),
+            captured=tuple(given[end:]),
         )
 
     def rule(self) -> Signature:

@@ -97,9 +97,8 @@ def _emptied(standing: Standing) -> Iterator[int]:
             # has no such axis.
             if value.type.rank > axis and value.type.shape[axis] == standing.length:
                 yield axis
-        case ops.Route(masked=True):
-            # Rows that are not kept go to no expert.
-            yield from standing.node.op.parts(given).keep.zero
+        case ops.Route() as op if (keep := op.parts(given).keep) is not None:
+            yield from keep.zero  # rows that are not kept go to no expert
         case ops.Rnn() | ops.Gru() | ops.Lstm() if value.type.rank == 3 and passes_over(
             node, given
         ):
