@@ -1,0 +1,321 @@
+"""Mixtures of experts, written in the language: what each row gets is computed again by
+hand, expert by expert; in ONNX only those are run that somebody chose.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from numpy.typing import NDArray
+from support.onnx_runtime import agree, open_quietly
+
+import specc_numpy
+from specc.compiler.spec import elaborated, open_spec
+from specc.ir import ops
+from specc.ir.graph import Graph
+from specc.ir.read import read
+from specc.ir.verify import verify
+from specc.ir.write import write
+from specc_onnx import build, target
+
+Array = NDArray[Any]
+Arrays = dict[str, Array]
+D, HIDDEN, OUT = 6, 10, 5
+
+SPEC = """
+specc 1
+model experts
+config {{ experts: int = 4  k: int = 2 }}
+dims batch, n
+
+block expert(x: float[batch, n, d], wide: int, out: int) -> float[batch, n, out] {{
+  h = silu(linear(x, out=wide, bias=false) @ w1) * (linear(x, out=wide) @ w3)
+  return linear(h, out=out) @ w2
+}}
+
+graph main(x: float[batch, n, 6], keep: keep[batch, n]) -> (y: float[batch, n, 5]) {{
+  scores = linear(x, out=experts) @ gate
+  {choose}
+  return route(x, ids, gates, to=expert(wide=10, out=5), experts=experts{keep}) @ experts
+}}
+"""
+SOFTMAX_LAST = "top, ids = topk(scores, k)\n  gates = softmax(top)"
+SOFTMAX_FIRST = "gates, ids = topk(softmax(scores), k)"
+
+
+def graph_of(
+    folder: Path, choose: str = SOFTMAX_LAST, keep: str = ", keep=keep", **sets: int
+) -> Graph:
+    path = folder / "experts.specc"
+    path.write_text(SPEC.format(choose=choose, keep=keep))
+    given = [f"{name}={value}" for name, value in sets.items()]
+    graph = elaborated(open_spec(str(path), sets=given)).graph
+    assert not verify(graph)
+    return graph
+
+
+def weights_of(graph: Graph, seed: int = 0) -> Arrays:
+    rng = np.random.default_rng(seed)
+    return {
+        name: rng.normal(size=[d.at({}) for d in facts.type.shape]).astype(np.float32)
+        for name, facts in graph.parameter_facts.items()
+    }
+
+
+def inputs_of(*shape: int, seed: int = 1) -> Arrays:
+    rng = np.random.default_rng(seed)
+    keep = rng.random(shape) < 0.7
+    return {"x": rng.normal(size=(*shape, D)).astype(np.float32), "keep": keep}
+
+
+def softmax(x: Array) -> Array:
+    e = np.exp(x - x.max(-1, keepdims=True))
+    return np.asarray(e / e.sum(-1, keepdims=True))
+
+
+def expert_by_hand(w: Mapping[str, Array], e: int, row: Array) -> Array:
+    """The network of one expert, on one row."""
+    inner = w["experts.w1.weight"][e] @ row
+    inner = inner / (1 + np.exp(-inner))
+    inner = inner * (w["experts.w3.weight"][e] @ row + w["experts.w3.bias"][e])
+    return np.asarray(w["experts.w2.weight"][e] @ inner + w["experts.w2.bias"][e])
+
+
+def by_hand(w: Mapping[str, Array], given: Arrays, k: int, last: bool) -> Array:
+    """Every row by itself; of equal scores the first expert."""
+    w = {name: value.astype(np.float64) for name, value in w.items()}
+    x = given["x"].astype(np.float64)
+    y = np.zeros((*x.shape[:-1], OUT))
+    for at in np.ndindex(*x.shape[:-1]):
+        if not given["keep"][at]:
+            continue
+        scores = w["gate.weight"] @ x[at] + w["gate.bias"]
+        chosen = np.argsort(-scores, kind="stable")[:k]
+        gates = softmax(scores[chosen]) if last else softmax(scores)[chosen]
+        for e, gate in zip(chosen, gates, strict=True):
+            y[at] += gate * expert_by_hand(w, int(e), x[at])
+    return y
+
+
+def session_of(
+    graph: Graph, w: Arrays, where: str = "ort-cpu", opset: int = 23
+) -> onnx.ModelProto:
+    built = build(graph, target(where), opset)
+    for name, tensor in built.weights.items():
+        tensor.raw_data = w[name].astype("<f4").tobytes()
+    onnx.checker.check_model(built.model, full_check=True)
+    return built.model
+
+
+@pytest.mark.parametrize("last", [True, False], ids=["softmax last", "softmax first"])
+@pytest.mark.parametrize(("experts", "k"), [(4, 2), (1, 1), (3, 3), (7, 1)])
+def test_what_a_row_gets(experts: int, k: int, last: bool, tmp_path: Path) -> None:
+    choose = SOFTMAX_LAST if last else SOFTMAX_FIRST
+    graph = graph_of(tmp_path, choose, experts=experts, k=k)
+    w, given = weights_of(graph), inputs_of(3, 5)
+    wanted = by_hand(w, given, k, last)
+    found = specc_numpy.run(graph, given, w)["y"]
+    np.testing.assert_allclose(found, wanted, rtol=1e-11, atol=1e-12)
+    got = open_quietly(session_of(graph, w)).run(None, given)
+    agree({"y": wanted}, got)
+
+
+@pytest.mark.parametrize("where", ["onnx", "ort-cpu"])
+@pytest.mark.parametrize("opset", [17, 18, 20, 23, 24, 26])
+def test_at_every_opset_for_any_number_of_rows(
+    opset: int, where: str, tmp_path: Path
+) -> None:
+    graph = graph_of(tmp_path)
+    w = weights_of(graph)
+    model = session_of(graph, w, where, opset)
+    domains = {n.domain for n in nodes_of(model.graph)}
+    assert where != "onnx" or domains <= {""}
+    session = open_quietly(model)
+    for shape in ((1, 1), (3, 5), (2, 0), (0, 4)):
+        given = inputs_of(*shape)
+        agree({"y": by_hand(w, given, 2, True)}, session.run(None, given))
+
+
+def nodes_of(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
+    """The nodes of a graph and of those inside."""
+    found = list(graph.node)
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.type == onnx.AttributeProto.GRAPH:
+                found += nodes_of(attribute.g)
+    return found
+
+
+def test_every_row_alone_is_as_in_a_batch(tmp_path: Path) -> None:
+    graph = graph_of(tmp_path)
+    w, given = weights_of(graph), inputs_of(2, 9)
+    session = open_quietly(session_of(graph, w))
+    (whole,) = session.run(None, given)
+    for b, t in np.ndindex(2, 9):
+        row = {name: x[b : b + 1, t : t + 1] for name, x in given.items()}
+        agree({"y": whole[b : b + 1, t : t + 1].astype(float)}, session.run(None, row))
+
+
+@pytest.mark.parametrize("favourite", [0, 3])
+def test_all_rows_on_one_expert(favourite: int, tmp_path: Path) -> None:
+    graph = graph_of(tmp_path, k=1)
+    w, given = weights_of(graph), inputs_of(2, 6)
+    w["gate.bias"][favourite] += 1000
+    agree(
+        {"y": by_hand(w, given, 1, True)},
+        open_quietly(session_of(graph, w)).run(None, given),
+    )
+
+
+def poisoned(w: Arrays, experts: set[int]) -> Arrays:
+    """The weights, those of some experts no numbers."""
+    found = {name: x.copy() for name, x in w.items()}
+    for name, x in found.items():
+        if name.startswith("experts."):
+            x[sorted(experts)] = np.nan
+    return found
+
+
+def test_nothing_of_an_expert_that_nobody_chose_reaches_a_result(
+    tmp_path: Path,
+) -> None:
+    """Rows that do not exist would choose the one that holds no numbers."""
+    graph = graph_of(tmp_path, experts=5)
+    w, given = weights_of(graph), inputs_of(2, 6)
+    w["gate.weight"][4] = 0
+    w["gate.bias"][4] = -1000
+    wrong = poisoned(w, {4})
+    model = session_of(graph, wrong)
+    wanted = by_hand(w, given, 2, True)
+    agree({"y": wanted}, open_quietly(model).run(None, given))
+    np.testing.assert_allclose(
+        specc_numpy.run(graph, given, wrong)["y"], wanted, rtol=1e-11, atol=1e-12
+    )
+    # the same row, where it exists and where not
+    w["gate.weight"][4, 0] = 100
+    wrong = poisoned(w, {4})
+    given["x"][..., 0] = np.where(given["keep"], -50, 50)
+    wanted = by_hand(w, given, 2, True)
+    agree({"y": wanted}, open_quietly(session_of(graph, wrong)).run(None, given))
+    assert not wanted[~given["keep"]].any()
+
+
+def test_only_chosen_experts_are_run_and_each_once(tmp_path: Path) -> None:
+    graph = graph_of(tmp_path, experts=16, k=2)
+    w = weights_of(graph)
+    given = inputs_of(1, 4)
+    given["keep"][:] = [[True, False, True, False]]
+    scores = given["x"] @ w["gate.weight"].T + w["gate.bias"]
+    chosen = np.argsort(-scores, -1)[0, :, :2]
+    options = onnxruntime.SessionOptions()
+    options.enable_profiling, options.log_severity_level = True, 4
+    options.intra_op_num_threads = 1
+    options.profile_file_prefix = str(tmp_path / "profile")
+    model = session_of(graph, w, "onnx")
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options)
+    session.run(None, given)
+    events = json.loads(Path(session.end_profiling()).read_text())
+    runs = [
+        e["name"]
+        for e in events
+        if e["name"].startswith("experts/w2/") and e["name"].endswith("kernel_time")
+    ]
+    products = [name for name in runs if "Gemm" in name or "MatMul" in name]
+    assert len(products) == len(np.unique(chosen[[0, 2]]))
+
+
+def test_no_value_is_rows_times_experts(tmp_path: Path) -> None:
+    """What is read of the weights of all experts is one expert's part, inside the loop."""
+    graph = graph_of(tmp_path, experts=16)
+    model = session_of(graph, weights_of(graph), "onnx")
+    stacked = {t.name for t in model.graph.initializer if t.name.startswith("experts.")}
+    assert len(stacked) == 5
+    assert not any(stacked & set(n.input) for n in model.graph.node)
+    readers = [n for n in nodes_of(model.graph) if stacked & set(n.input)]
+    assert {n.op_type for n in readers} == {"Gather"}
+    assert len(readers) == len(stacked)
+
+
+def test_the_model_holds_the_body_once_however_many_experts(tmp_path: Path) -> None:
+    few, many = (
+        session_of(graph, weights_of(graph), "onnx")
+        for graph in (graph_of(tmp_path, experts=n) for n in (2, 64))
+    )
+    assert len(nodes_of(few.graph)) == len(nodes_of(many.graph))
+
+
+def test_without_keep_every_row_is_sent(tmp_path: Path) -> None:
+    graph = graph_of(tmp_path, keep="")
+    w, given = weights_of(graph), inputs_of(2, 3)
+    given["keep"][:] = True
+    wanted = by_hand(w, given, 2, True)
+    given["keep"][:] = False  # nobody reads it
+    agree({"y": wanted}, open_quietly(session_of(graph, w)).run(None, given))
+
+
+YAML = """
+specc: 1
+model: experts
+
+config:
+  experts: {type: int, default: 4}
+  k: {type: int, default: 2}
+
+dims: [batch, n]
+
+items:
+  - block: expert
+    in: {x: 'float[batch, n, d]', wide: int, out: int}
+    out: float[batch, n, out]
+    do:
+      - h: silu(linear(x, out=wide, bias=false) @ w1) * (linear(x, out=wide) @ w3)
+      - return: {linear: {in: h, out: out, weights: w2}}
+
+  - graph: main
+    in: {x: 'float[batch, n, 6]', keep: 'keep[batch, n]'}
+    out: {y: 'float[batch, n, 5]'}
+    do:
+      - scores: {linear: {in: x, out: experts, weights: gate}}
+      - top, ids: topk(scores, k)
+      - gates: {softmax: {in: top}}
+      - return:
+          route:
+            in: [x, ids, gates]
+            to: expert(wide=10, out=5)
+            experts: experts
+            keep: keep
+            weights: experts
+"""
+
+
+def test_yaml_says_the_same(tmp_path: Path) -> None:
+    path = tmp_path / "experts.yaml"
+    path.write_text(YAML)
+    assert write(elaborated(open_spec(str(path))).graph) == write(graph_of(tmp_path))
+
+
+def test_it_survives_its_text(tmp_path: Path) -> None:
+    graph = graph_of(tmp_path)
+    (again,) = read(write(graph)).values()
+    assert write(again) == write(graph)
+    assert not verify(again)
+    w, given = weights_of(graph), inputs_of(2, 3)
+    one, other = (specc_numpy.run(g, given, w)["y"] for g in (graph, again))
+    assert np.array_equal(one, other)
+
+
+def test_experts_are_one_op_and_equal_rows_of_weights_start_alike(
+    tmp_path: Path,
+) -> None:
+    graph = graph_of(tmp_path, experts=3)
+    (node,) = (n for n, _ in graph.nodes if isinstance(n.op, ops.Route))
+    assert node.op.attributes()["stacked"] == 5
+    initial = {n: f.initial for n, f in graph.parameter_facts.items()}
+    assert initial["experts.w1.weight"] == "fan_in_each(1.0)"
+    assert initial["experts.w2.bias"] == "zeros"
+    assert initial["gate.weight"] == "fan_in(1.0)"
