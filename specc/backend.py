@@ -45,7 +45,8 @@ class Target:
     fused operators are used where the opset has them. `cells`: which recurrent layers
     `RNN`, `GRU` and `LSTM` compute there, beyond those that PyTorch has too.
     `in_place`: caches of a step are buffers that attention writes into
-    (`specc.ir.derived.InPlace`).
+    (`specc.ir.derived.InPlace`). `blocks`: attention that looks at a neighborhood is a
+    loop over blocks of queries.
     `alignment` is what an offset of weights in a file must be a multiple of. `provider`
     is the one that opens models of this target unless the user names another.
     """
@@ -59,6 +60,7 @@ class Target:
     about: str
     alignment: int = 1
     in_place: bool = False
+    blocks: bool = False
 
 
 How: TypeAlias = Literal["auto", "link", "copy", "inline"]

@@ -60,7 +60,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "specc_onnx": {
         "specc.ir.array", "specc.version", "specc.artifact", "specc.files", "specc.ir", "specc.text", "specc.weights", "specc.backend",
-        "specc.weights.formats", "specc.weights.random", "specc_onnx.run", "numpy", "onnx", "google", "ml_dtypes",
+        "specc.passes.prove", "specc.weights.formats", "specc.weights.random", "specc_onnx.run", "numpy", "onnx", "google", "ml_dtypes",
     },
     "specc_torch": {
         "specc.ir.array", "specc.ir", "specc.text", "specc.backend", "specc.weights", "specc.weights.formats", "numpy",

@@ -15,14 +15,15 @@ from specc.backend import Target
 from specc.ir.graph import Graph, Value
 from specc.ir.types import Type
 from specc.version import __version__
-from specc_onnx.emit.names import domains_of, inputs_of, live, rename, settled
+from specc_onnx.emit.names import domains_of, rename, settled
 from specc_onnx.lower import legal
 from specc_onnx.lower.elements import CODE
 from specc_onnx.lower.emitter import CONTRIB, Emitter, Site, Tensor, declare, infos
 from specc_onnx.lower.lengths import Lengths
+from specc_onnx.lower.reading import inputs_of, live
 from specc_onnx.lower.table import lower_nodes
 
-NAMED = frozenset({"node", "guard", "weights"})
+NAMED = frozenset({"node", "guard", "weights", "blocks", "mask", "added"})
 """The entries of a note on an attention that are names of values."""
 
 

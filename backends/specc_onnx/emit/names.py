@@ -6,29 +6,13 @@ them. When only the living are left they are named again, in order, so that
 `h/3/attn/Attention` is really the first.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from onnx import GraphProto, NodeProto
+from onnx import NodeProto
 
 from specc_onnx.lower.emitter import unique
-
-
-def bodies_of(node: NodeProto) -> Iterator[GraphProto]:
-    """The graphs inside a node."""
-    for attribute in node.attribute:
-        if attribute.HasField("g"):
-            yield attribute.g
-
-
-def inputs_of(node: NodeProto) -> Iterator[str]:
-    """Every name a node reads, also from within its bodies."""
-    yield from node.input
-    for body in bodies_of(node):
-        for inner in body.node:
-            yield from inputs_of(inner)
-        for result in body.output:
-            yield result.name
+from specc_onnx.lower.reading import bodies_of
 
 
 def domains_of(nodes: Iterable[NodeProto]) -> set[str]:
@@ -36,16 +20,6 @@ def domains_of(nodes: Iterable[NodeProto]) -> set[str]:
     return {node.domain for node in nodes} | {
         d for node in nodes for b in bodies_of(node) for d in domains_of(b.node)
     }
-
-
-def live(nodes: list[NodeProto], wanted: Iterable[str]) -> list[NodeProto]:
-    """The nodes that `wanted` is made from."""
-    read, kept = set(wanted), []
-    for node in reversed(nodes):
-        if not read.isdisjoint(node.output):
-            kept.append(node)
-            read.update(inputs_of(node))
-    return kept[::-1]
 
 
 def settled(

@@ -4,16 +4,17 @@ memory.
 The fused `Attention` hides its weights unless asked: its fourth result in mode 3 is
 what the softmax gave, after cap and mask. One that stands in an `If` for the sake of
 empty inputs is taken out of it first, so a model opened this way needs inputs that are
-not empty.
+not empty. One that is done in blocks is done at once instead, whatever the length: the
+blocks have no weights to give.
 """
 
 from collections.abc import Iterable, Mapping
 
 from onnx import ModelProto, NodeProto, helper
 
-from specc_onnx.emit.names import bodies_of
-from specc_onnx.lower.attention import PROBABILITIES
 from specc_onnx.lower.elements import CODE
+from specc_onnx.lower.reading import bodies_of
+from specc_onnx.lower.whole import PROBABILITIES
 
 
 def attention_outputs(
@@ -27,6 +28,8 @@ def attention_outputs(
     """
     found: dict[str, str] = {}
     for note in notes:
+        for name in ("mask", "added", "blocks"):
+            _unguard(model, note.get(name, ""), "else_branch")
         value = note.get("weights") or _fourth(model, note)
         if value is None:
             continue
@@ -42,9 +45,11 @@ def attention_outputs(
 
 def _fourth(model: ModelProto, note: Mapping[str, str]) -> str | None:
     """The name of the weights of an `Attention`, which gives them from now on."""
-    if (guard := note.get("guard")) is not None:
-        _unguard(model, guard)
-    wanted = guard or note.get("node", "")
+    # A branch that was put in the place of its `If` gives its result by the latter's
+    # name.
+    wanted = note.get("blocks") or note.get("guard") or note.get("node", "")
+    if "guard" in note:
+        _unguard(model, wanted, "then_branch")
     node = _maker(model, wanted)
     if node is None or node.op_type != "Attention":
         return None
@@ -62,15 +67,15 @@ def _fourth(model: ModelProto, note: Mapping[str, str]) -> str | None:
     return name
 
 
-def _unguard(model: ModelProto, guard: str) -> None:
-    """Put the `Attention` of the first branch in place of the `If` that makes `guard`."""
+def _unguard(model: ModelProto, guard: str, branch: str) -> None:
+    """Put the nodes of a branch in place of the `If` that makes `guard`."""
     node = _maker(model, guard)
     if node is None or node.op_type != "If":
         return
     then = next(
         b
         for a, b in zip(node.attribute, bodies_of(node), strict=True)
-        if a.name == "then_branch"
+        if a.name == branch
     )
     names = {old.name: new for old, new in zip(then.output, node.output, strict=True)}
     at = list(model.graph.node).index(node)

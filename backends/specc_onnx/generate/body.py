@@ -9,7 +9,6 @@ from specc.ir.derived import Derived, State
 from specc.ir.dim import Dim
 from specc.ir.graph import Node
 from specc.ir.types import Type
-from specc_onnx.emit.names import live
 from specc_onnx.generate.deciding import Carry, Decision, Strategy
 from specc_onnx.generate.following import following
 from specc_onnx.generate.work import Work
@@ -65,7 +64,6 @@ def body_of(work: Work, turn: Turn) -> GraphProto:
             decision = turn.chooser.step(g, _logits(work), iteration.name, before)
             after = _after(work, inner, decision)
         results = _own(g, [decision.more, *after])
-        opened.nodes = live(opened.nodes, results)
     inputs = [declare(t.name, t.type) for t in (iteration, going, *names)]
     types = [Type("bool", ()), *(_type_after(c) for c in carries)]
     return graph_of("step", opened, results, types, inputs)

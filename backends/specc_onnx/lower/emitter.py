@@ -6,7 +6,7 @@ innermost open `Body`; a body sees everything outside it, as in ONNX. Lengths ar
 computed outside (`specc_onnx.lower.lengths`).
 """
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,6 +29,7 @@ from specc.ir.types import Type
 from specc_onnx.lower import legal
 from specc_onnx.lower.elements import CODE, NUMPY
 from specc_onnx.lower.lengths import Lengths
+from specc_onnx.lower.reading import live
 
 CONTRIB = "com.microsoft"
 
@@ -89,6 +90,8 @@ class Emitter:
     widened, by the names of what is made of them. `buffers` are inputs that attention
     writes into, at their end (`specc_onnx.emit.caches`). `root` is the body in which
     lengths are known: 0, the main graph, or that of a loop around a whole graph.
+    Nodes written before into bodies outside of number `apart` are written again.
+    `hoisted` are values that an `If` makes for several attentions, by what they are.
     """
 
     target: Target
@@ -109,6 +112,8 @@ class Emitter:
     narrow: dict[str, str] = field(default_factory=dict)
     buffers: set[Value] = field(default_factory=set)
     root: int = 0
+    apart: int = 0
+    hoisted: dict[Hashable, str] = field(default_factory=dict)
 
     def has(self, kind: str) -> bool:
         """Whether the fused operator `kind` is to be used."""
@@ -140,7 +145,7 @@ class Emitter:
             tuple(given),
             tuple((k, _frozen(v)) for k, v in kept.items()),
         )
-        for body in self.bodies:
+        for body in self.bodies[self.apart :]:
             if (known := body.known.get(key)) is not None:
                 return known
         name = self.unique(self.place(kind))
@@ -168,15 +173,19 @@ class Emitter:
         return name
 
     @contextmanager
-    def body(self) -> Iterator[Body]:
-        """A loop's body: what is written meanwhile goes into it."""
-        site, opened = self.site, Body()
+    def body(self, *, apart: bool = False) -> Iterator[Body]:
+        """A loop's body: what is written meanwhile goes into it; with `apart` also what
+        was written outside before.
+        """
+        site, opened, before = self.site, Body(), self.apart
         self.bodies.append(opened)
+        if apart:
+            self.apart = len(self.bodies) - 1
         try:
             yield opened
         finally:
             self.bodies.pop()
-            self.site = site
+            self.site, self.apart = site, before
 
     @contextmanager
     def rooted(self, lengths: Lengths) -> Iterator[None]:
@@ -193,15 +202,16 @@ class Emitter:
         """Write where lengths are known, whatever body is open; with `level` 0 into the
         main graph.
         """
-        bodies, site = self.bodies, self.site
-        self.bodies, self.site = (
+        bodies, site, apart = self.bodies, self.site, self.apart
+        self.bodies, self.site, self.apart = (
             bodies[: (self.root if level is None else level) + 1],
             Site((scope,)),
+            0,
         )
         try:
             yield
         finally:
-            self.bodies, self.site = bodies, site
+            self.bodies, self.site, self.apart = bodies, site, apart
 
     def constant(self, value: object, dtype: str) -> str:
         """A constant tensor, shared by all that use the same one."""
@@ -304,8 +314,9 @@ def graph_of(
     types: Sequence[Type],
     inputs: Sequence[ValueInfoProto] = (),
 ) -> GraphProto:
-    """A finished body as a graph of its own."""
+    """A finished body as a graph of its own, without what nobody reads."""
     outputs = [declare(r, t) for r, t in zip(results, types, strict=True)]
+    body.nodes = live(body.nodes, results)
     return GraphProto(
         name=name,
         node=body.nodes,
@@ -347,7 +358,7 @@ def _frozen(value: Any) -> Hashable:
     )
 
 
-def note(g: Emitter, dtype: str, found: dict[str, str]) -> None:
+def note(g: Emitter, dtype: str, found: Mapping[str, str]) -> None:
     """Remember where the weights of this attention can be read; inside a loop they cannot."""
     if len(g.bodies) == 1:
         g.attentions += (

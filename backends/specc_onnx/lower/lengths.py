@@ -24,13 +24,15 @@ class Lengths:
     """The lengths a graph can know: from its inputs' types, its facts, and its lower
     bounds.
 
-    `numbers` are symbols that an input i64[] tells outright.
+    `numbers` are symbols that an input i64[] tells outright, `sure` lengths that a
+    condition around what is written keeps from 0.
     """
 
     inputs: Mapping[str, Type]
     facts: Mapping[str, Dim] = field(default_factory=dict)
     least: Mapping[str, int] = field(default_factory=dict)
     numbers: Mapping[str, str] = field(default_factory=dict)
+    sure: frozenset[Dim] = frozenset()
 
     def scalar(self, g: "Emitter", length: DimLike) -> str:
         """A length as i64[]."""
@@ -115,7 +117,7 @@ class Lengths:
 
     def positive(self, length: Dim) -> bool:
         """Whether the length is known to be at least 1."""
-        return self.floor_of(length) > 0
+        return length in self.sure or self.floor_of(length) > 0
 
     def _term(self, g: "Emitter", monomial: Monomial, c: int) -> str:
         factors = [

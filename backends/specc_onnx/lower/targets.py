@@ -30,6 +30,7 @@ TARGETS: Mapping[str, Target] = {
             fused=FUSED,
             cells=CELLS,
             about="standard operators only, for any runtime",
+            blocks=True,
         ),
         Target(
             name="ort-cpu",
@@ -40,6 +41,7 @@ TARGETS: Mapping[str, Target] = {
             cells=CELLS,
             about="ONNX Runtime on the processor",
             in_place=True,
+            blocks=True,
         ),
         Target(
             name="ort-cuda",

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import onnx
@@ -19,6 +20,8 @@ from specc_onnx import TARGETS, Built, build, target
 from specc_onnx.gate.check import check
 
 ONES = {"batch": 1, "seq": 1}
+WHOLE = replace(target("onnx"), blocks=False)
+"""Attention as one node, whatever its mask: `test_blocks.py` has the other form."""
 
 
 def kinds(built: Built) -> Counter[str]:
@@ -49,20 +52,20 @@ def test_a_decoder_equals_the_reference_and_passes_the_gates(
 
 def test_attention_is_one_node_on_packed_heads() -> None:
     """No transpose is left: heads are split and merged by the kernel."""
-    found = kinds(build(decoder(least=ONES), target("onnx"), 23))
+    found = kinds(build(decoder(least=ONES), WHOLE, 23))
     assert found["Attention"] == found["RotaryEmbedding"] / 2 == 2
     assert found["Transpose"] == found["If"] == 0
-    assert kinds(build(decoder(least=ONES), target("onnx"), 22))["Attention"] == 0
+    assert kinds(build(decoder(least=ONES), WHOLE, 22))["Attention"] == 0
 
 
 def test_an_attention_that_may_meet_empty_inputs_is_guarded() -> None:
-    found = kinds(build(decoder(), target("onnx"), 23))
+    found = kinds(build(decoder(), WHOLE, 23))
     assert found["If"] == 2
     assert found["Attention"] == 0
 
 
 def test_mask_and_rotary_tables_are_made_once_for_all_layers() -> None:
-    found = kinds(build(decoder(layers=4), target("onnx"), 23))
+    found = kinds(build(decoder(layers=4), WHOLE, 23))
     assert found["LessOrEqual"] == found["Cos"] == found["Sin"] == 1
 
 
@@ -80,9 +83,7 @@ def test_only_the_targets_of_onnx_runtime_use_its_own_operators() -> None:
 
 
 def test_nodes_are_named_by_their_scopes_without_gaps() -> None:
-    names = [
-        n.name for n in build(decoder(least=ONES), target("onnx"), 23).model.graph.node
-    ]
+    names = [n.name for n in build(decoder(least=ONES), WHOLE, 23).model.graph.node]
     assert len(set(names)) == len(names)
     assert "layers/0/self_attn/Attention" in names
     assert "layers/1/mlp/up/Gemm" in names

@@ -1,0 +1,92 @@
+"""Which attentions look at a neighborhood, and in what blocks such a one is computed.
+
+On entry: a mask and the lengths of its two axes. Where its band has an end, a block of
+neighboring queries reads neighboring keys alone: rows 64 to 95 of a window of 64 read
+keys 1 to 95. A loop over such blocks costs `n · w` where one product costs `n · n`. It
+has a price of its own, so it is taken above a length only; the numbers were measured on
+ONNX Runtime, `benchmarks/local.py` measures them again.
+"""
+
+from dataclasses import dataclass
+from math import inf
+
+from specc.ir import ops
+from specc.ir.dim import Dim
+from specc.ir.graph import Node, Value
+from specc.ir.interval import Interval
+from specc.passes.prove.bands import ATTENDED, band
+
+LEAST_BLOCK, MOST_BLOCK = 16, 128
+"""Queries of a block: fewer do not pay for its turn, more do not make it faster."""
+
+SHORTEST = 64
+"""Up to so many rows one product is as fast, whatever the window."""
+
+HALF_FROM = 512
+"""Above so many rows a mask that hides one half alone pays."""
+
+FIXED_UP_TO = 256
+"""Up to this span every block looks at equally many keys."""
+
+
+@dataclass(frozen=True, slots=True)
+class Local:
+    """An attention in blocks of `block` queries, for more than `above` rows.
+
+    `band` is where `q - k` lies for all that is seen. With `keys` every block looks at
+    that many; without, as many as the band and the ends of the axis leave.
+    """
+
+    band: Interval
+    block: int
+    keys: int | None
+    above: int
+
+    @property
+    def window(self) -> int | None:
+        """How many keys a query may see; None where that grows with the text."""
+        span = self.band.hi - self.band.lo + 1
+        return None if span == inf else int(span)
+
+
+def local_of(node: Node) -> Local | None:
+    """How an attention is computed in blocks; None where it looks at everything, or at
+    as many rows as it would be faster without.
+    """
+    match node.op:
+        case ops.Attend():
+            q, k = node.op.query(node), node.op.key(node)
+            return blocks_of(node.op.mask(node), q.type.shape[2], k.type.shape[2])
+    return None
+
+
+def blocks_of(mask: Value | None, queries: Dim, keys: Dim) -> Local | None:
+    """The blocks for a mask `[b, h, q, k]` over axes of these lengths."""
+    # Rows of a step follow others, whose numbers begin elsewhere; its caches keep no
+    # more than the window as it is.
+    if mask is None or queries != keys:
+        return None
+    found = _of_band(band(mask, *ATTENDED))
+    if found is None or (queries.number is not None and queries.number <= found.above):
+        return None
+    return found
+
+
+def _of_band(seen: Interval) -> Local | None:
+    back, ahead = seen.hi, -seen.lo
+    if seen.empty or back == ahead == inf:
+        return None
+    # The side on which it reaches farther; the other may be cut off entirely.
+    far = max(back, ahead)
+    half = min(back, ahead) <= 0
+    if far == inf:
+        above = HALF_FROM + 2 * max(0, int(min(back, ahead)))
+        return Local(seen, MOST_BLOCK, None, above)
+    span = int(back + ahead) + 1
+    block = min(max(LEAST_BLOCK, int(far + 1) // 2), MOST_BLOCK)
+    keys = block + span - 1
+    above = max(2 * span, keys, SHORTEST)
+    if half and span > FIXED_UP_TO:
+        # Below twice its span a wide window is a mask that hides one half.
+        return Local(seen, block, None, min(above, HALF_FROM))
+    return Local(seen, block, keys, above)
