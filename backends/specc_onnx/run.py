@@ -18,6 +18,7 @@ from specc.backend import Held, Slot
 from specc.files.read import shown
 from specc.ir.array import Array
 from specc.text.diagnostic import fail
+from specc_onnx.denormals import OPTION, flushed
 from specc_onnx.fitting import check_lengths, fitting
 from specc_onnx.providers import (
     DEVICE,
@@ -65,7 +66,8 @@ class RunningModel:
         given = self._fitting(inputs)
         names = list(wanted or self.outputs)
         try:
-            results = self.session.run(names, given)
+            with flushed():
+                results = self.session.run(names, given)
         except Exception as error:  # ONNX Runtime has no base class for what it raises
             _refused("E0924", f"`{self.name}` stopped while running", error)
         return dict(zip(names, results, strict=True))
@@ -80,9 +82,7 @@ class RunningModel:
         given = self._fitting(inputs)
         options = onnxruntime.RunOptions()
         with ThreadPoolExecutor(1) as beside:
-            running = beside.submit(
-                self.session.run, list(self.outputs), given, options
-            )
+            running = beside.submit(self._run, given, options)
             try:
                 results = running.result()
             except KeyboardInterrupt:
@@ -122,10 +122,19 @@ class RunningModel:
             else:
                 binding.bind_output(name, DEVICE.get(self.provider, "cpu"))
         try:
-            self.session.run_with_iobinding(binding)
+            with flushed():
+                self.session.run_with_iobinding(binding)
         except Exception as error:  # as above
             _refused("E0924", f"`{self.name}` stopped while running", error)
         return dict(zip(self.outputs, binding.get_outputs(), strict=True))
+
+    def _run(
+        self, given: Mapping[str, Array], options: onnxruntime.RunOptions
+    ) -> list[Array]:
+        """All outputs; the mode is that of the thread that runs it."""
+        with flushed():
+            results: list[Array] = self.session.run(list(self.outputs), given, options)
+        return results
 
     def _fitting(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """All inputs as ONNX Runtime has to be given them, their lengths checked."""
@@ -161,17 +170,11 @@ def _open(
     model: str | bytes, name: str, provider: str, threads: int, folder: str
 ) -> RunningModel:
     chosen = available(provider)
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = SILENT
-    options.intra_op_num_threads = threads
-    if folder:
-        options.add_session_config_entry(
-            "session.model_external_initializers_file_folder_path", folder
-        )
-    if provider != "cpu":
-        options.add_session_config_entry(RECORD if tells_places() else STRICT, "1")
+    options = _options(provider, threads, folder)
     try:
-        with others_quiet(provider):
+        # The first session of a process sets the mode of the thread that opens it, for
+        # good: it is put back.
+        with others_quiet(provider), flushed():
             session = onnxruntime.InferenceSession(
                 model,
                 options,
@@ -207,6 +210,21 @@ def _open(
         outputs=outputs,
         optional=optional,
     )
+
+
+def _options(provider: str, threads: int, folder: str) -> onnxruntime.SessionOptions:
+    """How a session is opened: its threads, where weights lie, what it keeps silent."""
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = SILENT
+    options.intra_op_num_threads = threads
+    options.add_session_config_entry(OPTION, "1")
+    if folder:
+        options.add_session_config_entry(
+            "session.model_external_initializers_file_folder_path", folder
+        )
+    if provider != "cpu":
+        options.add_session_config_entry(RECORD if tells_places() else STRICT, "1")
+    return options
 
 
 def _slot(known: onnxruntime.NodeArg) -> Slot:

@@ -53,14 +53,15 @@ MAY_IMPORT: dict[str, set[str]] = {
     "specc_onnx.fitting": {
         "specc.backend", "specc.files", "specc.ir.array", "specc.text", "specc_onnx.providers", "numpy",
     },
+    "specc_onnx.denormals": set(),
     "specc_onnx.run": {
-        "specc.backend", "specc_onnx.fitting", "specc_onnx.providers",
+        "specc.backend", "specc_onnx.denormals", "specc_onnx.fitting", "specc_onnx.providers",
         "specc.ir.array", "specc.text", "specc.files", "specc.ir", "specc_onnx.placement", "numpy", "onnx", "onnxruntime", "google",
         "ml_dtypes",
     },
     "specc_onnx": {
         "specc.ir.array", "specc.version", "specc.artifact", "specc.files", "specc.ir", "specc.text", "specc.weights", "specc.backend",
-        "specc.passes.prove", "specc.weights.formats", "specc.weights.random", "specc_onnx.run", "numpy", "onnx", "google", "ml_dtypes",
+        "specc.passes.measure", "specc.passes.prove", "specc.weights.formats", "specc.weights.random", "specc_onnx.run", "numpy", "onnx", "google", "ml_dtypes",
     },
     "specc_torch": {
         "specc.ir.array", "specc.ir", "specc.text", "specc.backend", "specc.weights", "specc.weights.formats", "numpy",

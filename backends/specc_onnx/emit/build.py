@@ -14,6 +14,7 @@ from onnx import GraphProto, ModelProto, TensorProto, helper
 from specc.backend import Target
 from specc.ir.graph import Graph, Value
 from specc.ir.types import Type
+from specc.passes.measure.limits import limits
 from specc.version import __version__
 from specc_onnx.emit.names import domains_of, rename, settled
 from specc_onnx.lower import legal
@@ -36,7 +37,8 @@ class Built:
     read: `scope` and `dtype`, then `weights` (a value) or `node` (the result of an
     `Attention`), with `guard` where that lies in an `If`. `types` are those that the
     graph gives to inputs, results and stored weights, by their names in the model;
-    `told` the inputs whose number is a length, by the symbol of that.
+    `told` the inputs whose number is a length, by the symbol of that; `beyond` lengths
+    above which the model takes another way than below.
     """
 
     model: ModelProto
@@ -47,6 +49,7 @@ class Built:
     attentions: tuple[Mapping[str, str], ...]
     types: Mapping[str, Type]
     told: Mapping[str, str]
+    beyond: Mapping[str, int]
 
 
 def build(
@@ -69,6 +72,7 @@ def build(
         opset,
         Lengths(types, graph.facts, graph.least),
         {*graph.inputs, *graph.outputs},
+        most={symbol: limit.most for symbol, limit in limits(graph).items()},
     )
     for name, value in graph.inputs.items():
         g.tensors[value] = Tensor(name, value.type, value)
@@ -118,6 +122,7 @@ def finished(
         attentions=_attentions(g, names),
         types=types,
         told=g.lengths.numbers,
+        beyond=g.beyond,
     )
 
 

@@ -7,6 +7,8 @@ pass the same gates. A failure here is a fault of ours, never the user's, except
 the runtime installed may be too old for what was asked.
 """
 
+from collections.abc import Mapping
+
 import onnx
 from onnx import GraphProto, ModelProto, ValueInfoProto, helper
 
@@ -79,14 +81,24 @@ def agree(built: Built, model: ModelProto) -> Found:
             raise Unsound(
                 f"`{value.name}` is {_shown(value)} in the model, {_shown(ours)} in the graph"
             )
+    usual = _lengths(built, {})
+    found = _at(built, model, usual)
+    longer = _lengths(built, built.beyond)
+    # A long text may go another way: that is followed as well, if it can be so long.
+    if built.beyond and all(longer.get(s, 0) > n for s, n in built.beyond.items()):
+        found = _at(built, model, longer)
+    return found
+
+
+def _lengths(built: Built, beyond: Mapping[str, int]) -> dict[str, int]:
     graph = built.graph
     types = (*built.types.values(), *(v.type for v in graph.inputs.values()))
-    env = lengths((d for t in types for d in t.shape), graph)
-    return follow(
-        model,
-        env,
-        {name: env[symbol] for symbol, name in built.told.items() if symbol in env},
-    )
+    return lengths((d for t in types for d in t.shape), graph, beyond)
+
+
+def _at(built: Built, model: ModelProto, env: Mapping[str, int]) -> Found:
+    told = {name: env[symbol] for symbol, name in built.told.items() if symbol in env}
+    return follow(model, env, told)
 
 
 def _shown(value: ValueInfoProto) -> str:

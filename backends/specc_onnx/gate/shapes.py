@@ -131,12 +131,16 @@ def _body(
 
 def _if(found: Found, node: NodeProto) -> list[TypeProto]:
     """Both branches are followed; where it is known which is taken, that one's results count."""
-    then, other = (
-        _body(found, attribute(node, f"{b}_branch"), []) for b in ("then", "else")
-    )
-    taken = found.numbers.get(node.input[0])
-    if taken is not None:
-        return then if taken.all() else other
+    known = found.numbers.get(node.input[0])
+    yes = None if known is None else bool(known.all())
+    before, made = found.taken, []
+    for name, branch in (("then", True), ("else", False)):
+        found.taken = before and yes is branch
+        made.append(_body(found, attribute(node, f"{name}_branch"), []))
+    found.taken = before
+    then, other = made
+    if yes is not None:
+        return then if yes else other
     return [common(a, b) for a, b in zip(then, other, strict=True)]
 
 
@@ -172,6 +176,8 @@ def _loop(found: Found, node: NodeProto) -> list[TypeProto]:
     turn, starts = list(body.input)[:2], [found.types[n] for n in node.input[2:]]
     outside, found.env = found.env, _told(body.input[2:], starts)
     before, found.untold = found.untold, []
+    if found.taken:
+        found.numbers[turn[0].name] = np.array(0)
     ends = _body(found, body, [*(v.type for v in turn), *starts])[1:]
     found.settle()
     found.env, found.untold = outside, before
@@ -180,7 +186,21 @@ def _loop(found: Found, node: NodeProto) -> list[TypeProto]:
     again = _told(body.input[2:], ends)
     _carried([at(v.type, again) for v in body.input[2:]], ends)
     last = [common(a, b) for a, b in zip(starts, ends, strict=False)]
-    return [*last, *(_stacked(t, None) for t in ends[len(starts) :])]
+    turns = _turns(found, node, body)
+    return [*last, *(_stacked(t, turns) for t in ends[len(starts) :])]
+
+
+def _turns(found: Found, node: NodeProto, body: GraphProto) -> int | None:
+    """How often a loop turns, where the number that it is given decides."""
+    most = found.numbers.get(node.input[0])
+    going = body.input[1].name
+    on = next((n for n in body.node if body.output[0].name in n.output), None)
+    always = on is not None and on.op_type == "Identity" and on.input[0] == going
+    first = found.numbers.get(node.input[1])
+    # One that stops by itself turns as often as data says.
+    if most is None or first is None or not (always and first.all() and found.taken):
+        return None
+    return int(most)
 
 
 def _told(

@@ -3,7 +3,7 @@ contradict each other.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, TypeAlias
@@ -36,7 +36,8 @@ class Found:
 
     `declared` are the types that the model itself writes down, with the lengths of
     `env` put in. Where both are known they must be the same. `untold` are the lengths
-    written down of which `env` does not tell the number: value, axis and text.
+    written down of which `env` does not tell the number: value, axis and text. `taken`
+    is false inside a branch that these lengths do not take, or may not.
     """
 
     env: Mapping[str, int]
@@ -45,6 +46,7 @@ class Found:
     numbers: dict[str, Array] = field(default_factory=dict)
     declared: dict[str, TypeProto] = field(default_factory=dict)
     untold: list[tuple[str, int, str]] = field(default_factory=list)
+    taken: bool = True
 
     def enter(self, name: str, type: TypeProto, numbers: Array | None = None) -> None:
         """A value by its name. Unsound where it contradicts what is declared."""
@@ -115,29 +117,38 @@ class Found:
 # --- lengths and types ----------------------------------------------------------------
 
 
-def lengths(dims: Iterable[Dim], graph: Graph) -> dict[str, int]:
+def lengths(
+    dims: Iterable[Dim], graph: Graph, beyond: Mapping[str, int] | None = None
+) -> dict[str, int]:
     """A number for every symbol in `dims`: primes that occur nowhere else, so that no
-    axis passes for another.
+    axis passes for another. Lengths in `beyond` are above the number there.
 
     Where the graph has no value at these, the nearest at which it has one; nothing
     where none are found.
     """
     given = list(dims)
-    fixed = {d.number for d in given}
+    fixed = {d.number for d in given if d.number is not None}
+    symbols = sorted({s for d in given for s in d.symbols()} - graph.facts.keys())
     env: dict[str, int] = {}
     number = 10
-    for symbol in sorted({s for d in given for s in d.symbols()} - graph.facts.keys()):
-        number = max(number + 1, graph.least.get(symbol, 0))
-        while number in fixed or any(number % n == 0 for n in range(2, number)):
-            number += 1
-        env[symbol] = number
-    found = (
-        fitting(graph, env, apart={*env.values(), *(n for n in fixed if n is not None)})
-        or {}
-    )
+    for symbol in symbols:
+        long = beyond is not None and symbol in beyond
+        low = beyond[symbol] + 1 if beyond is not None and long else 0
+        low = max(number + 1, low, graph.least.get(symbol, 0))
+        env[symbol] = _prime(low, fixed | {*env.values()})
+        # Lengths are long only where they have to be.
+        number = number if long else env[symbol]
+    found = fitting(graph, env, apart={*env.values(), *fixed}) or {}
     return found | (
         {symbol: dim.at(found) for symbol, dim in graph.facts.items()} if found else {}
     )
+
+
+def _prime(low: int, apart: Collection[int]) -> int:
+    """The first from `low` on that is none of those."""
+    while low in apart or any(low % n == 0 for n in range(2, low)):
+        low += 1
+    return low
 
 
 def typed(element: int, shape: Sequence[int | None] | None) -> TypeProto:

@@ -42,4 +42,8 @@ def _local(g: Emitter, parts: Parts) -> Local | None:
     known = [parts.grid[1].number, parts.v.type.shape[3].number]
     if not g.target.blocks or g.site.wanted[1] or None in known or not parts.mask:
         return None
-    return blocks_of(parts.mask.value, *parts.grid[2:])
+    queries, keys = parts.grid[2:]
+    found = blocks_of(parts.mask.value, queries, keys)
+    most = g.most.get(queries.name or "")
+    # A table of positions may be too short for that many rows.
+    return None if found and most is not None and most <= found.above else found

@@ -30,7 +30,8 @@ from specc_onnx.lower.whole import Made, Parts, fused, packed_heads, shown, whol
 KEYS = Dim.symbol("block.keys")
 """How many keys a block looks at, where that is not the same for all blocks."""
 
-NUMBER = Type("i64", ())
+BLOCKS = "blocks"
+"""The scope of what only cuts rows out and puts them together again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +66,23 @@ def local_attention(op: ops.Attend, g: Emitter, parts: Parts, local: Local) -> M
         made = whole(op, g, plain)
         otherwise = _branch(g, short, "short", made.result, type)
     with g.body() as opened, _known(g, b, n):
-        joined = _joined(g, _loop(op, g, parts, local), parts, local)
+        loop = _loop(op, g, parts, local)
+        with _named(g, BLOCKS):
+            joined = _joined(g, loop, parts, local)
         then = _branch(g, opened, "long", joined, type)
     result = g.node("If", long, then_branch=then, else_branch=otherwise)
     told = {**made.told, **told, "blocks": result}
     return Made(result=result, packed=flat, weights="", told=told)
+
+
+@contextmanager
+def _named(g: Emitter, scope: str) -> Iterator[None]:
+    """Name what is written inside by what it is for: dozens of small nodes a layer."""
+    site, g.site = g.site, replace(g.site, scopes=(scope,))
+    try:
+        yield
+    finally:
+        g.site = site
 
 
 def _branch(g: Emitter, body: Body, name: str, result: str, type: Type) -> GraphProto:
@@ -81,6 +94,8 @@ def _branch(g: Emitter, body: Body, name: str, result: str, type: Type) -> Graph
 
 def _long(g: Emitter, batch: Dim, rows: Dim, local: Local) -> str:
     """Whether there are so many rows that blocks pay; an empty batch has none."""
+    if rows.name is not None:
+        g.beyond[rows.name] = max(local.above, g.beyond.get(rows.name, 0))
     with g.outside("lengths"):
         long = g.node("Greater", g.dim(rows), g.constant(local.above, "i64"))
         if g.lengths.positive(batch):
@@ -216,8 +231,9 @@ def _loop(op: ops.Attend, g: Emitter, parts: Parts, local: Local) -> Blocks:
             Tensor(g.unique(g.place(name)), Type(dtype, ()))
             for name, dtype in (("block", "i64"), ("go", "bool"))
         )
-        queries = _queries(g, turn.name, rows, local)
-        keys = _keys(g, queries, rows, local)
+        with _named(g, BLOCKS):
+            queries = _queries(g, turn.name, rows, local)
+            keys = _keys(g, queries, rows, local)
         made = _one_block(op, g, parts, queries, keys)
         on = g.alias(going.name, g.place("on"))
     b, h, _, _ = parts.grid
@@ -288,17 +304,19 @@ def _cut_parts(
     def rows_of(value: Value, axes: Axes) -> Value:
         return _rows(g, g.tensors[value], axes, queries, keys)
 
-    portion = _portion(g, queries.length, keys.length, rows_of)
-    mask, add = (
-        _lowered(g, portion, x) if x and x.value else x for x in (parts.mask, parts.add)
-    )
     spans = (queries, keys, keys)
     packed = packed_heads(g, parts) if fused(op, g, parts) else None
-    whole_ones = (parts.q, parts.k, parts.v)
-    q, k, v = (
-        _heads(g, x, span, packed[n] if packed else None)
-        for n, (x, span) in enumerate(zip(whole_ones, spans, strict=True))
-    )
+    all_rows = (parts.q, parts.k, parts.v)
+    with _named(g, BLOCKS):
+        portion = _portion(g, queries.length, keys.length, rows_of)
+        mask, add = (
+            _lowered(g, portion, x) if x and x.value else x
+            for x in (parts.mask, parts.add)
+        )
+        q, k, v = (
+            _heads(g, x, span, packed[n] if packed else None)
+            for n, (x, span) in enumerate(zip(all_rows, spans, strict=True))
+        )
     return replace(parts, q=q, k=k, v=v, mask=mask, add=add)
 
 

@@ -92,6 +92,8 @@ class Emitter:
     lengths are known: 0, the main graph, or that of a loop around a whole graph.
     Nodes written before into bodies outside of number `apart` are written again.
     `hoisted` are values that an `If` makes for several attentions, by what they are.
+    `most` bounds lengths from above; `beyond` notes above which length the model goes
+    another way than below.
     """
 
     target: Target
@@ -114,6 +116,8 @@ class Emitter:
     root: int = 0
     apart: int = 0
     hoisted: dict[Hashable, str] = field(default_factory=dict)
+    beyond: dict[str, int] = field(default_factory=dict)
+    most: Mapping[str, int] = field(default_factory=dict)
 
     def has(self, kind: str) -> bool:
         """Whether the fused operator `kind` is to be used."""

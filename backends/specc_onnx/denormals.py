@@ -1,0 +1,89 @@
+"""Numbers nearly zero as zero, on this thread and for a while.
+
+A softmax over masked scores makes denormals on its way: numbers below 2^-126, on which
+processors are up to a hundred times slower. Results do not change, for such numbers are
+added to ones. The mode belongs to a thread; ONNX Runtime sets it for the threads of its
+pool when told (`session.set_denormal_as_zero`), not for the one that calls it, which
+works along. That is done here, through C's `fenv.h`, and undone behind every run: NumPy
+on the same thread, the reference above all, keeps its small numbers.
+
+Where the platform is another, or the mode does not take, nothing is done.
+"""
+
+import ctypes
+import platform
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+
+SIZE = 256
+"""Bytes for C's `fenv_t`, of which the largest known has 32."""
+
+MODES = {"x86_64": (28, 0x8040), "aarch64": (0, 1 << 24)}
+"""Where in `fenv_t` of Linux the control register lies (MXCSR, FPCR), and its bits:
+results that small become zero, and so do operands.
+"""
+
+OPTION = "session.set_denormal_as_zero"
+"""What tells ONNX Runtime to do so on its own threads."""
+
+
+class Mode:
+    """The mode of the calling thread."""
+
+    def __init__(self, offset: int, bits: int) -> None:
+        library = ctypes.PyDLL(None)
+        self._get, self._set = library.fegetenv, library.fesetenv
+        self._offset, self._bits = offset, bits
+
+    def flush(self) -> ctypes.Array[ctypes.c_char]:
+        """Turn it on; gives what was before."""
+        before = ctypes.create_string_buffer(SIZE)
+        self._get(before)
+        after = ctypes.create_string_buffer(before.raw, SIZE)
+        at = ctypes.c_uint32.from_buffer(after, self._offset)
+        at.value |= self._bits
+        self._set(after)
+        return before
+
+    def restore(self, before: ctypes.Array[ctypes.c_char]) -> None:
+        """As it was."""
+        self._set(before)
+
+
+@cache
+def mode() -> Mode | None:
+    """The mode of this platform, tried once; None where there is none."""
+    place = MODES.get(platform.machine())
+    if place is None or not sys.platform.startswith("linux"):
+        return None
+    try:
+        found = Mode(*place)
+    except (OSError, AttributeError):
+        # A C library without `fenv.h`.
+        return None
+    before = found.flush()
+    works = smallest() == 0
+    found.restore(before)
+    return found if works and smallest() > 0 else None
+
+
+def smallest() -> float:
+    """Half of the smallest normal number, worked out now: 0 where denormals are."""
+    return sys.float_info.min * float("0.5")
+
+
+@contextmanager
+def flushed() -> Iterator[None]:
+    """Inside, denormals are zeros on this thread; afterwards the mode is what it was,
+    whatever happened.
+    """
+    if (found := mode()) is None:
+        yield
+        return
+    before = found.flush()
+    try:
+        yield
+    finally:
+        found.restore(before)

@@ -1,0 +1,205 @@
+"""Attention in blocks: what the mask shows and no more, for any length, without a tensor
+of as many numbers as the length squared.
+"""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import GraphProto
+from support.local_attention import Setup, given
+from support.onnx_models import decoder
+from support.onnx_runtime import open_quietly
+
+import specc_numpy
+from specc.ir import ops
+from specc.ir.graph import Graph
+from specc.passes.prove.local import local_of
+from specc_onnx import build, target
+from specc_onnx.emit.taps import attention_outputs
+from specc_onnx.gate.check import check, without_weights
+from specc_onnx.gate.shapes import follow
+from specc_onnx.lower import blocks, portion
+from specc_onnx.lower.reading import bodies_of
+
+
+def off(graph: Graph, opset: int, batch: int, *rows: int) -> float:
+    """How far the model is from the reference, at the worst of some lengths."""
+    session = open_quietly(build(graph, target("onnx"), opset).model)
+    worst = 0.0
+    for n in rows:
+        inputs = given(graph, batch, n)
+        want = specc_numpy.run(graph, inputs, {})["y"]
+        (got,) = session.run(["y"], inputs)
+        assert got.shape == want.shape
+        assert np.isfinite(got).all()
+        worst = max(worst, float(np.abs(got - want).max(initial=0)))
+    return worst
+
+
+WINDOWS = [(0, 0), (0, 15), (-7, 8), (3, 20), (-30, -5)]
+
+
+@pytest.mark.parametrize(("low", "high"), WINDOWS)
+@pytest.mark.parametrize("opset", [17, 23, 26])
+@pytest.mark.parametrize("packed", [True, False])
+def test_windows_equal_the_reference(
+    low: int, high: int, opset: int, packed: bool
+) -> None:
+    """Also with keys that do not exist, with queries that see none, and with nothing."""
+    setup = Setup(low=low, high=high, packed=packed)
+    assert off(setup.graph(), opset, 2, 0, 1, 65, 80, 81, 130) < 3e-6
+
+
+@pytest.mark.parametrize(("low", "high"), [(0, None), (None, 0), (1, None), (-3, None)])
+@pytest.mark.parametrize("opset", [17, 23])
+def test_halves_equal_the_reference(
+    low: int | None, high: int | None, opset: int
+) -> None:
+    setup = Setup(low=low, high=high, heads=(2, 1), packed=opset == 23)
+    assert off(setup.graph(), opset, 1, 0, 513, 520) < 3e-6
+
+
+@pytest.mark.parametrize("high", [15, None])
+@pytest.mark.parametrize("opset", [17, 24])
+def test_added_scores_sinks_and_caps_are_cut_as_the_mask_is(
+    opset: int, high: int | None
+) -> None:
+    lengths = (1, 65, 100) if high else (1, 513)
+    usual = Setup(low=0, high=high, heads=(2, 1))
+    for setup in (
+        replace(usual, slopes=True),
+        replace(usual, slopes=True, keep=False, cap=5.0),
+        replace(usual, sinks=True),
+    ):
+        assert off(setup.graph(), opset, 1, *lengths) < 5e-6
+
+
+def test_an_empty_batch_of_long_texts_gives_nothing() -> None:
+    assert off(Setup(low=0, high=15).graph(), 23, 0, 0, 7, 500) == 0
+
+
+def test_windows_as_wide_as_the_axis_and_wider() -> None:
+    for high in (299, 600):
+        graph = Setup(low=0, high=high, heads=(2, 1)).graph()
+        assert off(graph, 23, 1, 299, 513, 640) < 3e-6
+
+
+def nodes(graph: GraphProto) -> Iterator[str]:
+    for node in graph.node:
+        yield node.op_type
+        for body in bodies_of(node):
+            yield from nodes(body)
+
+
+def test_only_standard_operators_and_only_where_it_pays() -> None:
+    local = list(nodes(build(Setup(low=0, high=9).graph(), target("onnx")).model.graph))
+    assert local.count("Loop") == 1
+    free = Setup(low=None, high=None, keep=False)
+    assert local_of(_attention(Setup(low=0, high=9).graph())) is not None
+    no_band = replace(free, low=-(2**60), high=2**60).graph()
+    assert "Loop" not in set(nodes(build(no_band, target("onnx")).model.graph))
+    cuda = build(Setup(low=0, high=9).graph(), target("ort-cuda")).model.graph
+    assert "Loop" not in set(nodes(cuda))
+
+
+def _attention(graph: Graph) -> Any:
+    return next(n for n, _ in graph.nodes if isinstance(n.op, ops.Attend))
+
+
+@pytest.mark.parametrize("opset", [17, 23])
+@pytest.mark.parametrize("high", [15, None])
+def test_nothing_outside_the_short_form_has_the_length_twice(
+    opset: int, high: int | None
+) -> None:
+    built = build(Setup(low=0, high=high, slopes=True).graph(), target("onnx"), opset)
+    check(built)
+    model = without_weights(built)
+    found = follow(model, {"batch": 3, "seq": 1009}, {})
+    kept = [n for name in found.types if (n := name) not in _short(model.graph)]
+    assert len(kept) > 20
+    for name in kept:
+        assert (found.shape(name) or ()).count(1009) < 2, name
+
+
+def test_a_grid_that_is_cut_instead_of_made_in_portions_is_seen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(portion, "_operands", lambda value, axes: None)
+    with pytest.raises(AssertionError, match="assert 2 < 2"):
+        test_nothing_outside_the_short_form_has_the_length_twice(23, 15)
+
+
+def _short(graph: GraphProto) -> set[str]:
+    """Values of the branches that are taken where it is short."""
+    found: set[str] = set()
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.name == "else_branch":
+                found |= {o for n in attribute.g.node for o in n.output}
+                found |= {o for n in _inner(attribute.g) for o in n}
+    return found
+
+
+def _inner(graph: GraphProto) -> Iterator[list[str]]:
+    for node in graph.node:
+        for body in bodies_of(node):
+            yield [o for n in body.node for o in n.output]
+            yield from _inner(body)
+
+
+def test_layers_share_the_mask_of_the_short_form() -> None:
+    main = build(decoder(layers=3), target("onnx")).model.graph.node
+    # one for the mask, one for each attention
+    assert sum(n.op_type == "If" for n in main) == 1 + 3
+
+
+@pytest.mark.parametrize("opset", [17, 23])
+def test_weights_can_be_read_of_texts_that_are_done_in_blocks(opset: int) -> None:
+    graph = Setup(low=0, high=15, slopes=True).graph()
+    built = build(graph, target("onnx"), opset)
+    names = attention_outputs(built.model, built.attentions)
+    assert list(names) == ["layer.attention"]
+    inputs = given(graph, 2, 100)
+    y, weights = open_quietly(built.model).run(["y", *names.values()], inputs)
+    assert np.abs(y - specc_numpy.run(graph, inputs, {})["y"]).max() < 3e-6
+    seen = np.tril(np.ones((100, 100))) - np.tril(np.ones((100, 100)), -16)
+    assert weights.shape == (2, 4, 100, 100)
+    assert (weights[:, :, seen == 0] == 0).all()
+
+
+def test_a_block_that_looks_at_one_key_too_few_is_seen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    right = blocks._keys
+
+    def wrong(*args: Any) -> blocks.Span:
+        span = right(*args)
+        g = args[0]
+        later = g.node("Add", span.start, g.vector(1))
+        return blocks.Span(later, g.node("Add", span.stop, g.vector(1)), span.length)
+
+    monkeypatch.setattr(blocks, "_keys", wrong)
+    with pytest.raises(AssertionError):
+        assert off(Setup(low=0, high=15).graph(), 23, 2, 130) < 1e-3
+
+
+def test_8192_rows_take_little_memory() -> None:
+    """One tensor of 8192² flags would be 67 MB, one of row numbers 537."""
+    program = (
+        "from support.local_attention import Setup, peak; "
+        "print(peak(Setup(low=0, high=63), 8192))"
+    )
+    where = {"PYTHONPATH": ":".join(filter(None, sys.path))}
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=where,
+        capture_output=True,
+        check=True,
+        text=True,
+    )
+    assert int(done.stdout) < 60

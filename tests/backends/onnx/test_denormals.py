@@ -1,0 +1,139 @@
+"""Denormals are zeros while a model runs, and numbers again behind it."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.local_attention import Setup, given
+from support.onnx_models import decoder, parameters
+
+from specc.ir.graph import Graph
+from specc.text.diagnostic import Failed
+from specc_onnx import build, denormals, run, target
+from specc_onnx.denormals import flushed, mode, smallest
+from specc_onnx.run import RunningModel, open_bytes
+
+HERE = pytest.mark.skipif(mode() is None, reason="this platform has no such mode")
+
+
+def opened(graph: Graph, threads: int = 1) -> RunningModel:
+    built = build(graph, target("ort-cpu"))
+    values = parameters(graph)
+    for name, tensor in built.weights.items():
+        tensor.raw_data = values[name].tobytes()
+    return open_bytes(built.model.SerializeToString(), threads=threads)
+
+
+@HERE
+def test_the_mode_is_on_inside_and_off_behind_also_when_nested() -> None:
+    with flushed():
+        assert smallest() == 0
+        assert np.float32(1e-38) * np.float32(0.5) == 0
+        with flushed():
+            assert smallest() == 0
+        assert smallest() == 0
+    assert smallest() > 0
+    assert np.float32(1e-38) * np.float32(0.5) > 0
+
+
+@HERE
+def test_an_exception_inside_puts_it_back() -> None:
+    def stop() -> None:
+        with flushed():
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        stop()
+    assert smallest() > 0
+
+
+@HERE
+def test_other_threads_are_left_alone() -> None:
+    seen, go = [], threading.Event()
+
+    def look() -> None:
+        go.wait()
+        seen.append(smallest())
+
+    # One that is started inside would inherit the mode.
+    thread = threading.Thread(target=look)
+    thread.start()
+    with flushed():
+        go.set()
+        thread.join()
+    assert seen[0] > 0
+
+
+def test_opening_and_running_models_leaves_small_numbers() -> None:
+    model = opened(decoder())
+    model.run({"tokens": np.array([[1, 2, 3]])})
+    assert smallest() > 0
+    model.run_interruptibly({"tokens": np.array([[1, 2, 3]])})
+    model.tensors({"tokens": np.array([[1, 2, 3]])})
+    assert smallest() > 0
+    with pytest.raises(Failed):
+        model.run({"tokens": np.array([[10**6]])})
+    assert smallest() > 0
+
+
+@HERE
+def test_a_model_runs_in_the_mode(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+
+    class Watching:
+        """A session that looks how small numbers are while it runs."""
+
+        def run(self, *_: Any) -> list[Any]:
+            seen.append(smallest())
+            return []
+
+    plain = opened(decoder())
+    model = RunningModel(
+        session=Watching(), name="m", provider="cpu", inputs=plain.inputs, outputs={}
+    )
+    model.run({"tokens": np.array([[1]])})
+    model.run_interruptibly({"tokens": np.array([[1]])})
+    assert seen == [0, 0]
+
+
+@contextmanager
+def nothing() -> Iterator[None]:
+    yield
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("graph", ["decoder", "window", "causal", "sinks"])
+def test_results_are_the_same_to_the_last_bit(
+    graph: str, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = {
+        "decoder": decoder,
+        "window": Setup(low=0, high=20).graph,
+        "causal": Setup(low=0, high=None, slopes=True).graph,
+        "sinks": Setup(low=-5, high=5, sinks=True, cap=3.0).graph,
+    }[graph]()
+    inputs = given(made, 2, 90)
+    if graph == "decoder":
+        inputs = {"tokens": np.random.default_rng(0).integers(0, 11, (2, 90))}
+    on = opened(made, threads).run(inputs)
+    monkeypatch.setattr(run, "flushed", nothing)
+    monkeypatch.setattr(run, "OPTION", "none.such")
+    off = opened(made, threads).run(inputs)
+    for name, result in off.items():
+        assert result.tobytes() == on[name].tobytes()
+
+
+def test_a_platform_without_the_mode_runs_as_it_is(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(denormals, "MODES", {})
+    mode.cache_clear()
+    assert mode() is None
+    with flushed():
+        assert smallest() > 0
+    monkeypatch.undo()
+    mode.cache_clear()
