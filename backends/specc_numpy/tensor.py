@@ -317,12 +317,6 @@ def arg_max(op: ops.ArgMax, env: Env, x: Array) -> Array:
     return greatest
 
 
-@evaluate(ops.ArgSort)
-def arg_sort(op: ops.ArgSort, env: Env, x: Array) -> Array:
-    """n[*a t *b] -> i[*a t *b]"""
-    return np.argsort(x, axis=op.axis, kind="stable")
-
-
 @evaluate(ops.OneHot)
 def one_hot(op: ops.OneHot, env: Env, ids: Array) -> Array:
     """i[*s] -> f[*s n]"""

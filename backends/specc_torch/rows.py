@@ -8,6 +8,13 @@ from specc.text.diagnostic import fail
 from specc_torch.table import Place, evaluate
 
 
+@evaluate(ops.Sort)
+def sort(op: ops.Sort, place: Place, x: Tensor) -> tuple[Tensor, Tensor]:
+    """n[*a t *b] -> n[*a t *b], i[*a t *b]"""
+    order = torch.argsort(x, dim=op.axis, descending=op.descending, stable=True)
+    return torch.gather(x, op.axis, order), order
+
+
 @evaluate(ops.TopK)
 def top_k(op: ops.TopK, place: Place, x: Tensor) -> tuple[Tensor, Tensor]:
     """n[*a t *b] -> n[*a u *b], i[*a u *b]"""

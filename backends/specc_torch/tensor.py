@@ -319,12 +319,6 @@ def arg_max(op: ops.ArgMax, place: Place, x: Tensor) -> Tensor:
     return x.argmax(op.axis)
 
 
-@evaluate(ops.ArgSort)
-def arg_sort(op: ops.ArgSort, place: Place, x: Tensor) -> Tensor:
-    """n[*a t *b] -> i[*a t *b]"""
-    return torch.argsort(x, dim=op.axis, stable=True)
-
-
 @evaluate(ops.OneHot)
 def one_hot(op: ops.OneHot, place: Place, ids: Tensor) -> Tensor:
     """i[*s] -> f[*s n]"""

@@ -12,7 +12,7 @@ from math import inf
 
 from specc.ir.dim import Dim
 from specc.ir.graph import Builder, Graph, Input, Value
-from specc.ir.interval import Interval
+from specc.ir.interval import ALL, Interval
 from specc.ir.model import DEFAULTS, Generation
 from specc.ir.ops.loop import without
 from specc.ir.read import read
@@ -25,6 +25,7 @@ from specc.passes.derive.keeping import free_values
 from specc.passes.derive.plan import Plan
 from specc.passes.prove.bands import band_of
 from specc.passes.prove.batch import mixing
+from specc.passes.prove.beyond import beyond
 from specc.passes.prove.causality import growing_symbol, prove
 from specc.passes.prove.defaults import prove_defaults
 from specc.passes.prove.flow import flow
@@ -166,6 +167,15 @@ def _bands(graphs: Graphs, words: Words) -> Iterable[str]:
         true = band_of(Grid(value, query, key))
         false = band_of(Grid(value, query, key), negated=True)
         yield f"{name} is true within {interval(true)}, false within {interval(false)}"
+
+
+def _beyond(graphs: Graphs, words: Words) -> Iterable[str]:
+    """`$ beyond QUERY KEY`: axes of the outputs."""
+    graph, (query, key) = main(graphs), map(int, words)
+    for name, value in graph.outputs.items():
+        pairs = beyond(value, query, key).items()
+        said = [f"{n:g} outside {interval(i)}" for n, i in pairs if i != ALL]
+        yield f"{name}: {', '.join(said) or 'nothing is seen'}"
 
 
 def _titles(found: Sequence[Diagnostic], fine: str) -> list[str]:
@@ -312,6 +322,7 @@ PASSES: Mapping[str, Callable[[Graphs, Words], Iterable[str]]] = {
     "lift": _lift,
     "flow": _flow,
     "bands": _bands,
+    "beyond": _beyond,
     "causality": _causality,
     "defaults": _defaults,
     "batch": _batch,

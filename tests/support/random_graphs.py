@@ -11,6 +11,7 @@ from specc.ir.dim import Dim
 from specc.ir.graph import Builder, Graph, Input, Parameter, Value
 from specc.ir.op import Op
 from specc.ir.types import Type
+from support.random_grids import over_keys
 
 BATCH, SEQ, WIDTH = Dim.symbol("batch"), Dim.symbol("seq"), 3
 
@@ -124,7 +125,7 @@ class Drawn:
             "mul",
             "gru",
         ]
-        kinds += ["attend", "weigh", "scan"] * 2
+        kinds += ["attend", "weigh", "scan", "keys"] * 2
         kinds += (
             ["flip", "softmax", "mean", "last", "around"]
             if self.rng.random() < 0.25
@@ -162,6 +163,8 @@ class Drawn:
                 return self.weigh(x, y)
             case "scan":
                 return self.scan(x, y)
+            case "keys":
+                return over_keys(self, x, y)
             case "gru":
                 return self.gru(x)
             case "flip":

@@ -14,7 +14,7 @@ DEEP = 48
 
 MOVED = (
     *(ops.Insert, ops.Squeeze, ops.Expand, ops.Split, ops.Merge, ops.Transpose),
-    *(ops.Slice, ops.Index, ops.Last, ops.Flip, ops.TopK, ops.Stride),
+    *(ops.Slice, ops.Index, ops.Last, ops.Flip, ops.Sort, ops.TopK, ops.Stride),
 )
 """Operations whose results are numbers of their first operand."""
 
@@ -114,9 +114,9 @@ class Natural:
 def row_numbers(value: Value) -> bool:
     """Whether a value is row numbers by the op that makes it."""
     match value.node and value.node.op:
-        case ops.Range() | ops.Extent() | ops.ArgMax() | ops.ArgSort():
+        case ops.Range() | ops.Extent() | ops.ArgMax():
             return True
-        case ops.TopK():
+        case ops.Sort() | ops.TopK():
             return value.index == 1  # the first result is values
     return False
 

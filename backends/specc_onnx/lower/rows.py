@@ -5,6 +5,14 @@ from specc_onnx.lower.emitter import Emitter, Tensor
 from specc_onnx.lower.table import lower
 
 
+@lower(ops.Sort)
+def sort(op: ops.Sort, g: Emitter, x: Tensor) -> tuple[str, ...]:
+    """`TopK` of all; ONNX puts the lower of equals first."""
+    count = g.shape([x.type.shape[op.axis]])
+    largest = int(op.descending)
+    return g.nodes("TopK", 2, x.name, count, axis=op.axis, largest=largest, sorted=1)
+
+
 @lower(ops.TopK)
 def top_k(op: ops.TopK, g: Emitter, x: Tensor) -> tuple[str, ...]:
     """One operator; ONNX puts the lower of equals first."""

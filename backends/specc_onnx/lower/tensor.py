@@ -349,13 +349,6 @@ def argmax(op: ops.ArgMax, g: Emitter, x: Tensor) -> str:
     return g.node("ArgMax", x.name, axis=op.axis, keepdims=0, select_last_index=0)
 
 
-@lower(ops.ArgSort)
-def argsort(op: ops.ArgSort, g: Emitter, x: Tensor) -> str:
-    """`TopK` of all; ONNX puts the lower of equals first."""
-    count = g.shape([x.type.shape[op.axis]])
-    return g.nodes("TopK", 2, x.name, count, axis=op.axis, largest=0, sorted=1)[1]
-
-
 @lower(ops.OneHot)
 def onehot(op: ops.OneHot, g: Emitter, x: Tensor) -> str:
     """A comparison with the row numbers: a number out of range gives zeros."""

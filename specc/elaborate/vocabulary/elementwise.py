@@ -199,14 +199,6 @@ def argmax(site: Site, x: Tensor, *, axis: Dim = Dim.of(-1)) -> Tensor:
 
 
 @word()
-def argsort(site: Site, x: Tensor, *, axis: Dim = Dim.of(-1)) -> Tensor:
-    """Row numbers in ascending order of the values along an axis; of equals the lower
-    number first.
-    """
-    return site.one(ops.ArgSort(site.axis(x, axis)), x)
-
-
-@word()
 def cumsum(site: Site, x: Tensor, *, axis: Dim = Dim.of(1)) -> Tensor:
     """Running sum along an axis, the row itself included. True counts as 1."""
     if x.type.dtype == "bool":

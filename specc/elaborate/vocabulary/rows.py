@@ -7,6 +7,24 @@ from specc.ir.dim import Dim
 
 
 @word()
+def sort(
+    site: Site, x: Tensor, *, axis: Dim = Dim.of(-1), descending: bool = False
+) -> Results:
+    """The rows along an axis in ascending order, and their row numbers; of equals the
+    lower number first. With `descending` from the greatest on.
+    """
+    return Results(site.add(ops.Sort(site.axis(x, axis), descending), x))
+
+
+@word()
+def argsort(site: Site, x: Tensor, *, axis: Dim = Dim.of(-1)) -> Tensor:
+    """Row numbers in ascending order of the values along an axis; of equals the lower
+    number first.
+    """
+    return site.add(ops.Sort(site.axis(x, axis)), x)[1]
+
+
+@word()
 def topk(
     site: Site, x: Tensor, k: Dim, *, axis: Dim = Dim.of(-1), largest: bool = True
 ) -> Results:

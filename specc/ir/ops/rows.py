@@ -5,7 +5,16 @@ from specc.ir.op import Op
 from specc.ir.signature import Axes
 from specc.ir.types import ShapeError
 
-__all__ = ["Stride", "TopK"]
+__all__ = ["Sort", "Stride", "TopK"]
+
+
+class Sort(Op, sig="n[*a t~ *b] -> n[*a t *b], i[*a t *b]"):
+    """The rows of axis `axis` in ascending order and their numbers; with `descending`
+    from the greatest on. Of equals the lower number first.
+    """
+
+    axis: int
+    descending: bool = False
 
 
 class TopK(Op, sig="n[*a t~ *b] -> n[*a u *b], i[*a u *b]"):

@@ -9,7 +9,6 @@ from specc.ir.types import DTYPES, ShapeError, Type
 __all__ = [
     "And",
     "ArgMax",
-    "ArgSort",
     "Arith",
     "Cast",
     "Compare",
@@ -388,14 +387,6 @@ class Reduce(Op, sig="a[*a t *b] -> a[*a *b]"):
 
 class ArgMax(Op, sig="n[*a t *b] -> i[*a *b]"):
     """The number of the greatest row of axis `axis`; the first of equals."""
-
-    axis: int
-
-
-class ArgSort(Op, sig="n[*a t~ *b] -> i[*a t *b]"):
-    """Row numbers of axis `axis` in ascending order of their values; of equals the
-    lower number first.
-    """
 
     axis: int
 

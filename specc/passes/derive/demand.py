@@ -93,6 +93,8 @@ class Setting:
         """
         if not isinstance(node.op, FOLDS) or any(r in self.free for r in results):
             return False
+        if isinstance(node.op, ops.CumSum) and len(self.times(node.first)) > 1:
+            return False  # over the keys of a grid, all of which are there in each step
         return any(
             along(node, a) is not None for a in range(min(2, len(node.args)))
         ) and self._moves(node)
@@ -182,7 +184,7 @@ def ask(
         if name is None or link.kind == "extent":
             continue
         asked = _through(node, link, made, given, fold)
-        if asked > 0 and link.kind == "band" and not setting.bounded:
+        if asked > 0 and link.kind in ("band", "all") and not setting.bounded:
             asked = inf
         rows[name] = max(rows[name], asked)
     if fold and "rows" in rows:

@@ -32,6 +32,7 @@ from specc.ir.op import Op
 from specc.passes.prove.bands import band
 from specc.passes.prove.crossing import CROSSED, LOOK_BACK, crossed, crossing
 from specc.passes.prove.flow import Flow, Leak, flow
+from specc.passes.prove.over_keys import over_keys
 from specc.passes.prove.said import Said, of_rows
 from specc.text.diagnostic import Diagnostic, Label
 from specc.text.source import Span
@@ -266,12 +267,14 @@ def said_of(leak: Leak, found: Flow) -> Said:
             )
     if crossed(leak.node, leak.why):
         return Said("E0717", LOOK_BACK, helps=CROSSED)
-    return _reads(leak)
+    return _reads(leak, found)
 
 
-def _reads(leak: Leak) -> Said:
+def _reads(leak: Leak, found: Flow) -> Said:
     """The words for an op that reads rows ahead."""
     ahead, every = _count(leak.reach), leak.why == "all"
+    if told := over_keys(leak, found):
+        return Said("E0711", told[0], helps=(told[1],))
     match leak.node.op:
         case ops.Attend() | ops.MaskedSoftmax() | ops.Hard() | ops.Share():
             return _mask(leak)
@@ -284,7 +287,7 @@ def _reads(leak: Leak) -> Said:
                     "mask it first: weigh with `attend(..., mask=causal)` or `masked_softmax`",
                 ),
             )
-        case ops.Reduce(fn=fn):
+        case ops.Reduce(fn=fn) if every:
             return Said(
                 "E0711",
                 f"this {fn} reads every position",
@@ -333,7 +336,7 @@ def _reads(leak: Leak) -> Said:
             return Said(
                 "E0711", f"this convolution reads {ahead}", helps=("set `ahead=0`",)
             )
-        case ops.ArgMax() | ops.ArgSort() | ops.Gather():
+        case ops.ArgMax() | ops.Sort() | ops.Gather():
             return Said(
                 "E0711",
                 "this picks among every position",

@@ -2,12 +2,13 @@
 back along, the one that grows.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Node
 from specc.ir.reach import links
+from specc.passes.prove.beyond import beyond
 from specc.passes.prove.flow import Flow
 
 LOOK_BACK = "it loops over one axis and looks back along the one that grows"
@@ -25,8 +26,8 @@ def crossing(graph: Graph, found: Flow, live: set[Node]) -> Iterator[tuple[Node,
             continue
         given = [found.state(a) if a else None for a in node.args]
         if isinstance(node.op, ops.CumSum):
-            state = given[0]
-            if state and node.op.axis in state.axes and len(state.axes) > 1:
+            state, axis = given[0], node.op.axis
+            if state and axis in state.axes and not _over_keys(node, state.axes, axis):
                 yield node, CARRY
             continue
         own = found.state(node.op.row(node)).axes
@@ -34,6 +35,19 @@ def crossing(graph: Graph, found: Flow, live: set[Node]) -> Iterator[tuple[Node,
             continue
         if why := _in_body(node.op.body, Dim.symbol(found.symbol)):
             yield node, why
+
+
+def _over_keys(node: Node, times: Iterable[int], axis: int) -> bool:
+    """Whether a running sum has one time axis, or goes over the keys of a grid whose
+    mask shows none behind the query: it is then done again in each step.
+    """
+    x = node.first
+    assert x is not None
+    return all(
+        any(reach.lo >= 0 for reach in beyond(x, query, axis).values())
+        for query in times
+        if query != axis
+    )
 
 
 def _in_body(body: Graph, length: Dim) -> str:

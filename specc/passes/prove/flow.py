@@ -42,9 +42,10 @@ from typing import Literal
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Node, Value
-from specc.ir.interval import EMPTY, SAME, Interval
+from specc.ir.interval import ALL, EMPTY, SAME, Interval
 from specc.ir.reach import Link, links
-from specc.passes.prove.bands import band
+from specc.passes.prove.beyond import beyond, hidden
+from specc.passes.prove.neutral import neutral
 
 Why = Literal["ahead", "all", "newest", "length", "captured", "shape"]
 
@@ -311,16 +312,28 @@ def _mentions(value: object, related: frozenset[str]) -> bool:
 
 
 def resolve(node: Node, link: Link) -> tuple[int | None, Interval]:
-    """The result axis and the interval of a link; of several gates, the one that proves most."""
-    if link.kind != "band":
-        return link.result_axis, link.reach
+    """The result axis and the interval of a link; of several gates, the one that proves
+    most. What reads every key reads row by row where hidden ones do not count.
+    """
     best: tuple[int | None, Interval] = (link.result_axis, link.reach)
+    for to, reach in (*_gated(node, link), *neutral(node, link)):
+        if _better(reach, best[1]):
+            best = to, reach
+    return best
+
+
+def _gated(node: Node, link: Link) -> Iterator[tuple[int, Interval]]:
+    """What each gate of a link lets through."""
     for gate in link.gates:
         operand = node.args[gate.operand]
-        reach = band(operand, gate.query, gate.key) if operand else link.reach
-        if _better(reach, best[1]):
-            best = gate.result_axis, reach
-    return best
+        if operand:
+            yield gate.result_axis, hidden(operand, gate.query, gate.key)
+        scores = node.first
+        if isinstance(node.op, ops.MaskedSoftmax) and scores:
+            # A score of minus infinity is as good as a mask.
+            query = scores.type.rank - 2
+            low = beyond(scores, query, query + 1).get(-ALL.hi, ALL)
+            yield gate.result_axis, low
 
 
 def _better(a: Interval, b: Interval) -> bool:

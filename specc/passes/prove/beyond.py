@@ -1,0 +1,347 @@
+"""What a grid holds where its mask hid it.
+
+On entry: a value and two of its axes, whose rows are called `q` and `k`. On leaving:
+pairs of a number and an interval of `q - k`. Outside of the interval the grid holds
+that number everywhere; true is 1 and false 0, so that the pair with 0 is the band.
+
+    where(causal, s, -inf)                  -inf outside [0, ∞]
+    exp(where(causal, s, -inf) - m[q])      0 outside [0, ∞]
+    where(causal & window(4), s, 0) + 1     1 outside [0, 3]
+
+That is what a reduction over keys needs: the greatest of some scores does not change by
+more of minus infinity, nor a sum by more zeros. As in a band nothing is guessed: an op
+it knows nothing of has no pairs. What is hidden must be a number, in the full pass as in
+a step: values that overflow are not looked for.
+
+The softmax over keys gives zeros where the scores are minus infinity:
+
+    $ beyond 0 1
+    graph "g"
+    input "x" %0: f32[n]
+    %1: i64[n] = extent(%0) {axis=0}
+    %2: i64[n, 1] = insert(%1) {axis=1}
+    %3: bool[n, n] = compare(%1, %2) {fn="le"}
+    %4: f32[] = constant() {value=-inf, dtype="f32"}
+    %5: f32[n, n] = where(%3, %0, %4)
+    %6: f32[n, n] = softmax(%5) {axis=1}
+    output "scores" %5
+    output "weights" %6
+    end
+    gives
+    scores: -inf outside [0, ∞]
+    weights: 0 outside [0, ∞]
+"""
+
+from collections.abc import Generator
+from functools import lru_cache
+from math import inf, isinf
+from typing import TypeAlias
+
+from specc.ir import ops
+from specc.ir.graph import Node, Value
+from specc.ir.interval import ALL, EMPTY, Interval
+from specc.passes.prove.bands import ATTENDED, band, band_of, breaks
+from specc.passes.prove.extremes import extremes
+from specc.passes.prove.grids import Grid, added, aligned, grid_of, through
+from specc.passes.prove.pairs import (
+    ARITHMETIC,
+    COMPARISONS,
+    FUNCTIONS,
+    NOTHING,
+    Pairs,
+    combined,
+    cut,
+    folded,
+    in_all,
+    mapped,
+    together,
+)
+from specc.passes.prove.seen import number_or_infinity
+
+Rule: TypeAlias = Generator[Grid, Pairs, Pairs]
+"""How the pairs of one grid are found: it asks for those of others."""
+
+MOST_GRIDS = 5_000
+"""How many values are looked at for one answer."""
+
+WEIGHTS = (ops.MaskedSoftmax, ops.Hard, ops.Share)
+
+
+@lru_cache(maxsize=1024)
+def beyond(value: Value, query: int, key: int) -> Pairs:
+    """The numbers that `value` is seen to hold outside of intervals of `q - k`."""
+    found: dict[Grid, Pairs] = {}
+    first = grid_of(value, query, key)
+    open_: list[tuple[Grid, Rule]] = [(first, _pairs(first))]
+    answer: Pairs | None = None
+    # Rules wait on a stack of our own for what they ask: graphs are deeper than Python's.
+    while open_:
+        grid, rule = open_[-1]
+        try:
+            wanted = next(rule) if answer is None else rule.send(answer)
+        except StopIteration as stop:
+            found[grid] = answer = stop.value
+            open_.pop()
+            continue
+        answer = found.get(wanted)
+        if answer is None and len(found) + len(open_) >= MOST_GRIDS:
+            answer = NOTHING
+        if answer is None:
+            open_.append((wanted, _pairs(wanted)))
+    return found[first]
+
+
+def hidden(value: Value, query: int, key: int) -> Interval:
+    """Where `q - k` must lie for `value` to be true or other than zero."""
+    return band(value, query, key) & beyond(value, query, key).get(0.0, ALL)
+
+
+def _pairs(grid: Grid) -> Rule:
+    """The pairs of a grid, from those of its operands."""
+    number = _everywhere(grid.value)
+    node = grid.value.node
+    if number is not None:
+        return {number: EMPTY}
+    if node is None or grid.key is None:
+        return NOTHING
+    if (inner := through(grid)) is not None:
+        return (yield inner)
+    operands = [aligned(grid, a) for a in node.args if a]
+    match node.op:
+        case ops.And() | ops.Or() | ops.Not() | ops.Compare():
+            return (yield from _truths(grid, node, operands))
+        case ops.Where():
+            return (yield from _where(operands))
+        case ops.Arith(fn=fn):
+            return (yield from _arithmetic(fn, operands))
+        case ops.Pointwise(fn=fn):
+            return mapped(FUNCTIONS.get(fn), (yield operands[0]))
+        case ops.Cast(to=to):
+            whole = to in ("i64", "i32")
+            return mapped(cut if whole else float, (yield operands[0]))
+    return (yield from _of_rows(grid, node))
+
+
+def _everywhere(value: Value) -> float | None:
+    """The number, or the truth, that a value is at every row."""
+    if value.type.dtype != "bool":
+        return number_or_infinity(value)
+    while value.node and value.node.op.view and value.node.first:
+        value = value.node.first
+    match value.node and value.node.op:
+        case ops.Constant(value=truth):
+            return float(truth)
+    return None
+
+
+def _of_rows(grid: Grid, node: Node) -> Rule:
+    """The pairs of an op that works on the rows of an axis."""
+    x = node.first
+    if isinstance(node.op, (*WEIGHTS, ops.Attend)):
+        return (yield from _weights(grid, node))
+    if isinstance(node.op, ops.Concat):
+        # Along another axis one part stands behind the other.
+        apart = node.op.axis not in (grid.query, grid.key)
+        parts = []
+        for a in node.args if apart else ():
+            assert a is not None
+            parts.append((yield grid.at(a, grid.query, grid.key)))
+        return in_all(parts)
+    if x is None:
+        return NOTHING
+    match node.op:
+        case ops.Reduce(fn=fn, axis=axis):
+            given = yield grid.at(x, added(grid.query, axis), added(grid.key, axis))
+            length = x.type.shape[axis].number or 0
+            return {n: i for n, i in given.items() if folded(fn, n, length)}
+        case ops.Gather(axis=axis) if axis == grid.key:
+            return (yield from _gathered(grid, node))
+    given = yield grid.at(x, grid.query, grid.key)
+    return _moved(grid, node, given)
+
+
+def _moved(grid: Grid, node: Node, given: Pairs) -> Pairs:
+    """The pairs behind an op that gives each row of an axis from others of it."""
+    match node.op:
+        case ops.Softmax(axis=axis) if axis == grid.key and -inf in given:
+            return {0.0: given[-inf]}
+        case ops.CumSum(axis=axis):
+            if axis == grid.key:
+                # Behind the first that is infinite all sums are.
+                return {n: since(i) for n, i in given.items() if isinf(n)}
+            apart = axis != grid.query
+            return {n: i for n, i in given.items() if apart and (isinf(n) or not n)}
+        case ops.Sort(axis=axis) if grid.value.index == 0:
+            if axis != grid.key:
+                return given if axis != grid.query else NOTHING
+            # What is hidden comes last: rank r is hidden at query t if r > t - lo.
+            return {n: since(i) for n, i in given.items() if sorts_last(node, n)}
+        case ops.Flip(axis=axis) | ops.Gather(axis=axis):
+            return given if axis not in (grid.query, grid.key) else NOTHING
+    return NOTHING
+
+
+def since(reach: Interval) -> Interval:
+    """All ranks that can hold what was not hidden: not more than there are keys."""
+    return EMPTY if reach.empty else Interval(reach.lo, inf)
+
+
+def sorts_last(node: Node, number: float) -> bool:
+    """Whether a sort puts a number behind all that it is given, or behind its equals."""
+    least, most = extremes(node.first)
+    match node.op:
+        case ops.Sort(descending=descending):
+            return number <= least if descending else number >= most
+    return False
+
+
+def _where(operands: list[Grid]) -> Rule:
+    """Where the condition can be true, what one side holds; where it can be false, the
+    other.
+    """
+    condition = yield operands[0]
+    yes = yield operands[1]
+    no = yield operands[2]
+    taken, left = condition.get(0.0, ALL), condition.get(1.0, ALL)
+    return {
+        n: (taken & yes.get(n, ALL)) | (left & no.get(n, ALL)) for n in {**yes, **no}
+    }
+
+
+def _truths(grid: Grid, node: Node, operands: list[Grid]) -> Rule:
+    """The pairs of true and false: by row numbers, or by numbers that are known."""
+    given: list[Pairs] = []
+    for operand in operands:
+        given.append((yield operand))
+    match node.op:
+        case ops.Not():
+            return {1.0 - n: i for n, i in given[0].items()}
+        case ops.And() | ops.Or():
+            # Either hidden side decides: false of `and`, true of `or`; else both do.
+            deciding = 0.0 if isinstance(node.op, ops.And) else 1.0
+            found = [{deciding: g[deciding]} for g in given if deciding in g]
+            return together([*found, in_all(given)])
+        case ops.Compare(fn=fn):
+            rows = {0.0: band_of(grid), 1.0: band_of(grid, negated=True)}
+            return together([rows, combined(COMPARISONS[fn], *given)])
+    return NOTHING
+
+
+def _arithmetic(fn: str, operands: list[Grid]) -> Rule:
+    """The pairs of two numbers, and of one that decides whatever the other is."""
+    given: list[Pairs] = []
+    for operand in operands:
+        given.append((yield operand))
+    found = [combined(ARITHMETIC[fn], *given)]
+    for here, there, turned in ((0, 1, False), (1, 0, True)):
+        other = operands[there]
+        # Zero times infinity is no number, nor is infinity less infinity.
+        if not breaks(other) and finite(other):
+            least = extremes(other.value)[0]
+            for number, reach in given[here].items():
+                made = _absorbed(fn, number, least, turned)
+                if made is not None:
+                    found.append({made: reach})
+    return together(found)
+
+
+def _absorbed(fn: str, number: float, least: float, turned: bool) -> float | None:
+    """What a number and any other make, if the other does not count: `-inf - x`.
+
+    `turned`: the number is the right one. `least`: the other is not below.
+    """
+    match fn:
+        case "add" if isinf(number):
+            return number
+        case "sub" if isinf(number):
+            return -number if turned else number
+        case "mul" if number == 0 or (isinf(number) and least > 0):
+            return number
+        case "div" if not turned and (isinf(number) and least > 0):
+            return number
+        case "max" | "min" if number == (inf if fn == "max" else -inf):
+            return number
+    return None
+
+
+def _weights(grid: Grid, node: Node) -> Rule:
+    """Weights are zero where a mask is false, and a softmax's where scores are -inf."""
+    rank = grid.value.type.rank
+    match node.op:
+        case ops.Attend():
+            mask = node.op.mask(node)
+            weights = grid.value.index == node.op.weights_result
+            seen = weights and (grid.query, grid.key) == ATTENDED
+            return {0.0: band(mask, *ATTENDED)} if mask and seen else NOTHING
+    if grid.key != rank - 1 or grid.query not in (None, rank - 2):
+        return NOTHING
+    scores, mask = node.args
+    assert scores is not None
+    assert mask is not None
+    found = [{0.0: band_of(aligned(grid, mask))}]
+    given = yield aligned(grid, scores)
+    if isinstance(node.op, ops.MaskedSoftmax) and -inf in given:
+        found.append({0.0: given[-inf]})
+    return together(found)
+
+
+def _gathered(grid: Grid, node: Node) -> Rule:
+    """Rows of a grid in the order of another: behind the last shown there are hidden ones."""
+    table, ids = node.args
+    assert table is not None
+    given = yield grid.at(table, grid.query, grid.key)
+    order = ids.node if ids else None
+    sorts = order is not None and isinstance(order.op, ops.Sort) and order.first
+    if not (order and sorts and isinstance(order.op, ops.Sort)):
+        return NOTHING
+    if order.op.axis != grid.key or order.first is None or grid.query is None:
+        return NOTHING
+    last = [
+        i
+        for n, i in (yield grid.at(order.first, grid.query, grid.key)).items()
+        if sorts_last(order, n)
+    ]
+    # What the order hides the table must hide too.
+    return {
+        n: since(hides) for n, i in given.items() for hides in last if i & hides == i
+    }
+
+
+def finite(grid: Grid) -> bool:
+    """Whether no infinity that was written down can stand at some key and not at others."""
+    node = grid.value.node
+    if node is None or grid.key is None:
+        return True
+    if grid.spent():
+        return False
+    if (inner := through(grid)) is not None:
+        return finite(inner)
+    match node.op:
+        case ops.Constant(value=value):
+            return not isinf(value)
+        case ops.Pointwise(fn="exp" | "sigmoid" | "tanh"):
+            return True
+        case ops.Pointwise() | ops.Arith() | ops.Where() | ops.Cast() | ops.Concat():
+            return all(finite(aligned(grid, a)) for a in node.args if a)
+        case ops.CumSum() | ops.Sort() | ops.Gather() | ops.Reduce() | ops.Delay():
+            return not any(_infinite(a) for a in node.args)
+    return True
+
+
+def _infinite(value: Value | None) -> bool:
+    """Whether a value is made, at first sight, with an infinity that was written down."""
+    todo, seen = [value], set()
+    while todo:
+        here = todo.pop()
+        if here is None or here.node is None or here in seen:
+            continue
+        seen.add(here)
+        match here.node.op:
+            case ops.Constant(value=number) if isinf(number):
+                return True
+            case ops.Compare() | ops.Softmax() | ops.MaskedSoftmax():
+                continue
+        if len(seen) > MOST_GRIDS:
+            return True
+        todo += here.node.args
+    return False

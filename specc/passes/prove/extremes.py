@@ -1,0 +1,112 @@
+"""Numbers that no element of a value is below or above, whatever its inputs hold.
+
+On entry: any value. On leaving: the least and the most that it can be, infinite where
+nothing is seen. Weights of a softmax lie between 0 and 1, row numbers are 0 and above,
+and one more than a row number is 1 and above. What is no number is not looked for.
+"""
+
+from collections.abc import Callable, Mapping
+from math import inf, isnan
+from typing import TypeAlias
+
+from specc.ir import ops
+from specc.ir.graph import Node, Value
+
+Extremes: TypeAlias = tuple[float, float]
+"""The least and the most."""
+
+ANY: Extremes = (-inf, inf)
+SHARES: Extremes = (0.0, 1.0)
+COUNTS: Extremes = (0.0, inf)
+
+FUNCTIONS: Mapping[str, Extremes] = {
+    "abs": COUNTS,
+    "cos": (-1.0, 1.0),
+    "erf": (-1.0, 1.0),
+    "exp": COUNTS,
+    "relu": COUNTS,
+    "relu2": COUNTS,
+    "sigmoid": SHARES,
+    "sign": (-1.0, 1.0),
+    "sin": (-1.0, 1.0),
+    "softplus": COUNTS,
+    "sqrt": COUNTS,
+    "tanh": (-1.0, 1.0),
+}
+"""What functions of `Pointwise` give, whatever they are given."""
+
+WEIGHTS = (ops.Softmax, ops.MaskedSoftmax, ops.Hard, ops.Share, ops.OneHot)
+NUMBERS = (ops.Extent, ops.Range, ops.ArgMax, ops.Size)
+PICKING = (*(ops.Slice, ops.Index, ops.Last, ops.Flip, ops.Gather, ops.Sort, ops.TopK),)
+"""Ops whose results are rows of their first operand."""
+
+MOST_DEPTH = 60
+"""How deep it is looked; deeper down anything may be."""
+
+
+def extremes(value: Value | None, depth: int = 0) -> Extremes:
+    """The least and the most that any element can be."""
+    if value is None or value.node is None or depth > MOST_DEPTH:
+        return SHARES if value and value.type.dtype == "bool" else ANY
+    node, op = value.node, value.node.op
+    if value.type.dtype == "bool" or isinstance(op, WEIGHTS):
+        return SHARES
+    picked = isinstance(op, PICKING)
+    if isinstance(op, NUMBERS) or (picked and value.index):
+        return COUNTS  # row numbers, the second result of what picks rows too
+    if isinstance(op, ops.Constant):
+        return float(op.value), float(op.value)
+    given = [extremes(a, depth + 1) for a in node.args if a]
+    if (op.view or picked) and given:
+        return given[0]
+    return _made(node, value, given)
+
+
+def _made(node: Node, value: Value, given: list[Extremes]) -> Extremes:
+    """What an op that computes can give of what it is given."""
+    match node.op:
+        case ops.Pointwise(fn="neg"):
+            return -given[0][1], -given[0][0]
+        case ops.Pointwise(fn=fn):
+            return FUNCTIONS.get(fn, ANY)
+        case ops.Arith(fn=fn):
+            return _arithmetic(fn, *given)
+        case ops.Where():
+            return _either(given[1:])
+        case ops.Concat() | ops.Cast():
+            return _either(given)
+        case ops.Attend() if value.index == node.op.weights_result:
+            return SHARES
+        case ops.Reduce(fn="sum") | ops.CumSum():
+            # Of what is not negative a sum is not negative.
+            return COUNTS if given[0][0] >= 0 else ANY
+    return ANY
+
+
+def _either(given: list[Extremes]) -> Extremes:
+    return min(low for low, _ in given), max(high for _, high in given)
+
+
+def _arithmetic(fn: str, one: Extremes, other: Extremes) -> Extremes:
+    """Of two numbers, each between its own ends."""
+    match fn:
+        case "add":
+            return _ends(one[0] + other[0], one[1] + other[1])
+        case "sub":
+            return _ends(one[0] - other[1], one[1] - other[0])
+        case "mul" | "div" if one[0] >= 0 and other[0] >= 0:
+            return _ends(one[0] * other[0], inf) if fn == "mul" else COUNTS
+        case "max" | "min":
+            pick: Callable[[float, float], float] = max if fn == "max" else min
+            return pick(one[0], other[0]), pick(one[1], other[1])
+        case "pow" if other[0] == other[1] and other[0] % 2 == 0:
+            return COUNTS
+    return ANY
+
+
+def _ends(low: float, high: float) -> Extremes:
+    """Two ends; infinity less infinity is no end."""
+    return -inf if isnan(low) else low, inf if isnan(high) else high
+
+
+__all__ = ["Extremes", "extremes"]

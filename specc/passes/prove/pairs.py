@@ -1,0 +1,123 @@
+"""Numbers that stand at hidden keys: what functions make of them.
+
+Only those are followed that every element type holds as they are, so that what is told
+here is so in the model too: whole numbers up to 256, and infinity.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import reduce
+from math import ceil, floor, inf, isinf, isnan, nan
+from operator import and_, or_
+from typing import TypeAlias
+
+from specc.ir.interval import ALL, Interval
+
+Pairs: TypeAlias = Mapping[float, Interval]
+"""For each number the interval outside of which a grid holds it everywhere."""
+
+NOTHING: Pairs = {}
+
+
+def mapped(function: Callable[[float], float] | None, given: Pairs) -> Pairs:
+    """The numbers that a function makes of numbers."""
+    if function is None:
+        return NOTHING
+    made = [{function(n): i} for n, i in given.items()]
+    return together({n: i for n, i in pair.items() if not isnan(n)} for pair in made)
+
+
+def combined(
+    function: Callable[[float, float], float], one: Pairs, other: Pairs
+) -> Pairs:
+    """The numbers that a function makes of two, outside of both intervals."""
+    return together(
+        {made: i | j}
+        for n, i in one.items()
+        for m, j in other.items()
+        if _exact(made := float(function(n, m)), n, m)
+    )
+
+
+def together(found: Iterable[Pairs]) -> Pairs:
+    """What several pairs say together: a number holds outside of each interval."""
+    joined: dict[float, Interval] = {}
+    for pairs in found:
+        for number, reach in pairs.items():
+            joined[number] = joined.get(number, ALL) & reach
+    return joined
+
+
+def in_all(parts: list[Pairs]) -> Pairs:
+    """What all parts of a value hold."""
+    if not parts:
+        return NOTHING
+    common = reduce(and_, (set(p) for p in parts))
+    return {n: reduce(or_, (p[n] for p in parts)) for n in common}
+
+
+def folded(fn: str, number: float, length: int) -> bool:
+    """Whether a reduction over so many of a number gives it; 0 for a length not known,
+    which may be nothing.
+    """
+    nothing = {"sum": 0.0, "max": -inf, "min": inf, "any": 0.0, "all": 1.0}.get(fn)
+    if number == nothing:
+        return True
+    return length > 0 and (fn != "sum" or isinf(number))
+
+
+def _exact(*numbers: float) -> bool:
+    """Whether every element type holds them as they are."""
+    return all(isinf(n) or (n.is_integer() and abs(n) <= 256) for n in numbers)
+
+
+def cut(number: float) -> float:
+    """A fraction as a whole number; infinity is none."""
+    return nan if isinf(number) else float(int(number))
+
+
+def _divided(a: float, b: float) -> float:
+    return a / b if b else nan
+
+
+def _power(a: float, b: float) -> float:
+    return a**b if b in (1, 2) and not isinf(a) else nan
+
+
+ARITHMETIC: Mapping[str, Callable[[float, float], float]] = {
+    "add": lambda a, b: a + b,
+    "sub": lambda a, b: a - b,
+    "mul": lambda a, b: a * b,
+    "div": _divided,
+    "min": min,
+    "max": max,
+    "pow": _power,
+    "floordiv": lambda a, b: nan,
+    "mod": lambda a, b: nan,
+}
+COMPARISONS: Mapping[str, Callable[[float, float], bool]] = {
+    "eq": lambda a, b: a == b,
+    "ne": lambda a, b: a != b,
+    "lt": lambda a, b: a < b,
+    "le": lambda a, b: a <= b,
+    "gt": lambda a, b: a > b,
+    "ge": lambda a, b: a >= b,
+}
+
+FUNCTIONS: Mapping[str, Callable[[float], float]] = {
+    "abs": abs,
+    "ceil": lambda x: x if isinf(x) else float(ceil(x)),
+    "exp": lambda x: {0.0: 1.0, inf: inf}.get(x, 0.0 if x < -1000 else nan),
+    "floor": lambda x: x if isinf(x) else float(floor(x)),
+    "log": lambda x: {0.0: -inf, 1.0: 0.0, inf: inf}.get(x, nan),
+    "neg": lambda x: -x,
+    "relu": lambda x: max(x, 0.0),
+    "sigmoid": lambda x: {-inf: 0.0, inf: 1.0}.get(x, nan),
+    "sign": lambda x: float((x > 0) - (x < 0)),
+    "sqrt": lambda x: x if x in (0.0, 1.0, inf) else nan,
+    "tanh": lambda x: {-inf: -1.0, 0.0: 0.0, inf: 1.0}.get(x, nan),
+    **dict.fromkeys(
+        ("erf", "gelu", "gelu_tanh", "quick_gelu", "relu2", "silu", "sin"),
+        lambda x: 0.0 if x == 0 else nan,
+    ),
+}
+"""Functions of the numbers of which every element type holds the result as it is."""

@@ -1,0 +1,177 @@
+"""What a grid is said to hold where its mask hid it, it holds; and a reduction that is
+said to skip it does not change when more is hidden.
+"""
+
+import random
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+from support.random_graphs import BATCH, SEQ, WIDTH, Drawn, values
+from support.random_grids import KEY, QUERY, over_keys
+
+import specc_numpy
+from specc.ir import ops
+from specc.ir.graph import Graph, Input, Value, needed
+from specc.ir.interval import ALL, EMPTY
+from specc.ir.link import Link
+from specc.ir.reach import links
+from specc.ir.types import Type
+from specc.passes.prove import beyond as module
+from specc.passes.prove import neutral as skipping
+from specc.passes.prove import pairs
+from specc.passes.prove.beyond import beyond
+from specc.passes.prove.flow import flow
+from specc.passes.prove.neutral import neutral
+
+Wanted = Callable[[Graph], Iterator[Value]]
+ROWS = 6
+GRAPHS = 150
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
+
+
+class Grids(Drawn):
+    """Masks that never hide a row from itself: of nothing there are no numbers."""
+
+    def mask(self, depth: int = 0) -> Value:
+        x = self.streams[0]
+        i, j = self.rows(x, 1), self.rows(x, 0)
+        drawn = super().mask(depth)
+        if self.rng.random() < 0.7:
+            before = self.one(ops.Compare("le"), j, i)
+            drawn = self.one(ops.And(), drawn, before)
+        return self.one(ops.Or(), drawn, self.one(ops.Compare("eq"), i, j))
+
+
+def drawn_graph(seed: int, wanted: Wanted) -> Graph:
+    """Two random ways over keys; the outputs are the values that are `wanted` and made
+    without a leak.
+    """
+    drawn = Grids(random.Random(seed))
+    type = Type.of("f64", BATCH, SEQ, WIDTH)
+    drawn.streams.append(drawn.build.input("x", Input(type)))
+    drawn.build.input("keep", Input(Type.of("bool", BATCH, SEQ), keep="any"))
+    for _ in range(2):
+        drawn.streams.append(over_keys(drawn, drawn.stream(), drawn.stream()))
+    graph = drawn.build.finish("grids", {"y": drawn.streams[-1]})
+    leaks = {leak.node for leak in flow(graph, "seq").leaks}
+    sound = (v for v in wanted(graph) if not leaks & needed([v]))
+    found = {f"v{n}": v for n, v in enumerate(sound)}
+    return drawn.build.finish("grids", found)
+
+
+def run(graph: Graph, seed: int, rows: int) -> dict[str, np.ndarray]:
+    inputs, weights = values(graph, seed, ROWS)
+    cut = {n: v[:, :rows] for n, v in inputs.items() if n in graph.inputs}
+    return specc_numpy.run(graph, cut, weights)
+
+
+def grids(graph: Graph) -> Iterator[Value]:
+    """Every grid [batch q k] of which something is seen."""
+    for _, results in graph.nodes:
+        for value in results:
+            if value.type.shape[1:] == (SEQ, SEQ) and len(value.type.shape) == 3:
+                yield value
+
+
+def untrue(seed: int) -> Iterator[str]:
+    """What is said of a grid and is not so."""
+    graph = drawn_graph(seed, grids)
+    found = run(graph, seed, ROWS)
+    apart = np.subtract.outer(np.arange(ROWS), np.arange(ROWS))
+    for name, value in graph.outputs.items():
+        for number, reach in beyond(value, QUERY, KEY).items():
+            outside = ~((apart >= reach.lo) & (apart <= reach.hi))
+            if (found[name][:, outside] != number).any():
+                assert value.node
+                yield f"grid {seed}: {value.node.op} is not {number} outside {reach}"
+
+
+def reductions(graph: Graph) -> Iterator[Value]:
+    """What is read over keys, and is said to skip later ones."""
+    for node, results in graph.nodes:
+        for link in links(node, results):
+            if _skips(graph, link, node.args[link.operand]):
+                for _, reach in neutral(node, link):
+                    if reach.lo >= 0 and results[0].type.rank < 3:
+                        yield results[0]
+
+
+def _skips(graph: Graph, link: Link, x: Value | None) -> bool:
+    return link.kind == "all" and x is not None and x.type.shape[1:] == (SEQ, SEQ)
+
+
+def changed(seed: int) -> Iterator[str]:
+    """What is read over keys and changes when one more is there."""
+    graph = drawn_graph(seed, reductions)
+    before, after = run(graph, seed, ROWS - 1), run(graph, seed, ROWS)
+    for name, value in graph.outputs.items():
+        a, b = before[name], after[name][:, : ROWS - 1]
+        if a.shape == b.shape and not np.allclose(a, b, rtol=1e-9, equal_nan=True):
+            assert value.node
+            yield f"graph {seed}: {value.node.op} changes"
+
+
+def test_hidden_entries_hold_the_number() -> None:
+    assert [f for seed in range(GRAPHS) for f in untrue(seed)] == []
+
+
+def test_a_reduction_that_skips_hidden_keys_stays_when_there_are_more() -> None:
+    assert [f for seed in range(GRAPHS) for f in changed(seed)] == []
+
+
+def test_much_is_seen() -> None:
+    known = read = 0
+    for seed in range(60):
+        for value in drawn_graph(seed, grids).outputs.values():
+            found = beyond(value, QUERY, KEY)
+            known += any(i not in (ALL, EMPTY) for i in found.values())
+        read += len(drawn_graph(seed, reductions).outputs)
+    assert known > 250
+    assert read > 40
+
+
+MISTAKES: dict[str, tuple[object, str, object]] = {
+    "zero is lost in a sum": (
+        module,
+        "_absorbed",
+        lambda fn, n, least, turned: None if n else 0.0,
+    ),
+    "infinity absorbs all": (module, "_absorbed", lambda fn, n, least, turned: n),
+    "an exponential leaves numbers": (
+        pairs.FUNCTIONS,
+        "exp",
+        lambda x: x,
+    ),
+    "zeros sort last": (module, "sorts_last", lambda node, number: True),
+    "a rank is a key": (module, "since", lambda reach: reach),
+    "either side hides": (
+        module,
+        "together",
+        lambda f: {n: EMPTY for p in f for n in p},
+    ),
+    "anything counts for nothing": (
+        skipping,
+        "_counts_for_nothing",
+        lambda node, number: True,
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_planted_mistake_is_found(
+    mistake: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, name, wrong = MISTAKES[mistake]
+    if isinstance(place, dict):
+        monkeypatch.setitem(place, name, wrong)
+    elif name == "sorts_last":
+        for here in (module, skipping):
+            monkeypatch.setattr(here, name, wrong)
+    else:
+        monkeypatch.setattr(place, name, wrong)
+    beyond.cache_clear()
+    found = any(f for seed in range(GRAPHS) for f in (*untrue(seed), *changed(seed)))
+    monkeypatch.undo()
+    beyond.cache_clear()
+    assert found

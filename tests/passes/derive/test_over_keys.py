@@ -1,0 +1,162 @@
+"""What is done with a grid of scores while generating: reductions over its keys, sorting
+them, picking among them. Steps equal the full pass, or the message says what to write.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.steps import steps
+
+import specc
+import specc_numpy
+from specc.compiler.spec import elaborated, open_spec
+from specc.ir.graph import Graph
+from specc.ir.verify import verify
+from specc.passes.derive.derive import derive
+from specc.passes.prove.causality import prove
+
+HEAD = """specc 1
+model m
+dims batch, n
+
+graph g(ids: int[batch, n]) -> (logits: float[batch, n, 6]) {
+  x = (embedding(ids, size=6, dim=6) @ e) * 2.0
+  seen = squeeze(grid(causal, x, x), axis=1)
+  z = grid(dot, x, x)
+"""
+TAIL = """  return x + linear(tanh(y), out=6) @ out
+}
+
+generate text of ids from logits { start = 0  stop = 5  max_tokens = 8 }
+"""
+HIDDEN = "  h = where(seen, z, -inf)\n"
+GREATEST = "  y = x * insert(max(h, axis=2), axis=2)\n"
+WAYS = {
+    "a sum of what is zero": "  y = x * insert(sum(where(seen, z, 0.0), axis=2), axis=2)\n",
+    "a sum of weights": "  y = x * insert(sum(masked_softmax(z, seen) ** 2.0, axis=2), axis=2)\n",
+    "a maximum": HIDDEN + GREATEST,
+    "a maximum of weights": "  y = x * insert(max(masked_softmax(z, seen), axis=2), axis=2)\n",
+    "a minimum": "  y = x * insert(min(where(seen, z, inf), axis=2), axis=2)\n",
+    "whether any": "  y = x * insert(float(any(seen & z > 3.0, axis=2)), axis=2)\n",
+    "whether every": "  y = x * insert(float(every(not seen | z > 3.0, axis=2)), axis=2)\n",
+    "a mean of those shown": "  y = x * insert(sum(where(seen, z, 0.0), axis=2) / sum(float(seen), axis=2), axis=2)\n",
+    "a softmax": HIDDEN + "  y = weigh(softmax(h, axis=2), x)\n",
+    "a softmax by hand": HIDDEN
+    + "  w = exp(h - insert(max(h, axis=2), axis=2))\n"
+    + "  y = weigh(w / insert(sum(w, axis=2), axis=2), x)\n",
+    "the logarithm of a sum": HIDDEN + "  y = x * insert(log(sum(exp(h), axis=2)), axis=2)\n",
+    "the greatest, picked": HIDDEN + "  y = gather(x, argmax(h, axis=2))\n",
+    "the greatest's number": HIDDEN + "  y = x * insert(float(argmax(h, axis=2)), axis=2)\n",
+    "a window": "  near = squeeze(grid(causal & window(2), x, x), axis=1)\n"
+    "  y = x * insert(sum(where(near, z, 0.0), axis=2), axis=2)\n",
+    "where the greatest stands in a window": (
+        "  near = squeeze(grid(causal & window(2), x, x), axis=1)\n"
+        "  y = x * insert(float(argmax(where(near, z, -inf), axis=2)), axis=2)\n"
+    ),
+    "the third greatest": HIDDEN
+    + "  down = sort(h, axis=2, descending=true)\n"
+    + "  least = min(where(positions(down, axis=2) < 3 & down > -inf, down, inf), axis=2)\n"
+    + "  y = weigh(masked_softmax(z, seen & z >= insert(least, axis=2)), x)\n",
+    "in ascending order": "  up = sort(where(seen, z, inf), axis=2)\n"
+    "  y = x * insert(sum(where(up < inf, up * float(positions(up, axis=2)), 0.0), axis=2), axis=2)\n",
+    "other rows in that order": HIDDEN
+    + "  ids = argsort(-h, axis=2)\n"
+    + "  w = gather(masked_softmax(z, seen), ids, axis=2)\n"
+    + "  y = x * insert(sum(cumsum(w, axis=2) * w, axis=2), axis=2)\n",
+    "entropy": "  w = masked_softmax(z, seen)\n"
+    "  y = x * insert(-sum(w * log(where(w > 0.0, w, 1.0)), axis=2), axis=2)\n",
+}  # fmt: skip
+IDS = np.array([[3, 1, 4, 1, 5, 2, 0], [2, 2, 0, 3, 5, 1, 4]])
+
+
+def graph_of(tmp_path: Path, body: str) -> Graph:
+    path = tmp_path / "m.specc"
+    path.write_text(HEAD + body + TAIL)
+    return elaborated(open_spec(str(path))).graph
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_steps_equal_the_full_pass(tmp_path: Path, way: str) -> None:
+    graph = graph_of(tmp_path, WAYS[way])
+    assert prove(graph, "n", "ids", ["logits"]) == []
+    rng = np.random.default_rng(0)
+    weights = {
+        n: rng.normal(size=[d.at({}) for d in p.type.shape])
+        for n, p in graph.parameters.items()
+    }
+    full = specc_numpy.run(graph, {"ids": IDS}, weights)["logits"]
+    derived = derive(graph, "ids", {"logits": "new"})
+    assert verify(derived.step) == []
+    for plan in ([7], [1] * 7, [3, 4], [2, 1, 4]):
+        made = steps(derived, graph, {"ids": IDS}, weights, plan)
+        got = np.concatenate([m["logits"] for m in made], axis=1)
+        np.testing.assert_allclose(got, full, rtol=1e-11, atol=1e-11)
+
+
+@pytest.mark.parametrize("way", ["the third greatest", "the greatest, picked"])
+def test_a_package_and_one_file_write_what_recomputing_writes(
+    tmp_path: Path, way: str
+) -> None:
+    path = tmp_path / "m.specc"
+    path.write_text(HEAD + WAYS[way] + TAIL)
+    score = specc.compile(path, tmp_path / "score.onnx", init=3)
+    package = specc.compile(path, tmp_path / "package", init=3, parts=["step"])
+    file = specc.compile(path, tmp_path / "one.onnx", init=3, parts=["generate"])
+    ids = [0, 3]
+    for _ in range(6):
+        logits = score.run(ids=np.array([ids]))["logits"]
+        ids.append(int(logits[0, -1].argmax()))
+        if ids[-1] == 5:
+            break
+    for model in (package, file):
+        (written,) = model.generate([[3]], max_tokens=6).tokens
+        assert [3, *written] == ids[1:] or written == ids[2 : len(ids) - (ids[-1] == 5)]
+
+
+REFUSED = {
+    "keys": (
+        GREATEST.replace("h,", "where(seen, z, -1e4),"),
+        "this max goes over keys, and the hidden ones hold -10000, not -inf: with more "
+        "of them it may change",
+        "hide them by -inf: `where(seen, x, -inf)`, with a causal mask as `seen`",
+        HIDDEN + GREATEST,
+    ),
+    "infinite sums": (
+        WAYS["a sum of what is zero"].replace("0.0", "-inf"),
+        "this sum goes over keys, and the hidden ones hold -inf, not 0.0: with more of "
+        "them it may change",
+        "hide them by 0.0: `where(seen, x, 0.0)`, with a causal mask as `seen`",
+        WAYS["a sum of what is zero"],
+    ),
+    "no mask": (
+        "  y = weigh(softmax(z, axis=2), x)\n",
+        "this softmax goes over keys, later ones too",
+        "hide them first: `where(seen, x, -inf)`, with a causal mask as `seen`",
+        WAYS["a softmax"],
+    ),
+    "mean": (
+        "  y = x * insert(mean(where(seen, z, 0.0), axis=2), axis=2)\n",
+        "this mean counts keys that are not there yet",
+        "divide a sum by how many the mask shows: "
+        "`sum(x, axis=-1) / sum(float(seen), axis=-1)`",
+        WAYS["a mean of those shown"],
+    ),
+    "order": (
+        "  up = sort(where(seen, z, -inf), axis=2)\n  y = x * insert(sum(up, axis=2), axis=2)\n",
+        "this sort goes over keys, and the hidden ones hold -inf, not inf: with more of "
+        "them it may change",
+        "hide them by inf: `where(seen, x, inf)`, with a causal mask as `seen`",
+        WAYS["in ascending order"],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_is_refused_says_what_to_write(tmp_path: Path, case: str) -> None:
+    body, what, mend, mended = REFUSED[case]
+    fault, *_ = prove(graph_of(tmp_path, body), "n", "ids", ["logits"])
+    assert fault.code == "E0711"
+    assert fault.title == f"`logits` cannot be generated along `n`: {what}"
+    assert fault.helps == (mend,)
+    assert prove(graph_of(tmp_path, mended), "n", "ids", ["logits"]) == []
