@@ -12,7 +12,7 @@ from specc.elaborate import nodes
 from specc.elaborate.budget import EXPANDING
 from specc.elaborate.context import NOTHING, Context, Env
 from specc.elaborate.names import weight_path
-from specc.elaborate.rows import as_grid
+from specc.elaborate.rows import GRID, as_grid
 from specc.elaborate.typing import Place, fit_static
 from specc.elaborate.values import (
     DefinitionFunction,
@@ -193,9 +193,17 @@ def _value(
 
 
 def mask_grid(
-    context: Context, mask: Known, rows: Rows, scope: str, span: Span | None
+    context: Context,
+    mask: Known,
+    rows: Rows,
+    scope: str,
+    span: Span | None,
+    beside: int = GRID,
 ) -> Grid:
-    """A mask as a boolean grid, or a static bool where it shows everything or nothing."""
+    """A mask as a boolean grid, or a static bool where it shows everything or nothing.
+
+    `beside` scores of how many axes it is laid, as they were written.
+    """
     context.work(span)
     match mask:
         case bool():
@@ -209,10 +217,10 @@ def mask_grid(
                     span,
                     helps=helps,
                 )
-            return as_grid(context, tensor, span)
+            return as_grid(context, tensor, span, beside)
         case Joined(op, parts):
             # each part over the same rows; `all` and `none` among them stay truths
-            grids = [mask_grid(context, p, rows, scope, span) for p in parts]
+            grids = [mask_grid(context, p, rows, scope, span, beside) for p in parts]
             return _join(context, op, grids, span)
         case DefinitionFunction() if mask.kind == "mask":
             with inside(context, mask):
@@ -242,9 +250,14 @@ def _two(context: Context, op: str, left: Grid, right: Grid, span: Span | None) 
 
 
 def bias_grid(
-    context: Context, bias: Known, rows: Rows, scope: str, span: Span | None
+    context: Context,
+    bias: Known,
+    rows: Rows,
+    scope: str,
+    span: Span | None,
+    beside: int = GRID,
 ) -> Tensor | None:
-    """What is added to scores, as a grid of numbers."""
+    """What is added to scores, as a grid of numbers; `beside` as for a mask."""
     if bias is None:
         return None
     if isinstance(bias, DefinitionFunction) and bias.kind == "bias":
@@ -254,11 +267,11 @@ def bias_grid(
             home = bias.env
             assert home is not None  # `hold_definition` gave it both
             inner = home.under(weight_path(context, bias.weights, home)).scope
-        bias = expand(context, bias, rows, {}, inner)
+        bias, beside = expand(context, bias, rows, {}, inner), GRID
     if not isinstance(bias, Tensor) or bias.type.dtype == "bool":
         fail(
             "E0602",
             f"what is added to scores holds numbers; this is {describe(bias)}",
             span,
         )
-    return as_grid(context, bias, span)
+    return as_grid(context, bias, span, beside)

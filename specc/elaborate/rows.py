@@ -16,6 +16,9 @@ from specc.lang import tree
 from specc.text.diagnostic import fail
 from specc.text.source import Span
 
+GRID = 4
+"""The axes of a grid: batch, head, query, key."""
+
 ORDER = ("h", "i", "j")
 """The grid's axes behind the batch, in order."""
 
@@ -68,8 +71,15 @@ def read_rows(context: Context, base: Tensor, expr: tree.Index, env: Env) -> Ten
     return value
 
 
-def as_grid(context: Context, value: Tensor, span: Span | None) -> Tensor:
-    """A grid with all four axes."""
+def as_grid(
+    context: Context, value: Tensor, span: Span | None, beside: int = GRID
+) -> Tensor:
+    """A grid with all four axes. A tensor of as many as the scores `beside` it has the
+    batch first, as they have: what they lack stands behind that.
+    """
+    lacking = GRID - beside if len(value.shape) == beside else 0
+    for _ in range(lacking):
+        value = nodes.one(context, ops.Insert(1), value, span=span)
     if len(value.shape) > 4:
         fail(
             "E0603",

@@ -58,8 +58,8 @@ def attend(
     wide = [_heads(site, x, name, q) for x, name in ((q, "q"), (k, "k"), (v, "v"))]
     queries = 2 if len(q.shape) > 2 else None  # [batch, d]: its row has no number
     rows = row_names(site.context, (wide[0], queries), (wide[1], 2))
-    grid = mask_of(site, mask, rows)
-    added = added_of(site, add, rows)
+    grid = mask_of(site, mask, rows, len(q.shape))
+    added = added_of(site, add, rows, len(q.shape))
     shown = _shown(site, grid)
     wide[0], factor = _scaled(site, wide[0], scale)
     with widths(site, "attend", q, k):
@@ -199,7 +199,7 @@ class _Weights:
         else:
             grid = scores(site, self.score, wide, k, rows)
         if self.add is not None:
-            added = added_of(site, self.add, rows)
+            added = added_of(site, self.add, rows, len(q.shape))
             assert added is not None  # only `none` adds nothing
             added = fit_rank(site, added, len(grid.shape))
             grid = site.one(ops.Arith("add"), grid, added)
@@ -207,7 +207,7 @@ class _Weights:
             alone = len(q.shape) == 2
             noise = site.one(ops.Insert(1), self.noise) if alone else self.noise
             grid = site.one(ops.Arith("add"), grid, noise)
-        shown = mask_of(site, self.mask, rows)
+        shown = mask_of(site, self.mask, rows, len(q.shape))
         return normalized(site, grid, shown, self.normalize)
 
 

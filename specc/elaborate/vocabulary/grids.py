@@ -16,16 +16,20 @@ from specc.ir.dim import Dim
 from specc.text.diagnostic import Failed, Label, fail
 
 
-def mask_of(site: Site, mask: Known, rows: Rows) -> Grid:
-    """The option `mask` as a grid; a truth where it shows everything or nothing."""
+def mask_of(site: Site, mask: Known, rows: Rows, beside: int) -> Grid:
+    """The option `mask` as a grid for scores of `beside` axes; a truth where it shows
+    everything or nothing.
+    """
+    span = site.spans.get("mask")
     with _pointing_at(site, "mask", "E0604"):
-        return mask_grid(site.context, mask, rows, site.scope, site.spans.get("mask"))
+        return mask_grid(site.context, mask, rows, site.scope, span, beside)
 
 
-def added_of(site: Site, add: Known, rows: Rows) -> Tensor | None:
-    """The option `add` as a grid of numbers; None where there is none."""
+def added_of(site: Site, add: Known, rows: Rows, beside: int) -> Tensor | None:
+    """The option `add` as a grid of numbers, likewise; None where there is none."""
+    span = site.spans.get("add")
     with _pointing_at(site, "add", "E0604"):
-        return bias_grid(site.context, add, rows, site.scope, site.spans.get("add"))
+        return bias_grid(site.context, add, rows, site.scope, span, beside)
 
 
 @contextmanager

@@ -87,7 +87,7 @@ def _masked(site: Site, scores: Tensor, mask: Mask, how: Normalizer) -> Tensor:
     last = len(wide.shape) - 1
     queries = last - 1 if rank > 2 else None
     rows = row_names(site.context, (wide, queries), (wide, last))
-    weights = normalized(site, wide, mask_of(site, mask, rows), how)
+    weights = normalized(site, wide, mask_of(site, mask, rows, rank), how)
     return site.one(ops.Squeeze(1), weights) if rank == 2 else weights
 
 

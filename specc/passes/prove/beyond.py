@@ -165,20 +165,29 @@ def _moved(grid: Grid, node: Node, given: Pairs) -> Pairs:
     match node.op:
         case ops.Softmax(axis=axis) if axis == grid.key and -inf in given:
             return {0.0: given[-inf]}
-        case ops.CumSum(axis=axis):
-            if axis == grid.key:
-                # Behind the first that is infinite all sums are.
-                return {n: since(i) for n, i in given.items() if isinf(n)}
-            apart = axis != grid.query
-            return {n: i for n, i in given.items() if apart and (isinf(n) or not n)}
-        case ops.Sort(axis=axis) if grid.value.index == 0:
-            if axis != grid.key:
-                return given if axis != grid.query else NOTHING
+        case ops.CumSum(axis=axis) if axis == grid.key:
+            # Behind the first that is infinite all sums are.
+            return {n: since(i) for n, i in given.items() if isinf(n)}
+        case ops.Sort(axis=axis) if axis == grid.key and grid.value.index == 0:
             # What is hidden comes last: rank r is hidden at query t if r > t - lo.
             return {n: since(i) for n, i in given.items() if sorts_last(node, n)}
+    return _along_another(grid, node, given)
+
+
+def _along_another(grid: Grid, node: Node, given: Pairs) -> Pairs:
+    """The pairs behind an op that works along neither of the two axes: what all rows
+    hold is held by whatever is picked of them.
+    """
+    match node.op:
+        case ops.CumSum(axis=axis):
+            given = {n: i for n, i in given.items() if isinf(n) or not n}
         case ops.Flip(axis=axis) | ops.Gather(axis=axis):
-            return given if axis not in (grid.query, grid.key) else NOTHING
-    return NOTHING
+            pass
+        case ops.Sort(axis=axis) if grid.value.index == 0:
+            pass
+        case _:
+            return NOTHING
+    return given if axis not in (grid.query, grid.key) else NOTHING
 
 
 def since(reach: Interval) -> Interval:
@@ -238,7 +247,12 @@ def _arithmetic(fn: str, operands: list[Grid]) -> Rule:
         # Zero times infinity is no number, nor is infinity less infinity.
         if not breaks(other) and finite(other):
             least = extremes(other.value)[0]
+            # By what may be zero at some key nothing is divided; zero a query is so at
+            # all keys.
+            divides = not turned and (least > 0 or other.key is None)
             for number, reach in given[here].items():
+                if fn == "div" and not number and divides:
+                    found.append({0.0: reach})
                 made = _absorbed(fn, number, least, turned)
                 if made is not None:
                     found.append({made: reach})
@@ -257,7 +271,7 @@ def _absorbed(fn: str, number: float, least: float, turned: bool) -> float | Non
             return -number if turned else number
         case "mul" if number == 0 or (isinf(number) and least > 0):
             return number
-        case "div" if not turned and (isinf(number) and least > 0):
+        case "div" if not turned and isinf(number) and least > 0:
             return number
         case "max" | "min" if number == (inf if fn == "max" else -inf):
             return number
@@ -287,42 +301,41 @@ def _weights(grid: Grid, node: Node) -> Rule:
 
 def _gathered(grid: Grid, node: Node) -> Rule:
     """Rows of a grid in the order of another: behind the last shown there are hidden ones."""
-    table, ids = node.args
-    assert table is not None
+    match node.args:
+        case (Value() as table, Value(node=Node(ops.Sort(axis=axis), (Value() as x,)))):
+            order = ops.Gather.ids(node).node
+        case _:
+            return NOTHING
+    if axis != grid.key or order is None:
+        return NOTHING
     given = yield grid.at(table, grid.query, grid.key)
-    order = ids.node if ids else None
-    sorts = order is not None and isinstance(order.op, ops.Sort) and order.first
-    if not (order and sorts and isinstance(order.op, ops.Sort)):
-        return NOTHING
-    if order.op.axis != grid.key or order.first is None or grid.query is None:
-        return NOTHING
-    last = [
-        i
-        for n, i in (yield grid.at(order.first, grid.query, grid.key)).items()
-        if sorts_last(order, n)
-    ]
+    sorted_ = yield grid.at(x, grid.query, grid.key)
+    last = [i for n, i in sorted_.items() if sorts_last(order, n)]
     # What the order hides the table must hide too.
-    return {
-        n: since(hides) for n, i in given.items() for hides in last if i & hides == i
-    }
+    return {n: since(o) for n, i in given.items() for o in last if i & o == i}
 
 
 def finite(grid: Grid) -> bool:
     """Whether no infinity that was written down can stand at some key and not at others."""
+    if grid.key is None:
+        return True
     node = grid.value.node
-    if node is None or grid.key is None:
+    if node is None:
         return True
     if grid.spent():
         return False
     if (inner := through(grid)) is not None:
         return finite(inner)
     match node.op:
-        case ops.Constant(value=value):
-            return not isinf(value)
         case ops.Pointwise(fn="exp" | "sigmoid" | "tanh"):
             return True
         case ops.Pointwise() | ops.Arith() | ops.Where() | ops.Cast() | ops.Concat():
-            return all(finite(aligned(grid, a)) for a in node.args if a)
+            # An infinity written down may be taken at some keys alone.
+            return all(
+                not isinf(_everywhere(a) or 0.0) and finite(aligned(grid, a))
+                for a in node.args
+                if a
+            )
         case ops.CumSum() | ops.Sort() | ops.Gather() | ops.Reduce() | ops.Delay():
             return not any(_infinite(a) for a in node.args)
     return True
@@ -335,6 +348,8 @@ def _infinite(value: Value | None) -> bool:
         here = todo.pop()
         if here is None or here.node is None or here in seen:
             continue
+        if not here.type.dtype.startswith(("f", "bf")):
+            continue  # neither row numbers nor truths are infinite
         seen.add(here)
         match here.node.op:
             case ops.Constant(value=number) if isinf(number):

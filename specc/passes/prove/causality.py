@@ -267,14 +267,12 @@ def said_of(leak: Leak, found: Flow) -> Said:
             )
     if crossed(leak.node, leak.why):
         return Said("E0717", LOOK_BACK, helps=CROSSED)
-    return _reads(leak, found)
+    return over_keys(leak, found) or _reads(leak)
 
 
-def _reads(leak: Leak, found: Flow) -> Said:
+def _reads(leak: Leak) -> Said:
     """The words for an op that reads rows ahead."""
     ahead, every = _count(leak.reach), leak.why == "all"
-    if told := over_keys(leak, found):
-        return Said("E0711", told[0], helps=(told[1],))
     match leak.node.op:
         case ops.Attend() | ops.MaskedSoftmax() | ops.Hard() | ops.Share():
             return _mask(leak)

@@ -46,25 +46,27 @@ MOST_DEPTH = 60
 
 def extremes(value: Value | None, depth: int = 0) -> Extremes:
     """The least and the most that any element can be."""
-    if value is None or value.node is None or depth > MOST_DEPTH:
-        return SHARES if value and value.type.dtype == "bool" else ANY
-    node, op = value.node, value.node.op
-    if value.type.dtype == "bool" or isinstance(op, WEIGHTS):
+    if value is None:
+        return ANY
+    node = value.node
+    if value.type.dtype == "bool" or (node and isinstance(node.op, WEIGHTS)):
         return SHARES
-    picked = isinstance(op, PICKING)
-    if isinstance(op, NUMBERS) or (picked and value.index):
+    if node is None or depth > MOST_DEPTH:
+        return ANY
+    picked = isinstance(node.op, PICKING)
+    if isinstance(node.op, NUMBERS) or (picked and value.index):
         return COUNTS  # row numbers, the second result of what picks rows too
-    if isinstance(op, ops.Constant):
-        return float(op.value), float(op.value)
     given = [extremes(a, depth + 1) for a in node.args if a]
-    if (op.view or picked) and given:
-        return given[0]
-    return _made(node, value, given)
+    return given[0] if picked else _made(node, value, given)
 
 
 def _made(node: Node, value: Value, given: list[Extremes]) -> Extremes:
     """What an op that computes can give of what it is given."""
+    if node.op.view and given:
+        return given[0]
     match node.op:
+        case ops.Constant(value=number):
+            return float(number), float(number)
         case ops.Pointwise(fn="neg"):
             return -given[0][1], -given[0][0]
         case ops.Pointwise(fn=fn):

@@ -8,20 +8,21 @@ from specc.ir import ops
 from specc.ir.graph import Node, Value
 from specc.passes.prove.beyond import beyond
 from specc.passes.prove.flow import Flow, Leak
+from specc.passes.prove.said import Said
 
 NEUTRAL = {"sum": 0.0, "max": -inf, "min": inf, "any": 0.0, "all": 1.0}
 """What hidden keys must hold for these reductions."""
 
 
-def over_keys(leak: Leak, found: Flow) -> tuple[str, str] | None:
-    """What is at fault, and the mend; None where the op reads no keys of a grid."""
+def over_keys(leak: Leak, found: Flow) -> Said | None:
+    """What is said, with the mend; None where the op reads no keys of a grid."""
     node = leak.node
     x = node.args[leak.operand] if leak.operand is not None else None
     op, wanted = _wanted(node)
     if x is None or leak.why != "all" or not op or len(found.state(x).axes) < 2:
         return None
     if op == "mean":
-        return (
+        return _said(
             "this mean counts keys that are not there yet",
             "divide a sum by how many the mask shows: "
             "`sum(x, axis=-1) / sum(float(seen), axis=-1)`",
@@ -29,14 +30,19 @@ def over_keys(leak: Leak, found: Flow) -> tuple[str, str] | None:
     neutral, held = _written(wanted, x), _held(x, found)
     mend = f"`where(seen, x, {neutral})`, with a causal mask as `seen`"
     if held is None:
-        return f"this {op} goes over keys, later ones too", f"hide them first: {mend}"
+        what = f"this {op} goes over keys, later ones too"
+        return _said(what, f"hide them first: {mend}")
     if held == wanted:
         return None
-    return (
+    return _said(
         f"this {op} goes over keys, and the hidden ones hold {_written(held, x)}, "
         f"not {neutral}: with more of them it may change",
         f"hide them by {neutral}: {mend}",
     )
+
+
+def _said(what: str, mend: str) -> Said:
+    return Said("E0711", what, helps=(mend,))
 
 
 def _wanted(node: Node) -> tuple[str, float]:
