@@ -13,7 +13,15 @@ def spec_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "spec",
         metavar="SPEC",
-        help="a spec file, or the name of a shipped spec (see `specc list`)",
+        help="a spec file, the name of a shipped spec (see `specc list`), or the "
+        "folder of a checkpoint, whose config.json tells the spec",
+    )
+    parser.add_argument(
+        "--spec",
+        default="",
+        metavar="FILE",
+        dest="own",
+        help="a spec of your own for the folder of a checkpoint",
     )
     parser.add_argument(
         "--config",
@@ -39,7 +47,11 @@ def spec_arguments(parser: ArgumentParser) -> None:
 def spec_of(arguments: Namespace, weights: str = "") -> Spec:
     """The spec these options name; `weights` is the checkpoint it is to be filled from."""
     return open_spec(
-        arguments.spec, config=arguments.config, sets=arguments.set, weights=weights
+        arguments.spec,
+        config=arguments.config,
+        sets=arguments.set,
+        weights=weights,
+        own=arguments.own,
     )
 
 

@@ -151,7 +151,7 @@ class Job:
                 *remarks,
                 *_remarks_of(written, self.options),
             ),
-            (*warnings, *self.model.warnings),
+            (*self.spec.warnings, *warnings, *self.model.warnings),
         )
 
 
@@ -165,7 +165,8 @@ def open_job(spec: Spec, options: Options) -> Iterator[Job]:
     if options.defaults_inside and model.defaults:
         graph = pipeline.inline(graph, model.defaults)
     with closing(values_of(spec, graph, options.weights, options.init)) as values:
-        folders = readings.folders_of(options.weights, spec.config_file)
+        weights = options.weights or spec.checkpoint
+        folders = readings.folders_of(weights, spec.config_file)
         yield Job(
             spec=spec,
             options=options,

@@ -50,22 +50,25 @@ def rules_of(context: Context, program: Program, env: Env) -> Rules:
     for item, _ in program.items(tree.Weights):
         for rule in item.rules:
             match rule:
-                case tree.Tie(name=name, source=source, condition=condition):
-                    if (
-                        condition is None
-                        or first(context.evaluator.evaluate(context, condition, env))
-                        is True
-                    ):
-                        ties.append(TieRule(name.text, source.text, rule.span))
+                case tree.From() | tree.Share():
+                    continue
+                case _ if not holds(rule.condition, context, env):
+                    continue
+                case tree.Tie(name=name, source=source):
+                    ties.append(TieRule(name.text, source.text, rule.span))
                 case tree.Load(name=name, value=value):
-                    loads.append(
-                        LoadRule(
-                            name.text, _Reader(context, env).read(value), rule.span
-                        )
-                    )
+                    how = _Reader(context, env).read(value)
+                    loads.append(LoadRule(name.text, how, rule.span))
                 case tree.Ignore(name=name):
                     ignores.append(IgnoreRule(name.text, rule.span))
     return Rules(tuple(ties), tuple(loads), tuple(ignores))
+
+
+def holds(condition: tree.Expr | None, context: Context, env: Env) -> bool:
+    """Whether the condition of a rule, if it has one, is true of this config."""
+    if condition is None:
+        return True
+    return first(context.evaluator.evaluate(context, condition, env)) is True
 
 
 def wanted_of(graph: Graph) -> list[Wanted]:

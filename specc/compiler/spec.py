@@ -4,17 +4,21 @@ number and no backend.
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NoReturn
 
 from specc.compiler import reading as readings
+from specc.compiler.family import TYPE, graph_for, is_checkpoint, spec_for
 from specc.compiler.rules import check_rules
 from specc.compiler.ties import with_ties
 from specc.elaborate.check import Trial, check_symbolic
 from specc.elaborate.config import Reader
 from specc.elaborate.context import Env
+from specc.elaborate.json_nodes import JsonObject
 from specc.elaborate.model import context_of, elaborate, requirements
 from specc.elaborate.modules import Assigned, Program, assign, flatten, program_of
-from specc.elaborate.published import check_expected
+from specc.elaborate.published import check_expected, check_quantized
+from specc.elaborate.published_keys import unread
 from specc.elaborate.unshared import unshared
 from specc.files.read import shown
 from specc.ir.graph import Graph
@@ -39,6 +43,9 @@ class Spec:
     named: str
     config_file: str = ""
     remarks: tuple[str, ...] = ()
+    warnings: tuple[Diagnostic, ...] = ()
+    checkpoint: str = ""
+    """The folder of weights that was named in place of a spec."""
 
 
 def _assigned(sets: Sequence[str]) -> dict[str, Assigned]:
@@ -57,35 +64,66 @@ def _assigned(sets: Sequence[str]) -> dict[str, Assigned]:
     return assigned
 
 
-def _expected(program: Program) -> list[tree.Expect]:
-    """What a spec says a config.json must hold."""
-    entries = [
-        entry for item, _ in program.items(tree.Config) for entry in item.entries
-    ]
-    return [entry for entry in entries if isinstance(entry, tree.Expect)]
-
-
 def open_spec(
-    spec: str, *, config: str = "", sets: Sequence[str] = (), weights: str = ""
+    spec: str,
+    *,
+    config: str = "",
+    sets: Sequence[str] = (),
+    weights: str = "",
+    own: str = "",
 ) -> Spec:
     """Read a spec, what it extends, a config file and the values of `--set`.
 
     The config.json of a checkpoint folder `weights` is read where the spec takes values
-    from one and no other is given.
+    from one and no other is given. `spec` may be a checkpoint folder itself: then its
+    config.json tells the spec, unless that is `own`.
     """
     library = Files()
+    folder = spec if is_checkpoint(spec) else ""
+    remarks: tuple[str, ...] = ()
+    if folder:
+        config = config or folder
+        spec = own or spec_for(config, library)
+        remarks = (f"`{shown(folder)}` is read by the spec `{shown(spec)}`",)
+    elif own:
+        _no_folder(spec)
     program = program_of(library.open(spec), library)
     program = assign(program, _assigned(sets))
-    remarks: tuple[str, ...] = ()
     takes = any(field.sources for field in program.fields())
     if not config and takes and has_config(weights):
         config = weights
         remarks = (f"config values come from the config.json in `{shown(weights)}`",)
     data = config_at(config) if config else None
-    if data is not None:
-        check_expected(_expected(program), data)
-    reader = Reader(published=library.published if data else None, raw=data)
-    return Spec(program, library, reader, spec, config, remarks)
+    made = Spec(program, library, Reader(), spec, config, remarks, checkpoint=folder)
+    return made if data is None else _configured(made, data)
+
+
+def _configured(spec: Spec, data: JsonObject) -> Spec:
+    """The spec with what a config.json says, and keys of it that nobody reads."""
+    entries = [e for item, _ in spec.program.items(tree.Config) for e in item.entries]
+    expected = [e for e in entries if isinstance(e, tree.Expect)]
+    check_expected(expected, data)
+    check_quantized(data)
+    # Only files of a published family have keys that are known to be its own.
+    family = any(e.key == TYPE for e in expected)
+    return replace(
+        spec,
+        reader=Reader(published=spec.library.published, raw=data),
+        warnings=tuple(unread(entries, data)) if family else (),
+    )
+
+
+def _usual(spec: Spec) -> str:
+    """The graph that the config asks for where nobody else does; empty: the first."""
+    return graph_for(spec.program, spec.reader.raw) if spec.reader.raw else ""
+
+
+def _no_folder(spec: str) -> NoReturn:
+    fail(
+        "E0222",
+        f"`{shown(spec)}` is no folder with a config.json, and `--spec` is for such",
+        helps=["name the spec alone, or the folder of a checkpoint behind --spec"],
+    )
 
 
 @dataclass
@@ -102,6 +140,7 @@ class Checked:
 
 def check(spec: Spec, graph: str = "") -> Checked:
     """Elaborate with symbols, then with numbers where the config is complete."""
+    graph = graph or _usual(spec)
     trials = check_symbolic(spec.program, spec.library, graph)
     try:
         model = elaborate(spec.program, spec.library, spec.reader, graph)
@@ -110,11 +149,11 @@ def check(spec: Spec, graph: str = "") -> Checked:
         missing = [d for d in failed.diagnostics if d.code == "E0401"]
         if len(missing) < len(failed.diagnostics):
             raise
-        return Checked(trials, None, tuple(missing), _unshared(spec, trials))
+        warnings = (*spec.warnings, *_unshared(spec, trials))
+        return Checked(trials, None, tuple(missing), warnings)
     _check_beside(spec, model)
-    return Checked(
-        trials, model, (), (*_unshared(spec, trials, model), *model.warnings)
-    )
+    unneeded = _unshared(spec, trials, model)
+    return Checked(trials, model, (), (*spec.warnings, *unneeded, *model.warnings))
 
 
 def _check_beside(spec: Spec, model: Model) -> None:
@@ -146,6 +185,7 @@ def others(spec: Spec, graph: str) -> Iterator[Graph]:
 
 def elaborated(spec: Spec, graph: str = "") -> Model:
     """The model with numbers, after the symbolic check has passed."""
+    graph = graph or _usual(spec)
     trials = check_symbolic(spec.program, spec.library, graph)
     model = elaborate(spec.program, spec.library, spec.reader, graph)
     _check_beside(spec, model)

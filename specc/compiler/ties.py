@@ -2,11 +2,11 @@
 
 from dataclasses import replace
 
+from specc.compiler.rules import holds
 from specc.elaborate.config import Reader
-from specc.elaborate.context import Context, Env, Library
+from specc.elaborate.context import Env, Library
 from specc.elaborate.model import context_of, requirements
 from specc.elaborate.modules import Program
-from specc.elaborate.values import first
 from specc.ir.dim import Dim, product, total
 from specc.ir.graph import Graph, Parameter
 from specc.ir.model import Model
@@ -38,16 +38,9 @@ def with_ties(
     env = Env(module=program.module, config=requirements(context, program, reader))
     facts = dict(model.graph.parameter_facts)
     for rule in rules:
-        if _holds(rule, context, env):
+        if holds(rule.condition, context, env):
             _note(rule, facts)
     return replace(model, graph=replace(model.graph, parameter_facts=facts))
-
-
-def _holds(rule: tree.Tie, context: Context, env: Env) -> bool:
-    """Whether the condition of a rule, if it has one, is true of this config."""
-    if rule.condition is None:
-        return True
-    return first(context.evaluator.evaluate(context, rule.condition, env)) is True
 
 
 def _note(rule: tree.Tie, facts: dict[str, Parameter]) -> None:

@@ -40,7 +40,7 @@ def values_of(
     if seed is not None:
         _check_seed(seed, path)
         return seeded(graph, wanted, rules, seed)
-    path = path or own_weights(spec.program)
+    path = path or spec.checkpoint or own_weights(spec.program)
     if path:
         return bound(wanted, rules, path)
     if wanted:

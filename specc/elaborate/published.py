@@ -52,6 +52,22 @@ def check_expected(program_entries: list[tree.Expect], data: JsonObject) -> None
             )
 
 
+def check_quantized(data: JsonObject) -> None:
+    """E0421 for a config of weights that are stored in a form of few bits."""
+    if (member := data.given("quantization_config")) is None:
+        return
+    kind = None
+    if isinstance(member.value, JsonObject):
+        kind = member.value.given("quant_method")
+    shown = f" by {_said(kind)[:40]}" if kind else ""
+    fail(
+        "E0421",
+        f"the weights of this checkpoint are quantized{shown}, which specc does not read",
+        member.span,
+        helps=["take the checkpoint it was made from, with weights of 16 or 32 bits"],
+    )
+
+
 def _said(member: Member | None) -> str:
     """The value of a key as `expect` writes it: a text, `true`, `false`, a number, or `none`."""
     if member is None or member.null:

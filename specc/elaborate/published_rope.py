@@ -11,6 +11,8 @@ from specc.text.diagnostic import Label, fail
 from specc.text.source import Span
 
 SCALED = ("default", "linear", "llama3", "yarn")
+KEYS = ("rope_parameters", "rope_scaling", "rope_theta", "max_position_embeddings")
+"""Where a config.json says how positions turn, and up to which they were trained."""
 
 
 def rope_config(source: tree.Call, entry: tree.Field, data: JsonObject) -> Rope:

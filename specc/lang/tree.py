@@ -364,6 +364,17 @@ class Expect:
 
 
 @dataclass(frozen=True, slots=True)
+class Unread:
+    """`ignore "initializer_range", "use_cache"`: keys of config.json files that change
+    no number of the model.
+    """
+
+    keys: tuple[str, ...]
+    remarks: Remarks = NONE
+    span: Spot = spot()
+
+
+@dataclass(frozen=True, slots=True)
 class Assign:
     """`heads = 4` inside the `config` of an instance: a value for a field of the extended spec."""
 
@@ -373,7 +384,7 @@ class Assign:
     span: Spot = spot()
 
 
-ConfigEntry: TypeAlias = Field | Expect | Assign
+ConfigEntry: TypeAlias = Field | Expect | Unread | Assign
 
 
 @dataclass(frozen=True, slots=True)
@@ -428,7 +439,8 @@ class Block:
     """`block name(params) -> results "doc" { … }`, or `graph` with `where` equations.
 
     `kind` is `block` or `graph`. `results` is a tuple of `Param`s; a single unnamed
-    result has name "".
+    result has name "". `made_for` are the architectures of checkpoints that a graph
+    takes, as their config.json names them.
     """
 
     kind: str
@@ -437,6 +449,7 @@ class Block:
     results: tuple[Param, ...]
     body: tuple[Statement, ...]
     where: tuple[Equation, ...] = ()
+    made_for: tuple[str, ...] = ()
     doc: str = ""
     remarks: Remarks = NONE
     end: tuple[str, ...] = ()
@@ -539,6 +552,7 @@ class Load:
 
     name: WeightName
     value: Expr
+    condition: Expr | None = None
     remarks: Remarks = NONE
     span: Spot = spot()
 
@@ -550,6 +564,7 @@ class Ignore:
     """
 
     name: WeightName
+    condition: Expr | None = None
     remarks: Remarks = NONE
     span: Spot = spot()
 

@@ -57,7 +57,7 @@ def _config(
 ) -> tree.Config:
     body: Body[tree.ConfigEntry] = braced(b, opened, rest)
     expected = [e for e in body.children if isinstance(e, tree.Expect)]
-    named = [e for e in body.children if not isinstance(e, tree.Expect)]
+    named = [e for e in body.children if isinstance(e, tree.Field | tree.Assign)]
     b.twice("the value", ((e.name, e.span) for e in named))
     b.twice("the expectation", ((e.key, e.span) for e in expected))
     return tree.Config(body.children, behind(body.behind), body.end, span=span)
@@ -105,6 +105,11 @@ def _expect(b: Build, span: Span, key: Token, *values: tree.Text | None) -> tree
     return tree.Expect(b.unquoted(key), texts, span=span)
 
 
+@rule("unread")
+def _unread(b: Build, span: Span, *keys: Token) -> tree.Unread:
+    return tree.Unread(tuple(b.unquoted(key) for key in keys), span=span)
+
+
 @rule("assign")
 def _assign(b: Build, span: Span, name: Token, value: tree.Expr) -> tree.Assign:
     return tree.Assign(b.bound(name), value, span=span)
@@ -144,6 +149,7 @@ def _graph(
     params: Params | None,
     results: Params,
     where: tuple[tree.Equation, ...] | None,
+    made_for: tuple[str, ...] | None,
     opened: Token,
     doc: Token | None,
     *rest: tree.Statement | Token,
@@ -156,6 +162,7 @@ def _graph(
         head,
         kind="graph",
         where=where or (),
+        made_for=made_for or (),
         body=body.children,
         doc=b.text(doc),
         remarks=behind(body.behind),
@@ -202,6 +209,11 @@ def _result(b: Build, span: Span, name: Token, kind: tree.TypeName) -> tree.Para
 @rule("one_result")
 def _one_result(b: Build, span: Span, kind: tree.TypeName) -> Params:
     return (tree.Param("", kind, span=span),)
+
+
+@rule("made_for")
+def _made_for(b: Build, span: Span, *names: tree.Text | None) -> tuple[str, ...]:
+    return tuple(name.value for name in present(names))
 
 
 @rule("where")

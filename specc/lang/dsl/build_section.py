@@ -56,13 +56,21 @@ def _tie(
 
 
 @rule("load")
-def _load(b: Build, span: Span, name: tree.WeightName, value: tree.Expr) -> tree.Load:
-    return tree.Load(name, value, span=span)
+def _load(
+    b: Build,
+    span: Span,
+    name: tree.WeightName,
+    value: tree.Expr,
+    condition: tree.Expr | None,
+) -> tree.Load:
+    return tree.Load(name, value, condition, span=span)
 
 
 @rule("ignore")
-def _ignore(b: Build, span: Span, name: tree.WeightName) -> tree.Ignore:
-    return tree.Ignore(name, span=span)
+def _ignore(
+    b: Build, span: Span, name: tree.WeightName, condition: tree.Expr | None
+) -> tree.Ignore:
+    return tree.Ignore(name, condition, span=span)
 
 
 @rule("share")

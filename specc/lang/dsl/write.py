@@ -181,7 +181,12 @@ def leaf(node: tree.Remarked) -> Pieces:
         case tree.Definition():
             return definition(node)
         case (
-            tree.Expect() | tree.Assign() | tree.Setting() | tree.Reads() | tree.Shows()
+            tree.Expect()
+            | tree.Unread()
+            | tree.Assign()
+            | tree.Setting()
+            | tree.Reads()
+            | tree.Shows()
         ):
             return entry(node)
         case tree.From() | tree.Tie() | tree.Load() | tree.Ignore() | tree.Share():
@@ -191,13 +196,15 @@ def leaf(node: tree.Remarked) -> Pieces:
 
 
 def entry(
-    node: tree.Expect | tree.Assign | tree.Setting | tree.ReadingEntry,
+    node: tree.Expect | tree.Unread | tree.Assign | tree.Setting | tree.ReadingEntry,
 ) -> Pieces:
     """A line of `config`, `reading` or `generate`."""
     match node:
         case tree.Expect():
             values = joined([title(v)] for v in node.values)
             return [f"expect {quote(node.key)} in ", "(", *values, ")"]
+        case tree.Unread():
+            return ["ignore ", *joined([quote(key)] for key in node.keys)]
         case tree.Shows():
             return [f"show {node.name} = ", *pieces(node.value)]
         case _:
@@ -218,9 +225,10 @@ def weight_rule(rule: tree.WeightRule) -> Pieces:
             source = path(rule.source)
             return [f"tie {path(rule.name)} =", SPACE, source, *_when(rule.condition)]
         case tree.Load():
-            return [f"load {path(rule.name)} = ", *pieces(rule.value)]
+            how = [f"load {path(rule.name)} = ", *pieces(rule.value)]
+            return [*how, *_when(rule.condition)]
         case tree.Ignore():
-            return [f"ignore {path(rule.name)}"]
+            return [f"ignore {path(rule.name)}", *_when(rule.condition)]
         case tree.Share():
             return [f"share {path(rule.name)}", *_when(rule.condition)]
 
@@ -302,6 +310,10 @@ def head_pieces(node: tree.Repeat | tree.Scan | tree.Block) -> Pieces:
                     *joined([f"{e.name} = ", *pieces(e.value)] for e in node.where),
                 ]
             params = joined(param(p) for p in node.params)
+            made_for: Pieces = []
+            if node.made_for:
+                names = joined([title(name)] for name in node.made_for)
+                made_for = [SECTION, "for ", *names]
             return [
                 f"{node.kind} {node.name}",
                 "(",
@@ -311,6 +323,7 @@ def head_pieces(node: tree.Repeat | tree.Scan | tree.Block) -> Pieces:
                 "-> ",
                 *results,
                 *where,
+                *made_for,
             ]
 
 

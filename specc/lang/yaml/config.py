@@ -8,6 +8,8 @@ from specc.lang.yaml.nodes import Entry, Mapping, Node, Scalar, Sequence
 from specc.lang.yaml.reader import Reader, first_line, whole
 
 FIELD = ("type", "from", "default", "doc")
+UNREAD = "ignore keys"
+"""No name of a value can have a space in it."""
 
 
 def config(reader: Reader, entry: Entry) -> tree.Config:
@@ -31,6 +33,10 @@ def config_entry(reader: Reader, entry: Entry) -> tree.ConfigEntry:
         nodes = value.items if isinstance(value, Sequence) else [value]
         values = tuple(reader.raw(node, f"`{entry.name}`") for node in nodes)
         return tree.Expect(key, values, span=whole(entry))
+    if entry.name == UNREAD:
+        nodes = value.items if isinstance(value, Sequence) else [value]
+        keys = tuple(reader.raw(node, f"`{UNREAD}`") for node in nodes)
+        return tree.Unread(keys, span=whole(entry))
     field_name = name(reader, entry.key, "the name of a config value")
     if isinstance(value, Mapping) and is_field(value):
         return config_field(reader, field_name, entry, value)

@@ -158,7 +158,8 @@ def setting(reader: Reader, entry: Entry) -> tree.Setting:
 def block(reader: Reader, node: Mapping) -> Items:
     """`- block: name` or `- graph: name`, with `in`, `out`, `where`, `doc` and `do`."""
     kind = next(e.name for e in node.entries if e.name in ("block", "graph"))
-    keys = [kind, "in", "out", "do", "doc", *(["where"] if kind == "graph" else [])]
+    further = ["where", "for"] if kind == "graph" else []
+    keys = [kind, "in", "out", "do", "doc", *further]
     found = reader.known(node, keys, f"`{kind}`", ("out", "do"))
     if not {"out", "do"} <= set(found):
         return []
@@ -166,6 +167,7 @@ def block(reader: Reader, node: Mapping) -> Items:
     params = inputs(reader, found)
     results = outputs(reader, found["out"].value)
     where = equations(reader, found)
+    made_for = architectures(reader, found)
     doc = reader.raw_of(found, "doc")
     body, end = statements(reader, found["do"])
     return [
@@ -176,6 +178,7 @@ def block(reader: Reader, node: Mapping) -> Items:
             results=results,
             body=body,
             where=where,
+            made_for=made_for,
             doc=doc,
             end=end,
             span=extent.node_extent(reader, node),
@@ -198,6 +201,15 @@ def outputs(reader: Reader, node: Node) -> tuple[tree.Param, ...]:
     if isinstance(node, Mapping):
         return tuple(result(reader, e) for e in node.entries)
     return (tree.Param("", type_of(reader, node, "`out`"), span=node.span),)
+
+
+def architectures(reader: Reader, found: dict[str, Entry]) -> tuple[str, ...]:
+    """`for: [BertForMaskedLM, BertForPreTraining]`, or one alone."""
+    if "for" not in found:
+        return ()
+    value = found["for"].value
+    nodes = value.items if isinstance(value, Sequence) else [value]
+    return tuple(reader.raw(node, "`for`") for node in nodes)
 
 
 def equations(reader: Reader, found: dict[str, Entry]) -> tuple[tree.Equation, ...]:

@@ -19,8 +19,8 @@ class Keys(NamedTuple):
 RULES = {
     "from": Keys(),
     "tie": Keys(("to",), ("when",)),
-    "load": Keys(("as",)),
-    "ignore": Keys(),
+    "load": Keys(("as",), ("when",)),
+    "ignore": Keys((), ("when",)),
     "share": Keys((), ("when",)),
 }
 
@@ -67,8 +67,8 @@ def rule_of(
             return tree.Tie(path, source, condition, span=node.span)
         case "load":
             how = expression(reader, found["as"].value)
-            return tree.Load(path, how, span=node.span)
+            return tree.Load(path, how, condition, span=node.span)
         case "ignore":
-            return tree.Ignore(path, span=node.span)
+            return tree.Ignore(path, condition, span=node.span)
         case _:
             return tree.Share(path, condition, span=node.span)

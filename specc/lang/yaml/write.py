@@ -6,6 +6,7 @@ from specc.lang import tree
 from specc.lang.dsl.layout import flat
 from specc.lang.dsl.write import definition_head, large
 from specc.lang.dsl.write_expression import one_line, type_text
+from specc.lang.yaml.config import UNREAD
 from specc.lang.yaml.layout import Item, List, Map, Pair, Value, block, comments
 from specc.lang.yaml.write_statement import block_map, expression, require
 
@@ -176,7 +177,7 @@ def body(pairs: list[Pair], end: tuple[str, ...]) -> Map:
     return Map(pairs, end, tall=bool(pairs or end))
 
 
-def config_pair(entry: tree.Field | tree.Expect | tree.Assign) -> Pair:
+def config_pair(entry: tree.ConfigEntry) -> Pair:
     """An entry of `config`."""
     match entry:
         case tree.Field():
@@ -187,6 +188,8 @@ def config_pair(entry: tree.Field | tree.Expect | tree.Assign) -> Pair:
                 List([Item(v) for v in entry.values]),
                 entry.remarks,
             )
+        case tree.Unread():
+            return Pair(UNREAD, List([Item(k) for k in entry.keys]), entry.remarks)
         case tree.Assign():
             value = static(entry.value)
             if (
@@ -263,11 +266,10 @@ def weight_rule(
                 ]
             )
         case tree.Load():
-            return Map(
-                [Pair("load", rule.name.text), Pair("as", expression(rule.value))]
-            )
+            how = Pair("as", expression(rule.value))
+            return Map([Pair("load", rule.name.text), how, *_when(rule.condition)])
         case tree.Ignore():
-            return Map([Pair("ignore", rule.name.text)])
+            return Map([Pair("ignore", rule.name.text), *_when(rule.condition)])
         case tree.Share():
             return Map([Pair("share", rule.name.text), *_when(rule.condition)])
 

@@ -25,6 +25,8 @@ def block_map(node: tree.Block) -> Map:
         pairs.append(
             Pair("where", Map([Pair(e.name, expression(e.value)) for e in node.where]))
         )
+    if node.made_for:
+        pairs.append(Pair("for", List([Item(name) for name in node.made_for])))
     return Map([*pairs, do("do", node.body, node.end)], tall=True)
 
 

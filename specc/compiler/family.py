@@ -1,0 +1,120 @@
+"""What a checkpoint's config.json says of the spec that it belongs to: the family, and
+which of the family's graphs.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from specc.elaborate.json_nodes import JsonList, JsonObject, JsonScalar
+from specc.elaborate.modules import Program
+from specc.files.read import shown
+from specc.lang import tree
+from specc.library.config_file import NAME, config_at, has_config
+from specc.library.files import Files, shipped
+from specc.text.diagnostic import fail
+from specc.text.suggest import did_you_mean, suggestion
+
+TYPE = "model_type"
+CLASSES = "architectures"
+
+
+def is_checkpoint(path: str) -> bool:
+    """Whether a path is a folder that holds a config.json."""
+    return has_config(path)
+
+
+def spec_for(folder: str, library: Files) -> str:
+    """The shipped spec that reads checkpoints of the type that a folder's config.json
+    names.
+
+    Fails with E0419 where it names none, or one that no spec reads.
+    """
+    data = config_at(folder)
+    member = data.given(TYPE)
+    value = member.value.value if member and isinstance(member.value, JsonScalar) else 0
+    where = shown(str(Path(folder) / NAME))
+    if not isinstance(value, str):
+        fail(
+            "E0419",
+            f"`{where}` does not say what kind of model it is",
+            member.value.span if member else None,
+            notes=[f'"{TYPE}" is missing, or no text'],
+            helps=["name the spec: specc compile --spec my.specc DIR"],
+        )
+    found = next((n for n, types in _types(library) if value in types), "")
+    if not found:
+        known = sorted({kind for _, types in _types(library) for kind in types})
+        near = did_you_mean(value, known)
+        fail(
+            "E0419",
+            f"no spec reads checkpoints of the type `{shown(value)[:60]}`",
+            member.value.span if member else None,
+            helps=[
+                *([f"the nearest that one reads is `{near}`"] if near else []),
+                "`specc list specs` names those that there are",
+                "write one, and name it: specc compile --spec my.specc DIR "
+                "(docs/families.md)",
+            ],
+        )
+    return found
+
+
+def _types(library: Files) -> Iterator[tuple[str, frozenset[str]]]:
+    """Each shipped spec that reads published checkpoints, with the types it reads."""
+    mark = f'expect "{TYPE}" in'
+    for name, path in shipped().items():
+        # Reading the text is quick; making a tree of each file is not.
+        if path.suffix == ".specc" and mark in path.read_text(encoding="utf-8"):
+            module = library.module(path, path.name)
+            types = [
+                value
+                for item in module.file.items
+                if isinstance(item, tree.Config)
+                for entry in item.entries
+                if isinstance(entry, tree.Expect) and entry.key == TYPE
+                for value in entry.values
+            ]
+            yield name, frozenset(types)
+
+
+def graph_for(program: Program, data: JsonObject) -> str:
+    """The graph that is made for an architecture which a config.json names; empty where
+    the spec's graphs name none, or the file does not.
+
+    Fails with E0420 for an architecture that no graph is made for.
+    """
+    graphs = [g for g in _graphs(program) if g.made_for]
+    member = data.given(CLASSES)
+    named = _texts(member.value) if member else []
+    if not graphs or not named or member is None:
+        return ""
+    for graph in graphs:
+        if set(named) & set(graph.made_for):
+            return graph.name
+    every = [name for graph in graphs for name in graph.made_for]
+    near = did_you_mean(named[0], every)
+    fail(
+        "E0420",
+        f"no graph of `{program.module.path}` is made for `{shown(named[0])[:80]}`",
+        member.value.span,
+        notes=[f"there are graphs for {', '.join(every)}"],
+        helps=[
+            *([suggestion(near)] if near else []),
+            f"choose a graph yourself: --graph {graphs[0].name}",
+        ],
+    )
+
+
+def _graphs(program: Program) -> list[tree.Block]:
+    """Every graph of a spec, in the order of the file."""
+    blocks = [i for i in program.module.items.values() if isinstance(i, tree.Block)]
+    return [block for block in blocks if block.kind == "graph"]
+
+
+def _texts(value: object) -> list[str]:
+    items = value.items if isinstance(value, JsonList) else ()
+    return [
+        item.value
+        for item in items
+        if isinstance(item, JsonScalar) and isinstance(item.value, str)
+    ]

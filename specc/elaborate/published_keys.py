@@ -1,0 +1,111 @@
+"""Which keys of a config.json a spec knows: those it reads, those it expects a value
+of, those it says change nothing, and those of which every published class says so.
+
+A key that nobody names is told of, not refused: files gain keys faster than specs, and
+most of them change no number. A key that is known to change numbers, and that a spec
+cannot follow, belongs into an `expect`.
+"""
+
+from collections.abc import Iterator
+
+from specc.elaborate.json_nodes import JsonObject, Member
+from specc.elaborate.published_rope import KEYS as ROPE_KEYS
+from specc.lang import tree
+from specc.text.diagnostic import Diagnostic, Label
+from specc.text.source import Span
+from specc.text.suggest import did_you_mean, suggestion
+
+HARMLESS = {
+    "who wrote the file, and what the model is called": "_commit_hash _name_or_path "
+    "_num_labels architectures auto_map custom_pipelines model_type name_or_path "
+    "transformers_version",
+    "in what type weights are, which their files say": "dtype torch_dtype torchscript",
+    "read in training only": "finetuning_task gradient_checkpointing "
+    "initializer_factor initializer_range problem_type use_bfloat16",
+    "what else a program hands out": "output_attentions output_hidden_states "
+    "return_dict use_cache use_return_dict",
+    "how something is computed, not what": "_attn_implementation "
+    "_attn_implementation_autoset attn_implementation chunk_size_feed_forward "
+    "pretraining_tp",
+    "names of classes, whose number the weights have": "id2label label2id num_labels",
+    "tokens, which the tokenizer and the writing know": "bos_token_id cls_token_id "
+    "decoder_start_token_id eos_token_id mask_token_id pad_token_id prefix "
+    "sep_token_id tokenizer_class unk_token_id",
+    "how a text is chosen": "bad_words_ids begin_suppress_tokens diversity_penalty "
+    "do_sample early_stopping encoder_no_repeat_ngram_size "
+    "exponential_decay_length_penalty forced_bos_token_id forced_decoder_ids "
+    "forced_eos_token_id generation_max_length length_penalty max_length min_length "
+    "no_repeat_ngram_size num_beam_groups num_beams num_return_sequences output_scores "
+    "remove_invalid_values repetition_penalty return_dict_in_generate suppress_tokens "
+    "task_specific_params temperature top_k top_p typical_p",
+    "of other programs": "is_encoder_decoder tf_legacy_loss tie_encoder_decoder tpu_name",
+}
+"""Keys that any published config may have, by why they change no number of what a model
+computes from its inputs.
+"""
+COMMON = frozenset(key for keys in HARMLESS.values() for key in keys.split())
+
+TRAINED = ("dropout", "drop_path", "layerdrop", "dropout_prob", "dropout_rate", "pdrop")
+"""Keys that end so are of training: what is dropped then stays when a model is used."""
+
+
+def unread(entries: list[tree.ConfigEntry], data: JsonObject) -> list[Diagnostic]:
+    """W0418, once, for keys of a config.json that nothing in a spec names."""
+    known = set(_known(entries))
+    strange = {
+        key: member
+        for key, member in data.members.items()
+        if key not in known | COMMON and not key.endswith(TRAINED)
+    }
+    return [_warning(strange, known)] if strange else []
+
+
+def _known(entries: list[tree.ConfigEntry]) -> Iterator[str]:
+    """The keys that a spec names, those of the outermost table."""
+    for entry in entries:
+        match entry:
+            case tree.Expect(key=key):
+                yield _outermost(key)
+            case tree.Unread(keys=keys):
+                yield from map(_outermost, keys)
+            case tree.Field(sources=sources):
+                for source in sources:
+                    yield from _named(source)
+
+
+def _named(source: tree.Expr) -> Iterator[str]:
+    """The keys in what stands behind `from`."""
+    match source:
+        case tree.Text(value=path):
+            yield _outermost(path)
+        case tree.Call(function=tree.Name(path="rope_config")):
+            yield from ROPE_KEYS
+        case tree.Call(args=args):
+            for arg in args:
+                yield from _named(arg)
+
+
+def _outermost(path: str) -> str:
+    return path.partition(".")[0]
+
+
+def _warning(strange: dict[str, Member], known: set[str]) -> Diagnostic:
+    names = list(strange)
+    first = strange[names[0]]
+    shown = ", ".join(f"`{name[:60]}`" for name in names[:12])
+    more = f" and {len(names) - 12} more" if len(names) > 12 else ""
+    near = did_you_mean(names[0], known)
+    return Diagnostic(
+        "W0418",
+        f"nothing in the spec reads {shown}{more}",
+        Label(_key(first), "what this changes, the compiled model does not follow"),
+        helps=(
+            *([suggestion(near)] if near else []),
+            f'if it changes no number, say so in `config`: ignore "{names[0][:60]}"',
+        ),
+        severity="warning",
+    )
+
+
+def _key(member: Member) -> Span:
+    return member.key
