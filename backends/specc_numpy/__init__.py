@@ -2,11 +2,12 @@
 
 from typing import TYPE_CHECKING
 
-from specc_numpy import loop, nn, position, recurrent, route, rows, tensor
+from specc_numpy import conv, loop, nn, position, recurrent, route, rows, tensor
 from specc_numpy.run import run
 from specc_numpy.table import evaluate
 
 __all__ = [
+    "conv",
     "evaluate",
     "loop",
     "nn",

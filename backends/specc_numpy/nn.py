@@ -175,18 +175,3 @@ def patches(
         @ w.reshape(w.shape[0], -1).T
     )
     return y if b is None else y + b
-
-
-@evaluate(ops.Conv1d)
-def conv1d(
-    op: ops.Conv1d, env: Env, x: Array, w: Array, b: Array | None = None
-) -> Array:
-    """f[b t i], f[o i k], f[o]? -> f[b t o]"""
-    batch, rows, _ = x.shape
-    y: Array = np.zeros((batch, rows, w.shape[0]))
-    for t in range(rows):
-        for n in range(op.kernel):
-            source = t - op.high + n * op.dilation
-            if 0 <= source < rows:
-                y[:, t] += x[:, source] @ w[:, :, n].T
-    return y if b is None else y + b

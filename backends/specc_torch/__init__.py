@@ -5,12 +5,13 @@ names, to train it.
 `compile --weights` reads.
 """
 
-from specc_torch import loop, nn, position, recurrent, route, rows, tensor
+from specc_torch import conv, loop, nn, position, recurrent, route, rows, tensor
 from specc_torch.module import SpecModule
 from specc_torch.table import evaluate
 
 __all__ = [
     "SpecModule",
+    "conv",
     "evaluate",
     "loop",
     "nn",

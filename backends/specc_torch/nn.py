@@ -162,14 +162,3 @@ def patches(
     cut = image.reshape(*image.shape[:2], rows, p, columns, r).permute(0, 2, 4, 1, 3, 5)
     flat = cut.reshape(image.shape[0], rows * columns, w[0].numel())
     return functional.linear(flat, w.reshape(w.shape[0], -1), b)
-
-
-@evaluate(ops.Conv1d)
-def conv1d(
-    op: ops.Conv1d, place: Place, x: Tensor, w: Tensor, b: Tensor | None = None
-) -> Tensor:
-    """f[b t i], f[o i k], f[o]? -> f[b t o]"""
-    if not x.shape[1]:
-        return x.new_zeros(x.shape[0], 0, w.shape[0])
-    padded = functional.pad(x.transpose(1, 2), (op.high, op.ahead))
-    return functional.conv1d(padded, w, b, dilation=op.dilation).transpose(1, 2)

@@ -8,6 +8,14 @@ from specc.lang import tree
 from specc.text.diagnostic import fail
 from specc.text.suggest import suggest
 
+ELSEWHERE = {
+    "conv1d": "write `conv`: `padding=causal` or `padding=same` keeps the length of "
+    "rows [batch, time, channels]",
+    "conv2d": "write `conv`: of a picture [batch, channels, high, wide] it is the one "
+    "over both axes",
+}
+"""What operations of other libraries, and of earlier versions, are here."""
+
 
 def callee(context: Context, name: tree.Name, env: Env) -> Function:
     """What a call calls. E0204 with the nearest name when there is no such thing."""
@@ -25,12 +33,15 @@ def callee(context: Context, name: tree.Name, env: Env) -> Function:
         title = f"`{name.path}` is {describe(held)}, not something to call"
         fail("E0205", title, name.span)
     known = [*env.module.names(), *context.library.standard_names(), *WORDS]
+    helps = suggest(name.path, known, "`specc list` shows what there is")
+    if name.path in ELSEWHERE:
+        helps = [ELSEWHERE[name.path]]
     fail(
         "E0204",
         f"there is no block or operation called `{name.path}`",
         name.span,
         "unknown operation",
-        helps=suggest(name.path, known, "`specc list` shows what there is"),
+        helps=helps,
     )
 
 

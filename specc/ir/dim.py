@@ -12,6 +12,7 @@ from functools import lru_cache
 from math import prod
 from typing import TypeAlias, Union
 
+from specc.ir.dim_shown import monomial_text
 from specc.text.source import Origin
 
 LARGEST = 2**53
@@ -207,7 +208,7 @@ class Dim:
     def __str__(self) -> str:
         if not self.terms:
             return "0"
-        texts = [_monomial_text(m, c) for m, c in self.terms]
+        texts = [monomial_text(m, c) for m, c in self.terms]
         return texts[0] + "".join(
             f" - {t[1:]}" if t.startswith("-") else f" + {t}" for t in texts[1:]
         )
@@ -243,6 +244,14 @@ def exact(p: DimLike, q: DimLike) -> Dim:
 
 def floor(p: DimLike, q: DimLike) -> Dim:
     """`p // q`, rounded down."""
+    p, number = Dim.of(p), Dim.of(q).number
+    for monomial, c in p.terms if number and number > 0 else ():
+        match monomial:
+            # `(x // m + r) // n` is `(x + r · m) // (m · n)`: behind several strides a
+            # length has one form, whichever way it is reckoned.
+            case ((Part("//", (x, m)), 1),) if c == 1 and (m.number or 0) > 0:
+                rest = p - Dim({monomial: 1})
+                return floor(x + rest * m, m * q)
     return _part("//", lambda a, b: a // b, p, q)
 
 
@@ -383,14 +392,6 @@ def _monomial_key(term: tuple[Monomial, int]) -> tuple[int, str]:
     return -sum(n for _, n in monomial), "*".join(
         str(a) for a, n in monomial for _ in range(n)
     )
-
-
-def _monomial_text(monomial: Monomial, c: int) -> str:
-    factors = [str(a) if n == 1 else f"{a}^{n}" for a, n in monomial]
-    if not factors:
-        return str(c)
-    sign = {1: "", -1: "-"}.get(c, f"{c}*")
-    return sign + "*".join(factors)
 
 
 def _inside(dim: Dim) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from specc.ir import ops
-from specc.ir.dim import Dim, DimError
+from specc.ir.dim import Dim, DimError, smallest
 from specc.ir.graph import Graph, Node, Value
 
 REACHES = (4, 16, 64, 600)
@@ -103,6 +103,15 @@ def rows_of(node: Node) -> tuple[Dim, ...]:
             return k, x.type.shape[axis] - k
         case Node(ops.Index(axis=axis, at=at), (Value() as x,)):
             return at, x.type.shape[axis] - at - 1
+        case Node(
+            ops.Conv() | ops.MaxPool() | ops.AveragePool() as op, (Value() as x, *_)
+        ):
+            # Rows are the second axis, those of a picture the third and fourth.
+            moved = x.type.shape[len(op.kernel) :]
+            return tuple(op.spare(moved[n], n) for n in range(len(op.kernel)))
+        case Node(ops.KeepRows() as op, (Value() as x,)):
+            length = x.type.shape[1]
+            return (op.rows(length) - smallest(length, 1),)
     return ()
 
 

@@ -52,7 +52,10 @@ def _least(atom: Atom, least: Mapping[str, int]) -> int | None:
             return None if a is None or b is None else min(a, b)
         case "%":
             return None if b is None else 0
-    return None if a is None or b is None else 0
+    if a is None or b is None:
+        return None
+    # Of a quotient by a number more is known than that it is not below 0.
+    return a // b if atom.fn == "//" and atom.args[1].number else 0
 
 
 def _simpler(length: Dim) -> Iterator[Dim]:

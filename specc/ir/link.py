@@ -5,7 +5,7 @@ from typing import Literal
 
 from specc.ir.interval import ALL, Interval
 
-Kind = Literal["same", "window", "band", "newest", "extent", "all"]
+Kind = Literal["same", "window", "strided", "band", "newest", "extent", "all"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,10 +26,11 @@ class Gate:
 class Link:
     """How axis `operand_axis` of operand `operand` is read by result `result`.
 
-    `same`: row for row. `window`: rows `t - hi` to `t - lo` of `result_axis`. `band`:
-    through any one of `gates`, all of which hold; without a gate, every row. `newest`:
-    the last row (`hi` > 0: those before it too), and `result_axis` is None. `extent`:
-    only how many there are. `all`: every row.
+    `same`: row for row. `window`: rows `t - hi` to `t - lo` of `result_axis`.
+    `strided`: rows `t · stride - hi` to `t · stride - lo`, and there are not as many in
+    the result. `band`: through any one of `gates`, all of which hold; without a gate,
+    every row. `newest`: the last row (`hi` > 0: those before it too), and `result_axis`
+    is None. `extent`: only how many there are. `all`: every row.
     """
 
     operand: int
@@ -39,6 +40,7 @@ class Link:
     kind: Kind
     reach: Interval = ALL
     gates: tuple[Gate, ...] = ()
+    stride: int = 1
 
     @property
     def lo(self) -> float:

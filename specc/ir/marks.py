@@ -7,7 +7,7 @@ read along, and how far.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from specc.ir.interval import ALL, EMPTY, PAST, SAME, Interval
@@ -197,8 +197,13 @@ def _marked(at: _At, to: int | None) -> Link:
             # Rows up to this one; where the result has no such axis, up to the newest.
             return at.link(to, "newest" if to is None else "window", PAST)
         case "[":
-            low, high = (_bound(at.op, b) for b in mark[1:-1].split(":"))
-            return at.link(to, "window", Interval(low, high))
+            low, high, *moved = mark[1:-1].split(":")
+            reach = Interval(_bound(at.op, low), _bound(at.op, high))
+            if not moved:
+                return at.link(to, "window", reach)
+            stride, made = moved
+            link = at.link(at.target.one(made), "strided", reach)
+            return replace(link, stride=_bound(at.op, stride))
     assert mark[0] == "|", f"no such mark: {mark}"
     query = mark[1:]
     gates = _gates(at.op, at.places, at.mark.name, query, at.target)

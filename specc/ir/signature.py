@@ -8,7 +8,8 @@ from the right, may be 1 and may be missing. `?` after an operand makes it optio
 op's attribute `axis` is the number of axes in the first.
 
 Marks on the axes of operands say which of their rows a row of the result reads
-(`specc.ir.reach`): nothing, the same row; `t[a:b]`, rows `t - b` to `t - a`; `t>`, all
+(`specc.ir.reach`): nothing, the same row; `t[a:b]`, rows `t - b` to `t - a`;
+`t[a:b:s:u]`, for row u of an axis of its own rows `s · u - b` to `s · u - a`; `t>`, all
 rows up to it; `k|q`, rows of `k` that the mask lets `q` see; `t$`, the newest only;
 `t@`, none, only how many there are; `t~`, all. A name in no result is read whole. The
 rule is the documentation, the inference, the check, the message, the proof's facts and

@@ -41,7 +41,7 @@ def test_a_node_verifies_and_survives_its_text(example: Example) -> None:
     assert verify(again) == []
 
 
-MARK = re.compile(r"(?<=\w)(\|\w+|\[\w+:\w+\]|[>$@~])(?=[\s\]])")
+MARK = re.compile(r"(?<=\w)(\|\w+|\[\w+(?::\w+)+\]|[>$@~])(?=[\s\]])")
 
 
 @pytest.mark.parametrize("op", OPS.values(), ids=lambda op: op.name)

@@ -70,7 +70,7 @@ def allows(
         case "band":
             return all(one or index[g.result_axis] in seen[g] for g in link.gates)
     assert link.result_axis is not None
-    return index[link.result_axis] - row in link.reach
+    return link.stride * index[link.result_axis] - row in link.reach
 
 
 @pytest.mark.parametrize("example", [e for e in EXAMPLES if e.operands], ids=str)
@@ -125,12 +125,13 @@ def test_what_moves_is_what_the_signature_says(example: Example) -> None:
                             )
                             for k in fits:
                                 if (
-                                    k.kind in ("same", "window")
+                                    k.kind in ("same", "window", "strided")
                                     and k.result_axis is not None
                                 ):
-                                    observed[k].add(int(index[k.result_axis]) - row)
+                                    at = k.stride * int(index[k.result_axis])
+                                    observed[k].add(at - row)
     for link in declared:
-        if link.kind in ("same", "window") and example.op.name not in COARSE:
+        if link.kind in ("same", "window", "strided") and example.op.name not in COARSE:
             ends = {int(end) for end in (link.lo, link.hi) if isfinite(end)}
             assert ends <= observed[link], (
                 f"{link} was seen to read {sorted(observed[link])} only"

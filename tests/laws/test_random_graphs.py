@@ -126,12 +126,12 @@ def planted(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     real = bands.band
     match name:
         case "conv reads nothing ahead":
-            monkeypatch.setattr(ops.Conv1d, "low", property(lambda self: 0))
+            monkeypatch.setattr(ops.Conv, "reach", lambda self, n: (0, self.before[n]))
         case "conv looks back one row too few":
             monkeypatch.setattr(
-                ops.Conv1d,
-                "high",
-                property(lambda self: (self.kernel - 1) * self.dilation - 1),
+                ops.Conv,
+                "reach",
+                lambda self, n: (self.before[n] - self.span(n), self.before[n] - 1),
             )
         case "delay is row for row":
             monkeypatch.setattr(

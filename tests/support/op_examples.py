@@ -127,6 +127,55 @@ def drifting_body() -> Graph:
     return build.finish("body", {"carry": after, "y": after})
 
 
+def along(kernel: int, dilation: int = 1, ahead: int = 0) -> ops.Conv:
+    """A convolution along rows that keeps their number and reads so many ahead."""
+    before = dilation * (kernel - 1) - ahead
+    return ops.Conv((kernel,), (1,), (dilation,), (before, ahead))
+
+
+def _windows() -> list[Example]:
+    two = Dim.of(2)
+    rows, picture = f(2, 9, 4), f(2, 4, 7, 9)
+    return [
+        *(
+            Example(along(3, d, a), (f(2, 7, 3), f(4, 3, 3), f(4)))
+            for d, a in ((1, 0), (2, 0), (1, 1), (2, 3))
+        ),
+        Example(ops.Conv((3,), (2,), (1,), (1, 1)), (rows, f(5, 4, 3), f(5))),
+        Example(ops.Conv((2,), (3,), (2,), (0, 4)), (rows, f(5, 4, 2), None)),
+        Example(ops.Conv((3,), (1,), (1,), (0, 0), two), (rows, f(6, 2, 3), None)),
+        Example(
+            ops.Conv((3, 2), (2, 1), (1, 2), (1, 0, 0, 2), two),
+            (picture, f(6, 2, 3, 2), f(6)),
+        ),
+        Example(
+            ops.Conv((3, 3), (1, 1), (1, 1), (1, 1, 1, 1)),
+            (picture, f(5, 4, 3, 3), None),
+        ),
+        Example(ops.ConvTranspose((4,), (2,), (1,), (1, 1)), (rows, f(4, 5, 4), f(5))),
+        Example(
+            ops.ConvTranspose((3,), (1,), (2,), (1, 0), two),
+            (rows, f(4, 3, 3), None),
+        ),
+        Example(
+            ops.ConvTranspose((3, 2), (2, 3), (1, 2), (1, 0, 0, -1), two),
+            (picture, f(4, 3, 3, 2), f(6)),
+        ),
+        Example(ops.MaxPool((3,), (1,), (1,), (1, 1)), (rows,)),
+        Example(ops.MaxPool((2,), (2,), (2,), (0, 1)), (rows,)),
+        Example(ops.MaxPool((3, 2), (2, 2), (1, 1), (1, 0, 1, 1)), (picture,)),
+        Example(ops.AveragePool((3,), (1,), (1, 1), (0,), True), (rows,)),
+        Example(ops.AveragePool((3,), (2,), (1, 1), (0,), False), (rows,)),
+        Example(
+            ops.AveragePool((3, 2), (2, 2), (1, 1, 1, 0), (0, 1), True), (picture,)
+        ),
+        *(
+            Example(ops.KeepRows(stride, lag), (b(8, 9),))
+            for stride, lag in ((2, 0), (1, 2), (3, 1), (2, -1), (1, -2))
+        ),
+    ]
+
+
 def _shapes() -> list[Example]:
     return [
         *(
@@ -210,11 +259,7 @@ def _layers() -> list[Example]:
         Example(ops.Attend(0.5, 3.0), (*qkv, b(2, 1, 3, 5), f(1, 6, 3, 5), f(6))),
         Example(ops.Attend(0.5), (*qkv, b(1, 6, 3, 5), None, None)),
         Example(ops.Patches(), (f(2, 3, 4, 6), f(5, 3, 2, 3), f(5))),
-        *(
-            Example(ops.Conv1d(3, d, a), (f(2, 7, 3), f(4, 3, 3), f(4)))
-            for d, a in ((1, 0), (2, 0), (1, 1), (2, 3))
-        ),
-        Example(ops.Conv1d(2, 1, -1), (f(2, 7, 3), f(4, 3, 2), None)),
+        *_windows(),
         *(
             Example(ops.Sinusoid(Dim.of(6), layout), (i(2, 3),))
             for layout in ("interleaved", "halves", "fairseq")

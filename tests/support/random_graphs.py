@@ -11,6 +11,7 @@ from specc.ir.dim import Dim
 from specc.ir.graph import Builder, Graph, Input, Parameter, Value
 from specc.ir.op import Op
 from specc.ir.types import Type
+from support.op_examples import along
 from support.random_grids import over_keys
 
 BATCH, SEQ, WIDTH = Dim.symbol("batch"), Dim.symbol("seq"), 3
@@ -151,8 +152,8 @@ class Drawn:
                 return self.one(ops.CumSum(1), x)
             case "conv":
                 ahead = self.rng.choice([0, 0, 0, 1])
-                op = ops.Conv1d(self.rng.choice([2, 3]), self.rng.choice([1, 2]), ahead)
-                return self.one(op, x, self.weight(WIDTH, WIDTH, op.kernel), None)
+                op = along(self.rng.choice([2, 3]), self.rng.choice([1, 2]), ahead)
+                return self.one(op, x, self.weight(WIDTH, WIDTH, *op.kernel), None)
             case "norm":
                 return self.one(ops.LayerNorm(1e-3), x, None, self.weight(WIDTH))
             case "gelu":

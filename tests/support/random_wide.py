@@ -12,6 +12,7 @@ from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Builder, Graph, Input, Value
 from specc.ir.types import Type
+from support.op_examples import along
 from support.random_graphs import BATCH, SEQ, WIDTH, Drawn
 
 SRC = Dim.symbol("src")
@@ -88,7 +89,7 @@ class Wide(Drawn):
             case "ahead and back":
                 after = inner.one(
                     ops.Delay(1, 1, 0.0),
-                    inner.one(ops.Conv1d(2, 1, 1), after, weight, None),
+                    inner.one(along(2, 1, 1), after, weight, None),
                 )
             case "count":
                 copies = inner.one(ops.Expand(1, SEQ), inner.one(ops.Insert(1), row))

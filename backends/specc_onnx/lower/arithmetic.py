@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from specc.ir import ops
 from specc.ir.graph import Value
-from specc_onnx.lower.arrange import at_least_one, cast, reduce
+from specc_onnx.lower.arrange import at_least, cast, reduce
 from specc_onnx.lower.emitter import Emitter, Tensor
 from specc_onnx.lower.guards import MOVED, natural, row_numbers
 from specc_onnx.lower.table import lower
@@ -177,7 +177,7 @@ def sum_of_whole(g: Emitter, x: Tensor, axis: int) -> str:
         return reduce(g, "ReduceSum", x.name, axis)
     # `CumSum` has a kernel that adds whole numbers as such. Its last row is the sum;
     # the row of zeros stands for an axis that is empty.
-    sums = g.node("CumSum", at_least_one(g, x, axis), g.constant(axis, "i64"))
+    sums = g.node("CumSum", at_least(g, x, axis), g.constant(axis, "i64"))
     return g.node("Gather", sums, g.constant(-1, "i64"), axis=axis)
 
 

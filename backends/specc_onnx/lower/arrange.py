@@ -134,12 +134,13 @@ def rows(g: Emitter, length: Dim) -> str:
     return g.node("Range", g.constant(0, "i64"), g.dim(length), g.constant(1, "i64"))
 
 
-def at_least_one(g: Emitter, x: Tensor, axis: int) -> str:
-    """`x`, with one row of zeros on an axis that turns out to be empty."""
+def at_least(g: Emitter, x: Tensor, axis: int, count: int = 1) -> str:
+    """`x`, with rows of zeros behind an axis that turns out to have fewer than `count`."""
     length = x.type.shape[axis]
-    if g.lengths.positive(length):
+    if g.lengths.floor_of(length) >= count:
         return x.name
-    missing = g.node("Max", g.node("Sub", g.vector(1), g.shape([length])), g.vector(0))
+    short = g.node("Sub", g.vector(count), g.shape([length]))
+    missing = g.node("Max", short, g.vector(0))
     sides = [g.shape([d]) for d in x.type.shape]
     sides[axis] = missing
     zero = g.constant(0, x.type.dtype)

@@ -179,6 +179,8 @@ def _floor_of_atom(lengths: Lengths, atom: Atom) -> int:
             return lengths.floor_of(lengths.facts[atom])
         return max(lengths.least.get(atom, 0), 0)
     a, b = (lengths.floor_of(d) for d in atom.args)
+    if atom.fn == "//" and (divisor := atom.args[1].number or 0) > 0:
+        return a // divisor
     return {"max": max(a, b), "min": min(a, b)}.get(atom.fn, 0)
 
 

@@ -13,7 +13,7 @@ from specc.ir.graph import Graph, Value
 from specc.ir.ops.loop import Loop, without
 from specc.ir.types import Type
 from specc_onnx.lower.arrange import (
-    at_least_one,
+    at_least,
     cast,
     cut,
     reshape,
@@ -36,7 +36,7 @@ def scan(op: ops.Scan, g: Emitter, *args: Tensor) -> tuple[str, ...]:
     # `keep` is `[b, t]`: its time is axis 1, whatever the others' is.
     axes = [*([1] if op.masked else []), *[op.axis] * op.scanned]
     tensors = [*args[:first], *rows]
-    given = [at_least_one(g, t, axis) for t, axis in zip(tensors, axes, strict=True)]
+    given = [at_least(g, t, axis) for t, axis in zip(tensors, axes, strict=True)]
     body = _body(op, g, args[0] if op.masked else None, carried, captured)
     backwards = [int(op.reverse)]
     collected = len(op.body.outputs) - op.carries

@@ -8,9 +8,7 @@ from specc.ir import ops
 from specc.ir.dim import Dim, exact
 from specc_onnx.lower.arrange import (
     always,
-    at_least_one,
     cast,
-    cut,
     flatten,
     matmul,
     reduce,
@@ -209,24 +207,4 @@ def patches(op: ops.Patches, g: Emitter, x: Tensor, w: Tensor, b: Tensor | None)
         "Transpose",
         reshape(g, grid, (batch, width, *rows), (batch, width, count)),
         perm=[0, 2, 1],
-    )
-
-
-@lower(ops.Conv1d)
-def conv1d(op: ops.Conv1d, g: Emitter, x: Tensor, w: Tensor, b: Tensor | None) -> str:
-    """A convolution with its axes turned about, padded to keep the length."""
-    length = x.type.shape[1]
-    rows = g.node("Transpose", at_least_one(g, x, 1), perm=[0, 2, 1])
-    made = g.node(
-        "Conv",
-        rows,
-        w.name,
-        b.name if b else None,
-        kernel_shape=[op.kernel],
-        dilations=[op.dilation],
-        pads=[op.high, op.ahead],
-    )
-    result = g.node("Transpose", made, perm=[0, 2, 1])
-    return (
-        result if g.lengths.positive(length) else cut(g, result, 1, Dim.of(0), length)
     )

@@ -13,6 +13,7 @@ from specc.elaborate.vocabulary import (
     shapes,
     static,
     weighing,
+    windows,
 )
 from specc.elaborate.vocabulary.registry import WORDS
 
@@ -28,4 +29,5 @@ __all__ = [
     "shapes",
     "static",
     "weighing",
+    "windows",
 ]

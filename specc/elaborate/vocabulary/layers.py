@@ -140,36 +140,6 @@ def patches(
     return site.one(ops.Patches(), x, weight, offset)
 
 
-@word(weights=True)
-def conv1d(
-    site: Site,
-    x: Tensor,
-    *,
-    out: Dim,
-    kernel: Dim,
-    dilation: Dim = Dim.of(1),
-    ahead: Dim = Dim.of(0),
-    bias: bool = True,
-    init: str = FAN_IN,
-) -> Tensor:
-    """A convolution along axis 1 of [batch, time, in] that keeps the length; `ahead`
-    rows are read ahead.
-
-    `ahead=0` is causal. Weights: `weight` [out, in, kernel], `bias` [out].
-    """
-    numbers = [
-        site.number(d, n)
-        for d, n in ((kernel, "kernel"), (dilation, "dilation"), (ahead, "ahead"))
-    ]
-    site.within(dilation, "dilation", 1)
-    site.within(ahead, "ahead", 0, max(numbers[1] * (numbers[0] - 1), 0))
-    weight = site.parameter(
-        "weight", [out, x.shape[-1], kernel], init, ["out", "", "kernel"]
-    )
-    offset = site.parameter("bias", [out], ZEROS, ["out"]) if bias else None
-    return site.one(ops.Conv1d(*numbers), x, weight, offset)
-
-
 @word()
 def maxout(site: Site, x: Tensor, pieces: Dim) -> Tensor:
     """The greatest of each `pieces` neighboring features (arXiv:1302.4389, sec. 2)."""

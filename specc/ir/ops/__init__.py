@@ -1,6 +1,7 @@
 """All the operations there are. Importing this package fills `specc.ir.op.OPS`."""
 
-from specc.ir.ops import loop, nn, position, recurrent, route, rows, tensor
+from specc.ir.ops import conv, loop, nn, position, recurrent, route, rows, tensor
+from specc.ir.ops.conv import *  # noqa: F403
 from specc.ir.ops.loop import *  # noqa: F403
 from specc.ir.ops.nn import *  # noqa: F403
 from specc.ir.ops.position import *  # noqa: F403
@@ -13,6 +14,7 @@ __all__ = [
     *tensor.__all__,
     *rows.__all__,
     *nn.__all__,
+    *conv.__all__,
     *position.__all__,
     *recurrent.__all__,
     *loop.__all__,

@@ -8,7 +8,6 @@ from specc.ir.types import ShapeError
 
 __all__ = [
     "Attend",
-    "Conv1d",
     "Embedding",
     "Hard",
     "LayerNorm",
@@ -132,35 +131,6 @@ class Patches(Op, sig="f[b c y x], f[d c p r], f[d]? -> f[b n d]", heavy=True):
     def solve(self, axes: Axes) -> None:
         rows = exact_or_error(axes.one("y"), axes.one("p"), "high")
         axes["n"] = (rows * exact_or_error(axes.one("x"), axes.one("r"), "wide"),)
-
-
-class Conv1d(Op, sig="f[b t[low:high] i], f[o i k], f[o]? -> f[b t o]", heavy=True):
-    """Convolution along time that keeps the length: zeros stand before and behind.
-
-    Row t reads rows `t - before` to `t + ahead` in steps of `dilation`, where
-    `before + ahead = (k - 1) · dilation`. `before = (k - 1) · dilation` is the causal
-    one (arXiv:1609.03499).
-    """
-
-    kernel: int
-    dilation: int = 1
-    ahead: int = 0
-
-    @property
-    def low(self) -> int:
-        """The nearest row read, counted backwards."""
-        return -self.ahead
-
-    @property
-    def high(self) -> int:
-        """The farthest row read, counted backwards."""
-        return (self.kernel - 1) * self.dilation - self.ahead
-
-    def solve(self, axes: Axes) -> None:
-        if axes.one("k") != self.kernel:
-            raise ShapeError(
-                f"a kernel of {axes.one('k')} where {self.kernel} is expected", (1,)
-            )
 
 
 def exact_or_error(length: Dim, size: Dim, word: str) -> Dim:

@@ -17,9 +17,9 @@ than the newest, and the query beside it for the newest alone:
     graph "g"
     input "x" %0: f32[b, n, 4]
     parameter "w" %1: f32[4, 4] initial="zeros" made_by="linear"
-    parameter "k" %2: f32[4, 4, 3] initial="zeros" made_by="conv1d"
+    parameter "k" %2: f32[4, 4, 3] initial="zeros" made_by="conv"
     %3: f32[b, n, 4] = linear(%0, %1)
-    %4: f32[b, n, 4] = conv1d(%3, %2) {kernel=3, dilation=1, ahead=0}
+    %4: f32[b, n, 4] = conv(%3, %2) {kernel=(3), stride=(1), dilation=(1), pads=(2, 0), groups=<1>}
     %5: f32[b, n, 4] = pointwise(%3) {fn="tanh"}
     %6: f32[b, n, 4] = arith(%4, %5) {fn="mul"}
     output "y" %6

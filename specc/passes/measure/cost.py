@@ -40,8 +40,13 @@ def _patches(op: ops.Patches, t: list[Type]) -> Dim:
     return product(made.shape) * product(t[1].shape[1:])
 
 
-def _conv1d(op: ops.Conv1d, t: list[Type]) -> Dim:
-    return product(t[0].shape) * t[1].shape[0] * op.kernel
+def _conv(op: ops.Conv, t: list[Type]) -> Dim:
+    (made, *_) = op.infer(*t[:2], None)
+    return product(made.shape) * product(t[1].shape[1:])
+
+
+def _conv_transpose(op: ops.ConvTranspose, t: list[Type]) -> Dim:
+    return product(t[0].shape) * product(t[1].shape[1:])
 
 
 def _einsum(op: ops.Einsum, t: list[Type]) -> Dim:
@@ -83,7 +88,8 @@ TABLE: Mapping[type[Op], Cost] = {
     ops.Weigh: _weigh,
     ops.Attend: _attend,
     ops.Patches: _patches,
-    ops.Conv1d: _conv1d,
+    ops.Conv: _conv,
+    ops.ConvTranspose: _conv_transpose,
     ops.Einsum: _einsum,
     ops.Scan: _scan,
     ops.Route: _route,

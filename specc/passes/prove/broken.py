@@ -98,7 +98,7 @@ def hollow(standing: Standing) -> bool:
         case ops.Reduce(fn="sum", axis=axis):
             # A sum over keys that still has a row a query: the row of a padded query
             # may see no key at all. Without the padded axis, at least one row exists.
-            by_row = standing.length in standing.value.type.shape
+            by_row = not standing.lengths.isdisjoint(standing.value.type.shape)
             return by_row and axis in given[0].zero and not topped(node.first, axis)
         case ops.Arith(fn="max" | "add"):
             # `max(sum, 1e-9)` and `sum + 1e-9` are the usual mends.

@@ -34,6 +34,7 @@ from specc.passes.prove.crossing import CROSSED, LOOK_BACK, crossed, crossing
 from specc.passes.prove.flow import Flow, Leak, flow
 from specc.passes.prove.over_keys import over_keys
 from specc.passes.prove.said import Said, of_rows
+from specc.passes.prove.windows import window_words
 from specc.text.diagnostic import Diagnostic, Label
 from specc.text.source import Span
 
@@ -330,10 +331,9 @@ def _reads(leak: Leak) -> Said:
                 "this layer runs backwards",
                 helps=("use `direction=forward` along a growing axis",),
             )
-        case ops.Conv1d() if not every:
-            return Said(
-                "E0711", f"this convolution reads {ahead}", helps=("set `ahead=0`",)
-            )
+        case ops.Conv() | ops.MaxPool() | ops.AveragePool() | ops.ConvTranspose():
+            what, helps = window_words(leak.node.op, ahead, every)
+            return Said("E0711", what, helps=helps)
         case ops.ArgMax() | ops.Sort() | ops.Gather():
             return Said(
                 "E0711",

@@ -51,6 +51,8 @@ class Reading:
                 # looks back never meets it.
                 back = self.side == "right" and self.link.lo >= 0
                 return back or self._skipped() or self._window()
+            case "strided":
+                return self._strided()
             case "band":
                 return self._band()
         return self._all()
@@ -78,9 +80,38 @@ class Reading:
                 # Before the first row that exists a delay reads padding or `first`,
                 # which must not differ.
                 return self._zero and not first
-            case ops.Conv1d() | ops.CumSum():
+            case ops.Conv() | ops.CumSum() | ops.AveragePool(counted=True):
                 return self._zero
+            case ops.MaxPool(dilation=dilation) if max(dilation) == 1:
+                # A window of a row that exists holds one that does.
+                return self.link.operand_axis in self._read.floor
         return False
+
+    def _strided(self) -> bool:
+        """Through a window behind which there are not as many rows: those are there for
+        which all it lags behind is.
+        """
+        op = self.node.op
+        if self.shifted:
+            return False
+        match op:
+            case ops.KeepRows():
+                return True
+            case ops.Conv() | ops.MaxPool() | ops.AveragePool():
+                n = self.link.operand_axis - len(op.kernel)
+                over = self.side != "left" and op.ends[n] > 0
+                under = self.side != "right" and op.before[n] > 0
+                return not (over or under) or self._window()
+        return False
+
+    @property
+    def shifted(self) -> bool:
+        """Whether padding on the left decides which rows a stride takes."""
+        return (
+            self.link.kind == "strided"
+            and self.link.stride > 1
+            and self.side != "right"
+        )
 
     def _band(self) -> bool:
         """Through a mask that is false, or weights or values that are zero, at padded keys."""

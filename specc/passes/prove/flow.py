@@ -20,8 +20,8 @@ holds the newest row and has no rows of its own:
     $ flow n
     graph "g"
     input "x" %0: f32[b, n, 4]
-    parameter "w" %1: f32[4, 4, 3] initial="zeros" made_by="conv1d"
-    %2: f32[b, n, 4] = conv1d(%0, %1) {kernel=3, dilation=1, ahead=1}
+    parameter "w" %1: f32[4, 4, 3] initial="zeros" made_by="conv"
+    %2: f32[b, n, 4] = conv(%0, %1) {kernel=(3), stride=(1), dilation=(1), pads=(1, 1), groups=<1>}
     %3: f32[b, n, 4] = delay(%2) {axis=1, by=1, first=0.0}
     %4: f32[b, 4] = last(%3) {axis=1}
     output "y" %4
@@ -31,7 +31,7 @@ holds the newest row and has no rows of its own:
     %2 axis 1 reads [-1, 1]
     %3 axis 1 reads [0, 2]
     %4 the newest row
-    leak at %2 conv1d: ahead
+    leak at %2 conv: ahead
 """
 
 from collections.abc import Iterator, Mapping

@@ -81,7 +81,7 @@ def _emptied(standing: Standing) -> Iterator[int]:
             mask = node.op.mask
             if mask(node).type.rank - 1 in mask.of(given).zero:
                 yield last
-        case ops.Attend(mask=mask) if value.type.shape[-1] == standing.length:
+        case ops.Attend(mask=mask) if value.type.shape[-1] in standing.lengths:
             # The second result, the weights: the first ends in features, not in keys.
             hidden = mask.of(given)
             if mask(node) and hidden and MASK_KEYS in hidden.zero:
@@ -95,7 +95,7 @@ def _emptied(standing: Standing) -> Iterator[int]:
         case ops.Scan(masked=True, axis=axis) if 1 in given[0].zero:
             # What a masked loop collects is zero at rows that it passes over; a carry
             # has no such axis.
-            if value.type.rank > axis and value.type.shape[axis] == standing.length:
+            if value.type.rank > axis and value.type.shape[axis] in standing.lengths:
                 yield axis
         case ops.Route() as op if (keep := op.parts(given).keep) is not None:
             yield from keep.zero  # rows that are not kept go to no expert
@@ -144,7 +144,7 @@ def _gives_zero(node: Node, zero: list[bool], along: list[bool]) -> bool:
         case ops.Linear():
             # A bias is added at padded rows too: nothing is zero behind it.
             return zero[0] and node.op.bias(node) is None
-        case ops.Cast() | ops.Rotate():
+        case ops.Cast() | ops.Rotate() | ops.KeepRows():
             return zero[0]
         case ops.Reduce(fn=fn) if fn in SUMS:
             return zero[0]

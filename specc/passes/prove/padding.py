@@ -50,7 +50,7 @@ def padding(graph: Graph) -> list[Diagnostic]:
     for name, facts in graph.input_facts.items():
         keep = graph.inputs[name]
         if facts.keep and keep.type.rank and keep.type.shape[-1].name:
-            states = _Walk(keep, facts.keep).run(graph)
+            states = _Walk(keep, facts.keep, lengths_of(graph, keep)).run(graph)
             for output, value in graph.outputs.items():
                 rows = states.get(value, PLAIN)
                 dirt = rows.dirt
@@ -67,12 +67,31 @@ def padding(graph: Graph) -> list[Diagnostic]:
     return list(faults.values())
 
 
+def lengths_of(graph: Graph, keep: Value) -> frozenset[Dim]:
+    """The lengths of the axis that `keep` speaks of, and of those that windows with a
+    stride make of it.
+    """
+    found = {keep.type.shape[-1]}
+    for node, results in graph.nodes:
+        if isinstance(node.op, ops.Sliding | ops.KeepRows):
+            for link in links(node, results):
+                operand = node.args[link.operand]
+                if link.kind == "strided" and operand is not None:
+                    assert link.result_axis is not None, "windows have rows"
+                    if operand.type.shape[link.operand_axis] in found:
+                        found.add(results[0].type.shape[link.result_axis])
+    return frozenset(found)
+
+
 @dataclass(frozen=True)
 class _Walk:
-    """One padded axis: its `keep` and the side on which rows may be missing."""
+    """One padded axis: its `keep`, the side on which rows may be missing, and all
+    `lengths` that it has behind strides.
+    """
 
     keep: Value
     side: str
+    lengths: frozenset[Dim]
 
     def run(self, graph: Graph) -> Mapping[Value, Rows]:
         """What is known of every value."""
@@ -99,7 +118,7 @@ class _Walk:
 
     def _along(self, node: Node, op: ops.Scan) -> bool:
         """Whether a loop runs along the padded axis."""
-        return op.row(node).type.shape[op.axis] == self.length
+        return op.row(node).type.shape[op.axis] in self.lengths
 
     def _looped(self, op: ops.Scan, given: list[Rows]) -> list[Rows]:
         """What is known of the results of a loop along another axis, whatever the
@@ -134,7 +153,8 @@ class _Walk:
         """Whether a link starts at the padded axis."""
         operand = node.args[link.operand]
         return (
-            operand is not None and operand.type.shape[link.operand_axis] == self.length
+            operand is not None
+            and operand.type.shape[link.operand_axis] in self.lengths
         )
 
     def visit(
@@ -144,7 +164,10 @@ class _Walk:
         keeps = {
             k
             for k in here
-            if k.kind == "same" and k.result_axis is not None and self.padded(node, k)
+            if k.result_axis is not None
+            and self.padded(node, k)
+            # What says which rows exist does so behind a stride too.
+            and (k.kind == "same" or isinstance(node.op, ops.KeepRows))
         }
         standing = Standing(
             node=node,
@@ -152,7 +175,7 @@ class _Walk:
             given=given,
             keeps=keeps,
             keep=self.keep,
-            length=self.length,
+            lengths=self.lengths,
         )
         counts = [s.count for s in given]
         if shows_all(standing):
@@ -191,7 +214,7 @@ class _Walk:
             if self.padded(node, link):
                 reading = Reading(node=node, link=link, given=given, side=self.side)
                 if not reading.clean():
-                    return Dirt(node)
+                    return Dirt(node, shifted=reading.shifted)
         return None
 
     def _counted(self, node: Node, given: list[Rows], counts: list[Count]) -> bool:
@@ -200,7 +223,7 @@ class _Walk:
             case ops.Gather(axis=axis) if node.args[0] and given[1].points:
                 # A row that exists, picked by its number from the padded axis itself,
                 # is the same row wherever it stands; from a table it is another one.
-                elsewhere = node.args[0].type.shape[axis] != self.length
+                elsewhere = node.args[0].type.shape[axis] not in self.lengths
                 return bool(counts[0]) or counts[0] is None or elsewhere
             case ops.Size(length=length):
                 # `size(n)` counts padded rows with the others.
@@ -214,16 +237,18 @@ class _Walk:
     def _made_inside(self, body: Graph) -> bool:
         """Whether a loop over the padded axis makes as many rows again in its body."""
         return any(
-            self.length in r.type.shape for _, results in body.nodes for r in results
+            not self.lengths.isdisjoint(r.type.shape)
+            for _, results in body.nodes
+            for r in results
         )
 
     def _count(self, node: Node, counts: list[Count]) -> Count:
         operand = node.args[0] if node.args else None
         match node.op:
             case ops.Extent(axis=axis) | ops.ArgMax(axis=axis):
-                here = operand is not None and operand.type.shape[axis] == self.length
+                here = operand is not None and operand.type.shape[axis] in self.lengths
             case ops.Range(length=length):
-                here = length == self.length
+                here = length in self.lengths
             case _:
                 return count_of(node, counts, self.length)
         # Padding on the right stands behind every row: it moves none.
@@ -239,42 +264,46 @@ def _placed(rows: Rows, body: Graph, outside: set[Dirt | None]) -> Rows:
 
 def _warning(graph: Graph, dirt: Dirt, output: str, keep: str) -> Diagnostic:
     span = span_of(dirt.inside or graph, dirt.node)
+    called = spoken(dirt.node.op)
     if dirt.counted:
-        title = (
-            f"padded rows reach `{output}`: a position is counted from the start "
-            "of the row, padding included"
+        how = "a position is counted from the start of the row, padding included"
+        what = "this takes the number of a row, padding included"
+    elif dirt.shifted:
+        how = (
+            "where padding stands on the left, their number decides which rows the "
+            f"stride of `{called}` takes"
         )
-        what, mend = (
-            "this takes the number of a row, padding included",
-            f"`positions({keep})`",
-        )
+        what = "this takes every so many rows, counted from the first"
     else:
-        title = (
-            f"padded rows reach `{output}`: `{spoken(dirt.node.op)}` reads them, "
-            "no mask stands between"
-        )
-        what, mend = "this reads padded rows", f"`& visible({keep})`"
-    helps = (
-        [f"use {mend}"]
-        if dirt.counted or not _pools(dirt.node)
-        else [f"multiply by `{keep}` first"]
-    )
-    if isinstance(dirt.node.op, ops.Rnn | ops.Gru | ops.Lstm | ops.Scan):
-        helps = (
-            [f"add `keep={keep}`"]
-            if not isinstance(dirt.node.op, ops.Scan)
-            else [f"add `keep {keep}`"]
-        )
+        how = f"`{called}` reads them, no mask stands between"
+        what = "this reads padded rows"
     return Diagnostic(
         "W0601",
-        title,
+        f"padded rows reach `{output}`: {how}",
         Label(span, what) if span else None,
-        (),
-        (),
-        tuple(helps),
+        helps=(_help(graph, dirt, keep),),
         severity="warning",
     )
 
 
-def _pools(node: Node) -> bool:
-    return isinstance(node.op, ops.Reduce | ops.CumSum | ops.Conv1d | ops.Delay)
+def _help(graph: Graph, dirt: Dirt, keep: str) -> str:
+    """What to write instead."""
+    match dirt.node.op:
+        case ops.Rnn() | ops.Gru() | ops.Lstm():
+            return f"add `keep={keep}`"
+        case ops.Scan():
+            return f"add `keep {keep}`"
+    if dirt.shifted:
+        lengths = ", ".join(map(str, graph.inputs[keep].type.shape))
+        return f"declare `{keep}: keep[{lengths}] right`"
+    if dirt.counted:
+        return f"use `positions({keep})`"
+    match dirt.node.op:
+        case ops.Conv():
+            # Behind a stride it is what the convolution before gives.
+            return f"add `keep={keep}`, or the second result of the `conv` before"
+        case ops.MaxPool():
+            return f"hide them first: `where(insert({keep}, axis=2), x, -inf)`"
+        case ops.Reduce() | ops.CumSum() | ops.Delay() | ops.AveragePool():
+            return f"multiply by `{keep}` first"
+    return f"use `& visible({keep})`"

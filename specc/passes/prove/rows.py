@@ -12,13 +12,14 @@ from specc.passes.prove.row_numbers import NOTHING, Count, either
 @dataclass(frozen=True, slots=True)
 class Dirt:
     """The op through which padded rows came in. `counted`: by their number, not by
-    their values.
+    their values; `shifted`: by their number before a stride.
 
     `inside` is the body of the loop that the op stands in, if it stands in one.
     """
 
     node: Node
     counted: bool = False
+    shifted: bool = False
     inside: Graph | None = None
 
 

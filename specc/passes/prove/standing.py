@@ -18,7 +18,7 @@ class Standing:
     """One result of a node, and what is known of its operands; `keeps` are its links
     along padded axes, row for row.
 
-    `keep` says which rows exist, `length` is that of the padded axis.
+    `keep` says which rows exist, `lengths` are those of padded axes.
     """
 
     node: Node
@@ -26,7 +26,7 @@ class Standing:
     given: Sequence[Rows]
     keeps: Iterable[Link]
     keep: Value
-    length: Dim
+    lengths: frozenset[Dim]
 
     def axes(self) -> set[int]:
         """The padded axes of the result."""

@@ -43,7 +43,8 @@ def test_pytorch_equals_the_reference(example: Example) -> None:
 
 SMOOTH = (
     ops.Linear, ops.Embedding, ops.LayerNorm, ops.RMSNorm, ops.Softmax, ops.MaskedSoftmax, ops.Weigh, ops.Attend,
-    ops.Patches, ops.Conv1d, ops.Rotate, ops.Gather, ops.TopK, ops.Delay, ops.CumSum, ops.Einsum, ops.MatMul, ops.Scan,
+    ops.Patches, ops.Conv, ops.ConvTranspose, ops.AveragePool,
+    ops.Rotate, ops.Gather, ops.TopK, ops.Delay, ops.CumSum, ops.Einsum, ops.MatMul, ops.Scan,
     ops.Route, ops.Rnn, ops.Gru, ops.Lstm,
 )  # fmt: skip
 """The ops between a loss and its weights whose derivative exists everywhere."""

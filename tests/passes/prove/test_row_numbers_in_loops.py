@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.op_examples import along
 from support.steps import steps
 
 from specc.compiler.spec import elaborated, open_spec
@@ -132,7 +133,7 @@ def test_what_is_looked_at_ahead_and_put_back_inside_a_body_is_refused() -> None
     """Added up, the two are row for row; but the row between does not exist yet."""
     body = Body()
     weight = body.inner.input("w", Input(Type.of("f64", 3, 3, 2)))
-    ahead = body.inner.one(ops.Conv1d(2, 1, 1), body.carry, weight, None)
+    ahead = body.inner.one(along(2, 1, 1), body.carry, weight, None)
     after = body.inner.one(ops.Delay(1, 1, 0.0), ahead)
     outer = Builder()
     given = [outer.input(n, f) for n, f in body.inner.input_facts.items() if n != "row"]

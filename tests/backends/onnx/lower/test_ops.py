@@ -14,6 +14,7 @@ import onnx
 import pytest
 from numpy.typing import NDArray
 from support.onnx_runtime import agree, open_quietly
+from support.op_examples import along
 
 import specc_numpy
 from specc.ir import ops
@@ -165,9 +166,28 @@ CASES: list[Case] = [
     Case(ops.Weigh(), ("f32[2 t s]", "f32[b 1 s 3]")),
     Case(ops.Patches(), ("f32[b 3 8 6]", "f32[5 3 4 2]", "f32[5]")),
     Case(ops.Patches(), ("f32[b 1 4 4]", "f32[5 1 2 2]", None)),
-    *[Case(ops.Conv1d(3, dilation, ahead), ("f32[b t 4]", "f32[5 4 3]", "f32[5]"))
+    *[Case(along(3, dilation, ahead), ("f32[b t 4]", "f32[5 4 3]", "f32[5]"))
       for dilation, ahead in ((1, 0), (1, 1), (2, 0), (2, 3))],
-    Case(ops.Conv1d(1), ("f32[b t 4]", "f32[5 4 1]", None)),
+    Case(along(1), ("f32[b t 4]", "f32[5 4 1]", None)),
+    Case(ops.Conv((3,), (2,), (1,), (1, 1)), ("f32[b t 4]", "f32[5 4 3]", "f32[5]")),
+    Case(ops.Conv((5,), (4,), (1,), (2, 2), D(2)), ("f32[b t 4]", "f32[6 2 5]", None)),
+    Case(ops.Conv((3,), (3,), (2,), (4, 0)), ("f32[b t 4]", "f32[5 4 3]", "f32[5]")),
+    Case(ops.Conv((2,), (1,), (1,), (1, 1)), ("f32[b t 4]", "f32[5 4 2]", "f32[5]")),
+    Case(ops.Conv((4,), (3,), (1,), (0, 0)), ("f32[b 9 4]", "f32[5 4 4]", "f32[5]")),
+    Case(ops.Conv((3, 2), (1, 1), (1, 2), (1, 0, 1, 2), D(2)), ("f32[b 4 t s]", "f32[6 2 3 2]", "f32[6]")),
+    Case(ops.Conv((4, 4), (4, 4), (1, 1), (0, 0, 0, 0)), ("f32[b 3 8 12]", "f32[5 3 4 4]", None)),
+    Case(ops.ConvTranspose((4,), (2,), (1,), (1, 1)), ("f32[b t 4]", "f32[4 5 4]", "f32[5]")),
+    Case(ops.ConvTranspose((3,), (1,), (2,), (1, 0), D(2)), ("f32[b t 4]", "f32[4 3 3]", None)),
+    Case(ops.ConvTranspose((3, 2), (2, 3), (1, 2), (1, 0, 0, -1), D(2)),
+         ("f32[b 4 t s]", "f32[4 3 3 2]", "f32[6]")),
+    Case(ops.MaxPool((3,), (1,), (1,), (1, 1)), ("f32[b t 4]",)),
+    Case(ops.MaxPool((3,), (2,), (2,), (2, 2)), ("f32[b t 4]",)),
+    Case(ops.MaxPool((3, 2), (2, 1), (1, 1), (1, 0, 1, 1)), ("f32[b 3 t s]",)),
+    *[Case(ops.AveragePool((3,), (2,), (1, 0), (1,), counted), ("f32[b t 4]",)) for counted in (True, False)],
+    *[Case(ops.AveragePool((3, 2), (2, 2), (1, 0, 1, 0), (0, 1), counted), ("f32[b 3 t s]",))
+      for counted in (True, False)],
+    *[Case(ops.KeepRows(stride, lag), ("bool[b t]",)) for stride, lag in ((2, 0), (1, -1), (3, -2))],
+    *[Case(ops.KeepRows(stride, lag), ("bool[b 9]",)) for stride, lag in ((2, 1), (1, 3), (2, -4))],
     *[Case(ops.Sinusoid(D(6), layout), ("i64[b t]",), below=9000)
       for layout in ("interleaved", "halves", "fairseq")],
     Case(ops.RopeAngles(D(6), 10000.0), ("i64[b t]",), below=100_000),

@@ -1,0 +1,166 @@
+"""The meaning of convolutions and pools: place by place of a window, all windows at
+once.
+"""
+
+from collections.abc import Sequence
+from math import prod
+
+import numpy as np
+
+from specc.ir import ops
+from specc.ir.dim import Dim
+from specc.text.diagnostic import fail
+from specc_numpy.table import Array, Env, evaluate, length
+
+EVERY = slice(None)
+
+
+@evaluate(ops.Conv)
+def conv(op: ops.Conv, env: Env, x: Array, w: Array, b: Array | None = None) -> Array:
+    """f[b t i], f[o j k], f[o]? -> f[b t o]"""
+    x, groups = picture(op.kernel, x), length(op.groups, env)
+    counts = windows(op, x.shape[2:])
+    (batch, _, *_), (out, channels, *_) = x.shape, w.shape
+    padded = _padded(op, x, 0.0).reshape(batch, groups, channels, *_sizes(op, x))
+    y: Array = np.zeros((batch, groups, out // groups, prod(counts)))
+    for place in np.ndindex(*op.kernel):
+        seen = _seen(op, padded, place, counts)
+        seen = seen.reshape(batch, groups, channels, prod(counts))
+        y += w[(..., *place)].reshape(groups, out // groups, channels) @ seen
+    return rows(op.kernel, _biased(y.reshape(batch, out, *counts), b))
+
+
+@evaluate(ops.ConvTranspose)
+def conv_transpose(
+    op: ops.ConvTranspose, env: Env, x: Array, w: Array, b: Array | None = None
+) -> Array:
+    """f[b t i], f[i p k], f[o]? -> f[b u o]"""
+    x, groups = picture(op.kernel, x), length(op.groups, env)
+    (batch, channels, *sizes), out = x.shape, w.shape[1] * groups
+    counts = [transposed(op, n, size) for n, size in enumerate(sizes)]
+    given = x.reshape(batch, groups, channels // groups, prod(sizes))
+    kernels = w.reshape(groups, channels // groups, w.shape[1], *op.kernel)
+    # Room for every row of every kernel, and for what is asked for beyond.
+    room = [
+        max(count + before, max(size - 1, 0) * s + d * (k - 1) + 1)
+        for count, before, size, s, d, k in zip(
+            counts, op.before, sizes, op.stride, op.dilation, op.kernel, strict=True
+        )
+    ]
+    y: Array = np.zeros((batch, out, *room))
+    for place in np.ndindex(*op.kernel):
+        added = kernels[(..., *place)].swapaxes(1, 2) @ given
+        steps = zip(place, op.dilation, op.stride, sizes, strict=True)
+        here = [slice(n * d, n * d + size * s, s) for n, d, s, size in steps]
+        y[EVERY, EVERY, *here] += added.reshape(batch, out, *sizes)
+    kept = [slice(a, a + n) for a, n in zip(op.before, counts, strict=True)]
+    return rows(op.kernel, _biased(y[EVERY, EVERY, *kept], b))
+
+
+@evaluate(ops.MaxPool)
+def max_pool(op: ops.MaxPool, env: Env, x: Array) -> Array:
+    """f[b t c] -> f[b t c]"""
+    x = picture(op.kernel, x)
+    counts = windows(op, x.shape[2:])
+    padded = _padded(op, x, -np.inf)
+    y: Array = np.full((*x.shape[:2], *counts), -np.inf)
+    for place in np.ndindex(*op.kernel):
+        y = np.maximum(y, _seen(op, padded, place, counts))
+    return rows(op.kernel, y)
+
+
+@evaluate(ops.AveragePool)
+def average_pool(op: ops.AveragePool, env: Env, x: Array) -> Array:
+    """f[b t c] -> f[b t c]"""
+    x = picture(op.kernel, x)
+    counts = windows(op, x.shape[2:])
+    padded = _padded(op, x, 0.0)
+    total: Array = np.zeros((*x.shape[:2], *counts))
+    for place in np.ndindex(*op.kernel):
+        total = total + _seen(op, padded, place, counts)
+    return rows(op.kernel, total / _counted(op, x.shape[2:], counts))
+
+
+@evaluate(ops.KeepRows)
+def keep_rows(op: ops.KeepRows, env: Env, keep: Array) -> Array:
+    """b[b t] -> b[b u]"""
+    size = keep.shape[1]
+    count = Dim.of(op.rows(Dim.of(size))).at({})
+    if count < min(size, 1):
+        _too_short(size, op.lag + 1)
+    made: Array = np.zeros((keep.shape[0], count), bool)
+    for t in range(count):
+        first, last = sorted((t * op.stride, t * op.stride + op.lag))
+        there = keep[:, max(first, 0) : last + 1]
+        made[:, t] = there.all(1) if op.lag >= 0 else there.any(1)
+    return made
+
+
+def picture(kernel: Sequence[int], x: Array) -> Array:
+    """Rows [b, t, c] as [b, c, t]; a picture as it is."""
+    return x.swapaxes(1, 2) if len(kernel) == 1 else x
+
+
+def rows(kernel: Sequence[int], y: Array) -> Array:
+    """The opposite of `picture`."""
+    return y.swapaxes(1, 2) if len(kernel) == 1 else y
+
+
+def windows(op: ops.Sliding, sizes: Sequence[int]) -> list[int]:
+    """How many windows there are along each axis. E0912 where an axis is too short for one."""
+    for n, size in enumerate(sizes):
+        if (op.spare(Dim.of(size), n).number or 0) < 0:
+            _too_short(size, op.span(n) + 1 - op.before[n] - op.ends[n])
+    return [op.rows(Dim.of(size), n).at({}) for n, size in enumerate(sizes)]
+
+
+def transposed(op: ops.ConvTranspose, n: int, size: int) -> int:
+    """How many rows become of so many. E0912 where that is no length."""
+    count = op.rows(Dim.of(size), n).at({})
+    if count < 0:
+        fail("E0912", f"{size} rows are too few: {-count} more would be cut off")
+    return count
+
+
+def _too_short(size: int, least: int) -> None:
+    fail(
+        "E0912",
+        f"a window moves along an axis of {size} rows, too few for it",
+        helps=[f"give at least {max(least, 1)}"],
+    )
+
+
+def _sizes(op: ops.Sliding, x: Array) -> list[int]:
+    """The axes of a padded picture."""
+    sides = zip(x.shape[2:], op.before, op.ends, strict=True)
+    return [size + before + ends for size, before, ends in sides]
+
+
+def _padded(op: ops.Sliding, x: Array, value: float) -> Array:
+    sides = list(zip(op.before, op.ends, strict=True))
+    return np.pad(x, [(0, 0), (0, 0), *sides], constant_values=value)
+
+
+def _seen(
+    op: ops.Sliding, padded: Array, place: Sequence[int], counts: Sequence[int]
+) -> Array:
+    """What stands at one place of every window."""
+    steps = zip(place, op.spread, op.stride, counts, strict=True)
+    here = [slice(n * d, n * d + c * s, s) for n, d, s, c in steps]
+    before = [EVERY] * (padded.ndim - len(here))
+    return padded[*before, *here]
+
+
+def _counted(op: ops.AveragePool, sizes: Sequence[int], counts: Sequence[int]) -> Array:
+    """How many rows count in every window: all axes' numbers multiplied."""
+    number: Array = np.ones(())
+    for n, (size, count) in enumerate(zip(sizes, counts, strict=True)):
+        least, most = (-op.before[n], size + op.behind[n]) if op.counted else (0, size)
+        first = np.arange(count) * op.stride[n] - op.before[n]
+        here = np.minimum(first + op.kernel[n], most) - np.maximum(first, least)
+        number = number[..., None] * here
+    return number
+
+
+def _biased(y: Array, b: Array | None) -> Array:
+    return y if b is None else y + b.reshape(-1, *[1] * (y.ndim - 2))

@@ -1,0 +1,179 @@
+"""Lowering of convolutions and pools (`specc.ir.ops.conv`).
+
+The standard's operators take the channels second: rows are turned about on the way in
+and out, which a runtime takes away between neighbors. They refuse an axis without rows,
+so where one may have none a window's worth of zeros is put there and cut off again.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from specc.ir import ops
+from specc.ir.dim import Dim
+from specc_onnx.lower.arrange import at_least, cast, cut, typed, unsqueeze
+from specc_onnx.lower.emitter import Emitter, Tensor
+from specc_onnx.lower.table import lower
+
+
+@lower(ops.Conv)
+def conv(op: ops.Conv, g: Emitter, x: Tensor, w: Tensor, b: Tensor | None) -> str:
+    """The standard operator, all of it padded by numbers: `auto_pad` has no dilation."""
+    slide = _Slide(g, op, _first(op.kernel))
+    made = g.node(
+        "Conv",
+        _turned(g, op.kernel, slide.given(x)),
+        w.name,
+        b.name if b else None,
+        kernel_shape=list(op.kernel),
+        strides=list(op.stride),
+        dilations=list(op.dilation),
+        pads=list(op.pads),
+        group=op.groups.number,
+    )
+    return slide.finished(_turned(g, op.kernel, made), x)
+
+
+@lower(ops.ConvTranspose)
+def conv_transpose(
+    op: ops.ConvTranspose, g: Emitter, x: Tensor, w: Tensor, b: Tensor | None
+) -> str:
+    """The standard operator; fewer than no rows cut off behind are its `output_padding`."""
+    first = _first(op.kernel)
+    axes = range(first, first + len(op.kernel))
+    doubtful = [a for a in axes if not g.lengths.positive(x.type.shape[a])]
+    given = x.name
+    for axis in doubtful:
+        given = at_least(g, typed(given, x.type.dtype, x.type.shape), axis)
+    made = g.node(
+        "ConvTranspose",
+        _turned(g, op.kernel, given),
+        w.name,
+        b.name if b else None,
+        kernel_shape=list(op.kernel),
+        strides=list(op.stride),
+        dilations=list(op.dilation),
+        pads=[*op.before, *(max(n, 0) for n in op.behind)],
+        output_padding=[max(-n, 0) for n in op.behind],
+        group=op.groups.number,
+    )
+    result = _turned(g, op.kernel, made)
+    for axis in doubtful:
+        length = op.rows(x.type.shape[axis], axis - first)
+        stop = g.lengths.demand(g, g.shape([length]), length)
+        result = g.node("Slice", result, g.vector(0), stop, g.vector(axis))
+    return result
+
+
+@lower(ops.MaxPool)
+def max_pool(op: ops.MaxPool, g: Emitter, x: Tensor) -> str:
+    """The standard operator, which pads with what is below all."""
+    slide = _Slide(g, op, _first(op.kernel))
+    made = _greatest(g, op, _turned(g, op.kernel, slide.given(x)))
+    return slide.finished(_turned(g, op.kernel, made), x)
+
+
+def _greatest(g: Emitter, op: ops.MaxPool, x: str) -> str:
+    return g.node(
+        "MaxPool",
+        x,
+        kernel_shape=list(op.kernel),
+        strides=list(op.stride),
+        dilations=list(op.dilation),
+        pads=list(op.pads),
+    )
+
+
+@lower(ops.AveragePool)
+def average_pool(op: ops.AveragePool, g: Emitter, x: Tensor) -> str:
+    """The standard operator.
+
+    Its `ceil_mode` counts otherwise in older opsets, so windows that reach over the end
+    are padding that does not count; where the other padding does, that is zeros put
+    there before.
+    """
+    slide = _Slide(g, op, _first(op.kernel))
+    given = _turned(g, op.kernel, slide.given(x))
+    before, behind, counted = op.before, op.ends, op.counted
+    if counted and any(op.extra):
+        sides = g.vector(0, 0, *op.before, 0, 0, *op.behind)
+        given = g.node("Pad", given, sides, g.constant(0.0, x.type.dtype))
+        before, behind, counted = (0,) * len(op.kernel), op.extra, False
+    made = g.node(
+        "AveragePool",
+        given,
+        kernel_shape=list(op.kernel),
+        strides=list(op.stride),
+        pads=[*before, *behind],
+        count_include_pad=int(counted),
+    )
+    return slide.finished(_turned(g, op.kernel, made), x)
+
+
+@lower(ops.KeepRows)
+def keep_rows(op: ops.KeepRows, g: Emitter, keep: Tensor) -> str:
+    """The greatest of a window of truths as numbers; that all are true is that none is
+    false.
+    """
+    some, pad = op.lag < 0, max(-op.lag, 0)
+    pool = ops.MaxPool((abs(op.lag) + 1,), (op.stride,), (1,), (pad, pad))
+    shown = keep.name if some else g.node("Not", keep.name)
+    flags = typed(cast(g, shown, "bool", "f32"), "f32", keep.type.shape)
+    # Of no rows at all a convolution has a result, where a pool has none.
+    slide = _Slide(g, _over(pool), 1)
+    made = _greatest(g, pool, unsqueeze(g, slide.given(flags), 1))
+    found = slide.finished(g.node("Squeeze", made, g.vector(1)), flags)
+    there = g.node("Greater", found, g.constant(0.5, "f32"))
+    return there if some else g.node("Not", there)
+
+
+@dataclass(frozen=True)
+class _Slide:
+    """A window that moves along the axes from `first` on, also where they are empty."""
+
+    g: Emitter
+    op: ops.Sliding
+    first: int
+
+    def given(self, x: Tensor) -> str:
+        """`x`, with a window's worth of zeros on an axis that turns out to be empty."""
+        name = x.name
+        for n in self._doubtful(x):
+            needed = max(self.op.lag(n) + 1, 1)
+            rows = typed(name, x.type.dtype, x.type.shape)
+            name = at_least(self.g, rows, self.first + n, needed)
+        return name
+
+    def finished(self, made: str, x: Tensor) -> str:
+        """The result without the windows over those zeros."""
+        for n in self._doubtful(x):
+            axis = self.first + n
+            length = self.op.rows(x.type.shape[axis], n)
+            made = cut(self.g, made, axis, Dim.of(0), length)
+        return made
+
+    def _doubtful(self, x: Tensor) -> list[int]:
+        """The axes that may be without rows where that is allowed; elsewhere a runtime
+        stops by itself.
+        """
+        none = Dim.of(0)
+        return [
+            n
+            for n in range(len(self.op.kernel))
+            if not self.g.lengths.positive(x.type.shape[self.first + n])
+            and (self.op.spare(none, n).number or 0) >= 0
+        ]
+
+
+def _over(pool: ops.MaxPool) -> ops.Conv:
+    """The convolution with a pool's window."""
+    return ops.Conv(pool.kernel, pool.stride, pool.dilation, pool.pads)
+
+
+def _first(kernel: Sequence[int]) -> int:
+    """The first axis that a window moves along: rows are second, those of a picture third."""
+    return len(kernel)
+
+
+def _turned(g: Emitter, kernel: Sequence[int], x: str) -> str:
+    """Rows [b, t, c] as [b, c, t], and back; a picture as it is."""
+    return g.node("Transpose", x, perm=[0, 2, 1]) if len(kernel) == 1 else x

@@ -1,0 +1,328 @@
+"""Convolutions and pools: a window that moves along one axis of rows, or along both of a
+picture.
+
+Rows are [batch, time, channels], pictures [batch, channels, high, wide], as published
+checkpoints and fast kernels have them. Every attribute that is a tuple has a number for
+each axis that the window moves along; `pads` has those before, then those behind. Row t
+of a result is made of the rows `t · stride - before + dilation · n` of the operand, n
+from 0 to `kernel - 1`; where there are none, zeros stand.
+"""
+
+from specc.ir.dim import Dim, floor, remainder, smallest
+from specc.ir.op import Op
+from specc.ir.operands import MayLack, Operand
+from specc.ir.signature import Axes, Signature
+from specc.ir.types import ShapeError
+
+__all__ = ["AveragePool", "Conv", "ConvTranspose", "KeepRows", "MaxPool", "Sliding"]
+
+MOVED = {1: ("t",), 2: ("y", "x")}
+"""What the rules call the axes of an operand that a window moves along, by their count."""
+
+MADE = {1: ("u",), 2: ("u", "v")}
+"""And those of the result, where they are no longer the same rows."""
+
+
+class Sliding:
+    """What every window has: how far it reaches, how it moves, and what is padded."""
+
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...]
+    pads: tuple[int, ...]
+
+    @property
+    def spread(self) -> tuple[int, ...]:
+        """How far neighbors in a window stand apart."""
+        return (1,) * len(self.kernel)
+
+    @property
+    def before(self) -> tuple[int, ...]:
+        """How many rows are padded before the first."""
+        return self.pads[: len(self.kernel)]
+
+    @property
+    def behind(self) -> tuple[int, ...]:
+        """How many rows are padded behind the last."""
+        return self.pads[len(self.kernel) :]
+
+    @property
+    def ends(self) -> tuple[int, ...]:
+        """How many rows behind the last one a window may reach over."""
+        return self.behind
+
+    def span(self, n: int) -> int:
+        """From the first row of a window to its last."""
+        return self.spread[n] * (self.kernel[n] - 1)
+
+    def lag(self, n: int) -> int:
+        """Row t exists where row `t · stride + lag` of the operand does."""
+        return self.span(n) - self.before[n] - self.ends[n]
+
+    def reach(self, n: int) -> tuple[int, int]:
+        """The nearest row and the farthest that row t reads, counted backwards from `t ·
+        stride`.
+        """
+        return self.before[n] - self.span(n), self.before[n]
+
+    def keeps(self, n: int) -> bool:
+        """Whether row t of the result stands at row t of the operand, for all of them."""
+        return self.stride[n] == 1 and not self.lag(n)
+
+    def rows(self, length: Dim, n: int) -> Dim:
+        """How many rows come of so many."""
+        if self.keeps(n):
+            return length
+        return floor(length - (1 + self.lag(n)), self.stride[n]) + 1
+
+    def spare(self, length: Dim, n: int) -> Dim:
+        """Below 0 where an axis has rows, but fewer than a window reaches."""
+        return self.rows(length, n) - smallest(length, 1)
+
+    def names(self) -> tuple[list[str], list[str]]:
+        """The axes of the operand with their marks, and those of the result."""
+        marked, made = [], []
+        sides = zip(MOVED[len(self.kernel)], MADE[len(self.kernel)], strict=True)
+        for n, (old, new) in enumerate(sides):
+            low, high = self.reach(n)
+            kept = self.keeps(n)
+            marked.append(
+                f"{old}[{low}:{high}]"
+                if kept
+                else f"{old}[{low}:{high}:{self.stride[n]}:{new}]"
+            )
+            made.append(old if kept else new)
+        return marked, made
+
+    def bind(self, axes: Axes) -> None:
+        """The lengths of the result's axes. ShapeError where no window fits into a
+        length that is known.
+        """
+        for n, (old, new) in enumerate(
+            zip(MOVED[len(self.kernel)], MADE[len(self.kernel)], strict=True)
+        ):
+            length = axes.one(old)
+            spare = self.spare(length, n).number
+            if spare is not None and spare < 0:
+                title = (
+                    f"a window reaches over {self.span(n) + 1} rows, there are {length}"
+                )
+                raise ShapeError(title, (0,), name=old)
+            if not self.keeps(n):
+                axes[new] = (self.rows(length, n),)
+
+
+def _rule(op: Sliding, channels: str, rest: str, made: str) -> Signature:
+    """The rule of a window over rows or a picture of `channels`, which come last or
+    second.
+    """
+    marked, named = op.names()
+    if len(op.kernel) == 1:
+        text = f"f[b {marked[0]} {channels}]{rest} -> f[b {named[0]} {made}]"
+    else:
+        text = (
+            f"f[b {channels} {' '.join(marked)}]{rest} -> f[b {made} {' '.join(named)}]"
+        )
+    return Signature.parse(text)
+
+
+KERNEL = {1: "k", 2: "k l"}
+"""The axes of a kernel, by their count."""
+
+
+def _kernel(op: "Conv | ConvTranspose", axes: Axes) -> None:
+    """The kernel is as large as the attribute says."""
+    for name, wanted in zip(KERNEL[len(op.kernel)].split(), op.kernel, strict=True):
+        if axes.one(name) != wanted:
+            title = f"a kernel of {axes.one(name)} where {wanted} is expected"
+            raise ShapeError(title, (1,))
+
+
+class Conv(
+    Sliding, Op, sig="f[b t[low:high] i], f[o j k], f[o]? -> f[b t o]", heavy=True
+):
+    """Convolution along time, or over a picture: `y = w * x + b`, as PyTorch has it.
+
+    The weight is [out, in / groups, kernel …]; each of the `groups` reads its own
+    channels. Where the rows stay as many as they were, `before + behind = (kernel - 1) ·
+    dilation`; all of it before them is the causal one (arXiv:1609.03499).
+    """
+
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...]
+    dilation: tuple[int, ...]
+    pads: tuple[int, ...]
+    groups: Dim = Dim.of(1)
+
+    x, weight = Operand(0), Operand(1)
+    bias = MayLack(2)
+
+    @property
+    def spread(self) -> tuple[int, ...]:
+        """How far neighbors in a window stand apart."""
+        return self.dilation
+
+    def rule(self) -> Signature:
+        """Rows or pictures, with the reach as numbers."""
+        rest = f", f[o j {KERNEL[len(self.kernel)]}], f[o]?"
+        return _rule(self, "i", rest, "o")
+
+    def solve(self, axes: Axes) -> None:
+        _kernel(self, axes)
+        grouped(axes.one("i"), axes.one("o"), self.groups)
+        taken, given = axes.one("j") * self.groups, axes.one("i")
+        if taken != given:
+            title = f"the weight reads {taken} channels, {given} are there"
+            raise ShapeError(title, (0, 1), (given, taken))
+        self.bind(axes)
+
+
+class ConvTranspose(Op, sig="f[b t~ i], f[i p k], f[o]? -> f[b u o]", heavy=True):
+    """The opposite of a convolution with a stride: every row adds a whole kernel to the
+    result, `stride` rows after the one before it (arXiv:1603.07285, sec. 4).
+
+    The weight is [in, out / groups, kernel …]. `pads` rows are cut off at the ends;
+    fewer than 0 behind are rows more. `n` rows become `(n - 1) · stride +
+    (kernel - 1) · dilation + 1 - before - behind`.
+    """
+
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...]
+    dilation: tuple[int, ...]
+    pads: tuple[int, ...]
+    groups: Dim = Dim.of(1)
+
+    x, weight = Operand(0), Operand(1)
+    bias = MayLack(2)
+
+    @property
+    def before(self) -> tuple[int, ...]:
+        """How many rows are cut off before the first that stays."""
+        return self.pads[: len(self.kernel)]
+
+    @property
+    def behind(self) -> tuple[int, ...]:
+        """How many rows are cut off behind the last that stays."""
+        return self.pads[len(self.kernel) :]
+
+    def rule(self) -> Signature:
+        """Rows or pictures. Without a stride the rows that are read are known."""
+        marked = []
+        rank = len(self.kernel)
+        for n, (old, new) in enumerate(zip(MOVED[rank], MADE[rank], strict=True)):
+            span = self.dilation[n] * (self.kernel[n] - 1)
+            low, high = -self.before[n], span - self.before[n]
+            one = self.stride[n] == 1
+            marked.append(f"{old}[{low}:{high}:1:{new}]" if one else f"{old}~")
+        made, rest = " ".join(MADE[rank]), f", f[i p {KERNEL[rank]}], f[o]?"
+        if rank == 1:
+            return Signature.parse(f"f[b {marked[0]} i]{rest} -> f[b {made} o]")
+        return Signature.parse(f"f[b i {' '.join(marked)}]{rest} -> f[b o {made}]")
+
+    def rows(self, length: Dim, n: int) -> Dim:
+        """How many rows come of so many."""
+        span = self.dilation[n] * (self.kernel[n] - 1)
+        cut = self.before[n] + self.behind[n]
+        return (length - 1) * self.stride[n] + (span + 1 - cut)
+
+    def solve(self, axes: Axes) -> None:
+        _kernel(self, axes)
+        out = axes.one("p") * self.groups
+        grouped(axes.one("i"), out, self.groups)
+        if "o" not in axes.dims:
+            axes["o"] = (out,)
+        elif axes.one("o") != out:
+            title = f"the weight makes {out} channels, the bias has {axes.one('o')}"
+            raise ShapeError(title, (1, 2), (out, axes.one("o")))
+        rank = len(self.kernel)
+        for n, (old, new) in enumerate(zip(MOVED[rank], MADE[rank], strict=True)):
+            axes[new] = (self.rows(axes.one(old), n),)
+
+
+def grouped(channels: Dim, out: Dim, groups: Dim) -> None:
+    """ShapeError where channels are not shared out equally among the groups."""
+    for count in (channels, out):
+        if remainder(count, groups).number:
+            title = f"{count} channels cannot be shared out to {groups} groups"
+            raise ShapeError(title, (0, 1))
+
+
+class Pooling(Sliding):
+    """A window without weights: of no rows at all there is no greatest and no mean."""
+
+    def spare(self, length: Dim, n: int) -> Dim:
+        """Below 0 where a window would see nothing but what is padded."""
+        return length - 1 if self.lag(n) < 0 else super().spare(length, n)
+
+
+class MaxPool(Pooling, Op, sig="f[b t[low:high] c] -> f[b t c]"):
+    """The greatest of each window, channel by channel. What is padded is below all."""
+
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...]
+    dilation: tuple[int, ...]
+    pads: tuple[int, ...]
+
+    @property
+    def spread(self) -> tuple[int, ...]:
+        """How far neighbors in a window stand apart."""
+        return self.dilation
+
+    def rule(self) -> Signature:
+        """Rows or pictures, with the reach as numbers."""
+        return _rule(self, "c", "", "c")
+
+    def solve(self, axes: Axes) -> None:
+        self.bind(axes)
+
+
+class AveragePool(Pooling, Op, sig="f[b t[low:high] c] -> f[b t c]"):
+    """The mean of each window, channel by channel.
+
+    With `counted` the rows padded at both ends count as zeros, otherwise they do not
+    count. Windows may reach over `extra` rows more behind them, which never count.
+    """
+
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...]
+    pads: tuple[int, ...]
+    extra: tuple[int, ...]
+    counted: bool
+
+    @property
+    def ends(self) -> tuple[int, ...]:
+        """How many rows behind the last one a window may reach over."""
+        return tuple(a + b for a, b in zip(self.behind, self.extra, strict=True))
+
+    def rule(self) -> Signature:
+        """Rows or pictures, with the reach as numbers."""
+        return _rule(self, "c", "", "c")
+
+    def solve(self, axes: Axes) -> None:
+        self.bind(axes)
+
+
+class KeepRows(Op, sig="b[b t[low:high:stride:u]] -> b[b u]"):
+    """Which rows exist behind a window that moves by `stride` (`Sliding.lag`): row t
+    where the rows from `t · stride` to `t · stride + lag` do; with a lag below 0, where
+    one of them does.
+    """
+
+    stride: int
+    lag: int
+
+    @property
+    def low(self) -> int:
+        """The last row read, from `t · stride` backwards."""
+        return -max(self.lag, 0)
+
+    @property
+    def high(self) -> int:
+        """The first row read, from `t · stride` backwards."""
+        return max(-self.lag, 0)
+
+    def rows(self, length: Dim) -> Dim:
+        """How many rows come of so many."""
+        return floor(length - (1 + self.lag), self.stride) + 1
+
+    def solve(self, axes: Axes) -> None:
+        axes["u"] = (self.rows(axes.one("t")),)
