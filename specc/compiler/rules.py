@@ -38,8 +38,12 @@ TRANSFORMS = (
     "add",
     "resize_grid",
     "first_present",
+    "stack",
     "rearrange",
 )
+
+MOST_STACKED = 65_536
+"""Tensors that a rule may join into one."""
 
 
 def rules_of(context: Context, program: Program, env: Env) -> Rules:
@@ -195,6 +199,7 @@ class _Reader:
                 self._int(e, "prefix", 0),
             ),
             "first_present": lambda e: t.FirstPresent(self._all(e)),
+            "stack": lambda e: _stacked(self, e),
             "rearrange": lambda e: t.Rearrange(
                 one(e), self._word(e, "pattern"), self._sizes(e)
             ),
@@ -238,7 +243,7 @@ class _Reader:
         value = self._static(e, name)
         if value is None:
             if default is None:
-                self._missing(e, name)
+                _missing(e, name)
             return default
         return value.number if isinstance(value, Dim) else value
 
@@ -252,7 +257,7 @@ class _Reader:
         value = self._static(e, name)
         if value is None:
             if default == ():
-                self._missing(e, name)
+                _missing(e, name)
             return default
         numbers = (
             [d.number if isinstance(d, Dim) else None for d in value]
@@ -279,8 +284,35 @@ class _Reader:
             (o.name, self._int(e, o.name)) for o in e.options if o.name not in known
         )
 
-    def _missing(self, e: tree.Call, name: str) -> NoReturn:
-        fail("E0522", f"`{e.function.path}` needs `{name}`", e.span)
+
+def _missing(e: tree.Call, name: str) -> NoReturn:
+    """E0522 for an option that a transform cannot do without."""
+    fail("E0522", f"`{e.function.path}` needs `{name}`", e.span)
+
+
+def _stacked(reader: _Reader, e: tree.Call) -> t.Expr:
+    """`stack("experts.{e}.w", e=8)`: as many tensors as `{e}` has numbers, or a list
+    of them.
+    """
+    parts = reader._all(e)
+    holes = [option.name for option in e.options]
+    if not holes:
+        return t.Stack(parts)
+    (hole, *more), count = holes, reader._int(e, holes[0])
+    written = "{" + hole + "}"
+    names = [n for part in parts for n in t.tensors_of(part)]
+    if more or len(parts) != 1 or not all(written in n for n in names):
+        title = f"`stack` counts with one hole, `{written}`, of a name"
+        fail("E0522", title, e.span, helps=["""write `stack("w.{e}", e=8)`"""])
+    if not 1 <= count <= MOST_STACKED:
+        title = f"`stack` makes rows of 1 to {MOST_STACKED} tensors, not {count}"
+        fail("E0522", title, e.span)
+    return t.Stack(tuple(_numbered(parts[0], written, n) for n in range(count)))
+
+
+def _numbered(expr: t.Expr, hole: str, number: int) -> t.Expr:
+    """An expression with a number in place of a hole in its names."""
+    return t.renamed(expr, lambda name: name.replace(hole, str(number)))
 
 
 def check_rules(

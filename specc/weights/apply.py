@@ -22,6 +22,7 @@ from specc.weights.transform import (
     Reshape,
     ResizeGrid,
     Slice,
+    Stack,
     Tensor,
     Transpose,
 )
@@ -36,6 +37,8 @@ def apply(expr: Expr, get: Callable[[str], Array]) -> Array:
             return get(name)
         case Concat(parts=parts, axis=axis):
             return np.concatenate([apply(p, get) for p in parts], axis)
+        case Stack(parts=parts):
+            return np.stack([apply(p, get) for p in parts])
         case FirstPresent():
             raise AssertionError("a choice of tensors was left open")
     return _moved(expr, apply(expr.x, get))

@@ -24,6 +24,7 @@ from specc.weights.transform import (
     ResizeGrid,
     Shape,
     Slice,
+    Stack,
     Tensor,
     Transpose,
     chosen,
@@ -40,6 +41,8 @@ def shape_of(expr: Expr, shapes: Mapping[str, Shape]) -> Shape:
             return shapes[name]
         case Concat():
             return _concat_shape(expr, [shape_of(p, shapes) for p in expr.parts])
+        case Stack():
+            return _stack_shape([shape_of(p, shapes) for p in expr.parts])
         case FirstPresent():
             return shape_of(chosen(expr, shapes.__contains__), shapes)
     return _shape_from(expr, shape_of(expr.x, shapes))
@@ -85,7 +88,7 @@ def dtype_of(expr: Expr, dtypes: Mapping[str, str]) -> str:
             return dtypes[name]
         case Cast(dtype=dtype):
             return dtype
-        case Concat(parts=parts):
+        case Concat(parts=parts) | Stack(parts=parts):
             found = {dtype_of(p, dtypes) for p in parts}
             if len(found) > 1:
                 raise Unfit(
@@ -119,7 +122,7 @@ def view_of(expr: Expr, entries: Mapping[str, Entry]) -> View | None:
             return View(name, 0, entries[name].nbytes)
         case FirstPresent():
             return view_of(chosen(expr, entries.__contains__), entries)
-        case Concat(parts=(only,)):
+        case Concat(parts=(only,)) | Stack(parts=(only,)):
             return view_of(only, entries)
         case Reshape() | Cast() | Transpose():
             return view_of(expr.x, entries) if _keeps_bytes(expr, entries) else None
@@ -185,6 +188,15 @@ def _check_pairs(rows: int, heads: int) -> None:
     # Each head's rows are exchanged by twos.
     if heads < 1 or rows % (2 * heads):
         raise Unfit(f"{rows} rows are not {heads} heads of whole pairs")
+
+
+def _stack_shape(shapes: list[Shape]) -> Shape:
+    if not shapes:
+        raise Unfit("there is nothing to stack")
+    if len(set(shapes)) > 1:
+        differ = sorted({str(list(s)) for s in shapes})
+        raise Unfit(f"{' and '.join(differ)} cannot be rows of one axis")
+    return (len(shapes), *shapes[0])
 
 
 def _reshaped(shape: Shape, wanted: Shape) -> Shape:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
+from specc.weights.names import grouped
 from specc.weights.rearrange import Unfit
 
 Shape: TypeAlias = tuple[int, ...]
@@ -71,6 +72,16 @@ class Concat:
 
     def __str__(self) -> str:
         return f"concat([{', '.join(map(str, self.parts))}], axis={self.axis})"
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """Tensors of one shape as rows of a new first axis: what many experts have each."""
+
+    parts: tuple["Expr", ...]
+
+    def __str__(self) -> str:
+        return f"stack([{', '.join(grouped(map(str, self.parts)))}])"
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +224,7 @@ Expr: TypeAlias = (
     | Transpose
     | Reshape
     | Concat
+    | Stack
     | Slice
     | Part
     | PermutePairs
@@ -245,7 +257,7 @@ def tensors_of(expr: Expr) -> Iterator[str]:
     match expr:
         case Tensor(name):
             yield name
-        case Concat(parts=inner) | FirstPresent(options=inner):
+        case Concat(parts=inner) | Stack(parts=inner) | FirstPresent(options=inner):
             for part in inner:
                 yield from tensors_of(part)
         case _:
@@ -257,7 +269,7 @@ def renamed(expr: Expr, rename: Callable[[str], str]) -> Expr:
     match expr:
         case Tensor(name):
             return Tensor(rename(name))
-        case Concat(parts=parts):
+        case Concat(parts=parts) | Stack(parts=parts):
             return replace(expr, parts=tuple(renamed(p, rename) for p in parts))
         case FirstPresent(options=options):
             return replace(expr, options=tuple(renamed(o, rename) for o in options))
@@ -273,7 +285,7 @@ def chosen(expr: Expr, present: Callable[[str], bool]) -> Expr:
     match expr:
         case Tensor():
             return expr
-        case Concat(parts=parts):
+        case Concat(parts=parts) | Stack(parts=parts):
             return replace(expr, parts=tuple(chosen(p, present) for p in parts))
         case FirstPresent(options=options):
             decided = [chosen(o, present) for o in options]
@@ -282,3 +294,15 @@ def chosen(expr: Expr, present: Callable[[str], bool]) -> Expr:
             )
         case _:
             return replace(expr, x=chosen(expr.x, present))
+
+
+def pieces(expr: Expr) -> Iterator[Expr]:
+    """Expressions whose elements, one after the other, are those of `expr`: none of them
+    need be in memory together.
+    """
+    match expr:
+        case Stack(parts=parts) | Concat(parts=parts, axis=0):
+            for part in parts:
+                yield from pieces(part)
+        case _:
+            yield expr

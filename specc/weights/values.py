@@ -27,7 +27,7 @@ from specc.weights.initial import parse
 from specc.weights.prefix import Naming
 from specc.weights.rules import Wanted
 from specc.weights.shape import View, view_of
-from specc.weights.transform import Expr, tensors_of
+from specc.weights.transform import Expr, pieces, tensors_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,16 +139,18 @@ class Binding:
     def chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
         """The numbers in the type asked for, checked. Fails with E0507, E0512 or E0517."""
         bound = self._own(name)
-        place = self._place(bound)
-        view = self._view(name)
-        if view is None:
-            assert bound.expr is not None
-            blocks = _blocks(apply(bound.expr, self.checkpoint.read))
-        else:
-            blocks = self._stored(view, bound.dtype)
-        for block in blocks:
-            check_finite(block, place)
-            yield _bytes(converted(block, dtype, place))
+        assert bound.expr is not None, f"{name} is tied to a tied parameter"
+        # what lies behind each other in the parameter is read one after the other
+        for piece in pieces(bound.expr):
+            view = view_of(piece, self.checkpoint.tensors)
+            place = self._place(bound, piece)
+            if view is None:
+                blocks = _blocks(apply(piece, self.checkpoint.read))
+            else:
+                blocks = self._stored(view, bound.dtype)
+            for block in blocks:
+                check_finite(block, place)
+                yield _bytes(converted(block, dtype, place))
 
     def look_through(self, names: Iterable[str]) -> dict[Path, str]:
         """The SHA-256 of every file these parameters lie in as they are. Fails with
@@ -199,10 +201,13 @@ class Binding:
         ):
             yield np.frombuffer(chunk, NUMPY[dtype])
 
-    def _place(self, bound: Bound) -> str:
-        """A parameter and the tensors it is made from, for messages."""
-        assert bound.expr is not None
-        first = next(tensors_of(bound.expr))
+    def _place(self, bound: Bound, piece: Expr | None = None) -> str:
+        """A parameter and the tensors that it, or a piece of it, is made from, for
+        messages.
+        """
+        expr = piece or bound.expr
+        assert expr is not None
+        first = next(tensors_of(expr))
         file = shown(str(self.checkpoint.file_of(first).path))
         whole = (
             "" if first == bound.wanted.name else f", for `{shown(bound.wanted.name)}`"

@@ -178,6 +178,9 @@ FAMILIES = [
     Family("llama", "LlamaConfig", "LlamaForCausalLM", DECODER, text_inputs, run_decoder, ROTARY),
     Family("mistral", "MistralConfig", "MistralForCausalLM", {**DECODER, "num_key_value_heads": 2, "head_dim": 8},
            text_inputs, run_decoder, {**ROTARY, "sliding_window": (3, None)}),
+    Family("mixtral", "MixtralConfig", "MixtralForCausalLM",
+           {**DECODER, "num_key_value_heads": 2, "head_dim": 8, "num_local_experts": 4}, text_inputs, run_decoder,
+           {**ROTARY, "sliding_window": (3, None), "num_experts_per_tok": (1, 3)}),
     Family("bloom", "BloomConfig", "BloomForCausalLM",
            {"vocab_size": 31, "hidden_size": 24, "n_layer": 2, "n_head": 6}, text_inputs, run_decoder),
     Family(
@@ -264,7 +267,7 @@ def published(family: Family, settings: Mapping[str, Any], folder: Path) -> Made
     """
     (folder / "config.json").write_text(json.dumps(settings))
     config = getattr(transformers, family.config).from_pretrained(
-        folder, attn_implementation="eager"
+        folder, attn_implementation="eager", experts_implementation="eager"
     )
     model = getattr(transformers, family.model)(config).float().eval()
     with torch.no_grad():

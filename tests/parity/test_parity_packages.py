@@ -109,6 +109,14 @@ FAMILIES = {
         ),
         seed=1,
     ),
+    "mixtral": Family(
+        hf.MixtralForCausalLM,
+        lambda: hf.MixtralConfig(
+            **ROTARY, num_local_experts=4, sliding_window=5, rope_parameters={"rope_type": "default", "rope_theta": 1e4},
+            experts_implementation="eager",
+        ),
+        seed=1, louder=3,
+    ),
     "bloom": Family(
         hf.BloomForCausalLM,
         lambda: hf.BloomConfig(**USUAL, hidden_size=24, n_layer=2, n_head=3),

@@ -58,6 +58,7 @@ SMALL: dict[str, dict[str, object]] = {
     "luong_local_p": LUONG | {"reach": 2},
     "luong_location": LUONG | {"score": "location(3)"},
     "mistral": TRANSFORMER | {"kv_heads": 1, "window": 3},
+    "mixtral": TRANSFORMER | {"kv_heads": 1, "window": 3, "experts": 4},
     "numbers": {},
     "ntm_read": {"inputs": 3, "outputs": 2, "hidden": 6, "cells": 5, "width": 4},
     "rnn_encdec": {"source_vocab": 13, "words": 5, "hidden": 6, "maxout": 4},

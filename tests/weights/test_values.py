@@ -6,14 +6,16 @@ import tracemalloc
 from pathlib import Path
 
 import numpy as np
+import pytest
 
+from specc.text.diagnostic import Failed
 from specc.weights.bind import bind
 from specc.weights.checkpoint import open_weights
 from specc.weights.drawn import fill
 from specc.weights.formats.safetensors import write_safetensors
 from specc.weights.initial import Normal
 from specc.weights.rules import LoadRule, Rules, Wanted
-from specc.weights.transform import Tensor, Transpose
+from specc.weights.transform import Stack, Tensor, Transpose
 from specc.weights.values import Seeded, array_of
 
 
@@ -54,3 +56,50 @@ def test_a_tensor_as_it_stands_is_streamed_in_chunks(tmp_path: Path) -> None:
         tracemalloc.stop()
         assert total == big.nbytes
         assert peak < big.nbytes / 2
+
+
+def many(folder: Path, count: int, each: np.ndarray) -> list[LoadRule]:
+    """A file with a tensor for each expert, and the rule that makes one of them."""
+    write_safetensors(
+        folder / "a.safetensors", {f"e.{n}.w": each + n for n in range(count)}
+    )
+    parts = tuple(Tensor(f"e.{n}.w") for n in range(count))
+    return [LoadRule("e.w", Stack(parts))]
+
+
+def test_tensors_that_become_one_are_streamed_one_by_one(tmp_path: Path) -> None:
+    one = np.arange(600_000, dtype=np.float32).reshape(600, 1000)
+    rules = Rules(loads=tuple(many(tmp_path, 12, one)))
+    with open_weights(tmp_path) as checkpoint:
+        binding = bind([Wanted("e.w", (12, 600, 1000))], rules, checkpoint)
+        assert binding.run("e.w") is None
+        wanted = np.stack([one + n for n in range(12)])
+        assert np.array_equal(array_of(binding, "e.w"), wanted)
+        tracemalloc.start()
+        total = sum(len(chunk) for chunk in binding.chunks("e.w", "f32"))
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert total == wanted.nbytes
+        assert peak < wanted.nbytes / 2
+
+
+def test_the_one_that_holds_no_number_is_named(tmp_path: Path) -> None:
+    one = np.ones((2, 3), np.float32)
+    rules = Rules(loads=tuple(many(tmp_path, 3, one)))
+    bad = {f"e.{n}.w": one * (np.nan if n == 1 else 1) for n in range(3)}
+    write_safetensors(tmp_path / "a.safetensors", bad)
+    with open_weights(tmp_path) as checkpoint:
+        binding = bind([Wanted("e.w", (3, 2, 3))], rules, checkpoint)
+        with pytest.raises(Failed) as failed:
+            array_of(binding, "e.w")
+    (fault,) = failed.value.diagnostics
+    assert fault.code == "E0507"
+    assert "`e.1.w`" in fault.notes[0]
+
+
+def test_one_expert_lies_in_its_file(tmp_path: Path) -> None:
+    one = np.ones((2, 3), np.float32)
+    rules = Rules(loads=tuple(many(tmp_path, 1, one)))
+    with open_weights(tmp_path) as checkpoint:
+        binding = bind([Wanted("e.w", (1, 2, 3))], rules, checkpoint)
+        assert binding.run("e.w") is not None

@@ -29,6 +29,7 @@ PROMPTED = (
     "gpt2",
     "llama",
     "mistral",
+    "mixtral",
     "bloom",
     "lstm_lm",
     "gru_lm",
