@@ -1,20 +1,13 @@
 """What a call calls: a name of this file, of a used one, of std, or a word."""
 
 from specc.elaborate.context import Context, Env
+from specc.elaborate.foreign import elsewhere
 from specc.elaborate.lookup import function, lookup, of_used
 from specc.elaborate.values import Function, describe
 from specc.elaborate.vocabulary.registry import WORDS
 from specc.lang import tree
 from specc.text.diagnostic import fail
 from specc.text.suggest import suggest
-
-ELSEWHERE = {
-    "conv1d": "write `conv`: `padding=causal` or `padding=same` keeps the length of "
-    "rows [batch, time, channels]",
-    "conv2d": "write `conv`: of a picture [batch, channels, high, wide] it is the one "
-    "over both axes",
-}
-"""What operations of other libraries, and of earlier versions, are here."""
 
 
 def callee(context: Context, name: tree.Name, env: Env) -> Function:
@@ -33,15 +26,14 @@ def callee(context: Context, name: tree.Name, env: Env) -> Function:
         title = f"`{name.path}` is {describe(held)}, not something to call"
         fail("E0205", title, name.span)
     known = [*env.module.names(), *context.library.standard_names(), *WORDS]
-    helps = suggest(name.path, known, "`specc list` shows what there is")
-    if name.path in ELSEWHERE:
-        helps = [ELSEWHERE[name.path]]
+    mend = elsewhere(name.path, known)
+    none = "`specc list` shows what there is"
     fail(
         "E0204",
         f"there is no block or operation called `{name.path}`",
         name.span,
         "unknown operation",
-        helps=helps,
+        helps=[mend] if mend else suggest(name.path, known, none),
     )
 
 

@@ -3,15 +3,16 @@
 import math
 from collections.abc import Sequence
 
+from specc.elaborate.clash import Meeting, clash
 from specc.elaborate.context import MOST_NODES, Context
 from specc.elaborate.sizes import check_cells
-from specc.elaborate.values import Tensor, show_type
+from specc.elaborate.values import Tensor
 from specc.ir import ops
-from specc.ir.dim import Dim, DimLimit
+from specc.ir.dim import DimLimit
 from specc.ir.graph import Value
 from specc.ir.op import Op
 from specc.ir.types import ShapeError
-from specc.text.diagnostic import Diagnostic, Failed, Label, fail
+from specc.text.diagnostic import Failed, fail
 from specc.text.source import Span
 
 
@@ -37,7 +38,8 @@ def add(
             op, *values, scope=scope or context.scope, span=context.at(span)
         )
     except ShapeError as error:
-        raise Failed(clash(error, operands, at or span, called)) from None
+        meeting = Meeting(op, operands, at or span, called, context.lengths)
+        raise Failed(clash(error, meeting)) from None
     except DimLimit as error:
         fail("E0309", f"`{called}`: {error}", span)
     _check_lengths(results, called, span)
@@ -68,98 +70,6 @@ def one(
 ) -> Tensor:
     """The first result of `op`."""
     return add(context, op, operands, span, scope)[0]
-
-
-def clash(
-    error: ShapeError, operands: Sequence[Tensor | None], span: Span | None, word: str
-) -> Diagnostic:
-    """The diagnostic of a shape error: two lengths that meet, or an operand that does not fit."""
-    given = [
-        o
-        for n in error.operands
-        if n < len(operands) and (o := operands[n]) is not None
-    ]
-    # the usual fault: two lengths that should be one, each with a story of its own
-    if len(error.dims) == 2 and len(given) == 2:
-        return _two_lengths(error.dims, given, span, word)
-    others = tuple(
-        Label(o.span, show_type(o.type)) for o in given if o.span and o.span != span
-    )
-    title = error.title
-    for n, operand in enumerate(operands):
-        # the op knows its operands by number, the user by what he wrote
-        if operand is not None and operand.span and f"operand {n + 1}" in title:
-            title = title.replace(f"operand {n + 1}", f"`{_short(operand.span.text)}`")
-    primary = Label(span, "here") if span else None
-    return Diagnostic(
-        "E0301",
-        f"`{word}`: {title}",
-        primary,
-        others,
-        helps=(error.hint,) if error.hint else (),
-    )
-
-
-def _two_lengths(
-    dims: Sequence[Dim], given: Sequence[Tensor], span: Span | None, word: str
-) -> Diagnostic:
-    a, b = dims
-    labels, notes = [], []
-    for dim, operand in zip(dims, given, strict=True):
-        axes = [n for n, d in enumerate(operand.shape) if d == dim]
-        where = (
-            f" (axis {axes[0]} is `{dim}`{_source(dim)})"
-            if axes
-            else f" (`{dim}`{_source(dim)})"
-        )
-        text = show_type(operand.type) + where
-        if operand.span and operand.span != span:
-            # the text that the user would look at; where both are one text, a note
-            # tells it
-            labels.append(Label(operand.span, text))
-        else:
-            notes.append(text)
-    for dim in dims:
-        if dim.origin and dim.origin.span:
-            labels.append(Label(dim.origin.span, f"`{dim}` comes from here"))
-    # two symbols may be equal by chance, two numbers cannot
-    if a.number is None and b.number is None:
-        title = f"`{a}` and `{b}` meet on the same axis"
-        text = (
-            f"these two lengths are independent, so `{word}` is defined only when "
-            "they happen to be equal"
-        )
-    else:
-        title, text = (
-            f"a length of {a} meets one of {b}",
-            f"`{word}` needs them to be equal",
-        )
-    helps = []
-    if a.name and b.name:
-        helps.append(
-            "to let one look at the other use attend(…); if they are always equal "
-            f"write `where {b} = {a}` on the graph"
-        )
-    primary = Label(span, text) if span else None
-    return Diagnostic(
-        "E0302", title, primary, _distinct(labels), tuple(notes), tuple(helps)
-    )
-
-
-def _source(dim: Dim) -> str:
-    return f", from {dim.origin.text}" if dim.origin and dim.origin.text else ""
-
-
-def _distinct(labels: list[Label]) -> tuple[Label, ...]:
-    seen: dict[Span, Label] = {}
-    for label in labels:
-        seen.setdefault(label.span, label)
-    return tuple(seen.values())
-
-
-def _short(text: str) -> str:
-    flat = " ".join(text.split())
-    return flat if len(flat) <= 40 else flat[:37] + "…"
 
 
 def constant(

@@ -18,11 +18,11 @@ WIDEST = 2**20
 def positions(
     site: Site, x: Tensor, *, offset: Dim = Dim.of(0), axis: Dim = Dim.of(1)
 ) -> Tensor:
-    """Position ids. Of `keep`, int[batch, n]: how many kept rows stand before each kept
-    one, so padding does not count; a row that is not kept has the number of the last
-    kept one before it, 0 where there is none.
+    """Position ids: of `keep`, how many kept rows are before each kept one.
 
-    Of any other tensor: its row numbers along `axis`, int[n]. `offset` is added.
+    So padding does not count, on either side. The result is int[batch, n]; a row that
+    is not kept has the number of the last kept one before it, 0 where there is none. Of
+    any other tensor: its row numbers along `axis`, int[n]. `offset` is added.
     """
     # a running count of the rows that exist, less one; padding before the first is put
     # at 0

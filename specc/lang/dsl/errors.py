@@ -8,6 +8,7 @@ of the line before.
 from collections.abc import Iterator
 
 from specc.lang.dsl.brackets import Unpaired, brackets, unpaired
+from specc.lang.dsl.foreign import of_other_languages
 from specc.lang.dsl.fragment import Fragment
 from specc.lang.dsl.lalr import Run
 from specc.lang.dsl.lexer import Token
@@ -36,6 +37,7 @@ class Explainer:
             weights_of_no_call(here)
             or brackets(here, self.loose)
             or version(here)
+            or of_other_languages(here)
             or reserved(here)
             or doc_behind(here)
             or unfinished_line(here)
@@ -171,10 +173,8 @@ def name_alone(here: Misplaced) -> Diagnostic | None:
 
 
 def missing_operator(here: Misplaced, name: Token) -> Diagnostic:
-    """`y = a b`, or `y = a and b`, which reads the same."""
+    """`y = a b`."""
     mend = "write an operator between the two, or begin a new statement: `name = …`"
-    if name.text in ("and", "or"):
-        mend = f"`{name.text}` is written `{'&' if name.text == 'and' else '|'}`"
     return Diagnostic(
         "E0101",
         f"an operator is missing before `{name.text}`",
@@ -245,7 +245,5 @@ def _operator_hints(here: Misplaced, token: Token, before: Token) -> Iterator[st
         yield f"one `{token.text}` is enough"
     if token.text == "*" and before.text == "**":
         yield "a power is written `**`"
-    if {token.text, before.text} & {"and", "or"}:
-        yield "`and` is written `&`, and `or` is written `|`"
     if token.kind == "NOT" and "IN" in here.expected:
         yield "`x not in y` is written `not x in y`"
