@@ -17,8 +17,7 @@ from specc.elaborate.context import Context, Env, Poisoned
 from specc.elaborate.lookup import lookup
 from specc.elaborate.names import filled
 from specc.elaborate.needs import NeedsValue
-from specc.elaborate.rows import ORDER as ROW_NAMES
-from specc.elaborate.rows import read_rows
+from specc.elaborate.rows import read_rows, reads_rows
 from specc.elaborate.values import (
     POISON,
     Evaluated,
@@ -234,9 +233,7 @@ def _index(context: Context, expr: tree.Index, env: Env) -> Known:
     if not isinstance(base, Tensor):
         fail("E0203", f"{describe(base)} cannot be indexed", expr.span)
     # inside a definition `keep[j]` reads a grid; outside it `j` is a name like others
-    if env.rows and any(
-        isinstance(i, tree.Name) and i.path in ROW_NAMES for i in expr.items
-    ):
+    if reads_rows(expr, env):
         return read_rows(context, base, expr, env)
     return _rows(context, base, expr, env)
 

@@ -3,10 +3,10 @@ are used.
 
 A grid has the axes `[b|1, h|1, q, k]`, aligned from the right. In a definition `h`, `i`
 and `j` are the numbers of head, query row and key row, and a tensor is read at them:
-`keep[j]`, `ids[i] == ids[j]`, `slope[h]`.
+`keep[j]`, `ids[i] == ids[j]`, `slope[h]`, and `size[b]` for one number a sample.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from specc.elaborate import nodes
 from specc.elaborate.context import Context, Env
@@ -21,6 +21,9 @@ GRID = 4
 
 ORDER = ("h", "i", "j")
 """The grid's axes behind the batch, in order."""
+
+SAMPLE = "b"
+"""The batch, where a tensor is read by sample alone: `size[b]`."""
 
 
 def row_names(
@@ -39,27 +42,36 @@ def row_names(
     return rows
 
 
+def reads_rows(expr: tree.Index, env: Env) -> bool:
+    """Whether an index inside a definition reads a grid: at `h`, `i` or `j`, or at `b`,
+    the sample, where nothing else is called so.
+    """
+    if not env.rows:
+        return False
+    named = {item.path for item in expr.items if isinstance(item, tree.Name)}
+    if named & set(ORDER):
+        return True
+    return SAMPLE in named and SAMPLE not in {*env.names, *env.config}
+
+
 def read_rows(context: Context, base: Tensor, expr: tree.Index, env: Env) -> Tensor:
     """`keep[j]` of bool[b, k] is bool[b, 1, 1, k], and bool[b, 1, k] beside scores
-    without heads; a tensor without batch axis reads alike for every row.
+    without heads; `size[b]` of int[b] is int[b, 1, 1, 1]. A tensor without batch axis
+    reads alike for every row.
     """
     read = [item.path if isinstance(item, tree.Name) else "" for item in expr.items]
-    if any(name not in ORDER for name in read) or sorted(read, key=ORDER.index) != read:
-        helps = ["write the row names in the order h, i, j, each once"]
-        fail(
-            "E0603",
-            "a grid is read at the row numbers h, i and j",
-            expr.span,
-            helps=helps,
-        )
-    if "h" in read and not env.heads:
-        title = f"{describe(base)} is read at each head, and there are no heads here"
-        helps = ["heads_of(x, heads) gives queries and keys a heads axis"]
-        fail("E0603", title, expr.span, helps=helps)
+    sampled = read[0] == SAMPLE
+    read = read[1:] if sampled else read
+    _readable(base, expr, env, read)
     lead = len(base.shape) - len(read)
-    if lead not in (0, 1):
-        title = f"{describe(base)} is read at {len(read)} row numbers"
-        fail("E0603", title, expr.span, "it may have one more axis, the batch")
+    if lead not in (0, 1) or sampled > lead:
+        title = f"{describe(base)} has not the axes that are read here"
+        helps = [
+            "an axis for each name, and the batch before them: [batch] is read at "
+            "`[b]`, [batch, keys] at `[j]`, [batch, queries, keys] at `[i, j]`, "
+            "[heads, queries, keys] at `[h, i, j]`"
+        ]
+        fail("E0603", title, expr.span, helps=helps)
     value, axis = base, lead
     for name in ORDER if env.heads else ORDER[1:]:
         if name in read:
@@ -69,6 +81,18 @@ def read_rows(context: Context, base: Tensor, expr: tree.Index, env: Env) -> Ten
             value = nodes.one(context, ops.Insert(axis), value, span=expr.span)
             axis += 1
     return value
+
+
+def _readable(base: Tensor, expr: tree.Index, env: Env, read: Sequence[str]) -> None:
+    """E0603 for names in another order, or twice, and for heads where there are none."""
+    if any(name not in ORDER for name in read) or sorted(read, key=ORDER.index) != read:
+        title = "a grid is read at the row numbers h, i and j, and at b, the sample"
+        helps = ["write the row names in the order b, h, i, j, each once"]
+        fail("E0603", title, expr.span, helps=helps)
+    if "h" in read and not env.heads:
+        title = f"{describe(base)} is read at each head, and there are no heads here"
+        helps = ["`heads_of(x, heads)` gives queries and keys a heads axis"]
+        fail("E0603", title, expr.span, helps=helps)
 
 
 def as_grid(

@@ -182,3 +182,101 @@ graph g(keep: keep[batch, n]) -> (y: int[batch, n]) { return positions(keep) }
     keep = np.array([[1, 1, 0, 0], [0, 0, 1, 1], [1, 0, 1, 0]], bool)
     found = specc_numpy.run(graph, {"keep": keep}, {})["y"]
     assert found.tolist() == [[0, 1, 1, 1], [0, 0, 0, 1], [0, 0, 1, 1]]
+
+
+# --- masks with shapes ----------------------------------------------------------------
+
+MASKED = """\
+specc 1
+model masked
+dims batch, q, k
+{definition}
+graph g(x: float[batch, {heads}q, 4], y: float[batch, {heads}k, 4], m: {type}) -> (w: float[batch, {heads}q, k]) {{
+  _, w = {call}
+  return w
+}}
+"""
+CALLS = [
+    "attend(x, y, y, mask={})",
+    "attend_by(dot, x, y, y, mask={})",
+    "attend_by(dot, x, y, y, mask=all, add=where({}, 0.0, -inf))",
+]
+
+
+def weights_of(text: str, folder: Path, heads: int, m: Array) -> Array:
+    graph = elaborated(open_spec(written(folder, text))).graph
+    x, y = (np.stack([a, a + 1], axis=1)[:, : heads or 1] for a in (X, Y))
+    if not heads:
+        x, y = x[:, 0], y[:, 0]
+    found = specc_numpy.run(graph, {"x": x, "y": y, "m": m}, {})["w"]
+    return found if heads else found[:, None]
+
+
+@pytest.mark.parametrize("heads", [0, 2])
+@pytest.mark.parametrize(
+    ("type", "definition", "seen"),
+    [
+        ("int[batch]", "j < m[b]", lambda m: np.arange(5) < m[:, None, None, None]),
+        ("bool[batch, k]", "m[j]", lambda m: m[:, None, None, :]),
+        ("bool[batch, q]", "m[i]", lambda m: m[:, None, :, None]),
+        ("bool[batch, q, k]", "m[i, j]", lambda m: m[:, None, :, :]),
+        ("bool[batch, q, k]", "m[b, i, j]", lambda m: m[:, None, :, :]),
+        ("bool[q, k]", "m[i, j]", lambda m: m[None, None]),
+        ("bool[batch, q, k]", "", lambda m: m[:, None, :, :]),
+        ("bool[q, k]", "", lambda m: m[None, None]),
+        ("bool[batch, 1, q, k]", "", lambda m: m),
+    ],
+)
+def test_masks_of_every_shape(
+    type: str, definition: str, seen: Any, heads: int, tmp_path: Path
+) -> None:
+    """Read by a definition, or given as they are: [b, q, k] beside scores without heads
+    is that, and not [h, q, k].
+    """
+    if heads and not definition and type == "bool[batch, q, k]":
+        return  # beside heads, three axes are [h, q, k]
+    sizes = {"batch": 2, "q": 3, "k": 5, "1": 1}
+    shape = [sizes[n] for n in type[type.index("[") + 1 : -1].split(", ")]
+    m = RNG.integers(1, 5, shape) if type.startswith("int") else RNG.random(shape) < 0.6
+    if m.dtype == bool:
+        m[..., 0] = True  # a row that sees nothing is another test's
+    for call in CALLS:
+        if not call.endswith("mask={})") and (definition or heads):
+            continue
+        text = MASKED.format(
+            definition=f"mask s(m) = {definition}" if definition else "",
+            heads=f"{heads}, " if heads else "",
+            type=type,
+            call=call.format("s(m)" if definition else "m"),
+        )
+        found = weights_of(text, tmp_path, heads, m)
+        shown = np.broadcast_to(seen(m), found.shape)
+        assert ((found > 0) == shown).all(), call
+
+
+def test_heads_are_read_where_there_are_some(tmp_path: Path) -> None:
+    text = MASKED.format(
+        definition="mask s(m) = m[h, i, j]",
+        heads="2, ",
+        type="bool[2, q, k]",
+        call=CALLS[0].format("s(m)"),
+    )
+    m = RNG.random((2, 3, 5)) < 0.6
+    found = weights_of(text, tmp_path, 2, m)
+    assert ((found > 0) == m[None]).all()
+
+
+def test_a_grid_without_heads_is_told_in_that_shape(tmp_path: Path) -> None:
+    """[b, q, k] scores and a mask beside them, which had to have a heads axis once."""
+    text = """\
+specc 1
+model m
+dims batch, seq
+graph g(x: float[batch, seq, 4], sees: bool[batch, seq, seq]) -> (w: float[batch, seq, seq]) {
+  return masked_softmax(einsum("b q d, b k d -> b q k", x, x), sees)
+}
+"""
+    graph = elaborated(open_spec(written(tmp_path, text))).graph
+    sees = RNG.random((2, 3, 3)) < 0.6
+    found = specc_numpy.run(graph, {"x": X, "sees": sees}, {})["w"]
+    assert ((found > 0) == sees).all()

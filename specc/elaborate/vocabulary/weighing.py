@@ -58,6 +58,10 @@ def fit_rank(site: Site, grid: Tensor, rank: int) -> Tensor:
                 "this differs from head to head, and there are no heads here",
                 "mask",
                 describe(grid),
+                helps=[
+                    "queries and keys get a heads axis by `heads_of(x, heads)`; a mask "
+                    "or a bias for all heads has 1 there"
+                ],
             )
         return site.one(ops.Squeeze(1), grid)
     return grid
