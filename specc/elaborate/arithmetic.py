@@ -95,7 +95,7 @@ def _of_numbers(
             expr.span,
             _shown(expr, left, right),
             notes=_origins(expr, left, right),
-            helps=_mends(op, left, right),
+            helps=_mends(context, op, left, right),
         )
     except (ZeroDivisionError, OverflowError, ValueError):
         title = f"{describe(left)} {op} {describe(right)} has no value"
@@ -117,7 +117,7 @@ def _same(a: Span, b: Span | None) -> bool:
     return b is not None and a.source is b.source and a.start == b.start
 
 
-def _mends(op: str, left: Number, right: Number) -> list[str]:
+def _mends(context: Context, op: str, left: Number, right: Number) -> list[str]:
     """What divides, for a quotient that leaves a remainder."""
     if op != "/" or not isinstance(left, Dim) or not isinstance(right, Dim):
         return []
@@ -126,10 +126,9 @@ def _mends(op: str, left: Number, right: Number) -> list[str]:
         return []
     divisors = [n for n in range(1, min(abs(whole), 4096) + 1) if whole % n == 0]
     near = sorted(divisors, key=lambda n: abs(n - part))[:2]
-    return [
-        f"near {part}, these divide {whole}: {', '.join(map(str, sorted(near)))}",
-        "to round down write `//`",
-    ]
+    helps = [f"near {part}, these divide {whole}: {', '.join(map(str, sorted(near)))}"]
+    # what the library writes is not the user's to change
+    return helps if context.caller else [*helps, "to round down write `//`"]
 
 
 def _shown(expr: tree.Binary, left: Number, right: Number) -> str:

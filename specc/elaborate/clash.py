@@ -121,7 +121,7 @@ def _mends(dims: Sequence[Dim], given: Sequence[Tensor], meeting: Meeting) -> li
         alone = right if made and isinstance(made.op, ops.Extent) else left
         if alone.span:
             why = "pairs each with each"
-            return [_inserted(alone.span, [1], why), *equal]
+            return [_inserted(alone.span, [1], why)]
     texts = [_whole(x.span) for x in given]
     sequences = len(left.shape) == len(right.shape) in (3, 4)
     if sequences and all(texts) and left.shape[-1] == right.shape[-1]:

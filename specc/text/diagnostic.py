@@ -13,6 +13,9 @@ from specc.text.source import Span
 
 Severity = Literal["error", "warning"]
 
+SYNTAX = "E01"
+"""Codes that begin so are of text that cannot be read."""
+
 
 @dataclass(frozen=True, slots=True)
 class Label:
@@ -37,7 +40,8 @@ class Diagnostic:
     `title` stands alone. `primary` points at the smallest text at fault; `others` at
     the other origins. A fault in the standard library is shown at the user's own call
     first, and there second. `notes` are facts, `helps` what to do next, as text to paste
-    where possible. `count` says how often the same is to be said.
+    where possible. `count` says how often the same is to be said, `elsewhere` at which
+    other places.
     """
 
     code: str
@@ -49,6 +53,7 @@ class Diagnostic:
     fixes: tuple[Fix, ...] = ()
     severity: Severity = "error"
     count: int = 1
+    elsewhere: tuple[Span, ...] = ()
 
     def __post_init__(self) -> None:
         """The user's text before that of the library."""
@@ -70,6 +75,24 @@ def folded(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
         once = replace(diagnostic, count=1)
         counts[once] = counts.get(once, 0) + diagnostic.count
     return [replace(once, count=count) for once, count in counts.items()]
+
+
+def gathered(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
+    """Messages that differ in their places alone as one, for people: the first, with the
+    places of the others. Each slip of the pen is one of its own, and stays so.
+    """
+    firsts: dict[object, Diagnostic] = {}
+    for found in diagnostics:
+        label = found.primary.text if found.primary else ""
+        said = (found.code, found.title, found.notes, found.helps, label)
+        # without a place there is nothing to tell two of them apart
+        alone = found.primary is None or found.code.startswith(SYNTAX)
+        key = found if alone else (*said, found.severity)
+        first = firsts.setdefault(key, found)
+        if first is not found and found.primary and not alone:
+            elsewhere = (*first.elsewhere, found.primary.span)
+            firsts[key] = replace(first, elsewhere=elsewhere)
+    return list(firsts.values())
 
 
 class Failed(Exception):
