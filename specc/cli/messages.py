@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Sequence
 
+from specc.lang.read import answered
 from specc.text.diagnostic import Diagnostic, folded
 from specc.text.programs import as_json, as_sarif
 from specc.text.render import render, short
@@ -19,9 +20,9 @@ def report(diagnostics: Sequence[Diagnostic], form: str, color: str) -> None:
     """Diagnostics on stderr; JSON and SARIF, which programs read, on stdout, also when
     there are none.
 
-    Identical ones are one with a count.
+    Identical ones are one with a count. What to do is said in the syntax of the file.
     """
-    diagnostics = folded(diagnostics)
+    diagnostics = answered(folded(diagnostics))
     match form:
         case "json":
             sys.stdout.write(as_json(diagnostics))

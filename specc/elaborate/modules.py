@@ -207,8 +207,8 @@ def _no_loose_assigns(module: Module) -> None:
         for entry in config.entries:
             if isinstance(entry, tree.Assign):
                 helps = [
-                    f"declare it: `{entry.name}: int = …`; or write `extends` to set "
-                    "fields of another spec"
+                    f"declare it: `{entry.name}: {_declared(entry.value)}`",
+                    "or name the spec whose value it is: `extends …`",
                 ]
                 fail(
                     "E0220",
@@ -216,6 +216,19 @@ def _no_loose_assigns(module: Module) -> None:
                     entry.span,
                     helps=helps,
                 )
+
+
+def _declared(value: tree.Expr) -> str:
+    """The type that a value would be declared with, and the value."""
+    text = value.span.text if value.span else "…"
+    match value:
+        case tree.Num(text=number):
+            return f"{'int' if number.isdigit() else 'float'} = {number}"
+        case tree.Name(path="true" | "false" as truth):
+            return f"bool = {truth}"
+        case tree.Text():
+            return f"text = {text}"
+    return f"int = {text}" if "\n" not in text else "int = …"
 
 
 def flatten(

@@ -13,7 +13,6 @@ from typing import TypeAlias
 
 from specc.elaborate.values import DefinitionFunction
 from specc.lang import tree
-from specc.lang.read import YAML_ENDINGS
 from specc.text.diagnostic import Diagnostic, Failed, Label
 from specc.text.source import Span
 from specc.weights.names import Pattern
@@ -142,44 +141,15 @@ class Sharing:
         self.needed.update({s.path.text: True for s in said if not s.depth})
 
 
-@dataclass(frozen=True)
-class Words:
-    """How a syntax says that weights are shared, or are not; `#` is a loop's variable."""
-
-    share: str
-    share_and_name: str
-    under: str
-    name: str
-    item: str = '`@ "name.{#}"`'
-
-
-IN_TEXT = Words(
-    "`weights {{ share {} }}`",
-    "`weights { share name }` beside `@ name`",
-    '`repeat # in … under "layers.{#}"`',
-    "`… @ name`",
-)
-IN_YAML = Words(
-    "`weights: [{{share: {}}}]`",
-    "`weights: [{share: name}]` beside `weights: name` in the call",
-    "`under: layers.{#}` beside `repeat:`",
-    "`weights: name` in it",
-)
-
-
-def _in_yaml(span: Span | None) -> bool:
-    return span is not None and span.source.name.endswith(YAML_ENDINGS)
-
-
 def slip(name: str, first: Trail, second: Trail) -> Diagnostic:
     """E0526 for a weight that two calls use."""
     one, other = first[0], second[0]
-    say = IN_YAML if _in_yaml(other.span) else IN_TEXT
     # to share the scope that both calls name is plainer than to share the weight
     known = {s.under for s in first} - {""}
     call = next(s for s in second if s.under or not isinstance(s.of, LOOPS))
-    known_name = say.share.format(call.under)
-    said = known_name if call.under in known else say.share_and_name
+    said = "`weights { share name }` beside `@ name`"
+    if call.under in known:
+        said = f"`weights {{ share {call.under} }}`"
     share = f"if one set of weights is meant, say so: {said}"
     if isinstance(other.of, LOOPS) and one.of is other.of:
         inner = next((s for s in second if isinstance(s.of, tree.Call)), other)
@@ -189,8 +159,11 @@ def slip(name: str, first: Trail, second: Trail) -> Diagnostic:
             other.span,
             "this repeats it",
         )
-        own = say.under if isinstance(other.of, tree.Repeat) else IN_TEXT.item
-        mend = f"give each turn its own: {own.replace('#', other.of.variable)}"
+        turn = f"{{{other.of.variable}}}"
+        own = f'`@ "name.{turn}"`'
+        if isinstance(other.of, tree.Repeat):
+            own = f'`repeat {other.of.variable} in … under "layers.{turn}" {{ … }}`'
+        mend = f"give each turn its own: {own}"
         title = f"every turn of the loop uses one weight `{name}`"
     else:
         labels = (
@@ -199,7 +172,7 @@ def slip(name: str, first: Trail, second: Trail) -> Diagnostic:
             one.span,
             "they belong to this call",
         )
-        mend = f"give each call its own name: {say.name}"
+        mend = "give each call its own name: `… @ name`"
         title = f"two calls use one weight `{name}`"
     at, text, before, said = labels
     primary = Label(at, text) if at else None

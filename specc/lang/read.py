@@ -5,12 +5,13 @@ and said so.
 """
 
 import re
+from collections.abc import Iterable
 from pathlib import PurePath
 from typing import Literal
 
 from specc.lang import limits, tree
 from specc.lang.dsl.parse import checked, parse_dsl, parse_expression
-from specc.text.diagnostic import fail
+from specc.text.diagnostic import Diagnostic, fail
 from specc.text.source import Source, Span
 
 Syntax = Literal["specc", "yaml"]
@@ -82,6 +83,23 @@ def syntax(source: Source) -> Syntax:
     return named or looks or "specc"
 
 
+def answered(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
+    """Messages with their advice in the syntax of the file that they are about."""
+    found = list(diagnostics)
+    if not any(map(_of_yaml, found)):
+        return found
+    # YAML's own modules are read where a YAML file was
+    from specc.lang.yaml.answer import answered as in_yaml
+
+    return [in_yaml(d) if _of_yaml(d) else d for d in found]
+
+
+def _of_yaml(diagnostic: Diagnostic) -> bool:
+    if diagnostic.primary is None:
+        return False
+    return diagnostic.primary.span.source.name.lower().endswith(YAML_ENDINGS)
+
+
 def shown(ending: str) -> str:
     """A file ending, cut if long."""
     return ending if len(ending) <= 12 else ending[:11] + "…"
@@ -130,4 +148,4 @@ def decode(data: bytes, name: str) -> Source:
     return checked(Source(name, text))
 
 
-__all__ = ["decode", "parse_dsl", "parse_expression", "read", "syntax"]
+__all__ = ["answered", "decode", "parse_dsl", "parse_expression", "read", "syntax"]
