@@ -10,7 +10,7 @@ import pytest
 from specc.compiler.spec import Spec, check, elaborated, open_spec
 from specc.elaborate.config import Reader
 from specc.elaborate.modules import module_of, program_of
-from specc.lang.read import decode, read
+from specc.lang.read import answered, decode, read
 from specc.library.files import Files
 from specc.text.diagnostic import Failed
 
