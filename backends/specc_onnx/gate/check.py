@@ -12,6 +12,7 @@ from collections.abc import Mapping
 import onnx
 from onnx import GraphProto, ModelProto, ValueInfoProto, helper
 
+from specc.passes.measure.limits import limits
 from specc_onnx.emit.build import Built
 from specc_onnx.gate.shapes import follow
 from specc_onnx.gate.types import Found, Unsound, lengths
@@ -93,7 +94,10 @@ def agree(built: Built, model: ModelProto) -> Found:
 def _lengths(built: Built, beyond: Mapping[str, int]) -> dict[str, int]:
     graph = built.graph
     types = (*built.types.values(), *(v.type for v in graph.inputs.values()))
-    return lengths((d for t in types for d in t.shape), graph, beyond)
+    dims = [d for t in types for d in t.shape]
+    # A table of positions has no row for a length that is only tried.
+    most = {symbol: limit.most for symbol, limit in limits(graph).items()}
+    return lengths(dims, graph, beyond, most if beyond else None)
 
 
 def _at(built: Built, model: ModelProto, env: Mapping[str, int]) -> Found:

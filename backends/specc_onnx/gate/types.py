@@ -118,10 +118,14 @@ class Found:
 
 
 def lengths(
-    dims: Iterable[Dim], graph: Graph, beyond: Mapping[str, int] | None = None
+    dims: Iterable[Dim],
+    graph: Graph,
+    beyond: Mapping[str, int] | None = None,
+    most: Mapping[str, int] | None = None,
 ) -> dict[str, int]:
     """A number for every symbol in `dims`: primes that occur nowhere else, so that no
-    axis passes for another. Lengths in `beyond` are above the number there.
+    axis passes for another. Lengths in `beyond` are above the number there, those in
+    `most` no more than that, primes or not.
 
     Where the graph has no value at these, the nearest at which it has one; nothing
     where none are found.
@@ -135,7 +139,8 @@ def lengths(
         long = beyond is not None and symbol in beyond
         low = beyond[symbol] + 1 if beyond is not None and long else 0
         low = max(number + 1, low, graph.least.get(symbol, 0))
-        env[symbol] = _prime(low, fixed | {*env.values()})
+        chosen = _prime(low, fixed | {*env.values()})
+        env[symbol] = min(chosen, (most or {}).get(symbol, chosen))
         # Lengths are long only where they have to be.
         number = number if long else env[symbol]
     found = fitting(graph, env, apart={*env.values(), *fixed}) or {}

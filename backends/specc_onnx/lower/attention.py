@@ -43,7 +43,8 @@ def _local(g: Emitter, parts: Parts) -> Local | None:
     if not g.target.blocks or g.site.wanted[1] or None in known or not parts.mask:
         return None
     queries, keys = parts.grid[2:]
-    found = blocks_of(parts.mask.value, queries, keys)
+    padded = [value for value, side in g.padded.items() if side]
+    found = blocks_of(parts.mask.value, queries, keys, padded)
     most = g.most.get(queries.name or "")
     # A table of positions may be too short for that many rows.
     return None if found and most is not None and most <= found.above else found

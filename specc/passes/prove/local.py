@@ -7,14 +7,16 @@ has a price of its own, so it is taken above a length only; the numbers were mea
 ONNX Runtime, `benchmarks/local.py` measures them again.
 """
 
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from math import inf
 
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Node, Value
-from specc.ir.interval import Interval
+from specc.ir.interval import EMPTY, Interval
 from specc.passes.prove.bands import ATTENDED, band
+from specc.passes.prove.parts import Parts, parts_of
 
 LEAST_BLOCK, MOST_BLOCK = 16, 128
 """Queries of a block: fewer do not pay for its turn, more do not make it faster."""
@@ -29,18 +31,25 @@ FIXED_UP_TO = 256
 """Up to this span every block looks at equally many keys."""
 
 
+NO_PARTS = Parts(EMPTY)
+SHARE = 4
+"""Keys and queries apart may be one in so many rows; above that one product is as fast."""
+
+
 @dataclass(frozen=True, slots=True)
 class Local:
     """An attention in blocks of `block` queries, for more than `above` rows.
 
-    `band` is where `q - k` lies for all that is seen. With `keys` every block looks at
-    that many; without, as many as the band and the ends of the axis leave.
+    `band` is where `q - k` lies for what is seen, apart from `parts`: keys that all
+    queries may see, and queries that may see all. With `keys` every block looks at that
+    many; without, as many as the band and the ends of the axis leave.
     """
 
     band: Interval
     block: int
     keys: int | None
     above: int
+    parts: Parts = NO_PARTS
 
     @property
     def window(self) -> int | None:
@@ -49,27 +58,42 @@ class Local:
         return None if span == inf else int(span)
 
 
-def local_of(node: Node) -> Local | None:
+def local_of(node: Node, padded: Collection[Value] = ()) -> Local | None:
     """How an attention is computed in blocks; None where it looks at everything, or at
-    as many rows as it would be faster without.
+    as many rows as it would be faster without. `padded` are inputs that say which rows
+    exist.
     """
     match node.op:
         case ops.Attend():
-            q, k = node.op.query(node), node.op.key(node)
-            return blocks_of(node.op.mask(node), q.type.shape[2], k.type.shape[2])
+            q, k = (x.type.shape[2] for x in (node.op.query(node), node.op.key(node)))
+            return blocks_of(node.op.mask(node), q, k, padded)
     return None
 
 
-def blocks_of(mask: Value | None, queries: Dim, keys: Dim) -> Local | None:
+def blocks_of(
+    mask: Value | None, queries: Dim, keys: Dim, padded: Collection[Value] = ()
+) -> Local | None:
     """The blocks for a mask `[b, h, q, k]` over axes of these lengths."""
     # Rows of a step follow others, whose numbers begin elsewhere; its caches keep no
     # more than the window as it is.
     if mask is None or queries != keys:
         return None
-    found = _of_band(band(mask, *ATTENDED))
+    found = _of_band(band(mask, *ATTENDED)) or _of_parts(
+        parts_of(mask, *ATTENDED, padded)
+    )
     if found is None or (queries.number is not None and queries.number <= found.above):
         return None
     return found
+
+
+def _of_parts(parts: Parts) -> Local | None:
+    """A mask that has no band as a whole."""
+    if parts.band.empty and parts.queries:
+        # Nothing is seen but by some queries, which are done by themselves.
+        return Local(EMPTY, 0, None, SHORTEST, parts)
+    found = _of_band(parts.band)
+    # How many keys a block sees depends on the keys apart.
+    return None if found is None else replace(found, keys=None, parts=parts)
 
 
 def _of_band(seen: Interval) -> Local | None:
