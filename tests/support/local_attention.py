@@ -2,7 +2,7 @@
 
 import resource
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -18,7 +18,10 @@ BATCH, ROWS = Dim.symbol("batch"), Dim.symbol("seq")
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
-    """One attention: `low` and `high` bound `q - k`, None is no bound."""
+    """One attention: `low` and `high` bound `q - k`, None is no bound. `apart` says what
+    is seen beside: an input's keys, its queries, both; its queries and nothing else; or
+    the first five keys.
+    """
 
     low: int | None
     high: int | None
@@ -29,6 +32,7 @@ class Setup:
     slopes: bool = False
     sinks: bool = False
     cap: float = 0.0
+    apart: Literal["", "keys", "queries", "both", "alone", "first"] = ""
 
     def graph(self) -> Graph:
         """It with inputs for all operands."""
@@ -41,7 +45,7 @@ class Setup:
         j = b.one(ops.Extent(2), k)
         i = b.one(ops.Insert(1), b.one(ops.Extent(2), q))
         apart = b.one(ops.Arith("sub"), i, j)
-        mask = _in_front(b, self._band(b, apart))
+        mask = self._beside(b, _in_front(b, self._band(b, apart)), j)
         if self.keep:
             kept = b.input("keep", Input(Type.of("bool", BATCH, ROWS), keep="any"))
             kept = b.one(ops.Insert(1), b.one(ops.Insert(1), kept))
@@ -72,6 +76,22 @@ class Setup:
                 sides.append(b.one(ops.Compare(fn), apart, number))
         return b.one(ops.And(), *sides) if len(sides) == 2 else sides[0]
 
+    def _beside(self, b: Builder, mask: Value, j: Value) -> Value:
+        if not self.apart:
+            return mask
+        if self.apart == "first":
+            five = b.one(ops.Constant(5, "i64"))
+            return b.one(ops.Or(), mask, b.one(ops.Compare("lt"), j, five))
+        far = b.input("far", Input(Type.of("bool", BATCH, ROWS)))
+        keys = b.one(ops.Insert(1), b.one(ops.Insert(1), far))
+        queries = b.one(ops.Insert(3), b.one(ops.Insert(1), far))
+        if self.apart == "alone":
+            return queries
+        for side, name in ((keys, "keys"), (queries, "queries")):
+            if self.apart in (name, "both"):
+                mask = b.one(ops.Or(), side, mask)
+        return mask
+
 
 def _in_front(b: Builder, grid: Value) -> Value:
     return b.one(ops.Insert(0), b.one(ops.Insert(0), grid))
@@ -88,7 +108,7 @@ def given(graph: Graph, batch: int, rows: int) -> dict[str, Any]:
             100 if name == "slopes" else 1
         )
         if value.type.dtype == "bool":
-            made[name] = rng.random(shape) < 0.6
+            made[name] = rng.random(shape) < (0.03 if name == "far" else 0.6)
             made[name][1:] &= np.arange(rows) < rows // 2
     return made
 

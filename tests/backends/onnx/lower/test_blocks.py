@@ -23,7 +23,7 @@ from specc_onnx import build, target
 from specc_onnx.emit.taps import attention_outputs
 from specc_onnx.gate.check import check, without_weights
 from specc_onnx.gate.shapes import follow
-from specc_onnx.lower import blocks, portion
+from specc_onnx.lower import blocks, portion, spans
 from specc_onnx.lower.reading import bodies_of
 
 
@@ -77,6 +77,54 @@ def test_added_scores_sinks_and_caps_are_cut_as_the_mask_is(
         replace(usual, sinks=True),
     ):
         assert off(setup.graph(), opset, 1, *lengths) < 5e-6
+
+
+@pytest.mark.parametrize("apart", ["keys", "queries", "both", "alone", "first"])
+@pytest.mark.parametrize(("opset", "packed"), [(17, True), (23, True), (24, False)])
+def test_rows_apart_see_all_and_are_seen_by_all(
+    apart: Any, opset: int, packed: bool
+) -> None:
+    usual = Setup(low=-7, high=8, apart=apart, packed=packed)
+    graph = usual.graph()
+    local = local_of(_attention(graph), [graph.inputs["keep"]])
+    assert local is not None
+    assert bool(local.parts.keys) == (apart in ("keys", "both", "first"))
+    assert bool(local.parts.queries) == (apart in ("queries", "both", "alone"))
+    assert off(graph, opset, 2, 0, 1, 80, 81, 130) < 3e-6
+    assert off(graph, opset, 0, 100) == 0
+    for setup in (
+        replace(usual, low=0, high=None, heads=(2, 1)),
+        replace(usual, slopes=True, keep=False, heads=(2, 1)),
+    ):
+        lengths = (1, 513) if setup.high is None else (1, 100)
+        assert off(setup.graph(), opset, 1, *lengths) < 5e-6
+
+
+@pytest.mark.parametrize("share", [0.0, 0.2, 0.3, 1.0])
+def test_however_many_stand_apart(share: float) -> None:
+    graph = Setup(low=-7, high=8, apart="both").graph()
+    session = open_quietly(build(graph, target("onnx")).model)
+    inputs = given(graph, 2, 120)
+    inputs["far"] = np.arange(120) >= np.full((2, 1), round(120 * (1 - share)))
+    want = specc_numpy.run(graph, inputs, {})["y"]
+    assert np.abs(session.run(["y"], inputs)[0] - want).max() < 3e-6
+
+
+def test_keys_that_are_counted_twice_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    def twice(g: Any, keys: spans.Span) -> str:
+        every: str = g.constant(True, "bool")
+        return every
+
+    monkeypatch.setattr(spans, "_once", twice)
+    with pytest.raises(AssertionError):
+        assert off(Setup(low=-7, high=8, apart="keys").graph(), 23, 2, 130) < 1e-3
+
+
+def test_padding_is_no_part_of_a_mask() -> None:
+    graph = Setup(low=None, high=2**60, apart="alone").graph()
+    keep, far = graph.inputs["keep"], graph.inputs["far"]
+    assert local_of(_attention(graph), [keep]) is not None
+    assert local_of(_attention(graph), [keep, far]) is None
 
 
 def test_an_empty_batch_of_long_texts_gives_nothing() -> None:

@@ -1,0 +1,126 @@
+"""Masks taken apart: what is not in a part is not seen."""
+
+import random
+
+import numpy as np
+import pytest
+
+import specc_numpy
+from specc.ir import ops
+from specc.ir.dim import Dim
+from specc.ir.graph import Builder, Input, Value
+from specc.ir.interval import ALL, EMPTY, Interval
+from specc.ir.types import Type
+from specc.passes.prove import parts as module
+from specc.passes.prove.parts import Alone, Parts, parts_of
+
+ROWS = Dim.symbol("n")
+
+
+class Masks:
+    """Random masks `[n, n]` over row numbers and three inputs that say something of rows."""
+
+    def __init__(self, seed: int) -> None:
+        self.b, self.random = Builder(), random.Random(seed)
+        names = ("first", "last", "keep")
+        self.flags = [self.b.input(n, Input(Type.of("bool", ROWS))) for n in names]
+        self.k = self.b.one(ops.Extent(0), self.flags[0])
+        self.q = self.b.one(ops.Insert(1), self.k)
+
+    def mask(self, depth: int) -> Value:
+        """One of some depth, as wide as it is high."""
+        return self.b.one(ops.And(), self.some(depth), self._all())
+
+    def some(self, depth: int) -> Value:
+        """One that may hold for all queries, or all keys, at once."""
+        one, draw = self.b.one, self.random
+        kind = draw.choice(("and", "or", "or", "not", "where")) if depth else "end"
+        if kind == "end":
+            return draw.choice((self._compare, self._flag, self._edge))()
+        inner = [self.some(depth - 1) for _ in range(3)]
+        if kind == "not":
+            return one(ops.Not(), inner[0])
+        if kind == "where":
+            return one(ops.Where(), *self._alike(inner))
+        return one(ops.And() if kind == "and" else ops.Or(), *inner[:2])
+
+    def _all(self) -> Value:
+        zero = self.b.one(ops.Constant(-1, "i64"))
+        both = self.b.one(ops.Arith("add"), self.q, self.k)
+        return self.b.one(ops.Compare("gt"), both, zero)
+
+    def _alike(self, values: list[Value]) -> list[Value]:
+        return [self.b.one(ops.And(), v, self._all()) for v in values]
+
+    def _compare(self) -> Value:
+        by = self.b.one(ops.Constant(self.random.randint(-2, 3), "i64"))
+        far = self.b.one(ops.Arith("add"), self.k, by)
+        fn = self.random.choice(("le", "lt", "ge", "gt", "eq"))
+        return self.b.one(ops.Compare(fn), far, self.q)
+
+    def _flag(self) -> Value:
+        flag = self.random.choice(self.flags)
+        turned = self.random.random() < 0.5
+        return self.b.one(ops.Insert(1), flag) if turned else flag
+
+    def _edge(self) -> Value:
+        number = self.b.one(ops.Constant(self.random.randint(0, 3), "i64"))
+        rows = self.random.choice((self.q, self.k))
+        return self.b.one(ops.Compare("lt"), rows, number)
+
+
+def unseen(masks: Masks, mask: Value, found: Parts) -> int:
+    """How many pairs a mask shows that no part holds, for one drawing of the inputs."""
+    alone = [*found.keys, *found.queries]
+    outputs = {"mask": mask, **{f"{n}": a.value for n, a in enumerate(alone)}}
+    graph = masks.b.finish("mask", outputs)
+    rng = np.random.default_rng(masks.random.randint(0, 99))
+    flags = {name: rng.random(7) < 0.4 for name in graph.inputs}
+    results = specc_numpy.run(graph, flags, {})
+    i, j = np.arange(7)[:, None], np.arange(7)
+    covered = (i - j >= found.band.lo) & (i - j <= found.band.hi)
+    for n, one in enumerate(alone):
+        value = np.asarray(results[str(n)], bool) != one.negated
+        value = value.any(tuple(a for a in range(value.ndim) if a != one.axis))
+        covered = covered | (value if n < len(found.keys) else value[:, None])
+    return int((np.asarray(results["mask"], bool) & ~covered).sum())
+
+
+def drawn(seed: int) -> int:
+    masks = Masks(seed)
+    mask = masks.mask(seed % 4)
+    padded = masks.flags[2:] if seed % 2 else ()
+    return unseen(masks, mask, parts_of(mask, 0, 1, padded))
+
+
+def test_what_no_part_holds_is_not_seen() -> None:
+    assert [seed for seed in range(400) if drawn(seed)] == []
+
+
+@pytest.mark.slow
+def test_what_no_part_holds_is_not_seen_in_many_masks() -> None:
+    assert [seed for seed in range(400, 20_000) if drawn(seed)] == []
+
+
+def test_unions_that_are_cut_instead_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module.Parts, "__or__", module.Parts.__and__)
+    assert sum(drawn(seed) > 0 for seed in range(200)) > 20
+
+
+def test_a_window_with_rows_that_see_all_and_are_seen_by_all() -> None:
+    masks = Masks(0)
+    one, first, keep = masks.b.one, masks.flags[0], masks.flags[2]
+    apart = one(ops.Pointwise("abs"), one(ops.Arith("sub"), masks.q, masks.k))
+    near = one(ops.Compare("le"), apart, one(ops.Constant(4, "i64")))
+    queries = one(ops.Insert(1), first)
+    union = one(ops.Or(), one(ops.Or(), near, first), queries)
+    mask = one(ops.And(), union, keep)
+    wanted = Parts(
+        Interval(-4, 4), (Alone(first, 0, False),), (Alone(queries, 0, False),)
+    )
+    assert parts_of(mask, 0, 1) == wanted
+    assert parts_of(one(ops.And(), keep, union), 0, 1, [keep]) == wanted
+    only = one(ops.And(), queries, keep)
+    assert parts_of(only, 0, 1) == Parts(EMPTY, queries=(Alone(queries, 0, False),))
+    padding = one(ops.And(), one(ops.Insert(1), keep), keep)
+    assert parts_of(padding, 0, 1, [keep]) == Parts(ALL)
