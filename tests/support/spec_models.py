@@ -15,12 +15,12 @@ import onnx
 from numpy.typing import NDArray
 
 import specc_numpy
-from specc.compiler.rules import rules_of, wanted_of
-from specc.compiler.spec import elaborated, open_spec
+from specc.compiler.rules import rules_of, wanted_by, wanted_of
+from specc.compiler.spec import elaborated, open_spec, others
 from specc.elaborate.context import Env
 from specc.elaborate.model import context_of, requirements
 from specc.ir.model import Model
-from specc.weights.rules import Rules, tied_pairs
+from specc.weights.rules import Rules, of_graph, tied_pairs
 from specc_onnx import build, target
 from support.onnx_runtime import open_quietly
 
@@ -64,12 +64,13 @@ def _made(spec: str, config: str, given: tuple[str, ...]) -> Opened:
     model = elaborated(found)
     context = context_of(found.library)
     values = requirements(context, found.program, found.reader)
-    return Opened(
-        model,
-        rules_of(
-            context, found.program, Env(module=found.program.module, config=values)
-        ),
+    env = Env(module=found.program.module, config=values)
+    rules = of_graph(
+        rules_of(context, found.program, env),
+        {w.name: w for w in wanted_of(model.graph)},
+        lambda: wanted_by(others(found, model.graph.name)),
     )
+    return Opened(model, rules)
 
 
 def _text(value: object) -> str:

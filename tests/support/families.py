@@ -1,0 +1,139 @@
+"""What the tests of published families share: a tiny random model saved as people find
+it, compiled from its folder alone, and compared with transformers.
+
+A family's test is a table of cases: a config class, a model class, settings, inputs, and
+what the results are called on both sides.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+
+import specc
+from support.padded import Ids, Keep, Samples, Side, samples
+from support.published import assert_published, loaded, randomized
+
+VOCAB = 31
+TEXTS = samples(
+    {"input_ids": Ids("seq", VOCAB), "attention_mask": Keep("seq")}, {"seq": (7, 1, 4)}
+)
+"""Three texts of different lengths."""
+PROMPTS = [[5, 9, 3, 17, 8, 22, 11], [13, 4], [7, 7, 21, 19]]
+TOKENS = 20
+APART = 1e-4
+"""A seed whose two best logits are closer than this share of their range is no test."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One head of a family in one configuration.
+
+    `results` maps a result's name, ours and theirs alike, to the padded axis that it
+    runs along, or none. `renamed` maps our inputs to theirs where they differ.
+    `places`: position ids count what is kept, as `generate` has it; else none are
+    given. `sides` are those that the published model can be padded on. `louder` scales
+    matrices so that what is written varies.
+    """
+
+    config: str
+    model: str
+    tiny: Mapping[str, Any]
+    results: Mapping[str, str] = field(default_factory=lambda: {"logits": "seq"})
+    given: Samples = TEXTS
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    sides: tuple[Side, ...] = ("right",)
+    places: bool = False
+    louder: float = 1.0
+    seed: int = 0
+
+    @property
+    def named(self) -> str:
+        """For the names of tests."""
+        return f"{self.model}-{abs(hash(str(sorted(self.tiny.items())))) % 1000}"
+
+    def saved(self, folder: Path) -> Any:
+        """The published model, random, and as files in `folder`."""
+        config = getattr(transformers, self.config)(**self.tiny)
+        theirs = randomized(getattr(transformers, self.model)(config), self.seed)
+        with torch.no_grad():
+            for weight in theirs.parameters():
+                if weight.dim() > 1:
+                    weight *= self.louder
+        theirs.save_pretrained(folder)
+        return theirs
+
+    def published(
+        self, theirs: Any, x: Mapping[str, torch.Tensor]
+    ) -> dict[str, torch.Tensor]:
+        """What the published model gives for our inputs."""
+        given = {self.renamed.get(name, name): value for name, value in x.items()}
+        given = {n: v.long() if v.dtype == torch.bool else v for n, v in given.items()}
+        if self.places:
+            given["position_ids"] = (given["attention_mask"].cumsum(1) - 1).clamp(min=0)
+        made = theirs(**given)
+        return {name: made[name] for name in self.results}
+
+
+def check_scores(case: Case, folder: Path) -> None:
+    """The compiled folder gives what the published model gives: a text alone, and three
+    in a padded batch, within 1e-5.
+    """
+    theirs = case.saved(folder)
+    ours = loaded(str(folder), folder)
+    theirs.double()
+    assert_published(
+        ours, case.given, lambda x: case.published(theirs, x), case.results, case.sides
+    )
+
+
+def check_writing(case: Case, folder: Path, beams: Sequence[int] = (1, 4)) -> None:
+    """The compiled folder writes 20 tokens as the published model does, greedily and by
+    beams, for a prompt alone and for three padded on the left; as a package and as one
+    file.
+    """
+    theirs = case.saved(folder).double()
+    package, one = folder / "package", folder / "one.onnx"
+    specc.compile(str(folder), package, parts="step")
+    specc.compile(str(folder), one, parts="generate")
+    for prompts in ([PROMPTS[0]], PROMPTS):
+        for count in beams:
+            wanted = written_by(theirs, prompts, count)
+            settings: dict[str, Any] = {"max_tokens": TOKENS, "stop": []}
+            if count > 1:
+                settings |= {"strategy": "beam", "beams": count, "length_penalty": 1.0}
+            for path in (package, one):
+                made = specc.load(path, threads=1).generate(prompts, **settings)
+                got = [list(row[0].tokens) for row in made.results()]
+                assert got == wanted, (
+                    f"{path.name}, {count} beams, {len(prompts)} texts"
+                )
+
+
+def written_by(theirs: Any, prompts: Sequence[Sequence[int]], beams: int) -> list[Any]:
+    """What transformers' `generate` writes behind each prompt."""
+    longest = max(map(len, prompts))
+    ids = [[0] * (longest - len(p)) + list(p) for p in prompts]
+    keep = [[0] * (longest - len(p)) + [1] * len(p) for p in prompts]
+    with torch.no_grad():
+        made = theirs.generate(
+            torch.tensor(ids),
+            attention_mask=torch.tensor(keep),
+            do_sample=False,
+            num_beams=beams,
+            max_new_tokens=TOKENS,
+            eos_token_id=None,
+            pad_token_id=0,
+            output_logits=True,
+            return_dict_in_generate=True,
+        )
+    if beams == 1:
+        for step in made.logits:
+            best = np.sort(step.numpy(), axis=-1)
+            gap = (best[:, -1] - best[:, -2]) / (best[:, -1] - best[:, 0])
+            assert gap.min() > APART, "two tokens are too close: take another seed"
+    return [row[longest:].tolist() for row in made.sequences]
