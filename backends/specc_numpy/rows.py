@@ -46,3 +46,112 @@ def stride(op: ops.Stride, env: Env, x: Array) -> Array:
             f"rows {start} up to {stop} in steps of {step} are taken from an axis of {rows} rows",
         )
     return np.take(x, np.arange(start, stop, step), axis=op.axis)
+
+
+@evaluate(ops.Roll)
+def roll(op: ops.Roll, env: Env, x: Array) -> Array:
+    """a[*a t *b] -> a[*a t *b]"""
+    return np.roll(x, length(op.by, env), axis=op.axis)
+
+
+@evaluate(ops.Pad)
+def pad(op: ops.Pad, env: Env, x: Array) -> Array:
+    """a[*a t *b] -> a[*a u *b]"""
+    before, after = length(op.before, env), length(op.after, env)
+    rows = x.shape[op.axis]
+    # a mirror stands on the last row, so that it shows one row less
+    most = {"reflect": rows - 1, "edge": 0 if not rows else before + after}
+    if min(before, after) < 0 or max(before, after) > most.get(op.mode, before + after):
+        fail(
+            "E0912",
+            f"an axis of {rows} rows is padded by {before} and {after}, mode {op.mode}",
+        )
+    widths = [(0, 0)] * x.ndim
+    widths[op.axis] = before, after
+    if op.mode == "constant":
+        return np.pad(x, widths, constant_values=op.value)
+    return np.pad(x, widths, mode="edge" if op.mode == "edge" else "reflect")
+
+
+@evaluate(ops.Resize)
+def resize(op: ops.Resize, env: Env, x: Array) -> Array:
+    """a[*a t *b] -> a[*a u *b]"""
+    for n, dim in enumerate(op.sizes):
+        axis, size = op.axis + n, length(dim, env)
+        rows = x.shape[axis]
+        if rows < 1 or size < 1:
+            fail("E0912", f"an axis of {rows} rows is resized to {size}")
+        step = 1 / op.factors[n] if op.factors else rows / size
+        if not op.interpolates:
+            x = np.take(x, nearest(op.mode, rows, size, step), axis=axis)
+            continue
+        if op.align_corners:
+            step = (rows - 1) / (size - 1) if size > 1 else 0.0
+        at = np.arange(size) * step
+        if not op.align_corners:
+            at = (np.arange(size) + 0.5) * step - 0.5
+        x = sum(
+            np.take(x, np.clip(row, 0, rows - 1), axis=axis)
+            * weight.reshape(-1, *[1] * (x.ndim - 1 - axis))
+            for row, weight in AROUND[op.mode](at)
+        )
+    return x
+
+
+def nearest(mode: str, rows: int, size: int, step: float) -> Array:
+    """The pixel that each point takes. In single precision, as PyTorch computes it: at a
+    border between two pixels rounding decides.
+    """
+    offset = np.float32(0.5 if mode == "nearest_exact" else 0)
+    points = np.arange(size).astype(np.float32) + offset
+    taken: Array = np.minimum(
+        np.floor(points * np.float32(step)).astype(np.int64), rows - 1
+    )
+    return taken
+
+
+def _linear(at: Array) -> list[tuple[Array, Array]]:
+    """The two rows around each place, with their weights."""
+    at = np.maximum(at, 0.0)
+    low = np.floor(at).astype(np.int64)
+    return [(low, 1 - (at - low)), (low + 1, at - low)]
+
+
+def _cubic(at: Array) -> list[tuple[Array, Array]]:
+    """The four rows around each place, with their weights (Keys 1981, a = -0.75)."""
+    a, low = -0.75, np.floor(at).astype(np.int64)
+    found = []
+    for step in (-1, 0, 1, 2):
+        far = np.abs(at - low - step)
+        near = ((a + 2) * far - (a + 3)) * far * far + 1
+        beyond = ((a * far - 5 * a) * far + 8 * a) * far - 4 * a
+        found.append((low + step, near if step in (0, 1) else beyond))
+    return found
+
+
+AROUND = {"bilinear": _linear, "bicubic": _cubic}
+"""The rows that each mode looks at; beyond the border stands the last."""
+
+
+@evaluate(ops.GroupNorm)
+def group_norm(
+    op: ops.GroupNorm,
+    env: Env,
+    x: Array,
+    gain: Array | None = None,
+    bias: Array | None = None,
+) -> Array:
+    """f[b *a c *s], f[c]?, f[c]? -> f[b *a c *s]"""
+    if not x.size:
+        return x
+    y = np.moveaxis(x, op.axis, 1)
+    grouped = y.reshape(y.shape[0], length(op.groups, env), -1)
+    mean = grouped.mean(axis=-1, keepdims=True)
+    variance = ((grouped - mean) ** 2).mean(axis=-1, keepdims=True)
+    y = ((grouped - mean) / np.sqrt(variance + op.eps)).reshape(y.shape)
+    y = np.moveaxis(y, 1, -1)
+    if gain is not None:
+        y = y * gain
+    if bias is not None:
+        y = y + bias
+    return np.moveaxis(y, -1, op.axis)

@@ -2,6 +2,7 @@
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from specc.ir import ops
 from specc.text.diagnostic import fail
@@ -39,3 +40,90 @@ def stride(op: ops.Stride, place: Place, x: Tensor) -> Tensor:
         )
     leading = (slice(None),) * op.axis
     return x[(*leading, slice(start, stop, step))]
+
+
+@evaluate(ops.Roll)
+def roll(op: ops.Roll, place: Place, x: Tensor) -> Tensor:
+    """a[*a t *b] -> a[*a t *b]"""
+    return torch.roll(x, place.length(op.by), op.axis)
+
+
+@evaluate(ops.Pad)
+def pad(op: ops.Pad, place: Place, x: Tensor) -> Tensor:
+    """a[*a t *b] -> a[*a u *b]"""
+    before, after = place.length(op.before), place.length(op.after)
+    rows = x.shape[op.axis]
+    most = {"reflect": rows - 1, "edge": 0 if not rows else before + after}
+    if min(before, after) < 0 or max(before, after) > most.get(op.mode, before + after):
+        fail(
+            "E0912",
+            f"an axis of {rows} rows is padded by {before} and {after}, mode {op.mode}",
+        )
+    if op.mode == "constant":
+        ends = [
+            x.new_full((*x.shape[: op.axis], n, *x.shape[op.axis + 1 :]), op.value)
+            for n in (before, after)
+        ]
+        return torch.cat([ends[0], x, ends[1]], dim=op.axis)
+    # Rows by number: PyTorch pads by mirrors only what is an image or a line.
+    numbers = torch.arange(-before, rows + after, device=x.device)
+    if op.mode == "reflect":
+        numbers = (rows - 1) - ((rows - 1) - numbers.abs()).abs()
+    return x.index_select(op.axis, numbers.clamp(0, max(rows - 1, 0)))
+
+
+@evaluate(ops.Resize)
+def resize(op: ops.Resize, place: Place, x: Tensor) -> Tensor:
+    """a[*a t *b] -> a[*a u *b]"""
+    sizes = [place.length(d) for d in op.sizes]
+    end = op.axis + len(sizes)
+    before = list(x.shape[op.axis : end])
+    if min(*before, *sizes) < 1:
+        fail("E0912", f"axes of {before} rows are resized to {sizes}")
+    if not op.interpolates:
+        for n, size in enumerate(sizes):
+            step = 1 / op.factors[n] if op.factors else None
+            places = _nearest(op.mode, before[n], size, step).to(x.device)
+            x = x.index_select(op.axis + n, places)
+        return x
+    # [n, 1, …] with the axes that change behind: one axis as a picture of one line.
+    ends = tuple(range(-len(sizes), 0))
+    moved = x.movedim(tuple(range(op.axis, end)), ends)
+    line = [1] if len(sizes) == 1 else []
+    flat = moved.reshape(moved.shape[: -len(sizes)].numel(), 1, *line, *before)
+    mode = "trilinear" if len(sizes) == 3 else op.mode
+    if op.factors:
+        factors = [*(1.0 for _ in line), *op.factors]
+        made = functional.interpolate(
+            flat, scale_factor=factors, mode=mode, align_corners=op.align_corners
+        )
+    else:
+        made = functional.interpolate(
+            flat, size=[*line, *sizes], mode=mode, align_corners=op.align_corners
+        )
+    made = made.reshape(*moved.shape[: -len(sizes)], *sizes)
+    return made.movedim(ends, tuple(range(op.axis, end)))
+
+
+def _nearest(mode: str, rows: int, size: int, step: float | None) -> Tensor:
+    """The pixel that each point takes, in single precision whatever the module's type."""
+    offset = 0.5 if mode == "nearest_exact" else 0.0
+    points = torch.arange(size, dtype=torch.float32) + offset
+    whole = torch.tensor(rows, dtype=torch.float32) / torch.tensor(size)
+    scale = whole if step is None else torch.tensor(step, dtype=torch.float32)
+    return torch.floor(points * scale).long().clamp(max=rows - 1)
+
+
+@evaluate(ops.GroupNorm)
+def group_norm(
+    op: ops.GroupNorm,
+    place: Place,
+    x: Tensor,
+    gain: Tensor | None = None,
+    bias: Tensor | None = None,
+) -> Tensor:
+    """f[b *a c *s], f[c]?, f[c]? -> f[b *a c *s]"""
+    y = x.movedim(op.axis, 1)
+    if y.numel():
+        y = functional.group_norm(y, place.length(op.groups), gain, bias, op.eps)
+    return y.movedim(1, op.axis)

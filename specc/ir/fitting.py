@@ -101,6 +101,11 @@ def rows_of(node: Node) -> tuple[Dim, ...]:
             return start, stop - start, x.type.shape[axis] - stop, step - 1
         case Node(ops.TopK(axis=axis, k=k), (Value() as x,)):
             return k, x.type.shape[axis] - k
+        case Node(ops.Pad(axis=axis) as op, (Value() as x,)):
+            return op.rooms(x.type.shape[axis])
+        case Node(ops.Resize(axis=axis, sizes=sizes), (Value() as x,)):
+            changed = x.type.shape[axis : axis + len(sizes)]
+            return tuple(d - 1 for d in (*sizes, *changed))
         case Node(ops.Index(axis=axis, at=at), (Value() as x,)):
             return at, x.type.shape[axis] - at - 1
         case Node(

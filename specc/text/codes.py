@@ -111,6 +111,7 @@ LINES = {
     "E0324": "not one number for each axis",
     "E0326": "more rows are asked for than there are",
     "E0327": "a slice that does not step forward",
+    "E0329": "an axis that cannot be resized so",
     "E0330": "more experts for a row than there are",
     "E0331": "an expert that looks beyond its row",
     "E0332": "rows, experts and gates that do not belong together",

@@ -83,10 +83,13 @@ def _unused(
     exprs: Mapping[str, Expr], ignored: Set[str], checkpoint: Checkpoint
 ) -> list[str]:
     """Tensors that nothing reads and no rule ignores. What a tied parameter would read
-    counts as read, though its partner's copy is stored.
+    counts as read, though its partner's copy is stored. How many batches a norm has
+    seen in training stands beside its mean; no model reads it.
     """
     used = {n for expr in exprs.values() for n in tensors_of(expr)}
-    return [n for n in checkpoint.tensors if n not in used | ignored]
+    means = {n for n in used if n.endswith("running_mean")}
+    counts = {n.removesuffix("running_mean") + "num_batches_tracked" for n in means}
+    return [n for n in checkpoint.tensors if n not in used | ignored | counts]
 
 
 def _as_named(expr: Expr, naming: Naming, checkpoint: Checkpoint) -> Expr:

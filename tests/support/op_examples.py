@@ -205,6 +205,13 @@ def _shapes() -> list[Example]:
         Example(ops.Sort(1), (f(2, 5, 3),)),
         Example(ops.Sort(2, descending=True), (f(2, 3, 5),)),
         Example(ops.Stride(1, Dim.of(1), Dim.of(6), Dim.of(2)), (f(2, 7, 3),)),
+        *(Example(ops.Roll(1, Dim.of(by)), (f(2, 5, 3),)) for by in (2, -1, 12)),
+        Example(ops.Pad(1, Dim.of(2), Dim.of(1), value=1.5), (f(2, 5, 3),)),
+        Example(ops.Pad(0, Dim.of(0), Dim.of(2), value=True), (b(5, 3),)),
+        *(
+            Example(ops.Pad(1, Dim.of(3), Dim.of(2), mode), (f(2, 4, 3),))
+            for mode in ("reflect", "edge")
+        ),
         Example(ops.TopK(1, Dim.of(3)), (f(2, 5, 3),)),
         Example(ops.TopK(1, Dim.of(4), largest=False), (i(2, 5),), below=3),
         Example(ops.OneHot(Dim.of(5)), (i(2, 3),)),
@@ -332,7 +339,45 @@ def _recurrent() -> list[Example]:
     ]
 
 
-EXAMPLES: list[Example] = [*_shapes(), *_numbers(), *_layers(), *_recurrent()]
+def _resized() -> list[Example]:
+    """Longer, shorter, to one point, by factors that leave a rest; in front and behind."""
+    sizes = Dim.of(7), Dim.of(3)
+    return [
+        *(
+            Example(ops.Resize(2, sizes, mode), (f(2, 3, 4, 5),))
+            for mode in ("bilinear", "bicubic", "nearest", "nearest_exact")
+        ),
+        *(
+            Example(ops.Resize(1, sizes, mode, align_corners=True), (f(2, 4, 5, 3),))
+            for mode in ("bilinear", "bicubic")
+        ),
+        *(
+            Example(ops.Resize(1, (Dim.of(9),), mode, factors=(1.9,)), (f(2, 5, 3),))
+            for mode in ("bilinear", "bicubic", "nearest", "nearest_exact")
+        ),
+        Example(ops.Resize(2, (Dim.of(1),), "bilinear"), (f(2, 3, 4),)),
+        Example(ops.Resize(1, (*sizes, Dim.of(2)), "bilinear"), (f(2, 4, 5, 3),)),
+        Example(ops.Resize(0, (Dim.of(8),), "nearest"), (i(5, 3),)),
+    ]
+
+
+def _normed() -> list[Example]:
+    return [
+        Example(ops.GroupNorm(1, Dim.of(2), 1e-5), (f(2, 6, 3), f(6), f(6))),
+        Example(ops.GroupNorm(1, Dim.of(3), 1e-5), (f(2, 6), None, None)),
+        Example(ops.GroupNorm(3, Dim.of(1), 1e-3), (f(2, 2, 3, 4), f(4), None)),
+        Example(ops.GroupNorm(2, Dim.of(4), 1e-5), (f(2, 3, 4, 3), None, f(4))),
+    ]
+
+
+EXAMPLES: list[Example] = [
+    *_shapes(),
+    *_numbers(),
+    *_layers(),
+    *_recurrent(),
+    *_resized(),
+    *_normed(),
+]
 
 
 def graph_of(example: Example) -> tuple[Graph, list[Value | None]]:

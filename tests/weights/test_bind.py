@@ -229,6 +229,18 @@ def test_unused_tensors_are_an_error_unless_ignored(tmp_path: Path) -> None:
         )
 
 
+def test_how_many_batches_a_norm_has_seen_is_left_aside(tmp_path: Path) -> None:
+    """PyTorch stores it beside the mean; anywhere else such a name is used by nothing."""
+    want = [Wanted("bn.running_mean", (2,))]
+    count = numbers(dtype=np.int64)
+    tensors = {"bn.running_mean": numbers(2), "bn.num_batches_tracked": count}
+    with saved(tmp_path, tensors) as checkpoint:
+        bind(want, NO_RULES, checkpoint)
+    (found,) = faults(tmp_path, want, {**tensors, "num_batches_tracked": count})
+    assert found.code == "E0505"
+    assert "bn.num_batches_tracked" not in text(found)
+
+
 def test_rules_about_nothing_are_slips(tmp_path: Path) -> None:
     tensors = {"wte": numbers(2)}
     for rules in (

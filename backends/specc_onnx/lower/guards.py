@@ -14,7 +14,8 @@ DEEP = 48
 
 MOVED = (
     *(ops.Insert, ops.Squeeze, ops.Expand, ops.Split, ops.Merge, ops.Transpose),
-    *(ops.Slice, ops.Index, ops.Last, ops.Flip, ops.Sort, ops.TopK, ops.Stride),
+    *(ops.Slice, ops.Index, ops.Last, ops.Flip, ops.Roll),
+    *(ops.Sort, ops.TopK, ops.Stride),
 )
 """Operations whose results are numbers of their first operand."""
 

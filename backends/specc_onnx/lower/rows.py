@@ -1,6 +1,8 @@
 """Lowering of the operations that pick, turn and resample rows (`specc.ir.ops.rows`)."""
 
 from specc.ir import ops
+from specc.ir.dim import Dim, exact, product, remainder
+from specc_onnx.lower.arrange import cut, full, reduce, reshape, unsqueeze
 from specc_onnx.lower.emitter import Emitter, Tensor
 from specc_onnx.lower.table import lower
 
@@ -28,3 +30,75 @@ def stride(op: ops.Stride, g: Emitter, x: Tensor) -> str:
     start = g.lengths.demand(g, g.shape([op.start]), op.start, op.stop - op.start)
     stop = g.lengths.demand(g, g.shape([op.stop]), length - op.stop, op.step - 1)
     return g.node("Slice", x.name, start, stop, g.vector(op.axis), g.shape([op.step]))
+
+
+@lower(ops.Roll)
+def roll(op: ops.Roll, g: Emitter, x: Tensor) -> str:
+    """The rows behind and the rows before, put together the other way around."""
+    length = x.type.shape[op.axis]
+    # of no rows none are moved; that a quotient by 0 has no value does not matter
+    by = op.by if length == 0 else remainder(op.by, length)
+    if by == 0:
+        return x.name
+    first = cut(g, x.name, op.axis, length - by, length)
+    second = cut(g, x.name, op.axis, Dim.of(0), length - by)
+    return g.node("Concat", first, second, axis=op.axis)
+
+
+@lower(ops.Pad)
+def pad(op: ops.Pad, g: Emitter, x: Tensor) -> str:
+    """One operator, with a number for either end of every axis."""
+    if op.before == 0 == op.after:
+        return x.name
+    length = x.type.shape[op.axis]
+    ends = [Dim.of(0)] * (2 * x.type.rank)
+    ends[op.axis], ends[op.axis + x.type.rank] = op.before, op.after
+    first, *others = op.rooms(length)
+    before = g.lengths.demand(g, g.shape([op.before]), first, *others)
+    widths = [g.shape([end]) for end in ends]
+    widths[op.axis] = before
+    value = g.constant(op.value, x.type.dtype) if op.mode == "constant" else None
+    every = g.node("Concat", *widths, axis=0)
+    return g.node("Pad", x.name, every, value, mode=op.mode)
+
+
+@lower(ops.GroupNorm)
+def group_norm(
+    op: ops.GroupNorm,
+    g: Emitter,
+    x: Tensor,
+    gain: Tensor | None = None,
+    bias: Tensor | None = None,
+) -> str:
+    """Groups as rows of a layer norm: ONNX's own operator takes the variance as a
+    difference of two means, of which nothing is left where the mean is large.
+    """
+    rank, dtype = x.type.rank, x.type.dtype
+    order = [0, op.axis, *(n for n in range(1, rank) if n != op.axis)]
+    shape = [x.type.shape[n] for n in order]
+    name = (
+        x.name if order == [*range(rank)] else g.node("Transpose", x.name, perm=order)
+    )
+    size = exact(shape[1], op.groups) * product(shape[2:])
+    grouped = (shape[0], op.groups, size)
+    name = reshape(g, name, shape, grouped)
+    if g.lengths.positive(size):
+        ones = full(g, 1.0, dtype, [size])
+        name = g.node("LayerNormalization", name, ones, axis=-1, epsilon=op.eps)
+    else:
+        name = _centred(g, name, dtype, op.eps)
+    name = reshape(g, name, grouped, shape)
+    for kind, weight in (("Mul", gain), ("Add", bias)):
+        if weight is not None:
+            name = g.node(kind, name, unsqueeze(g, weight.name, *range(1, rank - 1)))
+    if order == [*range(rank)]:
+        return name
+    return g.node("Transpose", name, perm=[order.index(n) for n in range(rank)])
+
+
+def _centred(g: Emitter, x: str, dtype: str, eps: float) -> str:
+    """`(x - mean) / sqrt(var + eps)` over the last axis of three, which may be empty."""
+    centred = g.node("Sub", x, reduce(g, "ReduceMean", x, 2, keep=True))
+    variance = reduce(g, "ReduceMean", g.node("Mul", centred, centred), 2, keep=True)
+    spread = g.node("Sqrt", g.node("Add", variance, g.constant(eps, dtype)))
+    return g.node("Div", centred, spread)

@@ -1,9 +1,18 @@
 """Words that pick, turn and resample the rows of an axis."""
 
-from specc.elaborate.values import Results, Tensor, describe
+import math
+from fractions import Fraction
+from typing import Literal
+
+from specc.elaborate.kinds import Anything
+from specc.elaborate.needs import NeedsValue
+from specc.elaborate.numbers import attribute
+from specc.elaborate.values import Number, Results, Tensor, Unknown, describe
+from specc.elaborate.vocabulary.layers import ONES, ZEROS
 from specc.elaborate.vocabulary.registry import Site, word
+from specc.elaborate.vocabulary.shapes import filling
 from specc.ir import ops
-from specc.ir.dim import Dim
+from specc.ir.dim import Dim, floor, remainder
 
 
 @word()
@@ -46,3 +55,205 @@ def topk(
             helps=[f"write a number up to {x.shape[at]}", "or name another `axis`"],
         )
     return Results(site.add(ops.TopK(at, k, largest), x))
+
+
+@word()
+def roll(site: Site, x: Tensor, by: Dim, *, axis: Dim = Dim.of(1)) -> Tensor:
+    """An axis shifted by `by` rows; what leaves it at one end comes in at the other.
+    Row t is row `t - by` of the operand; with `by` below 0, one behind it.
+    """
+    return site.one(ops.Roll(site.axis(x, axis), by), x)
+
+
+@word()
+def pad(
+    site: Site,
+    x: Tensor,
+    *,
+    before: Dim = Dim.of(0),
+    after: Dim = Dim.of(0),
+    axis: Dim = Dim.of(1),
+    mode: Literal["constant", "reflect", "edge"] = "constant",
+    value: Anything = Dim.of(0),
+) -> Tensor:
+    """`before` rows put in front of an axis and `after` behind it: of `value`, or with
+    `mode=edge` the first and the last again, or with `mode=reflect` what a mirror
+    shows that stands on them.
+    """
+    at = site.axis(x, axis)
+    number = filling(site, x, value, "value")
+    for option, rows in (("before", before), ("after", after)):
+        site.within(rows, option, 0)
+        spare = x.shape[at] - 1 - rows
+        if mode == "reflect" and spare.number is not None and spare.number < 0:
+            site.fail(
+                "E0326",
+                f"a mirror shows {x.shape[at] - 1} of {x.shape[at]} rows, {rows} are asked for",
+                option,
+                describe(x),
+                helps=["mode=edge repeats the last row as often as is asked for"],
+            )
+    return site.one(ops.Pad(at, before, after, mode, number), x)
+
+
+@word()
+def resize(
+    site: Site,
+    x: Tensor,
+    *,
+    mode: Literal["bilinear", "bicubic", "nearest", "nearest_exact"],
+    size: tuple[Dim, ...] = (),
+    factor: Anything = None,
+    axis: Dim | None = None,
+    align_corners: bool = False,
+) -> Tensor:
+    """Axes sampled anew, as PyTorch's `interpolate` does:
+    `resize(x, size=[h, w], mode=bilinear)` for the last two of a picture
+    [batch, channels, height, width].
+
+    `axis` is the first of them, so `size=[n], axis=1` is for rows [batch, time,
+    features]. With `factor` instead, each axis from `axis` on, 2 where none is said,
+    becomes so many times as long.
+    """
+    if bool(size) == (factor is not None):
+        title = "`resize` takes the new lengths, `size`, or a `factor`: one of the two"
+        site.fail("E0329", title, "factor" if size else "")
+    rank = len(x.shape)
+    first = (
+        Dim.of(2 if factor is not None else rank - len(size)) if axis is None else axis
+    )
+    at = site.axis(x, first)
+    count = len(size) or rank - at
+    most = {"bilinear": 3, "bicubic": 2}.get(mode, rank)
+    if at + count > rank or count > most:
+        title = f"`{mode}` is for up to {most} axes; there are {rank - at} from axis {at} on"
+        site.fail("E0329", title, "size" if size else "factor", describe(x))
+    if align_corners and mode.startswith("nearest"):
+        title = f"`{mode}` takes pixels as they are: there are no corners to align"
+        site.fail("E0329", title, "align_corners")
+    for length in size:
+        site.within(length, "size", 1)
+    factors: tuple[float, ...] = ()
+    if isinstance(factor, Number):
+        by = _factor(site, factor)
+        size = tuple(_times(site, n, by) for n in x.shape[at:])
+        factors = (by,) * count
+    elif factor is not None:
+        title = f"`factor` of `resize` takes a number, not {describe(factor)}"
+        site.fail("E0203", title, "factor")
+    return site.one(ops.Resize(at, size, mode, align_corners, factors), x)
+
+
+def _factor(site: Site, factor: Number) -> float:
+    """A factor as a number above 0; NeedsValue while it is a symbol."""
+    at = site.spans.get("factor")
+    by = attribute(site.context, factor, "`factor` of `resize`", at)
+    if isinstance(by, Unknown):
+        raise NeedsValue(by.symbols, at)
+    if not 0 < by < math.inf:
+        site.fail(
+            "E0417", f"`factor` of `resize` is {by:g}, and must be above 0", "factor"
+        )
+    return by
+
+
+def _times(site: Site, length: Dim, factor: float) -> Dim:
+    """How long an axis becomes: the product rounded down."""
+    if length.number is not None:
+        # as PyTorch rounds it: 100 times 0.29 is 28
+        return Dim.of(math.floor(length.number * factor))
+    exact = Fraction(factor)
+    if exact.denominator > 1024:
+        if not site.context.late(length.symbols()):
+            raise NeedsValue(length.symbols(), site.spans.get("factor"))
+        site.fail(
+            "E0329",
+            f"{factor:g} times `{length}` rows is no length: it would hang on rounding",
+            "factor",
+            helps=["say how long it becomes: size=[…]", "or take a half, a quarter, …"],
+        )
+    return floor(length * exact.numerator, exact.denominator)
+
+
+@word(weights=True)
+def group_norm(
+    site: Site,
+    x: Tensor,
+    *,
+    groups: Dim,
+    eps: float,
+    axis: Dim = Dim.of(1),
+    bias: bool = True,
+    scale: bool = True,
+) -> Tensor:
+    """Normalization over groups of neighboring channels and over all that is behind the
+    first axis (arXiv:1803.08494). Weights: `weight`, `bias` [channels].
+
+    `axis` is that of the channels: 1 of a picture [batch, channels, height, width], -1
+    of rows [batch, time, features].
+    """
+    at = _channels(site, x, axis)
+    site.within(eps, "eps", 0.0)
+    site.within(groups, "groups", 1)
+    if remainder(x.shape[at], groups).number:
+        site.fail(
+            "E0321",
+            f"{x.shape[at]} channels are not {groups} equal groups",
+            "groups",
+            describe(x),
+            helps=["write a number that divides the channels, or name their `axis`"],
+        )
+    weight = site.parameter("weight", [x.shape[at]], ONES) if scale else None
+    shift = site.parameter("bias", [x.shape[at]], ZEROS) if bias else None
+    return site.one(ops.GroupNorm(at, groups, eps), x, weight, shift)
+
+
+@word(weights=True)
+def batch_norm(
+    site: Site, x: Tensor, *, eps: float, axis: Dim = Dim.of(1), affine: bool = True
+) -> Tensor:
+    """Batch normalization as it is in use, by the mean and variance that training has
+    gathered (arXiv:1502.03167, alg. 2). Weights: `weight`, `bias`, `running_mean`,
+    `running_var` [channels]; a file's `num_batches_tracked` is left aside.
+
+    `axis` is that of the channels: 1 of a picture [batch, channels, height, width], -1
+    of rows [batch, time, features].
+    """
+    at = _channels(site, x, axis)
+    site.within(eps, "eps", 0.0)
+    channels = [x.shape[at]]
+    mean = site.parameter("running_mean", channels, ZEROS)
+    spread = site.parameter("running_var", channels, ONES)
+    small = site.constant(eps, "f32")
+    spread = site.one(ops.Arith("add"), spread, small)
+    scale = site.one(
+        ops.Pointwise("reciprocal"), site.one(ops.Pointwise("sqrt"), spread)
+    )
+    if affine:
+        weight = site.parameter("weight", channels, ONES)
+        scale = site.one(ops.Arith("mul"), weight, scale)
+    # The mean is taken away first: where it is large, nothing is left of digits behind it.
+    centred = site.one(ops.Arith("sub"), x, _beside(site, mean, len(x.shape) - 1 - at))
+    y = site.one(ops.Arith("mul"), centred, _beside(site, scale, len(x.shape) - 1 - at))
+    if not affine:
+        return y
+    bias = site.parameter("bias", channels, ZEROS)
+    return site.one(ops.Arith("add"), y, _beside(site, bias, len(x.shape) - 1 - at))
+
+
+def _channels(site: Site, x: Tensor, axis: Dim) -> int:
+    """The axis of the channels, behind that of the batch."""
+    at = site.axis(x, axis)
+    if at == 0 or not x.type.dtype.startswith(("f", "bf")):
+        title = (
+            f"`{site.call.function.path}` takes channels of numbers behind the batch"
+        )
+        site.fail("E0301", title, "x", f"this is {describe(x)}")
+    return at
+
+
+def _beside(site: Site, weight: Tensor, behind: int) -> Tensor:
+    """A weight [channels] with so many axes of length 1 behind it."""
+    for n in range(behind):
+        weight = site.one(ops.Insert(n + 1), weight)
+    return weight

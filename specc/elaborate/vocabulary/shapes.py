@@ -160,23 +160,29 @@ def delay(
     """Shifted right: row t is row `t - by` of the operand, the first `by` rows are `first`."""
     if by.number is None:
         site.fail("E0203", "`by` is a number", "by")
+    value = filling(site, x, first, "first")
+    return site.one(ops.Delay(site.axis(x, axis), by.number, value), x)
+
+
+def filling(site: Site, x: Tensor, given: Known, option: str) -> float:
+    """What the rows hold that an operation puts beside those of `x`."""
+    what, at = f"`{option}` of `{site.call.function.path}`", site.spans.get(option)
     value: float | Unknown
-    if isinstance(first, bool):
-        value = first
-    elif isinstance(first, Number):
-        what, at = "`first` of `delay`", site.spans.get("first")
-        value = attribute(site.context, first, what, at)
+    if isinstance(given, bool):
+        value = given
+    elif isinstance(given, Number):
+        value = attribute(site.context, given, what, at)
     else:
-        title = f"`first` of `delay` takes a number, not {describe(first)}"
-        site.fail("E0203", title, "first")
+        title = f"{what} takes a number, not {describe(given)}"
+        site.fail("E0203", title, option)
     if x.type.dtype == "i64" and not isinstance(value, Unknown):
         if value != int(value):
             title = f"{value:g} has a fraction, the tensor holds whole numbers"
-            site.fail("E0206", title, "first")
+            site.fail("E0206", title, option)
         value = int(value)
     elif not isinstance(value, Unknown | bool):
-        nodes.check_single(value, site.spans.get("first"))
-    return site.one(ops.Delay(site.axis(x, axis), by.number, as_attribute(value)), x)
+        nodes.check_single(value, at)
+    return as_attribute(value)
 
 
 @word()

@@ -1,11 +1,15 @@
 """Operations that pick, turn and resample the rows of an axis."""
 
-from specc.ir.dim import Dim, floor
+from specc.ir.dim import Dim, floor, remainder
 from specc.ir.op import Op
-from specc.ir.signature import Axes
+from specc.ir.operands import MayLack
+from specc.ir.signature import Axes, Signature
 from specc.ir.types import ShapeError
 
-__all__ = ["Sort", "Stride", "TopK"]
+__all__ = ["GroupNorm", "Pad", "Resize", "Roll", "Sort", "Stride", "TopK"]
+
+PADDING = ("constant", "reflect", "edge")
+RESIZING = ("bilinear", "bicubic", "nearest", "nearest_exact")
 
 
 class Sort(Op, sig="n[*a t~ *b] -> n[*a t *b], i[*a t *b]"):
@@ -55,3 +59,110 @@ class Stride(Op, sig="a[*a t~ *b] -> a[*a u *b]"):
                 )
         # the last step may go beyond the end
         axes["u"] = (floor(between + self.step - 1, self.step),)
+
+
+class Roll(Op, sig="a[*a t~ *b] -> a[*a t *b]"):
+    """Axis `axis` shifted by `by` rows; what leaves it at one end comes in at the other:
+    row t is the operand's row `(t - by) mod n`.
+    """
+
+    axis: int
+    by: Dim
+
+
+class Pad(Op, sig="a[*a t~ *b] -> a[*a u *b]"):
+    """`before` rows in front of axis `axis` and `after` behind it. `constant`: of
+    `value`; `edge`: the first and the last again; `reflect`: as in a mirror that stands
+    on them, so that they are not repeated.
+    """
+
+    axis: int
+    before: Dim
+    after: Dim
+    mode: str = "constant"
+    value: float | int | bool = 0
+
+    def solve(self, axes: Axes) -> None:
+        assert self.mode in PADDING, self.mode
+        length = axes.one("t")
+        if any(d.number is not None and d.number < 0 for d in self.rooms(length)):
+            raise ShapeError(
+                f"an axis of {length} is not padded by {self.before} and {self.after}"
+                f" rows, mode {self.mode}",
+                (0,),
+            )
+        axes["u"] = (self.before + length + self.after,)
+
+    def rooms(self, length: Dim) -> tuple[Dim, ...]:
+        """Lengths that must not be below 0 where the axis is of this `length`."""
+        ends = self.before, self.after
+        if self.mode == "constant" or self.before == 0 == self.after:
+            return ends
+        if self.mode == "edge":
+            return *ends, length - 1
+        return *ends, *(length - 1 - end for end in ends)
+
+
+class Resize(Op, sig="a[*a t~ *b] -> a[*a u *b]"):
+    """Neighboring axes from `axis` on sampled anew at `sizes` points, as PyTorch's
+    `interpolate` does.
+
+    `bilinear` and `bicubic` (a = -0.75) look at pixels as squares: point i of m lies at
+    `(i + 0.5) · n / m - 0.5` of n; with `align_corners` at `i · (n - 1) / (m - 1)`.
+    `nearest` takes pixel `⌊i · n / m⌋`, `nearest_exact` `⌊(i + 0.5) · n / m⌋`, in single
+    precision. Where `factors` are given, each stands for `m / n`.
+    """
+
+    axis: int
+    sizes: tuple[Dim, ...]
+    mode: str
+    align_corners: bool = False
+    factors: tuple[float, ...] = ()
+
+    def rule(self) -> Signature:
+        numbers = range(len(self.sizes))
+        before = " ".join(f"t{n}~" for n in numbers)
+        after = " ".join(f"u{n}" for n in numbers)
+        return Signature.parse(f"a[*a {before} *b] -> a[*a {after} *b]")
+
+    def solve(self, axes: Axes) -> None:
+        assert self.mode in RESIZING, self.mode
+        if self.interpolates and axes.dtypes["a"] not in ("f32", "f64", "f16", "bf16"):
+            raise ShapeError(
+                f"what {self.mode} makes between {axes.dtypes['a']} has no meaning;"
+                " nearest takes them as they are",
+                (0,),
+            )
+        for n, size in enumerate(self.sizes):
+            for length in (size, axes.one(f"t{n}")):
+                if length.number is not None and length.number < 1:
+                    raise ShapeError(f"{length} rows cannot be resized", (0,))
+            axes[f"u{n}"] = (size,)
+
+    @property
+    def interpolates(self) -> bool:
+        """Whether numbers between those of pixels are made."""
+        return not self.mode.startswith("nearest")
+
+
+class GroupNorm(Op, sig="f[b *a~ c~ *s~], f[c]?, f[c]? -> f[b *a c *s]"):
+    """`(x - mean) / sqrt(var + eps) * g + b` where mean and variance are those of each of
+    `groups` groups of neighboring channels, over all other axes but the first
+    (arXiv:1803.08494, eq. 1 to 7). The channels are axis `axis`.
+    """
+
+    axis: int
+    groups: Dim
+    eps: float
+
+    gain, bias = MayLack(1), MayLack(2)
+
+    def at_axis(self) -> int | None:
+        return self.axis - 1
+
+    def solve(self, axes: Axes) -> None:
+        rest = remainder(axes.one("c"), self.groups).number
+        if rest:
+            raise ShapeError(
+                f"{axes.one('c')} channels are not {self.groups} equal groups", (0,)
+            )

@@ -300,6 +300,8 @@ def needs_length(node: Node, length: Dim, related: frozenset[str]) -> bool:
             return False
         case ops.Stride(start=start, stop=stop, step=step) if stop == length:
             return any(_mentions(d, related) for d in (start, step))
+        case ops.Resize():
+            return False  # every row is read, which says more
         case ops.Scan():
             return False
     return any(_mentions(v, related) for v in node.op.attributes().values())

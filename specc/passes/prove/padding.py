@@ -281,13 +281,13 @@ def _warning(graph: Graph, dirt: Dirt, output: str, keep: str) -> Diagnostic:
         "W0601",
         f"padded rows reach `{output}`: {how}",
         Label(span, what) if span else None,
-        helps=(_help(graph, dirt, keep),),
+        helps=tuple(h for h in (_help(graph, dirt, keep),) if h),
         severity="warning",
     )
 
 
 def _help(graph: Graph, dirt: Dirt, keep: str) -> str:
-    """What to write instead."""
+    """What to write instead; nothing where nothing is known to help."""
     match dirt.node.op:
         case ops.Rnn() | ops.Gru() | ops.Lstm():
             return f"add `keep={keep}`"
@@ -306,4 +306,8 @@ def _help(graph: Graph, dirt: Dirt, keep: str) -> str:
             return f"hide them first: `where(insert({keep}, axis=2), x, -inf)`"
         case ops.Reduce() | ops.CumSum() | ops.Delay() | ops.AveragePool():
             return f"multiply by `{keep}` first"
+        case ops.GroupNorm():
+            return "normalize each row alone: `layer_norm(x, eps=1e-5) @ norm`"
+        case ops.Roll() | ops.Pad() | ops.Resize():
+            return ""  # no mask is taken, and no zero would make a row unseen
     return f"use `& visible({keep})`"

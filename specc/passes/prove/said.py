@@ -36,4 +36,28 @@ def of_rows(op: Op, reads: str) -> Said:
                     f"`mask some = j % {step} == 0`, then `mask=causal & some`",
                 ),
             )
+        case ops.Roll():
+            return Said(
+                "E0711",
+                "what leaves at the end comes in at the front, and there is no end yet",
+                helps=("to shift a sequence by one use `delay(x, by=1)`",),
+            )
+        case ops.Pad():
+            return Said(
+                "E0711",
+                "rows put beside those of a growing axis would move with every new one",
+                helps=("to shift a sequence by one use `delay(x, by=1)`",),
+            )
+        case ops.Resize():
+            return Said(
+                "E0711", "what is sampled anew changes at every row with a new one"
+            )
+        case ops.GroupNorm():
+            return Said(
+                "E0711",
+                "this norm takes its statistics over every position",
+                helps=(
+                    "normalize the features alone: `layer_norm(x, eps=1e-5) @ norm`",
+                ),
+            )
     return Said("E0711", reads)

@@ -34,6 +34,7 @@ ALONG = (
     ops.Softmax,
     ops.Slice,
     ops.Stride,
+    ops.Roll,
     ops.Index,
     ops.Reduce,
     ops.ArgMax,

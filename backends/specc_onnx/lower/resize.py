@@ -1,0 +1,203 @@
+"""Axes sampled anew: by ONNX's `Resize` where that is exact, else by reading the rows
+around each place and weighing them.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from specc.ir import ops
+from specc.ir.dim import Dim, product
+from specc_onnx.lower.arrange import cast, reshape, rows, unsqueeze
+from specc_onnx.lower.emitter import Emitter, Tensor
+from specc_onnx.lower.table import lower
+
+SHARPNESS = -0.75
+"""The `a` of cubic convolution (Keys 1981) that PyTorch takes."""
+
+
+@lower(ops.Resize)
+def resize(op: ops.Resize, g: Emitter, x: Tensor) -> str:
+    """`Resize` finds places in single precision: a fault of 1e-5 and more from 50 rows
+    on, unless an axis becomes twice as long, half as long and the like. Its cubics are
+    several times slower than rows read by number, and its nearest pixels are others
+    than PyTorch's (14 to 16 rows).
+    """
+    if op.mode == "bilinear" and _surely_exact(op, x):
+        return _resized(op, g, x)
+    name = x.name
+    for n in _order(op, x):
+        axis, size = op.axis + n, op.sizes[n]
+        places = _Places(g, op, x.type.shape[axis], size, n)
+        if op.interpolates:
+            name = places.between(name, axis, x.type.rank)
+        else:
+            name = g.node("Gather", name, places.nearest(), axis=axis)
+    return name
+
+
+def _order(op: ops.Resize, x: Tensor) -> list[int]:
+    """The axes that change, one after the other: first those that become shorter, and
+    the last one while there is little to read, for its rows are the dearest.
+    """
+
+    def turn(n: int) -> tuple[bool, int]:
+        before, after = x.type.shape[op.axis + n].number, op.sizes[n].number
+        grows = before is None or after is None or after > before
+        return grows, -n if grows else n
+
+    return sorted(range(len(op.sizes)), key=turn)
+
+
+def _surely_exact(op: ops.Resize, x: Tensor) -> bool:
+    """Whether every place that is looked at is a number of single precision."""
+    if op.align_corners:
+        return False
+    # by the lengths alone, which are what `Resize` is given: half of an odd number of
+    # rows is not what its rounded length says
+    lengths = zip(x.type.shape[op.axis :], op.sizes, strict=False)
+    factors = op.factors or (None,) * len(op.sizes)
+    return all(
+        _power_of_two(_ratio(n, m, factor))
+        for (n, m), factor in zip(lengths, factors, strict=True)
+    )
+
+
+def _ratio(before: Dim, after: Dim, factor: float | None) -> float:
+    """How many times as long an axis becomes; 0 where that is not known."""
+    if factor is not None and factor == int(factor):
+        return factor
+    if before.number is None or after.number is None:
+        return 0.0
+    by = after.number / before.number
+    return by if factor in (None, by) else 0.0
+
+
+def _power_of_two(factor: float) -> bool:
+    return bool(np.frexp(factor)[0] == 0.5)
+
+
+def _resized(op: ops.Resize, g: Emitter, x: Tensor) -> str:
+    """`[n, 1, …]` with the axes that change behind: one axis as a picture of one line."""
+    count, rank = len(op.sizes), x.type.rank
+    changed = range(op.axis, op.axis + count)
+    order = [*(n for n in range(rank) if n not in changed), *changed]
+    turned = order != [*range(rank)]
+    shape = [x.type.shape[n] for n in order]
+    stay = shape[: rank - count]
+    line = [Dim.of(1)] if count == 1 else []
+    name = g.node("Transpose", x.name, perm=order) if turned else x.name
+    outer = (product(stay), Dim.of(1), *line, *op.sizes)
+    before = (product(stay), Dim.of(1), *line, *shape[rank - count :])
+    made = g.node(
+        "Resize",
+        reshape(g, name, shape, before),
+        None,
+        None,
+        g.shape(outer),
+        mode="linear",
+        coordinate_transformation_mode="half_pixel",
+    )
+    made = reshape(g, made, outer, (*stay, *op.sizes))
+    if not turned:
+        return made
+    return g.node("Transpose", made, perm=[order.index(n) for n in range(rank)])
+
+
+@dataclass(frozen=True)
+class _Places:
+    """Where on one axis of `length` rows its `size` new ones lie; the axis is number
+    `number` of those that change.
+    """
+
+    g: Emitter
+    op: ops.Resize
+    length: Dim
+    size: Dim
+    number: int
+
+    def nearest(self) -> str:
+        """The rows that are taken: `⌊i · n / m⌋`, in single precision as PyTorch has it."""
+        g = self.g
+        points = cast(g, rows(g, self.size), "i64", "f32")
+        if self.op.mode == "nearest_exact":
+            points = g.node("Add", points, g.constant(0.5, "f32"))
+        if self.op.factors:
+            step = g.constant(1 / self.op.factors[self.number], "f32")
+        else:
+            step = self._ratio("f32", self.length, self.size)
+        taken = g.node("Floor", g.node("Mul", points, step))
+        return self._within(cast(g, taken, "f32", "i64"))
+
+    def between(self, x: str, axis: int, rank: int) -> str:
+        """The rows around each place, weighed."""
+        g, at = self.g, self._at()
+        if self.op.mode == "bilinear":
+            at = g.node("Max", at, g.constant(0.0, "f64"))
+        low = g.node("Floor", at)
+        share = cast(g, g.node("Sub", at, low), "f64", "f32")
+        share = unsqueeze(g, share, *range(1, rank - axis))
+        first = cast(g, low, "f64", "i64")
+        if self.op.mode == "bilinear":
+            one, other = (self._row(x, axis, first, step) for step in (0, 1))
+            rest = g.node("Sub", g.constant(1.0, "f32"), share)
+            # both are weighed: a difference of two that are infinite is no number
+            return g.node("Add", g.node("Mul", one, rest), g.node("Mul", other, share))
+        parts = [
+            g.node("Mul", self._row(x, axis, first, step), self._weight(share, step))
+            for step in (-1, 0, 1, 2)
+        ]
+        total = parts[0]
+        for part in parts[1:]:
+            total = g.node("Add", total, part)
+        return total
+
+    def _at(self) -> str:
+        """The places, in double precision."""
+        g = self.g
+        points = cast(g, rows(g, self.size), "i64", "f64")
+        half = g.constant(0.5, "f64")
+        if self.op.align_corners:
+            # of one point alone there is no other corner
+            most = g.node("Max", g.dim(self.size - 1), g.constant(1, "i64"))
+            whole = cast(g, g.dim(self.length - 1), "i64", "f64")
+            step = g.node("Div", whole, cast(g, most, "i64", "f64"))
+            return g.node("Mul", points, step)
+        if self.op.factors:
+            step = g.constant(1 / self.op.factors[self.number], "f64")
+        else:
+            step = self._ratio("f64", self.length, self.size)
+        return g.node("Sub", g.node("Mul", g.node("Add", points, half), step), half)
+
+    def _ratio(self, dtype: str, above: Dim, below: Dim) -> str:
+        """`above / below`."""
+        g = self.g
+        return g.node("Div", *(cast(g, g.dim(d), "i64", dtype) for d in (above, below)))
+
+    def _row(self, x: str, axis: int, first: str, step: int) -> str:
+        """The rows `step` behind the first; beyond the border stands the last."""
+        g = self.g
+        at = g.node("Add", first, g.constant(step, "i64")) if step else first
+        if self.op.mode == "bicubic":
+            at = g.node("Max", at, g.constant(0, "i64"))
+        return g.node("Gather", x, self._within(at), axis=axis)
+
+    def _within(self, at: str) -> str:
+        return self.g.node("Min", at, self.g.dim(self.length - 1))
+
+    def _weight(self, share: str, step: int) -> str:
+        """The cubic that weighs a row at the distance `|share - step|`."""
+        g, a = self.g, SHARPNESS
+
+        def number(value: float) -> str:
+            return g.constant(value, "f32")
+
+        far = g.node("Abs", g.node("Sub", share, number(step)))
+        near = step in (0, 1)
+        # ((a + 2) d - (a + 3)) d d + 1, and ((a d - 5 a) d + 8 a) d - 4 a beyond 1
+        factors = (a + 2, -(a + 3), 0.0, 1.0) if near else (a, -5 * a, 8 * a, -4 * a)
+        total = number(factors[0])
+        for factor in factors[1:]:
+            total = g.node("Mul", total, far)
+            total = g.node("Add", total, number(factor)) if factor else total
+        return total

@@ -1,0 +1,98 @@
+"""Words that pick, turn and resample rows, as specs say them: compiled they are the sums
+that are written out here.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import specc
+from specc.weights.formats.safetensors import write_safetensors
+
+Array = NDArray[Any]
+RNG = np.random.default_rng(5)
+X = RNG.standard_normal((2, 6, 8)).astype(np.float32)
+P = RNG.standard_normal((2, 4, 6, 8)).astype(np.float32) + 3
+NORM = {
+    "t.weight": RNG.standard_normal(4).astype(np.float32),
+    "t.bias": RNG.standard_normal(4).astype(np.float32),
+    "t.running_mean": RNG.standard_normal(4).astype(np.float32) + 3,
+    "t.running_var": RNG.uniform(0.5, 2, 4).astype(np.float32),
+    "t.num_batches_tracked": np.array(17),
+}
+
+
+def given(
+    folder: Path, text: str, inputs: str, weights: dict[str, Array], x: Array
+) -> Array:
+    path = folder / "m.specc"
+    path.write_text(
+        f"specc 1\nmodel m\nconfig {{ shift: int = 2 }}\ndims batch, n\n"
+        f"graph g({inputs}) -> (y: float[batch, ...]) {{ return {text} }}\n"
+    )
+    model = folder / "m.onnx"
+    if weights:
+        write_safetensors(folder / "w.safetensors", weights)
+        specc.compile(path, model, weights=folder / "w.safetensors")
+    else:
+        specc.compile(path, model, init=0)
+    found: Array = specc.load(model).run(x=x)["y"]
+    return found
+
+
+def close(found: Array, wanted: Array) -> None:
+    assert found.shape == wanted.shape
+    assert np.abs(found - wanted).max() <= 1e-5 * np.abs(wanted).max()
+
+
+ROWS = {
+    "roll(x, shift)": np.roll(X, 2, 1),
+    "roll(x, -shift, axis=2)": np.roll(X, -2, 2),
+    "x[:, 1::shift]": X[:, 1::2],
+    "x[:, ::2, 1:-1:3]": X[:, ::2, 1:-1:3],
+    "pad(x, before=1, after=shift, value=0.5)": np.pad(
+        X, ((0, 0), (1, 2), (0, 0)), constant_values=0.5
+    ),
+    "pad(x, after=shift, mode=reflect, axis=-1)": np.pad(
+        X, ((0, 0), (0, 0), (0, 2)), mode="reflect"
+    ),
+    "pad(x, before=3, mode=edge)": np.pad(X, ((0, 0), (3, 0), (0, 0)), mode="edge"),
+    "topk(x, shift)": -np.sort(-X, axis=-1)[..., :2],
+    "resize(x, size=[12, 16], axis=1, mode=nearest)": X.repeat(2, 1).repeat(2, 2),
+    "resize(x, factor=0.5, axis=1, mode=bilinear)": (
+        X.reshape(2, 3, 2, 4, 2).mean(axis=(2, 4))
+    ),
+}
+
+
+@pytest.mark.parametrize("text", ROWS)
+def test_rows(text: str, tmp_path: Path) -> None:
+    close(given(tmp_path, text, "x: float[batch, n, 8]", {}, X), ROWS[text])
+
+
+def test_a_group_norm_under_its_names(tmp_path: Path) -> None:
+    grouped = P.astype(np.float64).reshape(2, 2, -1)
+    mean, spread = grouped.mean(-1, keepdims=True), grouped.var(-1, keepdims=True)
+    wanted = ((grouped - mean) / np.sqrt(spread + 1e-5)).reshape(P.shape)
+    weight, bias = (NORM[n][:, None, None] for n in ("t.weight", "t.bias"))
+    found = given(
+        tmp_path, "group_norm(x, groups=2, eps=1e-5) @ t", "x: float[batch, 4, n, 8]",
+        {n: NORM[n] for n in ("t.weight", "t.bias")}, P,
+    )  # fmt: skip
+    close(found, wanted * weight + bias)
+
+
+def test_a_batch_norm_under_its_names(tmp_path: Path) -> None:
+    """The count of batches, which PyTorch stores too, is nobody's weight."""
+    mean, spread, weight, bias = (
+        NORM[f"t.{n}"][:, None, None].astype(np.float64)
+        for n in ("running_mean", "running_var", "weight", "bias")
+    )
+    wanted = (P - mean) / np.sqrt(spread + 1e-3) * weight + bias
+    found = given(
+        tmp_path, "batch_norm(x, eps=1e-3) @ t", "x: float[batch, 4, n, 8]", NORM, P
+    )
+    close(found, wanted)

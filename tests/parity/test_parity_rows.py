@@ -1,0 +1,188 @@
+"""What picks, moves and samples rows is what PyTorch's functions of that kind give: in
+the float64 reference, and compiled.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from numpy.typing import NDArray
+from support.onnx_runtime import open_quietly
+
+import specc_numpy
+from specc.ir import ops
+from specc.ir.dim import Dim
+from specc.ir.graph import Builder, Graph, Input
+from specc.ir.op import Op
+from specc.ir.types import Type
+from specc_onnx import build, target
+
+torch = pytest.importorskip("torch")
+functional = torch.nn.functional
+pytestmark = pytest.mark.parity
+Array = NDArray[Any]
+D = Dim.of
+
+
+def graph_of(op: Op, *given: Array) -> tuple[Graph, Mapping[str, Array]]:
+    build_ = Builder()
+    named = {f"x{n}": x for n, x in enumerate(given)}
+    inputs = [
+        build_.input(name, Input(Type.of("f32", *x.shape))) for name, x in named.items()
+    ]
+    return build_.finish("g", {"y": build_.add(op, *inputs)[0]}), named
+
+
+def reference(op: Op, *given: Array) -> Array:
+    graph, named = graph_of(op, *given)
+    return specc_numpy.run(graph, named, {})["y"]
+
+
+def compiled(op: Op, *given: Array, opset: int = 17) -> Array:
+    graph, named = graph_of(op, *given)
+    model = build(graph, target("onnx"), opset).model
+    onnx.checker.check_model(model, full_check=True)
+    found: Array = open_quietly(model).run(
+        None, {n: x.astype(np.float32) for n, x in named.items()}
+    )[0]
+    return found
+
+
+def drawn(*shape: int, seed: int = 0) -> Array:
+    return np.random.default_rng(seed).standard_normal(shape)
+
+
+def close(found: Array, wanted: Any, tolerance: float = 1e-12) -> None:
+    expected = np.asarray(wanted)
+    assert found.shape == expected.shape
+    assert np.abs(found - expected).max() <= tolerance * np.abs(expected).max()
+
+
+PAIRS = [(5, 9), (9, 5), (14, 16), (16, 14), (7, 7), (1, 4), (6, 1), (2, 31), (31, 2)]
+
+
+@pytest.mark.parametrize("corners", [False, True])
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+def test_between_pixels(mode: str, corners: bool) -> None:
+    for n, (high, wide) in enumerate(PAIRS):
+        for size in ((wide, high), (high, 3), (1, 1)):
+            x = drawn(2, 3, high, wide, seed=n)
+            op = ops.Resize(2, (D(size[0]), D(size[1])), mode, corners)
+            wanted = functional.interpolate(
+                torch.tensor(x), size=size, mode=mode, align_corners=corners
+            )
+            close(reference(op, x), wanted)
+            close(compiled(op, x), wanted, 1e-5)
+
+
+@pytest.mark.parametrize("mode", ["nearest", "nearest_exact"])
+def test_nearest_pixels_at_every_pair_of_lengths(mode: str) -> None:
+    """The pixel that is taken is PyTorch's, also where rounding decides: 14 to 16."""
+    named = mode.replace("_", "-")
+    for rows in range(1, 72):
+        # a column of a picture: PyTorch's kernel for lines differs at 3 of 5 041 pairs
+        x = np.arange(rows, dtype=np.float32)[None, None, :, None]
+        for size in range(1, 72):
+            wanted = functional.interpolate(torch.tensor(x), (size, 1), mode=named)
+            op = ops.Resize(2, (D(size),), mode)
+            assert np.array_equal(specc_numpy.evaluate[op](op, {}, x), wanted.numpy())
+
+
+@pytest.mark.parametrize("mode", ["nearest", "nearest_exact"])
+def test_nearest_pixels_compiled_for_lengths_of_the_input(mode: str) -> None:
+    named = mode.replace("_", "-")
+    build_ = Builder()
+    n, m = Dim.symbol("n"), Dim.symbol("m")
+    x = build_.input("x", Input(Type("f32", (D(1), n))))
+    like = build_.input("like", Input(Type("f32", (m,))))
+    made = build_.one(ops.Resize(1, (m,), mode), x)
+    graph = build_.finish("g", {"y": made, "z": like})
+    session = open_quietly(build(graph, target("onnx"), 17).model)
+    for rows in range(1, 40):
+        given = np.arange(rows, dtype=np.float32)[None]
+        for size in range(1, 40):
+            told = {"x": given, "like": np.zeros(size, np.float32)}
+            column = torch.tensor(given)[None, ..., None]
+            wanted = functional.interpolate(column, (size, 1), mode=named)
+            assert np.array_equal(session.run(None, told)[0], wanted[0, ..., 0].numpy())
+
+
+@pytest.mark.parametrize("factor", [2.0, 0.5, 1.3, 0.29, 1.9, 3.7])
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic", "nearest", "nearest_exact"])
+def test_a_factor_counts_as_it_is_given(mode: str, factor: float) -> None:
+    for rows in (4, 7, 10, 100):
+        x = drawn(1, 2, rows, rows, seed=rows)
+        if mode.startswith("nearest"):
+            x = x.astype(np.float32)  # PyTorch rounds doubles otherwise
+        wanted = functional.interpolate(
+            torch.tensor(x), scale_factor=factor, mode=mode.replace("_", "-")
+        )
+        size = D(wanted.shape[-1])
+        op = ops.Resize(2, (size, size), mode, factors=(factor, factor))
+        close(reference(op, x), wanted)
+        close(compiled(op, x), wanted, 1e-5)
+
+
+def test_lines_and_volumes() -> None:
+    line, volume = drawn(2, 3, 7), drawn(1, 2, 4, 5, 3)
+    wanted = functional.interpolate(torch.tensor(line), size=11, mode="linear")
+    close(reference(ops.Resize(2, (D(11),), "bilinear"), line), wanted)
+    turned = line.transpose(0, 2, 1)
+    op = ops.Resize(1, (D(11),), "bilinear")
+    close(reference(op, turned), wanted.transpose(1, 2))
+    close(compiled(op, turned), wanted.transpose(1, 2), 1e-5)
+    wanted = functional.interpolate(
+        torch.tensor(volume), size=(6, 2, 5), mode="trilinear"
+    )
+    op = ops.Resize(2, (D(6), D(2), D(5)), "bilinear")
+    close(reference(op, volume), wanted)
+    close(compiled(op, volume), wanted, 1e-5)
+
+
+@pytest.mark.parametrize("mean", [0.0, 10.0, 1e3])
+def test_group_norm_of_what_has_a_mean(mean: float) -> None:
+    """ONNX Runtime's own GroupNormalization is off by more than 5 at a mean of 1 000."""
+    x = (drawn(3, 6, 5, 4) + mean).astype(np.float32).astype(np.float64)
+    gain, bias = drawn(6, seed=1), drawn(6, seed=2)
+    op = ops.GroupNorm(1, D(3), 1e-5)
+    wanted = functional.group_norm(
+        torch.tensor(x), 3, torch.tensor(gain), torch.tensor(bias), 1e-5
+    )
+    close(reference(op, x, gain, bias), wanted, 1e-9)
+    # single precision itself holds a mean of 1 000 to 6e-5
+    close(compiled(op, x, gain, bias), wanted, max(1e-5, 1e-7 * mean))
+    behind = ops.GroupNorm(3, D(3), 1e-5)
+    turned = x.transpose(0, 2, 3, 1)
+    close(reference(behind, turned, gain, bias), wanted.permute(0, 2, 3, 1), 1e-9)
+
+
+@pytest.mark.parametrize("mode", ["constant", "reflect", "edge"])
+def test_rows_beside(mode: str) -> None:
+    x = drawn(2, 3, 5)
+    op = ops.Pad(2, D(4), D(3), mode, 0.25 if mode == "constant" else 0)
+    theirs = {"edge": "replicate"}.get(mode, mode)
+    given = {"value": 0.25} if mode == "constant" else {}
+    wanted = functional.pad(torch.tensor(x), (4, 3), mode=theirs, **given)
+    assert np.array_equal(reference(op, x), wanted.numpy())
+    assert np.array_equal(compiled(op, x), wanted.float().numpy())
+
+
+def test_rows_moved_around_and_picked() -> None:
+    x = drawn(2, 7, 5)
+    for by in (-9, -2, 0, 3, 8):
+        op = ops.Roll(1, D(by))
+        wanted = torch.roll(torch.tensor(x), by, 1).numpy()
+        assert np.array_equal(reference(op, x), wanted)
+        assert np.array_equal(compiled(op, x), wanted.astype(np.float32))
+    for start, stop, step in ((0, 7, 2), (1, 7, 3), (2, 6, 1), (5, 5, 2)):
+        every = ops.Stride(1, D(start), D(stop), D(step))
+        assert np.array_equal(reference(every, x), x[:, start:stop:step])
+    for largest in (True, False):
+        values, places = torch.topk(torch.tensor(x), 4, dim=1, largest=largest)
+        found = specc_numpy.evaluate[ops.TopK(1, D(4), largest)](
+            ops.TopK(1, D(4), largest), {}, x
+        )
+        assert np.array_equal(found[0], values.numpy())
+        assert np.array_equal(found[1], places.numpy())
