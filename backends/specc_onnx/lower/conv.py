@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from specc.ir import ops
 from specc.ir.dim import Dim
-from specc_onnx.lower.arrange import at_least, cast, cut, typed, unsqueeze
+from specc_onnx.lower.arrange import at_least, cast, typed, unsqueeze
 from specc_onnx.lower.emitter import Emitter, Tensor
 from specc_onnx.lower.table import lower
 
@@ -73,14 +73,26 @@ def max_pool(op: ops.MaxPool, g: Emitter, x: Tensor) -> str:
 
 
 def _greatest(g: Emitter, op: ops.MaxPool, x: str) -> str:
+    """The standard's operator; more padding than the kernel has places, which it
+    refuses, is put there before.
+    """
+    pads = list(op.pads)
+    if any(n >= k for n, k in zip(pads, op.kernel * 2, strict=True)):
+        x, pads = _padded(g, op, x, float("-inf")), [0] * len(pads)
     return g.node(
         "MaxPool",
         x,
         kernel_shape=list(op.kernel),
         strides=list(op.stride),
         dilations=list(op.dilation),
-        pads=list(op.pads),
+        pads=pads,
     )
+
+
+def _padded(g: Emitter, op: ops.MaxPool | ops.AveragePool, x: str, value: float) -> str:
+    """A picture with `value` around it."""
+    sides = g.vector(0, 0, *op.before, 0, 0, *op.behind)
+    return g.node("Pad", x, sides, g.constant(value, "f32"))
 
 
 @lower(ops.AveragePool)
@@ -95,8 +107,7 @@ def average_pool(op: ops.AveragePool, g: Emitter, x: Tensor) -> str:
     given = _turned(g, op.kernel, slide.given(x))
     before, behind, counted = op.before, op.ends, op.counted
     if counted and any(op.extra):
-        sides = g.vector(0, 0, *op.before, 0, 0, *op.behind)
-        given = g.node("Pad", given, sides, g.constant(0.0, x.type.dtype))
+        given = _padded(g, op, given, 0.0)
         before, behind, counted = (0,) * len(op.kernel), op.extra, False
     made = g.node(
         "AveragePool",
@@ -128,7 +139,9 @@ def keep_rows(op: ops.KeepRows, g: Emitter, keep: Tensor) -> str:
 
 @dataclass(frozen=True)
 class _Slide:
-    """A window that moves along the axes from `first` on, also where they are empty."""
+    """A window that moves along the axes from `first` on, also where they are empty; the
+    model stops where there are rows, but too few.
+    """
 
     g: Emitter
     op: ops.Sliding
@@ -136,25 +149,44 @@ class _Slide:
 
     def given(self, x: Tensor) -> str:
         """`x`, with a window's worth of zeros on an axis that turns out to be empty."""
-        name = x.name
-        for n in self._doubtful(x):
+        name = self._long_enough(x)
+        for n in self._maybe_empty(x):
             needed = max(self.op.lag(n) + 1, 1)
             rows = typed(name, x.type.dtype, x.type.shape)
             name = at_least(self.g, rows, self.first + n, needed)
         return name
 
+    def _long_enough(self, x: Tensor) -> str:
+        """`x`, which nobody gets where an axis has too few rows: runtimes differ in what
+        they make of a window that is longer. A view, and none where that cannot be.
+        """
+        sides = [self.g.shape([length]) for length in x.type.shape]
+        demanded = list(sides)
+        for n in set(range(len(self.op.kernel))).difference(self._maybe_empty(x)):
+            axis = self.first + n
+            demanded[axis] = self._demand(sides[axis], x, n)
+        if demanded == sides:
+            return x.name
+        shape = self.g.node("Concat", *demanded, axis=0)
+        return self.g.node("Reshape", x.name, shape, allowzero=1)
+
     def finished(self, made: str, x: Tensor) -> str:
         """The result without the windows over those zeros."""
-        for n in self._doubtful(x):
+        for n in self._maybe_empty(x):
             axis = self.first + n
             length = self.op.rows(x.type.shape[axis], n)
-            made = cut(self.g, made, axis, Dim.of(0), length)
+            stop = self._demand(self.g.shape([length]), x, n)
+            start, along = self.g.vector(0), self.g.vector(axis)
+            made = self.g.node("Slice", made, start, stop, along)
         return made
 
-    def _doubtful(self, x: Tensor) -> list[int]:
-        """The axes that may be without rows where that is allowed; elsewhere a runtime
-        stops by itself.
-        """
+    def _demand(self, number: str, x: Tensor, n: int) -> str:
+        """`number`, which nobody gets who has too few rows."""
+        spare = self.op.spare(x.type.shape[self.first + n], n)
+        return self.g.lengths.demand(self.g, number, spare)
+
+    def _maybe_empty(self, x: Tensor) -> list[int]:
+        """The axes that may be without rows, where that is allowed."""
         none = Dim.of(0)
         return [
             n

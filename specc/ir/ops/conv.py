@@ -251,7 +251,28 @@ class Pooling(Sliding):
 
     def spare(self, length: Dim, n: int) -> Dim:
         """Below 0 where a window would see nothing but what is padded."""
-        return length - 1 if self.lag(n) < 0 else super().spare(length, n)
+        blind = self._blind(n)
+        if self.lag(n) < 0:
+            return length - (blind + 1)
+        fits = super().spare(length, n)
+        if not blind:
+            return fits
+        return smallest(fits, length - smallest(length, 1) * (blind + 1))
+
+    def _blind(self, n: int) -> int:
+        """The most rows that all places of some window miss, so far apart are they; 0
+        where there are no such rows.
+        """
+        places = [
+            self.spread[n] * place - self.before[n] for place in range(self.kernel[n])
+        ]
+        missed = 0
+        for rows in range(1, self.spread[n]):
+            made = self.rows(Dim.of(rows), n).number or 0
+            for first in range(0, made * self.stride[n], self.stride[n]):
+                if not any(0 <= first + place < rows for place in places):
+                    missed = rows
+        return missed
 
 
 class MaxPool(Pooling, Op, sig="f[b t[low:high] c] -> f[b t c]"):

@@ -1,0 +1,114 @@
+"""Windows of every form in ONNX Runtime, at every opset, equal the reference; also
+pictures and rows that are not there, and too few of them.
+"""
+
+import random
+
+import numpy as np
+import onnxruntime
+import pytest
+from numpy.typing import NDArray
+from support.onnx_runtime import agree, open_quietly
+
+import specc_numpy
+from specc.ir import ops
+from specc.ir.dim import Dim
+from specc.ir.graph import Builder, Graph, Input
+from specc.ir.op import Op
+from specc.ir.types import Type
+from specc.text.diagnostic import Failed
+from specc_onnx import build, target
+
+B, N, M = Dim.symbol("b"), Dim.symbol("n"), Dim.symbol("m")
+Array = NDArray[np.float32]
+
+
+def drawn(rng: random.Random, axes: int) -> tuple[Op, tuple[int, ...] | None]:
+    """A window over rows or pictures of four channels, and the shape of its weight."""
+    kernel = tuple(rng.randint(1, 4) for _ in range(axes))
+    stride = tuple(rng.randint(1, 3) for _ in range(axes))
+    dilation = tuple(rng.randint(1, 2) for _ in range(axes))
+    kind = rng.choice(("conv", "transposed", "max", "average"))
+    plain = kind == "average"
+    spans = [
+        (k - 1) * (1 if plain else d) for k, d in zip(kernel, dilation, strict=True)
+    ]
+    most = spans if kind in ("max", "average") else [3] * axes
+    pads = tuple(rng.randint(0, n) for n in (*most, *most))
+    groups = rng.choice((1, 2, 4))
+    match kind:
+        case "conv":
+            op: Op = ops.Conv(kernel, stride, dilation, pads, Dim.of(groups))
+            return op, (8, 4 // groups, *kernel)
+        case "transposed":
+            cut = tuple(
+                min(p, n // 2) for p, n in zip(pads, (*spans, *spans), strict=True)
+            )
+            op = ops.ConvTranspose(kernel, stride, dilation, cut, Dim.of(groups))
+            return op, (4, 8 // groups, *kernel)
+        case "max":
+            return ops.MaxPool(kernel, stride, dilation, pads), None
+    room = [
+        min(s - 1, n - p) for s, n, p in zip(stride, spans, pads[axes:], strict=True)
+    ]
+    extra = tuple(rng.randint(0, n) for n in room)
+    return ops.AveragePool(kernel, stride, pads, extra, rng.random() < 0.5), None
+
+
+def graph_of(op: Op, weight: tuple[int, ...] | None, axes: int) -> Graph:
+    shape = (B, N, Dim.of(4)) if axes == 1 else (B, Dim.of(4), N, M)
+    made = Builder()
+    x = made.input("x", Input(Type("f32", shape)))
+    args = [x]
+    if weight is not None:
+        args.append(made.input("w", Input(Type.of("f32", *weight))))
+        args.append(made.input("bias", Input(Type.of("f32", 8))))
+    return made.finish("g", {"y": made.one(op, *args)})
+
+
+def values(graph: Graph, sizes: dict[str, int], seed: int) -> dict[str, Array]:
+    rng = np.random.default_rng(seed)
+    return {
+        name: rng.standard_normal([d.at(sizes) for d in v.type.shape]).astype(
+            np.float32
+        )
+        for name, v in graph.inputs.items()
+    }
+
+
+SIZES = ({"b": 2, "n": 9, "m": 8}, {"b": 1, "n": 13, "m": 16}, {"b": 0, "n": 9, "m": 9})
+FEW = (*({"b": 2, "n": n, "m": 9} for n in range(4)),)
+
+
+@pytest.mark.parametrize("opset", range(17, 27))
+@pytest.mark.parametrize("axes", [1, 2])
+def test_windows_of_every_form(opset: int, axes: int) -> None:
+    rng = random.Random(100 * opset + axes)
+    for seed in range(6):
+        op, weight = drawn(rng, axes)
+        graph = graph_of(op, weight, axes)
+        session = open_quietly(build(graph, target("onnx"), opset=opset).model)
+        for sizes in (*SIZES, *FEW):
+            given = values(graph, sizes, seed)
+            if too_few(graph, given):
+                with pytest.raises(STOPS):
+                    session.run(None, given)
+            else:
+                wanted = specc_numpy.run(graph, given, {})
+                agree(wanted, session.run(None, given))
+
+
+STOPS = (
+    onnxruntime.capi.onnxruntime_pybind11_state.Fail,
+    onnxruntime.capi.onnxruntime_pybind11_state.InvalidArgument,
+    onnxruntime.capi.onnxruntime_pybind11_state.RuntimeException,
+)
+
+
+def too_few(graph: Graph, given: dict[str, Array]) -> bool:
+    """Whether the reference refuses these rows, as it says, for being too few."""
+    try:
+        specc_numpy.run(graph, given, {})
+    except Failed as refused:
+        return [d.code for d in refused.diagnostics] == ["E0912"]
+    return False

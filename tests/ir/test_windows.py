@@ -1,0 +1,92 @@
+"""How many rows come out of a window that moves, and which of them exist: against
+counting the windows that fit.
+"""
+
+from itertools import product
+
+import numpy as np
+import pytest
+
+import specc_numpy
+from specc.ir import ops
+from specc.ir.dim import Dim
+
+N = Dim.symbol("n")
+WINDOWS = [
+    (k, s, d, before, behind)
+    for k, s, d in product((1, 2, 3, 5), (1, 2, 3), (1, 2))
+    for before, behind in ((0, 0), (1, 0), (0, 2), (1, 1), (2, 2), (4, 3))
+]
+
+
+def conv(k: int, s: int, d: int, before: int, behind: int) -> ops.Conv:
+    return ops.Conv((k,), (s,), (d,), (before, behind))
+
+
+def fitting(window: tuple[int, ...], rows: int) -> int:
+    """How many windows fit into so many rows and their padding, counted."""
+    k, s, d, before, behind = window
+    padded = rows + before + behind
+    return sum(at + d * (k - 1) < padded for at in range(0, padded, s))
+
+
+@pytest.mark.parametrize("window", WINDOWS, ids=str)
+def test_as_many_rows_come_out_as_windows_fit(window: tuple[int, ...]) -> None:
+    op = conv(*window)
+    made = op.rows(N, 0)
+    for rows in range(30):
+        counted = fitting(window, rows)
+        if counted:
+            assert made.at({"n": rows}) == counted
+        # A text that has rows, but too few for a window, is refused, not given none.
+        refused = (op.spare(Dim.of(rows), 0).number or 0) < 0
+        assert refused == ((rows > 0 and not counted) or made.at({"n": rows}) < 0)
+
+
+@pytest.mark.parametrize("window", WINDOWS, ids=str)
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_rows_exist_behind_a_window_as_they_do_alone(
+    window: tuple[int, ...], side: str
+) -> None:
+    """`keep` of a text of `there` rows, padded on the right by any number, on the left by
+    whole strides."""
+    op = conv(*window)
+    keep = ops.KeepRows(op.stride[0], op.lag(0))
+    for there in range(1, 14):
+        if not fitting(window, there):
+            continue
+        for more in range(0, 9, 1 if side == "right" else op.stride[0]):
+            given = np.ones((1, there + more), bool)
+            given[:, slice(there, None) if side == "right" else slice(0, more)] = False
+            made = specc_numpy.evaluate[keep](keep, {}, given)
+            assert isinstance(made, np.ndarray)
+            flags = made[0] if side == "right" else made[0][::-1]
+            assert flags.sum() == fitting(window, there), (there, more)
+            assert flags[: fitting(window, there)].all(), (there, more)
+
+
+def test_a_length_behind_several_strides_has_one_form() -> None:
+    """wav2vec 2.0's seven convolutions are one of stride 320 that reaches over 400 rows."""
+    length = N
+    for kernel, stride in zip(
+        (10, 3, 3, 3, 3, 2, 2), (5, 2, 2, 2, 2, 2, 2), strict=True
+    ):
+        length = conv(kernel, stride, 1, 0, 0).rows(length, 0)
+    assert length == conv(400, 320, 1, 0, 0).rows(N, 0)
+    rows = 1000
+    for kernel, stride in zip(
+        (10, 3, 3, 3, 3, 2, 2), (5, 2, 2, 2, 2, 2, 2), strict=True
+    ):
+        rows = (rows - kernel) // stride + 1
+    assert length.at({"n": 1000}) == rows
+
+
+@pytest.mark.parametrize("rows", range(1, 12))
+def test_what_a_transposed_convolution_makes_a_convolution_takes_back(
+    rows: int,
+) -> None:
+    for k, s, d, cut in product((2, 3, 4), (1, 2, 3), (1, 2), (0, 1)):
+        if d * (k - 1) < 2 * cut:
+            continue
+        made = ops.ConvTranspose((k,), (s,), (d,), (cut, cut)).rows(Dim.of(rows), 0)
+        assert conv(k, s, d, cut, cut).rows(made, 0) == rows

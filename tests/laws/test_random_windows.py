@@ -1,0 +1,144 @@
+"""Random stacks of convolutions and pools over padded rows: where no warning is given,
+rows in a padded batch are what they are alone; mistakes in the proof are noticed.
+"""
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import specc_numpy
+from specc.ir import ops
+from specc.ir.dim import Dim
+from specc.ir.graph import Builder, Graph, Input, Parameter, Value
+from specc.ir.types import Type
+from specc.passes.prove import clean
+from specc.passes.prove import padding as proof
+from specc.text.diagnostic import Failed
+
+B, N, WIDTH = Dim.symbol("b"), Dim.symbol("n"), 2
+Array = NDArray[Any]
+
+
+class Drawn:
+    """A stack of windows over `x`, and what says which of its rows exist."""
+
+    def __init__(self, seed: int, side: str) -> None:
+        self.rng, self.build = random.Random(seed), Builder()
+        self.x = self.build.input("x", Input(Type("f32", (B, N, Dim.of(WIDTH)))))
+        self.keep = self.build.input("keep", Input(Type("bool", (B, N)), keep=side))  # type: ignore[arg-type]  # a side
+        self.strides = side == "right" or self.rng.random() < 0.2
+        for n in range(self.rng.randint(1, 3)):
+            self.window(n)
+
+    def one(self, op: Any, *args: Value | None) -> Value:
+        return self.build.one(op, *args)
+
+    def window(self, n: int) -> None:
+        """One more, behind a mask or not; in between something that is not zero at zero."""
+        kernel = (self.rng.randint(1, 3),)
+        stride = (self.rng.choice((1, 1, 2, 3)) if self.strides else 1,)
+        kind = self.rng.choice(("conv", "conv", "max", "mean"))
+        dilation = (self.rng.choice((1, 1, 2)) if kind != "mean" else 1,)
+        span = (kernel[0] - 1) * dilation[0]
+        pads = (self.rng.randint(0, span), self.rng.randint(0, span))
+        if self.rng.random() < 0.7:
+            low = -np.inf if kind == "max" else 0.0
+            hidden = self.one(ops.Constant(low, "f32"))
+            shown = self.one(ops.Insert(2), self.keep)
+            self.x = self.one(ops.Where(), shown, self.x, hidden)
+        match kind:
+            case "conv":
+                shape = Type.of("f32", WIDTH, WIDTH, *kernel)
+                weight = self.build.parameter(
+                    Parameter(name=f"w{n}", type=shape, initial="zeros")
+                )
+                bias = self.build.parameter(
+                    Parameter(name=f"b{n}", type=Type.of("f32", WIDTH), initial="zeros")
+                )
+                op: Any = ops.Conv(kernel, stride, dilation, pads)
+                self.x = self.one(op, self.x, weight, bias)
+            case "max":
+                op = ops.MaxPool(kernel, stride, dilation, pads)
+                self.x = self.one(op, self.x)
+            case _:
+                counted = self.rng.random() < 0.5
+                op = ops.AveragePool(kernel, stride, pads, (0,), counted)
+                self.x = self.one(op, self.x)
+        if not op.keeps(0):
+            self.keep = self.one(ops.KeepRows(stride[0], op.lag(0)), self.keep)
+
+    def finished(self) -> Graph:
+        return self.build.finish("g", {"y": self.x, "rows": self.keep})
+
+
+def weights_of(graph: Graph, rng: np.random.Generator) -> dict[str, Array]:
+    return {
+        name: rng.standard_normal([d.at({}) for d in f.type.shape])
+        for name, f in graph.parameter_facts.items()
+    }
+
+
+ROWS, MORE = 11, 4
+
+
+def fault(seed: int, side: str) -> bool | None:
+    """Whether rows of a stack that is not warned of differ; None where it is warned of."""
+    graph = Drawn(seed, side).finished()
+    if any(d.code == "W0601" for d in proof.padding(graph)):
+        return None
+    rng = np.random.default_rng(seed)
+    weights = weights_of(graph, rng)
+    x = rng.standard_normal((1, ROWS + MORE, WIDTH))
+    keep = np.ones((1, ROWS + MORE), bool)
+    real = slice(MORE, None) if side == "left" else slice(0, ROWS)
+    keep[:, : real.start or 0] = keep[:, real.stop or ROWS + MORE :] = False
+    try:
+        alone = specc_numpy.run(
+            graph, {"x": x[:, real], "keep": keep[:, real]}, weights
+        )
+        padded = specc_numpy.run(graph, {"x": x, "keep": keep}, weights)
+    except Failed:
+        return False  # too few rows for these windows
+    found, wanted = padded["y"][padded["rows"]], alone["y"][0]
+    return found.shape != wanted.shape or not np.allclose(found, wanted, atol=1e-12)
+
+
+@pytest.mark.parametrize("many", [300, pytest.param(3000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_without_a_warning_padding_changes_nothing(side: str, many: int) -> None:
+    said = [fault(seed, side) for seed in range(many)]
+    assert not any(said), said.index(True)
+    # Neither everything is warned of nor nothing.
+    assert min(said.count(None), said.count(False)) > many // 6
+
+
+def planted(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """A mistake that lets something pass."""
+    match name:
+        case "a stride leaves nothing padded":
+            first = lambda graph, keep: frozenset({keep.type.shape[-1]})
+            monkeypatch.setattr(proof, "lengths_of", first)
+        case "nothing is shifted":
+            monkeypatch.setattr(clean.Reading, "shifted", property(lambda self: False))
+        case "every mean is clean behind zeros":
+            monkeypatch.setattr(
+                clean.Reading, "_window", lambda self: self._zero or self._read.floor
+            )
+
+
+@pytest.mark.parametrize(
+    ("mistake", "side"),
+    [
+        ("a stride leaves nothing padded", "right"),
+        ("nothing is shifted", "left"),
+        ("every mean is clean behind zeros", "right"),
+    ],
+)
+def test_mistakes_are_noticed(
+    mistake: str, side: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planted(monkeypatch, mistake)
+    assert any(fault(seed, side) for seed in range(400))

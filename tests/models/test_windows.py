@@ -1,0 +1,190 @@
+"""Stacks of convolutions with strides, as speech is heard by: a sentence in a padded
+batch gives what it gives alone; what is too short is refused; pools are written by as
+convolutions are.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from onnxruntime.capi.onnxruntime_pybind11_state import Fail, InvalidArgument
+from support.spec_models import (
+    InOnnx,
+    Opened,
+    assert_agrees,
+    by_reference,
+    opened,
+    random_weights,
+)
+from support.steps import steps
+
+from specc.passes.derive.derive import derive
+from specc.passes.prove.padding import padding
+from specc.text.diagnostic import Failed
+
+Array = NDArray[Any]
+WAV2VEC = [(10, 5, 0), (3, 2, 0), (3, 2, 0), (3, 2, 0), (3, 2, 0), (2, 2, 0), (2, 2, 0)]
+"""Kernel, stride and padding of wav2vec 2.0's feature encoder (arXiv:2006.11477)."""
+
+STACKS = {
+    "wav2vec2": WAV2VEC,
+    "whisper": [(3, 1, 1), (3, 2, 1)],
+    "odd": [(4, 3, 2), (5, 2, 1), (2, 2, 0)],
+    "wide": [(3, 2, 3), (1, 2, 1), (4, 1, 2)],
+}
+
+
+def stack(name: str, side: str = "right", masked: bool = True) -> str:
+    """Convolutions one behind the other, then an attention and a mean of what is there."""
+    lines = ["  k0 = there", "  x = sound"]
+    for n, (kernel, stride, pad) in enumerate(STACKS[name]):
+        options = f"kernel={kernel}, stride={stride}, padding={pad}"
+        if masked:
+            call = f"x, k{n + 1} = conv(x, out=3, {options}, keep=k{n}) @ c{n}"
+        else:
+            call = f"x = conv(x, out=3, {options}) @ c{n}"
+            lines.append(f"  k{n + 1} = conv_keep(k{n}, {options})")
+        lines += [f"  {call}", "  x = gelu(x)"]
+    body = "\n".join(lines)
+    last = f"k{len(STACKS[name])}"
+    return (
+        "specc 1\nmodel stack\ndims batch, n\n"
+        f"graph hear(sound: float[batch, n, 2], there: keep[batch, n] {side})\n"
+        f"  -> (rows: float[batch, {length(name)}, 3], kept: bool[batch, "
+        f"{length(name)}], heard: float[batch, 3]) {{\n"
+        f"{body}\n  y = x + (attention(x, heads=1, mask=visible({last})) @ self)\n"
+        f"  return x, {last}, masked_mean(y, {last})\n}}\n"
+    )
+
+
+def length(name: str) -> str:
+    """How many rows come out of `n`, as one works it out: convolution by convolution."""
+    text = "n"
+    for kernel, stride, pad in STACKS[name]:
+        text = f"(({text}) + {2 * pad} - {kernel}) // {stride} + 1"
+    return text
+
+
+def made(folder: Path, text: str) -> Opened:
+    path = folder / "stack.specc"
+    path.write_text(text)
+    return opened(str(path))
+
+
+def batch(rng: np.random.Generator, lengths: list[int], width: int) -> dict[str, Array]:
+    """Sentences of these lengths, with noise behind them."""
+    sound = rng.standard_normal((len(lengths), width, 2)).astype(np.float32)
+    there = np.arange(width) < np.array(lengths)[:, None]
+    return {"sound": sound, "there": there}
+
+
+def alone(given: dict[str, Array], row: int) -> dict[str, Array]:
+    rows = int(given["there"][row].sum())
+    return {name: x[row : row + 1, :rows] for name, x in given.items()}
+
+
+@pytest.mark.parametrize(
+    ("name", "lengths"),
+    [
+        ("wav2vec2", [400, 401, 719, 720, 1039, 1040, 1333]),
+        ("whisper", list(range(1, 12))),
+        ("odd", list(range(12, 40))),
+        ("wide", list(range(1, 16))),
+    ],
+)
+def test_a_sentence_in_a_batch_is_as_alone(
+    name: str, lengths: list[int], tmp_path: Path
+) -> None:
+    spec = made(tmp_path, stack(name))
+    assert padding(spec.model.graph) == []
+    weights = random_weights(spec)
+    given = batch(np.random.default_rng(2), lengths, max(lengths) + 5)
+    by = by_reference(spec, weights, given)
+    session = InOnnx(spec, weights)
+    found = session.run(given)
+    for row, length in enumerate(lengths):
+        one = by_reference(spec, weights, alone(given, row))
+        there = one["rows"].shape[1]
+        assert by["kept"][row].sum() == there, length
+        assert by["kept"][row, :there].all(), length
+        for what in ("rows", "heard"):
+            upto = slice(there) if what == "rows" else slice(None)
+            np.testing.assert_allclose(by[what][row, upto], one[what][0], atol=1e-12)
+            assert_agrees(found[what][row, upto], one[what][0], f"{what} of {length}")
+
+
+def test_junk_behind_a_sentence_is_warned_of_and_counts(tmp_path: Path) -> None:
+    """Whisper does not hide it: a warning, and another result in a batch."""
+    spec = made(tmp_path, stack("whisper", masked=False))
+    assert {d.code for d in padding(spec.model.graph)} == {"W0601"}
+    weights = random_weights(spec)
+    given = batch(np.random.default_rng(2), [5, 9], 9)
+    by = by_reference(spec, weights, given)["heard"][0]
+    one = by_reference(spec, weights, alone(given, 0))["heard"][0]
+    assert np.abs(by - one).max() > 1e-3
+
+
+@pytest.mark.parametrize("side", ["left", ""])
+def test_a_stride_and_padding_on_the_left_are_warned_of(
+    side: str, tmp_path: Path
+) -> None:
+    (found,) = padding(made(tmp_path, stack("whisper", side)).model.graph)[:1]
+    assert "the stride of `conv`" in found.title
+
+
+@pytest.mark.parametrize("rows", [0, 1, 399])
+def test_what_is_shorter_than_the_window_is_refused(rows: int, tmp_path: Path) -> None:
+    spec = made(tmp_path, stack("wav2vec2"))
+    weights = random_weights(spec)
+    given = batch(np.random.default_rng(2), [rows], rows)
+    with pytest.raises(Failed) as refused:
+        by_reference(spec, weights, given)
+    assert [d.code for d in refused.value.diagnostics] == ["E0912"]
+    with pytest.raises((Fail, InvalidArgument)):
+        InOnnx(spec, weights).run(given)
+
+
+@pytest.mark.parametrize("name", ["whisper", "wide"])
+def test_no_sentences_and_no_rows(name: str, tmp_path: Path) -> None:
+    spec = made(tmp_path, stack(name))
+    weights = random_weights(spec)
+    session = InOnnx(spec, weights)
+    for lengths, width in (([], 7), ([0, 0], 0)):
+        given = batch(np.random.default_rng(2), list(lengths), width)
+        wanted = by_reference(spec, weights, given)
+        for what, found in session.run(given).items():
+            assert found.shape == wanted[what].shape
+            np.testing.assert_allclose(found, wanted[what], atol=1e-6)
+
+
+WRITER = """specc 1
+model writer
+dims batch, n >= 1
+
+graph g(ids: int[batch, n]) -> (logits: float[batch, n, 7]) {
+  x = embedding(ids, size=7, dim=6) @ words
+  x = x + (conv(x, out=6, kernel=3, dilation=2, groups=3, padding=causal) @ c)
+  x = max_pool(x, kernel=3, stride=1, padding=causal)
+  x = x + average_pool(x, kernel=4, stride=1, padding=[3, 0], counted=COUNTED)
+  return linear(x, out=7) @ head
+}
+
+generate text of ids from logits { start = 0  stop = 1 }
+"""
+
+
+@pytest.mark.parametrize("counted", ["true", "false"])
+def test_pools_are_written_by_as_convolutions_are(counted: str, tmp_path: Path) -> None:
+    spec = made(tmp_path, WRITER.replace("COUNTED", counted))
+    graph, weights = spec.model.graph, random_weights(spec)
+    ids = np.random.default_rng(4).integers(0, 7, (2, 9))
+    whole = by_reference(spec, weights, {"ids": ids})["logits"]
+    derived = derive(graph, "ids", {"logits": "newest"})
+    for plan in ([9], [1] * 9, [4, 5], [2, 1, 3, 3]):
+        results = steps(derived, graph, {"ids": ids}, weights, plan)
+        for end, found in zip(np.cumsum(plan), results, strict=True):
+            np.testing.assert_allclose(
+                found["logits"][:, 0], whole[:, end - 1], atol=1e-12
+            )
