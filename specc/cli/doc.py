@@ -1,4 +1,4 @@
-"""Say what a block, mask, score, bias or word takes, gives and means."""
+"""Say what a block, mask, score, bias, normalizer or word takes, gives and means."""
 
 from argparse import ArgumentParser, Namespace
 from dataclasses import replace
@@ -25,7 +25,10 @@ def run(given: Namespace) -> int:
     if given.name in WORDS:
         word = WORDS[given.name]
         print(f"{word.shown()}\n\n{word.doc}")
-        return 0
+        # a word may be a normalizer too, where one is due
+        if given.name not in library.standard_names():
+            return 0
+        print()
     found = library.standard(given.name)
     if found is None:
         known = [*WORDS, *library.standard_names()]

@@ -7,23 +7,27 @@ from specc.lang import tree
 from specc.library.files import Files, read_file, shipped
 from specc.text.summary import summary
 
+PLURALS = {
+    "mask": "masks",
+    "score": "scores",
+    "bias": "biases",
+    "normalizer": "normalizers",
+}
+KINDS = ["specs", "blocks", *PLURALS.values(), "words"]
+
 
 def arguments(parser: ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument(
         "kind",
         nargs="?",
-        choices=["specs", "blocks", "masks", "scores", "biases", "words"],
+        choices=KINDS,
     )
 
 
 def run(given: Namespace) -> int:
     """Print one line each."""
-    for kind in (
-        [given.kind]
-        if given.kind
-        else ["specs", "blocks", "masks", "scores", "biases", "words"]
-    ):
+    for kind in [given.kind] if given.kind else KINDS:
         rows = dict(sorted(_rows(kind).items()))
         width = max(map(len, rows), default=0)
         print(f"{kind}:")
@@ -45,10 +49,6 @@ def _rows(kind: str) -> dict[str, str]:
         item = library.standard(name)
         assert item is not None
         is_block = isinstance(item[0], tree.Block)
-        if kind == (
-            "blocks"
-            if is_block
-            else {"mask": "masks", "score": "scores", "bias": "biases"}[item[0].kind]
-        ):
+        if kind == ("blocks" if is_block else PLURALS[item[0].kind]):
             found[name] = item[0].doc
     return found

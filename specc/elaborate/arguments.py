@@ -6,6 +6,7 @@ from specc.elaborate.kinds import (
     ANYTHING,
     APPLIED,
     FLOAT,
+    NORMALIZER,
     NUMBER,
     TENSOR,
     TEXT,
@@ -15,6 +16,7 @@ from specc.elaborate.kinds import (
     words_of,
 )
 from specc.elaborate.lookup import lookup
+from specc.elaborate.normalizers import normalizer
 from specc.elaborate.numbers import attribute
 from specc.elaborate.values import POISON, Known, Number, Tensor, Unknown, first
 from specc.lang import tree
@@ -31,7 +33,9 @@ def argument(
     """
     if isinstance(expr, tree.Name) and (word := _word(context, expr, kinds, what, env)):
         return word
-    if APPLIED in kinds:
+    if NORMALIZER in kinds:
+        value = first(normalizer(context, expr, env))
+    elif APPLIED in kinds:
         value = first(context.evaluator.held(context, expr, env))
     else:
         value = plain(context, expr, env)

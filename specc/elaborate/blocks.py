@@ -8,8 +8,9 @@ from typing import TypeAlias
 from specc.elaborate.application import Application
 from specc.elaborate.context import NOTHING, Context, Env, Module, Poisoned
 from specc.elaborate.names import say_shared
+from specc.elaborate.normalizers import of_type
 from specc.elaborate.statements import Returned, run_body
-from specc.elaborate.typing import Place, applied, fit_static, is_tensor, match_tensor
+from specc.elaborate.typing import Place, fit_static, is_tensor, match_tensor
 from specc.elaborate.values import (
     POISON,
     BlockFunction,
@@ -234,9 +235,7 @@ def _bind_one(
     ):
         env.names[param.name] = Picked(expr.path, words)
         return
-    evaluator = context.evaluator
-    evaluate = evaluator.held if applied(param.type) else evaluator.evaluate
-    value = first(evaluate(context, expr, caller))
+    value = first(of_type(context, param.type, expr, caller))
     place = Place(what, expr.span)
     if value is None and param.type.optional:
         env.names[param.name] = None

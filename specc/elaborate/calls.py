@@ -69,7 +69,8 @@ def _run(
             return call_word(context, target, application)
         case BlockFunction():
             return call_block(context, target, application)
-    option = "add" if target.kind == "bias" else target.kind
+    options = {"bias": "add", "normalizer": "normalize"}
+    option = options.get(target.kind, target.kind)
     fail(
         "E0205",
         f"{describe(target)} is not applied to tensors",

@@ -15,8 +15,9 @@ from specc.elaborate.json_nodes import JsonObject
 from specc.elaborate.lookup import lookup
 from specc.elaborate.modules import Assigned, Program
 from specc.elaborate.needs import NeedsValue
+from specc.elaborate.normalizers import of_type
 from specc.elaborate.numbers import as_float
-from specc.elaborate.typing import Place, applied, fit_static
+from specc.elaborate.typing import Place, fit_static
 from specc.elaborate.values import POISON, Known, Picked, Record, first
 from specc.ir.dim import Dim
 from specc.lang import tree
@@ -172,9 +173,7 @@ def _fitted(
         if lookup(context, expr, env, quiet=True) is POISON:
             # refused, with the words it may be
             return fit_static(context, entry.type, expr.path, env, place)
-    evaluator = context.evaluator
-    evaluate = evaluator.held if applied(entry.type) else evaluator.evaluate
-    value = first(evaluate(context, expr, env))
+    value = first(of_type(context, entry.type, expr, env))
     fitted = fit_static(context, entry.type, value, env, place)
     if isinstance(fitted, Dim):
         return fitted.since(Origin(place.span, f"the config value {place.what}"))

@@ -209,7 +209,8 @@ class Context:
     alone, whatever inputs and weights are, `sharing` which call has which weight.
     `lengths` are the symbols that only an input tells; others stand for config values.
     `opaque` has the names of whole numbers made of those, such as `int((0.25 * d))`.
-    `caller` is the user's text whose call is worked out in the standard library.
+    `caller` is the user's text whose call is worked out in the standard library,
+    `normalizer` the name of one whose weights are being made.
     `stacks` are the experts whose block is being elaborated, the innermost last.
     """
 
@@ -231,6 +232,7 @@ class Context:
     sharing: Sharing = field(default_factory=Sharing)
     opaque: dict[Value, str] = field(default_factory=dict)
     caller: Span | None = None
+    normalizer: str = ""
     stacks: list[Stack] = field(default_factory=list)
 
     @contextmanager
@@ -248,8 +250,14 @@ class Context:
             self.caller = outer
 
     def at(self, span: Span | None) -> Span | None:
-        """A place in the library with the user's text that led there."""
-        if span is None or self.caller is None or span.source is self.caller.source:
+        """A place in the library with the user's text that led there, and one in a
+        normalizer with its name.
+        """
+        if span is None:
+            return span
+        if self.normalizer and not span.normalizer:
+            span = replace(span, normalizer=self.normalizer)
+        if self.caller is None or span.source is self.caller.source:
             return span
         return span if span.caller else replace(span, caller=self.caller)
 

@@ -44,6 +44,8 @@ def hold_definition(
     """`window(128)`: the definition with its arguments, evaluated where they stand."""
     definition = target.definition
     params = definition.params or ()
+    if target.kind == "normalizer":
+        params = params[1:]  # the first is the scores, which it is given in its place
     # `m = window(back=4)` may be called again, as `m(ahead=1)`: what was given stays
     given = dict(target.given)
     for n, value in enumerate(expr.args):

@@ -137,6 +137,20 @@ def _score(value: Known) -> Known | Misfit:
     return MISFIT
 
 
+NORMALIZERS = ("softmax", "queries", "hard", "sampled", "kernel", "uniform")
+"""What makes weights of scores by a word; `attend_by` says what each means."""
+
+
+def _normalizer(value: Known) -> Known | Misfit:
+    """A definition, or one of the words."""
+    if isinstance(value, DefinitionFunction):
+        return value if value.kind == "normalizer" else MISFIT
+    word = value.word if isinstance(value, Picked) else value
+    if isinstance(word, str) and word in NORMALIZERS:
+        return Picked(word, NORMALIZERS)
+    return MISFIT
+
+
 TENSOR = _of("a tensor", Tensor)
 WHOLE = _of("a whole number", Dim)
 FLOAT = Simple("a number", _float)
@@ -145,6 +159,7 @@ BOOL = _of("true or false", bool)
 TEXT = Simple("a text", _text)
 MASK = Simple("a mask", _mask)
 SCORE = Simple("a score", _score)
+NORMALIZER = Simple("a normalizer", _normalizer)
 APPLIED = Simple("something to apply", _of("", *get_args(Function)).fit)
 ROPE = _of("rotary frequencies, as `rope(theta=10000.0)` makes them", Rope)
 RECORD = _of("a record", Record)
@@ -159,6 +174,9 @@ Mask: TypeAlias = Annotated[DefinitionFunction | Joined | bool | Tensor, MASK]
 
 Score: TypeAlias = Annotated[DefinitionFunction | WordFunction, SCORE]
 """A definition, or a word of two vectors such as `dot`."""
+
+Normalizer: TypeAlias = Annotated[DefinitionFunction | Picked, NORMALIZER]
+"""A definition, or a word such as `softmax`."""
 
 Applied: TypeAlias = Annotated[Function, APPLIED]
 """Something to apply: a block, an activation, a norm, positions."""

@@ -47,7 +47,7 @@ SLIPS = {
 """What other languages call them."""
 
 ROW_NUMBERS = ("i", "j")
-"""What definitions of masks, scores and biases call the rows of query and key."""
+"""What definitions of masks, scores, biases and normalizers call the rows of query and key."""
 
 
 class _Nothing:
@@ -114,7 +114,9 @@ def function(
     which hides a word.
     """
     found = env.module.found(name) or context.library.standard(name)
-    if found is not None:
+    # where a normalizer is due, std's `topk` is one; elsewhere it is the word
+    word = found is not None and found[1].standard and name in WORDS
+    if found is not None and not word:
         return _named(*found, env, span)
     if name in WORDS:
         return WordFunction(name=name, word=WORDS[name], env=env, span=span)

@@ -131,7 +131,7 @@ class BlockFunction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DefinitionFunction:
-    """A mask, score or bias by name, with the values given so far; expanded where the
+    """A mask, score, bias or normalizer by name, with the values given so far; expanded where the
     rows are known.
     """
 
@@ -145,7 +145,7 @@ class DefinitionFunction:
 
     @property
     def kind(self) -> str:
-        """`mask`, `score` or `bias`."""
+        """`mask`, `score`, `bias` or `normalizer`."""
         return self.definition.kind
 
 

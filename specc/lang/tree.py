@@ -457,11 +457,15 @@ class Block:
     name_span: Spot = spot()
 
 
+DEFINITIONS = ("mask", "score", "bias", "normalizer")
+"""What an expression may be defined as."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Definition:
     """`mask window(back, ahead=0) = 0 <= i - j < back`: an expression with parameters.
 
-    `kind` is `mask`, `score` or `bias`. `params` is None when written without
+    `kind` is one of `DEFINITIONS`. `params` is None when written without
     parentheses. A parameter may carry a type and a default: `score general(dim: int)`.
     An untyped one has type None.
     """

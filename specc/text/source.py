@@ -6,7 +6,7 @@ own text.
 """
 
 from bisect import bisect_right
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 
@@ -38,13 +38,15 @@ class Source:
 class Span:
     """Characters `start` up to, not including, `end` of `source`.
 
-    Of text in the standard library, `caller` is the user's own text that led there.
+    Of text in the standard library, `caller` is the user's own text that led there; of
+    what a normalizer computes, `normalizer` is its name.
     """
 
     source: Source
     start: int
     end: int
     caller: "Span | None" = None
+    normalizer: str = ""
 
     @property
     def text(self) -> str:
@@ -63,7 +65,7 @@ class Span:
 
     def to(self, other: "Span") -> "Span":
         """From the start of this span to the end of `other`, in the same source."""
-        return Span(self.source, self.start, max(self.end, other.end), self.caller)
+        return replace(self, end=max(self.end, other.end))
 
     def __str__(self) -> str:
         return f"{self.source.name}:{self.line}:{self.column}"

@@ -397,7 +397,7 @@ items = st.one_of(
     ),
     builds(
         tree.Definition,
-        st.sampled_from(["mask", "score", "bias"]),
+        st.sampled_from(["mask", "score", "bias", "normalizer"]),
         names,
         st.one_of(st.none(), parameters),
         values,

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from specc.elaborate.definitions import Grid, bias_grid, mask_grid
-from specc.elaborate.kinds import Anything, Mask, Scalar, Score
+from specc.elaborate.kinds import Anything, Mask, Normalizer, Scalar, Score
 from specc.elaborate.numbers import (
     arithmetic,
     as_attribute,
@@ -17,6 +17,7 @@ from specc.elaborate.rows import as_grid, row_names
 from specc.elaborate.values import (
     DefinitionFunction,
     Joined,
+    Picked,
     Results,
     Tensor,
     Unknown,
@@ -25,7 +26,7 @@ from specc.elaborate.values import (
 )
 from specc.elaborate.vocabulary.grids import added_of, mask_of, ones, scores, widths
 from specc.elaborate.vocabulary.registry import Site, word
-from specc.elaborate.vocabulary.weighing import Normalizer, fit_rank, normalized
+from specc.elaborate.vocabulary.weighing import SOFTMAX, fit_rank, normalized
 from specc.ir import ops
 from specc.lang import tree
 
@@ -130,7 +131,7 @@ def attend_by(
     *,
     mask: Mask,
     add: Anything = None,
-    normalize: Normalizer = "softmax",
+    normalize: Normalizer = SOFTMAX,
     noise: Tensor | None = None,
 ) -> Results:
     """Attention by any score: a definition of `q` and `k`, two vectors. Gives (out,
@@ -143,9 +144,10 @@ def attend_by(
     `sampled`, one at a key drawn with softmax's chances, the greatest after Gumbel
     `noise`, shaped as the weights, is added (arXiv:1611.01144, eq. 1); `kernel`, each
     score's share of their sum (Nadaraya 1964), those below zero as zero; `uniform`, all
-    alike. Where nothing is shown, or all kernels are zero, weights are zeros.
+    alike; or a definition such as `sparsemax`, `entmax15`, `topk(8)`. Where nothing is
+    shown, or all kernels are zero, weights are zeros.
     """
-    if (noise is None) == (normalize == "sampled"):
+    if (noise is None) == _is(normalize, "sampled"):
         _noise_fault(site, noise)
     wanted = _Weights(score=score, mask=mask, add=add, normalize=normalize, noise=noise)
     weights = wanted.of(site, q, k)
@@ -155,6 +157,10 @@ def attend_by(
     # a query without a length had one row for the while
     alone = (site.one(ops.Squeeze(len(x.shape) - 2), x) for x in (out, weights))
     return Results(tuple(alone), NAMES)
+
+
+def _is(normalize: Normalizer, word: str) -> bool:
+    return isinstance(normalize, Picked) and normalize.word == word
 
 
 def _noise_fault(site: Site, noise: Tensor | None) -> NoReturn:
@@ -194,7 +200,7 @@ class _Weights:
         axis = len(wide.shape) - 2
         queries = axis if len(q.shape) > 2 else None
         rows = row_names(site.context, (wide, queries), (k, axis))
-        if self.normalize == "uniform":  # whatever the score, every key counts alike
+        if _is(self.normalize, "uniform"):  # whatever the score, every key counts alike
             grid = ones(site, (*wide.shape[:-1], k.shape[-2]))
         else:
             grid = scores(site, self.score, wide, k, rows)
@@ -208,7 +214,7 @@ class _Weights:
             noise = site.one(ops.Insert(1), self.noise) if alone else self.noise
             grid = site.one(ops.Arith("add"), grid, noise)
         shown = mask_of(site, self.mask, rows, len(q.shape))
-        return normalized(site, grid, shown, self.normalize)
+        return normalized(site, grid, shown, self.normalize, rows)
 
 
 def _unlike(site: Site, k: Tensor) -> NoReturn:

@@ -64,7 +64,7 @@ def scores(site: Site, score: Score, q: Tensor, k: Tensor, rows: Rows) -> Tensor
             value = first(score.word.make(site, query, key))
         else:
             names = {"q": query, "k": key}
-            inner, heads = _inner(site, score), len(q.shape) == 4
+            inner, heads = inner_scope(site, score), len(q.shape) == 4
             value = expand(site.context, score, rows, names, inner, heads=heads)
     if not isinstance(value, Tensor):
         title = f"a score is a grid of numbers; this is {describe(value)}"
@@ -113,8 +113,10 @@ def widths(site: Site, score: str, q: Tensor, k: Tensor) -> Iterator[None]:
         )
 
 
-def _inner(site: Site, score: Score) -> str:
-    """The weight scope of a score: where it was written, if it has weights of its own."""
+def inner_scope(site: Site, score: Score) -> str:
+    """The weight scope of a score or a normalizer: where it was written, if it has
+    weights of its own.
+    """
     if not score.weights:
         return site.scope
     home = score.env or site.env

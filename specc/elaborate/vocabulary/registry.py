@@ -20,7 +20,7 @@ from specc.elaborate.needs import NeedsValue
 from specc.elaborate.numbers import known
 from specc.elaborate.sizes import check_length, check_size
 from specc.elaborate.stacked import held, whole_shape
-from specc.elaborate.values import Evaluated, Known, Number, Tensor, describe
+from specc.elaborate.values import Evaluated, Known, Number, Picked, Tensor, describe
 from specc.ir.dim import Dim
 from specc.ir.graph import Parameter
 from specc.ir.op import Op
@@ -278,4 +278,4 @@ def _shown(value: Known) -> str:
         return "none"
     if isinstance(value, bool):
         return str(value).lower()
-    return str(value)
+    return value.word if isinstance(value, Picked) else str(value)

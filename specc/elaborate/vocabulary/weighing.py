@@ -1,21 +1,19 @@
 """Scores to weights, and values summed by them."""
 
 from collections.abc import Mapping
-from typing import Literal
+from dataclasses import replace
+from math import inf
 
-from specc.elaborate.definitions import Grid
-from specc.elaborate.kinds import Mask
+from specc.elaborate.definitions import Grid, Rows, expand
+from specc.elaborate.kinds import NORMALIZERS, Mask, Normalizer
 from specc.elaborate.rows import row_names
-from specc.elaborate.values import Tensor, describe
-from specc.elaborate.vocabulary.grids import mask_of
+from specc.elaborate.values import DefinitionFunction, Picked, Tensor, describe
+from specc.elaborate.vocabulary.grids import inner_scope, mask_of
 from specc.elaborate.vocabulary.registry import Site, word
 from specc.ir import ops
 from specc.ir.op import Op
 
-Normalizer = Literal["softmax", "queries", "hard", "sampled", "kernel", "uniform"]
-"""How scores become weights; `attend_by` says what each means."""
-
-OPS: Mapping[Normalizer, type[Op]] = {
+OPS: Mapping[str, type[Op]] = {
     "softmax": ops.MaskedSoftmax,
     "hard": ops.Hard,
     "sampled": ops.Hard,
@@ -24,19 +22,58 @@ OPS: Mapping[Normalizer, type[Op]] = {
 }
 """What makes weights of each row of scores; `queries` goes along columns instead."""
 
+SOFTMAX = Picked("softmax", NORMALIZERS)
 
-def normalized(site: Site, grid: Tensor, mask: Grid, normalize: Normalizer) -> Tensor:
+
+def normalized(
+    site: Site, grid: Tensor, mask: Grid, normalize: Normalizer, rows: Rows
+) -> Tensor:
     """Weights from scores, each row over the keys it sees."""
+    if isinstance(normalize, DefinitionFunction) and mask is True:
+        return _defined(site, normalize, grid, rows)
+    word = normalize.word if isinstance(normalize, Picked) else ""
     if isinstance(mask, Tensor):
         shown = fit_rank(site, mask, len(grid.shape))
-    elif mask and normalize == "softmax":
+    elif mask and word == "softmax":
         return site.one(ops.Softmax(len(grid.shape) - 1), grid)
     else:  # all or nothing, as [1, 1]: it spreads over any grid
         shown = site.constant(mask, "bool")
         shown = site.one(ops.Insert(0), site.one(ops.Insert(0), shown))
-    if normalize == "queries":
+    if isinstance(normalize, DefinitionFunction):
+        low = site.constant(-inf, grid.type.dtype)
+        made = _defined(site, normalize, site.one(ops.Where(), shown, grid, low), rows)
+        # whatever it makes of a row that sees nothing, and of what is hidden
+        zero = site.constant(0.0, grid.type.dtype)
+        return site.one(ops.Where(), shown, made, zero)
+    if word == "queries":
         return _over_queries(site, grid, shown)
-    return site.one(OPS[normalize](), grid, shown)
+    return site.one(OPS[word](), grid, shown)
+
+
+def _defined(
+    site: Site, made: DefinitionFunction, scores: Tensor, rows: Rows
+) -> Tensor:
+    """What a definition makes of scores, hidden ones minus infinity."""
+    params = made.definition.params or ()
+    if not params:
+        title = f"the normalizer `{made.name}` has no parameter for the scores"
+        helps = [f"name them first: `normalizer {made.name}(s) = …`"]
+        site.fail("E0608", title, "normalize", helps=helps)
+    given = replace(made, given={**made.given, params[0].name: scores})
+    context = site.context
+    outer, context.normalizer = context.normalizer, made.name
+    try:
+        value = expand(context, given, rows, {}, inner_scope(site, made))
+    finally:
+        context.normalizer = outer
+    if not isinstance(value, Tensor) or value.type != scores.type:
+        title = (
+            f"the normalizer `{made.name}` gives {describe(value)} of scores "
+            f"{describe(scores)}"
+        )
+        helps = ["weights are as many as the scores: a sum needs `insert(…, axis=-1)`"]
+        site.fail("E0609", title, "normalize", helps=helps)
+    return value
 
 
 def _over_queries(site: Site, grid: Tensor, mask: Tensor) -> Tensor:
@@ -72,13 +109,13 @@ def masked_softmax(site: Site, scores: Tensor, mask: Mask) -> Tensor:
     """Softmax over the last axis, keys, among those the mask shows; a row that sees
     none is all zeros.
     """
-    return _masked(site, scores, mask, "softmax")
+    return _masked(site, scores, mask, SOFTMAX)
 
 
 @word()
 def hard(site: Site, scores: Tensor, mask: Mask) -> Tensor:
     """One at the greatest visible score of each row, zero elsewhere."""
-    return _masked(site, scores, mask, "hard")
+    return _masked(site, scores, mask, Picked("hard", NORMALIZERS))
 
 
 def _masked(site: Site, scores: Tensor, mask: Mask, how: Normalizer) -> Tensor:
@@ -91,7 +128,8 @@ def _masked(site: Site, scores: Tensor, mask: Mask, how: Normalizer) -> Tensor:
     last = len(wide.shape) - 1
     queries = last - 1 if rank > 2 else None
     rows = row_names(site.context, (wide, queries), (wide, last))
-    weights = normalized(site, wide, mask_of(site, mask, rows, rank), how)
+    shown = mask_of(site, mask, rows, rank)
+    weights = normalized(site, wide, shown, how, rows)
     return site.one(ops.Squeeze(1), weights) if rank == 2 else weights
 
 
@@ -100,7 +138,25 @@ def share(site: Site, scores: Tensor, mask: Mask) -> Tensor:
     """Each visible score divided by the sum of its row, those below zero as zero; zeros
     where the sum is zero.
     """
-    return _masked(site, scores, mask, "kernel")
+    return _masked(site, scores, mask, Picked("kernel", NORMALIZERS))
+
+
+@word()
+def weights_by(
+    site: Site, normalize: Normalizer, scores: Tensor, *, mask: Mask
+) -> Tensor:
+    """Weights by any normalizer, of scores [… q, k] or [batch, k]:
+    `weights_by(sparsemax, z, mask=causal)`. What the mask hides weighs nothing.
+
+    The words for `normalize` are those of `attend_by`, but for `sampled`, which needs
+    noise.
+    """
+    if isinstance(normalize, Picked) and normalize.word == "sampled":
+        title = "`sampled` draws keys by noise, which `attend_by` takes"
+        site.fail(
+            "E0606", title, "normalize", helps=["use `attend_by(…, noise=gumbel(u))`"]
+        )
+    return _masked(site, scores, mask, normalize)
 
 
 @word()

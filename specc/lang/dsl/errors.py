@@ -13,7 +13,14 @@ from specc.lang.dsl.fragment import Fragment
 from specc.lang.dsl.lalr import Run
 from specc.lang.dsl.lexer import Token
 from specc.lang.dsl.misplaced import Misplaced, shown
-from specc.lang.dsl.terminals import ITEMS, KEYWORDS, OPERATORS, RESERVED, described
+from specc.lang.dsl.terminals import (
+    DEFINING,
+    ITEMS,
+    KEYWORDS,
+    OPERATORS,
+    RESERVED,
+    described,
+)
 from specc.text.diagnostic import Diagnostic, Label
 from specc.text.suggest import did_you_mean, suggestion
 
@@ -109,7 +116,7 @@ def doc_behind(here: Misplaced) -> Diagnostic | None:
     )
     # tokens that are not yet part of a rule: behind a definition its first word is
     kinds = [p.value.kind for p in here.run.parts if isinstance(p.value, Token)]
-    last = next((k for k in reversed(kinds) if k in ("MASK", "SCORE", "BIAS")), "")
+    last = next((k for k in reversed(kinds) if k in DEFINING), "")
     if last and between_items:
         word = last.lower()
         place = f'before the `=`: `{word} name(…) "what it is" = …`'

@@ -4,10 +4,13 @@ RESERVED = frozenset(
     {"IN", "IF", "ELSE", "FOR", "NOT", "REPEAT", "SCAN", "WHEN", "RETURN", "REQUIRE"}
 )
 """Words that are never names."""
+DEFINING = frozenset({"MASK", "SCORE", "BIAS", "NORMALIZER"})
+"""Words that begin the definition of an expression."""
 ITEMS = frozenset(
     {
-        *("USE", "CONFIG", "DIMS", "REQUIRE", "BLOCK", "GRAPH", "MASK", "SCORE"),
-        *("BIAS", "READING", "WEIGHTS", "GENERATE"),
+        *DEFINING,
+        *("USE", "CONFIG", "DIMS", "REQUIRE", "BLOCK", "GRAPH"),
+        *("READING", "WEIGHTS", "GENERATE"),
     }
 )
 """Words that begin an item of a file."""

@@ -247,7 +247,7 @@ def result(reader: Reader, entry: Entry) -> tree.Param:
 
 def definition(reader: Reader, node: Mapping) -> Items:
     """`- mask: window(back, ahead=0)`, with `is` and `doc`."""
-    kind = next(e.name for e in node.entries if e.name in ("mask", "score", "bias"))
+    kind = next(e.name for e in node.entries if e.name in tree.DEFINITIONS)
     found = reader.known(node, (kind, "is", "doc"), f"`{kind}`", ("is",))
     head = parse(reader, found[kind].value, DEFINITION_HEAD, f"`{kind}`")
     if "is" not in found or head is None:
@@ -303,9 +303,7 @@ TOP_ITEMS: dict[str, Callable[[Reader, Entry], Items]] = {
 LISTED: dict[str, Callable[[Reader, Mapping], Items]] = {
     "block": block,
     "graph": block,
-    "mask": definition,
-    "score": definition,
-    "bias": definition,
+    **dict.fromkeys(tree.DEFINITIONS, definition),
     "use": listed_use,
     "require": listed_require,
     **{

@@ -33,7 +33,7 @@ from specc.passes.prove.bands import band
 from specc.passes.prove.crossing import CROSSED, LOOK_BACK, crossed, crossing
 from specc.passes.prove.flow import Flow, Leak, flow
 from specc.passes.prove.over_keys import over_keys
-from specc.passes.prove.said import Said, of_rows
+from specc.passes.prove.said import Said, in_normalizer, of_rows
 from specc.passes.prove.windows import window_words
 from specc.text.diagnostic import Diagnostic, Label
 from specc.text.source import Span
@@ -185,8 +185,9 @@ def _diagnostic(
     graph: Graph, found: Flow, leak: Leak, output: str, growing: str
 ) -> Diagnostic:
     said = said_of(leak, found)
-    title = f"`{output}` cannot be generated along `{found.symbol}`: {said.what}"
     primary, others = labels_of(graph, leak, found)
+    said = in_normalizer(said, primary)
+    title = f"`{output}` cannot be generated along `{found.symbol}`: {said.what}"
     facts = graph.input_facts.get(growing)
     if facts and facts.span:
         others = (*others, Label(facts.span, f"`{found.symbol}` grows here"))

@@ -8,7 +8,7 @@ from specc.ir import ops
 from specc.ir.graph import Node, Value
 from specc.passes.prove.beyond import beyond
 from specc.passes.prove.flow import Flow, Leak
-from specc.passes.prove.said import Said
+from specc.passes.prove.said import BY_MASK, MASK, Said
 
 NEUTRAL = {"sum": 0.0, "max": -inf, "min": inf, "any": 0.0, "all": 1.0}
 """What hidden keys must hold for these reductions."""
@@ -25,10 +25,10 @@ def over_keys(leak: Leak, found: Flow) -> Said | None:
         return _said(
             "this mean counts keys that are not there yet",
             "divide a sum by how many the mask shows: "
-            "`sum(x, axis=-1) / sum(float(seen), axis=-1)`",
+            f"`sum(x, axis=-1) / sum(float({MASK}), axis=-1)`",
         )
     neutral, held = _written(wanted, x), _held(x, found)
-    mend = f"`where(seen, x, {neutral})`, with a causal mask as `seen`"
+    mend = f"`where({MASK}, x, {neutral})`{BY_MASK}"
     if held is None:
         what = f"this {op} goes over keys, later ones too"
         return _said(what, f"hide them first: {mend}")

@@ -1,9 +1,14 @@
 """What is said about a leak, and the words for ops that pick, turn and resample rows."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from specc.ir import ops
 from specc.ir.op import Op
+from specc.text.diagnostic import Label
+
+MASK, SCORES = "seen", "s > -inf"
+BY_MASK = ", with a causal mask as `seen`"
+"""How helps call what says which keys are hidden: a mask, in a normalizer its scores."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,6 +19,19 @@ class Said:
     what: str
     notes: tuple[str, ...] = ()
     helps: tuple[str, ...] = ()
+
+
+def in_normalizer(said: Said, at: Label | None) -> Said:
+    """What is said of an op that a normalizer is made of: E0723 in its name."""
+    name = at.span.normalizer if at else ""
+    if not name:
+        return said
+    what = f"the normalizer `{name}` is not causal: {said.what}"
+    note = "its scores, `s` here, are -inf where the mask hides"
+    # It has no mask at hand: the scores say what is hidden.
+    helps = (h.removesuffix(BY_MASK).replace(MASK, SCORES) for h in said.helps)
+    notes = (*said.notes, note)
+    return replace(said, code="E0723", what=what, notes=notes, helps=tuple(helps))
 
 
 def of_rows(op: Op, reads: str) -> Said:

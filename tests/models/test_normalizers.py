@@ -1,0 +1,184 @@
+"""Normalizers of std are the equations of their papers, solved by bisection in float64
+without sorting; those that a spec defines are what it says.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from support.spec_models import InOnnx, assert_agrees, by_reference, opened
+
+from specc.text.diagnostic import Failed
+
+Array = NDArray[np.float64]
+SPEC = """specc 1
+model m
+config { normalize: normalizer = softmax }
+dims batch, q, k
+OWN
+graph g(z: float[AXES], seen: bool[batch, q, k], v: float[VALUES]) -> (out: float[OUT], weights: float[AXES]) {
+  w = weights_by(normalize, z, mask=SEEN)
+  return weigh(w, v), w
+}
+"""
+HEADS = {"AXES": "batch, 2, q, k", "VALUES": "batch, 2, k, 3", "OUT": "batch, 2, q, 3"}
+ALONE = {"AXES": "batch, q, k", "VALUES": "batch, k, 3", "OUT": "batch, q, 3"}
+
+
+def spec(tmp_path: Path, own: str = "", heads: bool = True) -> str:
+    text = SPEC.replace("OWN", own)
+    for name, axes in (HEADS if heads else ALONE).items():
+        text = text.replace(name, axes)
+    path = tmp_path / "m.specc"
+    path.write_text(text.replace("SEEN", "insert(seen, axis=1)" if heads else "seen"))
+    return str(path)
+
+
+def root(f: Callable[[float], float], low: float, high: float) -> float:
+    """Where a falling function is zero."""
+    for _ in range(200):
+        middle = (low + high) / 2
+        low, high = (middle, high) if f(middle) > 0 else (low, middle)
+    return low
+
+
+def sparsemax(z: Array) -> Array:
+    """arXiv:1602.02068, eq. 2: [z - tau]+ with tau such that they sum to one."""
+    tau = root(lambda t: float(np.maximum(z - t, 0).sum()) - 1, z.max() - 1, z.max())
+    made: Array = np.maximum(z - tau, 0)
+    return made
+
+
+def entmax15(z: Array) -> Array:
+    """arXiv:1905.05702, eq. 4 with alpha = 1.5: [z / 2 - tau]+ squared."""
+    half = z / 2
+    tau = root(
+        lambda t: float((np.maximum(half - t, 0) ** 2).sum()) - 1,
+        half.max() - 1,
+        half.max(),
+    )
+    made: Array = np.maximum(half - tau, 0) ** 2
+    return made
+
+
+def top(z: Array, k: int = 2) -> Array:
+    """arXiv:1912.11637, eq. 4 and 5."""
+    bar = np.sort(z)[::-1][min(k, len(z)) - 1]
+    share = np.where(z >= bar, np.exp(z - z.max()), 0)
+    made: Array = share / share.sum()
+    return made
+
+
+PAPERS: dict[str, Callable[[Array], Array]] = {
+    "sparsemax": sparsemax,
+    "entmax15": entmax15,
+    "topk(2)": top,
+    "topk(99)": lambda z: top(z, 99),
+}
+
+
+def drawn(heads: bool, batch: int) -> dict[str, NDArray[np.generic]]:
+    """Scores of three sizes, two that are equal, a row that sees nothing, one that sees
+    one key.
+    """
+    rng = np.random.default_rng(3)
+    lead = (batch, 2) if heads else (batch,)
+    z = rng.normal(size=(*lead, 5, 7)) * np.array([0.1, 1, 3, 30, 1])[:, None]
+    z[..., 1, 2] = z[..., 1, 5] = 1.5
+    seen = rng.random((batch, 5, 7)) < 0.7
+    seen[:, 0], seen[:, 4] = False, np.arange(7) == 3
+    made = {"z": z, "seen": seen, "v": rng.normal(size=(*lead, 7, 3))}
+    return {n: v.astype(np.float32) if n != "seen" else v for n, v in made.items()}
+
+
+def by_hand(
+    normalizer: Callable[[Array], Array], inputs: dict[str, NDArray[np.generic]]
+) -> Array:
+    """Each row by itself, over the keys that it sees."""
+    z = inputs["z"].astype(np.float64)
+    shown = np.broadcast_to(
+        inputs["seen"] if z.ndim == 3 else inputs["seen"][:, None], z.shape
+    )
+    weights = np.zeros(z.shape)
+    for row in np.ndindex(z.shape[:-1]):
+        if shown[row].any():
+            weights[row][shown[row]] = normalizer(z[row][shown[row]])
+    return weights
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("heads", [True, False], ids=["heads", "no heads"])
+@pytest.mark.parametrize("name", PAPERS)
+def test_std_follows_the_papers(
+    tmp_path: Path, name: str, heads: bool, batch: int
+) -> None:
+    model = opened(spec(tmp_path, heads=heads), normalize=name)
+    inputs = drawn(heads, batch)
+    weights = by_hand(PAPERS[name], inputs)
+    found = by_reference(model, {}, inputs)
+    assert_agrees(found["weights"], weights, name, within=1e-9)
+    assert_agrees(found["out"], weights @ inputs["v"], name, within=1e-9)
+    assert (found["weights"][weights == 0] == 0).all()
+    made = InOnnx(model, {}).run(inputs)
+    assert_agrees(made["weights"], weights, name)
+    assert_agrees(made["out"], weights @ inputs["v"], name)
+
+
+def test_a_definition_is_what_it_says(tmp_path: Path) -> None:
+    """With an option, a word of its own name, and helpers."""
+    own = """
+block total(x: float[..., k]) -> float[..., 1] { return insert(sum(x, axis=-1), axis=-1) }
+normalizer powers(s, base: float = 2.0) = base ** s / total(base ** s)
+"""
+    own = own.replace("base ** s", "exp(s * log_of)").replace(
+        "base: float = 2.0", "log_of: float = 0.5"
+    )
+    inputs = drawn(True, 3)
+    for name, at in (
+        ("powers", 0.5),
+        ("powers(2.0)", 2.0),
+        ("powers(log_of=1.5)", 1.5),
+    ):
+        model = opened(spec(tmp_path, own), normalize=name)
+
+        def powers(z: Array, at: float = at) -> Array:
+            made: Array = np.exp(z * at) / np.exp(z * at).sum()
+            return made
+
+        found = by_reference(model, {}, inputs)["weights"]
+        assert_agrees(found, by_hand(powers, inputs), name, within=1e-9)
+
+
+def test_learned_numbers_of_a_normalizer_are_weights(tmp_path: Path) -> None:
+    own = 'normalizer warm(s) = softmax(s * (parameter(shape=[1], init="ones") @ heat), axis=-1)\n'
+    model = opened(spec(tmp_path, own), normalize="warm() @ temper")
+    assert list(model.model.graph.parameters) == ["temper.heat"]
+
+
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [("sparsmax", "E0202"), ("dot", "E0203"), ("sampled", "E0606"), ("topk", "E0211")],
+)
+def test_what_is_no_normalizer(tmp_path: Path, name: str, code: str) -> None:
+    with pytest.raises(Failed, match=code):
+        opened(spec(tmp_path), normalize=name)
+
+
+def test_the_word_and_the_normalizer_topk_stand_side_by_side(tmp_path: Path) -> None:
+    path = tmp_path / "m.specc"
+    path.write_text("""specc 1
+model m
+dims batch, n
+graph g(x: float[batch, n, 4]) -> (y: float[batch, n, 4], best: float[batch, n, 2]) {
+  y, _ = attend_by(dot, x, x, x, mask=all, normalize=topk(2))
+  best, _ = topk(x, 2)
+  return y, best
+}
+""")
+    x = np.random.default_rng(0).normal(size=(2, 5, 4)).astype(np.float32)
+    found = by_reference(opened(str(path)), {}, {"x": x})
+    assert_agrees(
+        found["best"], np.sort(x, axis=-1)[..., :-3:-1].astype(float), "best", 1e-9
+    )
