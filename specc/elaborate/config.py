@@ -102,7 +102,7 @@ def _single(reading: _Reading, entry: tree.Field, path: str, env: Env) -> Known:
     if path in reading.assigned:
         return _assigned(reading, entry, path, env)
     if path in reader.fixed:
-        return reader.fixed[path]
+        return _both(entry, reader.fixed[path])
     if reader.published is not None:
         value = reader.published(context, entry, env)
         if not isinstance(value, Absent):
@@ -117,6 +117,8 @@ def _unsaid(reading: _Reading, entry: tree.Field, path: str, env: Env) -> Known:
     if reader.symbolic and entry.type.name == "int" and not entry.type.optional:
         follows = _derived(reading, entry, path, env) if reader.derived else None
         return follows or Dim.symbol(path, origin)
+    if reader.symbolic and _whole_pair(entry.type):
+        return tuple(Dim.symbol(f"{path}[{n}]", origin) for n in range(2))
     if entry.default is not None:
         place = Place(f"`{path}`", entry.default.span)
         return _fitted(context, entry.default, entry, env, place)
@@ -127,6 +129,18 @@ def _unsaid(reading: _Reading, entry: tree.Field, path: str, env: Env) -> Known:
     if reader.symbolic and (word := first_tried(entry.type)) is not None:
         return word
     _missing(entry, path, reader)
+
+
+def _whole_pair(type: tree.TypeName) -> bool:
+    """Whether a field holds two whole numbers, as the sizes of pictures are."""
+    whole = type.of is not None and type.of.name == "int"
+    return type.name == "pair" and whole and not type.optional
+
+
+def _both(entry: tree.Field, value: Known) -> Known:
+    """What is tried for a field; one value for both of a pair."""
+    pair = entry.type.name == "pair" and not isinstance(value, tuple)
+    return (value, value) if pair else value
 
 
 def derived(entry: tree.Field) -> bool:

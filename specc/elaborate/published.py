@@ -121,6 +121,8 @@ class _Typing:
         """A record is handed on as it is; a single value does for a list of one."""
         if type.name == "record" and isinstance(value, JsonObject):
             return RawConfig(self.member.key.text.strip('"'), value)
+        if type.name == "pair":
+            return self.pair(value, type)
         if type.name != "list":
             return self.single(value, type)
         assert type.of is not None
@@ -131,6 +133,14 @@ class _Typing:
             (numbered := _numbered(value)) is not None
         ):
             items = numbered
+        return tuple(self.single(item, type.of) for item in items)
+
+    def pair(self, value: Json, type: tree.TypeName) -> Known:
+        """A list of two, or one value for both."""
+        assert type.of is not None  # the grammar has it so
+        items = value.items if isinstance(value, JsonList) else (value, value)
+        if len(items) != 2:
+            self.refuse(value, type, f"a list of {len(items)}")
         return tuple(self.single(item, type.of) for item in items)
 
     def single(self, value: Json, type: tree.TypeName) -> Known:
@@ -167,9 +177,10 @@ class _Typing:
             "float": "a number",
             "bool": "true or false",
             "text": "a text",
+            "pair": "one number or a list of two",
         }
         wanted = kinds.get(type.name, type.name)
-        assert type.name in STATIC or type.name in ("choice", "list")
+        assert type.name in STATIC or type.name in ("choice", "list", "pair")
         span, key = value.span, self.member.key.text
         if shown is not None and len(span.text) < 60:
             shown = span.text

@@ -84,9 +84,9 @@ def applied(type: tree.TypeName) -> bool:
 
 def check_static_name(type: tree.TypeName) -> None:
     """E0213 for a type that does not exist."""
-    if type.name in ("list", "choice") or type.name in STATIC:
+    if type.name in ("list", "pair", "choice") or type.name in STATIC:
         return
-    known = [*STATIC, "list", "choice", "keep"]
+    known = [*STATIC, "list", "pair", "choice", "keep"]
     helps = suggest(type.name, known, f"types are {', '.join(known)}")
     fail("E0213", f"there is no type `{type.name}`", type.span, helps=helps)
 
@@ -105,6 +105,8 @@ def fit_static(
             fail("E0203", f"{what} is a list, not {describe(value)}", span)
         item = Place(f"an item of {what}", span)
         return tuple(fit_static(context, type.of, v, env, item) for v in value)
+    if type.name == "pair":
+        return _pair(context, type, value, env, place)
     if type.name == "choice":
         word = fit(value, (OneOf(type.names),), what, span)
         assert isinstance(word, str)  # the kind gives the word alone
@@ -116,6 +118,21 @@ def fit_static(
         return as_float(context, fitted, span)  # a length, as one with a fraction
     _check_word(type, fitted, place)
     return fitted
+
+
+def _pair(
+    context: Context, type: tree.TypeName, value: Known, env: Env, place: Place
+) -> Known:
+    """`[a, b]`; one value stands for both."""
+    assert type.of is not None  # the grammar has it so
+    both = value if isinstance(value, tuple) else (value, value)
+    if len(both) != 2:
+        title = (
+            f"{place.what} is one value or a pair of them, not a list of {len(both)}"
+        )
+        fail("E0203", title, place.span)
+    item = Place(f"an item of {place.what}", place.span)
+    return tuple(fit_static(context, type.of, v, env, item) for v in both)
 
 
 def _check_word(type: tree.TypeName, value: Known, place: Place) -> None:

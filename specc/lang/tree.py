@@ -194,9 +194,9 @@ class TypeName:
     """`float[batch, n, d]`, `int`, `keep[batch, src]`, `activation?`, `list[int]`,
     `text`.
 
-    `dims` is None for a type without brackets. `side` is `left` or `right` after a
-    `keep[…]` that declares it, else "". `names` are the alternatives of
-    `choice(a | b)`, `fields` those of `record { … }`.
+    `of` is what a `list[…]` or a `pair[…]` holds. `dims` is None for a type without
+    brackets. `side` is `left` or `right` after a `keep[…]` that declares it, else "".
+    `names` are the alternatives of `choice(a | b)`, `fields` those of `record { … }`.
     """
 
     name: str

@@ -280,3 +280,87 @@ graph g(x: float[batch, seq, 4], sees: bool[batch, seq, seq]) -> (w: float[batch
     sees = RNG.random((2, 3, 3)) < 0.6
     found = specc_numpy.run(graph, {"x": X, "sees": sees}, {})["w"]
     assert ((found > 0) == sees).all()
+
+
+# --- one number or two ----------------------------------------------------------------
+
+PAIRS = """\
+specc 1
+model pictures
+config {
+  image: pair[int] from "image_size" = 24
+  patch: pair[int] from "patch_size" = [4, 8]
+}
+require image[0] % patch[0] == 0
+require image[1] % patch[1] == 0
+dims batch
+graph g(pixels: float[batch, 1, image[0], image[1]]) -> (y: float[batch, image[0] / patch[0], image[1] / patch[1], 2]) {
+  x = patches(pixels, size=patch, out=2, bias=false) @ p
+  return split(x, into=[image[0] / patch[0], image[1] / patch[1]], axis=1)
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("sets", "published", "image", "patch"),
+    [
+        ((), "", (24, 24), (4, 8)),
+        (("image=32", "patch=4"), "", (32, 32), (4, 4)),
+        (("image=[8, 24]", "patch=[2, 3]"), "", (8, 24), (2, 3)),
+        ((), '{"image_size": 16, "patch_size": [4, 2]}', (16, 16), (4, 2)),
+        (("patch=2",), '{"image_size": [4, 8], "patch_size": 4}', (4, 8), (2, 2)),
+    ],
+)
+def test_one_number_stands_for_both_of_a_pair(
+    sets: tuple[str, ...],
+    published: str,
+    image: tuple[int, int],
+    patch: tuple[int, int],
+    tmp_path: Path,
+) -> None:
+    config = written(tmp_path, published, "config.json") if published else ""
+    path = written(tmp_path, PAIRS)
+    graph = elaborated(open_spec(path, config=config, sets=sets)).graph
+    weight = RNG.normal(size=(2, 1, *patch))
+    x = RNG.normal(size=(1, 1, *image))
+    found = specc_numpy.run(graph, {"pixels": x}, {"p.weight": weight})["y"]
+    rows, columns = image[0] // patch[0], image[1] // patch[1]
+    cut = x[0, 0].reshape(rows, patch[0], columns, patch[1])
+    wanted = np.einsum("rpcq,dpq->rcd", cut, weight[:, 0])
+    assert np.allclose(found[0], wanted, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("sets", "published", "code"),
+    [
+        (("image=[8, 8, 8]",), "", "E0203"),
+        (("image=[8.5, 8]",), "", "E0203"),
+        (("image=wide",), "", "E0202"),
+        (("image=[8, 12]",), "", "E0404"),
+        ((), '{"image_size": [8, 8, 8]}', "E0403"),
+        ((), '{"image_size": "8"}', "E0403"),
+    ],
+)
+def test_what_is_no_pair(
+    sets: tuple[str, ...], published: str, code: str, tmp_path: Path
+) -> None:
+    config = written(tmp_path, published, "config.json") if published else ""
+    with pytest.raises(Failed, match=code):
+        check(open_spec(written(tmp_path, PAIRS), config=config, sets=sets))
+
+
+def test_a_pair_that_decides_structure_is_tried(tmp_path: Path) -> None:
+    text = """\
+specc 1
+model turns
+config { depths: pair[int] = [2, 3] }
+dims n
+graph g(x: float[n]) -> (y: float[n]) {
+  repeat i in depths[1] { x = x + 1.0 }
+  return x
+}
+"""
+    spec = open_spec(written(tmp_path, text))
+    assert check(spec).trials[0].values
+    graph = elaborated(spec).graph
+    assert specc_numpy.run(graph, {"x": np.zeros(2)}, {})["y"].tolist() == [3, 3]

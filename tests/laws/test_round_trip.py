@@ -249,7 +249,12 @@ def larger_type(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
         unique_by=lambda f: f.name,
     )
     return st.one_of(
-        builds(tree.TypeName, st.just("list"), optional=st.booleans(), of=inner),
+        builds(
+            tree.TypeName,
+            st.sampled_from(["list", "pair"]),
+            optional=st.booleans(),
+            of=inner,
+        ),
         builds(
             tree.TypeName,
             st.just("choice"),
@@ -341,8 +346,8 @@ reads = st.lists(read, max_size=3, unique_by=lambda r: (type(r), r.name)).map(tu
 rules = st.one_of(
     st.builds(tree.From, texts, remarks),
     st.builds(tree.Tie, paths, paths, maybe, remarks),
-    st.builds(tree.Load, paths, values, remarks),
-    st.builds(tree.Ignore, paths, remarks),
+    st.builds(tree.Load, paths, values, maybe, remarks),
+    st.builds(tree.Ignore, paths, maybe, remarks),
     st.builds(tree.Share, paths, maybe, remarks),
 )
 made = st.lists(
@@ -379,6 +384,7 @@ items = st.one_of(
         results,
         bodies,
         st.just(()),
+        st.just(()),
         docs,
         remarks,
         ends,
@@ -391,6 +397,7 @@ items = st.one_of(
         results,
         bodies,
         equations,
+        st.lists(words, max_size=2, unique=True).map(tuple),
         docs,
         remarks,
         ends,

@@ -117,15 +117,24 @@ def parameter(site: Site, *, shape: tuple[Dim, ...], init: str = SMALL) -> Tenso
 
 @word(weights=True)
 def patches(
-    site: Site, x: Tensor, *, size: Dim, out: Dim, bias: bool = True, init: str = FAN_IN
+    site: Site,
+    x: Tensor,
+    *,
+    size: Dim | tuple[Dim, ...],
+    out: Dim,
+    bias: bool = True,
+    init: str = FAN_IN,
 ) -> Tensor:
     """An image [batch, channels, height, width] cut into squares of `size`, each mapped
     to `out` numbers.
 
-    The result is [batch, (height / size) · (width / size), out], in reading order
-    (arXiv:2010.11929, sec. 3.1). Weights: `weight` [out, channels, size, size], `bias`
-    [out].
+    `size` may be a pair, high and wide. The result is [batch, (height / size) · (width
+    / size), out], in reading order (arXiv:2010.11929, sec. 3.1). Weights: `weight`
+    [out, channels, size, size], `bias` [out].
     """
+    sizes = size if isinstance(size, tuple) else (size, size)
+    if len(sizes) != 2:
+        site.fail("E0301", "a patch is so many rows high and so many wide", "size")
     if len(x.shape) != 4:
         site.fail(
             "E0301",
@@ -134,7 +143,7 @@ def patches(
             f"this is {describe(x)}",
         )
     weight = site.parameter(
-        "weight", [out, x.shape[1], size, size], init, ["out", "", "size", "size"]
+        "weight", [out, x.shape[1], *sizes], init, ["out", "", "size", "size"]
     )
     offset = site.parameter("bias", [out], ZEROS, ["out"]) if bias else None
     return site.one(ops.Patches(), x, weight, offset)

@@ -205,6 +205,13 @@ def _list_type(
     return tree.TypeName(name="list", optional=optional is not None, of=of, span=span)
 
 
+@rule("pair_type")
+def _pair_type(
+    b: Build, span: Span, of: tree.TypeName, optional: Token | None
+) -> tree.TypeName:
+    return tree.TypeName(name="pair", optional=optional is not None, of=of, span=span)
+
+
 @rule("choice_type")
 def _choice_type(
     b: Build, span: Span, *children: tree.Text | Token | None

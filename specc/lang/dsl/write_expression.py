@@ -212,7 +212,7 @@ def type_pieces(kind: tree.TypeName) -> Pieces:
     """`float[batch, n]`, `choice(a | b)?`, `record { … }`."""
     end = ("?" if kind.optional else "") + (f" {kind.side}" if kind.side else "")
     if kind.of is not None:
-        return ["list", "[", *type_pieces(kind.of), "]", end]
+        return [kind.name, "[", *type_pieces(kind.of), "]", end]
     if kind.name == "choice" and kind.names:
         return [
             "choice",
