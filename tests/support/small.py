@@ -49,6 +49,7 @@ SMALL: dict[str, dict[str, object]] = {
     "kv_lookup": {"letters": 3},
     "linear_attention_lm": TRANSFORMER | {"context": 32},
     "llama": TRANSFORMER | {"kv_heads": 1},
+    "longformer": TRANSFORMER | {"context": 160, "windows": [6, 10]},
     "lstm_lm": {"vocab": 17, "width": 6, "tied": True},
     "luong": LUONG,
     "luong_concat": LUONG | {"score": "additive(7)"},

@@ -88,5 +88,7 @@ def _greatest(value: Value) -> tuple[str, int] | None:
             (Value() as x,),
         ):
             return _greatest(x)
+        case Node(ops.Where(), (_, Value() as x, Value(node=Node(ops.Constant())))):
+            return _greatest(x)
         case _:
             return None

@@ -40,23 +40,57 @@ NUMBERS = (ops.Extent, ops.Range, ops.ArgMax, ops.Size)
 PICKING = (*(ops.Slice, ops.Index, ops.Last, ops.Flip, ops.Gather, ops.Sort, ops.TopK),)
 """Ops whose results are rows of their first operand."""
 
-MOST_DEPTH = 60
-"""How deep it is looked; deeper down anything may be."""
+COMPUTING = (
+    *(ops.Arith, ops.Pointwise, ops.Where, ops.Concat, ops.Cast),
+    *(ops.Reduce, ops.CumSum),
+)
+"""Ops of whose results something is said by what they are given."""
+
+MOST_VALUES = 5_000
+"""How many values are looked at; behind them anything may be."""
 
 
-def extremes(value: Value | None, depth: int = 0) -> Extremes:
+def extremes(value: Value | None) -> Extremes:
     """The least and the most that any element can be."""
     if value is None:
         return ANY
+    # Each value once, on a stack of our own: a stream that every layer adds to is
+    # reached in twice as many ways with each of them.
+    known: dict[Value, Extremes] = {}
+    todo = [value]
+    while todo:
+        at = todo[-1]
+        missing = [a for a in _asked(at) if a not in known]
+        if at in known or not missing or len(known) > MOST_VALUES:
+            known.setdefault(at, ANY if missing else _of(at, known))
+            todo.pop()
+        else:
+            todo += missing
+    return known[value]
+
+
+def _asked(value: Value) -> list[Value]:
+    """The operands that tell something of a value."""
+    node = value.node
+    if node is None or value.type.dtype == "bool" or isinstance(node.op, NUMBERS):
+        return []
+    picked = isinstance(node.op, PICKING)
+    if picked:
+        return [] if value.index else [a for a in node.args[:1] if a]
+    tells = node.op.view or isinstance(node.op, COMPUTING)
+    return [a for a in node.args if a] if tells else []
+
+
+def _of(value: Value, known: Mapping[Value, Extremes]) -> Extremes:
     node = value.node
     if value.type.dtype == "bool" or (node and isinstance(node.op, WEIGHTS)):
         return SHARES
-    if node is None or depth > MOST_DEPTH:
+    if node is None:
         return ANY
     picked = isinstance(node.op, PICKING)
     if isinstance(node.op, NUMBERS) or (picked and value.index):
         return COUNTS  # row numbers, the second result of what picks rows too
-    given = [extremes(a, depth + 1) for a in node.args if a]
+    given = [known[a] for a in _asked(value)]
     return given[0] if picked else _made(node, value, given)
 
 
