@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.padded import Arrays, Field, Ids, Keep, Numbers, Samples, Side, samples
+from support.small import SMALL as IMAGES
 from support.spec_models import (
     InOnnx,
     Opened,
@@ -212,6 +213,13 @@ CASES = [
     Case(
         "vit", {**IMAGE, "classes": 5}, {"pixels": Numbers((2, 12, 12))}, {"logits": ""}
     ),
+    Case(
+        "convnext",
+        IMAGES["convnext"],
+        {"pixels": Numbers((2, 12, 12))},
+        {"logits": ""},
+    ),
+    Case("swin", IMAGES["swin"], {"pixels": Numbers((2, 12, 12))}, {"logits": ""}),
     Case(
         "vit_mae",
         {
