@@ -8,6 +8,11 @@ from pathlib import Path
 import pytest
 
 from specc.compiler.spec import check, open_spec
+from specc.lang.read import read
+from specc.lang.yaml.config import FIELD
+from specc.lang.yaml.read import TOP
+from specc.lang.yaml.statements import KEYS as STATEMENTS
+from specc.text.source import Source
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -28,7 +33,42 @@ def test_every_spec_in_the_docs_checks(kind: str, text: str, tmp_path: Path) -> 
 
 
 def test_there_are_specs_in_the_docs() -> None:
-    assert len(SPECS) >= 4
+    assert len(SPECS) >= 20
+
+
+GUIDE = (ROOT / "docs" / "language.md").read_text(encoding="utf-8")
+FENCE = re.compile(r"^```(specc|yaml)( part)?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FENCES = list(FENCE.finditer(GUIDE))
+HEADS = {"specc": "specc 1\nmodel m\n", "yaml": "specc: 1\nmodel: m\n"}
+
+
+def test_the_guide_shows_every_example_in_both_syntaxes() -> None:
+    """A block in `.specc`, and behind it the same in YAML: one tree."""
+    pairs = list(zip(FENCES[::2], FENCES[1::2], strict=True))
+    assert len(pairs) >= 16
+    for pair in pairs:
+        kinds, parts, texts = zip(*(fence.groups() for fence in pair), strict=True)
+        assert kinds == ("specc", "yaml"), pair[0][0]
+        assert parts[0] == parts[1], pair[0][0]
+        assert not GUIDE[pair[0].end() : pair[1].start()].strip(), pair[0][0]
+        one, other = (
+            read(Source(f"example.{kind}", (HEADS[kind] if part else "") + text))
+            for kind, part, text in zip(kinds, parts, texts, strict=True)
+        )
+        assert one == other, pair[0][0]
+
+
+KEYS = (
+    *TOP, *FIELD, "that", "because", "block", "graph", "mask", "score", "bias", "normalizer",
+    "in", "out", "where", "do", "is", *(key for keys in STATEMENTS.values() for key in keys),
+    "file", "as", "to", "of", "from", "tie", "load", "ignore", "share",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("key", sorted(set(KEYS)))
+def test_the_guide_names_every_key_of_yaml(key: str) -> None:
+    listed = GUIDE[GUIDE.index("## YAML's keys") :].split("\n## ", 2)[0]
+    assert re.search(rf"\b{key}\b", listed), key
 
 
 LINK = re.compile(r"\]\(([^)#:]+)\)")
