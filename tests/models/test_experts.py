@@ -113,7 +113,7 @@ def session_of(
 
 
 @pytest.mark.parametrize("last", [True, False], ids=["softmax last", "softmax first"])
-@pytest.mark.parametrize(("experts", "k"), [(4, 2), (1, 1), (3, 3), (7, 1)])
+@pytest.mark.parametrize(("experts", "k"), [(4, 2), (1, 1), (3, 3), (7, 1), (17, 3)])
 def test_what_a_row_gets(experts: int, k: int, last: bool, tmp_path: Path) -> None:
     choose = SOFTMAX_LAST if last else SOFTMAX_FIRST
     graph = graph_of(tmp_path, choose, experts=experts, k=k)
@@ -125,16 +125,23 @@ def test_what_a_row_gets(experts: int, k: int, last: bool, tmp_path: Path) -> No
     agree({"y": wanted}, got)
 
 
+FORMS = pytest.mark.parametrize("experts", [5, 20], ids=["one by one", "loop"])
+"""Few experts stand in the graph by themselves, many are looped over."""
+
+
+@FORMS
 @pytest.mark.parametrize("where", ["onnx", "ort-cpu"])
 @pytest.mark.parametrize("opset", [17, 18, 20, 23, 24, 26])
 def test_at_every_opset_for_any_number_of_rows(
-    opset: int, where: str, tmp_path: Path
+    opset: int, where: str, experts: int, tmp_path: Path
 ) -> None:
-    graph = graph_of(tmp_path)
+    graph = graph_of(tmp_path, experts=experts)
     w = weights_of(graph)
     model = session_of(graph, w, where, opset)
     domains = {n.domain for n in nodes_of(model.graph)}
     assert where != "onnx" or domains <= {""}
+    kinds = {n.op_type for n in nodes_of(model.graph)}
+    assert kinds & {"If", "Loop"} == {"If" if experts == 5 else "Loop"}
     session = open_quietly(model)
     for shape in ((1, 1), (3, 5), (2, 0), (0, 4)):
         given = inputs_of(*shape)
@@ -151,8 +158,9 @@ def nodes_of(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
     return found
 
 
-def test_every_row_alone_is_as_in_a_batch(tmp_path: Path) -> None:
-    graph = graph_of(tmp_path)
+@FORMS
+def test_every_row_alone_is_as_in_a_batch(experts: int, tmp_path: Path) -> None:
+    graph = graph_of(tmp_path, experts=experts)
     w, given = weights_of(graph), inputs_of(2, 9)
     session = open_quietly(session_of(graph, w))
     (whole,) = session.run(None, given)
@@ -161,9 +169,10 @@ def test_every_row_alone_is_as_in_a_batch(tmp_path: Path) -> None:
         agree({"y": whole[b : b + 1, t : t + 1].astype(float)}, session.run(None, row))
 
 
+@FORMS
 @pytest.mark.parametrize("favourite", [0, 3])
-def test_all_rows_on_one_expert(favourite: int, tmp_path: Path) -> None:
-    graph = graph_of(tmp_path, k=1)
+def test_all_rows_on_one_expert(favourite: int, experts: int, tmp_path: Path) -> None:
+    graph = graph_of(tmp_path, k=1, experts=experts)
     w, given = weights_of(graph), inputs_of(2, 6)
     w["gate.bias"][favourite] += 1000
     agree(
@@ -205,8 +214,11 @@ def test_nothing_of_an_expert_that_nobody_chose_reaches_a_result(
     assert not wanted[~given["keep"]].any()
 
 
-def test_only_chosen_experts_are_run_and_each_once(tmp_path: Path) -> None:
-    graph = graph_of(tmp_path, experts=16, k=2)
+@pytest.mark.parametrize("experts", [16, 24])
+def test_only_chosen_experts_are_run_and_each_once(
+    experts: int, tmp_path: Path
+) -> None:
+    graph = graph_of(tmp_path, experts=experts, k=2)
     w = weights_of(graph)
     given = inputs_of(1, 4)
     given["keep"][:] = [[True, False, True, False]]
@@ -229,22 +241,38 @@ def test_only_chosen_experts_are_run_and_each_once(tmp_path: Path) -> None:
     assert len(products) == len(np.unique(chosen[[0, 2]]))
 
 
-def test_no_value_is_rows_times_experts(tmp_path: Path) -> None:
-    """What is read of the weights of all experts is one expert's part, inside the loop."""
-    graph = graph_of(tmp_path, experts=16)
-    model = session_of(graph, weights_of(graph), "onnx")
+def readers_of_stacked(model: onnx.ModelProto) -> list[onnx.NodeProto]:
+    """The nodes that read the weights of all experts, which the main graph holds."""
     stacked = {t.name for t in model.graph.initializer if t.name.startswith("experts.")}
     assert len(stacked) == 5
-    assert not any(stacked & set(n.input) for n in model.graph.node)
-    readers = [n for n in nodes_of(model.graph) if stacked & set(n.input)]
-    assert {n.op_type for n in readers} == {"Gather"}
-    assert len(readers) == len(stacked)
+    return [n for n in nodes_of(model.graph) if stacked & set(n.input)]
+
+
+def test_no_value_is_rows_times_experts(tmp_path: Path) -> None:
+    """What is read of the weights of all experts is one expert's part, inside the loop."""
+    graph = graph_of(tmp_path, experts=24)
+    model = session_of(graph, weights_of(graph), "onnx")
+    readers = readers_of_stacked(model)
+    assert [n.op_type for n in readers] == ["Gather"] * 5
+    assert not any(n.name in {r.name for r in readers} for n in model.graph.node)
+
+
+def test_experts_that_stand_alone_are_only_run_where_somebody_chose_them(
+    tmp_path: Path,
+) -> None:
+    """Outside of what is run under a condition, nothing is multiplied by their weights."""
+    graph = graph_of(tmp_path, experts=6)
+    model = session_of(graph, weights_of(graph), "onnx")
+    assert [n.op_type for n in readers_of_stacked(model)] == ["Split"] * 5
+    products = [n for n in model.graph.node if n.op_type in ("Gemm", "MatMul")]
+    assert len(products) == 1  # that of the router
+    assert len([n for n in nodes_of(model.graph) if n.op_type == "Gemm"]) == 1 + 6 * 3
 
 
 def test_the_model_holds_the_body_once_however_many_experts(tmp_path: Path) -> None:
     few, many = (
         session_of(graph, weights_of(graph), "onnx")
-        for graph in (graph_of(tmp_path, experts=n) for n in (2, 64))
+        for graph in (graph_of(tmp_path, experts=n) for n in (17, 64))
     )
     assert len(nodes_of(few.graph)) == len(nodes_of(many.graph))
 

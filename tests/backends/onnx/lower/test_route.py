@@ -2,7 +2,6 @@
 of any form, weights that lie in fewer bits.
 """
 
-import ml_dtypes
 import numpy as np
 import onnx
 import pytest
@@ -14,10 +13,10 @@ from specc.ir.dim import Dim
 from specc.ir.graph import Builder, Graph, Input, Parameter
 from specc.ir.types import Type
 from specc_onnx import build, target
-from specc_onnx.lower.elements import CODE
+from specc_onnx.lower.elements import CODE, NUMPY
 
 N, K = Dim.symbol("n"), Dim.symbol("k")
-EXPERTS = 5
+FORMS = pytest.mark.parametrize("experts", [5, 18], ids=["one by one", "loop"])
 
 
 def body(axes: int) -> Graph:
@@ -31,17 +30,17 @@ def body(axes: int) -> Graph:
     return b.finish("body", {"y": b.one(ops.Pointwise("tanh"), made)})
 
 
-def graph(*lead: Dim, ids: str = "i64", masked: bool = False) -> Graph:
+def graph(experts: int, *lead: Dim, ids: str = "i64", masked: bool = False) -> Graph:
     b = Builder()
     x = b.input("x", Input(Type("f32", (*lead, Dim.of(3)))))
     numbers = b.input("ids", Input(Type(ids, (*lead, K))))
     gates = b.input("gates", Input(Type("f32", (*lead, K))))
     keep = [b.input("keep", Input(Type("bool", lead)))] if masked else []
     w = b.parameter(
-        Parameter(name="w", type=Type.of("f32", EXPERTS, 4, 3), initial="zeros")
+        Parameter(name="w", type=Type.of("f32", experts, 4, 3), initial="zeros")
     )
     shared = b.input("shared", Input(Type.of("f32", 4)))
-    op = ops.Route(body(len(lead) - 1), Dim.of(EXPERTS), 1, masked)
+    op = ops.Route(body(len(lead) - 1), Dim.of(experts), 1, masked)
     made = b.one(op, x, numbers, gates, *keep, w, shared, scope="moe")
     return b.finish("routed", {"y": made})
 
@@ -57,7 +56,7 @@ def given(lead: tuple[int, ...], k: int, low: int, high: int) -> dict[str, np.nd
     }
 
 
-WEIGHT = np.random.default_rng(4).normal(size=(EXPERTS, 4, 3)).astype(np.float32)
+WEIGHT = np.random.default_rng(4).normal(size=(18, 4, 3)).astype(np.float32)
 
 
 def by_hand(made: Graph, x: dict[str, np.ndarray], w: np.ndarray) -> np.ndarray:
@@ -68,7 +67,7 @@ def by_hand(made: Graph, x: dict[str, np.ndarray], w: np.ndarray) -> np.ndarray:
         if "keep" in made.inputs and not x["keep"][at]:
             continue
         for e, gate in zip(x["ids"][at], x["gates"][at], strict=True):
-            if 0 <= e < EXPERTS:
+            if 0 <= e < len(w):
                 y[at] += gate * np.tanh(w[e].astype(float) @ x["x"][at] + x["shared"])
     return y
 
@@ -76,59 +75,80 @@ def by_hand(made: Graph, x: dict[str, np.ndarray], w: np.ndarray) -> np.ndarray:
 LEADS = [((N,), (7,)), ((N, Dim.of(2)), (3, 2)), ((N, Dim.of(2), Dim.of(2)), (2, 2, 2))]
 
 
+@FORMS
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize(("lead", "sizes"), LEADS, ids=["n", "n 2", "n 2 2"])
 @pytest.mark.parametrize("opset", [17, 23, 26])
 def test_numbers_that_name_nobody_and_experts_named_twice(
-    opset: int, lead: tuple[Dim, ...], sizes: tuple[int, ...], masked: bool
+    opset: int,
+    lead: tuple[Dim, ...],
+    sizes: tuple[int, ...],
+    masked: bool,
+    experts: int,
 ) -> None:
-    made = graph(*lead, masked=masked)
+    made, weight = graph(experts, *lead, masked=masked), WEIGHT[:experts]
     built = build(made, target("onnx"), opset)
-    built.weights["w"].raw_data = WEIGHT.tobytes()
+    built.weights["w"].raw_data = weight.tobytes()
     onnx.checker.check_model(built.model, full_check=True)
     session = open_quietly(built.model)
     for k, low, high in (
-        (3, -2, EXPERTS + 2),
+        (3, -2, experts + 2),
         (2, 1, 2),
-        (1, EXPERTS, EXPERTS + 1),
+        (1, experts, experts + 1),
         (0, 0, 1),
     ):
         x = given(sizes, k, low, high)
         x = {n: v for n, v in x.items() if n in made.inputs}
-        wanted = by_hand(made, x, WEIGHT)
-        found = specc_numpy.run(made, x, {"w": WEIGHT})["y"]
+        wanted = by_hand(made, x, weight)
+        found = specc_numpy.run(made, x, {"w": weight})["y"]
         np.testing.assert_allclose(found, wanted, rtol=1e-11, atol=1e-12)
         agree({"y": wanted}, session.run(None, x))
 
 
-def test_whole_numbers_of_32_bits() -> None:
-    made = graph(N, ids="i32")
+@FORMS
+def test_whole_numbers_of_32_bits(experts: int) -> None:
+    made, weight = graph(experts, N, ids="i32"), WEIGHT[:experts]
     built = build(made, target("onnx"), 20)
-    built.weights["w"].raw_data = WEIGHT.tobytes()
-    x = given((6,), 2, 0, EXPERTS)
+    built.weights["w"].raw_data = weight.tobytes()
+    x = given((6,), 2, 0, experts)
     x = {n: v for n, v in x.items() if n in made.inputs}
     x["ids"] = x["ids"].astype(np.int32)
-    agree({"y": by_hand(made, x, WEIGHT)}, open_quietly(built.model).run(None, x))
+    agree({"y": by_hand(made, x, weight)}, open_quietly(built.model).run(None, x))
 
 
-def test_of_weights_in_fewer_bits_only_the_part_of_an_expert_is_widened() -> None:
-    made = graph(N)
-    built = build(made, target("onnx"), 20, stored={"w": "f16"})
-    half = WEIGHT.astype(np.float16)
-    built.weights["w"].raw_data = half.tobytes()
-    assert not [n for n in built.model.graph.node if "w" in n.input]
-    x = given((6,), 2, 0, EXPERTS)
-    x = {n: v for n, v in x.items() if n in made.inputs}
-    agree({"y": by_hand(made, x, half)}, open_quietly(built.model).run(None, x))
-
-
-def test_bfloat16_too() -> None:
-    made = graph(N)
-    built = build(made, target("onnx"), 20, stored={"w": "bf16"})
-    short = WEIGHT.astype(ml_dtypes.bfloat16)
+@FORMS
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+def test_of_weights_in_fewer_bits_only_the_part_of_an_expert_is_widened(
+    dtype: str, experts: int
+) -> None:
+    made = graph(experts, N)
+    built = build(made, target("onnx"), 20, stored={"w": dtype})
+    short = WEIGHT[:experts].astype(NUMPY[dtype])
+    assert built.weights["w"].data_type == CODE[dtype]
     built.weights["w"].raw_data = short.tobytes()
-    assert built.weights["w"].data_type == CODE["bf16"]
-    x = given((6,), 2, 0, EXPERTS)
+    readers = [n.op_type for n in built.model.graph.node if "w" in n.input]
+    assert readers == (["Split"] if experts == 5 else [])
+    x = given((6,), 2, 0, experts)
     x = {n: v for n, v in x.items() if n in made.inputs}
     wanted = by_hand(made, x, short.astype(np.float32))
     agree({"y": wanted}, open_quietly(built.model).run(None, x))
+
+
+@pytest.mark.parametrize(("width", "form"), [(8, "If"), (1 << 22, "Loop")])
+def test_what_would_be_in_memory_twice_is_looped_over(width: int, form: str) -> None:
+    """16 experts of 16 Mi numbers are more than 256 MiB."""
+    b = Builder()
+    x = b.input("x", Input(Type("f32", (N, Dim.of(width)))))
+    ids = b.input("ids", Input(Type("i64", (N, K))))
+    gates = b.input("gates", Input(Type("f32", (N, K))))
+    inner = Builder()
+    shape = (Dim.symbol("routed"), Dim.of(width))
+    rows = inner.input("rows", Input(Type("f32", shape)))
+    own = inner.input("own", Input(Type.of("f32", 4, width)))
+    made = inner.finish("body", {"y": inner.one(ops.Linear(), rows, own, None)})
+    facts = Parameter(name="w", type=Type.of("f32", 16, 4, width), initial="zeros")
+    op = ops.Route(made, Dim.of(16), 1)
+    y = b.one(op, x, ids, gates, b.parameter(facts))
+    built = build(b.finish("routed", {"y": y}), target("onnx"), 20)
+    kinds = {n.op_type for n in built.model.graph.node}
+    assert kinds & {"If", "Loop"} == {form}
