@@ -149,7 +149,7 @@ def planted(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
             monkeypatch.setattr(
                 flow,
                 "hidden",
-                lambda v, q, k: real(v, q, k) & Interval(0, float("inf")),
+                lambda *at: real(*at) & Interval(0, float("inf")),
             )
         case "not is forgotten":
             monkeypatch.setattr(bands, "OPPOSITE", {k: k for k in bands.OPPOSITE})

@@ -101,16 +101,14 @@ def _no_look_back(*args: object) -> float:
     return 0.0
 
 
-def _from_the_start(self: States, need: float) -> Value:
+def _from_the_start(self: States, need: float, head: Dim) -> Value:
     return self.draft.b.one(ops.Size(Dim.of(0)))
 
 
-def _first_rows(self: Draft, value: Value, axis: int, has: float, need: float) -> Value:
+def _first_rows(self: Draft, value: Value, axis: int, total: Dim, rows: Dim) -> Value:
     """Drops the newest rows where the oldest are to be dropped."""
     return (
-        value
-        if has == need
-        else self.b.one(ops.Slice(axis, Dim.of(0), self.plan.rows(need)), value)
+        value if total == rows else self.b.one(ops.Slice(axis, Dim.of(0), rows), value)
     )
 
 
@@ -121,7 +119,7 @@ def _no_states(plan: Plan, node: Node, results: tuple[Value, ...]) -> dict[int, 
 MISTAKES: dict[str, tuple[object, str, object]] = {
     "nothing looks back": (demand, "_through", _no_look_back),
     "positions start at zero in every step": (States, "first_row", _from_the_start),
-    "the wrong end is dropped": (Draft, "tail", _first_rows),
+    "the wrong end is dropped": (Draft, "last", _first_rows),
     "no loop goes on from its state": (step, "_start_operands", _no_states),
     "nothing is kept": (plan, "kept_values", lambda *_: []),
     "everything counts as free": (

@@ -25,6 +25,14 @@ class Drawn:
     build: Builder = field(default_factory=Builder)
     streams: list[Value] = field(default_factory=list)
 
+    def ends(self) -> tuple[Value, Value]:
+        """The streams whose rows a mask compares: of the queries and of the keys."""
+        return self.streams[0], self.streams[0]
+
+    def kept_of(self, x: Value) -> Value:
+        """Which rows of a stream exist, bool[batch seq]."""
+        return self.build.inputs["keep"]
+
     def stream(self) -> Value:
         return self.rng.choice(self.streams[-2:])
 
@@ -46,8 +54,8 @@ class Drawn:
 
     def mask(self, depth: int = 0) -> Value:
         """A boolean grid, [q k] or [batch q k]."""
-        x = self.streams[0]
-        i, j = self.rows(x, 1), self.rows(x, 0)
+        queries, keys = self.ends()
+        i, j = self.rows(queries, 1), self.rows(keys, 0)
         kind = self.rng.choice(
             ["and", "and", "or", "not", "where", *["leaf"] * 5]
             if depth < 3
@@ -97,12 +105,12 @@ class Drawn:
                     self.one(ops.Arith(self.rng.choice(["min", "max"])), j, i),
                     i,
                 )
-        return self.one(ops.Insert(1), self.build.inputs["keep"])
+        return self.one(ops.Insert(1), self.kept_of(keys))
 
     def gru(self, x: Value) -> Value:
         """A recurrent layer: every state, or the final one beside each row."""
         op = ops.Gru("after", reverse=self.rng.random() < 0.1)
-        keep = self.build.inputs["keep"] if self.rng.random() < 0.5 else None
+        keep = self.kept_of(x) if self.rng.random() < 0.5 else None
         weights = self.weight(3 * WIDTH, WIDTH), self.weight(3 * WIDTH, WIDTH)
         out, last = self.build.add(op, x, *weights, None, None, keep)
         if self.rng.random() < 0.1:
@@ -111,6 +119,14 @@ class Drawn:
 
     def scores(self, x: Value, y: Value) -> Value:
         return self.one(ops.Einsum("b q d, b k d -> b q k"), x, y)
+
+    def keys(self, x: Value, y: Value) -> Value:
+        """A reduction over keys."""
+        return over_keys(self, x, y)
+
+    def others(self, x: Value, y: Value) -> Value:
+        """Other scores between queries and keys, [batch q k]."""
+        return self.scores(y, x)
 
     def step(self) -> Value:
         """One more stream."""
@@ -165,7 +181,7 @@ class Drawn:
             case "scan":
                 return self.scan(x, y)
             case "keys":
-                return over_keys(self, x, y)
+                return self.keys(x, y)
             case "gru":
                 return self.gru(x)
             case "flip":
@@ -202,7 +218,7 @@ class Drawn:
             weights = self.one(
                 ops.Arith("mul"),
                 weights,
-                self.one(ops.Pointwise("abs"), self.scores(y, x)),
+                self.one(ops.Pointwise("abs"), self.others(x, y)),
             )
         if self.rng.random() < 0.3:
             gate = self.one(ops.Cast("f64"), self.mask(2))

@@ -37,12 +37,15 @@ from dataclasses import dataclass
 from math import inf
 
 from specc.ir import ops
+from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Node, Value, needed
+from specc.ir.heads import Clock
 from specc.ir.op import Op
 from specc.ir.ops.recurrent import KEEP, ROWS
 from specc.ir.reach import Link, links
 from specc.ir.signature import Term, layout
 from specc.passes.prove.flow import Flow, resolve
+from specc.passes.prove.spliced import HEAD, from_head
 
 NEWEST = -1.0
 """The need for the newest row only."""
@@ -86,6 +89,12 @@ class Setting:
     def times(self, value: Value | None) -> tuple[int, ...]:
         """The time axes of a value."""
         return tuple(sorted(self.flow.state(value).axes)) if value else ()
+
+    def head(self, value: Value, axis: int) -> Dim:
+        """How many rows stand before those that grow along a time axis of a value."""
+        found = self.flow.clock.head(value.type.shape[axis])
+        assert found is not None, "a time axis has a head, maybe of no rows"
+        return found
 
     def folds(self, node: Node, results: tuple[Value, ...]) -> bool:
         """Whether the node goes on from a state; what is free is computed anew from its
@@ -144,9 +153,9 @@ def demand(
     for value, rows in outputs.items():
         for n, axis in enumerate(setting.times(value)):
             _join(needs, value, axis, inf if n else rows)
-    live = wanted(outputs)
+    live = wanted(outputs, setting.flow)
     for node, results in reversed(setting.graph.nodes):
-        if node not in live:
+        if node not in live or picks_fixed(node, setting.flow):
             continue
         asked = ask(setting, node, results, needs)
         for operand, axes in zip(node.args, asked.operands, strict=True):
@@ -156,9 +165,24 @@ def demand(
     return needs
 
 
-def wanted(values: Iterable[Value]) -> set[Node]:
-    """Every node that `values` are made from. What an `extent` only measures is not looked at."""
-    return needed(values, reads=lambda node: not isinstance(node.op, ops.Extent))
+def wanted(values: Iterable[Value], flow: Flow) -> set[Node]:
+    """Every node that `values` are made from in a step. What an `extent` only measures is
+    not looked at, nor what rows of a head were picked from, which a step cannot make.
+    """
+    return needed(values, reads=lambda node: not _elsewhere(node, flow))
+
+
+def _elsewhere(node: Node, flow: Flow) -> bool:
+    """Whether a step does not read the operands of a node."""
+    return isinstance(node.op, ops.Extent) or picks_fixed(node, flow)
+
+
+def picks_fixed(node: Node, flow: Flow) -> bool:
+    """Whether a node makes what stays the same of what grows, from rows of its head."""
+    if not from_head(node, flow.clock):
+        return False
+    x = node.first
+    return x is not None and len(flow.state(x).axes) == 1
 
 
 def ask(
@@ -183,7 +207,7 @@ def ask(
         name = operands[link.operand].get(link.operand_axis)
         if name is None or link.kind == "extent":
             continue
-        asked = _through(node, link, made, given, fold)
+        asked = _through(node, link, made, given, fold, setting.flow.clock)
         if asked > 0 and link.kind in ("band", "all") and not setting.bounded:
             asked = inf
         rows[name] = max(rows[name], asked)
@@ -230,11 +254,14 @@ def _through(
     made: tuple[Mapping[int, Axis], ...],
     given: Mapping[Axis, float],
     fold: bool,
+    clock: Clock,
 ) -> float:
     """What a link asks of its operand's rows."""
     if fold and along(node, link.operand) == link.operand_axis:
         return 0.0  # it goes on from a state
-    to, reach = resolve(node, link)
+    to, reach = resolve(node, link, clock)
+    if (to, reach) == HEAD:
+        return inf  # rows of the head are there only where all are
     # A link to no time axis of the result, as of `last`, is asked for the newest row.
     name = made[link.result].get(to) if to is not None else None
     need = given[name] if name is not None else NEWEST

@@ -15,9 +15,10 @@ from dataclasses import dataclass
 
 from specc.ir.derived import Derived, State
 from specc.ir.graph import Graph, Value
-from specc.passes.derive.encode import encode_graph, with_lengths, without_unread
+from specc.passes.derive.encode import First, encode_graph
 from specc.passes.derive.plan import Plan, Rows
 from specc.passes.derive.step import Step
+from specc.passes.derive.tellers import with_lengths, without_unread
 from specc.passes.prove.causality import growing_symbol
 
 __all__ = ["Derived", "State", "derive"]
@@ -35,7 +36,7 @@ class Stepped:
     graph: Graph
     states: tuple[State, ...]
     handed: Mapping[str, Value]
-    starts: Mapping[str, Value]
+    starts: Mapping[str, First]
 
 
 def derive(
@@ -78,7 +79,7 @@ def encoded(half: Stepped) -> Derived:
     inputs = set(half.plan.graph.inputs.values())
     # An input of the spec that stays the same goes into the step as it is; anything
     # else that does is a result of `encode`.
-    once = {n: v for n, v in half.handed.items() if v not in inputs}
+    once = {n: First(v) for n, v in half.handed.items() if v not in inputs}
     return Derived(
         encode=encode_graph(half.plan, {**once, **half.starts}),
         step=half.graph,

@@ -34,15 +34,24 @@ class Draft:
             )
         return results
 
-    def tail(self, value: Value, axis: int, has: float, need: float) -> Value:
+    def tail(
+        self, value: Value, axis: int, head: Dim, has: float, need: float
+    ) -> Value:
         """The last rows of a value, as many as are needed: rows end where the new ones
         do, so what is left over stands in front.
         """
         if has == need:
             return value
         assert need < has, f"{need} rows before are needed, {has} are there"
-        total = self.plan.rows(has)
-        return self.b.one(ops.Slice(axis, total - self.plan.rows(need), total), value)
+        return self.last(
+            value, axis, self.plan.rows(has, head), self.plan.rows(need, head)
+        )
+
+    def last(self, value: Value, axis: int, total: Dim, rows: Dim) -> Value:
+        """The last rows of `total`."""
+        if total == rows:
+            return value
+        return self.b.one(ops.Slice(axis, total - rows, total), value)
 
     def operands(
         self, node: Node, asked: Asked, without: Collection[int] = ()
@@ -56,7 +65,8 @@ class Draft:
             new = self.now[value]
             for axis, name in axes.items():
                 has = self.plan.needs[value][axis]
-                new = self.tail(new, axis, has, asked.rows[name])
+                head = self.plan.setting.head(value, axis)
+                new = self.tail(new, axis, head, has, asked.rows[name])
             cut.append(new)
         return cut
 
@@ -66,7 +76,8 @@ class Draft:
         """
         new = self.now[value]
         for axis in self.plan.setting.times(value)[:1]:
-            new = self.tail(new, axis, self.plan.needs[value][axis], need)
+            head = self.plan.setting.head(value, axis)
+            new = self.tail(new, axis, head, self.plan.needs[value][axis], need)
         return new
 
 

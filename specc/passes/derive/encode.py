@@ -1,119 +1,146 @@
 """What does not depend on the growing input, computed once: results for every step, and
 first states.
+
+Behind a head states begin as what they hold of it. That is what the whole graph gives
+where no row grows: the same ops over the rows of the head alone, both ways where a mask
+says so. Parts of a concatenation that have no rows then are left out, so that what
+grows is not read at all.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass
+from math import inf
 
 from specc.ir import ops
-from specc.ir.dim import Dim
-from specc.ir.graph import Builder, Graph, Input, Node, Value
+from specc.ir.dim import Dim, smallest
+from specc.ir.graph import Builder, Graph, Node, Value
+from specc.ir.types import Type
 from specc.passes.derive.blocks import apart
-from specc.passes.derive.demand import wanted
 from specc.passes.derive.plan import Plan
+from specc.passes.derive.substitute import at_length
+from specc.passes.derive.tellers import symbols, told, with_input, without_unread
 
 
-def encode_graph(plan: Plan, targets: Mapping[str, Value]) -> Graph | None:
-    """The graph of `targets`, values that stay the same; None where there are none.
+@dataclass(frozen=True)
+class First:
+    """A value of the whole graph where no row grows; of its rows along `axis` the last
+    `most`, or their `total`.
+    """
+
+    value: Value
+    axis: int | None = None
+    most: float = inf
+    total: bool = False
+
+
+def encode_graph(plan: Plan, targets: Mapping[str, First]) -> Graph | None:
+    """The graph of `targets`; None where there are none.
 
     Where a length, such as the batch, is told by no input of it, it takes the growing
     input, of which nothing else is read: with as many rows as there are, or none.
     """
     if not targets:
         return None
-    b, now = _copied(plan, wanted(targets.values()))
-    least, facts = plan.known_lengths()
-    outputs = {
-        name: apart(b, now[value], plan.batch) for name, value in targets.items()
-    }
+    beginning = Beginning(plan)
+    beginning.copy(first.value for first in targets.values())
+    outputs = {name: beginning.output(first) for name, first in targets.items()}
+    b, (least, facts) = beginning.b, plan.known_lengths()
     name = f"{plan.graph.name} encode"
     graph = without_unread(b.finish(name, outputs, least=least, facts=facts))
-    if _symbols(targets.values()) <= _symbols(graph.inputs.values()):
+    read = symbols(r for _, results in graph.nodes for r in results)
+    lengths = read | symbols(graph.outputs.values())
+    if lengths <= told(graph.inputs.values(), facts):
         return graph
     return with_input(graph, plan.growing, plan.graph.input_facts[plan.growing])
 
 
-def _copied(plan: Plan, live: set[Node]) -> tuple[Builder, dict[Value, Value]]:
-    """These nodes of the whole graph, none of which depends on what grows."""
-    b, now = Builder(), dict[Value, Value]()
-    for name, value in plan.graph.inputs.items():
-        if not plan.moves(value):
-            now[value] = b.input(name, plan.graph.input_facts[name])
-    for name, value in plan.graph.parameters.items():
-        now[value] = b.parameter(plan.graph.parameter_facts[name])
-    for node, results in plan.graph.nodes:
-        if node in live:
-            # What is only measured may have been left out: `wanted` does not ask for it.
-            op, args = node.op, [a and now.get(a) for a in node.args]
-            if isinstance(op, ops.Extent) and args[0] is None:
-                op, args = ops.Range(results[0].type.shape[0]), []
-            new = b.add(op, *args)
-            now.update(zip(results, new, strict=True))
-            if (known := plan.graph.made.get(node)) and new[0].node:
-                b.made[new[0].node] = known
-    return b, now
+class Beginning:
+    """A copy of a graph at the length 0 of what grows, while it is built."""
 
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.b = Builder()
+        self.now: dict[Value, Value] = {}
 
-def _symbols(values: Iterable[Value]) -> set[str]:
-    """The symbols in the lengths of some values."""
-    return {s for v in values for d in v.type.shape for s in d.symbols()}
+    def copy(self, values: Iterable[Value]) -> None:
+        """Every node that these values are made from."""
+        b, graph, now = self.b, self.plan.graph, self.now
+        live = self._live(values)
+        read = {a for node in live for a in node.args if a}
+        for name, value in graph.inputs.items():
+            if not self.plan.moves(value):
+                now[value] = b.input(name, graph.input_facts[name])
+        for name, value in graph.parameters.items():
+            now[value] = b.parameter(graph.parameter_facts[name])
+        for value in graph.inputs.values():
+            if value not in now and value in read:
+                now[value] = self._no_rows(value.type)
+        for node, results in graph.nodes:
+            if node in live:
+                made = self._node(node, results)
+                now.update(zip(results, made, strict=True))
+                if (known := graph.made.get(node)) and made[0].node:
+                    b.made.setdefault(made[0].node, known)
 
+    def output(self, first: First) -> Value:
+        """A result, with the rows of it that are asked for."""
+        value, axis = self.now[first.value], first.axis
+        if first.total and axis is not None:
+            value = self.b.one(ops.Reduce("sum", axis), value)
+        elif first.most != inf and axis is not None:
+            rows = value.type.shape[axis]
+            kept = self._at_most(rows, int(first.most))
+            if kept != rows:
+                value = self.b.one(ops.Slice(axis, rows - kept, rows), value)
+        return apart(self.b, value, self.plan.batch)
 
-def without_unread(graph: Graph, always: frozenset[str] = frozenset()) -> Graph:
-    """Without inputs that nothing reads; a length may be read off any that is left."""
-    read = {a for node, _ in graph.nodes for a in node.args if a}
-    read |= set(graph.outputs.values())
-    kept = {n for n, v in graph.inputs.items() if v in read or n in always}
-    told = _symbols(graph.inputs[n] for n in kept)
-    lengths = _symbols(read) | computed_with(graph)
-    for name, value in graph.inputs.items():
-        # One that is not read stays where it alone tells a length that is needed.
-        own = _symbols([value])
-        if name not in kept and (own & lengths) - told:
-            kept.add(name)
-            told |= own
-    return replace(
-        graph,
-        inputs={n: v for n, v in graph.inputs.items() if n in kept},
-        input_facts={n: f for n, f in graph.input_facts.items() if n in kept},
-    )
+    def _at_most(self, rows: Dim, most: int) -> Dim:
+        """The least of both, where it is known which that is."""
+        clock = self.plan.setting.flow.clock
+        if clock.sure(rows - most):
+            return Dim.of(most)
+        return rows if clock.sure(most - rows) else smallest(rows, most)
 
+    def _live(self, values: Iterable[Value]) -> set[Node]:
+        live: set[Node] = set()
+        todo = [v.node for v in values]
+        while todo:
+            node = todo.pop()
+            if node is not None and node not in live:
+                live.add(node)
+                todo += [a.node for a in self._read(node) if a]
+        return live
 
-def with_lengths(graph: Graph, whole: Graph, fixed: Iterable[str]) -> Graph:
-    """With those of the inputs `fixed` of the whole graph that alone tell a length
-    which is computed with: `x / float(length(memory))`.
-    """
-    for name in fixed:
-        told = _symbols(graph.inputs.values()) | graph.facts.keys()
-        if _symbols([whole.inputs[name]]) & (computed_with(graph) - told):
-            graph = with_input(graph, name, whole.input_facts[name])
-    return graph
+    def _read(self, node: Node) -> list[Value | None]:
+        """The operands that are read where nothing grows: of what an `extent` measures
+        none, of a concatenation those with rows.
+        """
+        if isinstance(node.op, ops.Extent):
+            return []
+        if isinstance(node.op, ops.Concat):
+            axis = node.op.axis
+            full = [a for a in node.args if a and self._length(a.type.shape[axis]) != 0]
+            return [*(full or node.args)]
+        return [*node.args]
 
+    def _length(self, length: Dim) -> Dim:
+        """A length where nothing grows."""
+        return length.substitute({self.plan.symbol: 0})
 
-def computed_with(graph: Graph) -> set[str]:
-    """The symbols of the lengths that nodes make or say, in the bodies of loops too."""
-    found = set[str]()
-    for node, results in graph.nodes:
-        found |= _symbols(results) | _said(node.op.attributes().values())
-    return found
+    def _node(self, node: Node, results: tuple[Value, ...]) -> tuple[Value, ...]:
+        """The same op, on rows of the head alone."""
+        op = at_length(node.op, self.plan.symbol, Dim.of(0))
+        if isinstance(op, ops.Extent):
+            return self.b.add(ops.Range(self._length(results[0].type.shape[0])))
+        args = [a and self.now[a] for a in self._read(node)]
+        if isinstance(op, ops.Concat) and len(args) == 1 and args[0]:
+            return (args[0],)
+        return self.b.add(op, *args)
 
-
-def _said(attributes: Iterable[object]) -> set[str]:
-    found = set[str]()
-    for value in attributes:
-        if isinstance(value, Dim):
-            found |= value.symbols()
-        elif isinstance(value, tuple):
-            found |= _said(value)
-        elif isinstance(value, Graph):
-            found |= computed_with(value)
-    return found
-
-
-def with_input(graph: Graph, name: str, facts: Input) -> Graph:
-    """With one more input, of which only the lengths are read."""
-    return replace(
-        graph,
-        inputs={**graph.inputs, name: Value(facts.type)},
-        input_facts={**graph.input_facts, name: facts},
-    )
+    def _no_rows(self, type: Type) -> Value:
+        """An input along the growing axis before anything has grown."""
+        value = self.b.one(ops.Constant(type.dtype != "bool" and 0, type.dtype))
+        for axis, length in enumerate(type.shape):
+            value = self.b.one(ops.Insert(axis), value)
+            value = self.b.one(ops.Expand(axis, self._length(length)), value)
+        return value

@@ -39,7 +39,14 @@ from math import inf, prod
 from specc.ir import ops
 from specc.ir.graph import Graph, Node, Value
 from specc.passes.derive.cut import Choice, cheapest
-from specc.passes.derive.demand import FOLDS, NEWEST, Setting, demand, wanted
+from specc.passes.derive.demand import (
+    FOLDS,
+    NEWEST,
+    Setting,
+    demand,
+    picks_fixed,
+    wanted,
+)
 from specc.passes.prove.flow import Flow
 
 NOMINAL = 64
@@ -142,12 +149,20 @@ def handed_values(graph: Graph, flow: Flow, used: Iterable[Value]) -> list[Value
     # an input is given as it is, where that is equal
     choices = {v: Choice[Value](size(v) - 0.5, inf) for v in inputs}
     sinks = list(dict.fromkeys(used))
-    live = wanted(sinks)
+    live = wanted(sinks, flow)
     for node, results in graph.nodes:
-        if node not in live or not any(a in reached for a in node.args if a):
-            continue
-        reached.update(results)
-        operands = [a for a in node.args if a in reached and a is not None]
-        for r in results:
-            choices[r] = Choice(size(r), again(node, r), operands)
+        if node in live and (picks_fixed(node, flow) or reached & {*node.args}):
+            reached.update(results)
+            choices |= _choices(node, results, flow, reached)
     return cheapest(choices, [v for v in sinks if v in reached])
+
+
+def _choices(
+    node: Node, results: Iterable[Value], flow: Flow, reached: set[Value]
+) -> dict[Value, Choice[Value]]:
+    """What it costs to hand over the results of a node, or to do it again in a step."""
+    if picks_fixed(node, flow):
+        # What was picked from rows of a head `encode` alone can make.
+        return {r: Choice(size(r), inf) for r in results}
+    operands = [a for a in node.args if a in reached and a is not None]
+    return {r: Choice(size(r), again(node, r), operands) for r in results}

@@ -77,13 +77,10 @@ class Plan:
         )
         kept = frozenset(kept_values(open_, asked, graph.inputs[growing]))
         setting, needs, whole = _counted(open_, kept, asked, growing)
-        most = _most(needs, kept, whole)
-        if (
-            max((n for axes in needs.values() for n in axes.values()), default=0.0)
-            > most
-        ):
-            # Nothing that is kept has as many rows as are looked back at: the growing
-            # input itself is kept.
+        most = _most(setting, needs, whole)
+        if _greatest(setting, needs, needs) > most or not _told(setting, needs, most):
+            # Nothing that is kept has as many rows as are looked back at, or tells how
+            # many there are: the growing input itself is kept.
             token = graph.inputs[growing]
             setting, needs, whole = _counted(open_, kept | {token}, asked, growing)
             needs[token], most = dict.fromkeys(setting.times(token), inf), inf
@@ -105,7 +102,7 @@ class Plan:
             most=most,
             base=base,
             new=new,
-            live=wanted(asked),
+            live=wanted(asked, found),
         )
 
     @property
@@ -114,23 +111,30 @@ class Plan:
         shape = self.graph.inputs[self.growing].type.shape
         return shape[0] if len(shape) > 1 else None
 
-    def rows(self, need: float) -> Dim:
-        """How many rows a value of this need has."""
-        return Dim.of(1) if need < 0 else self.before(need) + self.new
+    def rows(self, need: float, head: Dim) -> Dim:
+        """How many rows a value of this need has, behind a head of so many."""
+        return Dim.of(1) if need < 0 else self.before(need, head) + self.new
 
-    def before(self, need: float) -> Dim:
-        """How many of them are from before."""
-        if need <= 0:
-            return Dim.of(0)
-        return self.base if need >= self.most else smallest(self.base, int(need))
+    def before(self, need: float, head: Dim) -> Dim:
+        """How many of them are from before, or of the head."""
+        return self._at_most(need, head, self.base + head)
 
-    def after(self, need: float) -> Dim:
+    def after(self, need: float, head: Dim) -> Dim:
         """How many there are from before when the new rows have become such."""
-        return (
-            self.base + self.new
-            if need == inf
-            else smallest(self.base + self.new, int(need))
-        )
+        if need == inf:
+            return self.base + head + self.new
+        if _lacking(self.setting, need, head) <= 0:
+            return Dim.of(max(int(need), 0))
+        return smallest(self.base + head + self.new, int(need))
+
+    def _at_most(self, need: float, head: Dim, there: Dim) -> Dim:
+        """As many rows as are needed, of those that are there."""
+        lacking = _lacking(self.setting, need, head)
+        if need == inf or (lacking >= self.most > 0 and head.number is not None):
+            return there
+        if lacking <= 0:
+            return Dim.of(max(int(need), 0))
+        return smallest(there, int(need))
 
     def moves(self, value: Value) -> bool:
         """Whether a value depends on what grows."""
@@ -168,14 +172,55 @@ def _counted(
     return setting, needs, whole
 
 
-def _most(
+def _lacking(setting: Setting, need: float, head: Dim) -> float:
+    """How many rows of what grows are needed at most, beside those of a head."""
+    if need <= 0 or need == inf:
+        return max(need, 0.0)
+    if head.number is not None:
+        return max(need - head.number, 0.0)
+    return 0.0 if setting.flow.clock.sure(head - int(need)) else need
+
+
+def _greatest(
+    setting: Setting,
     needs: Mapping[Value, Mapping[int, float]],
-    kept: Iterable[Value],
+    values: Iterable[Value],
+) -> float:
+    """The most rows of what grows that any of some values needs from before."""
+    found = (
+        _lacking(setting, need, setting.head(v, axis))
+        for v in values
+        for axis, need in needs.get(v, {}).items()
+    )
+    return max(found, default=0.0)
+
+
+def _most(
+    setting: Setting,
+    needs: Mapping[Value, Mapping[int, float]],
     whole: tuple[str, ...],
 ) -> float:
-    """The most rows of before that any input of a step has."""
-    found = [max(needs[v].values()) for v in kept if v in needs]
-    return inf if whole else max(found, default=0.0)
+    """The most rows of what grows from before that any input of a step has."""
+    return inf if whole else _greatest(setting, needs, setting.kept)
+
+
+def _told(
+    setting: Setting, needs: Mapping[Value, Mapping[int, float]], most: float
+) -> bool:
+    """Whether the length of what is kept tells how many rows of what grows that are: of
+    `min(past + m, 3)` rows it does not, nobody knows of which there were fewer.
+    """
+    if most in (0.0, inf):
+        return True
+    heads = (
+        (setting.head(v, axis), need)
+        for v in setting.kept
+        for axis, need in needs.get(v, {}).items()
+    )
+    return any(
+        head.number is not None and _lacking(setting, need, head) == most
+        for head, need in heads
+    )
 
 
 def _fresh(name: str, taken: set[str]) -> str:

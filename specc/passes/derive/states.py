@@ -13,10 +13,13 @@ from math import inf
 
 from specc.ir import ops
 from specc.ir.derived import OFFSET, State
+from specc.ir.dim import Dim
 from specc.ir.graph import Input, Node, Value
 from specc.ir.types import Type
 from specc.passes.derive.blocks import apart, blocks_of
+from specc.passes.derive.demand import folded
 from specc.passes.derive.draft import Draft, resized
+from specc.passes.derive.encode import First
 from specc.passes.derive.naming import Names
 
 
@@ -24,19 +27,19 @@ from specc.passes.derive.naming import Names
 class States:
     """States in the order in which they were met.
 
-    `starts` are the values of the whole graph that some begin as, by the names that
-    `encode` gives them; `after` the values that take their place, by output.
+    `starts` say what some begin as, by the names that `encode` gives it; `after` the
+    values that take their place, by output.
     """
 
     draft: Draft
     names: Names
     met: list[State] = field(default_factory=list)
-    starts: dict[str, Value] = field(default_factory=dict)
+    starts: dict[str, First] = field(default_factory=dict)
     after: dict[str, Value] = field(default_factory=dict)
     offset: Value | None = None
 
-    def first_row(self, need: float) -> Value:
-        """The number of the first row of a value of this need, i64[].
+    def first_row(self, need: float, head: Dim) -> Value:
+        """The number of the first row of a value of this need behind such a head, i64[].
 
         A row's number is how many stand before it. Where all earlier rows are kept their
         count is a length of an input, and the number follows from lengths. Where they
@@ -45,7 +48,7 @@ class States:
         plan, b = self.draft.plan, self.draft.b
         # The newest row alone stands behind the other new ones; any other value begins
         # with its rows from before.
-        behind = plan.new - 1 if need < 0 else -plan.before(need)
+        behind = head + (plan.new - 1 if need < 0 else -plan.before(need, head))
         if plan.most == inf:
             return b.one(ops.Size(plan.base + behind))
         return b.one(ops.Arith("add"), self._rows_before(), b.one(ops.Size(behind)))
@@ -88,34 +91,33 @@ class States:
         if need == 0:
             return fresh
         role, layer, name = self.names.of_kept(value)
-        type = resized(value.type, {axis: plan.before(need)})
-        like = State(
-            name=f"past.{name}",
-            next=f"next.{name}",
-            type=type,
-            batch=self._batch(type),
-            rows=axis,
-            most=need,
-            initial="",
-            role=role,
-            layer=layer,
+        head = plan.setting.head(value, axis)
+        initial = "" if head == 0 else f"first.{name}"
+        if initial:
+            self.starts[initial] = First(value, axis, need)
+        type = resized(value.type, {axis: plan.before(need, head)})
+        like = replace(
+            self._carried(name, type, initial, layer), rows=axis, most=need, role=role
         )
         both = self.draft.b.one(ops.Concat(axis), self._given(like), fresh)
         # All rows, or of the last ones as many as anything looks back at.
-        total = plan.rows(need)
-        last = ops.Slice(axis, total - plan.after(need), total)
-        self.after[like.next] = both if need == inf else self.draft.b.one(last, both)
+        total, after = plan.rows(need, head), plan.after(need, head)
+        self.after[like.next] = self.draft.last(both, axis, total, after)
         return both
 
     def carry(
         self, node: Node, result: Value, first: Value | None
     ) -> tuple[State, Value]:
-        """The state of a loop, which starts as `first`, or as zeros."""
+        """The state of a loop, which starts as `first`, or as zeros; behind a head, as
+        the rows of the head leave it.
+        """
         name = self.names.of_carry(node, result)
+        head = self.draft.plan.setting.head(*folded(node))
+        start = first if head == 0 else result
         initial = ""
-        if first is not None and not _is_zero(first):
+        if start is not None and not _is_zero(start):
             initial = f"first.{name}"
-            self.starts[initial] = first
+            self.starts[initial] = First(start)
         like = self._carried(name, result.type, initial, self.names.loop(node))
         return like, self._given(like)
 
@@ -126,8 +128,12 @@ class States:
         state after.
         """
         shape = tuple(d for n, d in enumerate(result.type.shape) if n != axis)
-        name = self.names.of_value(result)
-        like = self._carried(name, Type(result.type.dtype, shape), "", 0)
+        name, initial = self.names.of_value(result), ""
+        if self.draft.plan.setting.head(result, axis) != 0:
+            initial, summed = f"first.{name}", node.first
+            assert summed is not None, "a running sum has rows"
+            self.starts[initial] = First(summed, axis, total=True)
+        like = self._carried(name, Type(result.type.dtype, shape), initial, 0)
         before = self.draft.add(node, ops.Insert(axis), self._given(like))
         whole = self.draft.add(node, ops.Arith("add"), sums, *before)
         self.after[like.next] = self.draft.add(node, ops.Last(axis), *whole)[0]

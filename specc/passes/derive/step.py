@@ -42,18 +42,21 @@ the new rows, adds what the state says the sum was, and its last row is the stat
 
 from collections.abc import Iterable, Mapping
 from math import inf
+from typing import TypeAlias
 
 from specc.ir import ops
 from specc.ir.graph import Graph, Input, Node, Value
-from specc.ir.op import Op
 from specc.passes.derive.blocks import blocks_of
-from specc.passes.derive.demand import NEWEST, Asked, ask, folded
+from specc.passes.derive.demand import NEWEST, Asked, ask, folded, picks_fixed
 from specc.passes.derive.draft import Draft, resized
 from specc.passes.derive.keeping import handed_values
 from specc.passes.derive.naming import Names
 from specc.passes.derive.plan import Plan
+from specc.passes.derive.rows import at_rows, row_numbers, spliced_rows
 from specc.passes.derive.states import States
-from specc.passes.derive.substitute import at_length
+
+Made: TypeAlias = tuple[Value, ...]
+"""What stands in the step for the results of a node."""
 
 
 class Step:
@@ -118,7 +121,10 @@ class Step:
         plan, draft = self.plan, self.draft
         times = plan.setting.times(value)
         need = inf if name in plan.whole else 0.0
-        type = resized(value.type, dict.fromkeys(times, plan.rows(need)))
+        rows_of = {
+            axis: plan.rows(need, plan.setting.head(value, axis)) for axis in times
+        }
+        type = resized(value.type, rows_of)
         rows = draft.b.input(name, Input(type, facts.keep, facts.below, facts.span))
         if name == plan.growing and value in plan.setting.kept:
             draft.now[value] = self.states.keep(value, rows)
@@ -131,8 +137,7 @@ class Step:
         known to `encode` alone.
         """
         now = self.draft.now
-        handed = all(r in now for r in results)
-        if handed:
+        if all(r in now for r in results) or picks_fixed(node, self.plan.setting.flow):
             return
         if any(a and a not in now for a in node.args):
             if isinstance(node.op, ops.Extent):  # only the length is read
@@ -150,36 +155,31 @@ class Step:
         plan = self.plan
         asked = ask(plan.setting, node, results, plan.needs)
         folds = plan.setting.folds(node, results)
-        built = self._fold(node, results, asked) if folds else self._plain(node, asked)
+        work = self._fold if folds else self._plain
+        built = work(node, results, asked)
         for axes, old, new in zip(asked.results, results, built, strict=True):
             # Of what is kept only the new rows are made: those of before are a state.
             kept = old in plan.setting.kept
             needs = plan.needs.get(old, {})
             for axis, name in axes.items():
                 need = 0.0 if kept else needs.get(axis, NEWEST)
-                new = self.draft.tail(new, axis, asked.rows[name], need)
+                head = plan.setting.head(old, axis)
+                new = self.draft.tail(new, axis, head, asked.rows[name], need)
             self.draft.now[old] = self.states.keep(old, new) if kept else new
 
-    def _plain(self, node: Node, asked: Asked) -> tuple[Value, ...]:
+    def _plain(self, node: Node, results: tuple[Value, ...], asked: Asked) -> Made:
         """The same op on as many rows as are asked for."""
-        if isinstance(node.op, ops.Extent | ops.Range):
-            return self._row_numbers(node, asked)
-        op = _at_rows(self.plan, node.op, asked)
+        match node.op:
+            case ops.Extent() | ops.Range():
+                return row_numbers(self.states, node, results[0], asked)
+            case ops.Concat(axis=axis) | ops.Slice(axis=axis) if (
+                axis in asked.results[0]
+            ):
+                return (spliced_rows(self.draft, node, results[0], asked),)
+        op = at_rows(self.plan, node.op, results, asked)
         return self.draft.add(node, op, *self.draft.operands(node, asked))
 
-    def _row_numbers(self, node: Node, asked: Asked) -> tuple[Value, ...]:
-        """Numbers of rows, which do not begin at 0 unless all rows are there."""
-        (name,) = asked.results[0].values()
-        need = asked.rows[name]
-        rows = self.draft.add(node, ops.Range(self.plan.rows(need)))
-        if self.plan.most == inf and need == inf:
-            return rows
-        first = self.states.first_row(need)
-        return self.draft.add(node, ops.Arith("add"), *rows, first)
-
-    def _fold(
-        self, node: Node, results: tuple[Value, ...], asked: Asked
-    ) -> tuple[Value, ...]:
+    def _fold(self, node: Node, results: tuple[Value, ...], asked: Asked) -> Made:
         """A fold goes on from a state: `asked` is the new rows."""
         draft = self.draft
         if isinstance(node.op, ops.CumSum):
@@ -199,26 +199,6 @@ class Step:
         return built
 
 
-def _at_rows(plan: Plan, op: Op, asked: Asked) -> Op:
-    """An op with the lengths that its attributes say, at as many rows as are asked for."""
-    match op:
-        case ops.Expand(axis=axis) if axis in asked.results[0]:
-            # The length that is repeated to is that of a time axis.
-            return ops.Expand(axis, plan.rows(asked.rows[asked.results[0][axis]]))
-        case ops.Scan():
-            # Another axis is looped over, and the body says the growing length. That
-            # all these rows are as many, the proof has seen. There are none where only
-            # the newest row goes into the loop.
-            axes = [*asked.operands, *asked.results]
-            needs = {asked.rows[name] for each in axes for name in each.values()}
-            assert len(needs) <= 1, (
-                "loops that cross the growing axis are refused by the proof"
-            )
-            for need in needs:
-                return at_length(op, plan.symbol, plan.rows(need))
-    return op
-
-
 def _constant_operands(plan: Plan) -> Iterable[Value]:
     """The values that stay the same and that a step uses: not those that a fold begins
     with, since it goes on from a state, nor what is only measured.
@@ -226,10 +206,22 @@ def _constant_operands(plan: Plan) -> Iterable[Value]:
     for node, results in plan.graph.nodes:
         used = node in plan.live and plan.moves(results[0])
         if used and not isinstance(node.op, ops.Extent):
-            skipped = _start_operands(plan, node, results)
+            skipped = {*_start_operands(plan, node, results)}
+            if _passes(plan, node, results):
+                skipped = {*range(len(node.args))}
             for n, a in enumerate(node.args):
                 if a and n not in skipped and not plan.moves(a):
                     yield a
+
+
+def _passes(plan: Plan, node: Node, results: tuple[Value, ...]) -> bool:
+    """Whether a step passes on what grows without the rows that are put before it."""
+    if not isinstance(node.op, ops.Concat) or node.op.axis not in plan.setting.times(
+        results[0]
+    ):
+        return False
+    asked = ask(plan.setting, node, results, plan.needs)
+    return asked.rows[asked.results[0][node.op.axis]] <= 0
 
 
 def _start_operands(

@@ -1,20 +1,28 @@
 """Numbers of rows in linear functions: where one side of a comparison can be below the
 other.
 
-On entry: two grids. Each is seen as `a q + b k + c`, where `c` lies between two numbers,
-because a division of whole numbers rounds. If the slopes of `q` and `k` in their
-difference are opposite, the comparison says something of `q - k` alone:
+On entry: two grids. Each is seen as `a t + b u + far + c`, where `t` and `u` are the times
+of the query and of the key, `far` is a sum of lengths, and `c` lies between two numbers,
+because a division of whole numbers rounds. Where the slopes of `t` and `u` in their
+difference are opposite, the comparison says something of `t - u` alone. So it does where
+what is left over can only make it harder to hold, `u` being 0 or more on the keys' side,
+`t` on the queries':
 
     k <= q              q - k >= 0
     q // 3 <= k // 3    q - k <= 2      c lies between -2/3 and 2/3
-    q + k <= 5          nothing: the slopes are not opposite
+    2 k <= q            q - k >= 0      for k >= 0
+    k < m               nothing at all  behind a head of `m` rows: k is `m + u` there
+    q + k <= 5          nothing is said of q - k
 """
 
+from collections.abc import Generator
 from dataclasses import dataclass
 from fractions import Fraction
-from math import ceil, floor
+from math import ceil, floor, inf, lcm
+from typing import TypeAlias
 
 from specc.ir import ops
+from specc.ir.dim import Dim
 from specc.ir.graph import Node, Value
 from specc.ir.interval import ALL, EMPTY, Interval
 from specc.passes.prove.grids import Grid, aligned, through
@@ -25,19 +33,33 @@ EXACT = ("i64", "i32", "f64")
 ZERO, ONE = Fraction(0), Fraction(1)
 
 
-@dataclass(frozen=True, slots=True)
-class Affine:
-    """`query · q + key · k + c` with `c` between `low` and `high`."""
+ZERO_LENGTH = Dim.of(0)
 
-    query: Fraction
-    key: Fraction
-    low: Fraction
-    high: Fraction
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Affine:
+    """`query · t + key · u + far / over + c` with `c` between `low` and `high`; `far` is
+    a sum of lengths, without a number in it.
+    """
+
+    query: Fraction = ZERO
+    key: Fraction = ZERO
+    low: Fraction = ZERO
+    high: Fraction = ZERO
+    far: Dim = ZERO_LENGTH
+    over: int = 1
 
     def times(self, factor: Fraction) -> "Affine":
         """Multiplied by a number."""
-        ends = sorted((self.low * factor, self.high * factor))
-        return Affine(self.query * factor, self.key * factor, *ends)
+        low, high = sorted((self.low * factor, self.high * factor))
+        return Affine(
+            query=self.query * factor,
+            key=self.key * factor,
+            low=low,
+            high=high,
+            far=self.far * factor.numerator,
+            over=self.over * factor.denominator,
+        )
 
     def minus(self, other: "Affine") -> "Affine":
         """The difference."""
@@ -45,98 +67,108 @@ class Affine:
 
     def plus(self, other: "Affine") -> "Affine":
         """The sum."""
+        over = lcm(self.over, other.over)
         return Affine(
-            self.query + other.query,
-            self.key + other.key,
-            self.low + other.low,
-            self.high + other.high,
+            query=self.query + other.query,
+            key=self.key + other.key,
+            low=self.low + other.low,
+            high=self.high + other.high,
+            far=self.far * (over // self.over) + other.far * (over // other.over),
+            over=over,
         )
 
     @property
     def number(self) -> Fraction | None:
         """The number that it is, where it is the same at all rows."""
-        return (
-            self.low if self.query == self.key == 0 and self.low == self.high else None
-        )
+        alike = self.query == self.key == 0 and self.far == 0
+        return self.low if alike and self.low == self.high else None
 
 
-def below(left: Grid, right: Grid, strict: bool) -> Interval:
-    """Where `left <= right` (or `<`) can hold."""
-    if left.spent() or right.spent():
+Sought: TypeAlias = Affine | None
+"""A linear function, or nothing that is seen to be one."""
+
+Seeking: TypeAlias = Generator[Grid, Sought, Sought]
+
+
+def of_length(length: Dim) -> Affine:
+    """A length, as its number and the rest."""
+    number = dict(length.terms).get((), 0)
+    return Affine(low=Fraction(number), high=Fraction(number), far=length - number)
+
+
+def bound(difference: Affine, strict: bool, grid: Grid) -> Interval:
+    """Where `difference <= 0` (or `< 0`) can hold, as an interval of `t - u`."""
+    # a t + b u is a (t - u) + (a + b) u, and -b (t - u) + (a + b) t: where that is more
+    # the greater the other, which is at least 0, it is left out.
+    if difference.query + difference.key < 0 or not _not_negative(difference, grid):
         return ALL
-    # |x| <= y is -y <= x and x <= y; max(a, b) <= y is a <= y and b <= y; x <= min(a, b)
-    # is x <= a and x <= b. Each half is a comparison of its own.
-    match left.value.node:
-        case Node(ops.Pointwise(fn="abs"), (Value() as x,)):
-            inner, upper = affine(aligned(left, x)), affine(right)
-            if inner and upper:
-                opposite = inner.times(-ONE)
-                return _bound(inner.minus(upper), strict) & _bound(
-                    opposite.minus(upper), strict
-                )
-        case Node(ops.Arith(fn="max"), (Value() as a, Value() as b)):
-            halves = (below(aligned(left, x), right, strict) for x in (a, b))
-            return next(halves) & next(halves)
-    match right.value.node:
-        case Node(ops.Arith(fn="min"), (Value() as a, Value() as b)):
-            halves = (below(left, aligned(right, x), strict) for x in (a, b))
-            return next(halves) & next(halves)
-    one, other = affine(left), affine(right)
-    return _bound(one.minus(other), strict) if one and other else ALL
-
-
-def _bound(difference: Affine, strict: bool) -> Interval:
-    """Where `slope · (q - k) + c <= 0` (or `< 0`) can hold."""
-    slope = difference.query
-    if slope != -difference.key:
-        return ALL
+    slope = difference.query if grid.side == "keys" else -difference.key
     if slope == 0:
         holds = difference.low < 0 or (difference.low == 0 and not strict)
         return ALL if holds else EMPTY
     edge = -difference.low / slope
     if slope > 0:
-        return Interval(-ALL.hi, ceil(edge) - 1 if strict else floor(edge))
-    return Interval(floor(edge) + 1 if strict else ceil(edge), ALL.hi)
+        return Interval(-inf, ceil(edge) - 1 if strict else floor(edge))
+    return Interval(floor(edge) + 1 if strict else ceil(edge), inf)
 
 
-def affine(grid: Grid) -> Affine | None:
-    """The value as a linear function of the two row numbers, if it is seen to be one."""
+def _not_negative(difference: Affine, grid: Grid) -> bool:
+    """Whether the lengths in it are surely not below 0, so that to leave them out is to
+    let it hold more often.
+    """
+    if difference.far == 0:
+        return True
+    return grid.clock is not None and grid.clock.sure(difference.far)
+
+
+def affine(grid: Grid) -> Seeking:
+    """The value as a linear function of the two times, if it is seen to be one."""
     node = grid.value.node
-    if node is None or grid.spent():
-        return None
     match node:
         case Node(ops.Constant(value=int() | float() as number)):
             return _constant(number)
+        case Node(ops.Size(length=length)):
+            return of_length(length) if _stays(length, grid) else None
         case Node(ops.Extent() | ops.Range()):
             return _row_number(grid)
         case Node(ops.Cast(to=to), (Value() as x,)):
             # A narrower type rounds large row numbers, and the order may be lost.
             exact = x.type.dtype in ("i64", "i32") and to in EXACT
-            return affine(aligned(grid, x)) if exact else None
+            return (yield aligned(grid, x)) if exact else None
         case Node(ops.Pointwise(fn="neg"), (Value() as x,)):
-            inner = affine(aligned(grid, x))
+            inner = yield aligned(grid, x)
             return inner.times(-ONE) if inner else None
         case Node(ops.Arith(fn=fn), (Value() as a, Value() as b)):
-            one, other = affine(aligned(grid, a)), affine(aligned(grid, b))
+            one, other = (yield aligned(grid, a)), (yield aligned(grid, b))
             if one is None or other is None:
                 return None
             return _arith(fn, one, other, grid.value.type.dtype)
     behind = through(grid)
-    return affine(behind) if behind else None
+    return (yield behind) if behind else None
+
+
+def _stays(length: Dim, grid: Grid) -> bool:
+    """Whether a length is the same in every step."""
+    return grid.clock is None or not length.symbols() & grid.clock.related
 
 
 def _row_number(grid: Grid) -> Affine | None:
-    """Numbers of the rows of one axis: `q` or `k`, where it is one of the two."""
-    if grid.query == 0:
-        return Affine(ONE, ZERO, ZERO, ZERO)
-    return Affine(ZERO, ONE, ZERO, ZERO) if grid.key == 0 else None
+    """Numbers of the rows of one axis: `head + t` or `head + u`, where it is one of the
+    two.
+    """
+    # A row of a head, seen as one of no axis, has a number of which nothing is known.
+    before = grid.head(0)
+    if before is None or (grid.query, grid.key) not in ((0, None), (None, 0)):
+        return None
+    number = Affine(query=ONE) if grid.query == 0 else Affine(key=ONE)
+    return number.plus(of_length(before))
 
 
 def _constant(number: float) -> Affine | None:
     """A whole number; a fraction may be rounded in the model's own arithmetic."""
     if not (abs(number) < 2**53 and float(number).is_integer()):
         return None
-    return Affine(ZERO, ZERO, Fraction(number), Fraction(number))
+    return Affine(low=Fraction(number), high=Fraction(number))
 
 
 def _arith(fn: str, a: Affine, b: Affine, dtype: str) -> Affine | None:
@@ -156,7 +188,5 @@ def _arith(fn: str, a: Affine, b: Affine, dtype: str) -> Affine | None:
                 return None
             exact = a.times(1 / divisor)
             # Rounding down takes away at most (n - 1) / n of a whole dividend.
-            return Affine(
-                exact.query, exact.key, exact.low - 1 + 1 / divisor, exact.high
-            )
+            return exact.plus(Affine(low=Fraction(-1) + 1 / divisor))
     return None

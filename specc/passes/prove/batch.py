@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from specc.ir import ops
 from specc.ir.dim import Dim, DimError, exact
 from specc.ir.graph import Graph, Node, Value
+from specc.ir.heads import related_to
 from specc.ir.interval import SAME
 from specc.ir.reach import links
 from specc.passes.prove.causality import span_of, spoken
-from specc.passes.prove.flow import related_to
 from specc.passes.prove.seen import zero_everywhere
 from specc.text.diagnostic import Diagnostic, Label
 
@@ -36,7 +36,7 @@ def mixing(graph: Graph, symbol: str) -> list[Diagnostic]:
     """A warning W0602 for each op that mixes the rows of the axis `symbol`, in the
     graph's order.
     """
-    batch = _Batch(Dim.symbol(symbol), related_to(graph, symbol))
+    batch = _Batch(Dim.symbol(symbol), related_to(graph.facts, symbol))
     spoilt = {v for v in graph.inputs.values() if not batch.input_apart(v)}
     return [
         _warning(graph, place, node, symbol)

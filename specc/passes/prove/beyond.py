@@ -33,16 +33,26 @@ The softmax over keys gives zeros where the scores are minus infinity:
 """
 
 from collections.abc import Generator
+from dataclasses import replace
 from functools import lru_cache
 from math import inf, isinf
 from typing import TypeAlias
 
 from specc.ir import ops
 from specc.ir.graph import Node, Value
+from specc.ir.heads import Clock
 from specc.ir.interval import ALL, EMPTY, Interval
-from specc.passes.prove.bands import ATTENDED, band, band_of, breaks
+from specc.passes.prove.bands import (
+    ATTENDED,
+    band,
+    both_sides,
+    may_break,
+    narrowed,
+    side_of,
+)
 from specc.passes.prove.extremes import extremes
-from specc.passes.prove.grids import Grid, added, aligned, grid_of, through
+from specc.passes.prove.grids import Grid, added, aligned, grid_of, joined, through
+from specc.passes.prove.once import Budget, answered
 from specc.passes.prove.pairs import (
     ARITHMETIC,
     COMPARISONS,
@@ -68,32 +78,28 @@ WEIGHTS = (ops.MaskedSoftmax, ops.Hard, ops.Share)
 
 
 @lru_cache(maxsize=1024)
-def beyond(value: Value, query: int, key: int) -> Pairs:
-    """The numbers that `value` is seen to hold outside of intervals of `q - k`."""
-    found: dict[Grid, Pairs] = {}
-    first = grid_of(value, query, key)
-    open_: list[tuple[Grid, Rule]] = [(first, _pairs(first))]
-    answer: Pairs | None = None
-    # Rules wait on a stack of our own for what they ask: graphs are deeper than Python's.
-    while open_:
-        grid, rule = open_[-1]
-        try:
-            wanted = next(rule) if answer is None else rule.send(answer)
-        except StopIteration as stop:
-            found[grid] = answer = stop.value
-            open_.pop()
-            continue
-        answer = found.get(wanted)
-        if answer is None and len(found) + len(open_) >= MOST_GRIDS:
-            answer = NOTHING
-        if answer is None:
-            open_.append((wanted, _pairs(wanted)))
-    return found[first]
+def beyond(value: Value, query: int, key: int, clock: Clock | None = None) -> Pairs:
+    """The numbers that `value` is seen to hold outside of intervals of `q - k`, in time
+    where a clock is given.
+    """
+    grid = grid_of(value, query, key, clock)
+    keys = _on_side(replace(grid, side="keys"))
+    queries = _on_side(replace(grid, side="queries"))
+    return {
+        n: both_sides(keys.get(n, ALL), queries.get(n, ALL), clock)
+        for n in {**keys, **queries}
+    }
 
 
-def hidden(value: Value, query: int, key: int) -> Interval:
+def _on_side(grid: Grid) -> Pairs:
+    """The pairs on one side (`specc.passes.prove.bands`)."""
+    return answered(grid, _pairs, {}, Budget(MOST_GRIDS), NOTHING)
+
+
+def hidden(value: Value, query: int, key: int, clock: Clock | None = None) -> Interval:
     """Where `q - k` must lie for `value` to be true or other than zero."""
-    return band(value, query, key) & beyond(value, query, key).get(0.0, ALL)
+    other = beyond(value, query, key, clock).get(0.0, ALL)
+    return narrowed(band(value, query, key, clock), other, clock)
 
 
 def _pairs(grid: Grid) -> Rule:
@@ -140,13 +146,7 @@ def _of_rows(grid: Grid, node: Node) -> Rule:
     if isinstance(node.op, (*WEIGHTS, ops.Attend)):
         return (yield from _weights(grid, node))
     if isinstance(node.op, ops.Concat):
-        # Along another axis one part stands behind the other.
-        apart = node.op.axis not in (grid.query, grid.key)
-        parts = []
-        for a in node.args if apart else ():
-            assert a is not None
-            parts.append((yield grid.at(a, grid.query, grid.key)))
-        return in_all(parts)
+        return (yield from _parts(grid, node, node.op))
     if x is None:
         return NOTHING
     match node.op:
@@ -158,6 +158,19 @@ def _of_rows(grid: Grid, node: Node) -> Rule:
             return (yield from _gathered(grid, node))
     given = yield grid.at(x, grid.query, grid.key)
     return _moved(grid, node, given)
+
+
+def _parts(grid: Grid, node: Node, op: ops.Concat) -> Rule:
+    """The pairs of what is put together: along another axis one part stands behind the
+    other; along one that grows rows of a head stand in front.
+    """
+    found = joined(grid)
+    if op.axis not in (grid.query, grid.key):
+        found = [grid.at(a, grid.query, grid.key) for a in node.args if a]
+    parts = []
+    for part in found or ():
+        parts.append((yield part))
+    return in_all(parts)
 
 
 def _moved(grid: Grid, node: Node, given: Pairs) -> Pairs:
@@ -231,7 +244,7 @@ def _truths(grid: Grid, node: Node, operands: list[Grid]) -> Rule:
             found = [{deciding: g[deciding]} for g in given if deciding in g]
             return together([*found, in_all(given)])
         case ops.Compare(fn=fn):
-            rows = {0.0: band_of(grid), 1.0: band_of(grid, negated=True)}
+            rows = {0.0: side_of(grid), 1.0: side_of(grid, negated=True)}
             return together([rows, combined(COMPARISONS[fn], *given)])
     return NOTHING
 
@@ -245,7 +258,7 @@ def _arithmetic(fn: str, operands: list[Grid]) -> Rule:
     for here, there, turned in ((0, 1, False), (1, 0, True)):
         other = operands[there]
         # Zero times infinity is no number, nor is infinity less infinity.
-        if not breaks(other) and finite(other):
+        if not may_break(other) and finite(other):
             least = extremes(other.value)[0]
             # By what may be zero at some key nothing is divided; zero a query is so at
             # all keys.
@@ -286,13 +299,15 @@ def _weights(grid: Grid, node: Node) -> Rule:
             mask = node.op.mask(node)
             weights = grid.value.index == node.op.weights_result
             seen = weights and (grid.query, grid.key) == ATTENDED
-            return {0.0: band(mask, *ATTENDED)} if mask and seen else NOTHING
+            return (
+                {0.0: side_of(grid.at(mask, *ATTENDED))} if mask and seen else NOTHING
+            )
     if grid.key != rank - 1 or grid.query not in (None, rank - 2):
         return NOTHING
     scores, mask = node.args
     assert scores is not None
     assert mask is not None
-    found = [{0.0: band_of(aligned(grid, mask))}]
+    found = [{0.0: side_of(aligned(grid, mask))}]
     given = yield aligned(grid, scores)
     if isinstance(node.op, ops.MaskedSoftmax) and -inf in given:
         found.append({0.0: given[-inf]})
@@ -317,25 +332,24 @@ def _gathered(grid: Grid, node: Node) -> Rule:
 
 def finite(grid: Grid) -> bool:
     """Whether no infinity that was written down can stand at some key and not at others."""
-    if grid.key is None:
-        return True
+    return answered(grid, _finite, {}, Budget(MOST_GRIDS), False)
+
+
+def _finite(grid: Grid) -> Generator[Grid, bool, bool]:
     node = grid.value.node
-    if node is None:
+    if grid.key is None or node is None:
         return True
-    if grid.spent():
-        return False
     if (inner := through(grid)) is not None:
-        return finite(inner)
+        return (yield inner)
     match node.op:
         case ops.Pointwise(fn="exp" | "sigmoid" | "tanh"):
             return True
         case ops.Pointwise() | ops.Arith() | ops.Where() | ops.Cast() | ops.Concat():
             # An infinity written down may be taken at some keys alone.
-            return all(
-                not isinf(_everywhere(a) or 0.0) and finite(aligned(grid, a))
-                for a in node.args
-                if a
-            )
+            for a in node.args:
+                if a and (isinf(_everywhere(a) or 0.0) or not (yield aligned(grid, a))):
+                    return False
+            return True
         case ops.CumSum() | ops.Sort() | ops.Gather() | ops.Reduce() | ops.Delay():
             return not any(_infinite(a) for a in node.args)
     return True

@@ -22,19 +22,18 @@ no output reads, is not mentioned:
     E0712 `y` cannot be generated along `n`: without a mask a position sees every later one
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from math import inf
 
-from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Node, Value, needed
-from specc.ir.interval import Interval
 from specc.ir.op import Op
 from specc.passes.prove.bands import band
-from specc.passes.prove.crossing import CROSSED, LOOK_BACK, crossed, crossing
+from specc.passes.prove.crossing import CROSSED, crossing
 from specc.passes.prove.flow import Flow, Leak, flow
-from specc.passes.prove.over_keys import over_keys
-from specc.passes.prove.said import Said, in_normalizer, of_rows
-from specc.passes.prove.windows import window_words
+from specc.passes.prove.leaks import said_of
+from specc.passes.prove.said import in_normalizer
 from specc.text.diagnostic import Diagnostic, Label
 from specc.text.source import Span
 
@@ -70,7 +69,19 @@ def prove(
         ]
         for name, value in zip(outputs, wanted, strict=True):
             faults += _output(graph, found, name, value, growing)
-    return faults
+    return _once(faults)
+
+
+def _once(faults: Iterable[Diagnostic]) -> list[Diagnostic]:
+    """One error for each place: what is written in a loop leaks in each of its turns."""
+    first: dict[tuple[str, str, Label | None], Diagnostic] = {}
+    for fault in faults:
+        known = first.setdefault((fault.code, fault.title, fault.primary), fault)
+        if known is not fault:
+            first[known.code, known.title, known.primary] = replace(
+                known, count=known.count + fault.count
+            )
+    return list(first.values())
 
 
 def span_of(graph: Graph, node: Node | None) -> Span | None:
@@ -169,7 +180,7 @@ def _output(
         )
     if len(state.axes) > 1:
         query, key = sorted(state.axes)[:2]
-        reach = band(value, query, key)
+        reach = band(value, query, key, found.clock)
         if reach.lo < 0:
             yield Diagnostic(
                 "E0712",
@@ -184,7 +195,7 @@ def _output(
 def _diagnostic(
     graph: Graph, found: Flow, leak: Leak, output: str, growing: str
 ) -> Diagnostic:
-    said = said_of(leak, found)
+    said = said_of(graph, leak, found)
     primary, others = labels_of(graph, leak, found)
     said = in_normalizer(said, primary)
     title = f"`{output}` cannot be generated along `{found.symbol}`: {said.what}"
@@ -194,7 +205,7 @@ def _diagnostic(
     notes = said.notes
     if (
         leak.why == "ahead"
-        and leak.reach.lo > -UNBOUNDED
+        and leak.reach.lo > -inf
         and _made_up(found, graph.outputs.get(output))
     ):
         notes = (*notes, MADE_UP)
@@ -210,7 +221,7 @@ def labels_of(
         place, at = at.inside
     span = span_of(place, at.node) or span_of(graph, leak.node)
     primary = (
-        Label(span, f"`{spoken(at.node.op)}`: {said_of(at, found).what}")
+        Label(span, f"`{spoken(at.node.op)}`: {said_of(place, at, found).what}")
         if span
         else None
     )
@@ -224,8 +235,6 @@ def labels_of(
     return primary, there
 
 
-UNBOUNDED = float("inf")
-
 MADE_UP = (
     "a later `delay` makes up for this, but the row does not exist yet while generating"
 )
@@ -237,146 +246,6 @@ def _made_up(found: Flow, output: Value | None) -> bool:
         return False
     axes = found.state(output).axes.values()
     return bool(axes) and all(r.lo >= 0 for r in axes)
-
-
-def said_of(leak: Leak, found: Flow) -> Said:
-    """The words for a leak; those for the op inside, where it is in a loop."""
-    if leak.inside:
-        return said_of(leak.inside[1], found)
-    symbol = found.symbol
-    match leak.why:
-        case "length":
-            return Said(
-                "E0714",
-                f"this is the final length of `{symbol}`, which is not known while generating",
-                helps=("use the row numbers, `positions(x)`, or what is `last(x)`",),
-            )
-        case "newest":
-            return Said(
-                "E0713",
-                "the newest position is added back to earlier ones",
-                helps=("take `last(...)` at the end, or use a running sum",),
-            )
-        case "captured":
-            return Said(
-                "E0715",
-                f"what this loop takes from outside depends on `{symbol}`",
-                helps=("pass it as a scanned input",),
-            )
-        case "shape":
-            return Said(
-                "E0711", f"the rows of its result are no longer the rows of `{symbol}`"
-            )
-    if crossed(leak.node, leak.why):
-        return Said("E0717", LOOK_BACK, helps=CROSSED)
-    return over_keys(leak, found) or _reads(leak)
-
-
-def _reads(leak: Leak) -> Said:
-    """The words for an op that reads rows ahead."""
-    ahead, every = _count(leak.reach), leak.why == "all"
-    match leak.node.op:
-        case ops.Attend() | ops.MaskedSoftmax() | ops.Hard() | ops.Share():
-            return _mask(leak)
-        case ops.Weigh() | ops.MatMul() | ops.Einsum():
-            return Said(
-                "E0712",
-                "its rows hold values for later positions",
-                _low(leak.reach),
-                (
-                    "mask it first: weigh with `attend(..., mask=causal)` or `masked_softmax`",
-                ),
-            )
-        case ops.Reduce(fn=fn) if every:
-            return Said(
-                "E0711",
-                f"this {fn} reads every position",
-                helps=("use `last(x)`, or a running sum, `cumsum(x)`",),
-            )
-        case ops.Softmax():
-            return Said(
-                "E0711",
-                "this softmax divides by a sum over every position",
-                helps=("to weigh keys use `attend(...)`",),
-            )
-        case ops.LayerNorm() | ops.RMSNorm():
-            return Said(
-                "E0711",
-                "this norm takes its statistics over every position",
-                helps=("normalize the features, or use a running sum",),
-            )
-        case ops.Flip():
-            return Said("E0711", "this turns the sequence around")
-        case ops.Concat():
-            return Said(
-                "E0711",
-                "joining along a growing axis moves its positions",
-                helps=("to shift a sequence by one use `delay(x, by=1)`",),
-            )
-        case ops.Slice() | ops.Index():
-            return Said(
-                "E0711",
-                "the rows of a growing axis cannot be picked by number",
-                helps=(
-                    "use `last(x)` for the newest row, `delay(x, by=1)` for the row before",
-                ),
-            )
-        case ops.Split() | ops.Merge():
-            return Said("E0711", "a growing axis can be neither split nor merged")
-        case ops.Scan(reverse=True):
-            forward = "scan forward along a growing axis"
-            return Said("E0715", "this scan runs backwards", helps=(forward,))
-        case ops.Rnn(reverse=True) | ops.Gru(reverse=True) | ops.Lstm(reverse=True):
-            return Said(
-                "E0715",
-                "this layer runs backwards",
-                helps=("use `direction=forward` along a growing axis",),
-            )
-        case ops.Conv() | ops.MaxPool() | ops.AveragePool() | ops.ConvTranspose():
-            what, helps = window_words(leak.node.op, ahead, every)
-            return Said("E0711", what, helps=helps)
-        case ops.ArgMax() | ops.Sort() | ops.Gather():
-            return Said(
-                "E0711",
-                "this picks among every position",
-                helps=("weigh them with `attend(...)`",),
-            )
-    reads = (
-        "this reads every position" if every else f"this lets position t see {ahead}"
-    )
-    return of_rows(leak.node.op, reads)
-
-
-def _mask(leak: Leak) -> Said:
-    """An attention whose mask is absent or too wide."""
-    op = leak.node.op
-    unmasked = isinstance(op, ops.Attend) and op.mask(leak.node) is None
-    if unmasked:
-        return Said(
-            "E0712",
-            "without a mask a position sees every later one",
-            helps=("write `mask=causal`",),
-        )
-    if leak.reach.lo == -UNBOUNDED or leak.why == "all":
-        return Said(
-            "E0712",
-            "its mask lets a position see every later one",
-            helps=("add `& causal` to the mask",),
-        )
-    what = f"its mask lets a position see {_count(leak.reach)}"
-    return Said("E0712", what, _low(leak.reach), ("add `& causal` to the mask",))
-
-
-def _low(reach: Interval) -> tuple[str, ...]:
-    if reach.empty or reach.lo == -UNBOUNDED:
-        return ()
-    return (f"q - k can be as low as {int(reach.lo)} here",)
-
-
-def _count(reach: Interval) -> str:
-    if reach.empty or reach.lo == -UNBOUNDED:
-        return "every later one"
-    return f"{-int(reach.lo)} later position{'s' if reach.lo < -1 else ''}"
 
 
 def growing_symbol(graph: Graph, growing: str) -> str | None:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Node
+from specc.ir.heads import Clock
 from specc.ir.reach import links
 from specc.passes.prove.beyond import beyond
 from specc.passes.prove.flow import Flow
@@ -16,6 +17,7 @@ NUMBERS = "row numbers are made inside this loop; they would begin anew in every
 CROSSED = (
     "loop along the growing axis itself, or let attention bring the two axes together",
 )
+HEADS = "rows with and without fixed ones before them meet inside this loop"
 CARRY = "it goes on from a state that would have a row for every position"
 
 
@@ -27,39 +29,54 @@ def crossing(graph: Graph, found: Flow, live: set[Node]) -> Iterator[tuple[Node,
         given = [found.state(a) if a else None for a in node.args]
         if isinstance(node.op, ops.CumSum):
             state, axis = given[0], node.op.axis
-            if state and axis in state.axes and not _over_keys(node, state.axes, axis):
+            times = state.axes if state else {}
+            if axis in times and not _over_keys(node, times, axis, found.clock):
                 yield node, CARRY
             continue
         own = found.state(node.op.row(node)).axes
         if node.op.axis in own:
             continue
-        if why := _in_body(node.op.body, Dim.symbol(found.symbol)):
+        if why := _in_body(node.op.body, found.clock):
             yield node, why
+        elif len(_heads(node, found)) > 1:
+            yield node, HEADS
 
 
-def _over_keys(node: Node, times: Iterable[int], axis: int) -> bool:
+def _over_keys(node: Node, times: Iterable[int], axis: int, clock: Clock) -> bool:
     """Whether a running sum has one time axis, or goes over the keys of a grid whose
     mask shows none behind the query: it is then done again in each step.
     """
     x = node.first
     assert x is not None
     return all(
-        any(reach.lo >= 0 for reach in beyond(x, query, axis).values())
+        any(reach.lo >= 0 for reach in beyond(x, query, axis, clock).values())
         for query in times
         if query != axis
     )
 
 
-def _in_body(body: Graph, length: Dim) -> str:
+def _heads(node: Node, found: Flow) -> set[Dim | None]:
+    """The heads of the time axes that go into a loop. In its body one length is put in
+    place of the growing one.
+    """
+    return {
+        found.clock.head(a.type.shape[axis])
+        for a in node.args
+        if a
+        for axis in found.state(a).axes
+    }
+
+
+def _in_body(body: Graph, clock: Clock) -> str:
     """Why a body cannot work on new rows alone; empty where each of its ops goes row for row."""
     for node, results in body.nodes:
-        if isinstance(node.op, ops.Scan) and (why := _in_body(node.op.body, length)):
+        if isinstance(node.op, ops.Scan) and (why := _in_body(node.op.body, clock)):
             return why
         for link in links(node, results):
             operand = node.args[link.operand]
             if (
                 operand
-                and operand.type.shape[link.operand_axis] == length
+                and clock.head(operand.type.shape[link.operand_axis]) is not None
                 and link.kind != "same"
             ):
                 return NUMBERS if link.kind == "extent" else LOOK_BACK

@@ -9,8 +9,9 @@ from collections.abc import Iterable, Iterator
 
 from specc.ir.defaults import closed
 from specc.ir.graph import Graph, Node, needed
-from specc.passes.prove.causality import labels_of, said_of, span_of
+from specc.passes.prove.causality import labels_of, span_of
 from specc.passes.prove.flow import flow
+from specc.passes.prove.leaks import said_of
 from specc.text.diagnostic import Diagnostic, Label
 
 
@@ -74,8 +75,8 @@ def _faults(
         if leak:
             node, why, notes = (
                 leak.node,
-                said_of(leak, found).what,
-                said_of(leak, found).notes,
+                said_of(defaults, leak, found).what,
+                said_of(defaults, leak, found).notes,
             )
             primary, others = labels_of(defaults, leak, found)
         title = f"the default of `{name}` would change while the text is written: {why}"

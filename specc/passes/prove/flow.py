@@ -5,8 +5,10 @@ On entry: any sound graph, and the symbol of an axis, such as the length of a te
 leaving: the state of every value, and the ops that leak. A graph is never refused here;
 `causality` decides which leaks matter.
 
-A value is fixed (it depends on nothing that has the axis), or it moves. One that moves
-has time axes, the axes of exactly that length, and for each the accumulated reach:
+Rows are counted in time, from behind the head of an axis (`specc.ir.heads`). A value is
+fixed (it depends on nothing that has the axis, or on rows of a head alone), or it moves.
+One that moves has time axes, the axes of that length behind a head or none, and for each
+the accumulated reach:
 which rows its row `t` depends on, as an interval of `t - u`. Or it has none and holds
 the newest row, or what was read of all rows.
 
@@ -42,10 +44,12 @@ from typing import Literal
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Node, Value
+from specc.ir.heads import Clock, clock_of
 from specc.ir.interval import ALL, EMPTY, SAME, Interval
 from specc.ir.reach import Link, links
 from specc.passes.prove.beyond import beyond, hidden
 from specc.passes.prove.neutral import neutral
+from specc.passes.prove.spliced import HEAD, Reads, spliced
 
 Why = Literal["ahead", "all", "newest", "length", "captured", "shape"]
 
@@ -86,10 +90,19 @@ class Leak:
 class Flow:
     """The state of every value along `symbol`, and the ops that leak, in the graph's order."""
 
-    symbol: str
+    clock: Clock
     states: Mapping[Value, State]
     leaks: tuple[Leak, ...]
-    related: frozenset[str]
+
+    @property
+    def symbol(self) -> str:
+        """The name of what grows."""
+        return self.clock.symbol
+
+    @property
+    def related(self) -> frozenset[str]:
+        """What grows, and the lengths that follow from it."""
+        return self.clock.related
 
     def state(self, value: Value) -> State:
         """The state of a value; parameters are fixed."""
@@ -99,25 +112,16 @@ class Flow:
 @lru_cache(maxsize=4)
 def flow(graph: Graph, symbol: str) -> Flow:
     """Follow the axis called `symbol` through `graph`."""
-    along = _Axis(Dim.symbol(symbol), related_to(graph, symbol), {}, [])
+    along = _Axis(clock_of(graph, symbol), {}, [])
     for value in graph.inputs.values():
-        axes = dict.fromkeys(along.times(value), SAME)
-        whole = not axes and along.composite(value)
+        # Of an input of `n + 1` rows nobody knows which belongs to a new row.
+        shape = value.type.shape
+        axes = {n: SAME for n, d in enumerate(shape) if d == along.length}
+        whole = not axes and any(d.symbols() & along.related for d in shape)
         along.states[value] = State(axes, whole=whole)
     for node, results in graph.nodes:
         _visit(node, results, along)
-    return Flow(symbol, along.states, tuple(along.leaks), along.related)
-
-
-def related_to(graph: Graph, symbol: str) -> frozenset[str]:
-    """The symbol and those that a fact states in terms of it."""
-    found = {symbol}
-    while (
-        more := {name for name, dim in graph.facts.items() if dim.symbols() & found}
-        - found
-    ):
-        found |= more
-    return frozenset(found)
+    return Flow(along.clock, along.states, tuple(along.leaks))
 
 
 @dataclass(frozen=True)
@@ -126,23 +130,35 @@ class _Axis:
     is known of values so far.
     """
 
-    length: Dim
-    related: frozenset[str]
+    clock: Clock
     states: dict[Value, State]
     leaks: list[Leak]
+
+    @property
+    def length(self) -> Dim:
+        """The length that grows."""
+        return self.clock.grows
+
+    @property
+    def related(self) -> frozenset[str]:
+        """What grows, and the lengths that follow from it."""
+        return self.clock.related
 
     def given(self, node: Node) -> list[State]:
         """The states of the operands of a node."""
         return [self.states.get(a, State()) if a else State() for a in node.args]
 
     def times(self, value: Value) -> list[int]:
-        """The axes of exactly this length."""
-        return [n for n, d in enumerate(value.type.shape) if d == self.length]
+        """The axes of this length, behind a head or none."""
+        shape = value.type.shape
+        return [n for n, d in enumerate(shape) if self.clock.head(d) is not None]
 
     def composite(self, value: Value) -> bool:
-        """Whether an axis mentions the symbol without being it."""
+        """Whether an axis mentions the symbol and is no time axis."""
         shape = value.type.shape
-        return any(d != self.length and d.symbols() & self.related for d in shape)
+        return any(
+            d.symbols() & self.related and self.clock.head(d) is None for d in shape
+        )
 
 
 @dataclass
@@ -176,7 +192,9 @@ def _visit(node: Node, results: tuple[Value, ...], along: _Axis) -> None:
     found: list[Leak] = []
     for link in links(node, results):
         if link.operand_axis in given[link.operand].axes:
-            found += _follow(node, link, given[link.operand], reads[link.result])
+            found += _follow(
+                node, link, given[link.operand], reads[link.result], along.clock
+            )
     states = [read.state() for read in reads]
     found += _mixed(node, results, given, states, along)
     if isinstance(node.op, ops.Scan):
@@ -189,14 +207,18 @@ def _visit(node: Node, results: tuple[Value, ...], along: _Axis) -> None:
     along.states.update(zip(results, states, strict=True))
 
 
-def _follow(node: Node, link: Link, state: State, read: _Read) -> list[Leak]:
+def _follow(
+    node: Node, link: Link, state: State, read: _Read, clock: Clock
+) -> list[Leak]:
     """Join into `read` what a link reads along a time axis; the leak, if it is one."""
     if link.kind == "extent":
         return []  # a length is told, no row is read
     if link.kind == "newest":
         read.newest = True
         return []
-    to, reach = resolve(node, link)
+    to, reach = resolve(node, link, clock)
+    if (to, reach) == HEAD:
+        return []  # rows of a head do not move
     unmasked = link.kind == "band" and not link.gates
     if to is None or to not in read.before or unmasked:
         # The axis is gone, or every row of the result sees every row of it.
@@ -222,14 +244,14 @@ def _mixed(
 ) -> list[Leak]:
     """Leaks that no single link shows."""
     found: list[Leak] = []
-    if needs_length(node, along.length, along.related):
+    if needs_length(node, along.clock):
         found.append(Leak(node, "length"))
     elif not any(along.composite(a) for a in node.args if a):
         # Here rows are first put together with others, as by a merge with another axis.
         made_here = any(along.composite(r) for r in results)
         if made_here and not any(s.whole for s in states):
             found.append(Leak(node, "shape"))
-    if isinstance(node.op, ops.Scan) and _runs_along(node, node.op, along.length):
+    if isinstance(node.op, ops.Scan) and _runs_along(node, node.op, along.clock):
         # Carries and captures are the same for all rows of a loop: if they move, a row
         # sees rows that come later.
         first = node.op.first + node.op.scanned
@@ -238,8 +260,8 @@ def _mixed(
     return found
 
 
-def _runs_along(node: Node, op: ops.Scan, length: Dim) -> bool:
-    return op.row(node).type.shape[op.axis] == length
+def _runs_along(node: Node, op: ops.Scan, clock: Clock) -> bool:
+    return clock.head(op.row(node).type.shape[op.axis]) is not None
 
 
 def _in_body(
@@ -249,7 +271,7 @@ def _in_body(
     body = op.body
     if says := _says_length(body, along.related):
         moves = any(s.axes for s in (*given, *states))
-        if _runs_along(node, op, along.length) or not moves:
+        if _runs_along(node, op, along.clock) or not moves:
             return [Leak(node, "length", inside=(body, Leak(says, "length")))]
     outer = op.parts(given).inside
     start = {
@@ -257,7 +279,7 @@ def _in_body(
         for v, s in zip(body.inputs.values(), outer, strict=True)
     }
     while True:
-        inside = _Axis(along.length, along.related, dict(start), [])
+        inside = _Axis(along.clock, dict(start), [])
         for each, results in body.nodes:
             _visit(each, results, inside)
         # What a carry is behind a turn it may be before the next one: again, until no
@@ -293,18 +315,27 @@ def _attributes(node: Node) -> Iterator[object]:
         yield from node.op.attributes().values()
 
 
-def needs_length(node: Node, length: Dim, related: frozenset[str]) -> bool:
-    """Whether an op holds the length itself, other than to make rows of that length."""
+def needs_length(node: Node, clock: Clock) -> bool:
+    """Whether an op holds the length itself, other than to make rows of that length, or
+    to leave away rows of a head in front of them.
+    """
     match node.op:
-        case ops.Range(length=dim) | ops.Expand(length=dim) if dim == length:
-            return False
-        case ops.Stride(start=start, stop=stop, step=step) if stop == length:
-            return any(_mentions(d, related) for d in (start, step))
+        case ops.Range(length=dim) | ops.Expand(length=dim):
+            rows = clock.head(dim) is not None
+        case ops.Slice(axis=axis, start=start, stop=stop):
+            rows = _is_end(node, axis, stop) and not _mentions(start, clock.related)
+        case ops.Stride(axis=axis, start=start, stop=stop, step=step):
+            rows = _is_end(node, axis, stop) and not any(
+                _mentions(d, clock.related) for d in (start, step)
+            )
         case ops.Resize():
             return False  # every row is read, which says more
         case ops.Scan():
             return False
-    return any(_mentions(v, related) for v in node.op.attributes().values())
+        case _:
+            rows = False
+    said = node.op.attributes().values()
+    return not rows and any(_mentions(v, clock.related) for v in said)
 
 
 def _mentions(value: object, related: frozenset[str]) -> bool:
@@ -313,28 +344,38 @@ def _mentions(value: object, related: frozenset[str]) -> bool:
     return isinstance(value, Dim) and bool(value.symbols() & related)
 
 
-def resolve(node: Node, link: Link) -> tuple[int | None, Interval]:
-    """The result axis and the interval of a link; of several gates, the one that proves
-    most. What reads every key reads row by row where hidden ones do not count.
+def _is_end(node: Node, axis: int, stop: Dim) -> bool:
+    """Whether rows are taken up to the last."""
+    return node.first is not None and stop == node.first.type.shape[axis]
+
+
+def resolve(node: Node, link: Link, clock: Clock | None = None) -> Reads:
+    """The result axis and the interval of a link, in time where a clock is given; of
+    several gates, the one that proves most. What reads every key reads row by row where
+    hidden ones do not count. `HEAD` where no row that moves is read.
     """
-    best: tuple[int | None, Interval] = (link.result_axis, link.reach)
-    for to, reach in (*_gated(node, link), *neutral(node, link)):
+    if link.kind == "all" and clock and (found := spliced(node, link, clock)):
+        return found
+    best: Reads = (link.result_axis, link.reach)
+    for to, reach in (*_gated(node, link, clock), *neutral(node, link, clock)):
         if _better(reach, best[1]):
             best = to, reach
     return best
 
 
-def _gated(node: Node, link: Link) -> Iterator[tuple[int, Interval]]:
+def _gated(
+    node: Node, link: Link, clock: Clock | None
+) -> Iterator[tuple[int, Interval]]:
     """What each gate of a link lets through."""
     for gate in link.gates:
         operand = node.args[gate.operand]
         if operand:
-            yield gate.result_axis, hidden(operand, gate.query, gate.key)
+            yield gate.result_axis, hidden(operand, gate.query, gate.key, clock)
         scores = node.first
         if isinstance(node.op, ops.MaskedSoftmax) and scores:
             # A score of minus infinity is as good as a mask.
             query = scores.type.rank - 2
-            low = beyond(scores, query, query + 1).get(-ALL.hi, ALL)
+            low = beyond(scores, query, query + 1, clock).get(-ALL.hi, ALL)
             yield gate.result_axis, low
 
 

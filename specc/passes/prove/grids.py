@@ -6,54 +6,55 @@ is behind it is the same grid with its axes elsewhere: `[n, n]` behind an `inser
 seen along its axes 0 and 1 where the result is seen along 1 and 2.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Literal, TypeAlias
 
 from specc.ir import ops
+from specc.ir.dim import Dim
 from specc.ir.graph import Value
+from specc.ir.heads import Clock
 from specc.ir.types import Type
 
-MOST_STEPS = 5_000
-MOST_DEPTH = 200
-
-
-@dataclass
-class Budget:
-    """How much of a graph is looked at for one band, so that no graph makes it slow."""
-
-    steps: int = MOST_STEPS
+Side: TypeAlias = Literal["keys", "queries"]
+"""Whose rows of a head are left out of sight."""
 
 
 @dataclass(frozen=True, slots=True)
 class Grid:
     """A value seen as a grid: which of its axes are the query's and the key's rows, if
     they are its own.
+
+    With a `clock` rows are counted in time, from behind the head of their axis. Of one
+    `side` rows before time 0 are not looked at.
     """
 
     value: Value
     query: int | None
     key: int | None
-    budget: Budget = field(default_factory=Budget, compare=False)
-    depth: int = field(default=0, compare=False)
+    clock: Clock | None = field(default=None, compare=False)
+    side: Side = field(default="keys", compare=False)
 
     def at(self, operand: Value, query: int | None, key: int | None) -> "Grid":
         """An operand with its axes; one of length 1 is repeated, hence no axis of rows."""
-        return Grid(
-            operand,
-            _proper(operand, query),
-            _proper(operand, key),
-            self.budget,
-            self.depth + 1,
+        return replace(
+            self,
+            value=operand,
+            query=_proper(operand, query),
+            key=_proper(operand, key),
         )
 
-    def spent(self) -> bool:
-        """Whether to give up here."""
-        self.budget.steps -= 1
-        return self.budget.steps < 0 or self.depth > MOST_DEPTH
+    def head(self, axis: int) -> Dim | None:
+        """The rows before time 0 along an axis; None where nothing along it grows."""
+        if self.clock is None:
+            return Dim.of(0)
+        return self.clock.head(self.value.type.shape[axis])
 
 
-def grid_of(value: Value, query: int | None, key: int | None) -> Grid:
-    """A value with its axes, and a budget of its own."""
-    return Grid(value, _proper(value, query), _proper(value, key))
+def grid_of(
+    value: Value, query: int | None, key: int | None, clock: Clock | None = None
+) -> Grid:
+    """A value with its axes."""
+    return Grid(value, _proper(value, query), _proper(value, key), clock)
 
 
 def _proper(value: Value, axis: int | None) -> int | None:
@@ -84,9 +85,46 @@ def through(grid: Grid) -> Grid | None:
             return grid.at(x, None if q == axis else q, None if k == axis else k)
         case ops.Slice(axis=axis) | ops.Stride(axis=axis) if axis not in (q, k):
             return grid.at(x, q, k)
+        case ops.Slice() if _keeps_time(grid, node.op):
+            return grid.at(x, q, k)
         case ops.Cast() if not _rounds(x.type, grid.value.type):
             return grid.at(x, q, k)
     return None
+
+
+def _keeps_time(grid: Grid, op: ops.Slice) -> bool:
+    """Whether a slice leaves away rows of a head alone: time `t` stays time `t`."""
+    node = grid.value.node
+    x = node.first if node is not None else None
+    if grid.clock is None or x is None or op.stop != x.type.shape[op.axis]:
+        return False
+    # Both lengths must have a head: then it differs by what was left away.
+    lengths = x.type.shape[op.axis], grid.value.type.shape[op.axis]
+    return None not in [grid.clock.head(n) for n in lengths]
+
+
+def joined(grid: Grid) -> list[Grid] | None:
+    """The parts of a concatenation along an axis of rows; None for other ops.
+
+    What grows keeps its times. Rows of a head are seen as rows of no axis, since their
+    times do not count; on the side that leaves them out of sight they are no part.
+    """
+    node = grid.value.node
+    if node is None or not isinstance(node.op, ops.Concat) or grid.clock is None:
+        return None
+    axis = node.op.axis
+    if axis not in (grid.query, grid.key):
+        return None
+    hidden = axis == (grid.key if grid.side == "keys" else grid.query)
+    parts = []
+    for part in node.args:
+        assert part is not None, "a concatenation has no optional operands"
+        if grid.clock.head(part.type.shape[axis]) is not None:
+            parts.append(grid.at(part, grid.query, grid.key))
+        elif not hidden:
+            query, key = (None if n == axis else n for n in (grid.query, grid.key))
+            parts.append(grid.at(part, query, key))
+    return parts
 
 
 def _rounds(given: Type, to: Type) -> bool:

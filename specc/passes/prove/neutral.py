@@ -19,8 +19,10 @@ from collections.abc import Iterable
 
 from specc.ir import ops
 from specc.ir.graph import Node, Value
+from specc.ir.heads import Clock
 from specc.ir.interval import ALL, Interval
 from specc.ir.link import Link
+from specc.passes.prove.bands import narrowed
 from specc.passes.prove.beyond import beyond, since, sorts_last
 from specc.passes.prove.extremes import extremes
 from specc.passes.prove.grids import added, grid_of, through
@@ -30,7 +32,7 @@ Through = tuple[int, Interval]
 """An axis of the result, and which keys matter to its rows."""
 
 
-def neutral(node: Node, link: Link) -> Iterable[Through]:
+def neutral(node: Node, link: Link, clock: Clock | None = None) -> Iterable[Through]:
     """The axes of the result along which what is hidden does not count."""
     x = node.args[link.operand]
     if x is None or link.kind != "all":
@@ -38,11 +40,11 @@ def neutral(node: Node, link: Link) -> Iterable[Through]:
     key = link.operand_axis
     for query, length in enumerate(x.type.shape):
         if query != key and length.symbols():
-            reach = _reach(node, link, beyond(x, query, key))
+            reach = _reach(node, link, beyond(x, query, key, clock), clock)
             if reach != ALL:
                 yield _result_axis(node, query, key), reach
     if isinstance(node.op, ops.Gather) and link.operand == ops.Gather.table.place:
-        yield from _pointed(node, node.op.axis, key)
+        yield from _pointed(node, node.op.axis, key, clock)
 
 
 def _result_axis(node: Node, query: int, key: int) -> int:
@@ -50,14 +52,14 @@ def _result_axis(node: Node, query: int, key: int) -> int:
     return query - gone
 
 
-def _reach(node: Node, link: Link, pairs: Pairs) -> Interval:
+def _reach(node: Node, link: Link, pairs: Pairs, clock: Clock | None) -> Interval:
     """Which keys matter to an op, of a grid that holds these numbers elsewhere."""
     if not pairs:
         return ALL
     ordinary = [i for n, i in pairs.items() if _counts_for_nothing(node, n)]
     reach = ALL
     for interval in ordinary:
-        reach = reach & interval
+        reach = narrowed(reach, interval, clock)
     match node.op:
         case ops.Gather(axis=axis):
             own = link.operand == ops.Gather.table.place and axis == link.operand_axis
@@ -115,7 +117,7 @@ def _rows_exist(node: Node) -> bool:
     return ids.node.first.type.shape[axis] == table.type.shape[op.axis]
 
 
-def _pointed(node: Node, axis: int, key: int) -> Iterable[Through]:
+def _pointed(node: Node, axis: int, key: int, clock: Clock | None) -> Iterable[Through]:
     """Rows picked by the greatest of a grid: one that its mask shows, or the first."""
     if axis != key or not _rows_exist(node):
         return
@@ -130,6 +132,6 @@ def _pointed(node: Node, axis: int, key: int) -> Iterable[Through]:
         case ops.ArgMax(axis=over):
             query = added(grid.query, over)
             assert query is not None
-            for number, reach in beyond(made.first, query, over).items():
+            for number, reach in beyond(made.first, query, over, clock).items():
                 if _counts_for_nothing(made, number) and not reach.empty:
                     yield axis, Interval(min(reach.lo, 0), ALL.hi)

@@ -65,7 +65,7 @@ def _held(x: Value, found: Flow) -> float | None:
     for query in times:
         for key in times:
             if query != key:
-                for number, reach in beyond(x, query, key).items():
+                for number, reach in beyond(x, query, key, found.clock).items():
                     if reach.lo >= 0:
                         return number
     return None

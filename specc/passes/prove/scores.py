@@ -7,12 +7,13 @@ ordinary was made as low: `wild` values may be, at rows that exist, `stained` on
 padded rows.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 
 from specc.ir import ops
 from specc.ir.graph import Node
 from specc.passes.prove.bands import band_of
 from specc.passes.prove.grids import Grid, aligned, through
+from specc.passes.prove.once import Budget, answered
 from specc.passes.prove.seen import least_of, number_or_infinity
 from specc.passes.prove.standing import Standing
 
@@ -120,27 +121,32 @@ def surely(standing: Standing, grid: Grid) -> bool:
     """Whether a mask is surely true at rows that exist, between a row and itself if
     it compares rows.
     """
-    node = grid.value.node
-    if grid.value is standing.keep:
-        return True
-    # A mask that is an input may be false anywhere.
-    if node is None or grid.spent():
-        return False
-    if (inner := through(grid)) is not None:
-        return surely(standing, inner)
-    operands = [aligned(grid, a) for a in node.args if a]
-    match node.op:
-        case ops.Constant(value=value):
-            return bool(value)
-        case ops.And():
-            return surely(standing, operands[0]) and surely(standing, operands[1])
-        case ops.Or():
-            return surely(standing, operands[0]) or surely(standing, operands[1])
-        case ops.Compare(fn="eq" | "le" | "ge") if _mirrored(*operands):
+
+    def rule(grid: Grid) -> Generator[Grid, bool, bool]:
+        node = grid.value.node
+        if grid.value is standing.keep:
             return True
-    # `i - j >= 0` and the like: a comparison whose opposite leaves out the distance 0.
-    compares = grid.query is not None and grid.key is not None
-    return compares and 0 not in band_of(grid, negated=True)
+        # A mask that is an input may be false anywhere.
+        if node is None:
+            return False
+        if (inner := through(grid)) is not None:
+            return (yield inner)
+        operands = [aligned(grid, a) for a in node.args if a]
+        match node.op:
+            case ops.Constant(value=value):
+                return bool(value)
+            case ops.And():
+                return (yield operands[0]) and (yield operands[1])
+            case ops.Or():
+                return (yield operands[0]) or (yield operands[1])
+            case ops.Compare(fn="eq" | "le" | "ge") if _mirrored(*operands):
+                return True
+        # `i - j >= 0` and the like: a comparison whose opposite leaves out the distance
+        # 0.
+        compares = grid.query is not None and grid.key is not None
+        return compares and 0 not in band_of(grid, negated=True)
+
+    return answered(grid, rule, {}, Budget(), False)
 
 
 def _mirrored(left: Grid, right: Grid) -> bool:

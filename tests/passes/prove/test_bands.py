@@ -8,7 +8,9 @@ from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Builder, Input, Value
 from specc.ir.types import Type
-from specc.passes.prove.bands import band
+from specc.passes.prove import bands, once
+from specc.passes.prove.bands import band, found_band
+from specc.passes.prove.grids import grid_of
 
 T = Dim.symbol("seq")
 
@@ -110,9 +112,51 @@ def test_data_and_fractions_prove_nothing() -> None:
     assert str(band(half, 0, 1)) == "[-∞, ∞]"
 
 
-def test_a_deep_mask_is_given_up_not_followed_for_ever() -> None:
+def test_each_value_of_a_mask_is_looked_at_once() -> None:
+    """Three hundred `and`s, each of which reads the one before twice."""
     rows = Rows()
     mask = rows.causal()
     for _ in range(300):
-        mask = rows.build.one(ops.And(), mask, rows.build.one(ops.Not(), mask))
-    assert band(mask, 0, 1).lo <= 0
+        late = rows.build.one(ops.Or(), mask, rows.build.one(ops.Not(), mask))
+        mask = rows.build.one(ops.And(), late, mask)
+    assert str(band(mask, 0, 1)) == "[0, ∞]"
+
+
+def test_where_upon_where_takes_steps_in_proportion() -> None:
+    """A search by halving: both ends of the next interval read the last twice."""
+    rows = Rows()
+    seen = rows.causal()
+    low: Value = rows.build.one(ops.Cast("f64"), rows.apart())
+    high = rows.arith("mul", low, rows.number(2.0))
+    for _ in range(200):
+        middle = rows.arith("add", low, high)
+        above = rows.compare("ge", middle, rows.number(1.0))
+        low, high = (
+            rows.build.one(ops.Where(), above, middle, low),
+            rows.build.one(ops.Where(), above, high, middle),
+        )
+    gate = rows.build.one(ops.Where(), seen, low, rows.number(0.0))
+    budget = once.Budget()
+    grid = grid_of(gate, 0, 1)
+    assert str(found_band(gate, 0, 1).interval) == "[0, ∞]"
+    assert not found_band(gate, 0, 1).spent
+    search = bands._Search(budget)
+    search.holds(grid, False)
+    assert once.MOST_STEPS - budget.steps < 5_000
+
+
+def test_what_was_not_looked_through_is_said_to_be_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rows = Rows()
+    mask = rows.causal()
+    for width in range(400):
+        near = rows.compare("lt", rows.apart(), rows.number(width))
+        mask = rows.build.one(ops.And(), mask, near)
+    assert not found_band(mask, 0, 1).spent
+    found_band.cache_clear()
+    monkeypatch.setattr(once.Budget.__init__, "__defaults__", (100,))
+    found = found_band(mask, 0, 1)
+    found_band.cache_clear()
+    assert found.spent
+    assert found.interval.lo == -float("inf")

@@ -9,8 +9,11 @@ from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Builder, Graph, Input, Value
 from specc.ir.types import Type
+from specc.passes.prove import beyond
+from specc.passes.prove.bands import found_band
 from specc.passes.prove.causality import growing_symbol, prove
 from specc.passes.prove.flow import flow
+from specc.passes.prove.once import Budget
 from specc.text.diagnostic import Diagnostic
 from specc.text.source import Source, Span
 
@@ -199,3 +202,35 @@ def test_an_attention_map_is_causal_when_its_mask_is() -> None:
 def test_the_growing_axis_is_the_one_behind_the_batch() -> None:
     build, x = start()
     assert growing_symbol(finish(build, x), "target") == "tgt"
+
+
+def test_what_the_proof_did_not_look_through_is_said_to_be_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of a mask too long to look through nothing is claimed."""
+    b = Builder()
+    x = b.input("x", Input(Type.of("f32", Dim.symbol("b"), T, 4)))
+    rows = b.one(ops.Extent(1), x)
+    i, j = (b.one(ops.Insert(axis), rows) for axis in (1, 0))
+    mask = b.one(ops.Compare("le"), j, i)
+    for width in range(50):
+        far = b.one(ops.Arith("sub"), i, b.one(ops.Constant(width, "i64")))
+        mask = b.one(ops.And(), b.one(ops.Compare("ge"), j, far), mask)
+    for _ in range(2):
+        mask = b.one(ops.Insert(0), mask)
+    head = b.one(ops.Insert(1), x)
+    y = b.one(ops.Attend(0.5), head, head, head, mask)
+    graph = b.finish("g", {"y": y})
+    assert prove(graph, "tgt", "x", ["y"]) == []
+    for cached in (found_band, flow, beyond.beyond):
+        cached.cache_clear()
+    monkeypatch.setattr(Budget.__init__, "__defaults__", (40,))
+    monkeypatch.setattr(beyond, "MOST_GRIDS", 10)
+    (fault,) = prove(graph, "tgt", "x", ["y"])
+    for cached in (found_band, flow, beyond.beyond):
+        cached.cache_clear()
+    assert fault.code == "E0712"
+    assert fault.title.endswith(
+        "it was not found out whether its mask hides later positions: "
+        "50 000 values were looked at"
+    )

@@ -1,0 +1,86 @@
+"""Ops whose attributes, or whose rows, are counted: in a step they are made for the rows
+that there are.
+
+Row numbers begin at the number of the first row that is asked for. A concatenation that
+puts rows before what grows passes on the new rows as they are, and puts its head in front
+again where earlier rows are asked for. A length that is said is the length of now.
+"""
+
+from math import inf
+
+from specc.ir import ops
+from specc.ir.dim import Dim
+from specc.ir.graph import Node, Value
+from specc.ir.op import Op
+from specc.passes.derive.demand import Asked
+from specc.passes.derive.draft import Draft
+from specc.passes.derive.plan import Plan
+from specc.passes.derive.states import States
+from specc.passes.derive.substitute import at_length
+
+
+def row_numbers(
+    states: States, node: Node, result: Value, asked: Asked
+) -> tuple[Value, ...]:
+    """Numbers of rows, which do not begin at 0 unless all rows are there."""
+    draft, plan = states.draft, states.draft.plan
+    (name,) = asked.results[0].values()
+    need, head = asked.rows[name], plan.setting.head(result, 0)
+    rows = draft.add(node, ops.Range(plan.rows(need, head)))
+    if plan.most == inf and need == inf:
+        return rows
+    return draft.add(node, ops.Arith("add"), *rows, states.first_row(need, head))
+
+
+def spliced_rows(draft: Draft, node: Node, result: Value, asked: Asked) -> Value:
+    """Rows that are put in front of what grows, or left away there: new rows pass as
+    they are, and those of before have the head in front of them again.
+    """
+    plan = draft.plan
+    assert isinstance(node.op, ops.Concat | ops.Slice), "nothing else splices rows"
+    axis = node.op.axis
+    need, head = asked.rows[asked.results[0][axis]], plan.setting.head(result, axis)
+    grows = next(n for n, axes in enumerate(asked.operands) if axis in axes)
+    put_before = [n for n in range(len(node.args)) if n != grows and need <= 0]
+    operands = draft.operands(node, asked, without=put_before)
+    x, made = node.args[grows], operands[grows]
+    assert x is not None, "what grows is there"
+    assert made is not None, "its rows are asked for"
+    before = plan.setting.head(x, axis)
+    total = plan.rows(asked.rows[asked.operands[grows][axis]], before)
+    if need > 0 and isinstance(node.op, ops.Concat):
+        # Where not all rows of `x` are wanted, some may be missing between the head and
+        # them; then nothing of the head is among the last.
+        (made,) = draft.add(node, node.op, *operands)
+        total += head - before
+    return draft.last(made, axis, total, plan.rows(need, head))
+
+
+def at_rows(plan: Plan, op: Op, results: tuple[Value, ...], asked: Asked) -> Op:
+    """An op with the lengths that its attributes say, at as many rows as are asked for."""
+    match op:
+        case ops.Expand(axis=axis) if axis in asked.results[0]:
+            # The length that is repeated to is that of a time axis.
+            head = plan.setting.head(results[0], axis)
+            return ops.Expand(axis, plan.rows(asked.rows[asked.results[0][axis]], head))
+        case ops.Scan():
+            # Another axis is looped over, and the body says the growing length. That
+            # all these rows are as many, the proof has seen. There are none where only
+            # the newest row goes into the loop.
+            axes = [*asked.operands, *asked.results]
+            needs = {asked.rows[name] for each in axes for name in each.values()}
+            assert len(needs) <= 1, (
+                "loops that cross the growing axis are refused by the proof"
+            )
+            for need in needs:
+                head = _head_of(plan, results, asked)
+                return at_length(op, plan.symbol, plan.rows(need, head) - head)
+    return op
+
+
+def _head_of(plan: Plan, results: tuple[Value, ...], asked: Asked) -> Dim:
+    """The head of the rows that go through a loop over another axis, all of them alike."""
+    for value, axes in zip(results, asked.results, strict=True):
+        for axis in axes:
+            return plan.setting.head(value, axis)
+    return Dim.of(0)

@@ -1,0 +1,120 @@
+"""Inputs that tell lengths: which of them a graph must be given though it reads no row of
+them.
+
+A length is told by an axis of an input, alone or beside others that are told: of
+`past + m` rows somebody must say how many are `m`.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from specc.ir.dim import Dim
+from specc.ir.graph import Graph, Input, Value
+
+
+def symbols(values: Iterable[Value]) -> set[str]:
+    """The symbols in the lengths of some values."""
+    return {s for v in values for d in v.type.shape for s in d.symbols()}
+
+
+def told(values: Iterable[Value], facts: Mapping[str, Dim] | None = None) -> set[str]:
+    """The symbols that the shapes of some values tell."""
+    dims = {d for v in values for d in v.type.shape if d.symbols()}
+    found = set[str]()
+    while True:
+        more = {s for d in dims if (s := _solved(d, found))}
+        more |= {n for n, d in (facts or {}).items() if d.symbols() <= found}
+        if more <= found:
+            return found
+        found |= more
+
+
+def _solved(length: Dim, known: set[str]) -> str | None:
+    """The one symbol that a length tells where these are known."""
+    unknown = length.symbols() - known
+    if len(unknown) != 1:
+        return None
+    (name,) = unknown
+    rest = [m for m, _ in length.terms if m != ((name, 1),)]
+    inside = Dim(dict.fromkeys(rest, 1)).symbols()
+    return name if len(rest) < len(length.terms) and name not in inside else None
+
+
+def without_unread(graph: Graph, always: frozenset[str] = frozenset()) -> Graph:
+    """Without inputs that nothing reads; a length may be read off any that is left."""
+    read = {a for node, _ in graph.nodes for a in node.args if a}
+    read |= set(graph.outputs.values())
+    kept = {n for n, v in graph.inputs.items() if v in read or n in always}
+    kept |= {
+        *_tellers(
+            {n: v for n, v in graph.inputs.items() if n not in kept},
+            [graph.inputs[n] for n in kept],
+            symbols(read) | computed_with(graph),
+            graph.facts,
+        )
+    }
+    return replace(
+        graph,
+        inputs={n: v for n, v in graph.inputs.items() if n in kept},
+        input_facts={n: f for n, f in graph.input_facts.items() if n in kept},
+    )
+
+
+def with_lengths(graph: Graph, whole: Graph, fixed: Iterable[str]) -> Graph:
+    """With those of the inputs `fixed` of the whole graph that alone tell a length
+    which is computed with, `x / float(length(memory))`, or a part of one, of `past + m`.
+    """
+    needed = computed_with(graph) | symbols(graph.inputs.values())
+    there = {
+        n: Value(whole.input_facts[n].type) for n in fixed if n not in graph.inputs
+    }
+    given = [*graph.inputs.values()]
+    for name in _tellers(there, given, needed, graph.facts):
+        graph = with_input(graph, name, whole.input_facts[name])
+    return graph
+
+
+def _tellers(
+    there: Mapping[str, Value],
+    given: list[Value],
+    needed: set[str],
+    facts: Mapping[str, Dim],
+) -> list[str]:
+    """The inputs that tell a length which those that are given do not."""
+    found: list[str] = []
+    known = told(given, facts)
+    for name, value in there.items():
+        more = told([*given, value], facts)
+        if (more - known) & needed:
+            given, known = [*given, value], more
+            found.append(name)
+    return found
+
+
+def computed_with(graph: Graph) -> set[str]:
+    """The symbols of the lengths that nodes make or say, in the bodies of loops too."""
+    found = set[str]()
+    for node, results in graph.nodes:
+        found |= symbols(results) | _said(node.op.attributes().values())
+    return found
+
+
+def _said(attributes: Iterable[object]) -> set[str]:
+    found = set[str]()
+    for value in attributes:
+        if isinstance(value, Dim):
+            found |= value.symbols()
+        elif isinstance(value, tuple):
+            found |= _said(value)
+        elif isinstance(value, Graph):
+            found |= computed_with(value)
+    return found
+
+
+def with_input(graph: Graph, name: str, facts: Input) -> Graph:
+    """With one more input, of which only the lengths are read."""
+    return replace(
+        graph,
+        inputs={**graph.inputs, name: Value(facts.type)},
+        input_facts={**graph.input_facts, name: facts},
+    )

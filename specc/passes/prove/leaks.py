@@ -1,0 +1,186 @@
+"""The words for an op that leaks: what it does that cannot be while a text is written, and
+what to write instead.
+
+What the proof did not find out is said to be so: that a mask shows later positions is
+said only where a comparison of row numbers says it.
+"""
+
+from collections.abc import Mapping
+
+from specc.ir import ops
+from specc.ir.graph import Graph
+from specc.ir.interval import Interval
+from specc.ir.marks import GATE
+from specc.ir.op import Op
+from specc.passes.prove.crossing import CROSSED, LOOK_BACK, crossed
+from specc.passes.prove.doubt import doubt_of, text_of
+from specc.passes.prove.flow import Flow, Leak
+from specc.passes.prove.once import MOST_STEPS
+from specc.passes.prove.over_keys import over_keys
+from specc.passes.prove.said import Said, of_rows
+from specc.passes.prove.windows import window_words
+
+UNBOUNDED = float("inf")
+
+NORM = Said(
+    "E0711",
+    "this norm takes its statistics over every position",
+    helps=("normalize the features, or use a running sum",),
+)
+PICKED = Said(
+    "E0711",
+    "the rows of a growing axis cannot be picked by number",
+    helps=("use `last(x)` for the newest row, `delay(x, by=1)` for the row before",),
+)
+APART = Said("E0711", "a growing axis can be neither split nor merged")
+CHOSEN = Said(
+    "E0711",
+    "this picks among every position",
+    helps=("weigh them with `attend(...)`",),
+)
+AND_CAUSAL = "add `& causal` to the mask"
+SPENT = f"{MOST_STEPS:,} values were looked at".replace(",", " ")
+
+
+def said_of(graph: Graph, leak: Leak, found: Flow) -> Said:
+    """The words for a leak in a graph; those for the op inside, where it is in a loop."""
+    if leak.inside:
+        return said_of(*leak.inside, found)
+    symbol = found.symbol
+    match leak.why:
+        case "length":
+            return Said(
+                "E0714",
+                f"this is the final length of `{symbol}`, which is not known while generating",
+                helps=("use the row numbers, `positions(x)`, or what is `last(x)`",),
+            )
+        case "newest":
+            return Said(
+                "E0713",
+                "the newest position is added back to earlier ones",
+                helps=("take `last(...)` at the end, or use a running sum",),
+            )
+        case "captured":
+            return Said(
+                "E0715",
+                f"what this loop takes from outside depends on `{symbol}`",
+                helps=("pass it as a scanned input",),
+            )
+        case "shape":
+            return Said(
+                "E0711", f"the rows of its result are no longer the rows of `{symbol}`"
+            )
+    if crossed(leak.node, leak.why):
+        return Said("E0717", LOOK_BACK, helps=CROSSED)
+    return over_keys(leak, found) or _reads(graph, leak, found)
+
+
+FIXED: Mapping[type[Op], Said] = {
+    ops.Softmax: Said(
+        "E0711",
+        "this softmax divides by a sum over every position",
+        helps=("to weigh keys use `attend(...)`",),
+    ),
+    ops.LayerNorm: NORM,
+    ops.RMSNorm: NORM,
+    ops.Flip: Said("E0711", "this turns the sequence around"),
+    ops.Concat: Said(
+        "E0711",
+        "joining along a growing axis moves its positions",
+        helps=("to shift a sequence by one use `delay(x, by=1)`",),
+    ),
+    ops.Slice: PICKED,
+    ops.Index: PICKED,
+    ops.Split: APART,
+    ops.Merge: APART,
+    ops.ArgMax: CHOSEN,
+    ops.Sort: CHOSEN,
+    ops.Gather: CHOSEN,
+}
+"""The words for ops of which there is one thing to say."""
+
+
+def _reads(graph: Graph, leak: Leak, found: Flow) -> Said:
+    """The words for an op that reads rows ahead."""
+    ahead, every = _count(leak.reach), leak.why == "all"
+    match leak.node.op:
+        case ops.Attend() | ops.MaskedSoftmax() | ops.Hard() | ops.Share():
+            return _mask(graph, leak, found)
+        case ops.Weigh() | ops.MatMul() | ops.Einsum():
+            return _weighed(leak, found)
+        case ops.Reduce(fn=fn) if every:
+            return Said(
+                "E0711",
+                f"this {fn} reads every position",
+                helps=("use `last(x)`, or a running sum, `cumsum(x)`",),
+            )
+        case ops.Scan(reverse=True):
+            forward = "scan forward along a growing axis"
+            return Said("E0715", "this scan runs backwards", helps=(forward,))
+        case ops.Rnn(reverse=True) | ops.Gru(reverse=True) | ops.Lstm(reverse=True):
+            return Said(
+                "E0715",
+                "this layer runs backwards",
+                helps=("use `direction=forward` along a growing axis",),
+            )
+        case ops.Conv() | ops.MaxPool() | ops.AveragePool() | ops.ConvTranspose():
+            words, helps = window_words(leak.node.op, ahead, every)
+            return Said("E0711", words, helps=helps)
+    what = "this reads every position" if every else f"this lets position t see {ahead}"
+    return FIXED.get(type(leak.node.op)) or of_rows(leak.node.op, what)
+
+
+def _mask(graph: Graph, leak: Leak, found: Flow) -> Said:
+    """An attention whose mask is absent or too wide, or of which nothing is proved."""
+    op = leak.node.op
+    if isinstance(op, ops.Attend) and op.mask(leak.node) is None:
+        return Said(
+            "E0712",
+            "without a mask a position sees every later one",
+            helps=("write `mask=causal`",),
+        )
+    if leak.reach.lo > -UNBOUNDED and leak.why != "all":
+        what = f"its mask lets a position see {_count(leak.reach)}"
+        return Said("E0712", what, _low(leak.reach), (AND_CAUSAL,))
+    doubt = doubt_of(leak.node, GATE[type(op)].place, found.clock)
+    if doubt is None:
+        return Said(
+            "E0712",
+            "its mask lets a position see every later one",
+            helps=(AND_CAUSAL,),
+        )
+    if doubt.spent:
+        what = f"it was not found out whether its mask hides later positions: {SPENT}"
+        return Said("E0712", what, helps=(AND_CAUSAL,))
+    text = text_of(graph, doubt.value)
+    return Said(
+        "E0712",
+        "nothing shows that its mask hides later positions",
+        (f"`{text}` does not compare row numbers",) if text else (),
+        (AND_CAUSAL,),
+    )
+
+
+def _weighed(leak: Leak, found: Flow) -> Said:
+    """A sum of products of which nothing shows that later positions are left out."""
+    mend = "mask it first: weigh with `attend(..., mask=causal)` or `masked_softmax`"
+    gate = GATE.get(type(leak.node.op))
+    doubt = doubt_of(leak.node, gate.place, found.clock) if gate else None
+    if leak.reach.lo == -UNBOUNDED and doubt and doubt.spent:
+        what = f"it was not found out whether it leaves out later positions: {SPENT}"
+        return Said("E0712", what, helps=(mend,))
+    return Said(
+        "E0712", "its rows hold values for later positions", _low(leak.reach), (mend,)
+    )
+
+
+def _low(reach: Interval) -> tuple[str, ...]:
+    if reach.empty or reach.lo == -UNBOUNDED:
+        return ()
+    return (f"q - k can be as low as {int(reach.lo)} here",)
+
+
+def _count(reach: Interval) -> str:
+    if reach.empty or reach.lo == -UNBOUNDED:
+        return "every later one"
+    return f"{-int(reach.lo)} later position{'s' if reach.lo < -1 else ''}"

@@ -1,0 +1,281 @@
+"""Fixed rows before what grows: what is proved of them is true, steps equal the full
+pass, and rows of a head never move.
+
+Random graphs behind random heads (`support.random_heads`). Time is counted from behind
+the head of the result. Mistakes planted in the passes are found by the same tests.
+"""
+
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from support.random_graphs import BATCH, SEQ, WIDTH
+from support.random_heads import MEM, Headed, head_rows, headed_graph, values
+from support.steps import steps
+
+import specc_numpy
+from specc.ir import ops
+from specc.ir.derived import Derived
+from specc.ir.dim import Dim
+from specc.ir.graph import Graph, Input, Value
+from specc.ir.interval import Interval
+from specc.ir.types import Type
+from specc.ir.verify import verify
+from specc.ir.write import write
+from specc.passes.derive import derive as deriving
+from specc.passes.derive import encode
+from specc.passes.derive.derive import derive, encoded, stepped
+from specc.passes.prove import affine, bands, flow
+from specc.passes.prove.beyond import beyond
+from specc.passes.prove.causality import prove
+from specc.passes.prove.flow import flow as follow
+from specc.passes.prove.grids import Grid
+
+ROWS = 6
+GRAPHS = 60
+PLANS = ([6], [1] * 6, [2, 2, 1, 1], [3, 3], [4, 1, 1], [1, 5])
+MEMORIES = (1, 3)
+
+
+def leak(graph: Graph, seed: int) -> str:
+    """How rows of a graph move that must not, as far as it was proved; empty where none
+    do.
+    """
+    proved = not prove(graph, "seq", "x", ["y"])
+    state = follow(graph, "seq").state(graph.outputs["y"])
+    for memory in MEMORIES:
+        inputs, weights = values(graph, seed, ROWS, memory)
+        head = head_rows(graph, memory)
+        before = specc_numpy.run(graph, inputs, weights)["y"]
+        rng = np.random.default_rng(seed + 1)
+        for token in range(ROWS):
+            moved = {n: v.copy() for n, v in inputs.items()}
+            if "x" in moved:
+                moved["x"][:, token] += rng.normal(size=3) * 2
+            if "keep" in moved:
+                moved["keep"][:, token] ^= rng.random() < 0.5
+            after = specc_numpy.run(graph, moved, weights)["y"]
+            for row in range(before.shape[1]):
+                if np.allclose(before[:, row], after[:, row], rtol=1e-9, atol=1e-12):
+                    continue
+                time = row - head
+                if proved and token > time:
+                    return f"graph {seed} is proved, token {token} moves row {time}"
+                reach = state.axes.get(1, Interval(1, 0))
+                if proved and time - token not in reach:
+                    return (
+                        f"graph {seed}: token {token} moves row {time}, not in {reach}"
+                    )
+    return ""
+
+
+def difference(seed: int) -> str:
+    """How the steps of graph `seed` differ from its full pass; empty where they do not
+    or where it is refused.
+    """
+    graph = headed_graph(seed)
+    if "x" not in graph.inputs or prove(graph, "seq", "x", ["y"]):
+        return ""
+    for rows in ("new", "newest"):
+        derived = derive(graph, "x", {"y": rows})
+        made = [derived.step, *([derived.encode] if derived.encode else [])]
+        if faults := [f for each in made for f in verify(each)]:
+            return f"graph {seed}: {faults[0]}"
+        for memory in MEMORIES:
+            if fault := _unequal(graph, derived, seed, memory, rows):
+                return f"graph {seed}, memory {memory}: {fault}"
+    return ""
+
+
+def _unequal(graph: Graph, derived: Derived, seed: int, memory: int, rows: str) -> str:
+    inputs, weights = values(graph, seed, ROWS, memory, batch=2)
+    inputs.setdefault("x", np.zeros((2, ROWS, 3)))
+    used = {n: v for n, v in inputs.items() if n in graph.inputs}
+    full = specc_numpy.run(graph, used, weights)["y"][:, head_rows(graph, memory) :]
+    for counts in PLANS:
+        ends = np.cumsum(counts)
+        want = (
+            np.split(full, ends[:-1], axis=1)
+            if rows == "new"
+            else [full[:, e - 1 : e] for e in ends]
+        )
+        got = [made["y"] for made in steps(derived, graph, inputs, weights, counts)]
+        for turn, (a, b) in enumerate(zip(got, want, strict=True)):
+            if a.shape != b.shape or not np.allclose(a, b, rtol=1e-9, atol=1e-9):
+                return f"rows {rows}, steps {counts}: step {turn} differs"
+    return ""
+
+
+def forget() -> None:
+    """Nothing that was proved before is remembered."""
+    bands.found_band.cache_clear()
+    beyond.cache_clear()
+
+
+def first_fault(seeds: range) -> str:
+    """The first fault among some graphs; a pass that crashes on one is caught too."""
+    for seed in seeds:
+        try:
+            fault = leak(headed_graph(seed), seed) or difference(seed)
+        except Exception as error:
+            fault = f"graph {seed}: {type(error).__name__}: {error}"
+        if fault:
+            return fault
+    return ""
+
+
+@pytest.mark.parametrize("start", range(0, GRAPHS, 30))
+def test_what_is_proved_behind_heads_is_true(start: int) -> None:
+    seeds = range(start, start + 30)
+    assert not [f for s in seeds if (f := leak(headed_graph(s), s))]
+
+
+@pytest.mark.parametrize("start", range(0, GRAPHS, 30))
+def test_steps_behind_heads_equal_the_full_pass(start: int) -> None:
+    assert not [f for seed in range(start, start + 30) if (f := difference(seed))]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("start", range(GRAPHS, GRAPHS + 2400, 200))
+def test_thousands_of_graphs_behind_heads(start: int) -> None:
+    seeds = range(start, start + 200)
+    assert not [f for s in seeds if (f := leak(headed_graph(s), s) or difference(s))]
+
+
+def test_much_is_proved() -> None:
+    refused = [s for s in range(GRAPHS) if prove(headed_graph(s), "seq", "x", ["y"])]
+    assert len(refused) < GRAPHS * 0.7
+
+
+def test_states_begin_as_rows_of_the_head_in_a_full_pass_of_any_length() -> None:
+    seen = 0
+    for seed in range(60):
+        graph = headed_graph(seed)
+        if "x" not in graph.inputs or prove(graph, "seq", "x", ["y"]):
+            continue
+        half = stepped(graph, "x", {"y": "new"})
+        kept = {
+            n: f for n, f in half.starts.items() if f.axis is not None and not f.total
+        }
+        made = encoded(half).encode
+        if made is None or not kept:
+            continue
+        whole = replace(graph, outputs={n: f.value for n, f in kept.items()})
+        for rows in (1, 4):
+            inputs, weights = values(graph, seed, rows, 3)
+            given = {
+                n: inputs[n][:, :0] if n == "x" else inputs[n] for n in made.inputs
+            }
+            own = {n: weights[n] for n in made.parameters}
+            first = specc_numpy.run(made, given, own)
+            every = specc_numpy.run(whole, inputs, weights)
+            for name, start in kept.items():
+                assert start.axis is not None
+                count = every[name].shape[start.axis] - rows
+                least = max(count - int(min(start.most, count)), 0)
+                want = np.take(every[name], range(least, count), start.axis)
+                np.testing.assert_allclose(first[name], want, rtol=1e-11, atol=1e-11)
+                seen += 1
+    assert seen > 10
+
+
+def test_a_head_of_a_head_is_a_head_and_leaving_it_away_changes_no_step() -> None:
+    """`concat` and then `slice` of what was put before is the same step."""
+    for head in (Dim.of(2), MEM):
+        texts = []
+        for detour in (False, True):
+            drawn = Headed(random.Random(0))
+            x = drawn.build.input("x", Input(Type.of("f64", BATCH, SEQ, WIDTH)))
+            drawn.build.input("memory", Input(Type.of("f64", BATCH, MEM, WIDTH)))
+            rows = drawn.rows_of(head)
+            weight = drawn.weight(WIDTH, WIDTH)
+            if detour:
+                x = drawn.one(ops.Concat(1), rows, x)
+                x = drawn.one(ops.Slice(1, head, head + SEQ), x)
+            y = drawn.one(ops.CumSum(1), drawn.one(ops.Linear(), x, weight, None))
+            graph = drawn.build.finish("g", {"y": drawn.one(ops.Delay(1, 1, 0.0), y)})
+            texts.append(write(derive(graph, "x", {"y": "new"}).step))
+        assert texts[0] == texts[1]
+
+
+def _numbered(grid: Grid) -> affine.Affine | None:
+    """Times in place of row numbers."""
+    if (grid.query, grid.key) == (0, None):
+        return affine.Affine(query=affine.ONE)
+    return affine.Affine(key=affine.ONE) if grid.key == 0 else None
+
+
+def _first_rows(self: encode.Beginning, first: encode.First) -> Value:
+    """What a state begins as is read at the wrong end."""
+    value, axis = self.now[first.value], first.axis
+    if axis is None or first.total:
+        return OUTPUT(self, first)
+    rows = value.type.shape[axis]
+    kept = self._at_most(rows, 1)
+    short = self.b.one(ops.Slice(axis, Dim.of(0), kept), value)
+    return self.b.one(ops.Concat(axis), *[short] * (rows.number or 1))
+
+
+OUTPUT, SPLICED = encode.Beginning.output, flow.spliced
+FROM = {
+    "row numbers do not begin behind the head": 30,
+    "lengths in masks are taken for 0": 30,
+    "only the side of the queries is looked at": 200,
+}
+MISTAKES: dict[str, tuple[object, str, object]] = {
+    "row numbers do not begin behind the head": (
+        affine,
+        "_row_number",
+        _numbered,
+    ),
+    "lengths in masks are taken for 0": (
+        affine,
+        "of_length",
+        lambda length: affine.Affine(),
+    ),
+    "only the side of the queries is looked at": (
+        bands,
+        "_together",
+        lambda keys, queries: queries,
+    ),
+    "a head on the keys' side hides everything": (
+        bands,
+        "_together",
+        lambda keys, queries: Interval(max(keys.lo, 0), queries.hi),
+    ),
+    "states begin as the first rows of the head": (
+        encode.Beginning,
+        "output",
+        _first_rows,
+    ),
+    "nobody tells the length of a memory": (
+        deriving,
+        "with_lengths",
+        lambda graph, *_: graph,
+    ),
+    "rows behind what grows stay where they are": (
+        flow,
+        "spliced",
+        lambda node, link, clock: (
+            (link.operand_axis, Interval(0, 0))
+            if isinstance(node.op, ops.Concat)
+            else SPLICED(node, link, clock)
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_planted_mistakes_are_found(
+    mistake: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, name, wrong = MISTAKES[mistake]
+    monkeypatch.setattr(place, name, wrong)
+    forget()
+    # One to ten of a hundred graphs find a mistake: those near the first that does.
+    start = FROM.get(mistake, 0)
+    found = first_fault(range(start, start + 30))
+    monkeypatch.undo()
+    forget()
+    assert found, mistake
