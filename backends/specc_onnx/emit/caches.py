@@ -41,8 +41,13 @@ def caches_of(
     """The caches of a step graph that can be written in place."""
     if not target.in_place or opset < OLDEST:
         return ()
-    # A window's cache drops rows at its front, which a buffer cannot.
-    known = {graph.inputs[s.name]: s for s in states if s.rows == 2 and s.most == inf}
+    # A window's cache drops rows at its front, which a buffer cannot. One that begins
+    # with rows of a head is as long as they and the past, which no buffer tells.
+    known = {
+        graph.inputs[s.name]: s
+        for s in states
+        if s.rows == 2 and s.most == inf and not s.initial
+    }
     readers = Counter(a for node, _ in graph.nodes for a in node.args if a)
     readers.update(graph.outputs.values())
     found = []

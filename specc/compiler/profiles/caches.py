@@ -61,6 +61,12 @@ def _check(profile: str, state: State) -> None:
                 f"nothing but keys and values of attentions is handed from step to step by {reader}"
             ],
         )
+    if state.initial:
+        cannot(
+            profile,
+            f"`{_plain(state)}` begins with the rows that stand before what grows",
+            [f"caches are empty at the beginning for {reader}"],
+        )
     if state.most != inf:
         cannot(
             profile,
