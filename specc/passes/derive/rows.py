@@ -19,6 +19,10 @@ from specc.passes.derive.states import States
 from specc.passes.derive.substitute import at_length
 
 
+SPLICES = (ops.Concat, ops.Slice, ops.Pad)
+"""Ops that put rows before what grows, or leave some away there."""
+
+
 def row_numbers(
     states: States, node: Node, result: Value, asked: Asked
 ) -> tuple[Value, ...]:
@@ -37,7 +41,7 @@ def spliced_rows(draft: Draft, node: Node, result: Value, asked: Asked) -> Value
     they are, and those of before have the head in front of them again.
     """
     plan = draft.plan
-    assert isinstance(node.op, ops.Concat | ops.Slice), "nothing else splices rows"
+    assert isinstance(node.op, SPLICES), "nothing else splices rows"
     axis = node.op.axis
     need, head = asked.rows[asked.results[0][axis]], plan.setting.head(result, axis)
     grows = next(n for n, axes in enumerate(asked.operands) if axis in axes)
@@ -48,7 +52,7 @@ def spliced_rows(draft: Draft, node: Node, result: Value, asked: Asked) -> Value
     assert made is not None, "its rows are asked for"
     before = plan.setting.head(x, axis)
     total = plan.rows(asked.rows[asked.operands[grows][axis]], before)
-    if need > 0 and isinstance(node.op, ops.Concat):
+    if need > 0 and not isinstance(node.op, ops.Slice):
         # Where not all rows of `x` are wanted, some may be missing between the head and
         # them; then nothing of the head is among the last.
         (made,) = draft.add(node, node.op, *operands)

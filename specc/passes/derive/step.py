@@ -172,8 +172,8 @@ class Step:
         match node.op:
             case ops.Extent() | ops.Range():
                 return row_numbers(self.states, node, results[0], asked)
-            case ops.Concat(axis=axis) | ops.Slice(axis=axis) if (
-                axis in asked.results[0]
+            case ops.Concat(axis=n) | ops.Slice(axis=n) | ops.Pad(axis=n) if (
+                n in asked.results[0]
             ):
                 return (spliced_rows(self.draft, node, results[0], asked),)
         op = at_rows(self.plan, node.op, results, asked)

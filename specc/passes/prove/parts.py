@@ -12,15 +12,17 @@ What is found holds all that the mask shows, and may hold more: of two condition
 must both hold, the one is kept that leaves less.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Generator
 from dataclasses import dataclass
 from math import inf
+from typing import NamedTuple
 
 from specc.ir import ops
 from specc.ir.graph import Value
 from specc.ir.interval import ALL, EMPTY, Interval
 from specc.passes.prove.bands import band_of
 from specc.passes.prove.grids import Grid, aligned, grid_of, through
+from specc.passes.prove.once import Budget, answered
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,35 +78,47 @@ def parts_of(
 
     `padded` are the inputs that say which rows exist: most do, so they are no parts.
     """
-    return _Split(padded).parts(grid_of(value, query, key), False)
+    asked = _Asked(grid_of(value, query, key), False)
+    return answered(asked, _Split(padded).rule, {}, Budget(), Parts(ALL))
+
+
+class _Asked(NamedTuple):
+    """What are the parts of a grid, or of its opposite?"""
+
+    grid: Grid
+    negated: bool
 
 
 @dataclass(frozen=True, slots=True)
 class _Split:
     padded: Collection[Value]
 
-    def parts(self, grid: Grid, negated: bool) -> Parts:
-        """The parts of a grid, or of its opposite."""
+    def rule(self, asked: _Asked) -> Generator[_Asked, Parts, Parts]:
+        """The parts of a grid, from those of its operands."""
+        grid, negated = asked
         node = grid.value.node
         if grid.query is None or grid.key is None:
             return self._alone(grid, negated)
-        if node is None or grid.spent():
+        if node is None:
             return Parts(ALL)
         if (inner := through(grid)) is not None:
-            return self.parts(inner, negated)
+            return (yield _Asked(inner, negated))
         operands = [aligned(grid, a) for a in node.args if a]
         match node.op:
             case ops.Not():
-                return self.parts(operands[0], not negated)
+                return (yield _Asked(operands[0], not negated))
             case ops.And() | ops.Or():
-                left, right = (self.parts(side, negated) for side in operands)
+                left = yield _Asked(operands[0], negated)
+                right = yield _Asked(operands[1], negated)
                 # "not (a and b)" is "not a or not b", and the other way round.
                 both = isinstance(node.op, ops.And) != negated
                 return left & right if both else left | right
             case ops.Where() if grid.value.type.dtype == "bool":
                 condition, yes, no = operands
-                chosen = self.parts(condition, False) & self.parts(yes, negated)
-                return chosen | (self.parts(condition, True) & self.parts(no, negated))
+                taken = yield _Asked(condition, False)
+                taken = taken & (yield _Asked(yes, negated))
+                left = yield _Asked(condition, True)
+                return taken | (left & (yield _Asked(no, negated)))
         return Parts(band_of(grid, negated=negated))
 
     def _alone(self, grid: Grid, negated: bool) -> Parts:

@@ -2,6 +2,7 @@
 their times.
 
     concat(memory, x)     row `t` of `x` is its row `t`: the head grew
+    pad(x, before=2)      and so it did here
     concat(x, memory)     the rows of `memory` move with every new row
     x[s:] of `h + g`      row `t` stays row `t`, as long as `s <= h`
     x[a:b] of `h + g`     reads rows of the head alone where `b <= h`: nothing that moves
@@ -38,6 +39,10 @@ def spliced(node: Node, link: Link, clock: Clock) -> Reads | None:
             behind = node.args[link.operand + 1 :]
             empty = all(a and a.type.shape[axis] == 0 for a in behind)
             return (axis, SAME) if empty else None
+        case ops.Pad(axis=axis, after=after, mode="constant") if (
+            axis == link.operand_axis
+        ):
+            return (axis, SAME) if after == 0 else None
         case ops.Slice(axis=axis, start=start, stop=stop) if axis == link.operand_axis:
             if clock.sure(head - stop):
                 return HEAD
