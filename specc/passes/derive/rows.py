@@ -18,7 +18,6 @@ from specc.passes.derive.plan import Plan
 from specc.passes.derive.states import States
 from specc.passes.derive.substitute import at_length
 
-
 SPLICES = (ops.Concat, ops.Slice, ops.Pad)
 """Ops that put rows before what grows, or leave some away there."""
 
