@@ -1,0 +1,31 @@
+"""Extremes are found of each value once: residual paths part and meet again at every
+layer, so that walking every path would take time without end.
+"""
+
+from math import inf
+
+from specc.ir import ops
+from specc.ir.graph import Builder, Input
+from specc.ir.types import Type
+from specc.passes.prove.extremes import extremes
+
+
+def test_paths_that_part_and_meet() -> None:
+    """A hundred sums of a value and itself: 2^100 paths, of none of which the least is
+    below zero.
+    """
+    b = Builder()
+    x = b.one(ops.Pointwise("abs"), b.input("x", Input(Type.of("f32", 3))))
+    for _ in range(100):
+        x = b.one(ops.Arith("add"), x, b.one(ops.Arith("mul"), x, x))
+    assert extremes(x) == (0.0, inf)
+
+
+def test_what_lies_too_far_may_be_anything() -> None:
+    """The depth of Python's stack is no bound, and there is one."""
+    b = Builder()
+    x = b.one(ops.Pointwise("abs"), b.input("x", Input(Type.of("f32", 3))))
+    one = b.one(ops.Constant(1.0, "f32"))
+    for _ in range(5_000):
+        x = b.one(ops.Arith("add"), x, one)
+    assert extremes(x) == (-inf, inf)
