@@ -5,6 +5,7 @@ which of the family's graphs.
 from collections.abc import Iterator
 from pathlib import Path
 
+from specc.elaborate.beside import graphs_of
 from specc.elaborate.json_nodes import JsonList, JsonObject, JsonScalar
 from specc.elaborate.modules import Program
 from specc.files.read import shown
@@ -83,7 +84,7 @@ def graph_for(program: Program, data: JsonObject) -> str:
 
     Fails with E0420 for an architecture that no graph is made for.
     """
-    graphs = [g for g in _graphs(program) if g.made_for]
+    graphs = [g for g in graphs_of(program) if g.made_for]
     member = data.given(CLASSES)
     named = _texts(member.value) if member else []
     if not graphs or not named or member is None:
@@ -103,12 +104,6 @@ def graph_for(program: Program, data: JsonObject) -> str:
             f"choose a graph yourself: --graph {graphs[0].name}",
         ],
     )
-
-
-def _graphs(program: Program) -> list[tree.Block]:
-    """Every graph of a spec, in the order of the file."""
-    blocks = [i for i in program.module.items.values() if isinstance(i, tree.Block)]
-    return [block for block in blocks if block.kind == "graph"]
 
 
 def _texts(value: object) -> list[str]:

@@ -20,22 +20,11 @@ def generation_of(
 ) -> tuple[Generation | None, tuple[Diagnostic, ...]]:
     """What the spec says of generating, and warnings about it."""
     for item, _ in program.items(tree.Generate):
-        inputs, results = (
-            [p.name for p in block.params],
-            [p.name for p in block.results],
-        )
-        for name, known, word in (
-            (item.growing, inputs, "input"),
-            (item.source, results, "result"),
-        ):
-            if name not in known:
-                helps = suggest(name, known, f"it has {', '.join(known)}")
-                fail(
-                    "E0221",
-                    f"the graph `{block.name}` has no {word} `{name}`",
-                    item.span,
-                    helps=helps,
-                )
+        graphs = graphs_of(program)
+        # What writes is one head of several: the others score, classify or embed.
+        if not _writes(block, item) and any(_writes(g, item) for g in graphs):
+            return None, ()
+        _check_names(block, item)
         # nothing is written of a symbolic reading; names and plain values are checked
         if context.symbolic:
             generation_settings(context, item, env, Vocabulary())
@@ -44,6 +33,36 @@ def generation_of(
         settings, warnings = generation_settings(context, item, env, vocabulary)
         return Generation(item.name, item.growing, item.source, settings), warnings
     return None, ()
+
+
+def graphs_of(program: Program) -> list[tree.Block]:
+    """Every graph of a spec, in the order of the file."""
+    blocks = [i for i in program.module.items.values() if isinstance(i, tree.Block)]
+    return [block for block in blocks if block.kind == "graph"]
+
+
+def _writes(block: tree.Block, item: tree.Generate) -> bool:
+    """Whether a graph has the input that grows and a result along the axis it grows by."""
+    growing = next((p for p in block.params if p.name == item.growing), None)
+    source = next((r for r in block.results if r.name == item.source), None)
+    if growing is None or source is None or len(growing.type.dims or ()) < 2:
+        return False
+    names = [d.path for d in source.type.dims or () if isinstance(d, tree.Name)]
+    axis = (growing.type.dims or ())[1]
+    return isinstance(axis, tree.Name) and axis.path in names
+
+
+def _check_names(block: tree.Block, item: tree.Generate) -> None:
+    """E0221 for an input or a result that the graph does not have."""
+    for name, sides, word in (
+        (item.growing, block.params, "input"),
+        (item.source, block.results, "result"),
+    ):
+        known = [side.name for side in sides]
+        if name not in known:
+            helps = suggest(name, known, f"it has {', '.join(known)}")
+            title = f"the graph `{block.name}` has no {word} `{name}`"
+            fail("E0221", title, item.span, helps=helps)
 
 
 def readings_of(
@@ -57,14 +76,15 @@ def readings_of(
     says stands before what it extends says, and wins.
     """
     data: dict[str, object] = {}
-    sides, what = block.params, "input"
-    if kind is tree.Shows:
-        sides, what = block.results, "result"
-    known = [p.name for p in sides]
+    what = "result" if kind is tree.Shows else "input"
+    known = _side(block, what)
+    every = {name for graph in graphs_of(program) for name in _side(graph, what)}
     for item, module in program.items(tree.Reading):
         for entry in item.entries:
             if not isinstance(entry, kind) or entry.name in data:
                 continue
+            if entry.name in every.difference(known):
+                continue  # it is for another graph of the spec
             if entry.name not in known:
                 helps = suggest(entry.name, known, f"there are {', '.join(known)}")
                 title = f"the graph `{block.name}` has no {what} `{entry.name}`"
@@ -72,6 +92,11 @@ def readings_of(
             told = _call_data(described(context, entry.value, env), entry.span)
             data[entry.name] = {"home": module.path, **told}
     return data
+
+
+def _side(graph: tree.Block, what: str) -> list[str]:
+    sides = graph.results if what == "result" else graph.params
+    return [side.name for side in sides]
 
 
 def _call_data(data: object, span: Span | None) -> dict[str, object]:

@@ -6,10 +6,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from support.families import Case, check_scores, check_writing
 from support.padded import Ids, Keep, samples
 from support.published import assert_published, loaded, randomized
+from support.spec_models import assert_agrees
 from transformers import LlamaConfig, LlamaForCausalLM
 
 pytestmark = pytest.mark.parity
@@ -65,3 +68,47 @@ def test_llama(rope: dict[str, Any], more: dict[str, Any], tmp_path: Path) -> No
         return {"logits": theirs(**x, position_ids=ids).logits}
 
     assert_published(ours, GIVEN, published, {"logits": "seq"}, ("left", "right"))
+
+
+TINY = {
+    "vocab_size": 31, "hidden_size": 32, "intermediate_size": 40, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "max_position_embeddings": 64, "pad_token_id": 30,
+}  # fmt: skip
+
+
+def test_hidden_states(tmp_path: Path) -> None:
+    case = Case(
+        config="LlamaConfig",
+        model="LlamaModel",
+        tiny=TINY,
+        results={"last_hidden_state": "seq"},
+        sides=("left", "right"),
+        places=True,
+    )
+    check_scores(case, tmp_path)
+
+
+def test_sequence_classification(tmp_path: Path) -> None:
+    """The published class looks for its padding token, so padding is that here."""
+    case = Case(
+        config="LlamaConfig",
+        model="LlamaForSequenceClassification",
+        tiny={**TINY, "num_labels": 4},
+        results={"logits": ""},
+    )
+    theirs = case.saved(tmp_path)
+    ours = loaded(str(tmp_path), tmp_path)
+    rng = np.random.default_rng(0)
+    keep = np.arange(7) < np.array([[7], [1], [4]])
+    ids = np.where(keep, rng.integers(0, 30, (3, 7)), 30)
+    x = {"input_ids": ids, "attention_mask": keep}
+    with torch.no_grad():
+        wanted = theirs(**{n: torch.tensor(v).long() for n, v in x.items()}).logits
+    assert_agrees(ours.compiled.run(**x)["logits"], wanted.numpy(), "logits", 1e-5)
+
+
+def test_writing(tmp_path: Path) -> None:
+    case = Case(
+        config="LlamaConfig", model="LlamaForCausalLM", tiny=TINY, louder=1.6, seed=3
+    )
+    check_writing(case, tmp_path)

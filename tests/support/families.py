@@ -97,21 +97,19 @@ def check_writing(case: Case, folder: Path, beams: Sequence[int] = (1, 4)) -> No
     file.
     """
     theirs = case.saved(folder).double()
-    package, one = folder / "package", folder / "one.onnx"
-    specc.compile(str(folder), package, parts="step")
-    specc.compile(str(folder), one, parts="generate")
-    for prompts in ([PROMPTS[0]], PROMPTS):
-        for count in beams:
+    for count in beams:
+        how: dict[str, Any] = {"max_tokens": TOKENS}
+        if count > 1:
+            how |= {"strategy": "beam", "beams": count, "early_stopping": False}
+        package, one = folder / f"package{count}", folder / f"one{count}.onnx"
+        specc.compile(str(folder), package, parts="step")
+        specc.compile(str(folder), one, parts="generate", settings=how)
+        for prompts in ([PROMPTS[0]], PROMPTS):
             wanted = written_by(theirs, prompts, count)
-            settings: dict[str, Any] = {"max_tokens": TOKENS, "stop": []}
-            if count > 1:
-                settings |= {"strategy": "beam", "beams": count, "length_penalty": 1.0}
             for path in (package, one):
-                made = specc.load(path, threads=1).generate(prompts, **settings)
+                made = specc.load(path, threads=1).generate(prompts, **how)
                 got = [list(row[0].tokens) for row in made.results()]
-                assert got == wanted, (
-                    f"{path.name}, {count} beams, {len(prompts)} texts"
-                )
+                assert got == wanted, f"{path.name}, {count} beams, {len(prompts)} texts"
 
 
 def written_by(theirs: Any, prompts: Sequence[Sequence[int]], beams: int) -> list[Any]:
@@ -126,14 +124,22 @@ def written_by(theirs: Any, prompts: Sequence[Sequence[int]], beams: int) -> lis
             do_sample=False,
             num_beams=beams,
             max_new_tokens=TOKENS,
-            eos_token_id=None,
             pad_token_id=0,
             output_logits=True,
             return_dict_in_generate=True,
         )
+    stops = theirs.generation_config.eos_token_id
+    texts = [_ended(row[longest:].tolist(), stops) for row in made.sequences]
     if beams == 1:
-        for step in made.logits:
-            best = np.sort(step.numpy(), axis=-1)
-            gap = (best[:, -1] - best[:, -2]) / (best[:, -1] - best[:, 0])
-            assert gap.min() > APART, "two tokens are too close: take another seed"
-    return [row[longest:].tolist() for row in made.sequences]
+        best = np.sort(np.stack([step.numpy() for step in made.logits]), axis=-1)
+        gaps = (best[..., -1] - best[..., -2]) / (best[..., -1] - best[..., 0])
+        near = min(gaps[: len(text), n].min() for n, text in enumerate(texts))
+        assert near > APART, "two tokens are too close: take another seed"
+    return texts
+
+
+def _ended(tokens: list[int], stop: int | Sequence[int] | None) -> list[int]:
+    """A text up to its stop, which is a part of it."""
+    stops = [stop] if isinstance(stop, int) else stop or ()
+    ends = [n for n, token in enumerate(tokens) if token in stops]
+    return tokens[: ends[0] + 1] if ends else tokens
