@@ -38,7 +38,14 @@ class Numbers:
     uniform: bool = False
 
 
-Field = Ids | Keep | Numbers
+@dataclass(frozen=True)
+class Sound:
+    """A number for each place along the axis `dim`."""
+
+    dim: str
+
+
+Field = Ids | Keep | Numbers | Sound
 
 
 @dataclass(frozen=True)
@@ -72,11 +79,7 @@ class Samples:
                 continue
             width = max(n[field.dim] for n in self.lengths) + extra
             shape = (len(self.rows), width)
-            array = (
-                np.zeros(shape, bool)
-                if isinstance(field, Keep)
-                else rng.integers(0, field.below, shape)
-            )
+            array = _behind(field, shape, rng)
             for row in range(len(self.rows)):
                 array[row, self.kept(row, field.dim, width, side)] = self.alone(row)[
                     name
@@ -105,6 +108,9 @@ def samples(
         for name, field in fields.items():
             if isinstance(field, Ids):
                 made[name] = rng.integers(0, field.below, per_row[row][field.dim])
+            elif isinstance(field, Sound):
+                drawn = rng.standard_normal(per_row[row][field.dim])
+                made[name] = drawn.astype(np.float32)
             elif isinstance(field, Numbers):
                 made[name] = (
                     rng.random(field.shape)
@@ -114,3 +120,15 @@ def samples(
                 made[name] = made[name].astype(np.float32)
         rows.append(made)
     return Samples(fields, tuple(rows), per_row, seed)
+
+
+def _behind(
+    field: Ids | Keep | Sound, shape: tuple[int, ...], rng: np.random.Generator
+) -> NDArray[Any]:
+    """What stands where there is no sample: what nothing may depend on."""
+    match field:
+        case Keep():
+            return np.zeros(shape, bool)
+        case Sound():
+            return rng.standard_normal(shape).astype(np.float32)
+    return rng.integers(0, field.below, shape)

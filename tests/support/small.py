@@ -18,6 +18,17 @@ SMALL: dict[str, dict[str, object]] = {
     "bert": TRANSFORMER | {"context": 32},
     "bilstm_tagger": {"vocab": 17, "tags": 5, "width": 6, "hidden": 7, "layers": 2},
     "bloom": {"vocab": 17, "d": 12, "heads": 3},
+    "conformer": {
+        "vocab": 11,
+        "d": 8,
+        "heads": 2,
+        "layers": 2,
+        "hidden": 12,
+        "kernel": 3,
+        "widths": [4, 5, 6],
+        "kernels": [4, 3, 2],
+        "strides": [3, 2, 2],
+    },
     "conv_lm": {
         "vocab": 17,
         "width": 5,
