@@ -93,6 +93,11 @@ def _model_arguments(parser: ArgumentParser) -> None:
         help="give inner values too, by their scope in the spec: layers.*.attn",
     )
     parser.add_argument(
+        "--explain",
+        action="store_true",
+        help="say of each attention how it is done, and why",
+    )
+    parser.add_argument(
         "--defaults",
         choices=["inside"],
         help="have the model itself compute inputs that are left out",
@@ -148,6 +153,8 @@ def run(given: Namespace) -> int:
     messages.report(made.warnings, given.format, given.color)
     if given.format in messages.PROGRAMS:
         return 0
+    for form in made.forms if given.explain else ():
+        print(form)
     for remark in made.remarks:
         print(f"note: {remark}", file=sys.stderr)
     for path, size in made.files:

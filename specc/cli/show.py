@@ -106,16 +106,20 @@ def _work_of(given: Namespace, manifest: "Manifest | None") -> pipeline.Work:
     )
 
 
-Row = tuple[str, str, str, str]
-"""A line of the tree: a scope, what it gives, its weights, its multiply-adds."""
+Row = tuple[str, str, str, str, str]
+"""A line of the tree: a scope, what it gives, its weights, its multiply-adds, and those
+of attention that is not done in blocks.
+"""
 
 
 def tree_of(graph: Graph, at: Mapping[str, int], count: str) -> list[str]:
     """What is printed of a graph: its inputs, the tree of its scopes, its results."""
-    rows = [("", "gives", "weights", "multiply-adds")]
-    rows += [_row(graph, depth, part, at) for depth, part in walk(outline(graph))]
-    # The last column is not padded: nothing stands to its right.
-    widths = [*(max(len(row[n]) for row in rows) for n in range(3)), 0]
+    rows = [("", "gives", "weights", "multiply-adds", "all at once")]
+    tree = outline(graph, at)
+    rows += [_row(graph, depth, part, at) for depth, part in walk(tree)]
+    if not tree.all_spared().terms:
+        rows = [(*row[:4], "") for row in rows]
+    widths = [max(len(row[n]) for row in rows) for n in range(5)]
     lines = [f"input   {n}: {type_at(v.type, at)}" for n, v in graph.inputs.items()]
     for row in rows:
         cells = [text.ljust(width) for text, width in zip(row, widths, strict=True)]
@@ -130,12 +134,13 @@ def _row(graph: Graph, depth: int, part: Part, at: Mapping[str, int]) -> Row:
     shape = ""
     if part.type is not None:
         shape = f"[{', '.join(formula(d, at) for d in part.type.shape)}]"
-    weights, work = part.all_weights(), part.all_work()
+    weights, work, spared = part.all_weights(), part.all_work(), part.all_spared()
     return (
         f"{'  ' * depth}{part.name or graph.name}{times}{op}",
         shape,
         formula(weights, {}) if weights.terms else "",
-        formula(work, at) if work.terms else "",
+        formula(work - spared, at) if work.terms else "",
+        formula(work, at) if spared.terms else "",
     )
 
 

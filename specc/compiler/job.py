@@ -10,6 +10,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
+from itertools import groupby
 from pathlib import Path
 
 from specc import backend
@@ -63,15 +64,18 @@ class Options:
     try_load: bool = True
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Compiled:
-    """What `compile` wrote: files with their sizes, and what the user should know."""
+    """What `compile` wrote: files with their sizes, and what the user should know;
+    `forms` is how each attention is done, and why.
+    """
 
     path: Path
     files: tuple[tuple[Path, int], ...]
     model: Model
     remarks: tuple[str, ...] = ()
     warnings: tuple[Diagnostic, ...] = field(default=())
+    forms: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +85,8 @@ class Job:
     `model` is what the spec elaborates to; `graph` is the model's, with the taps and
     defaults that were asked for, as the manifest shows it. `values` are the numbers of
     its parameters. `folders` are those that a tokenizer may lie in, `reading` says how
-    inputs are read and results shown.
+    inputs are read and results shown. `forms` is filled with what the backend tells of
+    attentions.
     """
 
     spec: Spec
@@ -91,6 +96,7 @@ class Job:
     values: Binding | Seeded
     folders: tuple[Path, ...]
     reading: Reading
+    forms: list[str] = field(default_factory=list)
 
     @cached_property
     def compiler(self) -> Compiler:
@@ -141,17 +147,19 @@ class Job:
     def compiled(self, written: Written, *remarks: str) -> Compiled:
         """What is told of `written`; `remarks` come before those about weights."""
         warnings = self.values.warnings if isinstance(self.values, Binding) else ()
+        remarks = (
+            *self.spec.remarks,
+            *readings.remarks(self.model, self.folders),
+            *remarks,
+            *_remarks_of(written, self.options),
+        )
         return Compiled(
-            written.path,
-            written.files,
-            self.model,
-            (
-                *self.spec.remarks,
-                *readings.remarks(self.model, self.folders),
-                *remarks,
-                *_remarks_of(written, self.options),
-            ),
-            (*self.spec.warnings, *warnings, *self.model.warnings),
+            path=written.path,
+            files=written.files,
+            model=self.model,
+            remarks=remarks,
+            warnings=(*self.spec.warnings, *warnings, *self.model.warnings),
+            forms=tuple(self.forms),
         )
 
 
@@ -195,6 +203,7 @@ def manifest_of(
     no attention of it can be looked at.
     """
     model = job.model
+    job.forms.extend(_forms(graph.name, emitted))
     # A file that decodes computes them itself in any case, and says nothing of them.
     inside = job.options.defaults_inside and decodes is None
     return Manifest(
@@ -215,6 +224,15 @@ def manifest_of(
         attentions=emitted.attentions if decodes is None else (),
         decodes=decodes,
     )
+
+
+def _forms(graph: str, emitted: Emitted) -> Iterator[str]:
+    """How the attentions of a graph are done, a line for neighbors that are alike."""
+    told = ((a["how"], a["scope"]) for a in emitted.attentions if "how" in a)
+    for how, alike in groupby(told, key=lambda one: one[0]):
+        scopes = [scope for _, scope in alike]
+        few = scopes if len(scopes) < 3 else [scopes[0], "…", scopes[-1]]
+        yield f"{graph}: {' '.join(few)}: {how}"
 
 
 def with_taps(graph: Graph, patterns: Sequence[str]) -> Graph:

@@ -13,6 +13,7 @@ from specc.ir.dim import Dim, exact, product, total
 from specc.ir.graph import Graph, Node
 from specc.ir.op import Op
 from specc.ir.types import Type
+from specc.passes.prove.local import Local
 
 Cost = Callable[[Any, list[Type]], Dim]
 
@@ -98,6 +99,14 @@ TABLE: Mapping[type[Op], Cost] = {
     ops.Lstm: _lstm,
 }
 """Every heavy op; a test compares."""
+
+
+def in_blocks(node: Node, local: Local) -> Dim:
+    """The multiply-adds of an attention that is done in blocks."""
+    assert isinstance(node.op, ops.Attend)
+    q, k = node.op.query(node).type.shape, node.op.key(node).type.shape
+    width = q[3] + node.op.values(node).type.shape[3]
+    return product(q[:3]) * local.reads(k[2]) * width
 
 
 def multiply_adds(node: Node) -> Dim:

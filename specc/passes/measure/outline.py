@@ -5,24 +5,31 @@ Scopes are the paths weights live under: `h.3.attn.c_proj` is part of `h.3.attn`
 is part of `h.3`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from specc.ir.dim import Dim, product, total
-from specc.ir.graph import Graph
+from specc.ir.graph import Graph, Node, Value
 from specc.ir.types import Type
-from specc.passes.measure.cost import multiply_adds
+from specc.passes.measure.cost import in_blocks, multiply_adds
+from specc.passes.measure.limits import limits
+from specc.passes.prove.local import Local, local_of
 
 
 @dataclass(kw_only=True)
 class Part:
-    """One scope: its own name, what it gives, its weights, its work, and the scopes inside."""
+    """One scope: its own name, what it gives, its weights, its work, and the scopes
+    inside.
+
+    `spared` is what its attentions in blocks do not do of the work.
+    """
 
     name: str
     type: Type | None = None
     op: str = ""
     weights: Dim = field(default_factory=lambda: Dim.of(0))
     work: Dim = field(default_factory=lambda: Dim.of(0))
+    spared: Dim = field(default_factory=lambda: Dim.of(0))
     parts: dict[str, "Part"] = field(default_factory=dict)
     times: int = 1
 
@@ -38,22 +45,29 @@ class Part:
             self.work + total(p.all_work() for p in self.parts.values())
         ) * self.times
 
+    def all_spared(self) -> Dim:
+        """Multiply-adds spared in this scope and those inside."""
+        return (
+            self.spared + total(p.all_spared() for p in self.parts.values())
+        ) * self.times
+
     def shape_of_it(self) -> tuple[object, ...]:
         """What must agree for two parts to be shown as one."""
         inner = tuple((n, p.shape_of_it()) for n, p in self.parts.items())
-        return (str(self.type), self.op, self.weights, self.work, self.times, inner)
+        own = (self.weights, self.work, self.spared, self.times)
+        return (str(self.type), self.op, *own, inner)
 
 
-def outline(graph: Graph) -> Part:
-    """The tree of a graph, its root named after it."""
+def outline(graph: Graph, at: Mapping[str, int] | None = None) -> Part:
+    """The tree of a graph, its root named after it. Where `at` says how long an axis
+    is, attentions are done in blocks only if it is long enough.
+    """
     root = Part(name=graph.name)
+    padded = [graph.inputs[n] for n, f in graph.input_facts.items() if f.keep]
+    # The number of rows where it is told, or how many there are at most.
+    rows = {s: limit.most for s, limit in limits(graph).items()} | dict(at or {})
     for node, results in graph.nodes:
-        scopes = graph.made[node].scopes if node in graph.made else ()
-        part = _at(root, scopes[0] if scopes else "")
-        part.work = part.work + multiply_adds(node)
-        part.type = results[0].type
-        if node.op.heavy or not part.op:
-            part.op = node.op.name
+        _enter(graph, root, node, results[0].type).spared += _spared(node, padded, rows)
     for name, facts in graph.parameter_facts.items():
         scope, _, leaf = name.rpartition(".")
         part = _at(root, scope if leaf in ("weight", "bias") else name)
@@ -64,6 +78,33 @@ def outline(graph: Graph) -> Part:
     root.type = None
     _fold(root)
     return root
+
+
+def _enter(graph: Graph, root: Part, node: Node, type: Type) -> Part:
+    """Put a node into the part that it belongs to, which is given."""
+    scopes = graph.made[node].scopes if node in graph.made else ()
+    part = _at(root, scopes[0] if scopes else "")
+    part.work = part.work + multiply_adds(node)
+    part.type = type
+    if node.op.heavy or not part.op:
+        part.op = node.op.name
+    return part
+
+
+def _spared(node: Node, padded: Collection[Value], most: Mapping[str, int]) -> Dim:
+    """What a node does not do of its work because it is done in blocks."""
+    local = _local(node, padded, most)
+    return multiply_adds(node) - in_blocks(node, local) if local else Dim.of(0)
+
+
+def _local(
+    node: Node, padded: Collection[Value], most: Mapping[str, int]
+) -> Local | None:
+    found = local_of(node, padded)
+    if found is None or node.args[0] is None:
+        return None
+    rows = most.get(node.args[0].type.shape[2].name or "")
+    return found if rows is None or rows > found.above else None
 
 
 def _at(root: Part, scope: str) -> Part:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from specc.ir import ops
-from specc.ir.dim import Dim
+from specc.ir.dim import Dim, floor
 from specc.ir.graph import Node, Value
 from specc.ir.interval import EMPTY, Interval
 from specc.passes.prove.bands import ATTENDED, band
@@ -56,6 +56,31 @@ class Local:
         """How many keys a query may see; None where that grows with the text."""
         span = self.band.hi - self.band.lo + 1
         return None if span == inf else int(span)
+
+    def reads(self, rows: Dim) -> Dim:
+        """How many keys a query is compared with, on average, where there are so many
+        rows; keys and queries that stand apart are not counted.
+        """
+        if self.band.empty:
+            return Dim.of(0)
+        if self.window is None:
+            # The blocks at one end see one another alone, those at the other all rows.
+            return floor(rows + self.block, 2)
+        return Dim.of(self.block + self.window - 1)
+
+    def __str__(self) -> str:
+        """How it is done, and why, for people."""
+        if self.band.empty:
+            return (
+                f"above {self.above} rows some queries alone, for no other sees a key"
+            )
+        seen = f"a query sees {self.window} keys"
+        if self.window is None:
+            seen = "a query sees those on one side"
+        beside = ", besides rows that stand apart" if self.parts.alone else ""
+        return (
+            f"above {self.above} rows in blocks of {self.block} queries: {seen}{beside}"
+        )
 
 
 def local_of(node: Node, padded: Collection[Value] = ()) -> Local | None:

@@ -1,0 +1,67 @@
+"""What `show` counts of attention that looks at a neighborhood, and what is said of it."""
+
+from pathlib import Path
+
+import pytest
+from support.local_attention import BATCH, ROWS, Setup
+
+from specc.cli.main import main
+from specc.ir.dim import Dim, floor
+from specc.passes.measure.outline import outline
+
+WIDE = 4 * (8 + 6)
+"""Multiply-adds of a query and a key, over all heads."""
+
+
+def counted(setup: Setup, **at: int) -> tuple[Dim, Dim]:
+    """What is executed, and what all at once would be."""
+    root = outline(setup.graph(), at)
+    return root.all_work() - root.all_spared(), root.all_work()
+
+
+def test_a_window_counts_the_keys_of_its_blocks() -> None:
+    # blocks of 32 queries over 32 + 63 keys
+    executed, whole = counted(Setup(low=0, high=63))
+    assert executed == WIDE * BATCH * ROWS * 95
+    assert whole == WIDE * BATCH * ROWS * ROWS
+
+
+def test_one_side_counts_half() -> None:
+    executed, _ = counted(Setup(low=0, high=None))
+    assert executed == WIDE * BATCH * ROWS * floor(ROWS + 128, 2)
+
+
+def test_a_length_that_is_told_decides() -> None:
+    window = Setup(low=0, high=63)
+    for rows, spared in ((128, False), (129, True)):
+        executed, whole = counted(window, seq=rows)
+        assert (executed != whole) == spared
+
+
+def test_show_has_both_columns_only_where_they_differ(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    small = ["--set", "d=16", "--set", "heads=2", "--set", "layers=1"]
+    assert main(["show", "gpt2", *small]) == 0
+    assert "all at once" in capsys.readouterr().out
+    assert main(["show", "gpt2", *small, "--at", "batch=1,seq=100"]) == 0
+    assert "all at once" not in capsys.readouterr().out
+    # its table of positions has too few rows
+    assert main(["show", "gpt2", *small, "--set", "context=512"]) == 0
+    assert "all at once" not in capsys.readouterr().out
+
+
+def test_explain_says_the_form_of_each_attention_and_why(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small = ["--set", "d=16", "--set", "heads=2", "--set", "layers=3", "--init", "0"]
+    model = str(tmp_path / "m.onnx")
+    assert main(["compile", "gpt2", *small, "-o", model, "--explain"]) == 0
+    out = capsys.readouterr().out
+    assert (
+        "decoder: h.0.attn … h.2.attn: all at once, above 512 rows in blocks of 128 "
+        "queries: a query sees those on one side\n"
+    ) in out
+    small += ["--set", "context=512"]
+    assert main(["compile", "gpt2", *small, "-o", model, "--explain"]) == 0
+    assert "blocks pay above 512 rows, and there are at most" in capsys.readouterr().out
