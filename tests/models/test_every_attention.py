@@ -17,8 +17,8 @@ from specc.run.attention_weights import attentions, weights_of
 from specc.run.verify import random_inputs, sizes_for
 
 TRAINED = {"dates", "digits", "numbers", "xor"}
-NONE = {"autoencoder", "bilstm_tagger", "conv_lm", "elman", "feedforward", "gru_lm", "jordan", "lstm_lm", "rnn_encdec",
-        "rwkv", "seq2seq", "linear_attention_lm", "xor"}  # fmt: skip
+NONE = {"autoencoder", "bilstm_tagger", "conv_lm", "elman", "feedforward", "gru_lm", "jordan", "lstm_lm", "mamba",
+        "rnn_encdec", "rwkv", "seq2seq", "linear_attention_lm", "xor"}  # fmt: skip
 """Specs without an attention that has weights."""
 
 

@@ -33,6 +33,7 @@ SPECS: dict[str, dict[str, object]] = {
     "conv_lm": SMALL["conv_lm"],
     "rwkv": SMALL["rwkv"],
     "lstm_lm": SMALL["lstm_lm"],
+    "mamba": SMALL["mamba"],
 }
 CASES = [
     pytest.param(name, target, id=f"{name}-{target}")

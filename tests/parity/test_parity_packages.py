@@ -129,6 +129,13 @@ FAMILIES = {
         hf.MarianMTModel, lambda: hf.MarianConfig(**MARIAN), spec="encoder_decoder", seed=11, table=0.5,
         stop=1.3, source=True, side="right", sets=AS_MARIAN,
     ),
+    "mamba": Family(
+        hf.MambaForCausalLM,
+        lambda: hf.MambaConfig(
+            **USUAL, hidden_size=24, num_hidden_layers=2, state_size=4, conv_kernel=3, tie_word_embeddings=False,
+        ),
+        seed=1, louder=3, stop=1.3,
+    ),
     "rwkv": Family(
         hf.RwkvForCausalLM, lambda: hf.RwkvConfig(**RWKV), seed=1, louder=3, stop=1.3, one_by_one=True
     ),

@@ -77,6 +77,7 @@ SMALL: dict[str, dict[str, object]] = {
     "luong_local_m": LUONG | {"reach": 2},
     "luong_local_p": LUONG | {"reach": 2},
     "luong_location": LUONG | {"score": "location(3)"},
+    "mamba": {"vocab": 17, "d": 6, "layers": 2, "states": 3, "kernel": 3},
     "mistral": TRANSFORMER | {"kv_heads": 1, "window": 3},
     "mixtral": TRANSFORMER | {"kv_heads": 1, "window": 3, "experts": 4},
     "numbers": {},

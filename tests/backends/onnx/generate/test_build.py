@@ -35,6 +35,7 @@ PROMPTED = (
     "gru_lm",
     "conv_lm",
     "rwkv",
+    "mamba",
     "linear_attention_lm",
 )
 TRANSLATING = (

@@ -1,0 +1,52 @@
+"""`mamba` is transformers' MambaForCausalLM, in its padded batches and each text by itself."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+import torch
+from support.padded import Ids, Keep, samples
+from support.published import assert_published, loaded, one_by_one, randomized
+from transformers import MambaConfig, MambaForCausalLM
+
+pytestmark = pytest.mark.parity
+
+GIVEN = samples(
+    {"input_ids": Ids("seq", 31), "attention_mask": Keep("seq")}, {"seq": (9, 1, 4)}
+)
+OTHERS = {
+    "conv_kernel": 3,
+    "use_bias": True,
+    "use_conv_bias": False,
+    "hidden_act": "gelu",
+    "expand": 3,
+    "time_step_rank": 5,
+    "tie_word_embeddings": False,
+}
+
+
+@pytest.mark.parametrize("settings", [{}, OTHERS], ids=["usual", "others"])
+def test_mamba(settings: dict[str, object], tmp_path: Path) -> None:
+    """With a bias of in_proj the published model's padding is no zeros for its
+    convolution: rows of a batch are run through it one by one.
+    """
+    config = MambaConfig(
+        vocab_size=31, hidden_size=20, state_size=5, num_hidden_layers=3, layer_norm_epsilon=1e-6, use_cache=False,
+        **settings,
+    )  # fmt: skip
+    theirs = randomized(MambaForCausalLM(config))
+    theirs.save_pretrained(tmp_path)
+    ours = loaded("mamba", tmp_path)
+    theirs.double()
+
+    def published(x: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
+        if not settings:
+            given = {**x, "attention_mask": x["attention_mask"].long()}
+            return {"logits": theirs(**given, use_cache=False).logits}
+        return {
+            "logits": one_by_one(
+                x, lambda ids: theirs(input_ids=ids, use_cache=False).logits.double()
+            )
+        }
+
+    assert_published(ours, GIVEN, published, {"logits": "seq"}, ("left", "right"))
