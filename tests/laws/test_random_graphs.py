@@ -6,12 +6,13 @@ moves outside the reach that was computed, proved or not. Planted mistakes in th
 are found by the same test.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Literal
 
 import numpy as np
 import pytest
 from support.random_graphs import random_graph, values
+from support.random_loops import looped_graph
 
 import specc_numpy
 from specc.ir import ops, reach
@@ -44,9 +45,9 @@ def moves(graph: Graph, seed: int) -> Iterator[tuple[int, int]]:
                 yield row, token
 
 
-def fault(seed: int) -> str:
+def fault(seed: int, draw: Callable[[int], Graph] = random_graph) -> str:
     """How graph `seed` breaks what is proved of it; empty where it does not."""
-    graph = random_graph(seed)
+    graph = draw(seed)
     proved = not prove(graph, "seq", "x", ["y"])
     state = follow(graph, "seq").state(graph.outputs["y"])
     for row, token in moves(graph, seed):
@@ -65,6 +66,11 @@ def test_what_is_proved_is_true(start: int) -> None:
     assert not faults
 
 
+@pytest.mark.parametrize("many", [40, pytest.param(2000, marks=pytest.mark.slow)])
+def test_what_is_proved_of_loops_over_another_axis_is_true(many: int) -> None:
+    assert not [found for seed in range(many) if (found := fault(seed, looped_graph))]
+
+
 def test_much_is_proved_and_little_refused_without_a_leak() -> None:
     proved = refused = needlessly = 0
     for seed in range(120):
@@ -80,9 +86,12 @@ def test_much_is_proved_and_little_refused_without_a_leak() -> None:
     assert needlessly < 25
 
 
-def test_rows_of_a_batch_are_proved_apart_and_are() -> None:
+@pytest.mark.parametrize("draw", [random_graph, looped_graph])
+def test_rows_of_a_batch_are_proved_apart_and_are(
+    draw: Callable[[int], Graph],
+) -> None:
     for seed in range(40):
-        graph = random_graph(seed)
+        graph = draw(seed)
         assert mixing(graph, "batch") == []
         inputs, weights = values(graph, seed, ROWS, batch=3)
         together = specc_numpy.run(graph, inputs, weights)["y"]
@@ -95,15 +104,23 @@ def test_rows_of_a_batch_are_proved_apart_and_are() -> None:
             )
 
 
-@pytest.mark.parametrize("many", [400, pytest.param(2000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("draw", "many", "least"),
+    [
+        (random_graph, 400, 20),
+        (looped_graph, 100, 1),
+        pytest.param(random_graph, 2000, 100, marks=pytest.mark.slow),
+        pytest.param(looped_graph, 2000, 100, marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_without_a_padding_warning_padding_changes_nothing(
-    side: Literal["left", "right"], many: int
+    side: Literal["left", "right"], draw: Callable[..., Graph], many: int, least: int
 ) -> None:
     """Each example is run padded, with garbage in the padded rows, and alone."""
     clean = 0
     for seed in range(many):
-        graph = random_graph(seed, side)
+        graph = draw(seed, side)
         if padding(graph) or graph.outputs["y"].node is None:
             continue
         clean += 1
@@ -118,7 +135,7 @@ def test_without_a_padding_warning_padding_changes_nothing(
         np.testing.assert_allclose(
             padded[:, real], alone, rtol=1e-9, atol=1e-12, err_msg=f"graph {seed}"
         )
-    assert clean > 20
+    assert clean > least
 
 
 def planted(monkeypatch: pytest.MonkeyPatch, name: str) -> None:

@@ -6,9 +6,14 @@ the reference; rows agree to 1e-9. Mistakes planted in the passes are found by t
 test.
 """
 
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import pytest
 from support.random_graphs import random_graph, values
+from support.random_loops import looped_graph
 from support.steps import steps
 
 import specc_numpy
@@ -16,9 +21,10 @@ from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Node, Value
 from specc.ir.verify import verify
-from specc.passes.derive import demand, plan, step
+from specc.passes.derive import demand, plan, step, turning
 from specc.passes.derive.derive import derive
 from specc.passes.derive.draft import Draft
+from specc.passes.derive.keeping import kept_values
 from specc.passes.derive.plan import Plan
 from specc.passes.derive.states import States
 from specc.passes.prove.causality import prove
@@ -38,11 +44,11 @@ def heavy(graph: Graph) -> int:
     return count
 
 
-def difference(seed: int) -> str:
+def difference(seed: int, draw: Callable[[int], Graph] = random_graph) -> str:
     """How the steps of graph `seed` differ from its full pass; empty where they do not
     or where it is refused.
     """
-    graph = random_graph(seed)
+    graph = draw(seed)
     if prove(graph, "seq", "x", ["y"]):
         return ""
     inputs, weights = values(graph, seed, ROWS, batch=2)
@@ -79,17 +85,27 @@ def test_steps_equal_the_full_pass(start: int) -> None:
     assert not faults
 
 
+def test_steps_of_loops_that_look_back_equal_the_full_pass() -> None:
+    """Loops over another axis, whose bodies are graphs like the others."""
+    faults = [f for seed in range(40) if (f := difference(seed, looped_graph))]
+    assert not faults
+    taken = [not prove(looped_graph(s), "seq", "x", ["y"]) for s in range(120)]
+    assert 30 < sum(taken) < 80
+
+
 @pytest.mark.slow
+@pytest.mark.parametrize("draw", [random_graph, looped_graph])
 @pytest.mark.parametrize("start", range(GRAPHS, GRAPHS + 4000, 250))
-def test_steps_of_thousands_of_graphs(start: int) -> None:
-    assert not [f for seed in range(start, start + 250) if (f := difference(seed))]
+def test_steps_of_thousands_of_graphs(start: int, draw: Callable[[int], Graph]) -> None:
+    seeds = range(start, start + 250)
+    assert not [f for seed in seeds if (f := difference(seed, draw))]
 
 
-def first_fault(graphs: int = 150) -> str:
+def first_fault(graphs: int = 150, draw: Callable[[int], Graph] = random_graph) -> str:
     """The first fault among some graphs; a pass that crashes on one is caught too."""
     for seed in range(graphs):
         try:
-            fault = difference(seed)
+            fault = difference(seed, draw)
         except Exception as error:
             fault = f"graph {seed}: {type(error).__name__}"
         if fault:
@@ -128,6 +144,39 @@ MISTAKES: dict[str, tuple[object, str, object]] = {
         lambda graph, *_: {r for _, results in graph.nodes for r in results},
     ),
 }
+
+
+def _to_its_early_end(op: object, **changed: Any) -> object:
+    """Leaves a loop that ends early as it is."""
+    changed.pop("until", None)
+    return replace(op, **changed)  # type: ignore[type-var]
+
+
+def _in_the_whole_graph_alone(*given: Any) -> list[Value]:
+    """Keeps nothing of what stands in the body of a loop."""
+    inside = given[0].flow.inside.values()
+    within = {r for body in inside for _, made in body.nodes for r in made}
+    within |= {v for body in inside for v in body.inputs.values()}
+    return [v for v in kept_values(*given) if v not in within]
+
+
+MISTAKES_IN_LOOPS: dict[str, tuple[object, str, object]] = {
+    "states of turns that are not run are zeros": (
+        turning,
+        "replace",
+        _to_its_early_end,
+    ),
+    "nothing is kept inside": (plan, "kept_values", _in_the_whole_graph_alone),
+    "states begin anew": (turning, "stacked", lambda state, *_: state),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES_IN_LOOPS)
+def test_planted_mistakes_in_loops_are_found(
+    mistake: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(*MISTAKES_IN_LOOPS[mistake])
+    assert first_fault(150, looped_graph), mistake
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)

@@ -90,11 +90,16 @@ def assert_follows(
     equations: Equations,
     rows: Sequence[Arrays],
     padded: Mapping[str, tuple[int, ...]],
+    louder: Mapping[str, float] | None = None,
     **sets: object,
 ) -> None:
-    """The spec gives what the equations give: the reference to 1e-9, ONNX Runtime to 1e-5."""
+    """The spec gives what the equations give: the reference to 1e-9, ONNX Runtime to 1e-5.
+
+    Weights named in `louder` are drawn so many times as large.
+    """
     found = opened(spec, **sets)
-    weights = random_weights(found)
+    drawn = random_weights(found)
+    weights = {n: w * (louder or {}).get(n, 1) for n, w in drawn.items()}
     exact = {name: w.astype(np.float64) for name, w in weights.items()}
     model = InOnnx(found, weights)
     wanted = [

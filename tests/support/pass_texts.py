@@ -20,7 +20,8 @@ from specc.ir.types import Type
 from specc.ir.verify import verify
 from specc.ir.write import HEADER, write
 from specc.passes import pipeline
-from specc.passes.derive.demand import NEWEST, Setting, demand
+from specc.passes.derive.asked import NEWEST, Setting
+from specc.passes.derive.demand import demand
 from specc.passes.derive.keeping import free_values
 from specc.passes.derive.plan import Plan
 from specc.passes.prove.bands import band_of

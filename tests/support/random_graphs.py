@@ -107,6 +107,10 @@ class Drawn:
                 )
         return self.one(ops.Insert(1), self.kept_of(keys))
 
+    def first(self) -> Value:
+        """What a loop along the sequence begins as, f[3]."""
+        return self.weight(WIDTH)
+
     def gru(self, x: Value) -> Value:
         """A recurrent layer: every state, or the final one beside each row."""
         op = ops.Gru("after", reverse=self.rng.random() < 0.1)
@@ -236,9 +240,7 @@ class Drawn:
         )
         seen = inner.one(ops.Arith("mul"), after, other)
         body = inner.finish("body", {"c": after, "y": seen})
-        zero = self.one(
-            ops.Expand(0, BATCH), self.one(ops.Insert(0), self.weight(WIDTH))
-        )
+        zero = self.one(ops.Expand(0, BATCH), self.one(ops.Insert(0), self.first()))
         reverse = self.rng.random() < 0.1
         return self.build.add(ops.Scan(body, 2, 1, 1, reverse=reverse), x, y, zero)[1]
 
@@ -247,7 +249,11 @@ def random_graph(seed: int, keep: Literal["left", "right", "any"] = "any") -> Gr
     """A graph of `x: f64[batch, seq, 3]` and `keep: bool[batch, seq]` with the output
     `y: f64[batch, seq, 3]`.
     """
-    drawn = Drawn(random.Random(seed))
+    return finished(Drawn(random.Random(seed)), keep)
+
+
+def finished(drawn: Drawn, keep: Literal["left", "right", "any"] = "any") -> Graph:
+    """The graph that a builder draws."""
     drawn.streams.append(
         drawn.build.input("x", Input(Type.of("f64", BATCH, SEQ, WIDTH)))
     )

@@ -131,6 +131,13 @@ SMALL: dict[str, dict[str, object]] = {
     },
     "token_shift_lm": TRANSFORMER | {"kv_heads": 1, "back": 3},
     "transformer": TRANSFORMER | {"pad": 0, "bos": 1, "eos": 2},
+    "universal_transformer": {
+        "vocab": 17,
+        "d": 8,
+        "heads": 2,
+        "hidden": 12,
+        "steps": 4,
+    },
     "vit": IMAGE | {"classes": 3},
     "vit_mae": IMAGE
     | {"decoder_d": 8, "decoder_layers": 1, "decoder_heads": 2, "decoder_hidden": 16},

@@ -37,6 +37,9 @@ def scan(op: ops.Scan, g: Emitter, *args: Tensor) -> tuple[str, ...]:
     axes = [*([1] if op.masked else []), *[op.axis] * op.scanned]
     tensors = [*args[:first], *rows]
     given = [at_least(g, t, axis) for t, axis in zip(tensors, axes, strict=True)]
+    for n, (x, axis) in enumerate(zip(tensors, axes, strict=True)):
+        if any(not g.lengths.positive(d) for d in x.type.shape[axis + 1 :]):
+            given[n], axes[n] = _in_front(g, given[n], axis, x.type.rank), 0
     body = _body(op, g, args[0] if op.masked else None, carried, captured)
     backwards = [int(op.reverse)]
     collected = len(op.body.outputs) - op.carries
@@ -61,6 +64,14 @@ def scan(op: ops.Scan, g: Emitter, *args: Tensor) -> tuple[str, ...]:
         if g.lengths.positive(length)
         else _taken_back(op, g, results, carried, length)
     )
+
+
+def _in_front(g: Emitter, x: str, axis: int, rank: int) -> str:
+    """The loop's axis first. `scan_input_axes` would do it, but ends the process where
+    what stands behind the axis is empty (ONNX Runtime 1.31), as a cache is at first.
+    """
+    order = [axis, *(n for n in range(rank) if n != axis)]
+    return x if axis == 0 else g.node("Transpose", x, perm=order)
 
 
 def _stacked(

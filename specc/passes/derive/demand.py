@@ -32,111 +32,18 @@ than the newest, and the query beside it for the newest alone:
     %6 axis 1: the newest row
 """
 
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from math import inf
 
 from specc.ir import ops
-from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Node, Value, needed
 from specc.ir.heads import Clock
-from specc.ir.op import Op
-from specc.ir.ops.recurrent import KEEP, ROWS
 from specc.ir.reach import Link, links
-from specc.ir.signature import Term, layout
+from specc.passes.derive.asked import NEWEST, Asked, Axis, Needs, Setting, along
+from specc.passes.derive.axes import axis_names
+from specc.passes.derive.crossed import Crossed
 from specc.passes.prove.flow import Flow, resolve
 from specc.passes.prove.spliced import HEAD, from_head
-
-NEWEST = -1.0
-"""The need for the newest row only."""
-
-FOLDS = (ops.CumSum, ops.Rnn, ops.Gru, ops.Lstm, ops.Scan)
-"""Ops that read every earlier row through a state that is carried on."""
-
-ROWS_AXIS = 1
-"""Recurrent layers read [batch, rows, features]."""
-
-Axis = Hashable
-Needs = Mapping[Value, Mapping[int, float]]
-
-
-@dataclass(frozen=True)
-class Asked:
-    """What one node is asked for: the rows of each axis name, and which axes of
-    operands and results bear it.
-    """
-
-    rows: Mapping[Axis, float]
-    operands: tuple[Mapping[int, Axis], ...]
-    results: tuple[Mapping[int, Axis], ...]
-
-
-@dataclass(frozen=True)
-class Setting:
-    """What a demand is made for: the graph and its flow, values that are kept, those
-    whose rows cost nothing.
-
-    Unless it is `bounded`, an attention through a window keeps all rows, as readers of
-    such caches may expect.
-    """
-
-    graph: Graph
-    flow: Flow
-    kept: Collection[Value] = ()
-    free: Collection[Value] = ()
-    bounded: bool = True
-
-    def times(self, value: Value | None) -> tuple[int, ...]:
-        """The time axes of a value."""
-        return tuple(sorted(self.flow.state(value).axes)) if value else ()
-
-    def head(self, value: Value, axis: int) -> Dim:
-        """How many rows stand before those that grow along a time axis of a value."""
-        found = self.flow.clock.head(value.type.shape[axis])
-        assert found is not None, "a time axis has a head, maybe of no rows"
-        return found
-
-    def folds(self, node: Node, results: tuple[Value, ...]) -> bool:
-        """Whether the node goes on from a state; what is free is computed anew from its
-        first row.
-        """
-        if not isinstance(node.op, FOLDS) or any(r in self.free for r in results):
-            return False
-        if isinstance(node.op, ops.CumSum) and len(self.times(node.first)) > 1:
-            return False  # over the keys of a grid, all of which are there in each step
-        return any(
-            along(node, a) is not None for a in range(min(2, len(node.args)))
-        ) and self._moves(node)
-
-    def _moves(self, node: Node) -> bool:
-        x, axis = folded(node)
-        return axis in self.times(x)
-
-
-def folded(node: Node) -> tuple[Value, int]:
-    """The operand whose rows a fold reads one after the other, and their axis."""
-    match node.op:
-        case ops.Scan(axis=axis):
-            return node.op.row(node), axis
-        case ops.CumSum(axis=axis):
-            x = node.first
-            assert x is not None
-            return x, axis
-    return ROWS(node), ROWS_AXIS
-
-
-def along(node: Node, operand: int) -> int | None:
-    """The axis of an operand that a fold runs along; None for what it does not read row by row."""
-    match node.op:
-        case ops.Scan(axis=axis, scanned=scanned, first=first):
-            if operand < first:
-                return ROWS_AXIS  # `keep` is [batch, rows] whatever is looped over
-            return axis if operand < first + scanned else None
-        case ops.CumSum(axis=axis):
-            return axis if operand == 0 else None
-        case ops.Rnn() | ops.Gru() | ops.Lstm():
-            return ROWS_AXIS if operand in (ROWS.place, KEEP.place) else None
-    return None
 
 
 def demand(
@@ -154,15 +61,52 @@ def demand(
         for n, axis in enumerate(setting.times(value)):
             _join(needs, value, axis, inf if n else rows)
     live = wanted(outputs, setting.flow)
-    for node, results in reversed(setting.graph.nodes):
+    _backwards(setting, setting.graph, live, needs)
+    return needs
+
+
+def _backwards(
+    setting: Setting,
+    graph: Graph,
+    live: Collection[Node],
+    needs: dict[Value, dict[int, float]],
+) -> None:
+    """Join into `needs` what the nodes of a graph, or of a body, ask of their operands."""
+    for node, results in reversed(graph.nodes):
         if node not in live or picks_fixed(node, setting.flow):
             continue
+        if node in setting.flow.inside:
+            _inside(setting, node, results, needs)
         asked = ask(setting, node, results, needs)
         for operand, axes in zip(node.args, asked.operands, strict=True):
             for axis, name in axes.items():
                 if operand is not None:
                     _join(needs, operand, axis, asked.rows[name])
-    return needs
+
+
+def _inside(
+    setting: Setting,
+    node: Node,
+    results: tuple[Value, ...],
+    needs: dict[Value, dict[int, float]],
+) -> None:
+    """Join into `needs` what the body of a loop over another axis needs of its own values,
+    and of those of the graph around it.
+    """
+    loop = Crossed.of(setting, node)
+    live = wanted(loop.outputs, setting.flow)
+    before: list[Mapping[int, float]] = []
+    while True:
+        rows = loop.rows(results, needs)
+        for value, axes in zip(loop.outputs, rows, strict=True):
+            for axis, need in axes.items():
+                _join(needs, value, axis, need)
+        # What a turn needs of a carry, the turn before it must give: again, until
+        # nothing is added.
+        if rows == before:
+            return
+        before = rows
+        _backwards(setting, loop.body, live, needs)
 
 
 def wanted(values: Iterable[Value], flow: Flow) -> set[Node]:
@@ -189,6 +133,8 @@ def ask(
     setting: Setting, node: Node, results: tuple[Value, ...], needs: Needs
 ) -> Asked:
     """The rows that a node works on, by axis name, to give what is needed of its results."""
+    if node in setting.flow.inside:
+        return Crossed.of(setting, node).asked(results, needs)
     names = axis_names(node, results)
     if isinstance(node.op, ops.Extent):
         # What is measured is not read: no rows of it are wanted.
@@ -270,81 +216,6 @@ def _through(
     # Row t is made of rows down to t - hi. That is counted from the first of the new
     # rows, also where the newest alone is wanted: how many are new is not known here.
     return max(need, 0.0) + reach.hi
-
-
-def axis_names(
-    node: Node, results: tuple[Value, ...]
-) -> tuple[list[dict[int, Axis]], list[dict[int, Axis]]]:
-    """For each operand and each result, the name of every axis; axes of one name are
-    equally long.
-    """
-    if isinstance(node.op, ops.Scan):
-        return _scan_names(node, node.op, results)
-    rule = node.op.rule()
-    types = tuple(a.type if a else None for a in node.args)
-    widths: dict[str, int] = {}
-    operands: list[dict[int, Axis]] = []
-    for n, (term, arg) in enumerate(rule.pair(types)):
-        found: dict[int, Axis] = {}
-        marks = layout(term, arg.rank, node.op.at_axis(), n) if arg is not None else []
-        for mark, dims in marks:
-            assert arg is not None
-            widths[mark.name] = max(widths.get(mark.name, 0), len(dims))
-            for axis in dims:
-                # An axis of 1 that is repeated has one row, which is no time axis.
-                if not mark.one or arg.shape[axis] != 1:
-                    found[axis] = _name(node.op, mark.name, dims.stop - axis)
-        operands.append(found)
-    made = [
-        _result_names(node.op, term, value, widths)
-        for term, value in zip(rule.results, results, strict=True)
-    ]
-    return operands, made
-
-
-def _result_names(
-    op: Op, term: Term, value: Value, widths: Mapping[str, int]
-) -> dict[int, Axis]:
-    """The names of a result's axes. One spread whose width no operand says takes what
-    the others leave.
-    """
-    known = sum(widths.get(a.name, 0) if a.spread else 1 for a in term.axes)
-    names: dict[int, Axis] = {}
-    start = 0
-    for a in term.axes:
-        width = widths.get(a.name, value.type.rank - known) if a.spread else 1
-        for axis in range(start, start + width):
-            names[axis] = _name(op, a.name, start + width - axis)
-        start += width
-    return names
-
-
-def _name(op: Op, name: str, from_right: int) -> Axis:
-    """An axis by its name in the rule; of several under one name, counted from the right."""
-    return "rows" if isinstance(op, FOLDS) and name == "t" else (name, from_right)
-
-
-def _scan_names(
-    node: Node, op: ops.Scan, results: tuple[Value, ...]
-) -> tuple[list[dict[int, Axis]], list[dict[int, Axis]]]:
-    """The loop's own axis is `rows`; another one goes by the length that it has."""
-    operands: list[dict[int, Axis]] = []
-    for n, arg in enumerate(node.args):
-        own = along(node, n)
-        assert arg is not None
-        operands.append(
-            {a: "rows" if a == own else d for a, d in enumerate(arg.type.shape)}
-        )
-    made: list[dict[int, Axis]] = []
-    for r, value in enumerate(results):
-        collected = r >= op.carries
-        made.append(
-            {
-                a: "rows" if collected and a == op.axis else d
-                for a, d in enumerate(value.type.shape)
-            }
-        )
-    return operands, made
 
 
 def _join(

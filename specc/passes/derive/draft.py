@@ -8,7 +8,7 @@ from specc.ir.dim import Dim
 from specc.ir.graph import Builder, Made, Node, Value
 from specc.ir.op import Op
 from specc.ir.types import Type
-from specc.passes.derive.demand import Asked
+from specc.passes.derive.asked import Asked
 from specc.passes.derive.plan import Plan
 
 

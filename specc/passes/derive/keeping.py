@@ -32,21 +32,15 @@ handed over as the step reads it, not `m` itself:
     "insert" is handed over
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from math import inf, prod
 
 from specc.ir import ops
 from specc.ir.graph import Graph, Node, Value
+from specc.passes.derive.asked import FOLDS, NEWEST, Setting
 from specc.passes.derive.cut import Choice, cheapest
-from specc.passes.derive.demand import (
-    FOLDS,
-    NEWEST,
-    Setting,
-    demand,
-    picks_fixed,
-    wanted,
-)
+from specc.passes.derive.demand import demand, picks_fixed, wanted
 from specc.passes.prove.flow import Flow
 
 NOMINAL = 64
@@ -71,51 +65,70 @@ def free_values(graph: Graph, flow: Flow, growing: str) -> set[Value]:
     light work on such.
     """
     free = {v for n, v in graph.inputs.items() if n != growing and flow.state(v).moves}
-    for node, results in graph.nodes:
-        if not flow.state(results[0]).moves or node.op.heavy:
-            continue
-        fed = (
-            []
-            if isinstance(node.op, ops.Extent)
-            else [a for a in node.args if a and flow.state(a).moves]
-        )
-        if all(a in free for a in fed):
+    for node, results in every_node(graph, flow):
+        if node in flow.inside:
+            free.update(v for v, x in _rows_of(node) if x in free)
+        moves = flow.state(results[0]).moves
+        if moves and not node.op.heavy and _fed(node, flow) <= free:
             free.update(results)
     return free
 
 
-def kept_values(
-    setting: Setting, outputs: Mapping[Value, float], growing: Value
-) -> list[Value]:
+def _fed(node: Node, flow: Flow) -> set[Value]:
+    """What moves of what a node reads."""
+    if isinstance(node.op, ops.Extent):
+        return set()
+    return {a for a in node.args if a and flow.state(a).moves}
+
+
+def kept_values(setting: Setting, outputs: Mapping[Value, float]) -> list[Value]:
     """The values whose earlier rows a step keeps: they have one time axis and are not free."""
     candidates = _looked_back(setting, demand(setting, outputs))
     if not candidates:
         return []
     sure = replace(setting, kept=frozenset(candidates))
     sinks = _looked_back(sure, demand(sure, outputs))
-    known = set(candidates)
     choices = {}
+    sources = _Sources(setting, frozenset(candidates))
     for value in candidates:
-        if value.node is None:
-            assert value is growing, "an input that is not growing is free"
+        if value in sources.rows:
+            # One row of what a loop reads is there again wherever that is.
+            choices[value] = Choice(size(value), 0.0, sources.of(value))
+        elif value.node is None:
+            # What grows, and what is carried through a loop, nothing makes again.
             choices[value] = Choice[Value](size(value), inf)
         else:
             choices[value] = Choice(
-                size(value),
-                again(value.node, value),
-                _sources(setting, value.node, known),
+                size(value), again(value.node, value), sources.of(value)
             )
     return cheapest(choices, sinks)
+
+
+def every_node(graph: Graph, flow: Flow) -> Iterator[tuple[Node, tuple[Value, ...]]]:
+    """The nodes of a graph, each loop over another axis before those of its body."""
+    for node, results in graph.nodes:
+        yield node, results
+        if node in flow.inside:
+            yield from every_node(flow.inside[node], flow)
+
+
+def _rows_of(node: Node) -> list[tuple[Value, Value]]:
+    """The rows that the body of a loop sees, each with what it is a row of."""
+    op = node.op
+    assert isinstance(op, ops.Scan), "no other op has a body"
+    outer = [x for x in op.parts(node.args).rows if x is not None]
+    return list(zip(op.inner().rows, outer, strict=True))
 
 
 def _looked_back(
     setting: Setting, needs: Mapping[Value, Mapping[int, float]]
 ) -> list[Value]:
     """Streams of which earlier rows are needed, in the graph's order."""
-    every = [
-        *setting.graph.inputs.values(),
-        *(r for _, results in setting.graph.nodes for r in results),
-    ]
+    every = list(setting.graph.inputs.values())
+    for node, results in every_node(setting.graph, setting.flow):
+        every += results
+        if node in setting.flow.inside:
+            every += setting.flow.inside[node].inputs.values()
     return [
         v
         for v in every
@@ -125,17 +138,30 @@ def _looked_back(
     ]
 
 
-def _sources(setting: Setting, node: Node, known: set[Value]) -> list[Value]:
-    """The nearest values that could be kept from which a node is done again."""
-    found: dict[Value, None] = {}
-    todo = [a for a in node.args if a]
-    while todo:
-        value = todo.pop()
-        if value in known:
-            found[value] = None
-        elif value not in setting.free and setting.times(value) and value.node:
-            todo += [a for a in value.node.args if a]
-    return list(found)
+class _Sources:
+    """What values are done again from: of those that could be kept, `known`, the nearest."""
+
+    def __init__(self, setting: Setting, known: frozenset[Value]) -> None:
+        self.setting, self.known = setting, known
+        loops = setting.flow.inside
+        self.rows = {row: x for node in loops for row, x in _rows_of(node)}
+
+    def of(self, value: Value) -> list[Value]:
+        """Those of one value, itself apart."""
+        found: dict[Value, None] = {}
+        todo = self._read(value)
+        while todo:
+            value = todo.pop()
+            if value in self.known:
+                found[value] = None
+            elif value not in self.setting.free and self.setting.times(value):
+                todo += self._read(value)
+        return list(found)
+
+    def _read(self, value: Value) -> list[Value]:
+        if value in self.rows:
+            return [self.rows[value]]
+        return [a for a in value.node.args if a] if value.node else []
 
 
 def handed_values(graph: Graph, flow: Flow, used: Iterable[Value]) -> list[Value]:

@@ -7,30 +7,36 @@ from dataclasses import dataclass
 
 from specc.ir import ops
 from specc.ir.derived import Role
-from specc.ir.graph import Graph, Node, Value
+from specc.ir.graph import Graph, Made, Node, Value
 
 LOOPS = (ops.Scan, ops.Rnn, ops.Gru, ops.Lstm)
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Names:
-    """Hands out names, each once."""
+    """Hands out names, each once; `entering` are those of what enters a loop's body."""
 
     graph: Graph
+    made: Mapping[Node, Made]
+    entering: Mapping[Value, str]
     users: Mapping[Value, tuple[str, Role, int]]
     loops: Mapping[Node, int]
     taken: set[str]
     others: int = 0
 
     @classmethod
-    def of(cls, graph: Graph) -> "Names":
-        """For one graph; attentions and loops are counted in its order."""
+    def of(cls, graph: Graph, inside: Mapping[Node, Graph]) -> "Names":
+        """For one graph and the bodies of its loops, `inside`; attentions and loops are
+        counted in its order.
+        """
         users: dict[Value, tuple[str, Role, int]] = {}
         loops: dict[Node, int] = {}
         attentions = 0
-        for node, _ in graph.nodes:
+        made = {n: m for g in (graph, *inside.values()) for n, m in g.made.items()}
+        nodes = [n for g in (graph, *inside.values()) for n, _ in g.nodes]
+        for node in nodes:
             if isinstance(node.op, ops.Attend):
-                scope = _scope(graph, node) or f"attention.{attentions}"
+                scope = _scope(made, node) or f"attention.{attentions}"
                 roles: dict[Role, Value] = {
                     "key": node.op.key(node),
                     "value": node.op.values(node),
@@ -40,7 +46,19 @@ class Names:
                 attentions += 1
             elif isinstance(node.op, LOOPS):
                 loops[node] = len(loops)
-        return cls(graph, users, loops, {*graph.inputs, *graph.outputs})
+        entering = {
+            value: f"scan.{loops[node]}.{name.replace(' ', '_')}"
+            for node, body in inside.items()
+            for name, value in body.inputs.items()
+        }
+        return cls(
+            graph=graph,
+            made=made,
+            entering=entering,
+            users=users,
+            loops=loops,
+            taken={*graph.inputs, *graph.outputs},
+        )
 
     def of_kept(self, value: Value) -> tuple[Role, int, str]:
         """Role, layer and name of rows that are kept."""
@@ -57,14 +75,16 @@ class Names:
             return own
         if value in self.users:
             return self._once(self.users[value][0])
+        if value in self.entering:
+            return self._once(self.entering[value])
         node = value.node
         assert node is not None
-        scope = _scope(self.graph, node)
+        scope = _scope(self.made, node)
         return self._once(f"{scope}.{node.op.name}" if scope else node.op.name)
 
     def of_carry(self, node: Node, result: Value) -> str:
         """The name of what a loop carries."""
-        scope = _scope(self.graph, node) or f"{node.op.name}.{self.loop(node)}"
+        scope = _scope(self.made, node) or f"{node.op.name}.{self.loop(node)}"
         word = "state"
         if isinstance(node.op, ops.Lstm) and result.index == node.op.cell_result:
             word = "cell"
@@ -83,6 +103,6 @@ class Names:
         return made
 
 
-def _scope(graph: Graph, node: Node) -> str:
-    made = graph.made.get(node)
-    return made.scopes[0] if made and made.scopes else ""
+def _scope(made: Mapping[Node, Made], node: Node) -> str:
+    known = made.get(node)
+    return known.scopes[0] if known and known.scopes else ""

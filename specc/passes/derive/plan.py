@@ -28,7 +28,8 @@ from typing import Literal
 
 from specc.ir.dim import Dim, smallest
 from specc.ir.graph import Graph, Node, Value
-from specc.passes.derive.demand import NEWEST, Setting, demand, wanted
+from specc.passes.derive.asked import NEWEST, Setting
+from specc.passes.derive.demand import demand, wanted
 from specc.passes.derive.keeping import free_values, kept_values
 from specc.passes.prove.flow import flow
 
@@ -42,7 +43,8 @@ class Plan:
     `needs` says how many rows before the new ones each value has
     (`specc.passes.derive.demand`), `whole` which inputs along the growing axis are
     given with all their rows. `new` is how many rows a step is given, `base` how many
-    there are from before: all, or where no more are ever kept, at most `most`.
+    there are from before: all, or where no more are ever kept, at most `most`. `batch`
+    is the length of the growing input's first axis.
     """
 
     graph: Graph
@@ -55,6 +57,7 @@ class Plan:
     most: float
     base: Dim
     new: Dim
+    batch: Dim | None
     live: set[Node] = field(default_factory=set)
 
     @classmethod
@@ -75,7 +78,7 @@ class Plan:
         open_ = Setting(
             graph, found, (), frozenset(free_values(graph, found, growing)), bounded
         )
-        kept = frozenset(kept_values(open_, asked, graph.inputs[growing]))
+        kept = frozenset(kept_values(open_, asked))
         setting, needs, whole = _counted(open_, kept, asked, growing)
         most = _most(setting, needs, whole)
         if _greatest(setting, needs, needs) > most or not _told(setting, needs, most):
@@ -84,13 +87,7 @@ class Plan:
             token = graph.inputs[growing]
             setting, needs, whole = _counted(open_, kept | {token}, asked, growing)
             needs[token], most = dict.fromkeys(setting.times(token), inf), inf
-        taken = {
-            s for v in graph.inputs.values() for d in v.type.shape for s in d.symbols()
-        } | graph.facts.keys()
-        base, new = (
-            Dim.symbol(_fresh(n, taken))
-            for n in ("past" if most == inf else "kept", "new")
-        )
+        base, new = _lengths(graph, most)
         return cls(
             graph=graph,
             symbol=symbol,
@@ -102,14 +99,14 @@ class Plan:
             most=most,
             base=base,
             new=new,
+            batch=_batch(graph.inputs[growing]),
             live=wanted(asked, found),
         )
 
-    @property
-    def batch(self) -> Dim | None:
-        """The length of the batch: the growing input's first axis."""
-        shape = self.graph.inputs[self.growing].type.shape
-        return shape[0] if len(shape) > 1 else None
+    def within(self, body: Graph) -> "Plan":
+        """The same plan for the body of a loop."""
+        live = wanted(body.outputs.values(), self.setting.flow)
+        return replace(self, graph=body, outputs={}, live=live)
 
     def rows(self, need: float, head: Dim) -> Dim:
         """How many rows a value of this need has, behind a head of so many."""
@@ -221,6 +218,21 @@ def _told(
         head.number is not None and _lacking(setting, need, head) == most
         for head, need in heads
     )
+
+
+def _batch(growing: Value) -> Dim | None:
+    """The length of the batch, where what grows has one."""
+    shape = growing.type.shape
+    return shape[0] if len(shape) > 1 else None
+
+
+def _lengths(graph: Graph, most: float) -> tuple[Dim, Dim]:
+    """Names for the number of rows from before and of new ones, which are no others'."""
+    inputs = graph.inputs.values()
+    taken = {s for v in inputs for d in v.type.shape for s in d.symbols()}
+    before = "past" if most == inf else "kept"
+    base, new = (_fresh(n, {*taken, *graph.facts}) for n in (before, "new"))
+    return Dim.symbol(base), Dim.symbol(new)
 
 
 def _fresh(name: str, taken: set[str]) -> str:

@@ -9,14 +9,12 @@ again where earlier rows are asked for. A length that is said is the length of n
 from math import inf
 
 from specc.ir import ops
-from specc.ir.dim import Dim
 from specc.ir.graph import Node, Value
 from specc.ir.op import Op
-from specc.passes.derive.demand import Asked
+from specc.passes.derive.asked import Asked
 from specc.passes.derive.draft import Draft
 from specc.passes.derive.plan import Plan
 from specc.passes.derive.states import States
-from specc.passes.derive.substitute import at_length
 
 SPLICES = (ops.Concat, ops.Slice, ops.Pad)
 """Ops that put rows before what grows, or leave some away there."""
@@ -66,24 +64,4 @@ def at_rows(plan: Plan, op: Op, results: tuple[Value, ...], asked: Asked) -> Op:
             # The length that is repeated to is that of a time axis.
             head = plan.setting.head(results[0], axis)
             return ops.Expand(axis, plan.rows(asked.rows[asked.results[0][axis]], head))
-        case ops.Scan():
-            # Another axis is looped over, and the body says the growing length. That
-            # all these rows are as many, the proof has seen. There are none where only
-            # the newest row goes into the loop.
-            axes = [*asked.operands, *asked.results]
-            needs = {asked.rows[name] for each in axes for name in each.values()}
-            assert len(needs) <= 1, (
-                "loops that cross the growing axis are refused by the proof"
-            )
-            for need in needs:
-                head = _head_of(plan, results, asked)
-                return at_length(op, plan.symbol, plan.rows(need, head) - head)
     return op
-
-
-def _head_of(plan: Plan, results: tuple[Value, ...], asked: Asked) -> Dim:
-    """The head of the rows that go through a loop over another axis, all of them alike."""
-    for value, axes in zip(results, asked.results, strict=True):
-        for axis in axes:
-            return plan.setting.head(value, axis)
-    return Dim.of(0)

@@ -16,11 +16,12 @@ from specc.ir.derived import OFFSET, State
 from specc.ir.dim import Dim
 from specc.ir.graph import Input, Node, Value
 from specc.ir.types import Type
+from specc.passes.derive.asked import folded
 from specc.passes.derive.blocks import apart, blocks_of
-from specc.passes.derive.demand import folded
 from specc.passes.derive.draft import Draft, resized
 from specc.passes.derive.encode import First
 from specc.passes.derive.naming import Names
+from specc.passes.prove.seen import zero_everywhere
 
 
 @dataclass(kw_only=True)
@@ -99,7 +100,7 @@ class States:
         like = replace(
             self._carried(name, type, initial, layer), rows=axis, most=need, role=role
         )
-        both = self.draft.b.one(ops.Concat(axis), self._given(like), fresh)
+        both = self.draft.b.one(ops.Concat(axis), self.given(like), fresh)
         # All rows, or of the last ones as many as anything looks back at.
         total, after = plan.rows(need, head), plan.after(need, head)
         self.after[like.next] = self.draft.last(both, axis, total, after)
@@ -115,11 +116,11 @@ class States:
         head = self.draft.plan.setting.head(*folded(node))
         start = first if head == 0 else result
         initial = ""
-        if start is not None and not _is_zero(start):
+        if start is not None and not zero_everywhere(start):
             initial = f"first.{name}"
             self.starts[initial] = First(start)
         like = self._carried(name, result.type, initial, self.names.loop(node))
-        return like, self._given(like)
+        return like, self.given(like)
 
     def running_sum(
         self, node: Node, axis: int, result: Value, sums: Value
@@ -134,7 +135,7 @@ class States:
             assert summed is not None, "a running sum has rows"
             self.starts[initial] = First(summed, axis, total=True)
         like = self._carried(name, Type(result.type.dtype, shape), initial, 0)
-        before = self.draft.add(node, ops.Insert(axis), self._given(like))
+        before = self.draft.add(node, ops.Insert(axis), self.given(like))
         whole = self.draft.add(node, ops.Arith("add"), sums, *before)
         self.after[like.next] = self.draft.add(node, ops.Last(axis), *whole)[0]
         return whole
@@ -152,7 +153,7 @@ class States:
             layer=layer,
         )
 
-    def _given(self, state: State) -> Value:
+    def given(self, state: State) -> Value:
         """The input of a state that was not met before, as the step works on it."""
         blocks = blocks_of(state.type, self.draft.plan.batch)
         if blocks is not None:
@@ -172,12 +173,3 @@ class States:
         """The axis of the batch."""
         batch = self.draft.plan.batch
         return next((n for n, d in enumerate(type.shape) if d == batch), None)
-
-
-def _is_zero(value: Value) -> bool:
-    """Whether a value is zeros in the shape of a state."""
-    while (node := value.node) and isinstance(node.op, ops.Expand | ops.Insert):
-        assert node.first is not None
-        value = node.first
-    maker = value.node.op if value.node else None
-    return isinstance(maker, ops.Constant) and not maker.value

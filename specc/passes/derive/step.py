@@ -46,14 +46,17 @@ from typing import TypeAlias
 
 from specc.ir import ops
 from specc.ir.graph import Graph, Input, Node, Value
+from specc.passes.derive.asked import NEWEST, Asked, folded
 from specc.passes.derive.blocks import blocks_of
-from specc.passes.derive.demand import NEWEST, Asked, ask, folded, picks_fixed
+from specc.passes.derive.crossed import Crossed
+from specc.passes.derive.demand import ask, picks_fixed
 from specc.passes.derive.draft import Draft, resized
 from specc.passes.derive.keeping import handed_values
 from specc.passes.derive.naming import Names
 from specc.passes.derive.plan import Plan
 from specc.passes.derive.rows import at_rows, row_numbers, spliced_rows
 from specc.passes.derive.states import States
+from specc.passes.derive.turning import turned
 
 Made: TypeAlias = tuple[Value, ...]
 """What stands in the step for the results of a node."""
@@ -66,9 +69,9 @@ class Step:
     take them.
     """
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, names: Names | None = None) -> None:
         self.plan = plan
-        self.names = Names.of(plan.graph)
+        self.names = names or Names.of(plan.graph, plan.setting.flow.inside)
         self.draft = Draft(plan)
         self.states = States(draft=self.draft, names=self.names)
         self.handed: dict[str, Value] = {}
@@ -79,10 +82,7 @@ class Step:
         self._inputs()
         for node, results in graph.nodes:
             if node in plan.live:
-                if plan.moves(results[0]):
-                    self._node(node, results)
-                else:
-                    self._fixed(node, results)
+                self.node(node, results)
         outputs = {}
         for name, rows in plan.outputs.items():
             need = NEWEST if rows == "newest" else 0.0
@@ -148,7 +148,12 @@ class Step:
         for old, new in zip(results, again, strict=True):
             now.setdefault(old, new)
 
-    def _node(self, node: Node, results: tuple[Value, ...]) -> None:
+    def node(self, node: Node, results: tuple[Value, ...]) -> None:
+        """What stands in the step for the results of a node."""
+        moves = self.plan.moves(results[0])
+        (self._moving if moves else self._fixed)(node, results)
+
+    def _moving(self, node: Node, results: tuple[Value, ...]) -> None:
         """What moves, on as many rows as it is asked for; each result is then cut to
         what is needed of it, or put behind the rows that are kept.
         """
@@ -176,6 +181,13 @@ class Step:
                 n in asked.results[0]
             ):
                 return (spliced_rows(self.draft, node, results[0], asked),)
+        if node in self.plan.setting.flow.inside:
+            loop = Crossed.of(self.plan.setting, node)
+            inner = Step(self.plan.within(loop.body), self.names)
+            return turned(self, inner, loop, asked, results)
+        assert not isinstance(node.op, ops.Scan), (
+            "a loop along the growing axis goes on from a state"
+        )
         op = at_rows(self.plan, node.op, results, asked)
         return self.draft.add(node, op, *self.draft.operands(node, asked))
 

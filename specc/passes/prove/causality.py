@@ -30,7 +30,7 @@ from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Node, Value, needed
 from specc.ir.op import Op
 from specc.passes.prove.bands import band
-from specc.passes.prove.crossing import CROSSED, crossing
+from specc.passes.prove.crossing import CROSSED, Crossing, crossing
 from specc.passes.prove.flow import Flow, Leak, flow
 from specc.passes.prove.leaks import said_of
 from specc.passes.prove.said import in_normalizer
@@ -63,10 +63,7 @@ def prove(
             )
             faults.append(_diagnostic(graph, found, leak, name, growing))
     if not faults:
-        faults += [
-            _crossed(graph, found, node, why)
-            for node, why in crossing(graph, found, live)
-        ]
+        faults += [_crossed(found, each) for each in crossing(graph, found, live)]
         for name, value in zip(outputs, wanted, strict=True):
             faults += _output(graph, found, name, value, growing)
     return _once(faults)
@@ -155,12 +152,12 @@ def _inputs(
             )
 
 
-def _crossed(graph: Graph, found: Flow, node: Node, why: str) -> Diagnostic:
-    span = span_of(graph, node)
+def _crossed(found: Flow, at: Crossing) -> Diagnostic:
+    span = span_of(at.place, at.node)
     return Diagnostic(
         "E0717",
-        f"no step can be derived along `{found.symbol}`: {why}",
-        Label(span, f"`{spoken(node.op)}`: {why}") if span else None,
+        f"no step can be derived along `{found.symbol}`: {at.why}",
+        Label(span, f"`{spoken(at.node.op)}`: {at.why}") if span else None,
         helps=CROSSED,
     )
 

@@ -1,45 +1,61 @@
-"""Loops for which no step can be derived: they run over one axis and carry, or look
-back along, the one that grows.
+"""Loops for which no step can be derived: they run over one axis, and what they carry
+along the one that grows has no state, or none that begins empty.
 """
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 from specc.ir import ops
-from specc.ir.dim import Dim
-from specc.ir.graph import Graph, Node
+from specc.ir.graph import Graph, Node, Value
 from specc.ir.heads import Clock
 from specc.ir.reach import links
 from specc.passes.prove.beyond import beyond
 from specc.passes.prove.flow import Flow
+from specc.passes.prove.seen import zero_everywhere
 
-LOOK_BACK = "it loops over one axis and looks back along the one that grows"
 NUMBERS = "row numbers are made inside this loop; they would begin anew in every step"
+BEGINS = "inside a loop over another axis it does not begin with zeros"
+HEADS = "inside a loop over another axis rows that are fixed stand before what it keeps"
+NARROW = "what this loop keeps of the growing axis has fewer axes than it runs along"
 CROSSED = (
     "loop along the growing axis itself, or let attention bring the two axes together",
+    "where the number of turns is a number, `repeat n in 6 { … }` does the same",
 )
-HEADS = "rows with and without fixed ones before them meet inside this loop"
 CARRY = "it goes on from a state that would have a row for every position"
 
 
-def crossing(graph: Graph, found: Flow, live: set[Node]) -> Iterator[tuple[Node, str]]:
-    """Each such node of `live`, with the reason."""
+@dataclass(frozen=True, slots=True)
+class Crossing:
+    """A node at fault, in the graph or the body where it stands, and why."""
+
+    place: Graph
+    node: Node
+    why: str
+
+
+def crossing(graph: Graph, found: Flow, live: set[Node]) -> Iterator[Crossing]:
+    """Each of `live` that is at fault, or has such a node inside; of a loop the first."""
     for node, _ in graph.nodes:
-        if node not in live or not isinstance(node.op, ops.Scan | ops.CumSum):
+        if node not in live:
             continue
-        given = [found.state(a) if a else None for a in node.args]
-        if isinstance(node.op, ops.CumSum):
-            state, axis = given[0], node.op.axis
-            times = state.axes if state else {}
-            if axis in times and not _over_keys(node, times, axis, found.clock):
-                yield node, CARRY
-            continue
-        own = found.state(node.op.row(node)).axes
-        if node.op.axis in own:
-            continue
-        if why := _in_body(node.op.body, found.clock):
-            yield node, why
-        elif len(_heads(node, found)) > 1:
-            yield node, HEADS
+        inside = _in_body(node, found) if node in found.inside else None
+        if inside is not None:
+            yield inside
+        elif why := _many_states(node, found):
+            yield Crossing(graph, node, why)
+
+
+def _many_states(node: Node, found: Flow) -> str:
+    """Why a running sum has no state of fixed shape."""
+    if not isinstance(node.op, ops.CumSum):
+        return ""
+    times = found.state(node.first).axes if node.first else {}
+    axis = node.op.axis
+    return (
+        CARRY
+        if axis in times and not _over_keys(node, times, axis, found.clock)
+        else ""
+    )
 
 
 def _over_keys(node: Node, times: Iterable[int], axis: int, clock: Clock) -> bool:
@@ -55,48 +71,64 @@ def _over_keys(node: Node, times: Iterable[int], axis: int, clock: Clock) -> boo
     )
 
 
-def _heads(node: Node, found: Flow) -> set[Dim | None]:
-    """The heads of the time axes that go into a loop. In its body one length is put in
-    place of the growing one.
-    """
-    return {
-        found.clock.head(a.type.shape[axis])
-        for a in node.args
-        if a
-        for axis in found.state(a).axes
-    }
-
-
-def _in_body(body: Graph, clock: Clock) -> str:
-    """Why a body cannot work on new rows alone; empty where each of its ops goes row for row."""
+def _in_body(loop: Node, found: Flow) -> Crossing | None:
+    """What the body of a loop over another axis cannot go on with from states of its own."""
+    op, body = loop.op, found.inside[loop]
+    assert isinstance(op, ops.Scan), "no other op has a body"
     for node, results in body.nodes:
-        if isinstance(node.op, ops.Scan) and (why := _in_body(node.op.body, clock)):
-            return why
-        for link in links(node, results):
-            operand = node.args[link.operand]
-            if (
-                operand
-                and clock.head(operand.type.shape[link.operand_axis]) is not None
-                and link.kind != "same"
-            ):
-                return NUMBERS if link.kind == "extent" else LOOK_BACK
-    return ""
+        deeper = _in_body(node, found) if node in found.inside else None
+        if deeper is not None:
+            return deeper
+        if why := _why(node, results, op.axis, found):
+            return Crossing(body, node, why)
+    return None
 
 
-def crossed(node: Node, why: str) -> bool:
-    """Whether a loop reads every row only as it looks back again in each of its turns."""
-    return (
-        isinstance(node.op, ops.Scan)
-        and why == "all"
-        and not node.op.reverse
-        and not _looks_ahead(node.op.body)
-    )
+def _why(node: Node, results: tuple[Value, ...], axis: int, found: Flow) -> str:
+    """Why a node of such a body cannot; empty where it can."""
+    if _numbers(node, found.clock):
+        return NUMBERS
+    if _begins(node, found):
+        return BEGINS
+    if _behind_a_head(node, results, found):
+        return HEADS
+    # States are stacked along the loop's axis.
+    if any(found.state(r).axes and r.type.rank < axis for r in results):
+        return NARROW
+    return _many_states(node, found)
 
 
-def _looks_ahead(body: Graph) -> bool:
-    """Whether an op in a body reads later rows whatever a mask says."""
-    return any(
-        link.kind == "window" and link.lo < 0
-        for node, results in body.nodes
-        for link in links(node, results)
-    )
+def _numbers(node: Node, clock: Clock) -> bool:
+    """Whether a node numbers the rows that grow."""
+    match node:
+        case Node(ops.Range(length=counted)):
+            return clock.head(counted) is not None
+        case Node(ops.Extent(axis=axis), (Value() as x,)):
+            return clock.head(x.type.shape[axis]) is not None
+    return False
+
+
+def _behind_a_head(node: Node, results: tuple[Value, ...], found: Flow) -> bool:
+    """Whether a node looks back along an axis with a head, which states had to begin as,
+    or takes its rows away.
+    """
+    for link in links(node, results):
+        x = node.args[link.operand]
+        if x is None or link.operand_axis not in found.state(x).axes:
+            continue
+        head = found.clock.head(x.type.shape[link.operand_axis])
+        if head != 0 and link.kind not in ("same", "extent"):
+            return True
+    return False
+
+
+def _begins(node: Node, found: Flow) -> bool:
+    """Whether a layer or a loop along the growing axis begins as anything but zeros."""
+    match node.op:
+        case ops.Scan(axis=axis) as op if axis in found.state(op.row(node)).axes:
+            starts: tuple[Value | None, ...] = op.parts(node.args).starts
+        case ops.Rnn() | ops.Gru() | ops.Lstm():
+            starts = tuple(state.of(node.args) for state in node.op.first_states)
+        case _:
+            return False
+    return not all(s is None or zero_everywhere(s) for s in starts)

@@ -36,10 +36,11 @@ holds the newest row and has no rows of its own:
     leak at %2 conv: ahead
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal
+from itertools import count
+from math import inf
 
 from specc.ir import ops
 from specc.ir.dim import Dim
@@ -48,71 +49,16 @@ from specc.ir.heads import Clock, clock_of
 from specc.ir.interval import ALL, EMPTY, SAME, Interval
 from specc.ir.reach import Link, links
 from specc.passes.prove.beyond import beyond, hidden
+from specc.passes.prove.moving import Along, Flow, Leak, State, Why
 from specc.passes.prove.neutral import neutral
+from specc.passes.prove.opened import opened
 from specc.passes.prove.spliced import HEAD, Reads, spliced
-
-Why = Literal["ahead", "all", "newest", "length", "captured", "shape"]
-
-
-@dataclass(frozen=True, slots=True)
-class State:
-    """What a value is along the symbol. `axes` maps each time axis to its accumulated reach."""
-
-    axes: Mapping[int, Interval] = field(default_factory=dict)
-    newest: bool = False
-    whole: bool = False
-
-    @property
-    def moves(self) -> bool:
-        """Whether it depends on the axis at all."""
-        return bool(self.axes) or self.newest or self.whole
-
-
-@dataclass(frozen=True, slots=True)
-class Leak:
-    """`node` reads rows that come after the one it makes.
-
-    `why`: `ahead`, rows up to `-reach.lo` later; `all`, every row; `newest`, it mixes
-    the newest row into earlier ones; `length`, it needs the final number of rows;
-    `captured`, a loop takes from outside what moves; `shape`, its result has an axis
-    whose rows are no longer those of the symbol. `inside`: the leak in the body of the
-    loop `node`, with that body.
-    """
-
-    node: Node
-    why: Why
-    operand: int | None = None
-    reach: Interval = EMPTY
-    inside: "tuple[Graph, Leak] | None" = None
-
-
-@dataclass(frozen=True)
-class Flow:
-    """The state of every value along `symbol`, and the ops that leak, in the graph's order."""
-
-    clock: Clock
-    states: Mapping[Value, State]
-    leaks: tuple[Leak, ...]
-
-    @property
-    def symbol(self) -> str:
-        """The name of what grows."""
-        return self.clock.symbol
-
-    @property
-    def related(self) -> frozenset[str]:
-        """What grows, and the lengths that follow from it."""
-        return self.clock.related
-
-    def state(self, value: Value) -> State:
-        """The state of a value; parameters are fixed."""
-        return self.states.get(value, State())
 
 
 @lru_cache(maxsize=4)
 def flow(graph: Graph, symbol: str) -> Flow:
     """Follow the axis called `symbol` through `graph`."""
-    along = _Axis(clock_of(graph, symbol), {}, [])
+    along = Along(clock_of(graph, symbol), {}, [], {})
     for value in graph.inputs.values():
         # Of an input of `n + 1` rows nobody knows which belongs to a new row.
         shape = value.type.shape
@@ -121,44 +67,7 @@ def flow(graph: Graph, symbol: str) -> Flow:
         along.states[value] = State(axes, whole=whole)
     for node, results in graph.nodes:
         _visit(node, results, along)
-    return Flow(along.clock, along.states, tuple(along.leaks))
-
-
-@dataclass(frozen=True)
-class _Axis:
-    """The axis that is followed: its length, the symbols that follow from it, and what
-    is known of values so far.
-    """
-
-    clock: Clock
-    states: dict[Value, State]
-    leaks: list[Leak]
-
-    @property
-    def length(self) -> Dim:
-        """The length that grows."""
-        return self.clock.grows
-
-    @property
-    def related(self) -> frozenset[str]:
-        """What grows, and the lengths that follow from it."""
-        return self.clock.related
-
-    def given(self, node: Node) -> list[State]:
-        """The states of the operands of a node."""
-        return [self.states.get(a, State()) if a else State() for a in node.args]
-
-    def times(self, value: Value) -> list[int]:
-        """The axes of this length, behind a head or none."""
-        shape = value.type.shape
-        return [n for n, d in enumerate(shape) if self.clock.head(d) is not None]
-
-    def composite(self, value: Value) -> bool:
-        """Whether an axis mentions the symbol and is no time axis."""
-        shape = value.type.shape
-        return any(
-            d.symbols() & self.related and self.clock.head(d) is None for d in shape
-        )
+    return Flow(along.clock, along.states, tuple(along.leaks), along.inside)
 
 
 @dataclass
@@ -182,8 +91,30 @@ class _Read:
         return State(self.before, newest, self.whole or self.mixed)
 
 
-def _visit(node: Node, results: tuple[Value, ...], along: _Axis) -> None:
+def _visit(node: Node, results: tuple[Value, ...], along: Along) -> None:
     """Find the states of the results of a node, and note the first way in which it leaks."""
+    if isinstance(node.op, ops.Scan):
+        _loop(node, node.op, results, along)
+    else:
+        _note(node, results, *_judged(node, results, along), along)
+
+
+def _note(
+    node: Node,
+    results: tuple[Value, ...],
+    states: Sequence[State],
+    found: Sequence[Leak],
+    along: Along,
+) -> None:
+    if found:
+        along.leaks.append(_worst(found))
+    along.states.update(zip(results, states, strict=True))
+
+
+def _judged(
+    node: Node, results: tuple[Value, ...], along: Along
+) -> tuple[list[State], list[Leak]]:
+    """The states of the results by the links of the node, and its leaks."""
     given = along.given(node)
     newest, whole = any(s.newest for s in given), any(s.whole for s in given)
     reads = [
@@ -197,14 +128,10 @@ def _visit(node: Node, results: tuple[Value, ...], along: _Axis) -> None:
             )
     states = [read.state() for read in reads]
     found += _mixed(node, results, given, states, along)
-    if isinstance(node.op, ops.Scan):
-        found = [*_in_body(node, node.op, given, states, along), *found]
     if any(read.mixed for read in reads):
         operand = next((n for n, s in enumerate(given) if s.newest), None)
         found.append(Leak(node, "newest", operand))
-    if found:
-        along.leaks.append(_worst(found))
-    along.states.update(zip(results, states, strict=True))
+    return states, found
 
 
 def _follow(
@@ -229,7 +156,7 @@ def _follow(
     return [Leak(node, "ahead", link.operand, reach)] if reach.lo < 0 else []
 
 
-def _worst(found: list[Leak]) -> Leak:
+def _worst(found: Sequence[Leak]) -> Leak:
     """One op, one leak: the one that says most."""
     order: list[Why] = ["captured", "length", "all", "ahead", "newest", "shape"]
     return min(found, key=lambda leak: (order.index(leak.why), leak.reach.lo))
@@ -240,7 +167,7 @@ def _mixed(
     results: tuple[Value, ...],
     given: list[State],
     states: list[State],
-    along: _Axis,
+    along: Along,
 ) -> list[Leak]:
     """Leaks that no single link shows."""
     found: list[Leak] = []
@@ -264,38 +191,89 @@ def _runs_along(node: Node, op: ops.Scan, clock: Clock) -> bool:
     return clock.head(op.row(node).type.shape[op.axis]) is not None
 
 
-def _in_body(
-    node: Node, op: ops.Scan, given: list[State], states: list[State], along: _Axis
-) -> list[Leak]:
-    """The leaks in the body of a loop, each op judged by itself as outside."""
-    body = op.body
-    if says := _says_length(body, along.related):
-        moves = any(s.axes for s in (*given, *states))
-        if _runs_along(node, op, along.clock) or not moves:
-            return [Leak(node, "length", inside=(body, Leak(says, "length")))]
-    outer = op.parts(given).inside
+def _loop(node: Node, op: ops.Scan, results: tuple[Value, ...], along: Along) -> None:
+    """Find the states of the results of a loop, whose body is judged op by op as what
+    stands outside is.
+    """
+    runs = _runs_along(node, op, along.clock)
+    given = along.given(node)
+    body = opened(node, op)
+    inside = _in_body(node, op, body, along)
+    if runs:
+        states, found = _judged(node, results, along)
+    else:
+        # Along another axis it is its body that is read, turn by turn.
+        states = _behind(op, body, inside)
+        found = _mixed(node, results, given, states, along)
+        along.inside.update({node: body, **inside.inside})
+        along.states.update(inside.states)
+    moves = any(s.axes for s in (*given, *states))
+    if (says := _says_length(op.body, along.related)) and (runs or not moves):
+        found = [Leak(node, "length", inside=(op.body, Leak(says, "length"))), *found]
+    else:
+        within = [Leak(node, k.why, None, k.reach, (body, k)) for k in inside.leaks]
+        found = [*within, *found]
+    _note(node, results, states, found, along)
+
+
+def _in_body(node: Node, op: ops.Scan, body: Graph, along: Along) -> Along:
+    """What is known inside a loop, whatever the number of turns."""
+    outer, inner = op.parts(along.given(node)), op.inner()
     start = {
-        v: State(dict.fromkeys(along.times(v), SAME), s.newest, s.whole)
-        for v, s in zip(body.inputs.values(), outer, strict=True)
+        v: _row_of(s, op.axis) for v, s in zip(inner.rows, outer.rows, strict=True)
     }
-    while True:
-        inside = _Axis(along.clock, dict(start), [])
+    start |= dict(zip(inner.starts, outer.starts, strict=True))
+    outputs = list(body.outputs.values())
+    for turn in count():
+        states = {**along.states, **start}
+        inside = Along(along.clock, states, [], {})
         for each, results in body.nodes:
             _visit(each, results, inside)
         # What a carry is behind a turn it may be before the next one: again, until no
         # turn adds anything. States only grow, so this ends.
         grown = {
-            before: _joined(start[before], inside.states.get(after, State()))
-            for before, after in zip(op.inner().starts, op.nexts(), strict=True)
+            before: _joined(start[before], inside.states.get(after, State()), turn)
+            for before, after in zip(inner.starts, outputs, strict=False)
         }
         if all(start[v] == s for v, s in grown.items()):
-            return [Leak(node, k.why, None, k.reach, (body, k)) for k in inside.leaks]
+            break
         start |= grown
+    return inside
 
 
-def _joined(carry: State, after: State) -> State:
+def _row_of(state: State, axis: int) -> State:
+    """What one row of `axis` is."""
+    axes = {n - (n > axis): reach for n, reach in state.axes.items() if n != axis}
+    return State(axes, state.newest, state.whole)
+
+
+def _behind(op: ops.Scan, body: Graph, inside: Along) -> list[State]:
+    """What a loop over another axis gives, from what its body does."""
+    made = [inside.states.get(v, State()) for v in body.outputs.values()]
+    carried = [inside.states.get(v, State()) for v in op.inner().starts]
+    ends = [_joined(c, m, 0) for c, m in zip(carried, made, strict=False)]
+    stacked = [
+        State({n + (n >= op.axis): r for n, r in s.axes.items()}, s.newest, s.whole)
+        for s in made[op.carries :]
+    ]
+    return [*ends, *stacked]
+
+
+FEW_TURNS = 3
+"""Turns that are followed; a reach that grows with the fourth grows without end."""
+
+
+def _joined(carry: State, after: State, turn: int) -> State:
     """A carry before any turn: what it was, or what the turn before has made of it."""
-    return State(carry.axes, carry.newest or after.newest, carry.whole or after.whole)
+    axes: dict[int, Interval] = {}
+    for axis in {*carry.axes, *after.axes}:
+        old = carry.axes.get(axis, EMPTY)
+        new = old | after.axes.get(axis, EMPTY)
+        if turn >= FEW_TURNS and new != old:
+            lo = -inf if new.lo < old.lo else new.lo
+            new = Interval(lo, inf if new.hi > old.hi else new.hi)
+        axes[axis] = new
+    return State(axes, carry.newest or after.newest, carry.whole or after.whole)
 
 
 def _says_length(body: Graph, related: frozenset[str]) -> Node | None:

@@ -12,7 +12,6 @@ from specc.ir.graph import Graph
 from specc.ir.interval import Interval
 from specc.ir.marks import GATE
 from specc.ir.op import Op
-from specc.passes.prove.crossing import CROSSED, LOOK_BACK, crossed
 from specc.passes.prove.doubt import doubt_of, text_of
 from specc.passes.prove.flow import Flow, Leak
 from specc.passes.prove.once import MOST_STEPS
@@ -70,8 +69,6 @@ def said_of(graph: Graph, leak: Leak, found: Flow) -> Said:
             return Said(
                 "E0711", f"the rows of its result are no longer the rows of `{symbol}`"
             )
-    if crossed(leak.node, leak.why):
-        return Said("E0717", LOOK_BACK, helps=CROSSED)
     return over_keys(leak, found) or _reads(graph, leak, found)
 
 

@@ -1,0 +1,88 @@
+"""Layers in a loop at run time, which look back along a text that is written: steps,
+packages and one file give what full passes give.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import specc
+from specc.run.steppers import FullStepper, StateStepper
+from specc.run.writer import writer_of
+
+SPEC = """specc 1
+model looped
+config { vocab: int = 11  d: int = 8 }
+dims batch, src, n
+graph g(memory: float[batch, src, d], ids: int[batch, n], keep: keep[batch, n] = ids >= 0)
+    -> (logits: float[batch, n, vocab]) {
+  x = embedding(ids, size=vocab, dim=d) @ table
+  seen = 0.0 * x
+  scan row in memory along src carry x, seen {
+    %s
+  }
+  return 9.0 * linear(x + seen, out=vocab) @ out
+}
+generate text of ids from logits { start = 2  stop = 1 }
+"""
+ROW = "insert(row, axis=1)"
+BODIES = {
+    "attention": f"x = tanh(x + (attention(x + {ROW}, heads=2, mask=causal & visible(keep)) @ a)); seen = seen + x",
+    "window": f"x = tanh(x + {ROW} + (attention(x, heads=2, mask=window(3) & visible(keep)) @ a)); seen = seen * x",
+    "delay": f"x = tanh(x + delay(x * insert(cast(keep, to=float), axis=2), by=2) * {ROW}); seen = 0.5 * seen + x",
+    "layers": f"h, _ = gru(x + {ROW}, hidden=d, reset=after, keep=keep) @ rnn; x = x + h; seen = seen + cumsum(insert(cast(keep, to=float), axis=2) * x, axis=1)",
+    "nested": f"scan step in 3 carry x {{ x = 0.9 * x + float(step) * {ROW} * delay(x * insert(cast(keep, to=float), axis=2)) }}; seen = seen + x",
+}
+
+
+@pytest.fixture(scope="module", params=BODIES)
+def folder(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    where = tmp_path_factory.mktemp(str(request.param))
+    spec, body = where / "looped.specc", BODIES[str(request.param)]
+    lines = body.replace("{ ", "{\n").replace(" }", "\n}").replace("; ", "\n    ")
+    spec.write_text(SPEC % lines, encoding="utf-8")
+    target = "onnx" if len(request.param) % 2 else "ort-cpu"
+    parts = ["score", "encode", "step"]
+    specc.compile(str(spec), where / "package", init=3, parts=parts, target=target)
+    specc.compile(str(spec), where / "one.onnx", init=3, parts=["generate"])
+    specc.compile(str(spec), where / "whole.onnx", init=3)
+    return where
+
+
+def test_any_steps_give_the_logits_of_full_passes(folder: Path) -> None:
+    """In pieces, in another order of the batch, and behind padding on the left."""
+    model = specc.load(folder / "package", threads=1)
+    rng = np.random.default_rng(0)
+    memory = rng.normal(size=(3, 4, 8)).astype("f")
+    prompts = [[2, 3, 5], [7], [4, 6]]
+    prepared = dict(model.generate(memory=memory, ids=prompts).prepared)
+    whole = writer_of(model.whole)
+    assert model.writer
+    assert whole
+    steps, full = model.writer.stepper(prepared), whole.stepper(prepared)
+    assert isinstance(steps, StateStepper)
+    assert isinstance(full, FullStepper)
+    tokens = prepared["ids"]
+    for order, more in (([0, 1, 2], 0), ([2, 0, 0], 1), ([1, 1, 0, 2], 3), ([3], 1)):
+        if more:
+            steps.reorder(np.array(order))
+            full.reorder(np.array(order))
+            tokens = rng.integers(3, 11, (len(order), more))
+        got, want = steps.step(tokens), full.step(tokens)
+        assert np.abs(got - want).max() <= 1e-5 * np.abs(want).max(), order
+
+
+def test_texts_are_those_of_full_passes(folder: Path) -> None:
+    memory = np.random.default_rng(1).normal(size=(2, 3, 8)).astype("f")
+    whole, package, one = (
+        specc.load(folder / name) for name in ("whole.onnx", "package", "one.onnx")
+    )
+    want = whole.generate(memory=memory, max_tokens=6).results()
+    for model in (package, one):
+        got = model.generate(memory=memory, max_tokens=6).results()
+        assert [r.tokens for row in got for r in row] == [
+            r.tokens for row in want for r in row
+        ]
