@@ -45,6 +45,7 @@ SMALL: dict[str, dict[str, object]] = {
         "depths": [2, 1],
         "classes": 3,
     },
+    "coverage_pointer": {"vocab": 13, "extra": 4, "emb": 5, "hidden": 6},
     "dates": {},
     "decomposable": {"vocab": 13, "words": 5, "hidden": 6},
     "digits": {},
@@ -78,6 +79,7 @@ SMALL: dict[str, dict[str, object]] = {
     "luong_local_p": LUONG | {"reach": 2},
     "luong_location": LUONG | {"score": "location(3)"},
     "mamba": {"vocab": 17, "d": 6, "layers": 2, "states": 3, "kernel": 3},
+    "memory_network": {"vocab": 13, "d": 4, "longest": 6},
     "mistral": TRANSFORMER | {"kv_heads": 1, "window": 3},
     "mixtral": TRANSFORMER | {"kv_heads": 1, "window": 3, "experts": 4},
     "numbers": {},
@@ -129,6 +131,7 @@ SMALL: dict[str, dict[str, object]] = {
         "buckets": 8,
         "longest": 20,
     },
+    "sparsemax_lm": TRANSFORMER | {"context": 32},
     "token_shift_lm": TRANSFORMER | {"kv_heads": 1, "back": 3},
     "transformer": TRANSFORMER | {"pad": 0, "bos": 1, "eos": 2},
     "universal_transformer": {

@@ -54,6 +54,8 @@ def stands(standing: Standing) -> Rows:
     """What stands at padded rows of a result, but for what padding adds to it."""
     axes = standing.axes()
     zero = {a for a in axes if _zero(standing, a)}
+    if zero_everywhere(standing.value):
+        zero |= standing.padded()
     return Rows(
         zero=frozenset(zero.union(_emptied(standing))),
         low=frozenset(a for a in axes if low(standing, a)),
@@ -132,7 +134,9 @@ def _gives_zero(node: Node, zero: list[bool], along: list[bool]) -> bool:
             ops.And() | ops.Arith(fn="mul") | ops.MatMul() | ops.Einsum() | ops.Weigh()
         ):
             return any(zero)  # one factor is enough
-        case ops.Or() | ops.Concat() | ops.Where() | ops.Arith(fn="add" | "sub"):
+        case ops.Or() | ops.Concat() | ops.Where():
+            return _all_zero(node, zero)
+        case ops.Arith(fn="add" | "sub" | "min" | "max"):
             return _all_zero(node, zero)
         case ops.Arith(fn="div" | "floordiv"):
             # Zero by zero is no number: a divisor that has padded rows too may be zero

@@ -32,6 +32,11 @@ class Standing:
         """The padded axes of the result."""
         return {k.result_axis for k in self.keeps if k.result_axis is not None}
 
+    def padded(self) -> set[int]:
+        """The axes of the result that are as long as a padded one."""
+        shape = self.value.type.shape
+        return {n for n, length in enumerate(shape) if length in self.lengths}
+
     def at(self, what: Along, axis: int) -> list[bool]:
         """The operands of which a fact is known where the result's `axis` is padded."""
         found: list[bool] = []

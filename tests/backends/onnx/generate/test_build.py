@@ -37,6 +37,7 @@ PROMPTED = (
     "rwkv",
     "mamba",
     "linear_attention_lm",
+    "sparsemax_lm",
 )
 TRANSLATING = (
     "transformer",
@@ -46,6 +47,7 @@ TRANSLATING = (
     "seq2seq",
     "t5",
     "show_attend_tell",
+    "coverage_pointer",
 )
 BEAMS = ({"beams": 4, "n_best": 3}, {"beams": 3, "early_stopping": True}, {"beams": 2, "repetition_penalty": 1.3},
          {"beams": 3, "n_best": 2, "length_penalty": 0.6, "early_stopping": "never"}, {"beams": 1})  # fmt: skip
@@ -104,7 +106,7 @@ def test_beams_find_what_python_finds(name: str, more: dict[str, object]) -> Non
     assert_found(*case.run(), case.best())
 
 
-@pytest.mark.parametrize("name", ["gpt2", "llama", "bloom", "lstm_lm"])
+@pytest.mark.parametrize("name", ["gpt2", "llama", "bloom", "lstm_lm", "sparsemax_lm"])
 def test_prompts_of_unequal_length_stand_on_the_right(name: str) -> None:
     """A row padded on the left gets the tokens that it gets alone."""
     spec = small(name)
