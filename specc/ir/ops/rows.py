@@ -39,7 +39,7 @@ class TopK(Op, sig="n[*a t~ *b] -> n[*a u *b], i[*a u *b]"):
         axes["u"] = (self.k,)
 
 
-class Stride(Op, sig="a[*a t~ *b] -> a[*a u *b]"):
+class Stride(Op, sig="a[*a t[low:low:by:u] *b] -> a[*a u *b]"):
     """Every `step`-th row of axis `axis`, from row `start` on, up to, not including,
     row `stop`.
     """
@@ -48,6 +48,21 @@ class Stride(Op, sig="a[*a t~ *b] -> a[*a u *b]"):
     start: Dim
     stop: Dim
     step: Dim
+
+    @property
+    def low(self) -> int:
+        """The row read, from `t · step` backwards."""
+        return -(self.start.number or 0)
+
+    @property
+    def by(self) -> int:
+        """The step as a number."""
+        return self.step.number or 1
+
+    def rule(self) -> Signature:
+        if self.start.number is None or self.step.number is None:
+            return Signature.parse("a[*a t~ *b] -> a[*a u *b]")
+        return self.signature
 
     def solve(self, axes: Axes) -> None:
         length, between = axes.one("t"), self.stop - self.start

@@ -97,6 +97,8 @@ class Reading:
         match op:
             case ops.KeepRows():
                 return True
+            case ops.Stride():
+                return to_the_end(self.node)
             case ops.Conv() | ops.MaxPool() | ops.AveragePool():
                 n = self.link.operand_axis - len(op.kernel)
                 over = self.side != "left" and op.ends[n] > 0
@@ -170,3 +172,15 @@ class Reading:
             case ops.Einsum() | ops.MatMul():
                 return self._product()
         return False
+
+
+def to_the_end(node: Node) -> bool:
+    """Whether a node takes every so many rows up to the last: then as many come out as
+    windows that reach so far would give, and its rows exist where theirs do.
+    """
+    op, x = node.op, node.first
+    return (
+        isinstance(op, ops.Stride)
+        and x is not None
+        and op.stop == x.type.shape[op.axis]
+    )

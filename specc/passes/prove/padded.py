@@ -148,7 +148,7 @@ def _gives_zero(node: Node, zero: list[bool], along: list[bool]) -> bool:
         case ops.Linear():
             # A bias is added at padded rows too: nothing is zero behind it.
             return zero[0] and node.op.bias(node) is None
-        case ops.Cast() | ops.Rotate() | ops.KeepRows():
+        case ops.Cast() | ops.Rotate() | ops.KeepRows() | ops.Stride():
             return zero[0]
         case ops.Reduce(fn=fn) if fn in SUMS:
             return zero[0]

@@ -34,7 +34,7 @@ from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Node, Value
 from specc.ir.reach import Link, links
 from specc.passes.prove.causality import span_of, spoken
-from specc.passes.prove.clean import Reading
+from specc.passes.prove.clean import Reading, to_the_end
 from specc.passes.prove.padded import stands
 from specc.passes.prove.rotation import Turned, turned_of
 from specc.passes.prove.row_numbers import EVERY_ROW, Count, count_of, shows
@@ -73,7 +73,7 @@ def lengths_of(graph: Graph, keep: Value) -> frozenset[Dim]:
     """
     found = {keep.type.shape[-1]}
     for node, results in graph.nodes:
-        if isinstance(node.op, ops.Sliding | ops.KeepRows):
+        if isinstance(node.op, ops.Sliding | ops.KeepRows) or to_the_end(node):
             for link in links(node, results):
                 operand = node.args[link.operand]
                 if link.kind == "strided" and operand is not None:
@@ -167,7 +167,11 @@ class _Walk:
             if k.result_axis is not None
             and self.padded(node, k)
             # What says which rows exist does so behind a stride too.
-            and (k.kind == "same" or isinstance(node.op, ops.KeepRows))
+            and (
+                k.kind == "same"
+                or isinstance(node.op, ops.KeepRows)
+                or to_the_end(node)
+            )
         }
         standing = Standing(
             node=node,
@@ -269,9 +273,11 @@ def _warning(graph: Graph, dirt: Dirt, output: str, keep: str) -> Diagnostic:
         how = "a position is counted from the start of the row, padding included"
         what = "this takes the number of a row, padding included"
     elif dirt.shifted:
+        sliced = isinstance(dirt.node.op, ops.Stride)
+        which = "a slice with a step" if sliced else f"the stride of `{called}`"
         how = (
-            "where padding stands on the left, their number decides which rows the "
-            f"stride of `{called}` takes"
+            "where padding stands on the left, their number decides which rows "
+            f"{which} takes"
         )
         what = "this takes every so many rows, counted from the first"
     else:
@@ -308,6 +314,8 @@ def _help(graph: Graph, dirt: Dirt, keep: str) -> str:
             return f"multiply by `{keep}` first"
         case ops.GroupNorm():
             return "normalize each row alone: `layer_norm(x, eps=1e-5) @ norm`"
+        case ops.Stride(step=step):
+            return f"let the slice run to the end of the axis: `x[:, ::{step}]`"
         case ops.Roll() | ops.Pad() | ops.Resize():
             return ""  # no mask is taken, and no zero would make a row unseen
     return f"use `& visible({keep})`"
