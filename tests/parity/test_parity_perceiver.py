@@ -1,0 +1,48 @@
+"""`perceiver` is transformers' PerceiverForMaskedLM and PerceiverForSequenceClassification, from the files that they save."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from support.families import Case, check_scores
+from support.padded import Ids, Keep, samples
+
+pytestmark = pytest.mark.parity
+
+GIVEN = samples(
+    {"inputs": Ids("seq", 31), "attention_mask": Keep("seq")}, {"seq": (7, 1, 4)}
+)
+TINY = {
+    "vocab_size": 31, "d_model": 24, "num_latents": 5, "d_latents": 16, "num_self_attends_per_block": 2,
+    "num_self_attention_heads": 4, "num_cross_attention_heads": 2, "max_position_embeddings": 9,
+    "self_attention_widening_factor": 2, "cross_attention_widening_factor": 3,
+}  # fmt: skip
+CASES: Mapping[str, tuple[str, dict[str, object]]] = {
+    "masked lm": ("PerceiverForMaskedLM", {}),
+    "blocks": ("PerceiverForMaskedLM", {"num_blocks": 3}),
+    "queries": (
+        "PerceiverForMaskedLM",
+        {"cross_attention_shape_for_attention": "q", "use_query_residual": False},
+    ),
+    "classes": ("PerceiverForSequenceClassification", {"num_labels": 5}),
+    "widths": (
+        "PerceiverForSequenceClassification",
+        {"qk_channels": 8, "v_channels": 16, "num_blocks": 2},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_perceiver(case: str, tmp_path: Path) -> None:
+    model, more = CASES[case]
+    config = {**TINY, **more}
+    check_scores(
+        Case(
+            config="PerceiverConfig",
+            model=model,
+            tiny=config,
+            results={"logits": ""},
+            given=GIVEN,
+        ),
+        tmp_path,
+    )
