@@ -37,7 +37,7 @@ from specc.ir.model import DEFAULTS, Model
 from specc.lang import tree
 from specc.text.diagnostic import Diagnostic, Failed, fail
 from specc.text.source import Span
-from specc.text.suggest import did_you_mean
+from specc.text.suggest import suggest
 
 SIDES: Mapping[str, Literal["left", "right", "any"]] = {
     "": "any",
@@ -164,19 +164,15 @@ def _graph_of(program: Program, name: str) -> tree.Block:
         fail(
             "E0219",
             f"`{program.module.path}` has no graph",
-            helps=["a model is one `graph name(inputs) -> (results) { … }`"],
+            helps=["a model is one `graph name(x: float[n]) -> (y: float[n]) { … }`"],
         )
     # the first, unless one is asked for by name
     for block in graphs:
         if not name or block.name == name:
             return block
-    near = did_you_mean(name, [g.name for g in graphs])
-    hint = near or ", ".join(g.name for g in graphs)
-    fail(
-        "E0219",
-        f"`{program.module.path}` has no graph called `{name}`",
-        helps=[f"did you mean {hint}?"],
-    )
+    names = [g.name for g in graphs]
+    title = f"`{program.module.path}` has no graph called `{name}`"
+    fail("E0219", title, helps=suggest(name, names, f"it has {', '.join(names)}"))
 
 
 def _run_graph(

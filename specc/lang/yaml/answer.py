@@ -22,7 +22,7 @@ DOTS = "what_is_left_out"
 """Stands for `…` while a piece is read."""
 EMPTY = f"{{ {DOTS} = {DOTS} }}"
 """Stands for `{ … }`."""
-OPTION = re.compile(r"([a-z_]+)=([^=].*)")
+OPTION = re.compile(r"([a-z_]+)=([^=\s].*)")
 NAMED = re.compile(r"(?:… )?@ (\S+)")
 TYPED = re.compile(r"\w+: (?:int|float|bool|text|list|choice|mask|score|bias|norm)\b")
 IN_A_MAP = re.compile(r"\s*[{-]|\w+:\s")
@@ -50,8 +50,8 @@ def in_yaml(piece: str, *, mapped: bool = True) -> str:
     `mapped` says that what is at fault is written as a map, `{linear: {in: x}}`, and not
     as text: options and names of weights are entries there.
     """
-    if mapped and (option := OPTION.fullmatch(piece)):
-        return f"{option[1]}: {option[2]}"
+    if option := OPTION.fullmatch(piece):
+        return f"{option[1]}: {option[2]}" if mapped else piece
     if mapped and (named := NAMED.fullmatch(piece)):
         name = named[1].strip('"')
         return f"weights: {name}"
@@ -60,6 +60,8 @@ def in_yaml(piece: str, *, mapped: bool = True) -> str:
             file = parse_dsl(Source("advice", wrapped))
         except Failed:
             continue
+        if not file.items and not file.extends:
+            continue  # a text alone
         root = yaml.compose(write_yaml(file))
         assert root is not None  # every spec has a name
         return _written(picked(root))
@@ -72,7 +74,7 @@ Picked = Callable[[yaml.Node], yaml.Node]
 def _readings(piece: str) -> Iterator[tuple[str, Picked]]:
     """Whole specs that a piece would be a part of, with the way to it in their YAML."""
     text = piece.replace("{ … }", EMPTY).replace("…", DOTS)
-    head = "specc 1\nmodel m\n"
+    head = 'specc 1\nmodel m "d"\n'  # what follows describes nothing any more
     yield f"{head}{text}\n", _item
     if TYPED.match(piece):
         yield f"{head}config {{ {text} }}\n", lambda n: _at(n, "config")
@@ -89,7 +91,7 @@ def _readings(piece: str) -> Iterator[tuple[str, Picked]]:
 def _item(root: yaml.Node) -> yaml.Node:
     """The one item of a file; of `items:` the entry."""
     assert isinstance(root, yaml.MappingNode)  # as `write_yaml` writes it
-    pairs = [p for p in root.value if p[0].value not in ("specc", "model")]
+    pairs = [p for p in root.value if p[0].value not in ("specc", "model", "doc")]
     if len(pairs) == 1 and pairs[0][0].value == "items":
         return yaml.SequenceNode("tag:yaml.org,2002:seq", pairs[0][1].value)
     return yaml.MappingNode("tag:yaml.org,2002:map", pairs)

@@ -1,0 +1,169 @@
+"""What messages advise works: every piece of text that a help of the golden files offers
+is written where it says, and what was said is said no more.
+"""
+
+import re
+from collections import Counter
+from difflib import SequenceMatcher
+from pathlib import Path
+
+import pytest
+from support.mends import DONE, TOLD
+from support.told import told
+
+from specc.lang.read import read
+from specc.text.diagnostic import Failed
+from specc.text.source import Source
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+SPECS = re.compile(r"E0[1-7]|W0[56]")
+"""Codes of what is wrong in a spec; others are of files, models and machines."""
+HELP = re.compile(r"= help: (.*)")
+PIECE = re.compile(r"`([^`]+)`")
+WRITTEN = re.compile(r"[ =(@:]")
+"""What a text of more than one word has; a word alone is a name that the help speaks of."""
+SAID = re.compile(r"^(?:error|warning)\[(\w+)\]: (.*)", re.MULTILINE)
+MEANT = re.compile(r"did you mean `([^`]+)`\?")
+PLACE = re.compile(r"--> (\S+):(\d+):(\d+)")
+MARK = re.compile(r"\| *(\^+)")
+NAMED = re.compile(
+    r"\b(\w+)(?=[(=])|\b(repeat|scan|when|where|dims|share|until|else)\b"
+)
+
+LEFT = {"last(x)", "last(...)", "stride="}
+"""Said of something that is to be left out, or of one way among others."""
+
+
+def cases() -> dict[str, tuple[str, str]]:
+    """Golden files of what is wrong in a spec: the case, and what is said of it."""
+    found = {}
+    for folder in ("errors", "errors-syntax"):
+        for path in sorted((GOLDEN / folder).glob("*.txt")):
+            case, rule, said = path.read_text(encoding="utf-8").partition("\n----\n")
+            if rule and SPECS.match(path.stem):
+                found[path.stem] = case + "\n", said
+    return found
+
+
+CASES = cases()
+
+
+def pieces(said: str) -> set[str]:
+    """The texts that helps offer."""
+    helps = [h for h in HELP.findall(said) if not MEANT.search(h)]
+    return {p for h in helps for p in PIECE.findall(h) if WRITTEN.search(p)} - TOLD
+
+
+def test_every_piece_of_advice_is_followed() -> None:
+    missing = {
+        f"{name}: {piece}"
+        for name, (_, said) in CASES.items()
+        for piece in pieces(said) - {d[0] for d in DONE.get(name, ())}
+    }
+    assert not missing, "say in tests/support/mends.py what the spec is then"
+    assert DONE.keys() <= CASES.keys()
+
+
+def heard(
+    name: str,
+    case: str,
+    folder: Path,
+    patch: pytest.MonkeyPatch,
+    capture: pytest.CaptureFixture[str],
+) -> Counter[str]:
+    """What is said of a case, each with how often."""
+    file = "spec.yaml" if name.endswith("yaml") else "spec.specc"
+    if (GOLDEN / "errors-syntax" / f"{name}.txt").is_file():
+        try:
+            read(Source(file, case))
+        except Failed as failed:
+            return Counter(f"{d.code}: {d.title}" for d in failed.diagnostics)
+        return Counter()
+    folder.mkdir()
+    try:
+        said = told(case, folder, patch, capture, file)
+    except AssertionError as nothing:
+        if "nothing failed" not in str(nothing):
+            raise
+        return Counter()
+    return Counter(": ".join(found) for found in SAID.findall(said))
+
+
+@pytest.mark.parametrize(
+    ("name", "piece", "old", "new"),
+    [
+        pytest.param(n, *done, id=f"{n}-{k}")
+        for n in DONE
+        for k, done in enumerate(DONE[n])
+    ],
+)
+def test_what_was_said_is_said_no_more(
+    name: str,
+    piece: str,
+    old: str,
+    new: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    case, said = CASES[name]
+    assert piece in pieces(said), f"no help says `{piece}` any more"
+    assert old in case
+    mended = case.replace(old, new)
+    # a call with all its defaults says how it is called, not what is to be written
+    wanted = {a or b for a, b in NAMED.findall(piece.split("=none")[0])}
+    if piece not in LEFT:
+        missing = wanted - {"f", "name", "x", "scale"} - set(re.findall(r"\w+", mended))
+        assert not missing, f"{new} is not what `{piece}` says"
+    before = heard(name, case, tmp_path / "before", monkeypatch, capsys)
+    after = heard(name, mended, tmp_path / "after", monkeypatch, capsys)
+    assert before - after, f"following `{piece}` changed nothing of {set(before)}"
+    first = next(iter(before))
+    if len(before) == before.total() == 1:
+        assert first not in after, f"{first} is still said"
+
+
+def guesses() -> list[tuple[str, str, int, int, int, str]]:
+    """Every `did you mean …?`: the case, the file and place, how long what is underlined
+    is, and what was meant.
+    """
+    found = []
+    for name, (_, said) in CASES.items():
+        for block in re.split(r"\n\n(?=error|warning)", said):
+            meant, place, mark = (p.search(block) for p in (MEANT, PLACE, MARK))
+            if meant and place and mark:
+                at = int(place[2]), int(place[3]), len(mark[1])
+                found.append((name, place[1], *at, meant[1]))
+    return found
+
+
+def at_place(case: str, file: str, line: int, column: int) -> int:
+    """Where a place of a file begins in a case that may hold several."""
+    start = case.index(f"=== {file}\n") + len(f"=== {file}\n") if "===" in case else 0
+    for _ in range(line - 1):
+        start = case.index("\n", start) + 1
+    return start + column - 1
+
+
+@pytest.mark.parametrize("guess", guesses(), ids=lambda g: f"{g[0]}-{g[2]}")
+def test_what_was_probably_meant_is_known(
+    guess: tuple[str, str, int, int, int, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    name, file, line, column, length, meant = guess
+    case = CASES[name][0]
+    at = at_place(case, file, line, column)
+    wrong = case[at : at + length]
+    # of a dotted name, or a key with its value, the part that is like it is meant
+    word = max(re.findall(r"\w+", wrong), key=lambda w: ratio(w, meant))
+    mended = case[:at] + wrong.replace(word, meant, 1) + case[at + length :]
+    before = heard(name, case, tmp_path / "before", monkeypatch, capsys)
+    after = heard(name, mended, tmp_path / "after", monkeypatch, capsys)
+    assert before - after, f"`{meant}` for `{word}` changed nothing of {set(before)}"
+
+
+def ratio(a: str, b: str) -> float:
+    """How alike two words are."""
+    return SequenceMatcher(None, a, b).ratio()
