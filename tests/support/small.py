@@ -87,7 +87,7 @@ SMALL: dict[str, dict[str, object]] = {
     "perceiver": {
         "vocab": 17,
         "context": 32,
-        "d": 12,
+        "d": 16,
         "latents": 3,
         "d_latents": 8,
         "layers": 2,
