@@ -22,7 +22,9 @@ from specc.text.diagnostic import Label, fail
 
 
 def published(context: Context, entry: tree.Field, env: Env) -> Known | Absent:
-    """The value of a field whose `from` finds something, or ABSENT."""
+    """The value of a field whose `from` finds something, or ABSENT. Null is the value
+    `none` of a field whose type has one, and finds nothing for any other.
+    """
     data = env.raw
     if data is None:
         return ABSENT
@@ -30,7 +32,10 @@ def published(context: Context, entry: tree.Field, env: Env) -> Known | Absent:
         value = _from(context, source, entry, data, env)
         if not isinstance(value, Absent):
             return value
-    return ABSENT
+    # Of a field that may be none, null says that it is; elsewhere it says nothing, and
+    # the default holds as where the key is absent.
+    said = [data.find(s.value) for s in entry.sources if isinstance(s, tree.Text)]
+    return None if entry.type.optional and any(said) else ABSENT
 
 
 def check_expected(program_entries: list[tree.Expect], data: JsonObject) -> None:

@@ -37,7 +37,9 @@ class Case:
     runs along, or none. `renamed` maps our inputs to theirs where they differ.
     `places`: position ids count what is kept, as `generate` has it; else none are
     given. `sides` are those that the published model can be padded on. `louder` scales
-    matrices so that what is written varies.
+    matrices so that what is written varies. `eager`: the fused kernel leaves out what
+    the model asks for, such as a bound on scores, and the other one gives no numbers in
+    float64 for texts that are padded on the left: those are then taken one by one.
     """
 
     config: str
@@ -50,6 +52,7 @@ class Case:
     places: bool = False
     louder: float = 1.0
     seed: int = 0
+    eager: bool = False
 
     @property
     def named(self) -> str:
@@ -60,6 +63,8 @@ class Case:
         """The published model, random, and as files in `folder`."""
         config = getattr(transformers, self.config)(**self.tiny)
         theirs = randomized(getattr(transformers, self.model)(config), self.seed)
+        if self.eager:
+            theirs.set_attn_implementation("eager")
         with torch.no_grad():
             for weight in theirs.parameters():
                 if weight.dim() > 1:
@@ -75,8 +80,25 @@ class Case:
         given = {n: v.long() if v.dtype == torch.bool else v for n, v in given.items()}
         if self.places:
             given["position_ids"] = (given["attention_mask"].cumsum(1) - 1).clamp(min=0)
-        made = theirs(**given)
+        made = (
+            self._one_by_one(theirs, given)
+            if self.eager and len(given["input_ids"]) > 1
+            else theirs(**given)
+        )
         return {name: made[name] for name in self.results}
+
+    def _one_by_one(
+        self, theirs: Any, given: Mapping[str, torch.Tensor]
+    ) -> dict[str, torch.Tensor]:
+        """Each text without its padding; zeros stand where there is none."""
+        whole: dict[str, torch.Tensor] = {}
+        for row, kept in enumerate(given["attention_mask"].bool()):
+            made = theirs(**{n: v[row][kept][None] for n, v in given.items()})
+            for name in self.results:
+                shape = (*given["input_ids"].shape, *made[name].shape[2:])
+                rows = whole.setdefault(name, torch.zeros(shape, dtype=torch.float64))
+                rows[row, kept] = made[name][0]
+        return whole
 
 
 def check_scores(case: Case, folder: Path) -> None:
@@ -105,7 +127,8 @@ def check_writing(case: Case, folder: Path, beams: Sequence[int] = (1, 4)) -> No
         specc.compile(str(folder), package, parts="step")
         specc.compile(str(folder), one, parts="generate", settings=how)
         for prompts in ([PROMPTS[0]], PROMPTS):
-            wanted = written_by(theirs, prompts, count)
+            parts = [[p] for p in prompts] if case.eager else [prompts]
+            wanted = [t for part in parts for t in written_by(theirs, part, count)]
             ids, keep = _padded(prompts)
             told = [(package, {"input_ids": ids, "attention_mask": keep})]
             if len(prompts) == 1:

@@ -1,0 +1,113 @@
+"""Families of decoders that are near to Llama: each folder that transformers saves is
+compiled by itself, scores as published, padded on either side, and writes as published.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from support.families import Case, check_scores, check_writing
+from support.published import loaded
+from support.spec_models import assert_agrees
+
+pytestmark = pytest.mark.parity
+
+SMALL: dict[str, Any] = {
+    "vocab_size": 31, "hidden_size": 32, "intermediate_size": 40, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "max_position_embeddings": 64, "pad_token_id": 30, "bos_token_id": 0, "eos_token_id": 2,
+}  # fmt: skip
+LINEAR = {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}
+SLIDING = ["sliding_attention", "full_attention"]
+
+
+def decoder(family: str, *, eager: bool = False, **more: Any) -> Case:
+    """The class that writes, of one configuration."""
+    return Case(
+        eager=eager,
+        config=f"{family}Config",
+        model=f"{family}ForCausalLM",
+        tiny={**SMALL, **more},
+        sides=("left", "right"),
+        places=True,
+    )
+
+
+CASES = {
+    "qwen2": decoder("Qwen2"),
+    "qwen2, windows": decoder(
+        "Qwen2", use_sliding_window=True, sliding_window=3, max_window_layers=1
+    ),
+    "qwen2, tied": decoder("Qwen2", tie_word_embeddings=True, rope_parameters=LINEAR),
+    "qwen3": decoder("Qwen3", head_dim=12),
+    "qwen3, biases": decoder(
+        "Qwen3", attention_bias=True, layer_types=SLIDING[::-1], sliding_window=3,
+        use_sliding_window=True,
+    ),
+    "gemma": decoder("Gemma", head_dim=16),
+    "gemma, untied": decoder("Gemma", head_dim=8, tie_word_embeddings=False),
+    "gemma2": decoder("Gemma2", eager=True, head_dim=16, sliding_window=3),
+    "gemma2, no caps": decoder(
+        "Gemma2", eager=True, head_dim=8, sliding_window=2, query_pre_attn_scalar=100,
+        attn_logit_softcapping=None, final_logit_softcapping=None,
+        layer_types=SLIDING[::-1],
+    ),
+    "granite": decoder(
+        "Granite", embedding_multiplier=3.0, residual_multiplier=0.3,
+        attention_multiplier=0.2, logits_scaling=4.0,
+    ),
+    "smollm3": decoder("SmolLM3"),
+    "smollm3, turns": decoder(
+        "SmolLM3", no_rope_layers=[0, 1], tie_word_embeddings=False, mlp_bias=True
+    ),
+    "olmo2": decoder("Olmo2"),
+    "olmo2, biases": decoder("Olmo2", attention_bias=True, num_key_value_heads=4),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_scores(case: Case, tmp_path: Path) -> None:
+    check_scores(case, tmp_path)
+
+
+FAMILIES = {case.config.removesuffix("Config"): case for case in CASES.values()}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_writing(family: str, tmp_path: Path) -> None:
+    check_writing(replace(FAMILIES[family], louder=1.5, seed=1), tmp_path)
+
+
+HEADS = [
+    *((f, "ForTokenClassification") for f in ("Qwen2", "Qwen3", "Gemma", "Gemma2")),
+    *((f, "Model") for f in FAMILIES),
+]
+
+
+@pytest.mark.parametrize(("family", "head"), HEADS)
+def test_heads(family: str, head: str, tmp_path: Path) -> None:
+    base = FAMILIES[family]
+    results = {"last_hidden_state" if head == "Model" else "logits": "seq"}
+    case = replace(base, model=f"{family}{head}", results=results)
+    check_scores(replace(case, tiny={**case.tiny, "num_labels": 3}), tmp_path)
+
+
+CLASSIFIERS = ("Qwen2", "Qwen3", "Gemma", "Gemma2", "SmolLM3", "Olmo2")
+
+
+@pytest.mark.parametrize("family", CLASSIFIERS)
+def test_classes(family: str, tmp_path: Path) -> None:
+    """The published class looks for its padding token, so padding is that here."""
+    base = FAMILIES[family]
+    case = replace(base, model=f"{family}ForSequenceClassification", results={})
+    theirs = replace(case, tiny={**case.tiny, "num_labels": 3}).saved(tmp_path)
+    ours = loaded(str(tmp_path), tmp_path)
+    rng = np.random.default_rng(0)
+    keep = np.arange(7) < np.array([[7], [1], [4]])
+    ids = np.where(keep, rng.integers(0, 30, (3, 7)), 30)
+    x = {"input_ids": ids, "attention_mask": keep}
+    with torch.no_grad():
+        wanted = theirs(**{n: torch.tensor(v).long() for n, v in x.items()}).logits
+    assert_agrees(ours.compiled.run(**x)["logits"], wanted.numpy(), "logits", 1e-5)
