@@ -17,7 +17,7 @@ import onnxruntime
 
 HERE = Path(__file__).parent
 SPECC = [sys.executable, "-m", "specc"]
-PARTS = ("check", "compile", "latency", "recurrence", "generation")
+PARTS = ("check", "compile", "latency", "local", "recurrence", "generation")
 
 
 def check(folder: Path, rounds: int) -> Iterator[str]:
@@ -136,6 +136,13 @@ def _latencies(model, ours: Path, theirs: Path, rounds: int) -> Iterator[str]:
         )
 
 
+def local(folder: Path, rounds: int, quick: bool) -> Iterator[str]:
+    """Attention that looks at a neighborhood, beside all at once."""
+    import local as part
+
+    yield from part.rows(folder, rounds, quick)
+
+
 def recurrence(folder: Path, rounds: int, quick: bool) -> Iterator[str]:
     """Recurrent models beside PyTorch."""
     import recurrence as part
@@ -204,6 +211,7 @@ def main() -> None:
             "latency": lambda: latency(
                 folder, 5 if quick else 20, given.models.split(",")
             ),
+            "local": lambda: local(folder, 3 if quick else 10, quick),
             "recurrence": lambda: recurrence(folder, 5 if quick else 20, quick),
             "generation": lambda: generation(folder, 2 if quick else 20, quick),
         }

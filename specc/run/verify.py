@@ -14,10 +14,11 @@ import numpy as np
 from specc import backend
 from specc.ir import ops
 from specc.ir.array import Array
-from specc.ir.dim import Dim
+from specc.ir.dim import Dim, DimError, total
 from specc.ir.fitting import fitting
 from specc.ir.graph import Graph, Node, Value
-from specc.passes.measure.limits import limits, rows_taken
+from specc.passes.measure.cost import multiply_adds
+from specc.passes.measure.limits import limits, rows_taken, ways
 from specc.run.agreement import EXPLAINED, NUDGE, TOLERANCE, Difference, compare, moves
 from specc.run.loaded import Loaded
 from specc.text.diagnostic import fail
@@ -28,6 +29,12 @@ Draw: TypeAlias = Callable[
 """Makes the inputs of a graph for lengths."""
 
 SIZES = (1, 2, 3, 5, 7, 11, 13)
+BEYOND = 9
+"""How many rows more than those up to which attention is done at once."""
+
+MOST_WORK = 2_000_000_000
+"""Multiply-adds in float64 of a round over long texts: about a second."""
+
 ANY_INT = 10
 """Numbers that look nothing up are drawn below this."""
 
@@ -55,8 +62,7 @@ def verify(
     weights = model.weights()
     rng = np.random.default_rng(seed)
     shaky: list[str] = []
-    for turn in range(rounds):
-        sizes = sizes_for(graph, turn, most)
+    for sizes in _all_sizes(graph, rounds, most):
         inputs = (draw or random_inputs)(graph, sizes, rng)
         want = {n: np.asarray(v) for n, v in numpy.run(graph, inputs, weights).items()}
         apart = _apart(model.session.run(inputs), want)
@@ -73,6 +79,33 @@ def verify(
         yield f"{shown}: {_shaky(wrong, moved)}"
     if shaky:
         _undecided(sorted(set(shaky)))
+
+
+def _all_sizes(
+    graph: Graph, rounds: int, most: Mapping[str, int] | None
+) -> Iterator[dict[str, int]]:
+    """The lengths of every round; one more in which texts are so long that attention
+    goes another way, where that is not too much for float64.
+    """
+    yield from (sizes_for(graph, turn, most) for turn in range(rounds))
+    long = {symbol: above + BEYOND for symbol, above in ways(graph).items()}
+    bounds = {symbol: limit.most for symbol, limit in limits(graph).items()}
+    sizes = sizes_for(graph, rounds, most)
+    for symbol, length in long.items():
+        ends = [b[symbol] for b in (bounds, most or {}) if symbol in b]
+        sizes[symbol] = max(sizes[symbol], min([length, *ends]))
+    found = fitting(graph, sizes, bounds)
+    work = total(multiply_adds(node) for node, _ in graph.nodes)
+    if rounds and long and found and _worth(work, found, graph):
+        yield found
+
+
+def _worth(work: Dim, sizes: Mapping[str, int], graph: Graph) -> bool:
+    env = {**sizes, **{name: dim.at(sizes) for name, dim in graph.facts.items()}}
+    try:
+        return work.at(env) <= MOST_WORK
+    except DimError:
+        return False
 
 
 def _agreeing(apart: Mapping[str, Difference]) -> str:

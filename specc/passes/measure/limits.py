@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from specc.ir import ops
 from specc.ir.fitting import rows_of
 from specc.ir.graph import Graph, Node, Value
+from specc.passes.prove.local import local_of
 from specc.text.source import Span
 
 
@@ -41,6 +42,21 @@ def limits(graph: Graph) -> dict[str, Limit]:
             spans = graph.made[node].spans if node in graph.made else ()
             name = names.get(table, "a table") if table else "a table"
             found[symbol] = Limit(symbol, most, name, spans[0] if spans else None)
+    return found
+
+
+def ways(graph: Graph) -> dict[str, int]:
+    """Lengths above which an attention is done another way than below, by symbol, where
+    it can be as long.
+    """
+    most = {symbol: limit.most for symbol, limit in limits(graph).items()}
+    padded = [graph.inputs[n] for n, f in graph.input_facts.items() if f.keep]
+    found: dict[str, int] = {}
+    for node, _ in graph.nodes:
+        local = local_of(node, padded)
+        rows = node.args[0].type.shape[2].name if local and node.args[0] else None
+        if local and rows and local.above < most.get(rows, local.above + 1):
+            found[rows] = max(found.get(rows, 0), local.above)
     return found
 
 

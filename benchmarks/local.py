@@ -1,0 +1,180 @@
+"""Attention that looks at a neighborhood: blocks beside one masked product, and GPT-2
+over a long text beside what else runs it.
+
+`local.py MODEL ROWS` says how many megabytes a run takes beyond an open session.
+"""
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import measure
+import numpy as np
+
+import specc
+import specc_onnx
+from specc_onnx.run import RunningModel, open_model
+
+HEADS, WIDTH = 8, 512
+TEXT = 1023
+"""Tokens of the long text: one less than GPT-2 has positions for."""
+
+SPEC = """specc 1
+model seen "One attention"
+
+config { sees: mask = causal }
+dims batch >= 1, seq >= 1
+
+graph attended(q: float[batch, seq, 512], k: float[batch, seq, 512], v: float[batch, seq, 512])
+    -> (y: float[batch, seq, 512]) {
+  mixed, _ = attend(heads_of(q, 8), heads_of(k, 8), heads_of(v, 8), mask=sees)
+  return heads_joined(mixed)
+}
+"""
+
+MASKS = (
+    ("window(64)", (128, 256, 1024, 4096)),
+    ("window(64, ahead=63)", (256, 1024, 4096)),
+    ("window(256)", (1024, 4096)),
+    ("causal", (512, 1024, 2048)),
+)
+GOAL = {("window(64)", 4096): "8 × faster, below 60 MB"}
+
+
+def rows(folder: Path, rounds: int, quick: bool) -> Iterator[str]:
+    """Tables of both."""
+    yield (
+        "### Local attention: 8 heads of 64, batch 1, 2 threads, milliseconds: fastest "
+        f"of {rounds} rounds\n"
+    )
+    yield "| mask | rows | in blocks | all at once | times faster | MB in blocks | MB at once | goal |"
+    yield "|---|---|---|---|---|---|---|---|"
+    for mask, lengths in MASKS:
+        paths = _both(mask, folder)
+        for length in lengths[-1:] if quick else lengths:
+            yield _row(mask, length, paths, rounds)
+    yield ""
+    yield from _long_text(folder, rounds)
+
+
+def _both(mask: str, folder: Path) -> dict[str, Path]:
+    """The two forms of one attention, as files."""
+    spec = folder / "seen.specc"
+    spec.write_text(SPEC, encoding="utf-8")
+    name = "".join(c for c in mask if c.isalnum())
+    paths = {form: folder / f"{name}-{form}.onnx" for form in ("blocks", "whole")}
+    specc.compile(spec, paths["blocks"], set={"sees": mask}, target="ort-cpu")
+    graph = specc.load(paths["blocks"]).manifest.graph
+    whole = replace(specc_onnx.target("ort-cpu"), blocks=False)
+    built = specc_onnx.build(graph, whole)
+    paths["whole"].write_bytes(built.model.SerializeToString())
+    return paths
+
+
+def _row(mask: str, length: int, paths: Mapping[str, Path], rounds: int) -> str:
+    sessions = {form: open_model(path, threads=2) for form, path in paths.items()}
+    given = _given(length)
+    times = measure.in_turn(
+        {form: _call(session, given) for form, session in sessions.items()}, rounds
+    )
+    ours, theirs = (min(times[form]) * 1e3 for form in ("blocks", "whole"))
+    memory = [_memory(paths[form], length) for form in ("blocks", "whole")]
+    goal = GOAL.get((mask, length), "")
+    return (
+        f"| {mask} | {length} | {ours:.2f} | {theirs:.2f} | {theirs / ours:.1f} | "
+        f"{memory[0]} | {memory[1]} | {goal} |"
+    )
+
+
+def _call(
+    session: RunningModel, given: Mapping[str, np.ndarray]
+) -> Callable[[], object]:
+    return lambda: session.run(given)
+
+
+def _given(length: int) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(0)
+    shape = (1, length, WIDTH)
+    return {name: rng.normal(size=shape).astype(np.float32) for name in "qkv"}
+
+
+def _memory(path: Path, length: int) -> str:
+    """The most a run holds beyond an open session, in a process of its own."""
+    command = [sys.executable, __file__, str(path), str(length)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def _long_text(folder: Path, rounds: int) -> Iterator[str]:
+    """GPT-2 small over a text of 1 023 tokens, all logits."""
+    import models
+    import run
+    import torch
+
+    torch.set_num_threads(2)
+    checkpoint = folder / "gpt2"
+    if not checkpoint.exists():
+        models.save("gpt2", checkpoint)
+    ours, theirs = checkpoint / "ours.onnx", folder / "gpt2-theirs.onnx"
+    command = [*run.SPECC, "compile", "gpt2", "--weights", str(checkpoint)]
+    measure.of_process([*command, "-o", str(ours)])
+    measure.of_process(run._export("gpt2", checkpoint, theirs))
+    given = models.MODELS["gpt2"].inputs((1, TEXT))
+    loaded, session = specc.load(ours, threads=2), run._open(theirs)
+    eager = models.published("gpt2", checkpoint)
+    tensors = models.tensors("gpt2", (1, TEXT))
+    names = [i.name for i in session.get_inputs()]
+    other = {
+        name: value.astype(np.int64)
+        for name, value in zip(names, given.values(), strict=True)
+    }
+
+    def by_torch() -> object:
+        with torch.inference_mode():
+            return eager(*tensors)
+
+    times = measure.in_turn(
+        {
+            "specc": lambda: loaded.session.run(given),
+            "torch.onnx.export": lambda: session.run(None, other),
+            "PyTorch, eager": by_torch,
+        },
+        rounds,
+    )
+    yield (
+        f"### GPT-2 small over {TEXT} tokens, all logits, 2 threads, milliseconds: "
+        f"fastest of {rounds} rounds\n"
+    )
+    yield "| | ms | specc is times faster (goal 1.4) |"
+    yield "|---|---|---|"
+    for name, seconds in times.items():
+        compared = (
+            f"{min(seconds) / min(times['specc']):.2f}" if name != "specc" else ""
+        )
+        yield f"| {name} | {min(seconds) * 1e3:.0f} | {compared} |"
+    yield ""
+
+
+def main(path: str, length: str) -> None:
+    """Print the megabytes of one run."""
+    session, given = open_model(Path(path), threads=2), _given(int(length))
+    short = _given(2)
+    session.run(short)
+    before = _most()
+    session.run(given)
+    print(f"{(_most(reset=False) - before) / 1e6:.0f}")
+
+
+def _most(*, reset: bool = True) -> int:
+    """The most memory held since it was last asked with `reset`, in bytes (Linux)."""
+    if reset:
+        Path("/proc/self/clear_refs").write_text("5")
+    status = Path("/proc/self/status").read_text()
+    line = next(s for s in status.splitlines() if s.startswith("VmHWM"))
+    return int(line.split()[1]) * 1024
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
