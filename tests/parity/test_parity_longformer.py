@@ -73,7 +73,7 @@ def run(theirs: LongformerModel, x: Mapping[str, torch.Tensor]) -> Any:
 
 @pytest.mark.parametrize("marked", [[], [0], [0, 70, 71, 149], range(60)])
 def test_long_texts_are_done_in_blocks(marked: list[int], tmp_path: Path) -> None:
-    """Windows of 6 and 10 rows: blocks begin above 64 rows, while few rows are global."""
+    """Windows of 6 and 10 rows: blocks begin above 128 rows, while few rows are global."""
     theirs = model([6, 10])
     theirs.save_pretrained(tmp_path)
     ours = loaded("longformer", tmp_path)

@@ -21,8 +21,11 @@ from specc.passes.prove.parts import Parts, parts_of
 LEAST_BLOCK, MOST_BLOCK = 16, 128
 """Queries of a block: fewer do not pay for its turn, more do not make it faster."""
 
-SHORTEST = 64
+SHORTEST = 128
 """Up to so many rows one product is as fast, whatever the window."""
+
+SPANS = 3
+"""Up to so many times its span a window is as fast in one product."""
 
 HALF_FROM = 512
 """Above so many rows a mask that hides one half alone pays."""
@@ -103,9 +106,13 @@ def blocks_of(
     # more than the window as it is.
     if mask is None or queries != keys:
         return None
-    found = _of_band(band(mask, *ATTENDED)) or _of_parts(
-        parts_of(mask, *ATTENDED, padded)
-    )
+    # Of a union the band has an open end where a part of it has none: `first[j]` in
+    # `near | first[j]` has neither.
+    found = _of_band(band(mask, *ATTENDED))
+    if found is None or found.window is None:
+        apart = _of_parts(parts_of(mask, *ATTENDED, padded))
+        closed = apart is not None and (apart.band.empty or apart.window is not None)
+        found = apart if closed or found is None else found
     if found is None or (queries.number is not None and queries.number <= found.above):
         return None
     return found
@@ -134,8 +141,8 @@ def _of_band(seen: Interval) -> Local | None:
     span = int(back + ahead) + 1
     block = min(max(LEAST_BLOCK, int(far + 1) // 2), MOST_BLOCK)
     keys = block + span - 1
-    above = max(2 * span, keys, SHORTEST)
+    above = max(SPANS * span, keys, SHORTEST)
     if half and span > FIXED_UP_TO:
-        # Below twice its span a wide window is a mask that hides one half.
+        # Up to that length a wide window is a mask that hides one half.
         return Local(seen, block, None, min(above, HALF_FROM))
     return Local(seen, block, keys, above)

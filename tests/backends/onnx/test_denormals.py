@@ -116,9 +116,9 @@ def test_results_are_the_same_to_the_last_bit(
         "causal": Setup(low=0, high=None, slopes=True).graph,
         "sinks": Setup(low=-5, high=5, sinks=True, cap=3.0).graph,
     }[graph]()
-    inputs = given(made, 2, 90)
+    inputs = given(made, 2, 150)
     if graph == "decoder":
-        inputs = {"tokens": np.random.default_rng(0).integers(0, 11, (2, 90))}
+        inputs = {"tokens": np.random.default_rng(0).integers(0, 11, (2, 150))}
     on = opened(made, threads).run(inputs)
     monkeypatch.setattr(run, "flushed", nothing)
     monkeypatch.setattr(run, "OPTION", "none.such")
