@@ -1,4 +1,4 @@
-"""The meaning of rows sent to experts: every expert on every row, weighted."""
+"""The meaning of rows sent to experts: each on every row, weighted."""
 
 import numpy as np
 
@@ -18,10 +18,12 @@ def route(op: ops.Route, env: Env, *operands: Array) -> Array:
     inside = {**env, op.rows: count}
     made_by = op.result()
     result = np.zeros((*lead, length(made_by.type.shape[-1], env)))
-    for expert in range(length(op.experts, env)):
-        chosen = given.ids == expert
-        if given.keep is not None:
-            chosen = chosen & given.keep[..., None]
+    theirs = (given.ids >= 0) & (given.ids < length(op.experts, env))
+    if given.keep is not None:
+        theirs &= given.keep[..., None]
+    # one that nobody named would count nothing
+    for expert in np.unique(given.ids[theirs]):
+        chosen = theirs & (given.ids == expert)
         own = (w[expert] for w in given.stacked)
         body = dict(zip(op.inner(), (rows, *own, *given.captured), strict=True))
         made = walk(op.body, body, inside, [made_by])[made_by]

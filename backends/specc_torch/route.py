@@ -21,18 +21,23 @@ def route(op: ops.Route, place: Place, *operands: Tensor) -> Tensor:
         ids = torch.where(given.keep.reshape(-1, 1), ids, -1)
     width = place.length(op.result().type.shape[-1])
     result = torch.zeros(rows.shape[0], width, dtype=place.floats, device=place.device)
-    for expert in range(place.length(op.experts)):
+    for expert in _named(ids, place.length(op.experts)):
         chosen = ids == expert
-        # tensors without values choose nobody: every expert is given every row
-        here = chosen.any(-1) if not ids.is_meta else torch.ones_like(ids[:, 0]).bool()
-        at = place.rows(rows.shape[0]) if ids.is_meta else here.nonzero()[:, 0]
-        if not at.numel():
-            continue
+        at = chosen.any(-1).nonzero()[:, 0]
         own = [w[expert] for w in given.stacked]
         made = _expert(op, place, rows[at], [*own, *given.captured], len(lead) - 1)
         share = torch.where(chosen[at], gates[at], 0).sum(-1, keepdim=True)
         result = result.index_add(0, at, share * made)
     return result.reshape(*lead, width)
+
+
+def _named(ids: Tensor, experts: int) -> list[int]:
+    """The experts that somebody named, in ascending order. Numbers without values name
+    nobody.
+    """
+    if ids.is_meta:
+        return []
+    return [e for e in sorted(set(ids.flatten().tolist())) if 0 <= e < experts]
 
 
 def _expert(

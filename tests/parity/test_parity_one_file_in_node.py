@@ -71,7 +71,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("strategy", SETTINGS)
 @pytest.mark.parametrize(
-    "name", ["gpt2", "mistral", "lstm_lm", "transformer", "rnnsearch"]
+    "name", ["gpt2", "mistral", "mixtral", "lstm_lm", "transformer", "rnnsearch"]
 )
 def test_the_tokens_are_those_of_the_native_runtime(
     name: str, strategy: str, packages: Path, tmp_path: Path

@@ -28,8 +28,7 @@ SILENT = {
     "Slice",
     "Split",
     "Tile",
-    "TopK",
-    "Unique",  # these want numbers, which data may decide
+    "TopK",  # these want numbers, which data may decide
     # these are young: an older onnx knows less
     "Attention",
     "Gelu",

@@ -22,6 +22,7 @@ from specc.ir.dim import Dim
 from specc.ir.graph import Value
 from specc.ir.types import Type
 from specc.lang import tree
+from specc.text.diagnostic import Diagnostic, Failed
 
 ROWS = "routed"
 """What the number of rows is called that one expert is given."""
@@ -169,6 +170,9 @@ def _made(
     try:
         there = replace(site.env, names=names, lengths=lengths)
         made = first(context.evaluator.call(context, inner, there))
+    except Failed as failed:
+        shown = show_type(rows.type)
+        raise Failed(*(_told(d, shown) for d in failed.diagnostics)) from None
     finally:
         context.stacks.pop()
         context.lengths = before
@@ -182,3 +186,14 @@ def _made(
         title = f"what experts give is summed: it cannot be {describe(made)}"
         site.fail("E0331", title, "to")
     return made
+
+
+def _told(fault: Diagnostic, rows: str) -> Diagnostic:
+    """A fault about lengths that meet, with what an expert is given."""
+    if fault.code != "E0302":
+        return fault
+    note = (
+        f"an expert is given {rows}, the rows that chose it; what belongs to a row goes "
+        "to `route` with it, as `concat([x, …])`"
+    )
+    return replace(fault, notes=(*fault.notes, note))
