@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from support.random_graphs import random_graph, values
 from support.random_loops import looped_graph
+from support.random_rows import moved_graph
 
 import specc_numpy
 from specc.ir import ops, reach
@@ -71,6 +72,13 @@ def test_what_is_proved_of_loops_over_another_axis_is_true(many: int) -> None:
     assert not [found for seed in range(many) if (found := fault(seed, looped_graph))]
 
 
+@pytest.mark.parametrize("many", [80, pytest.param(2000, marks=pytest.mark.slow)])
+def test_what_is_proved_of_rows_that_are_moved_is_true(many: int) -> None:
+    assert not [found for seed in range(many) if (found := fault(seed, moved_graph))]
+    proved = [not prove(moved_graph(seed), "seq", "x", ["y"]) for seed in range(many)]
+    assert many / 4 < sum(proved) < 3 * many / 4
+
+
 def test_much_is_proved_and_little_refused_without_a_leak() -> None:
     proved = refused = needlessly = 0
     for seed in range(120):
@@ -86,7 +94,7 @@ def test_much_is_proved_and_little_refused_without_a_leak() -> None:
     assert needlessly < 25
 
 
-@pytest.mark.parametrize("draw", [random_graph, looped_graph])
+@pytest.mark.parametrize("draw", [random_graph, looped_graph, moved_graph])
 def test_rows_of_a_batch_are_proved_apart_and_are(
     draw: Callable[[int], Graph],
 ) -> None:
@@ -109,6 +117,7 @@ def test_rows_of_a_batch_are_proved_apart_and_are(
     [
         (random_graph, 400, 20),
         (looped_graph, 100, 1),
+        (moved_graph, 200, 10),
         pytest.param(random_graph, 2000, 100, marks=pytest.mark.slow),
         pytest.param(looped_graph, 2000, 100, marks=pytest.mark.slow),
     ],

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from support.random_graphs import random_graph, values
 from support.random_loops import looped_graph
+from support.random_rows import moved_graph
 from support.steps import steps
 
 import specc_numpy
@@ -93,8 +94,14 @@ def test_steps_of_loops_that_look_back_equal_the_full_pass() -> None:
     assert 30 < sum(taken) < 80
 
 
+def test_steps_of_rows_that_are_moved_equal_the_full_pass() -> None:
+    """Features picked, padded and sampled anew, and rows of a head put in front."""
+    faults = [f for seed in range(40) if (f := difference(seed, moved_graph))]
+    assert not faults
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("draw", [random_graph, looped_graph])
+@pytest.mark.parametrize("draw", [random_graph, looped_graph, moved_graph])
 @pytest.mark.parametrize("start", range(GRAPHS, GRAPHS + 4000, 250))
 def test_steps_of_thousands_of_graphs(start: int, draw: Callable[[int], Graph]) -> None:
     seeds = range(start, start + 250)
