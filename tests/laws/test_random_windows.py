@@ -40,7 +40,10 @@ class Drawn:
         """One more, behind a mask or not; in between something that is not zero at zero."""
         kernel = (self.rng.randint(1, 3),)
         stride = (self.rng.choice((1, 1, 2, 3)) if self.strides else 1,)
-        kind = self.rng.choice(("conv", "conv", "max", "mean"))
+        kind = self.rng.choice(("conv", "conv", "max", "mean", "thin"))
+        if kind == "thin":
+            self.thin(self.rng.choice((0, 0, 1, 2)), stride[0])
+            return
         dilation = (self.rng.choice((1, 1, 2)) if kind != "mean" else 1,)
         span = (kernel[0] - 1) * dilation[0]
         pads = (self.rng.randint(0, span), self.rng.randint(0, span))
@@ -69,6 +72,13 @@ class Drawn:
                 self.x = self.one(op, self.x)
         if not op.keeps(0):
             self.keep = self.one(ops.KeepRows(stride[0], op.lag(0)), self.keep)
+
+    def thin(self, start: int, step: int) -> None:
+        """`x[:, start::step]`, and the same of what says which rows exist."""
+        stop = self.x.type.shape[1]
+        for name in ("x", "keep"):
+            op = ops.Stride(1, Dim.of(start), stop, Dim.of(step))
+            setattr(self, name, self.one(op, getattr(self, name)))
 
     def finished(self) -> Graph:
         return self.build.finish("g", {"y": self.x, "rows": self.keep})

@@ -97,8 +97,9 @@ class Reading:
         match op:
             case ops.KeepRows():
                 return True
-            case ops.Stride():
-                return to_the_end(self.node)
+            case ops.Stride(start=start):
+                # The first rows are others where padding stands before them.
+                return to_the_end(self.node) and (start == 0 or self.side == "right")
             case ops.Conv() | ops.MaxPool() | ops.AveragePool():
                 n = self.link.operand_axis - len(op.kernel)
                 over = self.side != "left" and op.ends[n] > 0
