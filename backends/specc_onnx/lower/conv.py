@@ -19,18 +19,48 @@ from specc_onnx.lower.table import lower
 def conv(op: ops.Conv, g: Emitter, x: Tensor, w: Tensor, b: Tensor | None) -> str:
     """The standard operator, all of it padded by numbers: `auto_pad` has no dilation."""
     slide = _Slide(g, op, _first(op.kernel))
-    made = g.node(
+    given = _turned(g, op.kernel, slide.given(x))
+    bias = b.name if b else None
+    if len(op.kernel) == 1 and op.kernel[0] >= LONG and op.groups == x.type.shape[-1]:
+        made = _flat(op, g, given, w.name, bias)
+    else:
+        made = _conv(op, g, given, w.name, bias)
+    return slide.finished(_turned(g, op.kernel, made), x)
+
+
+LONG = 7
+"""From so many places on a convolution of each channel by itself is faster as one over a
+picture that is one row high: ONNX Runtime has the faster kernels for pictures alone (at
+31 places more than three times, at 3 about as fast).
+"""
+
+
+def _flat(op: ops.Conv, g: Emitter, x: str, w: str, b: str | None) -> str:
+    """A convolution of rows as one over a picture that is one row high."""
+    zero, one = (0,), (1,)
+    wide = ops.Conv(
+        one + op.kernel,
+        one + op.stride,
+        one + op.dilation,
+        zero + op.before + zero + op.behind,
+        op.groups,
+    )
+    made = _conv(wide, g, unsqueeze(g, x, 2), unsqueeze(g, w, 2), b)
+    return g.node("Squeeze", made, g.vector(2))
+
+
+def _conv(op: ops.Conv, g: Emitter, x: str, w: str, b: str | None) -> str:
+    return g.node(
         "Conv",
-        _turned(g, op.kernel, slide.given(x)),
-        w.name,
-        b.name if b else None,
+        x,
+        w,
+        b,
         kernel_shape=list(op.kernel),
         strides=list(op.stride),
         dilations=list(op.dilation),
         pads=list(op.pads),
         group=op.groups.number,
     )
-    return slide.finished(_turned(g, op.kernel, made), x)
 
 
 @lower(ops.ConvTranspose)

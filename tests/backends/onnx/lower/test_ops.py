@@ -191,6 +191,8 @@ CASES: list[Case] = [
     Case(ops.Patches(), ("f32[b 1 4 4]", "f32[5 1 2 2]", None)),
     *[Case(along(3, dilation, ahead), ("f32[b t 4]", "f32[5 4 3]", "f32[5]"))
       for dilation, ahead in ((1, 0), (1, 1), (2, 0), (2, 3))],
+    Case(ops.Conv((7,), (1,), (1,), (3, 3), D(4)), ("f32[b t 4]", "f32[4 1 7]", "f32[4]")),
+    Case(ops.Conv((8,), (2,), (2,), (10, 4), D(4)), ("f32[b t 4]", "f32[8 1 8]", None)),
     Case(along(1), ("f32[b t 4]", "f32[5 4 1]", None)),
     Case(ops.Conv((3,), (2,), (1,), (1, 1)), ("f32[b t 4]", "f32[5 4 3]", "f32[5]")),
     Case(ops.Conv((5,), (4,), (1,), (2, 2), D(2)), ("f32[b t 4]", "f32[6 2 5]", None)),
