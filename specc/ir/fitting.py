@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from specc.ir import ops
-from specc.ir.dim import Dim, DimError, smallest
+from specc.ir.dim import Dim, DimError, Part, smallest
 from specc.ir.graph import Graph, Node, Value
 
 REACHES = (4, 16, 64, 600)
@@ -67,6 +67,25 @@ def fitting(
         if found := _search(symbols, tries, open_):
             return {**wanted, **found}
     return None
+
+
+def strides_of(graph: Graph) -> dict[str, int]:
+    """How many rows of a length become one behind all strides; of lengths that some
+    quotient has.
+    """
+    found: dict[str, int] = {}
+    for _, results in graph.nodes:
+        for part in (p for r in results for d in r.type.shape for p in _quotients(d)):
+            for symbol in part.args[0].symbols():
+                found[symbol] = max(found.get(symbol, 1), part.args[1].number or 1)
+    return found
+
+
+def _quotients(length: Dim) -> Iterator[Part]:
+    for monomial, _ in length.terms:
+        for atom, _ in monomial:
+            if isinstance(atom, Part) and atom.fn == "//":
+                yield atom
 
 
 def demands(graph: Graph) -> set[Demand]:

@@ -15,7 +15,7 @@ from specc import backend
 from specc.ir import ops
 from specc.ir.array import Array
 from specc.ir.dim import Dim, DimError, total
-from specc.ir.fitting import fitting
+from specc.ir.fitting import fitting, strides_of
 from specc.ir.graph import Graph, Node, Value
 from specc.passes.measure.cost import multiply_adds
 from specc.passes.measure.limits import limits, rows_taken, ways
@@ -189,7 +189,18 @@ def sizes_for(
             graph.least.get(symbol, 1),
             least.get(symbol, 1),
         )
-    return fitting(graph, sizes, above) or sizes
+    found = fitting(graph, sizes, above)
+    if found is None:
+        return sizes
+    # Behind strides the nearest length gives a single row, in which nothing can be
+    # exchanged: it becomes as much longer as gives as many as were wanted.
+    strides = strides_of(graph)
+    longer = {
+        symbol: length + (sizes[symbol] - 1) * strides[symbol]
+        for symbol, length in found.items()
+        if length > sizes[symbol] and symbol in strides
+    }
+    return fitting(graph, found | longer, above) or found
 
 
 def random_inputs(

@@ -22,6 +22,7 @@ from support.steps import steps
 
 from specc.passes.derive.derive import derive
 from specc.passes.prove.padding import padding
+from specc.run.verify import sizes_for
 from specc.text.diagnostic import Failed
 
 Array = NDArray[Any]
@@ -144,6 +145,14 @@ def test_what_is_shorter_than_the_window_is_refused(rows: int, tmp_path: Path) -
     assert [d.code for d in refused.value.diagnostics] == ["E0912"]
     with pytest.raises((Fail, InvalidArgument)):
         InOnnx(spec, weights).run(given)
+
+
+def test_lengths_that_are_tried_give_several_rows(tmp_path: Path) -> None:
+    """One row behind all strides would show neither order nor padding."""
+    graph = made(tmp_path, stack("wav2vec2")).model.graph
+    tried = [sizes_for(graph, turn)["n"] for turn in range(3)]
+    assert tried[0] == 400
+    assert [(n - 400) // 320 + 1 for n in tried[1:]] > [1, 1]
 
 
 @pytest.mark.parametrize("name", ["whisper", "wide"])

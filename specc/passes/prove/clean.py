@@ -88,13 +88,10 @@ class Reading:
         return False
 
     def _strided(self) -> bool:
-        """Through a window behind which there are not as many rows: those are there for
-        which all it lags behind is.
-        """
-        op = self.node.op
+        """Through a window behind which there are not as many rows."""
         if self.shifted:
             return False
-        match op:
+        match op := self.node.op:
             case ops.KeepRows():
                 return True
             case ops.Stride(start=start):
