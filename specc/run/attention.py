@@ -19,7 +19,7 @@ from specc.data.text import symbol
 from specc.files.read import shown
 from specc.ir.array import Array
 from specc.ir.dim import Dim
-from specc.run.attention_weights import attentions
+from specc.run.attention_weights import TURN, attentions
 from specc.run.generation import Result, Writing
 from specc.run.loaded import Loaded
 from specc.text.diagnostic import fail
@@ -224,7 +224,7 @@ def _looked(maps: Array, grid: tuple[int, int, int]) -> Array:
 
 def _axes(model: Loaded, scope: str) -> tuple[Dim | None, Dim | None]:
     """The lengths of queries and keys of the attention at `scope`, as formulas."""
-    place = attentions(model.manifest.graph).get(scope)
+    place = attentions(model.manifest.graph).get(scope.partition(TURN)[0])
     return (place.queries, place.keys) if place else (None, None)
 
 

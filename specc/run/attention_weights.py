@@ -96,7 +96,23 @@ def weights_of(
         tapped = _tapped(graph, rest)
         made = backend.reference().run(tapped, given, parameters())
         found |= {n: np.asarray(made[f"weights of {n}"], np.float32) for n in rest}
-    return {name: _shaped(found[name], place) for name, place in places.items()}
+    shaped = {name: _shaped(found[name], place) for name, place in places.items()}
+    return {n: w for name, each in shaped.items() for n, w in _by_turn(name, each)}
+
+
+TURN = " turn "
+"""Stands between the scope of an attention that a loop turns over and the number of a turn."""
+
+
+def _by_turn(name: str, weights: Array) -> Iterator[tuple[str, Array]]:
+    """[batch, heads, turn, query, key] as one map a turn, counted from 1: each looks
+    again.
+    """
+    if weights.ndim != 5:
+        yield name, weights
+        return
+    for turn in range(weights.shape[2]):
+        yield f"{name}{TURN}{turn + 1}", weights[:, :, turn]
 
 
 def _shaped(weights: Array, place: Place) -> Array:

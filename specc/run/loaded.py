@@ -55,7 +55,8 @@ class Loaded:
         """The results, and the weights of every attention by its scope: [batch, heads,
         query, key].
 
-        Where an attention stands in a loop, each turn is a query.
+        Where an attention stands in a loop, each turn is a query; where it has many
+        queries in each, a turn is a map of its own, `self.attn turn 1`.
         """
         session, names = self.file.open_with_attention(
             self.provider, self.manifest.attentions
