@@ -7,6 +7,7 @@ the head of the result. Mistakes planted in the passes are found by the same tes
 
 import random
 from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -31,6 +32,8 @@ from specc.passes.prove.beyond import beyond
 from specc.passes.prove.causality import prove
 from specc.passes.prove.flow import flow as follow
 from specc.passes.prove.grids import Grid
+from specc.passes.prove.padding import padding
+from specc.passes.prove.places import places_of
 
 ROWS = 6
 GRAPHS = 60
@@ -178,6 +181,39 @@ def test_states_begin_as_rows_of_the_head_in_a_full_pass_of_any_length() -> None
                 np.testing.assert_allclose(first[name], want, rtol=1e-11, atol=1e-11)
                 seen += 1
     assert seen > 10
+
+
+@pytest.mark.parametrize("many", [150, pytest.param(2000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_without_a_warning_padding_behind_a_head_changes_nothing(
+    side: Literal["left", "right"], many: int
+) -> None:
+    """Each example is run padded, with garbage in the padded rows, and alone."""
+    clean = 0
+    for seed in range(many):
+        graph = headed_graph(seed, side)
+        if padding(graph) or "keep" not in graph.inputs:
+            continue
+        inputs, weights = values(graph, seed, ROWS, 2)
+        if "keep" not in inputs:
+            continue
+        clean += 1
+        real = slice(2, None) if side == "left" else slice(0, ROWS - 2)
+        inputs["keep"] = np.zeros((1, ROWS), bool)
+        inputs["keep"][:, real] = True
+        grown = [n for n in ("x", "keep") if n in inputs]
+        short = {n: v[:, real] if n in grown else v for n, v in inputs.items()}
+        alone = specc_numpy.run(graph, short, weights)["y"]
+        padded = specc_numpy.run(graph, inputs, weights)["y"]
+        places = places_of(graph, graph.inputs["keep"])
+        length = graph.outputs["y"].type.shape[1]
+        before = places.before[length].at({"mem": 2})
+        behind = places.behind(length).at({"mem": 2})
+        there = np.pad(inputs["keep"], [(0, 0), (before, behind)], constant_values=True)
+        np.testing.assert_allclose(
+            padded[there], alone[0], rtol=1e-9, atol=1e-12, err_msg=f"graph {seed}"
+        )
+    assert clean > many // 15
 
 
 def test_a_head_of_a_head_is_a_head_and_leaving_it_away_changes_no_step() -> None:

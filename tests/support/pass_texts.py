@@ -31,7 +31,7 @@ from specc.passes.prove.causality import growing_symbol, prove
 from specc.passes.prove.defaults import prove_defaults
 from specc.passes.prove.flow import flow
 from specc.passes.prove.grids import Grid
-from specc.passes.prove.padding import _Walk, lengths_of, padding
+from specc.passes.prove.padding import padding, walk_of
 from specc.passes.prove.rows import PLAIN, Rows
 from specc.passes.simplify.fuse_scan import fuse_scan
 from specc.passes.simplify.lift import lift, liftable
@@ -214,9 +214,7 @@ def _padded(graphs: Graphs, words: Words) -> Iterable[str]:
     """`$ padded KEEP`: what stands at padded rows of each value."""
     graph = main(graphs)
     keep = graph.inputs[words[0]]
-    states = _Walk(keep, graph.input_facts[words[0]].keep, lengths_of(graph, keep)).run(
-        graph
-    )
+    states = walk_of(graph, keep, graph.input_facts[words[0]].keep).run(graph)
     for name, value in numbered(graph):
         if said := ", ".join(_rows(states.get(value, PLAIN))):
             yield f"{name} {said}"

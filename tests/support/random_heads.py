@@ -5,6 +5,7 @@ to by themselves; queries and keys behind different heads.
 
 import random
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 
@@ -158,14 +159,14 @@ class Headed(Drawn):
         return self.one(ops.Squeeze(1), self.one(ops.Attend(0.7), q, k, k))
 
 
-def headed_graph(seed: int) -> Graph:
+def headed_graph(seed: int, keep: Literal["left", "right", "any"] = "any") -> Graph:
     """A graph of `x: f64[batch, seq, 3]`, `keep: bool[batch, seq]` and `memory:
     f64[batch, mem, 3]` with the output `y: f64[batch, head + seq, 3]`.
     """
     drawn = Headed(random.Random(seed))
     b = drawn.build
     drawn.streams.append(b.input("x", Input(Type.of("f64", BATCH, SEQ, WIDTH))))
-    b.input("keep", Input(Type.of("bool", BATCH, SEQ), keep="any"))
+    b.input("keep", Input(Type.of("bool", BATCH, SEQ), keep=keep))
     b.input("memory", Input(Type.of("f64", BATCH, MEM, WIDTH)))
     drawn.streams.append(drawn.behind(drawn.streams[0], drawn.any_head()))
     for _ in range(drawn.rng.randint(2, 6)):

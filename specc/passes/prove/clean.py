@@ -24,13 +24,14 @@ is not looked at, not even to multiply it by zero.
 @dataclass(frozen=True, kw_only=True)
 class Reading:
     """One link through which a result may depend on padded rows, with what is known of
-    the operands, and the side on which padding may stand.
+    the operands, and the side on which padding may stand, maybe `among` rows that exist.
     """
 
     node: Node
     link: Link
     given: Sequence[Rows]
     side: str
+    among: bool
 
     def clean(self) -> bool:
         """Whether the rows that exist in the result do not depend on padded rows
@@ -64,7 +65,6 @@ class Reading:
 
     @property
     def _zero(self) -> bool:
-        """Whether what is read is zero where it is padded."""
         return self.link.operand_axis in self._read.zero
 
     def _skipped(self) -> bool:
@@ -75,6 +75,8 @@ class Reading:
         return isinstance(op, ops.Scan) and op.masked and 1 in self.given[0].zero
 
     def _window(self) -> bool:
+        if self.among:
+            return isinstance(self.node.op, ops.CumSum) and self._zero
         match self.node.op:
             case ops.Delay(first=first):
                 # Before the first row that exists a delay reads padding or `first`,

@@ -117,12 +117,15 @@ def passes_over(node: Node, given: Sequence[Rows]) -> bool:
 
 def _zero(standing: Standing, axis: int) -> bool:
     """Whether a result is zero where `axis` is padded."""
-    zero = standing.at("zero", axis)
+    zero, along = standing.at("zero", axis), standing.along(axis)
+    if isinstance(standing.node.op, ops.Concat):
+        # A part without padded rows has other rows of the axis.
+        zero = [z or not there for z, there in zip(zero, along, strict=True)]
     if isinstance(standing.node.op, PRODUCTS):
         others = [r for r, z in zip(standing.given, zero, strict=True) if not z]
         if any(r.broken or r.endless for r in others):
             return False  # zero times infinity, or what is no number, is no number
-    return _gives_zero(standing.node, zero, standing.along(axis))
+    return _gives_zero(standing.node, zero, along)
 
 
 def _gives_zero(node: Node, zero: list[bool], along: list[bool]) -> bool:
@@ -148,7 +151,9 @@ def _gives_zero(node: Node, zero: list[bool], along: list[bool]) -> bool:
         case ops.Linear():
             # A bias is added at padded rows too: nothing is zero behind it.
             return zero[0] and node.op.bias(node) is None
-        case ops.Cast() | ops.Rotate() | ops.KeepRows() | ops.Stride():
+        case ops.Cast() | ops.Rotate() | ops.KeepRows():
+            return zero[0]
+        case ops.Stride() | ops.Slice() | ops.Pad():
             return zero[0]
         case ops.Reduce(fn=fn) if fn in SUMS:
             return zero[0]

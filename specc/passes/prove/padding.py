@@ -28,6 +28,7 @@ The mean over the axis does:
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from fractions import Fraction
 
 from specc.ir import ops
 from specc.ir.dim import Dim
@@ -36,8 +37,9 @@ from specc.ir.reach import Link, links
 from specc.passes.prove.causality import span_of, spoken
 from specc.passes.prove.clean import Reading, to_the_end
 from specc.passes.prove.padded import stands
+from specc.passes.prove.places import Places, places_of
 from specc.passes.prove.rotation import Turned, turned_of
-from specc.passes.prove.row_numbers import EVERY_ROW, Count, count_of, shows
+from specc.passes.prove.row_numbers import EVERY_ROW, Count, count_of, ordered, shows
 from specc.passes.prove.rows import PLAIN, Dirt, Rows, moved, one_of
 from specc.passes.prove.scores import shows_all
 from specc.passes.prove.standing import Standing
@@ -50,7 +52,7 @@ def padding(graph: Graph) -> list[Diagnostic]:
     for name, facts in graph.input_facts.items():
         keep = graph.inputs[name]
         if facts.keep and keep.type.rank and keep.type.shape[-1].name:
-            states = _Walk(keep, facts.keep, lengths_of(graph, keep)).run(graph)
+            states = walk_of(graph, keep, facts.keep).run(graph)
             for output, value in graph.outputs.items():
                 rows = states.get(value, PLAIN)
                 dirt = rows.dirt
@@ -65,6 +67,13 @@ def padding(graph: Graph) -> list[Diagnostic]:
                         (dirt.node, name), _warning(graph, dirt, output, name)
                     )
     return list(faults.values())
+
+
+def walk_of(graph: Graph, keep: Value, side: str) -> "_Walk":
+    """The walk along the axis of which `keep` says which rows exist."""
+    places = places_of(graph, keep)
+    lengths = lengths_of(graph, keep) | places.joined
+    return _Walk(keep, side, lengths, places)
 
 
 def lengths_of(graph: Graph, keep: Value) -> frozenset[Dim]:
@@ -86,12 +95,14 @@ def lengths_of(graph: Graph, keep: Value) -> frozenset[Dim]:
 @dataclass(frozen=True)
 class _Walk:
     """One padded axis: its `keep`, the side on which rows may be missing, and all
-    `lengths` that it has behind strides.
+    `lengths` that it has behind strides, and beside other rows, where `places` says how
+    many stand before it.
     """
 
     keep: Value
     side: str
     lengths: frozenset[Dim]
+    places: Places
 
     def run(self, graph: Graph) -> Mapping[Value, Rows]:
         """What is known of every value."""
@@ -112,7 +123,8 @@ class _Walk:
                 continue
             found = links(node, results)
             for r, value in enumerate(results):
-                here = [k for k in found if k.result == r]
+                links_here = (k for k in found if k.result == r)
+                here = [k for x in links_here if (k := self.places.link(node, x))]
                 states[value] = self.visit(node, value, given, here)
         return states
 
@@ -155,6 +167,22 @@ class _Walk:
         return (
             operand is not None
             and operand.type.shape[link.operand_axis] in self.lengths
+        )
+
+    def reading(self, node: Node, link: Link, given: list[Rows]) -> Reading:
+        """How a link reads padded rows: where others stand behind them, they stand on
+        no side.
+        """
+        operand = node.args[link.operand]
+        assert operand is not None, "a link has an operand"
+        length = operand.type.shape[link.operand_axis]
+        inside = self.side == "right" and self.places.behind(length) != 0
+        return Reading(
+            node=node,
+            link=link,
+            given=given,
+            side="any" if inside else self.side,
+            among=self.places.among(length),
         )
 
     def visit(
@@ -216,7 +244,7 @@ class _Walk:
         for link in here:
             # Links of other axes never lead to a padded row.
             if self.padded(node, link):
-                reading = Reading(node=node, link=link, given=given, side=self.side)
+                reading = self.reading(node, link, given)
                 if not reading.clean():
                     return Dirt(node, shifted=reading.shifted)
         return None
@@ -249,14 +277,18 @@ class _Walk:
     def _count(self, node: Node, counts: list[Count]) -> Count:
         operand = node.args[0] if node.args else None
         match node.op:
-            case ops.Extent(axis=axis) | ops.ArgMax(axis=axis):
-                here = operand is not None and operand.type.shape[axis] in self.lengths
+            case ops.Extent(axis=axis) | ops.ArgMax(axis=axis) if operand:
+                length = operand.type.shape[axis]
             case ops.Range(length=length):
-                here = length in self.lengths
+                pass
             case _:
                 return count_of(node, counts, self.length)
+        if length not in self.lengths:
+            return {}
+        if self.places.among(length):
+            return {(ordered(length),): Fraction(1)}
         # Padding on the right stands behind every row: it moves none.
-        return EVERY_ROW if here and self.side != "right" else {}
+        return EVERY_ROW if self.side != "right" else {}
 
 
 def _placed(rows: Rows, body: Graph, outside: set[Dirt | None]) -> Rows:

@@ -11,6 +11,7 @@ was.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from math import isfinite
 from typing import TypeAlias
@@ -24,6 +25,22 @@ Count: TypeAlias = Added | None
 """What each padded row before adds: products of values with their coefficients; None,
 not the same at all rows.
 """
+
+
+@dataclass(frozen=True, slots=True)
+class Ordered:
+    """Stands for the numbers of rows of an axis of this length, on which padding stands
+    among rows that exist: those behind it count it, those before it do not. All that
+    stays the same is which of two comes first.
+    """
+
+    length: Dim
+
+
+def ordered(length: Dim) -> Ordered:
+    """The factor of a count of which the order alone stays the same."""
+    return Ordered(length)
+
 
 NOTHING: Count = {}
 EVERY_ROW: Count = {(): Fraction(1)}
@@ -39,9 +56,9 @@ def count_of(node: Node, counts: Sequence[Count], length: Dim) -> Count:
     """What padding adds to a result, from what it adds to the operands."""
     if not any(counts):
         return NOTHING
-    if None in counts:
-        return None
-    first, second = counts[0] or {}, (counts[1] if len(counts) > 1 else None) or {}
+    if None in counts or any(map(_is_ordered, counts)):
+        return _of_order(node, counts)
+    first, second = (*(c or {} for c in counts[:2]), {})[:2]
     match node.op:
         case ops.Arith(fn=fn):
             return _arithmetic(node, fn, first, second, length)
@@ -125,6 +142,16 @@ def number_of(value: Value | None) -> Fraction | None:
     return None
 
 
+def _of_order(node: Node, counts: Sequence[Count]) -> Count:
+    """What is left where nothing but the order of rows stays the same, or less."""
+    kept = isinstance(node.op, ops.Cast) and _stays(node, node.op.to)
+    return counts[0] if (kept or node.op.view) and None not in counts else None
+
+
+def _is_ordered(count: Count) -> bool:
+    return any(isinstance(f, Ordered) for product in count or () for f in product)
+
+
 def shows(node: Node, counts: Sequence[Count], length: Dim) -> bool:
     """Whether an op that is given row numbers uses them for more than differences."""
     if None in counts:
@@ -134,6 +161,8 @@ def shows(node: Node, counts: Sequence[Count], length: Dim) -> bool:
     match node.op:
         case ops.Compare():
             return counts[0] != counts[1]
+        case _ if any(map(_is_ordered, counts)):
+            return count_of(node, counts, length) is None
         case ops.RopeAngles() | ops.Extent():
             return False
         case ops.ArgMax() | ops.Reduce(fn="max" | "min"):

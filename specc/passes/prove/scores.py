@@ -135,8 +135,11 @@ def surely(standing: Standing, grid: Grid) -> bool:
         match node.op:
             case ops.Constant(value=value):
                 return bool(value)
-            case ops.And():
-                return (yield operands[0]) and (yield operands[1])
+            case ops.And() | ops.Concat():
+                for operand in operands:
+                    if not (yield operand):
+                        return False
+                return True
             case ops.Or():
                 return (yield operands[0]) or (yield operands[1])
             case ops.Compare(fn="eq" | "le" | "ge") if _mirrored(*operands):
