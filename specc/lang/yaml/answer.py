@@ -12,6 +12,7 @@ from functools import lru_cache
 
 import yaml
 
+from specc.lang import tree
 from specc.lang.dsl.parse import parse_dsl
 from specc.lang.yaml.write import write_yaml
 from specc.text.diagnostic import Diagnostic, Failed
@@ -60,8 +61,10 @@ def in_yaml(piece: str, *, mapped: bool = True) -> str:
             file = parse_dsl(Source("advice", wrapped))
         except Failed:
             continue
-        if not file.items and not file.extends:
-            continue  # a text alone
+        # a text alone describes a file or a block, and says nothing else
+        alone = any(isinstance(i, tree.Block) and not i.body for i in file.items)
+        if alone or not (file.items or file.extends):
+            continue
         root = yaml.compose(write_yaml(file))
         assert root is not None  # every spec has a name
         return _written(picked(root))
