@@ -252,8 +252,16 @@ DONE: dict[str, list[tuple[str, str, str]]] = {
     ],
     "E0711-rolled-padded-resized-normed": [
         ("delay(x, by=1)", "roll(x, 1)", "delay(x, by=1)"),
+        ("last(...)", "insert(last(pad(x, after=1)), axis=1)", "cumsum(x)"),
         ("layer_norm(x, eps=1e-5) @ norm", "group_norm(x, groups=2, eps=1e-5, axis=-1) @ norm", "layer_norm(x, eps=1e-5) @ norm"),
     ],
+    "E0712-inside-a-loop-over-another-axis": [("mask=causal", "mask=all", "mask=causal")],
+    "E0712-no-comparison": [("& causal", "mask=both(pre)", "mask=both(pre) & causal")],
+    "E0717-begins-inside-a-loop": [
+        ("repeat n in 6 { … }", "scan r in z along m carry s {\n    h, _ = gru(s, hidden=4, start=insert(r, axis=1),",
+         "repeat n in 6 {\n    h, _ = gru(s, hidden=4, start=insert(z[:, n], axis=1),"),
+    ],
+    "W0601-every-second-row": [("keep: keep[batch, n] right", "keep: keep[batch, n])", "keep: keep[batch, n] right)")],
     "E0711-stride": [("stride=", "stride=2, ", "")],
     "E0712-no-mask": [("mask=causal", "mask=all", "mask=causal")],
     "E0712-one-place-many-turns": [("mask=causal", "mask=all", "mask=causal")],
