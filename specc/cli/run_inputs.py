@@ -75,7 +75,9 @@ class _Words:
         if isinstance(record, Image):
             self.files.append(word)
             return self._add(name, read_image(word, record))
-        numbers = _numbers(word, name)
+        given = self.model.graph.inputs[name].type
+        ids = given.dtype == "i64" and len(given.shape) == 2
+        numbers = _numbers(word, name, READ_AS_TEXT.format(name) if ids else "")
         return (
             self._add(name, numbers)
             if numbers is not None
@@ -290,9 +292,14 @@ def _values(path: str) -> Mapping[str, object]:
     return value if isinstance(value, dict) else {"": value}
 
 
-def _numbers(word: str, name: str) -> Array | None:
+READ_AS_TEXT = (
+    "or say in the spec how a text becomes ids: `reading {{ {} = text(bytes()) }}`"
+)
+
+
+def _numbers(word: str, name: str, otherwise: str) -> Array | None:
     """Numbers as JSON, a list or one; None for the name of a file. E0906 for what can
-    be neither.
+    be neither, which `otherwise` may help with, too.
     """
     try:
         found = parse(word, ANY)
@@ -309,7 +316,8 @@ def _numbers(word: str, name: str) -> Array | None:
         "file nor a list of them",
         notes=["the spec does not say that it is read as text"],
         helps=[
-            'give numbers, "[[1, 2, 3]]", or an array in a file (.npy, .npz, .json)'
+            'give numbers, "[[1, 2, 3]]", or an array in a file (.npy, .npz, .json)',
+            *([otherwise] if otherwise else []),
         ],
     )
 

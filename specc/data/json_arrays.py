@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from typing import NoReturn
 
 import numpy as np
@@ -10,7 +11,7 @@ from specc.data.files import MAX_RANK
 from specc.files.json import ANY, Json, NoNumber, NotJson, TooDeep, parse
 from specc.files.read import shown
 from specc.ir.array import Array
-from specc.text.diagnostic import fail
+from specc.text.diagnostic import Failed, fail
 
 
 def parse_json(data: bytes, name: str) -> dict[str, Array]:
@@ -37,7 +38,10 @@ def nested_array(value: object, where: str) -> Array:
             f"lists are nested more than {MAX_RANK} deep; that is the most axes an array has",
         )
     flat: list[bool | int | float] = []
-    _flatten(value, shape, (), flat, where)
+    try:
+        _flatten(value, shape, (), flat, where)
+    except Failed as failed:
+        raise _with_filled(failed, _filled(value)) from None
     kinds = {type(item) for item in flat}
     if bool in kinds and len(kinds) > 1:
         _bad_json(where, "true and false are mixed with numbers")
@@ -45,6 +49,25 @@ def nested_array(value: object, where: str) -> Array:
         return np.array(flat, np.bool_).reshape(shape)
     dtype = np.float64 if float in kinds else np.int64
     return np.array(flat, dtype).reshape(shape)
+
+
+MOST_FILLED = 24
+"""Numbers of lists that a message shows filled up."""
+
+
+def _filled(value: object) -> list[list[object]]:
+    """Lists of numbers made one length, by zeros behind; empty where they are, or where
+    it is not that which is wrong.
+    """
+    rows = [x for x in value if isinstance(x, list)] if isinstance(value, list) else []
+    if not rows or len(rows) != len(value if isinstance(value, list) else ()):
+        return []
+    if any(not isinstance(x, int | float) for row in rows for x in row):
+        return []
+    longest = max(map(len, rows))
+    if all(len(row) == longest for row in rows):
+        return []
+    return [[*row, *[0] * (longest - len(row))] for row in rows]
 
 
 def load_json(data: bytes, name: str) -> Json:
@@ -117,6 +140,18 @@ def _number(value: object, at: tuple[int, ...], where: str) -> bool | int | floa
 
 def _place(at: tuple[int, ...]) -> str:
     return "".join(f"[{i}]" for i in at) or "the value"
+
+
+def _with_filled(failed: Failed, filled: list[list[object]]) -> Failed:
+    """The fault of lists of different lengths, with what they would be filled up."""
+    if not filled:
+        return failed
+    shown = f", as {filled}" if len(filled[0]) * len(filled) <= MOST_FILLED else ""
+    mend = (
+        f"fill up the shorter ones{shown}, and say which rows exist by the input that "
+        "the spec has for that, of type `keep`"
+    )
+    return Failed(replace(failed.diagnostics[0], helps=(mend,)))
 
 
 def _bad_json(where: str, why: str) -> NoReturn:
