@@ -64,6 +64,32 @@ CASES = {
     ),
     "olmo2": decoder("Olmo2"),
     "olmo2, biases": decoder("Olmo2", attention_bias=True, num_key_value_heads=4),
+    "gpt_neox": decoder("GPTNeoX"),
+    "gpt_neox, in turn": decoder(
+        "GPTNeoX", use_parallel_residual=False, attention_bias=False, tie_word_embeddings=True,
+        rope_parameters=LINEAR | {"partial_rotary_factor": 0.5},
+    ),
+    "gptj": Case(
+        config="GPTJConfig", model="GPTJForCausalLM", sides=("left", "right"), places=True,
+        tiny={
+            "vocab_size": 31, "n_positions": 64, "n_embd": 32, "n_layer": 2, "n_head": 4, "rotary_dim": 4,
+            "pad_token_id": 30, "bos_token_id": 0, "eos_token_id": 2,
+        },
+    ),
+    "opt": decoder("OPT", ffn_dim=40),
+    "opt, norms behind": decoder("OPT", ffn_dim=40, do_layer_norm_before=False, word_embed_proj_dim=16),
+    "opt, no biases": decoder("OPT", ffn_dim=40, enable_bias=False, tie_word_embeddings=False),
+    "phi": decoder("Phi"),
+    "phi3": decoder("Phi3"),
+    "phi3, window": decoder("Phi3", sliding_window=3, tie_word_embeddings=True),
+    "starcoder2": decoder("Starcoder2"),
+    "starcoder2, window": decoder("Starcoder2", sliding_window=3, use_bias=False, tie_word_embeddings=False),
+    "nemotron": decoder("Nemotron", head_dim=12),
+    "nemotron, biases": decoder("Nemotron", head_dim=8, attention_bias=True, mlp_bias=True),
+    "stablelm": decoder("StableLm"),
+    "stablelm, beside": decoder("StableLm", use_parallel_residual=True, use_qkv_bias=True),
+    "cohere": decoder("Cohere"),
+    "cohere, biases": decoder("Cohere", attention_bias=True, logit_scale=0.5, tie_word_embeddings=False),
 }  # fmt: skip
 
 
@@ -80,8 +106,12 @@ def test_writing(family: str, tmp_path: Path) -> None:
     check_writing(replace(FAMILIES[family], louder=1.5, seed=1), tmp_path)
 
 
+TOKENS = (
+    *("Qwen2", "Qwen3", "Gemma", "Gemma2", "GPTNeoX", "Phi", "Phi3", "Starcoder2"),
+    *("Nemotron", "StableLm"),
+)
 HEADS = [
-    *((f, "ForTokenClassification") for f in ("Qwen2", "Qwen3", "Gemma", "Gemma2")),
+    *((f, "ForTokenClassification") for f in TOKENS),
     *((f, "Model") for f in FAMILIES),
 ]
 
@@ -94,7 +124,20 @@ def test_heads(family: str, head: str, tmp_path: Path) -> None:
     check_scores(replace(case, tiny={**case.tiny, "num_labels": 3}), tmp_path)
 
 
-CLASSIFIERS = ("Qwen2", "Qwen3", "Gemma", "Gemma2", "SmolLM3", "Olmo2")
+CLASSIFIERS = (
+    *(
+        "Qwen2",
+        "Qwen3",
+        "Gemma",
+        "Gemma2",
+        "SmolLM3",
+        "Olmo2",
+        "GPTNeoX",
+        "GPTJ",
+        "OPT",
+    ),
+    *("Phi", "Phi3", "Starcoder2", "Nemotron", "StableLm"),
+)
 
 
 @pytest.mark.parametrize("family", CLASSIFIERS)
