@@ -180,10 +180,10 @@ def sizes_for(
     above = {symbol: limit.most for symbol, limit in limits(graph).items()}
     above |= most or {}
     least = rows_taken(graph)
-    sizes = {}
+    sizes, rows = {}, {}
     # A length that is a fact follows from others.
     for n, symbol in enumerate(sorted(_symbols(graph) - graph.facts.keys())):
-        wanted = 1 if turn == 0 else SIZES[(n + turn) % len(SIZES)]
+        wanted = rows[symbol] = 1 if turn == 0 else SIZES[(n + turn) % len(SIZES)]
         sizes[symbol] = max(
             min(wanted, above.get(symbol, wanted)),
             graph.least.get(symbol, 1),
@@ -196,9 +196,9 @@ def sizes_for(
     # exchanged: it becomes as much longer as gives as many as were wanted.
     strides = strides_of(graph)
     longer = {
-        symbol: length + (sizes[symbol] - 1) * strides[symbol]
+        symbol: length + (rows[symbol] - 1) * strides[symbol]
         for symbol, length in found.items()
-        if length > sizes[symbol] and symbol in strides
+        if length > rows[symbol] and symbol in strides
     }
     return fitting(graph, found | longer, above) or found
 

@@ -21,6 +21,7 @@ from support.spec_models import (
 from support.steps import steps
 
 from specc.passes.derive.derive import derive
+from specc.passes.measure.limits import rows_taken
 from specc.passes.prove.padding import padding
 from specc.run.verify import sizes_for
 from specc.text.diagnostic import Failed
@@ -145,6 +146,16 @@ def test_what_is_shorter_than_the_window_is_refused(rows: int, tmp_path: Path) -
     assert [d.code for d in refused.value.diagnostics] == ["E0912"]
     with pytest.raises((Fail, InvalidArgument)):
         InOnnx(spec, weights).run(given)
+
+
+@pytest.mark.parametrize(
+    ("name", "least"), [("wav2vec2", {"n": 400}), ("whisper", {}), ("odd", {"n": 12})]
+)
+def test_a_model_says_how_long_a_sentence_must_be(
+    name: str, least: dict[str, int], tmp_path: Path
+) -> None:
+    """Where no rows give no rows, nothing is asked for."""
+    assert rows_taken(made(tmp_path, stack(name)).model.graph) == least
 
 
 def test_lengths_that_are_tried_give_several_rows(tmp_path: Path) -> None:

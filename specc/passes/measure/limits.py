@@ -5,9 +5,11 @@ A learned position table of 1024 rows bounds the length of its sequence, `x[:, 0
 needs three rows; ONNX Runtime would say so only by failing.
 """
 
+from bisect import bisect_left
 from dataclasses import dataclass
 
 from specc.ir import ops
+from specc.ir.dim import Dim
 from specc.ir.fitting import rows_of
 from specc.ir.graph import Graph, Node, Value
 from specc.passes.prove.local import local_of
@@ -62,15 +64,45 @@ def ways(graph: Graph) -> dict[str, int]:
 
 def rows_taken(graph: Graph) -> dict[str, int]:
     """The least length of each symbol with which every row is there that a slice or an
-    index takes.
+    index takes, and a window fits.
     """
-    found: dict[str, int] = {}
+    found = _reached(graph)
     for node, _ in graph.nodes:
         for wanted in rows_of(node):
             match wanted.substitute(graph.facts).terms:
                 case ((((str() as symbol, 1),), c), ((), k)) if c > 0:
                     found[symbol] = max(found.get(symbol, 0), -(k // c))
     return found
+
+
+def _reached(graph: Graph) -> dict[str, int]:
+    """The least length of each symbol at which every window fits, behind all strides;
+    of none where windows fit into no rows as well, and then give none.
+    """
+    found: dict[str, int] = {}
+    refused: set[str] = set()
+    for node, results in graph.nodes:
+        if not isinstance(node.op, ops.Sliding | ops.KeepRows):
+            continue
+        spare = [d.substitute(graph.facts) for d in rows_of(node)]
+        refused |= {s for d in spare for s in d.symbols() if _below(d, s, 0)}
+        for made in (d.substitute(graph.facts) - 1 for d in results[0].type.shape):
+            # A longer text never has fewer windows.
+            for symbol in made.symbols() if len(made.symbols()) == 1 else ():
+                least = bisect_left(
+                    range(LONGEST), True, key=lambda n: not _below(made, symbol, n)
+                )
+                found[symbol] = max(found.get(symbol, 0), least)
+    return {symbol: n for symbol, n in found.items() if symbol in refused}
+
+
+def _below(length: Dim, symbol: str, rows: int) -> bool:
+    """Whether a length of one symbol is below 0; of several it is not known."""
+    return length.symbols() == {symbol} and length.at({symbol: rows}) < 0
+
+
+LONGEST = 2**24
+"""No window reaches over more rows."""
 
 
 def _greatest(value: Value) -> tuple[str, int] | None:
