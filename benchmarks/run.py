@@ -17,7 +17,15 @@ import onnxruntime
 
 HERE = Path(__file__).parent
 SPECC = [sys.executable, "-m", "specc"]
-PARTS = ("check", "compile", "latency", "local", "recurrence", "generation")
+PARTS = (
+    "check",
+    "compile",
+    "latency",
+    "local",
+    "experts",
+    "recurrence",
+    "generation",
+)
 
 
 def check(folder: Path, rounds: int) -> Iterator[str]:
@@ -143,6 +151,13 @@ def local(folder: Path, rounds: int, quick: bool) -> Iterator[str]:
     yield from part.rows(folder, rounds, quick)
 
 
+def experts(folder: Path, rounds: int, quick: bool) -> Iterator[str]:
+    """Mixtures of experts, beside all experts on all rows."""
+    import experts as part
+
+    yield from part.rows(folder, rounds, quick)
+
+
 def recurrence(folder: Path, rounds: int, quick: bool) -> Iterator[str]:
     """Recurrent models beside PyTorch."""
     import recurrence as part
@@ -212,6 +227,7 @@ def main() -> None:
                 folder, 5 if quick else 20, given.models.split(",")
             ),
             "local": lambda: local(folder, 3 if quick else 10, quick),
+            "experts": lambda: experts(folder, 3 if quick else 20, quick),
             "recurrence": lambda: recurrence(folder, 5 if quick else 20, quick),
             "generation": lambda: generation(folder, 2 if quick else 20, quick),
         }

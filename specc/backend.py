@@ -46,7 +46,8 @@ class Target:
     `RNN`, `GRU` and `LSTM` compute there, beyond those that PyTorch has too.
     `in_place`: caches of a step are buffers that attention writes into
     (`specc.ir.derived.InPlace`). `blocks`: attention that looks at a neighborhood is a
-    loop over blocks of queries.
+    loop over blocks of queries. `few_experts`: so many experts at most stand in a graph
+    one by one, more are looped over.
     `alignment` is what an offset of weights in a file must be a multiple of. `provider`
     is the one that opens models of this target unless the user names another.
     """
@@ -61,6 +62,7 @@ class Target:
     alignment: int = 1
     in_place: bool = False
     blocks: bool = False
+    few_experts: int = 16
 
 
 How: TypeAlias = Literal["auto", "link", "copy", "inline"]

@@ -39,9 +39,6 @@ from specc_onnx.lower.emitter import Emitter, Tensor, declare, graph_of
 from specc_onnx.lower.lengths import Lengths
 from specc_onnx.lower.table import lower, lower_nodes
 
-FEW = 16
-"""Experts that stand one by one."""
-
 LIGHT = 1 << 26
 """Numbers that all of them hold together: 256 MiB, which are in memory twice while a
 model is loaded. A loop reads what it needs from the file.
@@ -77,8 +74,10 @@ def _stand_alone(op: ops.Route, g: Emitter, given: Routed[Tensor]) -> bool:
     """Whether experts are few and small, and their weights are weights of the model."""
     stored = {t.name for t in g.parameters.values()}
     held = sum(product(t.type.shape).number or LIGHT for t in given.stacked)
+    many = op.experts.number
     return (
-        (op.experts.number or FEW + 1) <= FEW
+        many is not None
+        and many <= g.target.few_experts
         and held <= LIGHT
         and len(op.body.nodes) <= SHORT
         and all(t.name in stored for t in given.stacked)

@@ -1,0 +1,135 @@
+"""A mixture of experts: those that were chosen, one by one or looped over, beside all of them
+on all rows and beside transformers.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import measure
+import numpy as np
+
+import specc
+import specc_onnx
+from specc_onnx.run import RunningModel, open_model
+
+WIDTH, HIDDEN = 512, 1024
+MIXTURES = ((8, 2), (64, 8))
+"""Experts, and how many of them a row is sent to."""
+
+ROWS = (1, 16, 512)
+
+SPEC = """specc 1
+model mixture "Gated networks, of which each row is given some."
+
+config {{ d: int = 512  hidden: int = 1024  experts: int = 8  k: int = 2 }}
+dims batch >= 1, seq >= 1
+
+graph mixture(x: float[batch, seq, d]) -> (y: float[batch, seq, d]) {{
+  best, ids = topk(linear(x, out=experts, bias=false) @ gate, k)
+  gates = softmax(best)
+  {body}
+  return y
+}}
+"""
+ROUTED = """y = route(x, ids, gates, to=gated_mlp(hidden=hidden, act=silu), experts=experts) @ experts"""
+ALL = """repeat i in experts under "experts.{i}" collect parts {
+    share = sum(where(ids == i, gates, 0.0), axis=-1)
+    made = gated_mlp(x, hidden=hidden, act=silu)
+    parts = made * insert(share, axis=2)
+  }
+  y = sum(parts)"""
+
+
+def rows(folder: Path, rounds: int, quick: bool) -> Iterator[str]:
+    """The table."""
+    yield (
+        f"### Mixture of experts: {WIDTH} wide, networks of {HIDDEN}, 2 threads, "
+        f"milliseconds: fastest of {rounds} rounds\n"
+    )
+    yield (
+        "| experts | of them for a row | rows | one by one | looped over | all on all rows "
+        "| transformers | compiled as |\n|---|---|---|---|---|---|---|---|"
+    )
+    for experts, k in MIXTURES[:1] if quick else MIXTURES:
+        sessions = _sessions(experts, k, folder)
+        theirs = _published(experts, k)
+        for length in ROWS[:2] if quick else ROWS:
+            x = np.random.default_rng(0).normal(size=(1, length, WIDTH))
+            given = {"x": x.astype(np.float32)}
+            calls = {form: _call(s, given) for form, s in sessions.items()}
+            calls["transformers"] = theirs(given["x"])
+            times = measure.in_turn(calls, rounds)
+            shown = [f"{min(times[form]) * 1e3:.2f}" for form in calls]
+            ours = "one by one" if experts <= _few() else "looped over"
+            yield f"| {experts} | {k} | {length} | {' | '.join(shown)} | {ours} |"
+    yield ""
+
+
+def _few() -> int:
+    return specc_onnx.target("ort-cpu").few_experts
+
+
+def _sessions(experts: int, k: int, folder: Path) -> dict[str, RunningModel]:
+    """The forms of one mixture, open."""
+    found = {}
+    forms = {"one by one": (ROUTED, experts), "loop": (ROUTED, 0), "all": (ALL, 0)}
+    for form, (body, few) in forms.items():
+        spec = folder / "mixture.specc"
+        spec.write_text(SPEC.format(body=body), encoding="utf-8")
+        path = folder / f"mixture-{experts}-{form}.onnx".replace(" ", "-")
+        sets = {"experts": experts, "k": k}
+        specc.compile(spec, path, set=sets, init=1, target="ort-cpu")
+        if form != "all":
+            path = _again(path, few)
+        found[form] = open_model(path, threads=2)
+    return found
+
+
+def _again(path: Path, few: int) -> Path:
+    """A model lowered with so many experts one by one; its weights lie where they lay."""
+    import onnx
+
+    model = onnx.load(path, load_external_data=False)
+    target = replace(specc_onnx.target("ort-cpu"), few_experts=few)
+    built = specc_onnx.build(specc.load(path).manifest.graph, target)
+    stored = {t.name: t for t in model.graph.initializer}
+    for name, tensor in built.weights.items():
+        tensor.CopyFrom(stored[name])
+    made = path.with_stem(f"{path.stem}-{few}")
+    made.write_bytes(built.model.SerializeToString())
+    return made
+
+
+def _call(session: RunningModel, given: dict[str, np.ndarray]) -> Callable[[], object]:
+    return lambda: session.run(given)
+
+
+def _published(experts: int, k: int) -> Callable[[np.ndarray], Callable[[], object]]:
+    """Mixtral's block in transformers, in float32."""
+    import torch
+    from transformers import MixtralConfig
+    from transformers.models.mixtral.modeling_mixtral import MixtralSparseMoeBlock
+
+    torch.set_num_threads(2)
+    config = MixtralConfig(
+        hidden_size=WIDTH,
+        intermediate_size=HIDDEN,
+        num_local_experts=experts,
+        num_experts_per_tok=k,
+    )
+    block = MixtralSparseMoeBlock(config).eval()
+    with torch.no_grad():
+        for weight in block.parameters():
+            weight.normal_(std=0.04)
+
+    def of(x: np.ndarray) -> Callable[[], object]:
+        tensor = torch.from_numpy(x)
+
+        def call() -> object:
+            with torch.inference_mode():
+                return block(tensor)
+
+        return call
+
+    return of
