@@ -24,6 +24,7 @@ from specc_onnx.lower import (
     route,
     rows,
     tensor,
+    weighing,
 )
 from specc_onnx.lower.legal import USUAL
 from specc_onnx.lower.table import lower
@@ -45,6 +46,7 @@ RULES = (
     rows,
     route,
     tensor,
+    weighing,
 )
 """The modules that fill `lower`, a family of ops each."""
 

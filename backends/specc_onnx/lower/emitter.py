@@ -9,7 +9,7 @@ computed outside (`specc_onnx.lower.lengths`).
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from onnx import (
@@ -30,6 +30,9 @@ from specc_onnx.lower import legal
 from specc_onnx.lower.elements import CODE, NUMPY
 from specc_onnx.lower.lengths import Lengths
 from specc_onnx.lower.reading import live
+
+if TYPE_CHECKING:
+    from specc_onnx.lower.centered import Near
 
 CONTRIB = "com.microsoft"
 
@@ -92,8 +95,8 @@ class Emitter:
     lengths are known: 0, the main graph, or that of a loop around a whole graph.
     Nodes written before into bodies outside of number `apart` are written again.
     `hoisted` are values that an `If` makes for several attentions, by what they are.
-    `most` bounds lengths from above; `beyond` notes above which length the model goes
-    another way than below.
+    `near` tells of weights outside of which keys they are zeros. `most` bounds lengths
+    from above; `beyond` notes above which length the model goes another way than below.
     """
 
     target: Target
@@ -116,6 +119,7 @@ class Emitter:
     root: int = 0
     apart: int = 0
     hoisted: dict[Hashable, str] = field(default_factory=dict)
+    near: dict[str, "Near"] = field(default_factory=dict)
     beyond: dict[str, int] = field(default_factory=dict)
     most: Mapping[str, int] = field(default_factory=dict)
 

@@ -30,13 +30,16 @@ Leaf: TypeAlias = Callable[[Value, Axes], Value]
 class Portion:
     """Grids over `queries` and `keys`, which are lengths, with `leaf` at their ends.
 
-    `grids` are leaves that have both axes: as many numbers as the whole grid.
+    `grids` are leaves that have both axes: as many numbers as the whole grid. With
+    `one_axis` what has one of them is made again too, up to heavy ops that are no
+    products.
     """
 
     queries: Dim
     keys: Dim
     leaf: Leaf
     scope: str = ""
+    one_axis: bool = False
     builder: Builder = field(default_factory=Builder)
     grids: list[Value] = field(default_factory=list)
     _made: dict[tuple[Value, Axes], Value] = field(default_factory=dict)
@@ -50,7 +53,7 @@ class Portion:
             if at in self._made:
                 todo.pop()
                 continue
-            operands = _operands(*at)
+            operands = self._operands(*at)
             if operands is None:
                 self._made[at] = self._end(*at)
                 continue
@@ -65,6 +68,24 @@ class Portion:
     def graph(self, value: Value) -> Graph:
         """What makes a portion, as nodes to lower; what it reads is known outside."""
         return self.builder.finish("portion", {"portion": value})
+
+    def _operands(
+        self, value: Value, axes: Axes
+    ) -> list[tuple[Value, Axes] | None] | None:
+        """The operands, each with its axes of queries and keys; None for a leaf."""
+        node = value.node
+        there = [axis for axis in axes if axis is not None]
+        if node is None or isinstance(node.op, ops.Scan):
+            return None
+        if len(there) < 2 and not (self.one_axis and there and _light(node.op)):
+            return None
+        links = _links(node, value.index)
+        if not all(_row_for_row(node.op, links, axis) for axis in there):
+            return None
+        return [
+            None if a is None else (a, _axes(links, n, axes))
+            for n, a in enumerate(node.args)
+        ]
 
     def _end(self, value: Value, axes: Axes) -> Value:
         if axes == (None, None):
@@ -93,20 +114,6 @@ class Portion:
         return made if made.type.shape == tuple(wanted) else None
 
 
-def _operands(value: Value, axes: Axes) -> list[tuple[Value, Axes] | None] | None:
-    """The operands, each with its axes of queries and keys; None for a leaf."""
-    node, (query, key) = value.node, axes
-    if query is None or key is None or node is None or isinstance(node.op, ops.Scan):
-        return None
-    links = _links(node, value.index)
-    if not (_row_for_row(node.op, links, query) and _row_for_row(node.op, links, key)):
-        return None
-    return [
-        None if a is None else (a, (_axis(links, n, query), _axis(links, n, key)))
-        for n, a in enumerate(node.args)
-    ]
-
-
 def _links(node: Node, result: int) -> list[Link]:
     """How one result of a node reads its operands."""
     types = tuple(a.type if a else None for a in node.args)
@@ -119,6 +126,16 @@ def _row_for_row(op: Op, links: Sequence[Link], axis: int) -> bool:
     own = [link for link in links if link.result_axis == axis]
     repeats = isinstance(op, ops.Expand) and op.axis == axis
     return all(link.kind == "same" for link in own) and bool(own or repeats)
+
+
+def _light(op: Op) -> bool:
+    return not op.heavy or isinstance(op, ops.MatMul | ops.Einsum)
+
+
+def _axes(links: Sequence[Link], operand: int, axes: Axes) -> Axes:
+    """The axes of an operand that become those of the result."""
+    query, key = (None if a is None else _axis(links, operand, a) for a in axes)
+    return query, key
 
 
 def _axis(links: Sequence[Link], operand: int, axis: int) -> int | None:

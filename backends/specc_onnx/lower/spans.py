@@ -33,7 +33,7 @@ def cut_parts(
     """The operands of an attention of some queries over some keys, or over all."""
 
     def leaf(value: Value, axes: Axes) -> Value:
-        x = _rows(g, g.tensors[value], axes, (queries, keys))
+        x = rows_of(g, g.tensors[value], axes, (queries, keys))
         # What has no value yet is another tensor than the one that was given.
         made = value if x.value is value else Value(x.type)
         g.tensors[made] = replace(x, value=made)
@@ -90,15 +90,15 @@ def _heads(g: Emitter, x: Tensor, span: Span | None, packed: str | None) -> Tens
     the other has a name only.
     """
     if span is None or packed is None:
-        return _rows(g, x, (2,), (span,))
+        return rows_of(g, x, (2,), (span,))
     b, h, t, d = x.type.shape
-    rows = _rows(g, Tensor(packed, Type(x.type.dtype, (b, t, h * d))), (1,), (span,))
+    rows = rows_of(g, Tensor(packed, Type(x.type.dtype, (b, t, h * d))), (1,), (span,))
     name = g.unique(g.place("heads"))
     g.packed[name] = rows.name
     return Tensor(name, _with_length(x.type, 2, span.length))
 
 
-def _rows(
+def rows_of(
     g: Emitter, x: Tensor, axes: Sequence[int | None], spans: Sequence[Span | None]
 ) -> Tensor:
     """Rows of a tensor along some of its axes; itself where there are no spans."""

@@ -10,8 +10,12 @@ import numpy as np
 import pytest
 from support.local_attention import Setup, given
 from support.onnx_models import decoder, parameters
+from support.small import SMALL
+from support.spec_models import opened as spec_opened
 
 from specc.ir.graph import Graph
+from specc.passes import pipeline
+from specc.run.verify import random_inputs, sizes_for
 from specc.text.diagnostic import Failed
 from specc_onnx import build, denormals, run, target
 from specc_onnx.denormals import flushed, mode, smallest
@@ -125,6 +129,35 @@ def test_results_are_the_same_to_the_last_bit(
     off = opened(made, threads).run(inputs)
     for name, result in off.items():
         assert result.tobytes() == on[name].tobytes()
+
+
+FEW = ("gpt2", "longformer", "luong_local_p", "t5")
+
+
+@pytest.mark.parametrize("spec", FEW)
+def test_specs_give_the_same_bits(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    same_bits(spec, monkeypatch)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("spec", sorted(set(SMALL) - {*FEW}))
+def test_every_spec_gives_the_same_bits(
+    spec: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    same_bits(spec, monkeypatch)
+
+
+def same_bits(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Random weights, inputs of several rows, with the mode and without it."""
+    sets = {key.replace(".", "__"): value for key, value in SMALL[spec].items()}
+    graph = pipeline.simplify(spec_opened(spec, **sets).model.graph)
+    inputs = random_inputs(graph, sizes_for(graph, 2), np.random.default_rng(0))
+    on = opened(graph).run(inputs)
+    monkeypatch.setattr(run, "flushed", nothing)
+    monkeypatch.setattr(run, "OPTION", "none.such")
+    off = opened(graph).run(inputs)
+    for name, result in off.items():
+        assert result.tobytes() == on[name].tobytes(), name
 
 
 def test_a_platform_without_the_mode_runs_as_it_is(

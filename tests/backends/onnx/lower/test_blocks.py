@@ -177,7 +177,7 @@ def test_nothing_outside_the_short_form_has_the_length_twice(
 def test_a_grid_that_is_cut_instead_of_made_in_portions_is_seen(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(portion, "_operands", lambda value, axes: None)
+    monkeypatch.setattr(portion.Portion, "_operands", lambda self, value, axes: None)
     with pytest.raises(AssertionError, match="assert 2 < 2"):
         test_nothing_outside_the_short_form_has_the_length_twice(23, 15)
 
