@@ -1,5 +1,7 @@
 """The meaning of the operations that pick, turn and resample rows."""
 
+import math
+
 import numpy as np
 
 from specc.ir import ops
@@ -85,17 +87,29 @@ def resize(op: ops.Resize, env: Env, x: Array) -> Array:
         if not op.interpolates:
             x = np.take(x, nearest(op.mode, rows, size, step), axis=axis)
             continue
+        if op.antialias:
+            around = _averaged(op.mode, rows, size, step)
+            x = _weighed(x, axis, around)
+            continue
         if op.align_corners:
             step = (rows - 1) / (size - 1) if size > 1 else 0.0
         at = np.arange(size) * step
         if not op.align_corners:
             at = (np.arange(size) + 0.5) * step - 0.5
-        x = sum(
-            np.take(x, np.clip(row, 0, rows - 1), axis=axis)
-            * weight.reshape(-1, *[1] * (x.ndim - 1 - axis))
-            for row, weight in AROUND[op.mode](at)
-        )
+        x = _weighed(x, axis, AROUND[op.mode](at))
     return x
+
+
+def _weighed(x: Array, axis: int, around: list[tuple[Array, Array]]) -> Array:
+    """Rows by their numbers times their weights, summed. Beyond the border stands the
+    last row.
+    """
+    behind = [1] * (x.ndim - 1 - axis)
+    total: Array = np.zeros(())
+    for row, weight in around:
+        taken = np.take(x, np.clip(row, 0, x.shape[axis] - 1), axis=axis)
+        total = total + taken * weight.reshape(-1, *behind)
+    return total
 
 
 def nearest(mode: str, rows: int, size: int, step: float) -> Array:
@@ -127,6 +141,32 @@ def _cubic(at: Array) -> list[tuple[Array, Array]]:
         beyond = ((a * far - 5 * a) * far + 8 * a) * far - 4 * a
         found.append((low + step, near if step in (0, 1) else beyond))
     return found
+
+
+def _averaged(
+    mode: str, rows: int, size: int, step: float
+) -> list[tuple[Array, Array]]:
+    """All rows that a hat or a cubic covers, stretched where rows become fewer, with
+    their shares. Beyond the border stands nothing.
+    """
+    wide = max(step, 1.0)
+    centers = (np.arange(size) + 0.5) * step
+    reach = wide * (1 if mode == "bilinear" else 2)
+    first = np.floor(centers - reach + 0.5).astype(np.int64)
+    found = []
+    for n in range(math.ceil(2 * reach) + 1):
+        far = np.abs(first + n + 0.5 - centers) / wide
+        if mode == "bilinear":
+            weight = np.maximum(1 - far, 0)
+        else:
+            # Keys 1981, with a = -0.5
+            near = (1.5 * far - 2.5) * far * far + 1
+            beyond = ((-0.5 * far + 2.5) * far - 4) * far + 2
+            weight = np.where(far < 1, near, np.where(far < 2, beyond, 0))
+        there = (first + n >= 0) & (first + n < rows)
+        found.append((first + n, np.where(there, weight, 0.0)))
+    total = sum(weight for _, weight in found)
+    return [(row, weight / total) for row, weight in found]
 
 
 AROUND = {"bilinear": _linear, "bicubic": _cubic}

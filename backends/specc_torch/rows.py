@@ -92,15 +92,16 @@ def resize(op: ops.Resize, place: Place, x: Tensor) -> Tensor:
     line = [1] if len(sizes) == 1 else []
     flat = moved.reshape(moved.shape[: -len(sizes)].numel(), 1, *line, *before)
     mode = "trilinear" if len(sizes) == 3 else op.mode
-    if op.factors:
-        factors = [*(1.0 for _ in line), *op.factors]
-        made = functional.interpolate(
-            flat, scale_factor=factors, mode=mode, align_corners=op.align_corners
-        )
-    else:
-        made = functional.interpolate(
-            flat, size=[*line, *sizes], mode=mode, align_corners=op.align_corners
-        )
+    goal = None if op.factors else [*line, *sizes]
+    factors = [*(1.0 for _ in line), *op.factors] if op.factors else None
+    made = functional.interpolate(
+        flat,
+        size=goal,
+        scale_factor=factors,
+        mode=mode,
+        align_corners=op.align_corners,
+        antialias=op.antialias,
+    )
     made = made.reshape(*moved.shape[: -len(sizes)], *sizes)
     return made.movedim(ends, tuple(range(op.axis, end)))
 

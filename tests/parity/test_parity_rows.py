@@ -77,6 +77,19 @@ def test_between_pixels(mode: str, corners: bool) -> None:
             close(compiled(op, x), wanted, 1e-5)
 
 
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+def test_what_becomes_smaller_is_averaged(mode: str) -> None:
+    for n, (high, wide) in enumerate([*PAIRS, (60, 13), (64, 64), (97, 224)]):
+        x = drawn(2, 3, high, wide, seed=n)
+        for size in ((wide, high), (max(high // 3, 1), 3), (1, 1)):
+            op = ops.Resize(2, (D(size[0]), D(size[1])), mode, antialias=True)
+            wanted = functional.interpolate(
+                torch.tensor(x), size=size, mode=mode, antialias=True
+            )
+            close(reference(op, x), wanted)
+            close(compiled(op, x), wanted, 1e-5)
+
+
 @pytest.mark.parametrize("mode", ["nearest", "nearest_exact"])
 def test_nearest_pixels_at_every_pair_of_lengths(mode: str) -> None:
     """The pixel that is taken is PyTorch's, also where rounding decides: 14 to 16."""

@@ -356,6 +356,13 @@ def _resized() -> list[Example]:
             for mode in ("bilinear", "bicubic", "nearest", "nearest_exact")
         ),
         Example(ops.Resize(2, (Dim.of(1),), "bilinear"), (f(2, 3, 4),)),
+        *(
+            Example(
+                ops.Resize(1, (Dim.of(3), Dim.of(7)), mode, antialias=True),
+                (f(2, 7, 5, 2),),
+            )
+            for mode in ("bilinear", "bicubic")
+        ),
         Example(ops.Resize(1, (*sizes, Dim.of(2)), "bilinear"), (f(2, 4, 5, 3),)),
         Example(ops.Resize(0, (Dim.of(8),), "nearest"), (i(5, 3),)),
     ]

@@ -2,9 +2,11 @@
 around each place and weighing them.
 """
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from specc.ir import ops
 from specc.ir.dim import Dim, product
@@ -23,13 +25,15 @@ def resize(op: ops.Resize, g: Emitter, x: Tensor) -> str:
     several times slower than rows read by number, and its nearest pixels are others
     than PyTorch's (14 to 16 rows).
     """
-    if op.mode == "bilinear" and _surely_exact(op, x):
+    if op.mode == "bilinear" and not op.antialias and _surely_exact(op, x):
         return _resized(op, g, x)
     name = x.name
     for n in _order(op, x):
         axis, size = op.axis + n, op.sizes[n]
         places = _Places(g, op, x.type.shape[axis], size, n)
-        if op.interpolates:
+        if op.antialias:
+            name = places.averaged(name, axis, x.type.rank)
+        elif op.interpolates:
             name = places.between(name, axis, x.type.rank)
         else:
             name = g.node("Gather", name, places.nearest(), axis=axis)
@@ -104,6 +108,42 @@ def _resized(op: ops.Resize, g: Emitter, x: Tensor) -> str:
     return g.node("Transpose", made, perm=[order.index(n) for n in range(rank)])
 
 
+def covered(
+    mode: str, rows: int, size: int
+) -> list[tuple[NDArray[np.int64], NDArray[np.float64]]]:
+    """For each of `size` points the numbers of the rows that a hat or a cubic covers,
+    stretched where rows become fewer, and their shares: one after the other, as many as
+    any point needs.
+    """
+    step = rows / size
+    wide = max(step, 1.0)
+    reach = wide if mode == "bilinear" else 2 * wide
+    middle = (np.arange(size) + 0.5) * step
+    first = np.floor(middle - reach + 0.5)
+    # rows by points
+    at = first + np.arange(np.ceil(2 * reach) + 1)[:, None]
+    far = np.abs(at + 0.5 - middle) / wide
+    share = HATS[mode](far) * ((at >= 0) & (at < rows))
+    share = share / share.sum(axis=0)
+    numbers = at.clip(0, rows - 1).astype(np.int64)
+    return [(n, s) for n, s in zip(numbers, share, strict=True) if s.any()]
+
+
+def _cubic(far: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Keys 1981, with a = -0.5."""
+    inside = 1.5 * far**3 - 2.5 * far**2 + 1
+    outside = -0.5 * far**3 + 2.5 * far**2 - 4 * far + 2
+    shares: NDArray[np.float64] = np.select([far < 1, far < 2], [inside, outside])
+    return shares
+
+
+HATS: Mapping[str, Callable[[NDArray[np.float64]], NDArray[np.float64]]] = {
+    "bilinear": lambda far: np.maximum(1 - far, 0),
+    "bicubic": _cubic,
+}
+"""What a row counts by its distance, in widths."""
+
+
 @dataclass(frozen=True)
 class _Places:
     """Where on one axis of `length` rows its `size` new ones lie; the axis is number
@@ -129,6 +169,24 @@ class _Places:
         taken = g.node("Floor", g.node("Mul", points, step))
         return self._within(cast(g, taken, "f32", "i64"))
 
+    def averaged(self, x: str, axis: int, rank: int) -> str:
+        """All rows that a point stands for, by their shares, which the lengths tell."""
+        g, rows_, size = self.g, self.length.number, self.size.number
+        assert rows_ is not None, "the word asks for known lengths"
+        assert size is not None, "of both"
+        parts = []
+        for row, share in covered(self.op.mode, rows_, size):
+            taken = g.node("Gather", x, g.constant(row, "i64"), axis=axis)
+            weight = g.constant(share.reshape(-1, *[1] * (rank - axis - 1)), "f32")
+            parts.append(g.node("Mul", taken, weight))
+        return self._sum(parts)
+
+    def _sum(self, parts: list[str]) -> str:
+        total = parts[0]
+        for part in parts[1:]:
+            total = self.g.node("Add", total, part)
+        return total
+
     def between(self, x: str, axis: int, rank: int) -> str:
         """The rows around each place, weighed."""
         g, at = self.g, self._at()
@@ -147,10 +205,7 @@ class _Places:
             g.node("Mul", self._row(x, axis, first, step), self._weight(share, step))
             for step in (-1, 0, 1, 2)
         ]
-        total = parts[0]
-        for part in parts[1:]:
-            total = g.node("Add", total, part)
-        return total
+        return self._sum(parts)
 
     def _at(self) -> str:
         """The places, in double precision."""

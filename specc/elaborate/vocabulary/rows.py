@@ -7,7 +7,7 @@ from typing import Literal
 from specc.elaborate.kinds import Anything
 from specc.elaborate.needs import NeedsValue
 from specc.elaborate.numbers import attribute
-from specc.elaborate.values import Number, Results, Tensor, Unknown, describe
+from specc.elaborate.values import Known, Number, Results, Tensor, Unknown, describe
 from specc.elaborate.vocabulary.layers import ONES, ZEROS
 from specc.elaborate.vocabulary.registry import Site, word
 from specc.elaborate.vocabulary.shapes import filling
@@ -106,6 +106,7 @@ def resize(
     factor: Anything = None,
     axis: Dim | None = None,
     align_corners: bool = False,
+    antialias: bool = False,
 ) -> Tensor:
     """Axes sampled anew, as PyTorch's `interpolate` does:
     `resize(x, size=[h, w], mode=bilinear)` for the last two of a picture
@@ -113,26 +114,13 @@ def resize(
 
     `axis` is the first of them, so `size=[n], axis=1` is for rows [batch, time,
     features]. With `factor` instead, each axis from `axis` on, 2 where none is said,
-    becomes so many times as long.
+    becomes so many times as long. `antialias` averages what becomes smaller, as
+    pictures are made smaller before a network sees them; its lengths are known.
     """
-    if bool(size) == (factor is not None):
-        title = "`resize` takes the new lengths, `size`, or a `factor`: one of the two"
-        site.fail("E0329", title, "factor" if size else "")
-    rank = len(x.shape)
-    first = (
-        Dim.of(2 if factor is not None else rank - len(size)) if axis is None else axis
-    )
-    at = site.axis(x, first)
-    count = len(size) or rank - at
-    most = {"bilinear": 3, "bicubic": 2}.get(mode, rank)
-    if at + count > rank or count > most:
-        title = f"`{mode}` is for up to {most} axes; there are {rank - at} from axis {at} on"
-        site.fail("E0329", title, "size" if size else "factor", describe(x))
+    at, count = _changed(site, x, mode, size, factor, axis)
     if align_corners and mode.startswith("nearest"):
         title = f"`{mode}` takes pixels as they are: there are no corners to align"
         site.fail("E0329", title, "align_corners")
-    for length in size:
-        site.within(length, "size", 1)
     factors: tuple[float, ...] = ()
     if isinstance(factor, Number):
         by = _factor(site, factor)
@@ -141,7 +129,54 @@ def resize(
     elif factor is not None:
         title = f"`factor` of `resize` takes a number, not {describe(factor)}"
         site.fail("E0203", title, "factor")
-    return site.one(ops.Resize(at, size, mode, align_corners, factors), x)
+    if antialias:
+        plain = not align_corners and not factors
+        _averages(site, mode, (*size, *x.shape[at : at + count]), plain)
+    op = ops.Resize(at, size, mode, align_corners, factors, antialias)
+    return site.one(op, x)
+
+
+def _changed(
+    site: Site,
+    x: Tensor,
+    mode: str,
+    size: tuple[Dim, ...],
+    factor: Known,
+    axis: Dim | None,
+) -> tuple[int, int]:
+    """The first of the axes that change, and how many they are."""
+    if bool(size) == (factor is not None):
+        title = "`resize` takes the new lengths, `size`, or a `factor`: one of the two"
+        site.fail("E0329", title, "factor" if size else "")
+    for length in size:
+        site.within(length, "size", 1)
+    rank = len(x.shape)
+    usual = rank - len(size) if size else 2
+    at = site.axis(x, Dim.of(usual) if axis is None else axis)
+    count = len(size) or rank - at
+    most = {"bilinear": 3, "bicubic": 2}.get(mode, rank)
+    if at + count > rank or count > most:
+        title = f"`{mode}` is for up to {most} axes; there are {rank - at} from axis {at} on"
+        site.fail("E0329", title, "size" if size else "factor", describe(x))
+    return at, count
+
+
+def _averages(site: Site, mode: str, lengths: tuple[Dim, ...], plain: bool) -> None:
+    """E0329 where `antialias` says nothing; NeedsValue while a length is a symbol."""
+    if mode.startswith("nearest") or not plain or len(lengths) > 4:
+        title = (
+            "`antialias` goes with a `size` of one or two axes, `bilinear` or `bicubic`"
+        )
+        site.fail("E0329", title, "antialias")
+    for length in lengths:
+        if length.number is None and site.context.late(length.symbols()):
+            site.fail(
+                "E0329",
+                f"how much is averaged hangs on `{length}`, which only an input tells",
+                "antialias",
+                helps=["leave it out, or give pictures of one size"],
+            )
+        site.number(length, "antialias")
 
 
 def _factor(site: Site, factor: Number) -> float:

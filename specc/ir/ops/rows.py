@@ -125,7 +125,9 @@ class Resize(Op, sig="a[*a t~ *b] -> a[*a u *b]"):
     `bilinear` and `bicubic` (a = -0.75) look at pixels as squares: point i of m lies at
     `(i + 0.5) · n / m - 0.5` of n; with `align_corners` at `i · (n - 1) / (m - 1)`.
     `nearest` takes pixel `⌊i · n / m⌋`, `nearest_exact` `⌊(i + 0.5) · n / m⌋`, in single
-    precision. Where `factors` are given, each stands for `m / n`.
+    precision. Where `factors` are given, each stands for `m / n`. With `antialias` what
+    becomes smaller is averaged over all that it stands for: the hat, or the cubic with
+    a = -0.5, is as many times wider. There are no factors then.
     """
 
     axis: int
@@ -133,6 +135,7 @@ class Resize(Op, sig="a[*a t~ *b] -> a[*a u *b]"):
     mode: str
     align_corners: bool = False
     factors: tuple[float, ...] = ()
+    antialias: bool = False
 
     def rule(self) -> Signature:
         numbers = range(len(self.sizes))

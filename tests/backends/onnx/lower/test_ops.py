@@ -141,6 +141,7 @@ CASES: list[Case] = [
     *[Case(ops.Resize(2, (D(7), D(4)), mode, corners), ("f32[b 2 5 6]",))
       for mode, corners in (("bilinear", False), ("bilinear", True), ("bicubic", False),
                             ("bicubic", True), ("nearest", False), ("nearest_exact", False))],
+    *[Case(ops.Resize(1, (D(3), D(8)), mode, antialias=True), ("f32[b 7 5 2]",)) for mode in ("bilinear", "bicubic")],
     *[Case(ops.Resize(1, (S,), mode), (F,), empty=False)
       for mode in ("bilinear", "bicubic", "nearest", "nearest_exact")],
     *[Case(ops.Resize(1, (S, T * 2), mode), ("f32[b t s 3]",), empty=False) for mode in ("bilinear", "nearest")],
