@@ -19,6 +19,7 @@ from specc.ir.model import Generation, Model
 from specc.passes import pipeline
 from specc.passes.derive.plan import Rows
 from specc.passes.measure.limits import Limit, limits
+from specc.passes.measure.strides import strides_before
 from specc.passes.prove.causality import growing_symbol
 from specc.text.diagnostic import Failed, fail
 from specc.weights.values import Binding
@@ -122,6 +123,7 @@ def decodes_of(job: Job, graph: Graph) -> dict[str, object]:
         "context": limit.most if limit else None,
         "vocabulary": graph.outputs[generation.source].type.shape[-1].number,
         "bounds": bounds_data(_bounds(job, graph)),
+        "strides": {**strides_before(graph)},
     }
 
 

@@ -18,6 +18,7 @@ from specc.ir.defaults import closed, reads
 from specc.ir.dim import DimError
 from specc.ir.dim_text import parse_dim
 from specc.ir.graph import Graph
+from specc.text.diagnostic import fail
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +27,8 @@ class Entrance:
     that are absent.
 
     `growing` is the input that grows, where one does; `bounds` says what each length
-    may be. `unread` are inputs that nothing reads, which may be left out.
+    may be, `strides` of how many rows padding in front consists, where an input says
+    which rows exist. `unread` are inputs that nothing reads, which may be left out.
     """
 
     graph: Graph
@@ -35,6 +37,7 @@ class Entrance:
     growing: str = ""
     bounds: Mapping[str, Bound] = field(default_factory=dict)
     unread: frozenset[str] = frozenset()
+    strides: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def specs(self) -> tuple[InputSpec, ...]:
@@ -79,7 +82,10 @@ class Entrance:
                 exact(array, kinds[name].dtype, name) if name in kinds else array
             )
         checked = check_inputs(specs, given, bounds=dict(self.bounds), solve=_solve)
-        return {**self._filled(checked), **checked}
+        whole = {**self._filled(checked), **checked}
+        for name in self.strides.keys() & whole.keys():
+            _in_strides(name, whole[name], self.strides[name])
+        return whole
 
     def _filled(self, given: Mapping[str, Array]) -> dict[str, Array]:
         if self.defaults is None:
@@ -97,6 +103,22 @@ class Entrance:
         return {
             n: exact(np.asarray(v), inputs[n].type.dtype, n) for n, v in asked.items()
         }
+
+
+def _in_strides(name: str, keep: Array, stride: int) -> None:
+    """E0325 where rows stand behind padding that is no whole number of strides."""
+    before = np.where(keep.any(-1), keep.argmax(-1), 0).reshape(-1)
+    odd = np.flatnonzero(before % stride)
+    if odd.size:
+        row, count = int(odd[0]), int(before[odd[0]])
+        rows = "1 row" if count == 1 else f"{count} rows"
+        fail(
+            "E0325",
+            f"`{name}` has {rows} of padding in front, and the model takes every "
+            f"{stride} rows as one",
+            notes=[f"in row {row}: with other padding other rows would be taken"],
+            helps=[f"pad on the right, or on the left by a multiple of {stride}"],
+        )
 
 
 def unread_of(

@@ -17,6 +17,7 @@ from specc.backend import Computing, ModelFile, Session
 from specc.data.check import InputSpec
 from specc.files.read import shown
 from specc.ir.array import Array
+from specc.passes.measure.strides import strides_before
 from specc.run.attention_weights import weights_of
 from specc.run.inputs import Entrance
 from specc.text.diagnostic import fail
@@ -78,6 +79,7 @@ class Loaded:
             defaults=manifest.defaults,
             growing=growing,
             bounds=bounds_of(manifest.graph),
+            strides=strides_before(manifest.graph),
         )
 
     def prepared(self, inputs: Mapping[str, object]) -> dict[str, Array]:

@@ -23,6 +23,7 @@ from specc.files.json import whole
 from specc.ir.array import Array
 from specc.ir.graph import Graph
 from specc.ir.model import Generation
+from specc.passes.measure.strides import strides_before
 from specc.run.generation import Writing
 from specc.run.inputs import Entrance, unread_of
 from specc.run.loaded import Loaded
@@ -161,6 +162,7 @@ def _by_itself(
             entrance,
             bounds={**entrance.bounds, **bounds_from(decodes.get("bounds"))},
             unread=unread_of(manifest.graph, None, read),
+            strides=_strides(decodes.get("strides")),
         ),
         generation=generation,
         reading=manifest.reading,
@@ -221,12 +223,24 @@ def open_writer(package: Package, *, provider: str = "cpu", threads: int = 0) ->
     )
 
 
+def _strides(data: object) -> dict[str, int]:
+    """Strides from JSON data; what is none of ours is left out."""
+    told = data if isinstance(data, dict) else {}
+    return {
+        name: stride
+        for name, stride in told.items()
+        if isinstance(stride, int) and stride > 1
+    }
+
+
 def _entrance(facts: Facts, step: Graph, package: Package) -> Entrance:
     """What may be given: the spec's inputs, of which `encode` and the step read some."""
     signature, growing = facts.signature, facts.generation.growing
     encode = package.manifest("encode").graph if "encode" in package.roles else None
     read = {growing, *step.inputs, *(encode.inputs if encode else ())}
     known = read & signature.inputs.keys()
+    # The signature has no nodes: what they do to rows, the graphs say.
+    strides = strides_before(encode) if encode else {}
     return Entrance(
         graph=signature,
         reading=facts.reading,
@@ -234,4 +248,5 @@ def _entrance(facts: Facts, step: Graph, package: Package) -> Entrance:
         growing=growing,
         bounds={**{n: Bound(v) for n, v in signature.least.items()}, **facts.bounds},
         unread=unread_of(signature, facts.defaults, known),
+        strides={**strides_before(step), **strides},
     )

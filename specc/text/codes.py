@@ -109,6 +109,7 @@ LINES = {
     "E0322": "the same length beside a stride",
     "E0323": "padding that cannot be",
     "E0324": "not one number for each axis",
+    "E0325": "padding in front that a stride does not divide",
     "E0326": "more rows are asked for than there are",
     "E0327": "a slice that does not step forward",
     "E0329": "an axis that cannot be resized so",

@@ -20,6 +20,7 @@ from support.spec_models import (
 )
 from support.steps import steps
 
+import specc
 from specc.passes.derive.derive import derive
 from specc.passes.measure.limits import rows_taken
 from specc.passes.prove.padding import padding
@@ -179,6 +180,25 @@ def test_no_sentences_and_no_rows(name: str, tmp_path: Path) -> None:
             np.testing.assert_allclose(found, wanted[what], atol=1e-6)
 
 
+def test_padding_in_front_is_whole_strides_or_refused(tmp_path: Path) -> None:
+    """Three convolutions with strides of 3, 2 and 2 make one row of 12."""
+    path = tmp_path / "stack.specc"
+    path.write_text(stack("odd"))
+    specc.compile(path, tmp_path / "stack.onnx", init=0)
+    model = specc.load(tmp_path / "stack.onnx", threads=1)
+    sound = np.random.default_rng(1).standard_normal((1, 54, 2)).astype(np.float32)
+    there = np.ones((1, 54), bool)
+    for before in range(25):
+        there[:, :before] = False
+        if before % 12:
+            with pytest.raises(Failed, match="E0325"):
+                model.run(sound=sound, there=there)
+            continue
+        found = model.run(sound=sound, there=there)["heard"]
+        alone = model.run(sound=sound[:, before:], there=there[:, before:])["heard"]
+        assert_agrees(found, alone, f"{before} in front")
+
+
 WRITER = """specc 1
 model writer
 dims batch, n >= 1
@@ -208,3 +228,39 @@ def test_pools_are_written_by_as_convolutions_are(counted: str, tmp_path: Path) 
             np.testing.assert_allclose(
                 found["logits"][:, 0], whole[:, end - 1], atol=1e-12
             )
+
+
+LISTENER = """specc 1
+model listener
+dims batch >= 1, frames >= 1, n >= 1
+
+graph g(sound: float[batch, frames, 2], there: keep[batch, frames] right, ids: int[batch, n])
+    -> (logits: float[batch, n, 7]) {
+  x, k1 = conv(sound, out=6, kernel=3, padding=same, keep=there) @ c1
+  x, k2 = conv(gelu(x), out=6, kernel=3, stride=2, padding=1, keep=k1) @ c2
+  y = embedding(ids, size=7, dim=6) @ words
+  y = y + (attention(y, x, heads=2, mask=visible(k2)) @ cross)
+  return linear(y, out=7) @ head
+}
+
+generate text of ids from logits { start = 0  stop = 1  max_tokens = 5 }
+"""
+
+
+def test_what_is_heard_is_written_as_alone(tmp_path: Path) -> None:
+    """As Whisper: a package and one file write for a sentence what they write for it in a
+    batch, and refuse padding in front that strides do not divide."""
+    path = tmp_path / "listener.specc"
+    path.write_text(LISTENER)
+    specc.compile(path, tmp_path / "package", init=2, parts="all")
+    specc.compile(path, tmp_path / "one.onnx", init=2, parts="generate")
+    given = batch(np.random.default_rng(3), [9, 4], 9)
+    for name in ("package", "one.onnx"):
+        model = specc.load(tmp_path / name, threads=1)
+        together = [list(r[0].tokens) for r in model.generate(**given).results()]
+        for row, tokens in enumerate(together):
+            (one,) = model.generate(**alone(given, row)).results()
+            assert list(one[0].tokens) == tokens
+        shifted = {"sound": given["sound"], "there": np.roll(given["there"], 5, axis=1)}
+        with pytest.raises(Failed, match="E0325"):
+            model.generate(**shifted).results()
