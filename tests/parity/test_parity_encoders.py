@@ -1,0 +1,102 @@
+"""Families of encoders of text: every head from the folder that transformers saves."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from support.families import VOCAB, Case, check_scores
+from support.padded import Ids, Keep, samples
+from support.published import loaded
+from support.spec_models import assert_agrees
+
+pytestmark = pytest.mark.parity
+
+TEXTS = {"input_ids": Ids("seq", VOCAB), "attention_mask": Keep("seq")}
+LENGTHS = {"seq": (7, 1, 4)}
+PLAIN = samples(TEXTS, LENGTHS)
+TYPED = samples({**TEXTS, "token_type_ids": Ids("seq", 2)}, LENGTHS)
+SMALL = {
+    "vocab_size": VOCAB, "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 40,
+    "max_position_embeddings": 20, "layer_norm_eps": 1e-6,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Family:
+    """A config class's name, and those of its models begin; settings; whether words are
+    of kinds.
+    """
+
+    name: str
+    tiny: Mapping[str, Any]
+    typed: bool = True
+
+
+FAMILIES = [
+    Family("Roberta", SMALL),
+    Family("XLMRoberta", {**SMALL, "hidden_act": "gelu_new", "type_vocab_size": 2}),
+    Family("Camembert", {**SMALL, "pad_token_id": 5}),
+    Family("Electra", {**SMALL, "embedding_size": 24}),
+    Family("Electra", {**SMALL, "embedding_size": 12, "hidden_act": "relu"}),
+    Family(
+        "DistilBert",
+        {
+            "vocab_size": VOCAB,
+            "dim": 24,
+            "n_layers": 2,
+            "n_heads": 4,
+            "hidden_dim": 40,
+            "max_position_embeddings": 20,
+        },
+        typed=False,
+    ),
+]
+HEADS = {
+    "ForMaskedLM": {"logits": "seq"},
+    "ForSequenceClassification": {"logits": ""},
+    "ForTokenClassification": {"logits": "seq"},
+    "ForQuestionAnswering": {"start_logits": "seq", "end_logits": "seq"},
+    "Model": {"last_hidden_state": "seq"},
+}
+NAMES = [f"{f.name}{n}" for n, f in enumerate(FAMILIES)]
+
+
+def case_of(family: Family, head: str, results: Mapping[str, str]) -> Case:
+    return Case(
+        config=f"{family.name}Config",
+        model=f"{family.name}{head}",
+        tiny={**family.tiny, "num_labels": 2 if "Question" in head else 3},
+        results=results,
+        given=TYPED if family.typed else PLAIN,
+    )
+
+
+@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("family", FAMILIES, ids=NAMES)
+def test_heads(family: Family, head: str, tmp_path: Path) -> None:
+    check_scores(case_of(family, head, HEADS[head]), tmp_path)
+
+
+def test_words_that_were_put_there(tmp_path: Path) -> None:
+    check_scores(case_of(FAMILIES[3], "ForPreTraining", {"logits": "seq"}), tmp_path)
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=NAMES)
+def test_multiple_choice(family: Family, tmp_path: Path) -> None:
+    """Four answers to each question, of different lengths."""
+    theirs = case_of(family, "ForMultipleChoice", {}).saved(tmp_path)
+    ours = loaded(str(tmp_path), tmp_path)
+    rng = np.random.default_rng(0)
+    given = {
+        "input_ids": rng.integers(6, VOCAB, (3, 4, 7)),
+        "attention_mask": np.arange(7) < rng.integers(1, 8, (3, 4, 1)),
+    }
+    if family.typed:
+        given["token_type_ids"] = rng.integers(0, 2, (3, 4, 7))
+    with torch.no_grad():
+        wanted = theirs(**{n: torch.tensor(v) for n, v in given.items()}).logits
+    assert_agrees(ours.compiled.run(**given)["logits"], wanted.numpy(), "logits", 1e-5)
