@@ -181,6 +181,22 @@ def test_all_rows_on_one_expert(favourite: int, experts: int, tmp_path: Path) ->
     )
 
 
+@FORMS
+def test_of_equal_scores_the_lowest_number_is_taken(
+    experts: int, tmp_path: Path
+) -> None:
+    graph = graph_of(tmp_path, experts=experts, k=2)
+    w, given = weights_of(graph), inputs_of(2, 4)
+    w["gate.weight"][:] = w["gate.weight"][0]
+    w["gate.bias"][:] = 0
+    w["gate.bias"][0] = -1  # the first of the others, then the second
+    wrong = poisoned(w, set(range(experts)) - {1, 2})
+    wanted = by_hand(w, given, 2, True)
+    agree({"y": wanted}, open_quietly(session_of(graph, wrong)).run(None, given))
+    found = specc_numpy.run(graph, given, wrong)["y"]
+    np.testing.assert_allclose(found, wanted, rtol=1e-11, atol=1e-12)
+
+
 def poisoned(w: Arrays, experts: set[int]) -> Arrays:
     """The weights, those of some experts no numbers."""
     found = {name: x.copy() for name, x in w.items()}

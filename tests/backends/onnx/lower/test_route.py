@@ -2,6 +2,8 @@
 of any form, weights that lie in fewer bits.
 """
 
+from dataclasses import replace
+
 import numpy as np
 import onnx
 import pytest
@@ -132,6 +134,14 @@ def test_of_weights_in_fewer_bits_only_the_part_of_an_expert_is_widened(
     x = {n: v for n, v in x.items() if n in made.inputs}
     wanted = by_hand(made, x, short.astype(np.float32))
     agree({"y": wanted}, open_quietly(built.model).run(None, x))
+
+
+def test_a_target_says_how_many_experts_stand_alone() -> None:
+    made = graph(5, N)
+    for few, form in ((5, "If"), (4, "Loop")):
+        built = build(made, replace(target("onnx"), few_experts=few), 20)
+        kinds = {n.op_type for n in built.model.graph.node}
+        assert kinds & {"If", "Loop"} == {form}
 
 
 @pytest.mark.parametrize(("width", "form"), [(8, "If"), (1 << 22, "Loop")])
