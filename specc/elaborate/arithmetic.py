@@ -158,7 +158,7 @@ def _of_tensors(
 
 def _check_power(context: Context, exponent: Known, expr: tree.Binary) -> None:
     """E0206 for a whole number to a power that is known too late, or is below 0."""
-    helps = ["cast(x, to=float) makes numbers with a fraction, which any power has"]
+    helps = ["`cast(x, to=float)` makes numbers with a fraction, which any power has"]
     late = isinstance(exponent, Tensor)
     if isinstance(exponent, Number):
         number = numbers.known(exponent)
@@ -183,7 +183,7 @@ def pair(
     a, b = letter(left.type.dtype), letter(right.type.dtype)
     if a != b:
         helps = [
-            "cast(x, to=float) makes numbers with a fraction of whole numbers, and of "
+            "`cast(x, to=float)` makes numbers with a fraction of whole numbers, and of "
             "true and false 1 and 0"
         ]
         fail(

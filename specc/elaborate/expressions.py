@@ -85,7 +85,7 @@ def truth(context: Context, expr: tree.Expr, env: Env, what: str) -> bool:
             expr.span,
             f"this is {describe(value)}",
             helps=[
-                "to choose between two tensors at run time write where(condition, a, b)"
+                "to choose between two tensors at run time write `where(condition, a, b)`"
             ],
         )
     fail("E0203", f"{what} is true or false, not {describe(value)}", expr.span)
@@ -282,7 +282,7 @@ def _row(
 ) -> Tensor:
     at = plain(context, item, env)
     if isinstance(at, Tensor):
-        helps = ["gather(x, ids, axis=…) reads rows by computed numbers"]
+        helps = ["`gather(x, ids, axis=…)` reads rows by computed numbers"]
         fail(
             "E0208",
             "an index is a number known while compiling",
@@ -341,7 +341,7 @@ def _step(context: Context, item: tree.Slice, env: Env) -> Dim:
         title = f"a slice steps by a whole number, not {describe(step)}"
         fail("E0208", title, item.step.span)
     if step.number is not None and step.number < 1:
-        helps = ["flip(x, axis=…) turns an axis around: flip(x, axis=1)[:, ::2]"]
+        helps = ["`flip(x, axis=…)` turns an axis around: `flip(x, axis=1)[:, ::2]`"]
         title = f"a slice steps forward, by 1 or more, not by {step}"
         fail("E0327", title, item.step.span, helps=helps)
     return step

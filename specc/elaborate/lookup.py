@@ -98,8 +98,8 @@ def _head(context: Context, head: str, env: Env, span: Span | None) -> Known | _
     if head == "i" and env.rows:
         # a grid without query rows has `j` alone: [batch, d] asks for one query
         helps = [
-            "insert(x, axis=1) gives the query a length axis, of one row",
-            "around(center, reach) and ending(at, back) are told where each query looks",
+            "`insert(x, axis=1)` gives the query a length axis, of one row",
+            "`around(center, reach)` and `ending(at, back)` are told where each query looks",
         ]
         title = "the query has no position: it is one vector for each sample"
         fail("E0604", title, span, "its position would be read here", helps=helps)

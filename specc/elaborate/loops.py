@@ -215,7 +215,7 @@ def _carried_tensor(
         )
         mend = f"a linear map brings it back to its size: `{name} = linear(…, out=…)`"
         if after.type.dtype != before.type.dtype:
-            mend = "cast(x, to=float) makes numbers of it"
+            mend = "`cast(x, to=float)` makes numbers of it"
         helps = [f"{mend}; or start `{name}` as what a step makes of it"]
         now = f"after a step it is {show_type(after.type)}"
         fail(

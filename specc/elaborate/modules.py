@@ -149,8 +149,8 @@ def _only_an_instance(module: Module) -> None:
             "this belongs into a spec of its own",
             notes=[
                 "such a spec gives values to the config of the other, and may define "
-                "masks, scores, biases and blocks for them; it may also say how inputs "
-                "are read, where weights come from and what is generated"
+                "masks, scores, biases, normalizers and blocks for them; it may also say "
+                "how inputs are read, where weights come from and what is generated"
             ],
             helps=["drop `extends`, or move this"],
         )

@@ -157,9 +157,9 @@ FITTING: dict[str, Callable[[str], bool]] = {
 """Which words may stand where one of a kind is meant; blocks may be anything."""
 WANTED = {"norm": "a norm", "activation": "an activation", "positions": "positions"}
 HINTS = {
-    "norm": "write layer_norm(eps=1e-5), rms_norm(eps=1e-6) or identity",
+    "norm": "write `layer_norm(eps=1e-5)`, `rms_norm(eps=1e-6)` or `identity`",
     "activation": "write relu, gelu, silu, tanh or another function of one number",
-    "positions": "write sinusoid(layout=halves), learned(size=512) or none",
+    "positions": "write `sinusoid(layout=halves)`, `learned(size=512)` or `none`",
 }
 
 

@@ -103,6 +103,32 @@ DONE: dict[str, list[tuple[str, str, str]]] = {
         ('tokenizer("tokenizer.json")', "tokenizer([3])", 'tokenizer("tokenizer.json")'),
         ("tokenizer()", "tokenizer([3])", "tokenizer()"),
     ],
+    "E0203-a-curve-is-no-norm": [
+        ("layer_norm(eps=1e-5)", "normalize: relu", "normalize: layer_norm(eps=1e-5)"),
+        ("rms_norm(eps=1e-6)", "normalize: relu", "normalize: rms_norm(eps=1e-6)"),
+    ],
+    "E0206-kinds-of-values": [("cast(x, to=float)", "x + ids", "x + cast(ids, to=float)")],
+    "E0206-power-of-whole-numbers": [
+        ("cast(x, to=float)", "x ** positions(x)", "cast(cast(x, to=float) ** cast(positions(x), to=float), to=int)"),
+    ],
+    "E0207-condition-of-a-tensor": [
+        ("where(condition, a, b)", "when x > 0 {\n    x = relu(x)\n  }", "x = where(x > 0.0, relu(x), x)"),
+    ],
+    "E0305-carry-becomes-truth": [("cast(x, to=float)", "h = row > 0.0", "h = cast(row > 0.0, to=float)")],
+    "E0327-backwards": [
+        ("flip(x, axis=…)", "x[:, ::-1]", "flip(x, axis=1)"),
+        ("flip(x, axis=1)[:, ::2]", "float[batch, n, 8]) {\n  return x[:, ::-1]", "float[...]) {\n  return flip(x, axis=1)[:, ::2]"),
+    ],
+    "E0332-gates-of-all": [("gather(…, ids, axis=2)", "ids, scores", "ids, gather(scores, ids, axis=2)")],
+    "E0604-window-without-positions": [
+        ("insert(x, axis=1)", "attend_by(dot, x, z, z, mask=window(3))\n  return y",
+         "attend_by(dot, insert(x, axis=1), z, z, mask=window(3))\n  return squeeze(y, axis=1)"),
+        ("around(center, reach)", "attend_by(dot, x, z, z, mask=window(3))\n  return y",
+         "attend_by(dot, insert(x, axis=1), z, z, mask=around(x[:, :1], 3))\n  return squeeze(y, axis=1)"),
+        ("ending(at, back)", "attend_by(dot, x, z, z, mask=window(3))\n  return y",
+         "attend_by(dot, insert(x, axis=1), z, z, mask=ending(cast(x[:, :1], to=int), 3))\n  return squeeze(y, axis=1)"),
+    ],
+    "E0605-score": [("dot(a, b)", "half = q", "half = dot(q, k)")],
     "E0204-reshape": [
         ("split(x, into=[a, b], axis=1)", "reshape(x, [batch, n, 2, 4])", "merge(split(x, into=[2, 4], axis=2), axis=2)"),
         ("merge(x, axis=1)", "reshape(x, [batch, n, 2, 4])", "split(merge(x, axis=1), into=[n, 8], axis=1)"),
@@ -210,8 +236,16 @@ DONE: dict[str, list[tuple[str, str, str]]] = {
          "  y, _ = attend_by(dot, x, x, x, mask=all, normalize=sampled, noise=gumbel(u))"),
     ],
     "E0606-noise-for-nothing": [("normalize=sampled", "normalize=hard", "normalize=sampled")],
-    "E0607-widths-of-a-score": [("additive(size)", "attend_by(cosine, x, z, z, mask=all)", "attend_by(additive(4), x, z, z, mask=all) @ name")],
-    "E0607-widths-of-attend": [("additive(size)", "attend(x, z, z, mask=all)", "attend_by(additive(4), x, z, z, mask=all) @ name")],
+    "E0607-widths-of-a-score": [
+        ("additive(size)", "attend_by(cosine, x, z, z, mask=all)", "attend_by(additive(4), x, z, z, mask=all) @ name"),
+        ("attend_by(general, …) @ name", "attend_by(cosine, x, z, z, mask=all)", "attend_by(general, x, z, z, mask=all) @ name"),
+        ("linear(k, out=8) @ name", "attend_by(cosine, x, z, z, mask=all)", "attend_by(cosine, x, linear(z, out=8) @ name, z, mask=all)"),
+    ],
+    "E0607-widths-of-attend": [
+        ("additive(size)", "attend(x, z, z, mask=all)", "attend_by(additive(4), x, z, z, mask=all) @ name"),
+        ("attend_by(general, …) @ name", "attend(x, z, z, mask=all)", "attend_by(general, x, z, z, mask=all) @ name"),
+        ("linear(k, out=8) @ name", "attend(x, z, z, mask=all)", "attend(x, linear(z, out=8) @ name, z, mask=all)"),
+    ],
     "E0608-no-scores": [("normalizer mine(s) = …", "mine = 1.0", "mine(s) = softmax(s)")],
     "E0609-one-a-row": [("insert(…, axis=-1)", "sum(exp(s), axis=-1)", "exp(s) / insert(sum(exp(s), axis=-1), axis=-1)")],
     "E0701-nothing-generated": [

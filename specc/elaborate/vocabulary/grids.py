@@ -78,7 +78,9 @@ def scores(site: Site, score: Score, q: Tensor, k: Tensor, rows: Rows) -> Tensor
             f"the score `{score.name}` gives {describe(value)}, not one number "
             "for each query and key"
         )
-        helps = ["dot(a, b) sums over the features; a last axis of length 1 is dropped"]
+        helps = [
+            "`dot(a, b)` sums over the features; a last axis of length 1 is dropped"
+        ]
         site.fail("E0605", title, "score", helps=helps)
     return value
 
@@ -101,8 +103,8 @@ def widths(site: Site, score: str, q: Tensor, k: Tensor) -> Iterator[None]:
         others = [Label(span, text) for span, text in places if span is not None]
         helps = [
             "the scores `general` and `additive(size)` learn how the two meet: "
-            "attend_by(general, …) @ name",
-            f"or bring one to the other's size: linear(k, out={q.shape[-1]}) @ name",
+            "`attend_by(general, …) @ name`",
+            f"or bring one to the other's size: `linear(k, out={q.shape[-1]}) @ name`",
         ]
         fail(
             "E0607",

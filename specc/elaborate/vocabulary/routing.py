@@ -108,7 +108,7 @@ def _check_experts(site: Site, k: Dim, gates: Tensor, experts: Dim) -> None:
     many = gates.shape[-1]
     if k != many:
         axis = len(gates.shape) - 1
-        mend = f"take those of the chosen ones: gather(…, ids, axis={axis})"
+        mend = f"take those of the chosen ones: `gather(…, ids, axis={axis})`"
         title = f"`ids` names {k} experts for a row, and `gates` has {many} numbers"
         helps = [mend] if many == experts else []
         site.fail("E0332", title, "gates", f"this is {describe(gates)}", helps=helps)
