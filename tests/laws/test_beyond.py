@@ -26,7 +26,10 @@ from specc.passes.prove.neutral import neutral
 
 Wanted = Callable[[Graph], Iterator[Value]]
 ROWS = 6
-GRAPHS = 150
+GRAPHS = 20
+MANY = pytest.mark.parametrize(
+    "many", [GRAPHS, pytest.param(300, marks=pytest.mark.slow)]
+)
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
 
@@ -112,32 +115,31 @@ def changed(seed: int) -> Iterator[str]:
             yield f"graph {seed}: {value.node.op} changes"
 
 
-def test_hidden_entries_hold_the_number() -> None:
-    assert [f for seed in range(GRAPHS) for f in untrue(seed)] == []
+@MANY
+def test_hidden_entries_hold_the_number(many: int) -> None:
+    assert [f for seed in range(many) for f in untrue(seed)] == []
 
 
-def test_a_reduction_that_skips_hidden_keys_stays_when_there_are_more() -> None:
-    assert [f for seed in range(GRAPHS) for f in changed(seed)] == []
+@MANY
+def test_a_reduction_that_skips_hidden_keys_stays_when_there_are_more(
+    many: int,
+) -> None:
+    assert [f for seed in range(many) for f in changed(seed)] == []
 
 
 def test_much_is_seen() -> None:
     known = read = 0
-    for seed in range(60):
+    for seed in range(15):
         for value in drawn_graph(seed, grids).outputs.values():
             found = beyond(value, QUERY, KEY)
             known += any(i not in (ALL, EMPTY) for i in found.values())
         read += len(drawn_graph(seed, reductions).outputs)
-    assert known > 250
-    assert read > 40
+    assert known > 50
+    assert read > 8
 
 
 MISTAKES: dict[str, tuple[object, str, object]] = {
-    "zero is lost in a sum": (
-        module,
-        "_absorbed",
-        lambda fn, n, least, turned: None if n else 0.0,
-    ),
-    "infinity absorbs all": (module, "_absorbed", lambda fn, n, least, turned: n),
+    "infinity absorbs all": (module, "absorbed", lambda fn, n, least, turned: n),
     "an exponential leaves numbers": (
         pairs.FUNCTIONS,
         "exp",
@@ -171,7 +173,8 @@ def test_a_planted_mistake_is_found(
     else:
         monkeypatch.setattr(place, name, wrong)
     beyond.cache_clear()
-    found = any(f for seed in range(GRAPHS) for f in (*untrue(seed), *changed(seed)))
+    seeds = range(200)
+    found = any(f for seed in seeds for f in (*untrue(seed), *changed(seed)))
     monkeypatch.undo()
     beyond.cache_clear()
     assert found

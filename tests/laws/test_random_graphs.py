@@ -115,8 +115,8 @@ def test_rows_of_a_batch_are_proved_apart_and_are(
 @pytest.mark.parametrize(
     ("draw", "many", "least"),
     [
-        (random_graph, 400, 20),
-        (looped_graph, 100, 1),
+        (random_graph, 500, 20),
+        (looped_graph, 150, 1),
         (moved_graph, 200, 10),
         pytest.param(random_graph, 2000, 100, marks=pytest.mark.slow),
         pytest.param(looped_graph, 2000, 100, marks=pytest.mark.slow),

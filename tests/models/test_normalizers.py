@@ -10,6 +10,7 @@ import pytest
 from numpy.typing import NDArray
 from support.spec_models import InOnnx, assert_agrees, by_reference, opened
 
+from specc.passes.prove.padding import padding
 from specc.text.diagnostic import Failed
 
 Array = NDArray[np.float64]
@@ -124,6 +125,12 @@ def test_std_follows_the_papers(
     made = InOnnx(model, {}).run(inputs)
     assert_agrees(made["weights"], weights, name)
     assert_agrees(made["out"], weights @ inputs["v"], name)
+
+
+@pytest.mark.parametrize("name", PAPERS)
+def test_padding_stays_out_of_sorted_scores(name: str) -> None:
+    """Sorts go over padded keys too, and their ranks do not count those."""
+    assert padding(opened("sparsemax_lm", layers=1, normalize=name).model.graph) == []
 
 
 def test_a_definition_is_what_it_says(tmp_path: Path) -> None:

@@ -39,6 +39,9 @@ class Drawn:
     def one(self, op: Op, *args: Value | None) -> Value:
         return self.build.one(op, *args)
 
+    def all(self, op: Op, *args: Value | None) -> tuple[Value, ...]:
+        return self.build.add(op, *args)
+
     def weight(self, *shape: int) -> Value:
         name = f"w{len(self.build.parameters)}"
         return self.build.parameter(

@@ -16,6 +16,7 @@ class Drawing(Protocol):
     rng: random.Random
 
     def one(self, op: Op, *args: Value | None) -> Value: ...
+    def all(self, op: Op, *args: Value | None) -> tuple[Value, ...]: ...
     def mask(self, depth: int = 0) -> Value: ...
     def scores(self, x: Value, y: Value) -> Value: ...
 
@@ -134,12 +135,38 @@ def sparse(drawn: Drawing, x: Value, y: Value) -> Value:
     return drawn.one(ops.Weigh(), weights, y)
 
 
+def ordered(drawn: Drawing, x: Value, y: Value) -> Value:
+    """Sorted scores beside ranks, or beside what is in no order; then summed."""
+    scores, _ = grid(drawn, x, y, filled(drawn, -inf))
+    down = drawn.one(ops.Sort(KEY, descending=True), scores)
+    there = drawn.one(ops.Compare("gt"), down, number(drawn, -inf))
+    match drawn.rng.choice(["rank", "rank", "row", "keep", "scores", "sums", "picked"]):
+        case "rank":
+            other = drawn.one(ops.Cast("f64"), drawn.one(ops.Extent(KEY), down))
+        case "row":
+            other = drawn.one(ops.Cast("f64"), drawn.one(ops.Extent(KEY), scores))
+        case "keep":
+            other = drawn.one(ops.Cast("f64"), drawn.mask(3))
+        case "scores":
+            other = drawn.scores(x, y)
+        case "sums":
+            other = drawn.one(ops.CumSum(KEY), drawn.one(ops.Cast("f64"), there))
+        case _:
+            ids = drawn.all(ops.Sort(KEY, descending=True), scores)[1]
+            weights = drawn.one(ops.MaskedSoftmax(), scores, drawn.mask(3))
+            other = drawn.one(ops.Gather(KEY), weights, ids)
+    level = drawn.one(ops.Where(), there, down, number(drawn, 0.0))
+    sums = drawn.one(ops.Reduce("sum", KEY), drawn.one(ops.Arith("mul"), level, other))
+    return drawn.one(ops.Arith("mul"), x, tamed(drawn, sums))
+
+
 WAYS: tuple[Callable[[Drawing, Value, Value], Value], ...] = (
     reduced,
     reduced,
     softened,
     picked,
     sparse,
+    ordered,
 )
 
 

@@ -104,7 +104,7 @@ def hidden(value: Value, query: int, key: int, clock: Clock | None = None) -> In
 
 def _pairs(grid: Grid) -> Rule:
     """The pairs of a grid, from those of its operands."""
-    number = _everywhere(grid.value)
+    number = everywhere(grid.value)
     node = grid.value.node
     if number is not None:
         return {number: EMPTY}
@@ -128,7 +128,7 @@ def _pairs(grid: Grid) -> Rule:
     return (yield from _of_rows(grid, node))
 
 
-def _everywhere(value: Value) -> float | None:
+def everywhere(value: Value) -> float | None:
     """The number, or the truth, that a value is at every row."""
     if value.type.dtype != "bool":
         return number_or_infinity(value)
@@ -266,13 +266,13 @@ def _arithmetic(fn: str, operands: list[Grid]) -> Rule:
             for number, reach in given[here].items():
                 if fn == "div" and not number and divides:
                     found.append({0.0: reach})
-                made = _absorbed(fn, number, least, turned)
+                made = absorbed(fn, number, least, turned)
                 if made is not None:
                     found.append({made: reach})
     return together(found)
 
 
-def _absorbed(fn: str, number: float, least: float, turned: bool) -> float | None:
+def absorbed(fn: str, number: float, least: float, turned: bool) -> float | None:
     """What a number and any other make, if the other does not count: `-inf - x`.
 
     `turned`: the number is the right one. `least`: the other is not below.
@@ -347,7 +347,7 @@ def _finite(grid: Grid) -> Generator[Grid, bool, bool]:
         case ops.Pointwise() | ops.Arith() | ops.Where() | ops.Cast() | ops.Concat():
             # An infinity written down may be taken at some keys alone.
             for a in node.args:
-                if a and (isinf(_everywhere(a) or 0.0) or not (yield aligned(grid, a))):
+                if a and (isinf(everywhere(a) or 0.0) or not (yield aligned(grid, a))):
                     return False
             return True
         case ops.CumSum() | ops.Sort() | ops.Gather() | ops.Reduce() | ops.Delay():

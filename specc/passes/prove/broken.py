@@ -9,9 +9,10 @@ from math import isinf
 from typing import TypeAlias
 
 from specc.ir import ops
-from specc.ir.graph import Node
+from specc.ir.graph import Node, Value
 from specc.passes.prove.row_numbers import number_of
-from specc.passes.prove.seen import topped
+from specc.passes.prove.rows import Rows
+from specc.passes.prove.seen import number_or_infinity, topped
 from specc.passes.prove.standing import Standing
 
 Signs: TypeAlias = frozenset[int]
@@ -19,7 +20,9 @@ Signs: TypeAlias = frozenset[int]
 NONE: Signs = frozenset()
 BOTH: Signs = frozenset((1, -1))
 
-BOUNDED = (ops.Softmax, ops.Compare, ops.MaskedSoftmax, ops.Hard, ops.ArgMax)
+BOUNDED = (
+    *(ops.Softmax, ops.Compare, ops.MaskedSoftmax, ops.Hard, ops.ArgMax, ops.Extent),
+)
 """Ops behind which there is no infinity."""
 
 KEEPING = ("ceil", "floor", "round")
@@ -38,6 +41,8 @@ it behind a view. What is NaN already goes through them all.
 def endless(standing: Standing) -> Signs:
     """Of which sign a result may be infinite."""
     given, node = [r.endless for r in standing.given], standing.node
+    if _hidden_again(standing):
+        return given[2]
     match node.op:
         case ops.Constant(value=value):
             return frozenset((1 if value > 0 else -1,)) if isinf(value) else NONE
@@ -53,7 +58,7 @@ def endless(standing: Standing) -> Signs:
         return NONE
     found = frozenset().union(*given)
     # Anything else may turn the sign: a product, a map by weights.
-    same = node.op.view or isinstance(node.op, ops.Cast | ops.Reduce)
+    same = node.op.view or isinstance(node.op, ops.Cast | ops.Reduce | ops.Sort)
     return found if same or not found else BOTH
 
 
@@ -91,6 +96,37 @@ def _undefined(fn: str, signs: Signs) -> bool:
     return -1 in signs and (fn in GATED or fn in ("sqrt", "log"))
 
 
+def behind(standing: Standing) -> Value | None:
+    """The mask where it is false alone infinity was put, if all infinity in a result,
+    and all that is broken by it, comes from there.
+    """
+    given, node = standing.given, standing.node
+    match node:
+        case Node(ops.Where(), (mask, _, low)) if not _wrong(given[1]):
+            if isinf(number_or_infinity(low) or 0.0):
+                return mask
+    masks = {r.behind for r in given if _wrong(r) or r.behind}
+    if len(masks) != 1 or _by_zero(standing):
+        return None
+    return masks.pop()
+
+
+def _wrong(rows: Rows) -> bool:
+    return rows.broken or bool(rows.endless)
+
+
+def _hidden_again(standing: Standing) -> bool:
+    """Whether a `where` hides what infinity came of by the mask that put it there."""
+    node, given = standing.node, standing.given
+    mask = node.first
+    return (
+        isinstance(node.op, ops.Where)
+        and mask is not None
+        and given[1].behind is mask
+        and not given[0].broken
+    )
+
+
 def hollow(standing: Standing) -> bool:
     """Whether a result may be zero because no row was left to sum."""
     given, node = standing.given, standing.node
@@ -118,11 +154,13 @@ def broken(standing: Standing) -> bool:
     or zero by zero.
     """
     given, node = standing.given, standing.node
+    if _hidden_again(standing):
+        return given[2].broken
     match node.op:
         case ops.Where() if given[0].zero >= {k.result_axis for k in standing.keeps}:
             # `where(keep, x, 0)`: whatever `x` holds, at padded rows it is not taken.
             return given[2].broken
-        case ops.Compare() | ops.ArgMax():
+        case ops.Compare() | ops.ArgMax() | ops.Extent():
             return False  # true, false and row numbers, of NaN too
         case ops.Pointwise(fn=fn) if _undefined(fn, given[0].endless):
             return True
@@ -148,6 +186,6 @@ def _passes(node: Node) -> bool:
     one of what it is given, while `inf - inf` and `0 * inf` are no numbers.
     """
     match node.op:
-        case ops.Arith(fn="max") | ops.Reduce(fn="max"):
+        case ops.Arith(fn="max") | ops.Reduce(fn="max") | ops.Sort():
             return True
     return node.op.view or isinstance(node.op, PASSING)

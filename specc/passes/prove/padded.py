@@ -29,11 +29,13 @@ zeros there, and what it weighs may hold anything:
 """
 
 from collections.abc import Iterator, Sequence
+from math import inf
 
 from specc.ir import ops
 from specc.ir.graph import Node
 from specc.passes.prove.bands import ZERO_AT_ZERO
-from specc.passes.prove.broken import broken, endless, hollow
+from specc.passes.prove.broken import behind, broken, endless, hollow
+from specc.passes.prove.held import held, ranked
 from specc.passes.prove.row_numbers import NOTHING, number_of
 from specc.passes.prove.rows import Rows
 from specc.passes.prove.scores import floor, low, peaks, stained, wild
@@ -56,10 +58,16 @@ def stands(standing: Standing) -> Rows:
     zero = {a for a in axes if _zero(standing, a)}
     if zero_everywhere(standing.value):
         zero |= standing.padded()
+    numbers = held(standing)
+    zero |= {a for a, n in numbers.items() if n == 0}
+    least = {a for a, n in numbers.items() if n == -inf}
     return Rows(
         zero=frozenset(zero.union(_emptied(standing))),
-        low=frozenset(a for a in axes if low(standing, a)),
-        floor=frozenset(a for a in axes if floor(standing, a)),
+        low=frozenset(least.union(a for a in axes if low(standing, a))),
+        floor=frozenset(least.union(a for a in axes if floor(standing, a))),
+        held=numbers,
+        ranked=ranked(standing),
+        behind=behind(standing),
         peaks=frozenset(peaks(standing, axes)),
         wild=wild(standing),
         stained=stained(standing),

@@ -26,7 +26,7 @@ The mean over the axis does:
     W0601 padded rows reach `mean`: `mean` reads them, no mask stands between
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
@@ -36,10 +36,18 @@ from specc.ir.graph import Graph, Node, Value
 from specc.ir.reach import Link, links
 from specc.passes.prove.causality import span_of, spoken
 from specc.passes.prove.clean import Reading, to_the_end
+from specc.passes.prove.held import counted_anew, in_order, mixed
 from specc.passes.prove.padded import stands
 from specc.passes.prove.places import Places, places_of
 from specc.passes.prove.rotation import Turned, turned_of
-from specc.passes.prove.row_numbers import EVERY_ROW, Count, count_of, ordered, shows
+from specc.passes.prove.row_numbers import (
+    EVERY_ROW,
+    NOTHING,
+    Count,
+    count_of,
+    ordered,
+    shows,
+)
 from specc.passes.prove.rows import PLAIN, Dirt, Rows, moved, one_of
 from specc.passes.prove.scores import shows_all
 from specc.passes.prove.standing import Standing
@@ -161,6 +169,11 @@ class _Walk:
         """The padded axis."""
         return self.keep.type.shape[-1]
 
+    @property
+    def _alike(self) -> bool:
+        """Whether ranks and rows end alike: padded ones stand behind all others."""
+        return self.side == "right" and not self.places.joined
+
     def padded(self, node: Node, link: Link) -> bool:
         """Whether a link starts at the padded axis."""
         operand = node.args[link.operand]
@@ -169,7 +182,7 @@ class _Walk:
             and operand.type.shape[link.operand_axis] in self.lengths
         )
 
-    def reading(self, node: Node, link: Link, given: list[Rows]) -> Reading:
+    def reading(self, node: Node, link: Link, given: Sequence[Rows]) -> Reading:
         """How a link reads padded rows: where others stand behind them, they stand on
         no side.
         """
@@ -209,12 +222,10 @@ class _Walk:
             keep=self.keep,
             lengths=self.lengths,
         )
-        counts = [s.count for s in given]
-        if shows_all(standing):
-            counts[2] = counts[1]  # what the other is, no row that exists shows
+        counts = _counts(standing)
         turned = turned_of(node, [s.turned for s in given], counts)
-        dirt = self._dirt(node, given, here, counts, turned)
-        count = self._count(node, counts)
+        dirt = self._dirt(standing, here, counts, turned)
+        count = self._count(standing, counts)
         rows = stands(standing)
         # The greatest row is one that exists: `argmax` over what is low elsewhere.
         picks = isinstance(node.op, ops.ArgMax) and count == EVERY_ROW
@@ -228,13 +239,13 @@ class _Walk:
 
     def _dirt(
         self,
-        node: Node,
-        given: list[Rows],
+        standing: Standing,
         here: list[Link],
         counts: list[Count],
         turned: Turned | None,
     ) -> Dirt | None:
         """What lets padded rows in: an op before, or this one."""
+        node, given = standing.node, standing.given
         # The first op at fault is the one to name: behind it everything is dirty.
         for rows in given:
             if rows.dirt:
@@ -247,12 +258,14 @@ class _Walk:
                 reading = self.reading(node, link, given)
                 if not reading.clean():
                     return Dirt(node, shifted=reading.shifted)
-        return None
+        return None if self._alike or not mixed(standing) else Dirt(node)
 
-    def _counted(self, node: Node, given: list[Rows], counts: list[Count]) -> bool:
+    def _counted(self, node: Node, given: Sequence[Rows], counts: list[Count]) -> bool:
         """Whether an op shows how many padded rows there are."""
         match node.op:
-            case ops.Gather(axis=axis) if node.args[0] and given[1].points:
+            case ops.Gather(axis=axis) if node.args[0] and (
+                given[1].points or in_order(node, given)
+            ):
                 # A row that exists, picked by its number from the padded axis itself,
                 # is the same row wherever it stands; from a table it is another one.
                 elsewhere = node.args[0].type.shape[axis] not in self.lengths
@@ -274,9 +287,14 @@ class _Walk:
             for r in results
         )
 
-    def _count(self, node: Node, counts: list[Count]) -> Count:
+    def _count(self, standing: Standing, counts: list[Count]) -> Count:
+        node = standing.node
         operand = node.args[0] if node.args else None
         match node.op:
+            case ops.Extent(axis=axis) if axis in standing.given[0].ranked:
+                return NOTHING  # a rank is the same, whatever stands before
+            case ops.Sort() if standing.value.index and not self._alike:
+                return None  # which rows stand where, hidden ones among them
             case ops.Extent(axis=axis) | ops.ArgMax(axis=axis) if operand:
                 length = operand.type.shape[axis]
             case ops.Range(length=length):
@@ -289,6 +307,16 @@ class _Walk:
             return {(ordered(length),): Fraction(1)}
         # Padding on the right stands behind every row: it moves none.
         return EVERY_ROW if self.side != "right" else {}
+
+
+def _counts(standing: Standing) -> list[Count]:
+    """What padding adds to the operands, as the result sees them."""
+    counts = [s.count for s in standing.given]
+    if shows_all(standing):
+        counts[2] = counts[1]  # what the other is, no row that exists shows
+    for operand in counted_anew(standing):
+        counts[operand] = NOTHING  # beside ranks they count ranks
+    return counts
 
 
 def _placed(rows: Rows, body: Graph, outside: set[Dirt | None]) -> Rows:

@@ -2,9 +2,10 @@
 `padding` asks for.
 """
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
-from specc.ir.graph import Graph, Node
+from specc.ir.graph import Graph, Node, Value
 from specc.passes.prove.rotation import Turned
 from specc.passes.prove.row_numbers import NOTHING, Count, either
 
@@ -35,8 +36,11 @@ class Rows:
     (`hollow`).
 
     `count`: it grows with the number of padded rows before. `turned`: its features were
-    rotated by angles that do. `points`: it holds numbers of rows that exist. `dirt`:
-    padded rows have reached rows that exist.
+    rotated by angles that do. `points`: it holds numbers of rows that exist. `held`: the
+    number that stands wherever the row along an axis is padded. `ranked`: axes along
+    which rows are in the order of what they hold, padded ones last. `behind`: a mask
+    where it is false alone infinity was put, from which all that is broken comes.
+    `dirt`: padded rows have reached rows that exist.
     """
 
     zero: frozenset[int] = frozenset()
@@ -51,6 +55,9 @@ class Rows:
     count: Count = None
     turned: Turned | None = None
     points: bool = False
+    held: Mapping[int, float] = field(default_factory=dict)
+    ranked: frozenset[int] = frozenset()
+    behind: Value | None = None
     dirt: Dirt | None = None
 
     def covered(self, axis: int) -> bool:
@@ -78,6 +85,13 @@ def moved(rows: Rows, axis: int, by: int) -> Rows:
         low=changed(rows.low),
         floor=changed(rows.floor),
         peaks=changed(rows.peaks),
+        held={
+            a + by if a >= axis else a: n
+            for a, n in rows.held.items()
+            if by > 0 or a != axis
+        },
+        ranked=changed(rows.ranked),
+        behind=None,
         turned=turned,
     )
 
@@ -97,7 +111,10 @@ def one_of(one: Rows, other: Rows) -> Rows:
         endless=one.endless | other.endless,
         hollow=one.hollow or other.hollow,
         broken=one.broken or other.broken,
-        count=either(one.count, other.count),
+        # Ranks in one and rows in the other: nothing more is said of either.
+        count=either(one.count, other.count) if one.ranked == other.ranked else None,
+        held=dict(one.held.items() & other.held.items()),
+        ranked=one.ranked | other.ranked,
         turned=one.turned or other.turned,
         points=one.points and other.points,
         dirt=one.dirt or other.dirt,

@@ -1,0 +1,99 @@
+"""Reductions over keys, sorts and sparse weights that are said to be clean of padding
+are: each text padded with garbage, on either side, gives what it gives alone.
+"""
+
+import random
+from typing import Literal
+
+import numpy as np
+import pytest
+from support.random_graphs import BATCH, SEQ, WIDTH, Drawn, values
+from support.random_grids import over_keys
+
+import specc_numpy
+from specc.ir import ops
+from specc.ir.graph import Graph, Input, Value
+from specc.ir.types import Type
+from specc.passes.prove import clean, held, padded, padding
+
+ROWS, GRAPHS = 6, 80
+Side = Literal["left", "right"]
+SIDES: tuple[Side, ...] = ("left", "right")
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
+
+
+class Kept(Drawn):
+    """Masks most of which hide what is padded."""
+
+    def mask(self, depth: int = 0) -> Value:
+        drawn = super().mask(depth + 1)
+        kind = self.rng.random()
+        if depth > 1 or kind < 0.15:
+            return drawn
+        keep = self.one(ops.Insert(1), self.build.inputs["keep"])
+        x = self.streams[0]
+        before = self.one(ops.Compare("le"), self.rows(x, 0), self.rows(x, 1))
+        if kind < 0.5:
+            return keep
+        drawn = keep if kind < 0.7 else self.one(ops.And(), drawn, keep)
+        return self.one(ops.And(), drawn, before)
+
+
+def drawn_graph(seed: int, side: Side) -> Graph:
+    drawn = Kept(random.Random(seed))
+    type = Type.of("f64", BATCH, SEQ, WIDTH)
+    drawn.streams.append(drawn.build.input("x", Input(type)))
+    drawn.build.input("keep", Input(Type.of("bool", BATCH, SEQ), keep=side))
+    for _ in range(drawn.rng.randint(1, 2)):
+        drawn.streams.append(over_keys(drawn, drawn.stream(), drawn.stream()))
+    return drawn.build.finish("keys", {"y": drawn.streams[-1]})
+
+
+def fault(seed: int, side: Side) -> str | None:
+    """How padding shows where it is said not to; None where that is not said."""
+    graph = drawn_graph(seed, side)
+    if padding.padding(graph):
+        return None
+    inputs, weights = values(graph, seed, ROWS)
+    real = slice(2, None) if side == "left" else slice(0, ROWS - 2)
+    keep = np.zeros((1, ROWS), bool)
+    keep[:, real] = True
+    whole = {"x": inputs["x"], "keep": keep}
+    there = {name: value[:, real] for name, value in whole.items()}
+    alone = specc_numpy.run(graph, there, weights)["y"]
+    found = specc_numpy.run(graph, whole, weights)["y"][:, real]
+    same = np.allclose(found, alone, rtol=1e-9, atol=1e-12, equal_nan=True)
+    return "" if same else f"graph {seed}: padding on the {side} shows"
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("many", [GRAPHS, pytest.param(1500, marks=pytest.mark.slow)])
+def test_what_is_clean_is_what_it_is_alone(side: Side, many: int) -> None:
+    found = [fault(seed, side) for seed in range(many)]
+    assert [f for f in found if f] == []
+    assert found.count("") > 15
+
+
+MISTAKES: dict[str, tuple[object, str, object]] = {
+    "ranks beside rows": (padding, "mixed", lambda standing: False),
+    "rows counted as ranks": (padding, "_counts", lambda s: [{} for _ in s.given]),
+    "whatever is sorted last": (clean, "sorts_last", lambda node, number: True),
+    "sorts are clean": (clean, "_all", lambda reading: True),
+    "zero whatever it meets": (held, "absorbed", lambda fn, n, least, turned: 0.0),
+    "all is held": (
+        padded,
+        "held",
+        lambda standing: dict.fromkeys(standing.axes(), 0.0),
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_planted_mistake_is_found(
+    mistake: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, name, wrong = MISTAKES[mistake]
+    monkeypatch.setattr(place, name, wrong)
+    if name == "sorts_last":
+        monkeypatch.setattr(held, name, wrong)
+    assert any(fault(seed, side) for seed in range(400) for side in SIDES)
