@@ -94,6 +94,8 @@ class Reading:
         operand, key = self.node.args[self.link.operand], self.link.operand_axis
         if self.side != "right" or to is None or operand is None:
             return False
+        if isinstance(self.node.op, ops.Gather):
+            return False  # what it picks, its row numbers say
         gone = isinstance(self.node.op, ops.Reduce | ops.ArgMax) and to >= key
         shape = operand.type.shape
         return reach.lo >= 0 and shape[to + gone] == shape[key]
