@@ -124,14 +124,18 @@ def test_used_again_it_says_the_same(model: Model) -> None:
 
 def test_prompts_of_unequal_length_are_written_as_each_alone(model: Model) -> None:
     grows = writer(model).entrance.growing
-    inputs = given(model, rows=1)
+    inputs = given(model, rows=3)
     if grows not in inputs or not _keeps(model.manifest.graph, grows):
         return
     prompts = [[1, 2, 3, 1], [2], [3, 2]]
-    together = model.generate(**{grows: prompts}, max_tokens=TOKENS).results()
-    alone = [
-        model.generate(**{grows: [p]}, max_tokens=TOKENS).results()[0] for p in prompts
-    ]
+    beside = {n: v for n, v in inputs.items() if n != grows}
+
+    def written(rows: slice) -> list[Any]:
+        here = {n: v[rows] for n, v in beside.items()} | {grows: prompts[rows]}
+        return list(model.generate(**here, max_tokens=TOKENS).results())
+
+    together = written(slice(3))
+    alone = [written(slice(row, row + 1))[0] for row in range(3)]
     assert [row[0].tokens for row in together] == [row[0].tokens for row in alone]
 
 

@@ -74,7 +74,7 @@ class Beginning:
             now[value] = b.parameter(graph.parameter_facts[name])
         for value in graph.inputs.values():
             if value not in now and value in read:
-                now[value] = self._no_rows(value.type)
+                now[value] = self._filled(value.type, value.type.dtype != "bool" and 0)
         for node, results in graph.nodes:
             if node in live:
                 made = self._node(node, results)
@@ -113,9 +113,9 @@ class Beginning:
 
     def _read(self, node: Node) -> list[Value | None]:
         """The operands that are read where nothing grows: of what an `extent` measures
-        none, of a concatenation those with rows.
+        none, of a concatenation those with rows, of what is padded what has some.
         """
-        if isinstance(node.op, ops.Extent):
+        if isinstance(node.op, ops.Extent) or self._all_padding(node):
             return []
         if isinstance(node.op, ops.Concat):
             axis = node.op.axis
@@ -132,14 +132,25 @@ class Beginning:
         op = at_length(node.op, self.plan.symbol, Dim.of(0))
         if isinstance(op, ops.Extent):
             return self.b.add(ops.Range(self._length(results[0].type.shape[0])))
+        if isinstance(op, ops.Pad) and self._all_padding(node):
+            return (self._filled(results[0].type, op.value),)
         args = [a and self.now[a] for a in self._read(node)]
         if isinstance(op, ops.Concat) and len(args) == 1 and args[0]:
             return (args[0],)
         return self.b.add(op, *args)
 
-    def _no_rows(self, type: Type) -> Value:
-        """An input along the growing axis before anything has grown."""
-        value = self.b.one(ops.Constant(type.dtype != "bool" and 0, type.dtype))
+    def _all_padding(self, node: Node) -> bool:
+        """Whether a node puts rows beside none."""
+        x = node.first
+        if x is None or not isinstance(node.op, ops.Pad) or node.op.mode != "constant":
+            return False
+        return self._length(x.type.shape[node.op.axis]) == 0
+
+    def _filled(self, type: Type, number: float | bool) -> Value:
+        """One number at every row of the head; of an input along the growing axis,
+        before anything has grown, there are none.
+        """
+        value = self.b.one(ops.Constant(number, type.dtype))
         for axis, length in enumerate(type.shape):
             value = self.b.one(ops.Insert(axis), value)
             value = self.b.one(ops.Expand(axis, self._length(length)), value)

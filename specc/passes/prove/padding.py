@@ -44,8 +44,9 @@ from specc.passes.prove.row_numbers import (
     EVERY_ROW,
     NOTHING,
     Count,
+    Ordered,
+    Sized,
     count_of,
-    ordered,
     shows,
 )
 from specc.passes.prove.rows import PLAIN, Dirt, Rows, moved, one_of
@@ -270,9 +271,6 @@ class _Walk:
                 # is the same row wherever it stands; from a table it is another one.
                 elsewhere = node.args[0].type.shape[axis] not in self.lengths
                 return bool(counts[0]) or counts[0] is None or elsewhere
-            case ops.Size(length=length):
-                # `size(n)` counts padded rows with the others.
-                return bool(length.symbols() & self.length.symbols())
             case ops.Scan() if self._along(node, node.op) and self._made_inside(
                 node.op.body
             ):
@@ -299,12 +297,18 @@ class _Walk:
                 length = operand.type.shape[axis]
             case ops.Range(length=length):
                 pass
+            case ops.Size(length=length) if length.symbols() & self.length.symbols():
+                # `size(n)` counts padded rows with the others.
+                return {(Sized(length),): Fraction(1)}
             case _:
                 return count_of(node, counts, self.length)
         if length not in self.lengths:
             return {}
         if self.places.among(length):
-            return {(ordered(length),): Fraction(1)}
+            before = self.places.before[length]
+            own = () if self.side == "right" else tuple((EVERY_ROW or {}).items())
+            rows = Ordered(length, before, before + self.length, own)
+            return {(rows,): Fraction(1)}
         # Padding on the right stands behind every row: it moves none.
         return EVERY_ROW if self.side != "right" else {}
 

@@ -82,21 +82,25 @@ def places_of(graph: Graph, keep: Value) -> Places:
     rows = keep.type.shape[-1]
     before, twice = {rows: Dim.of(0)}, set[Dim]()
     for node, _ in graph.nodes:
-        for length, place in _made(node, before):
+        for length, place in _made(node, before, rows, graph.least):
             if before.setdefault(length, place) != place:
                 twice.add(length)
     known = {d: p for d, p in before.items() if d not in twice}
     return Places(rows, graph.least, known)
 
 
-def _made(node: Node, before: Mapping[Dim, Dim]) -> Iterator[tuple[Dim, Dim]]:
+def _made(
+    node: Node, before: Mapping[Dim, Dim], rows: Dim, least: Mapping[str, int]
+) -> Iterator[tuple[Dim, Dim]]:
     """The axis that a node makes of one with padded rows, and their place on it."""
     for n, operand in enumerate(node.args):
         axis = _axis(node.op)
         if axis is None or operand is None:
             return
         length = operand.type.shape[axis]
-        if length in before and (to := _result_of(node, n, before[length])):
+        to = _result_of(node, n, before[length]) if length in before else None
+        # All rows that may be padded are still there.
+        if to and all(never_negative(d, least) for d in (to[1], to[0] - to[1] - rows)):
             yield to
 
 

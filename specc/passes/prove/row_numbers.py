@@ -35,11 +35,31 @@ class Ordered:
     """
 
     length: Dim
+    before: Dim
+    end: Dim
+    inside: tuple[tuple[tuple[object, ...], Fraction], ...] = ()
+    """What padding adds to the numbers of those that may be padded."""
 
 
-def ordered(length: Dim) -> Ordered:
-    """The factor of a count of which the order alone stays the same."""
-    return Ordered(length)
+@dataclass(frozen=True, slots=True)
+class Within:
+    """Stands for row numbers counted from where rows end that stand before: below 0 at
+    those, and from there on with what padding adds.
+    """
+
+    added: tuple[tuple[tuple[object, ...], Fraction], ...]
+
+    @property
+    def count(self) -> "Count":
+        """What padding adds from there on."""
+        return dict(self.added)
+
+
+@dataclass(frozen=True, slots=True)
+class Sized:
+    """Stands for a length that padding is a part of."""
+
+    length: Dim
 
 
 NOTHING: Count = {}
@@ -142,14 +162,80 @@ def number_of(value: Value | None) -> Fraction | None:
     return None
 
 
+def _at_edge(node: Node, counts: Sequence[Count]) -> bool:
+    """Whether rows are compared with the length that ends, or stands before, those that
+    may be padded: rows that exist stay on their side of it.
+    """
+    for n, (count, other) in enumerate(zip(counts, reversed(node.args), strict=True)):
+        rows, length = _factor(count), _length(other)
+        if isinstance(rows, Within) and counts[1 - n] == rows.count:
+            # Rows before are below 0, and what they are compared with is not.
+            return _are_rows(other)
+        if isinstance(rows, Ordered) and length is not None:
+            # Padded rows stand between the first edge and the first row that exists.
+            apart = ("gt", "le") if n else ("lt", "ge")
+            fits = node.op in [ops.Compare(fn) for fn in apart]
+            return length == rows.end or (length == rows.before and fits)
+    return False
+
+
+def _factor(count: Count) -> object:
+    """The one factor of a count."""
+    factors = [f for product in count or () for f in product]
+    return factors[0] if len(factors) == 1 else None
+
+
+def _within(node: Node, counts: Sequence[Count]) -> Count:
+    """Row numbers less those of the rows before: counted from an edge on."""
+    rows, length = _factor(counts[0]), _length(node.args[-1])
+    if node.op != ops.Arith("sub") or not isinstance(rows, Ordered):
+        return None
+    if length == rows.end:
+        return {(Within(()),): Fraction(1)}
+    if length == rows.before:
+        return {(Within(rows.inside),): Fraction(1)}
+    return None
+
+
+def _are_rows(value: Value | None) -> bool:
+    """Whether a value is seen to be numbers of rows."""
+    while value and value.node and value.node.op.view:
+        if isinstance(value.node.op, ops.Extent | ops.Range):
+            return True
+        value = value.node.first
+    return False
+
+
+def _length(value: Value | None) -> Dim | None:
+    """The length that a value is everywhere, if it is seen to be one."""
+    while value and value.node and value.node.args and value.node.op.view:
+        if isinstance(value.node.op, ops.Extent):
+            return None
+        value = value.node.first
+    match value and value.node and value.node.op:
+        case ops.Size(length=length):
+            return length
+        case ops.Constant(value=int() as number, dtype="i64" | "i32"):
+            return Dim.of(number)
+    return None
+
+
 def _of_order(node: Node, counts: Sequence[Count]) -> Count:
     """What is left where nothing but the order of rows stays the same, or less."""
+    if isinstance(node.op, ops.Compare):
+        return NOTHING
+    if None in counts:
+        return None
     kept = isinstance(node.op, ops.Cast) and _stays(node, node.op.to)
-    return counts[0] if (kept or node.op.view) and None not in counts else None
+    return counts[0] if kept or node.op.view else _within(node, counts)
 
 
 def _is_ordered(count: Count) -> bool:
-    return any(isinstance(f, Ordered) for product in count or () for f in product)
+    return any(
+        isinstance(f, Ordered | Sized | Within)
+        for product in count or ()
+        for f in product
+    )
 
 
 def shows(node: Node, counts: Sequence[Count], length: Dim) -> bool:
@@ -160,7 +246,7 @@ def shows(node: Node, counts: Sequence[Count], length: Dim) -> bool:
         return False
     match node.op:
         case ops.Compare():
-            return counts[0] != counts[1]
+            return counts[0] != counts[1] and not _at_edge(node, counts)
         case _ if any(map(_is_ordered, counts)):
             return count_of(node, counts, length) is None
         case ops.RopeAngles() | ops.Extent():

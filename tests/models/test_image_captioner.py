@@ -1,0 +1,51 @@
+"""`image_captioner` is its papers' equations in NumPy: a ViT's rows before the words, seen by all of them."""
+
+import numpy as np
+from support.decoder_layers import layers, prefix_mask
+from support.equations import (
+    Array,
+    Arrays,
+    affine,
+    assert_follows,
+    layer_norm,
+    sentences,
+)
+from support.small import SMALL
+
+
+def picture(w: Arrays, pixels: Array) -> Array:
+    """arXiv:2010.11929, eq. 1 to 4, without a class row: patches from left to right, row by row."""
+    size = 2
+    places = [
+        pixels[:, y : y + size, x : x + size]
+        for y in range(0, pixels.shape[1], size)
+        for x in range(0, pixels.shape[2], size)
+    ]
+    weight = w["vision.patches.weight"]
+    x = np.stack([np.tensordot(weight, p, 3) for p in places])
+    x = x + w["vision.patches.bias"] + w["vision.places"][0]
+    x = layers(w, "vision.layers.", x, 2, np.ones((len(x), len(x)), bool))
+    return layer_norm(w, "vision.norm", x)
+
+
+def model(w: Arrays, pixels: Array, ids: Array, keep: Array) -> Arrays:
+    head = affine(w, "projection", picture(w, pixels))
+    words = w["embed.weight"][ids[keep]]
+    words = words + w["places.weight"][: len(words)]
+    x = np.concatenate([layer_norm(w, "projection_norm", head), words])
+    x = layers(w, "layers.", x, 2, prefix_mask(len(head), len(words)))
+    return {"logits": affine(w, "output", layer_norm(w, "norm", x[len(head) :]))}
+
+
+def test_it_follows_the_equations() -> None:
+    rng = np.random.default_rng(0)
+    rows = [
+        {
+            "pixels": rng.normal(size=(2, 4, 4)),
+            "ids": ids,
+            "keep": np.ones(len(ids), bool),
+        }
+        for ids in sentences(rng, 17, (5, 1, 4))
+    ]
+    padded = {"ids": (0,), "keep": (0,)}
+    assert_follows("image_captioner", model, rows, padded, **SMALL["image_captioner"])
