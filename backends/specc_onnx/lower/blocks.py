@@ -12,7 +12,7 @@ Keys that all queries may see stand in front of each block's own; queries that m
 all keys are done by themselves, and put in their places.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from math import inf
@@ -39,22 +39,11 @@ BLOCKS = "blocks"
 
 
 @dataclass(frozen=True, slots=True)
-class Blocks:
-    """What the loop gives: `stacked` blocks, in front of each other, and their `count`,
-    i64[1].
-    """
-
-    stacked: str
-    count: str
-    packed: bool
-
-
-@dataclass(frozen=True, slots=True)
 class Apart:
     """The numbers of keys and of queries that stand apart, i64[n]; "" for none."""
 
-    keys: str
-    queries: str
+    keys: str = ""
+    queries: str = ""
 
 
 def local_attention(op: ops.Attend, g: Emitter, parts: Parts, local: Local) -> Made:
@@ -67,18 +56,16 @@ def local_attention(op: ops.Attend, g: Emitter, parts: Parts, local: Local) -> M
         apart = Apart(
             *(_numbers(g, a) for a in (local.parts.keys, local.parts.queries))
         )
-    long = _long(g, b, n, local, apart)
+    long = long_enough(g, b, n, local, apart)
     plain, told = short_parts(op, g, parts, long)
     with g.body() as short:
         made = whole(op, g, plain)
         otherwise = branch(g, short, "short", made.result, type)
-    with g.body() as opened, _known(g, b, n):
+    with g.body() as opened, known_rows(g, b, n):
         if local.band.empty:
             rows = full(g, 0, type.dtype, type.shape)
         else:
-            loop = _loop(op, g, parts, local, apart)
-            with _named(g, BLOCKS):
-                rows = _joined(g, loop, parts, local)
+            rows = _loop(op, g, parts, local, apart)
         if apart.queries:
             rows = _with_queries(op, g, parts, Tensor(rows, type), apart.queries)
         then = branch(g, opened, "long", rows, type)
@@ -97,7 +84,7 @@ def _named(g: Emitter, scope: str) -> Iterator[None]:
         g.site = site
 
 
-def _long(g: Emitter, batch: Dim, rows: Dim, local: Local, apart: Apart) -> str:
+def long_enough(g: Emitter, batch: Dim, rows: Dim, local: Local, apart: Apart) -> str:
     """Whether there are so many rows that blocks pay, and few of them stand apart; an
     empty batch has none.
     """
@@ -133,7 +120,7 @@ def _numbers(g: Emitter, conditions: tuple[Alone, ...]) -> str:
 
 
 @contextmanager
-def _known(g: Emitter, *lengths: Dim) -> Iterator[None]:
+def known_rows(g: Emitter, *lengths: Dim) -> Iterator[None]:
     """What is written inside runs only where these lengths are not 0."""
     before = g.lengths
     g.lengths = replace(before, sure=before.sure | {*lengths})
@@ -146,11 +133,23 @@ def _known(g: Emitter, *lengths: Dim) -> Iterator[None]:
 # --- a loop over blocks ---------------------------------------------------------------
 
 
-def _loop(
-    op: ops.Attend, g: Emitter, parts: Parts, local: Local, apart: Apart
-) -> Blocks:
-    """The blocks, `[blocks, b, block, h·e]` or `[blocks, b, h, block, e]`."""
-    n = parts.grid[2]
+def _loop(op: ops.Attend, g: Emitter, parts: Parts, local: Local, apart: Apart) -> str:
+    """The blocks of an attention, joined."""
+    b, h, n, _ = parts.grid
+    e, size = parts.v.type.shape[3], Dim.of(local.block)
+
+    def make(queries: Span, keys: Span) -> Tensor:
+        made = _some(op, g, parts, queries, keys)
+        shape = (b, size, h * e) if made.packed else (b, h, size, e)
+        return Tensor(made.result, Type(parts.q.type.dtype, shape))
+
+    return looped(g, n, local, make, apart.keys)
+
+
+def looped(
+    g: Emitter, n: Dim, local: Local, make: Callable[[Span, Span], Tensor], others: str
+) -> str:
+    """`[…, n, e]`, of which `make` makes a block: some queries over their keys."""
     block = g.vector(local.block)
     rows = g.shape([n])
     up = g.node("Add", rows, g.vector(local.block - 1))
@@ -162,18 +161,17 @@ def _loop(
         )
         with _named(g, BLOCKS):
             queries = _queries(g, turn.name, rows, local)
-            keys = replace(_keys(g, queries, rows, local), others=apart.keys)
-        made = _one_block(op, g, parts, queries, keys)
+            keys = replace(_keys(g, queries, rows, local), others=others)
+        with _counted(g, queries, keys):
+            made = make(queries, keys)
         on = g.alias(going.name, g.place("on"))
-    b, h, _, _ = parts.grid
-    e, size = parts.v.type.shape[3], Dim.of(local.block)
-    shape = (b, size, h * e) if made.packed else (b, h, size, e)
-    types = [going.type, Type(parts.q.type.dtype, shape)]
     inputs = [declare(t.name, t.type) for t in (turn, going)]
-    graph = graph_of("block", body, [on, made.result], types, inputs)
+    types = [going.type, made.type]
+    graph = graph_of("block", body, [on, made.name], types, inputs)
     turns = g.node("Squeeze", count, g.vector(0))
     stacked = g.node("Loop", turns, g.constant(True, "bool"), body=graph)
-    return Blocks(stacked, count, made.packed)
+    with _named(g, BLOCKS):
+        return _joined(g, Tensor(stacked, made.type), count, local, n)
 
 
 def _queries(g: Emitter, turn: str, rows: str, local: Local) -> Span:
@@ -207,22 +205,22 @@ def _keys(g: Emitter, queries: Span, rows: str, local: Local) -> Span:
     return Span(start, stop, KEYS)
 
 
-def _one_block(
-    op: ops.Attend, g: Emitter, parts: Parts, queries: Span, keys: Span
-) -> Made:
-    """The attention of a block, lowered as any other."""
+@contextmanager
+def _counted(g: Emitter, queries: Span, keys: Span) -> Iterator[None]:
+    """How many keys a block has is known inside, and that there are some."""
     if keys.length != KEYS:
-        with _known(g, queries.length, keys.length):
-            return _some(op, g, parts, queries, keys)
+        with known_rows(g, queries.length, keys.length):
+            yield
+        return
     count = g.node("Squeeze", g.node("Sub", keys.stop, keys.start), g.vector(0))
     if keys.others:
         count = g.node("Add", count, g.node("Size", keys.others))
     numbers = {**g.lengths.numbers, str(KEYS): count}
     with (
-        _known(g, queries.length, KEYS),
+        known_rows(g, queries.length, KEYS),
         g.rooted(replace(g.lengths, numbers=numbers)),
     ):
-        return _some(op, g, parts, queries, keys)
+        yield
 
 
 def _some(
@@ -234,27 +232,25 @@ def _some(
     return whole(op, g, cut)
 
 
-def _joined(g: Emitter, loop: "Blocks", parts: Parts, local: Local) -> str:
+def _joined(g: Emitter, blocks: Tensor, count: str, local: Local, n: Dim) -> str:
     """Stacked blocks as rows side by side. Of the last block only those rows count
     that the block before it does not have: of 3 blocks of 4 for 10 rows, which begin at
-    rows 0, 4 and 6, the last two of the last.
+    rows 0, 4 and 6, the last two of the last. `blocks` has the type of one.
     """
-    _, h, n, _ = parts.grid
-    e = parts.v.type.shape[3]
-    # The widths are numbers, or it is not done in blocks.
-    ends = [0, -1, (h * e).number or 0] if loop.packed else [0, 0, -1, e.number or 0]
-    axis = len(ends) - 2
-    order = [1, 0, 2, 3] if loop.packed else [1, 2, 0, 3, 4]
-    turned = g.node("Transpose", loop.stacked, perm=order)
-    side_by_side = g.node("Reshape", turned, g.vector(*ends))
-    block, at = g.vector(local.block), g.vector(axis)
-    before = g.node("Mul", g.node("Sub", loop.count, g.vector(1)), block)
+    lead = blocks.type.rank - 2
+    width = blocks.type.shape[-1].number
+    assert width is not None, "nothing is done in blocks whose width is not known"
+    order = [*range(1, lead + 1), 0, lead + 1, lead + 2]
+    turned = g.node("Transpose", blocks.name, perm=order)
+    side_by_side = g.node("Reshape", turned, g.vector(*[0] * lead, -1, width))
+    block, at = g.vector(local.block), g.vector(lead)
+    before = g.node("Mul", g.node("Sub", count, g.vector(1)), block)
     begins = g.node("Sub", g.shape([n]), block)
     again = g.node("Sub", g.node("Add", before, before), begins)
     stop = g.node("Add", before, block)
     first = g.node("Slice", side_by_side, g.vector(0), before, at)
     last = g.node("Slice", side_by_side, again, stop, at)
-    return g.node("Concat", first, last, axis=axis)
+    return g.node("Concat", first, last, axis=lead)
 
 
 # --- queries apart --------------------------------------------------------------------
@@ -269,7 +265,7 @@ def _with_queries(
     some = g.node("Greater", count, g.constant(0, "i64"))
     with g.body() as body:
         told = {**g.lengths.numbers, str(QUERIES): count}
-        with _known(g, QUERIES), g.rooted(replace(g.lengths, numbers=told)):
+        with known_rows(g, QUERIES), g.rooted(replace(g.lengths, numbers=told)):
             span = Span("", "", QUERIES, numbers)
             made = _some(op, g, parts, span, None).result
         with _named(g, BLOCKS):

@@ -95,8 +95,9 @@ class Emitter:
     lengths are known: 0, the main graph, or that of a loop around a whole graph.
     Nodes written before into bodies outside of number `apart` are written again.
     `hoisted` are values that an `If` makes for several attentions, by what they are.
-    `near` tells of weights outside of which keys they are zeros. `most` bounds lengths
-    from above; `beyond` notes above which length the model goes another way than below.
+    `readers` says how often a value is read; `near` tells of weights outside of which
+    keys they are zeros. `most` bounds lengths from above; `beyond` notes above which
+    length the model goes another way than below.
     """
 
     target: Target
@@ -119,6 +120,7 @@ class Emitter:
     root: int = 0
     apart: int = 0
     hoisted: dict[Hashable, str] = field(default_factory=dict)
+    readers: dict[Value, int] = field(default_factory=dict)
     near: dict[str, "Near"] = field(default_factory=dict)
     beyond: dict[str, int] = field(default_factory=dict)
     most: Mapping[str, int] = field(default_factory=dict)

@@ -14,10 +14,12 @@ from typing import TypeAlias
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Builder, Graph, Node, Value
+from specc.ir.interval import EMPTY, Interval
 from specc.ir.link import Link
 from specc.ir.op import Op
 from specc.ir.reach import known
 from specc.ir.types import ShapeError
+from specc.passes.prove.bands import band
 
 Axes: TypeAlias = tuple[int | None, int | None]
 """Which axis of a value is that of the queries, and which that of the keys."""
@@ -32,7 +34,8 @@ class Portion:
 
     `grids` are leaves that have both axes: as many numbers as the whole grid. With
     `one_axis` what has one of them is made again too, up to heavy ops that are no
-    products.
+    products. Weights are made again of some keys if their mask shows no others: where
+    `q - k` of all that it shows lies `within` what is taken.
     """
 
     queries: Dim
@@ -40,6 +43,7 @@ class Portion:
     leaf: Leaf
     scope: str = ""
     one_axis: bool = False
+    within: Interval = EMPTY
     builder: Builder = field(default_factory=Builder)
     grids: list[Value] = field(default_factory=list)
     _made: dict[tuple[Value, Axes], Value] = field(default_factory=dict)
@@ -75,17 +79,34 @@ class Portion:
         """The operands, each with its axes of queries and keys; None for a leaf."""
         node = value.node
         there = [axis for axis in axes if axis is not None]
-        if node is None or isinstance(node.op, ops.Scan):
-            return None
-        if len(there) < 2 and not (self.one_axis and there and _light(node.op)):
+        if node is None or not self._opened(node.op, len(there)):
             return None
         links = _links(node, value.index)
+        if self._whole(node, axes):
+            return [_aligned(a) for a in node.args if a]
         if not all(_row_for_row(node.op, links, axis) for axis in there):
             return None
         return [
             None if a is None else (a, _axes(links, n, axes))
             for n, a in enumerate(node.args)
         ]
+
+    def _opened(self, op: Op, axes: int) -> bool:
+        """Whether the results of an op are made again that have so many of the two axes."""
+        if isinstance(op, ops.Scan):
+            return False
+        return axes == 2 or (axes == 1 and self.one_axis and _light(op))
+
+    def _whole(self, node: Node, axes: Axes) -> bool:
+        """Whether these are weights of keys all of which are taken."""
+        op = node.op
+        if not isinstance(op, ops.MaskedSoftmax | ops.Hard | ops.Share):
+            return False
+        mask = op.mask(node)
+        last = op.scores(node).type.rank - 1
+        seen = band(mask, mask.type.rank - 2, mask.type.rank - 1)
+        inside = self.within.lo <= seen.lo and seen.hi <= self.within.hi
+        return inside and axes == (last - 1, last)
 
     def _end(self, value: Value, axes: Axes) -> Value:
         if axes == (None, None):
@@ -126,6 +147,16 @@ def _row_for_row(op: Op, links: Sequence[Link], axis: int) -> bool:
     own = [link for link in links if link.result_axis == axis]
     repeats = isinstance(op, ops.Expand) and op.axis == axis
     return all(link.kind == "same" for link in own) and bool(own or repeats)
+
+
+def _aligned(operand: Value) -> tuple[Value, Axes]:
+    """Scores or a mask, whose last two axes are queries and keys."""
+    last = operand.type.rank - 1
+    rows = (
+        axis if operand.type.shape[axis] != 1 else None for axis in (last - 1, last)
+    )
+    query, key = rows
+    return operand, (query, key)
 
 
 def _light(op: Op) -> bool:

@@ -5,7 +5,8 @@ one is missing) and gives the names of the results. What it needs to know of the
 is in `g.site`.
 """
 
-from collections.abc import Callable, Collection, Iterable
+from collections import Counter
+from collections.abc import Callable, Collection
 from typing import TypeAlias
 
 from specc.ir.graph import Graph, Node, Value
@@ -24,6 +25,8 @@ def lower_nodes(g: Emitter, graph: Graph, only: Collection[Node] | None = None) 
     not make.
     """
     used = _used(graph)
+    # What was counted for a whole graph stands, also where a portion of it is made again.
+    g.readers.update({v: n for v, n in used.items() if v not in g.readers})
     for node, results in graph.nodes:
         if only is not None and node not in only:
             continue
@@ -42,9 +45,8 @@ def lower_nodes(g: Emitter, graph: Graph, only: Collection[Node] | None = None) 
             g.bodies[-1].types[name] = result.type
 
 
-def _used(graph: Graph) -> set[Value]:
-    """The values that something reads."""
-    read: Iterable[Value] = (
-        a for node, _ in graph.nodes for a in node.args if a is not None
-    )
-    return {*read, *graph.outputs.values()}
+def _used(graph: Graph) -> Counter[Value]:
+    """The values that something reads, and how often."""
+    read = Counter(a for node, _ in graph.nodes for a in node.args if a is not None)
+    read.update(graph.outputs.values())
+    return read

@@ -6,6 +6,7 @@ from specc_onnx.lower.centered import center_of, sum_near, weights_near
 from specc_onnx.lower.emitter import Emitter, Tensor, note
 from specc_onnx.lower.nn import softmax_where
 from specc_onnx.lower.table import lower
+from specc_onnx.lower.weighed import sum_in_blocks
 
 
 @lower(ops.MaskedSoftmax)
@@ -54,5 +55,5 @@ def weigh(op: ops.Weigh, g: Emitter, weights: Tensor, values: Tensor) -> str:
     """A matrix product."""
     if weights.value and weights.value.node:
         note(g, weights.type.dtype, {"weights": weights.name})
-    near = sum_near(g, weights, values)
-    return matmul(g, weights, values) if near is None else near
+    made = sum_near(g, weights, values) or sum_in_blocks(g, weights, values)
+    return matmul(g, weights, values) if made is None else made

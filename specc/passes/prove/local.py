@@ -118,6 +118,16 @@ def blocks_of(
     return found
 
 
+def blocks_of_weights(weights: Value) -> Local | None:
+    """The blocks for weights `[…, q, k]` by any score, which are zero outside a band."""
+    queries, keys = weights.type.shape[-2:]
+    last = weights.type.rank - 1
+    found = None if queries != keys else _of_band(band(weights, last - 1, last))
+    if found is None or (queries.number is not None and queries.number <= found.above):
+        return None
+    return found
+
+
 def _of_parts(parts: Parts) -> Local | None:
     """A mask that has no band as a whole."""
     if parts.band.empty and parts.queries:
