@@ -75,7 +75,11 @@ class Sliding:
         return floor(length - (1 + self.lag(n)), self.stride[n]) + 1
 
     def spare(self, length: Dim, n: int) -> Dim:
-        """Below 0 where an axis has rows, but fewer than a window reaches."""
+        """Below 0 where an axis has rows, but fewer than a window reaches, and where a
+        picture has none.
+        """
+        if len(self.kernel) > 1:
+            return smallest(self.rows(length, n), length) - 1
         return self.rows(length, n) - smallest(length, 1)
 
     def names(self) -> tuple[list[str], list[str]]:
