@@ -50,10 +50,14 @@ def hold_definition(
     given = dict(target.given)
     for n, value in enumerate(expr.args):
         if n >= len(params):
+            applied = f"weights_by({definition.name}, s, mask=s > -inf)"
             fail(
                 "E0211",
                 f"`{definition.name}` takes {len(params)} arguments",
                 value.span,
+                helps=[f"to weigh scores: `{applied}`"]
+                if target.kind == "normalizer"
+                else [],
             )
         given[params[n].name] = _argument(context, params[n], value, env)
     by_name = {p.name: p for p in params}

@@ -158,6 +158,24 @@ normalizer powers(s, base: float = 2.0) = base ** s / total(base ** s)
         assert_agrees(found, by_hand(powers, inputs), name, within=1e-9)
 
 
+def test_one_normalizer_may_be_made_of_another(tmp_path: Path) -> None:
+    own = "normalizer mine(s) = 0.5 * weights_by(sparsemax, s, mask=s > -inf) + 0.5 * softmax(s, axis=-1)\n"
+    inputs = drawn(False, 3)
+
+    def mine(z: Array) -> Array:
+        share = np.exp(z - z.max())
+        made: Array = 0.5 * sparsemax(z) + 0.5 * share / share.sum()
+        return made
+
+    model = opened(spec(tmp_path, own, heads=False), normalize="mine")
+    found = by_reference(model, {}, inputs)["weights"]
+    assert_agrees(found, by_hand(mine, inputs), "mine", within=1e-9)
+    with pytest.raises(Failed, match="E0211") as caught:
+        opened(spec(tmp_path, "normalizer mine(s) = sparsemax(s)\n"), normalize="mine")
+    (help_,) = caught.value.diagnostics[0].helps
+    assert help_ == "to weigh scores: `weights_by(sparsemax, s, mask=s > -inf)`"
+
+
 def test_learned_numbers_of_a_normalizer_are_weights(tmp_path: Path) -> None:
     own = 'normalizer warm(s) = softmax(s * (parameter(shape=[1], init="ones") @ heat), axis=-1)\n'
     model = opened(spec(tmp_path, own), normalize="warm() @ temper")

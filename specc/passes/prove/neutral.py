@@ -39,7 +39,9 @@ def neutral(node: Node, link: Link, clock: Clock | None = None) -> Iterable[Thro
         return
     key = link.operand_axis
     for query, length in enumerate(x.type.shape):
-        if query != key and length.symbols():
+        # The batch is no query, whatever a mask says of keys alone.
+        timed = clock.head(length) is not None if clock else length == x.type.shape[key]
+        if query != key and timed:
             reach = _reach(node, link, beyond(x, query, key, clock), clock)
             if reach != ALL:
                 yield _result_axis(node, query, key), reach

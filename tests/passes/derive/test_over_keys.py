@@ -80,6 +80,11 @@ def graph_of(tmp_path: Path, body: str) -> Graph:
 def test_steps_equal_the_full_pass(tmp_path: Path, way: str) -> None:
     graph = graph_of(tmp_path, WAYS[way])
     assert prove(graph, "n", "ids", ["logits"]) == []
+    assert_steps_follow(graph)
+
+
+def assert_steps_follow(graph: Graph) -> None:
+    """In one piece, row by row, and in unequal pieces."""
     rng = np.random.default_rng(0)
     weights = {
         n: rng.normal(size=[d.at({}) for d in p.type.shape])
@@ -92,6 +97,34 @@ def test_steps_equal_the_full_pass(tmp_path: Path, way: str) -> None:
         made = steps(derived, graph, {"ids": IDS}, weights, plan)
         got = np.concatenate([m["logits"] for m in made], axis=1)
         np.testing.assert_allclose(got, full, rtol=1e-11, atol=1e-11)
+
+
+BEHIND = """specc 1
+model m
+config { normalize: normalizer = softmax }
+dims batch, n
+
+graph g(ids: int[batch, n]) -> (logits: float[batch, n, 6]) {
+  x = (embedding(ids, size=6, dim=6) @ e) * 2.0
+  first = expand(parameter(shape=[1, 3, 6], init="normal(2.0)") @ first, axis=0, length=batch)
+  h = concat([first, x], axis=1)
+  y, _ = attend_by(dot, h, h, h, mask=causal, normalize=normalize)
+  return (h + y)[:, 3:]
+}
+
+generate text of ids from logits { max_tokens = 6 }
+"""
+
+
+@pytest.mark.parametrize("normalize", ["sparsemax", "entmax15", "topk(2)"])
+def test_sorted_keys_may_begin_with_rows_of_a_head(
+    tmp_path: Path, normalize: str
+) -> None:
+    path = tmp_path / "m.specc"
+    path.write_text(BEHIND)
+    graph = elaborated(open_spec(str(path), sets=[f"normalize={normalize}"])).graph
+    assert prove(graph, "n", "ids", ["logits"]) == []
+    assert_steps_follow(graph)
 
 
 @pytest.mark.parametrize("way", ["the third greatest", "the greatest, picked"])
