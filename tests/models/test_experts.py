@@ -14,6 +14,7 @@ import pytest
 from numpy.typing import NDArray
 from support.onnx_runtime import agree, open_quietly
 
+import specc
 import specc_numpy
 from specc.compiler.spec import elaborated, open_spec
 from specc.ir import ops
@@ -21,6 +22,7 @@ from specc.ir.graph import Graph
 from specc.ir.read import read
 from specc.ir.verify import verify
 from specc.ir.write import write
+from specc.weights.formats.safetensors import write_safetensors
 from specc_onnx import build, target
 
 Array = NDArray[Any]
@@ -300,6 +302,34 @@ def test_without_keep_every_row_is_sent(tmp_path: Path) -> None:
     wanted = by_hand(w, given, 2, True)
     given["keep"][:] = False  # nobody reads it
     agree({"y": wanted}, open_quietly(session_of(graph, w)).run(None, given))
+
+
+LOADS = """
+weights {
+  load "experts.*.weight" = stack("experts.{e}.*.weight", e=experts)
+  load "experts.*.bias" = stack("experts.{e}.*.bias", e=experts)
+}
+"""
+
+
+def test_a_tensor_for_each_expert_in_a_file(tmp_path: Path) -> None:
+    """More than ten, so that their numbers are no letters in order."""
+    graph = graph_of(tmp_path, experts=12)
+    w, given = weights_of(graph), inputs_of(2, 5)
+    path = tmp_path / "experts.specc"
+    path.write_text(path.read_text() + LOADS)
+    apart = {n: x for n, x in w.items() if n.startswith("gate.")}
+    for name, stacked in w.items():
+        if name not in apart:
+            leaf = name.removeprefix("experts.")
+            apart |= {f"experts.{e}.{leaf}": x for e, x in enumerate(stacked)}
+    write_safetensors(tmp_path / "w.safetensors", apart)
+    out = tmp_path / "m.onnx"
+    specc.compile(
+        path, out, weights=tmp_path / "w.safetensors", set={"experts": 12, "k": 2}
+    )
+    found = specc.load(out, threads=1).run(**given)
+    agree({"y": by_hand(w, given, 2, True)}, [found["y"]])
 
 
 YAML = """
