@@ -239,6 +239,8 @@ def describe(value: Evaluated) -> str:
     match first(value):
         case Tensor(value=made):
             return show_type(made.type)
+        case (Dim() as one, Dim() as two):
+            return f"the pair [{one}, {two}]"
         case tuple():
             return "a list"
         case Record() | RawConfig():

@@ -124,6 +124,44 @@ def test_masks_norms_and_activations_of_ones_own(syntax: str, tmp_path: Path) ->
     assert_follows(written(tmp_path, OWN, syntax), equations, rows, {})
 
 
+CHOOSER = """\
+specc 1
+model chooser
+config { normalize: normalizer = sparsemax  added: bias? = none }
+dims batch, n
+graph f(x: float[batch, n, 4]) -> (w: float[batch, n, n]) {
+  _, w = attend_by(dot, x, x, x, mask=causal, add=added, normalize=normalize)
+  return w
+}
+"""
+SHARP = """\
+specc 1
+model sharp
+extends "chooser"
+
+normalizer sharp(s, by: float) = softmax(by * s, axis=-1)
+bias nearer(by: float) = -by * abs(float(i - j))
+
+config {
+  normalize = sharp(2.0)
+  added = nearer(0.5)
+}
+"""
+
+
+@pytest.mark.parametrize("syntax", ["specc", "yaml"])
+def test_a_normalizer_and_a_bias_of_ones_own(syntax: str, tmp_path: Path) -> None:
+    (tmp_path / "chooser.specc").write_text(CHOOSER, encoding="utf-8")
+    spec = opened(written(tmp_path, SHARP, syntax))
+    x = np.random.default_rng(3).standard_normal((2, 5, 4))
+    apart = np.arange(5)[:, None] - np.arange(5)
+    scores = 2 * (np.einsum("bid,bjd->bij", x, x) - 0.5 * abs(apart))
+    powers = np.exp(scores - scores.max()) * (apart >= 0)
+    found = by_reference(spec, {}, {"x": x})["w"]
+    wanted = powers / powers.sum(-1, keepdims=True)
+    assert_agrees(found, wanted, "weights", 1e-12)
+
+
 def test_a_name_on_the_command_line_is_one_of_the_instance(tmp_path: Path) -> None:
     (tmp_path / "base.specc").write_text(BASE, encoding="utf-8")
     (tmp_path / "other.specc").write_text(OTHER, encoding="utf-8")
