@@ -15,7 +15,7 @@ from specc.elaborate.values import (
     Record,
     WordFunction,
 )
-from specc.ir.dim import Dim, Part
+from specc.ir.dim import Dim
 from specc.lang import tree
 from specc.text.diagnostic import Failed
 
@@ -40,11 +40,9 @@ def assume(
             whole, divisor = _dim(context, a, env), _dim(context, b, env)
             if not whole or not divisor:
                 return config
-            quotient = Dim.symbol(f"{whole} / {divisor}", whole.origin)
-            # `image / patch` holds whole windows: that says what `image` is
-            divisor, whole = _unquotient(divisor, whole)
             # `d % d == 0` and the like say nothing: `d` would be made of itself
             if whole.name and whole.name not in divisor.symbols():
+                quotient = Dim.symbol(f"{whole} / {divisor}", whole.origin)
                 return _replaced(config, {whole.name: divisor * quotient})
         case tree.Compare(ops=("==",), operands=(a, b)):
             # `a == b` of two symbols: one is put for the other everywhere
@@ -53,14 +51,6 @@ def assume(
                 if one and other and one.name and one.name not in other.symbols():
                     return _replaced(config, {one.name: other})
     return config
-
-
-def _unquotient(divisor: Dim, whole: Dim) -> tuple[Dim, Dim]:
-    """`d` and `p / q` as `d · q` and `p`: what one divides the other does, too."""
-    match whole.terms:
-        case ((((Part(fn="/", args=(p, q)), 1),), 1),):
-            return _unquotient(divisor * q, p)
-    return divisor, whole
 
 
 def _joined(condition: tree.Binary) -> list[tree.Expr]:
