@@ -6,15 +6,16 @@ looked through.
 """
 
 from collections.abc import Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from specc.ir import ops
+from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Node, Value
 from specc.ir.heads import Clock
 from specc.ir.reach import known
 from specc.passes.prove.affine import affine
-from specc.passes.prove.bands import found_band
+from specc.passes.prove.bands import found_band, side_of
 from specc.passes.prove.grids import Grid, aligned, grid_of, joined, through
 from specc.passes.prove.once import Budget, answered
 
@@ -39,6 +40,27 @@ def doubt_of(node: Node, operand: int, clock: Clock) -> Doubt | None:
     """What leaves it open whether `operand`, a mask or weights, hides later positions;
     None where comparisons of row numbers say that it does not.
     """
+    grid = _gate(node, operand, clock)
+    if grid is None:
+        return None
+    if found_band(grid.value, grid.query, grid.key, clock).spent:
+        return Doubt(True, grid.value)
+    open_ = answered(grid, _open, {}, Budget(LOOKED_AT), _Open(None, False))
+    return Doubt(False, open_.value) if open_.value else None
+
+
+def head_ahead(node: Node, operand: int, clock: Clock) -> Dim | None:
+    """The rows of the head, if they alone are shown later positions."""
+    grid = _gate(node, operand, clock)
+    if grid is None or grid.query is None or side_of(grid).lo >= 0:
+        return None
+    head = grid.head(grid.query)
+    behind = side_of(replace(grid, side="queries"))
+    return head if head not in (None, 0) and behind.lo >= 0 else None
+
+
+def _gate(node: Node, operand: int, clock: Clock) -> Grid | None:
+    """The grid of a mask, or of weights, by which keys are read."""
     mask = node.args[operand]
     if mask is None:
         return None
@@ -46,11 +68,7 @@ def doubt_of(node: Node, operand: int, clock: Clock) -> Doubt | None:
     for link in known(node.op, given, node.op.infer(*given)):
         for gate in link.gates:
             if gate.operand == operand:
-                if found_band(mask, gate.query, gate.key, clock).spent:
-                    return Doubt(True, mask)
-                grid = grid_of(mask, gate.query, gate.key, clock)
-                open_ = answered(grid, _open, {}, Budget(LOOKED_AT), _Open(None, False))
-                return Doubt(False, open_.value) if open_.value else None
+                return grid_of(mask, gate.query, gate.key, clock)
     return None
 
 

@@ -12,7 +12,7 @@ from specc.ir.graph import Graph
 from specc.ir.interval import Interval
 from specc.ir.marks import GATE
 from specc.ir.op import Op
-from specc.passes.prove.doubt import doubt_of, text_of
+from specc.passes.prove.doubt import doubt_of, head_ahead, text_of
 from specc.passes.prove.flow import Flow, Leak
 from specc.passes.prove.once import MOST_STEPS
 from specc.passes.prove.over_keys import over_keys
@@ -81,13 +81,6 @@ FIXED: Mapping[type[Op], Said] = {
     ops.LayerNorm: NORM,
     ops.RMSNorm: NORM,
     ops.Flip: Said("E0711", "this turns the sequence around"),
-    ops.Concat: Said(
-        "E0711",
-        "joining along a growing axis moves its positions",
-        helps=("to shift a sequence by one use `delay(x, by=1)`",),
-    ),
-    ops.Slice: PICKED,
-    ops.Index: PICKED,
     ops.Split: APART,
     ops.Merge: APART,
     ops.ArgMax: CHOSEN,
@@ -123,8 +116,49 @@ def _reads(graph: Graph, leak: Leak, found: Flow) -> Said:
         case ops.Conv() | ops.MaxPool() | ops.AveragePool() | ops.ConvTranspose():
             words, helps = window_words(leak.node.op, ahead, every)
             return Said("E0711", words, helps=helps)
+    if (said := _spliced(leak, found)) is not None:
+        return said
     what = "this reads every position" if every else f"this lets position t see {ahead}"
     return FIXED.get(type(leak.node.op)) or of_rows(leak.node.op, what)
+
+
+def _spliced(leak: Leak, found: Flow) -> Said | None:
+    """The words for rows that are put beside what grows, or picked from it by number."""
+    symbol, clock, node = found.symbol, found.clock, leak.node
+    x = node.args[leak.operand or 0]
+    match node.op:
+        case ops.Concat(axis=axis):
+            grow = [
+                a for a in node.args if a and clock.head(a.type.shape[axis]) is not None
+            ]
+            if len(grow) > 1:
+                return Said(
+                    "E0711",
+                    f"two parts that grow along `{symbol}` are put one behind the other",
+                    helps=("weigh both apart, or add them row by row",),
+                )
+            return Said(
+                "E0711",
+                f"this puts fixed rows behind what grows along `{symbol}`: they would "
+                "move with every new row",
+                helps=("put them in front: `concat([memory, x], axis=1)`",),
+            )
+        case ops.Slice(axis=axis, start=start) if x is not None:
+            head = clock.head(x.type.shape[axis])
+            whole = node.op.stop == x.type.shape[axis]
+        case ops.Index(axis=axis, at=start) if x is not None:
+            head, whole = clock.head(x.type.shape[axis]), False
+        case _:
+            return None
+    last = "use `last(x)` for the newest row, `delay(x, by=1)` for the row before"
+    if head is None or head == 0:
+        return PICKED
+    if whole:
+        what = f"this leaves away rows that grow along `{symbol}`, from row {start} on"
+        mend = f"only the first {head} rows stand before what grows: `x[:, {head}:]`"
+        return Said("E0711", what, helps=(mend,))
+    what = f"this reads rows that grow along `{symbol}` by their numbers"
+    return Said("E0711", what, (f"the first {head} rows stand before them",), (last,))
 
 
 def _mask(graph: Graph, leak: Leak, found: Flow) -> Said:
@@ -135,6 +169,14 @@ def _mask(graph: Graph, leak: Leak, found: Flow) -> Said:
             "E0712",
             "without a mask a position sees every later one",
             helps=("write `mask=causal`",),
+        )
+    head = head_ahead(leak.node, GATE[type(op)].place, found.clock)
+    if head is not None:
+        return Said(
+            "E0712",
+            "a row of the head sees rows that are not there yet",
+            (f"the head is the {head} rows that stand before what grows",),
+            ("let it see itself alone: `j < m | j <= i`, with `m` its length",),
         )
     if leak.reach.lo > -UNBOUNDED and leak.why != "all":
         what = f"its mask lets a position see {_count(leak.reach)}"

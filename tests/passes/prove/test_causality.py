@@ -116,7 +116,7 @@ CASES: dict[str, tuple[str, Callable[[Builder, Value], Value]]] = {
         lambda b, x: b.one(ops.Softmax(1), x),
     ),
     "this turns the sequence around": ("E0711", lambda b, x: b.one(ops.Flip(1), x)),
-    "joining along a growing axis moves its positions": (
+    "two parts that grow along `tgt` are put one behind the other": (
         "E0711",
         lambda b, x: b.one(ops.Concat(1), x, x),
     ),
