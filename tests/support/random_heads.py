@@ -163,7 +163,11 @@ def headed_graph(seed: int, keep: Literal["left", "right", "any"] = "any") -> Gr
     """A graph of `x: f64[batch, seq, 3]`, `keep: bool[batch, seq]` and `memory:
     f64[batch, mem, 3]` with the output `y: f64[batch, head + seq, 3]`.
     """
-    drawn = Headed(random.Random(seed))
+    return finished(Headed(random.Random(seed)))
+
+
+def finished(drawn: Headed) -> Graph:
+    """The graph that a builder draws."""
     b = drawn.build
     drawn.streams.append(b.input("x", Input(Type.of("f64", BATCH, SEQ, WIDTH))))
     b.input("keep", Input(Type.of("bool", BATCH, SEQ), keep=keep))

@@ -11,6 +11,8 @@ from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Input, Value
 from specc.ir.types import Type
 from support.random_graphs import BATCH, SEQ, WIDTH, Drawn, finished
+from support.random_heads import Headed
+from support.random_heads import finished as behind_heads
 
 STREAM = Type.of("f64", BATCH, SEQ, WIDTH)
 DEEPEST = 2
@@ -30,14 +32,14 @@ class Looped(Drawn):
     def crossing(self, x: Value, y: Value) -> Value:
         """A loop over rows of a table, over streams, or over numbers."""
         rows = self.rows_to_walk(x, y)
-        inner = Inside(self.rng, depth=self.depth + 1, outer=self)
+        inner = Inside(self.rng, depth=self.depth + 1, outer=self, like=x)
         row = inner.build.input(
             "row", Input(Type(rows.type.dtype, rows.type.shape[1:]))
         )
-        carry = inner.build.input("carry", Input(STREAM))
+        carry = inner.build.input("carry", Input(x.type))
         done = None
         if self.rng.random() < 0.3:
-            done = inner.build.input("done", Input(Type.of("bool", BATCH, SEQ)))
+            done = inner.build.input("done", Input(Type("bool", x.type.shape[:2])))
         inner.streams = [carry, inner.with_row(carry, row)]
         for _ in range(self.rng.randint(1, 3)):
             inner.streams.append(inner.step())
@@ -68,6 +70,10 @@ class Looped(Drawn):
                 return self.one(ops.Concat(0), *both)
         return self.one(ops.Cast("f64"), self.one(ops.Range(Dim.of(3))))
 
+    def mask_for(self, like: Value) -> Value:
+        """A mask for the rows of a stream."""
+        return self.mask()
+
     def large(self, x: Value) -> Value:
         """Whether a row holds anything large, bool[batch seq]."""
         most = self.one(ops.Reduce("max", 2), x)
@@ -78,7 +84,8 @@ class Looped(Drawn):
 class Inside(Looped):
     """The body of a loop while it is drawn; what it takes from `outer` is captured."""
 
-    outer: Drawn = field(default_factory=lambda: Drawn(random.Random(0)))
+    outer: Looped = field(default_factory=lambda: Looped(random.Random(0)))
+    like: Value = field(default_factory=lambda: Value(STREAM))
     captured: list[Value] = field(default_factory=list)
 
     def capture(self, value: Value) -> Value:
@@ -93,10 +100,13 @@ class Inside(Looped):
         return self.capture(self.outer.weight(*shape))
 
     def mask(self, depth: int = 0) -> Value:
-        return self.capture(self.outer.mask(depth))
+        return self.capture(self.outer.mask_for(self.like))
+
+    def mask_for(self, like: Value) -> Value:
+        return self.mask()
 
     def kept_of(self, x: Value) -> Value:
-        return self.capture(self.outer.kept_of(x))
+        return self.capture(self.outer.kept_of(self.like))
 
     def first(self) -> Value:
         zero = self.one(ops.Insert(0), self.one(ops.Constant(0.0, "f64")))
@@ -104,7 +114,9 @@ class Inside(Looped):
 
     def stream(self) -> Value:
         if self.rng.random() < 0.15:
-            return self.capture(self.outer.stream())
+            other = self.outer.stream()
+            if other.type == self.like.type:
+                return self.capture(other)
         return super().stream()
 
     def with_row(self, carry: Value, row: Value) -> Value:
@@ -129,3 +141,19 @@ class Inside(Looped):
 def looped_graph(seed: int, keep: Literal["left", "right", "any"] = "any") -> Graph:
     """A graph of `x: f64[batch, seq, 3]` and `keep` with the output `y`."""
     return finished(Looped(random.Random(seed)), keep)
+
+
+@dataclass
+class HeadedLooped(Headed, Looped):
+    """Such loops over streams behind heads."""
+
+    def mask_for(self, like: Value) -> Value:
+        self.compared = like, like
+        made = self.mask()
+        self.compared = None
+        return made
+
+
+def headed_looped_graph(seed: int) -> Graph:
+    """A graph of `x`, `keep` and `memory` with the output `y`."""
+    return behind_heads(HeadedLooped(random.Random(seed)))
