@@ -6,6 +6,7 @@ the head of the result. Mistakes planted in the passes are found by the same tes
 """
 
 import random
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Literal
 
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 from support.random_graphs import BATCH, SEQ, WIDTH
 from support.random_heads import MEM, Headed, head_rows, headed_graph, values
+from support.random_loops import headed_looped_graph
 from support.steps import steps
 
 import specc_numpy
@@ -73,11 +75,11 @@ def leak(graph: Graph, seed: int) -> str:
     return ""
 
 
-def difference(seed: int) -> str:
+def difference(seed: int, draw: Callable[[int], Graph] = headed_graph) -> str:
     """How the steps of graph `seed` differ from its full pass; empty where they do not
     or where it is refused.
     """
-    graph = headed_graph(seed)
+    graph = draw(seed)
     if "x" not in graph.inputs or prove(graph, "seq", "x", ["y"]):
         return ""
     for rows in ("new", "newest"):
@@ -137,6 +139,15 @@ def test_what_is_proved_behind_heads_is_true(start: int) -> None:
 @pytest.mark.parametrize("start", range(0, GRAPHS, 30))
 def test_steps_behind_heads_equal_the_full_pass(start: int) -> None:
     assert not [f for seed in range(start, start + 30) if (f := difference(seed))]
+
+
+@pytest.mark.parametrize("many", [25, pytest.param(1000, marks=pytest.mark.slow)])
+def test_loops_over_another_axis_behind_heads(many: int) -> None:
+    """Their states begin as what rows of heads give, turn by turn."""
+    graphs = ((s, headed_looped_graph(s)) for s in range(many))
+    assert not [f for s, graph in graphs if (f := leak(graph, s))]
+    seeds = range(many)
+    assert not [f for s in seeds if (f := difference(s, headed_looped_graph))]
 
 
 @pytest.mark.slow

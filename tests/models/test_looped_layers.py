@@ -18,11 +18,12 @@ dims batch, src, n
 graph g(memory: float[batch, src, d], ids: int[batch, n], keep: keep[batch, n] = ids >= 0)
     -> (logits: float[batch, n, vocab]) {
   x = embedding(ids, size=vocab, dim=d) @ table
+  %s
   seen = 0.0 * x
   scan row in memory along src carry x, seen {
     %s
   }
-  return 9.0 * linear(x + seen, out=vocab) @ out
+  return 9.0 * linear((x + seen)%s, out=vocab) @ out
 }
 generate text of ids from logits { start = 2  stop = 1 }
 """
@@ -35,6 +36,18 @@ BODIES = {
     "nested": f"scan step in 3 carry x {{ x = 0.9 * x + float(step) * {ROW} * delay(x * insert(cast(keep, to=float), axis=2)) }}; seen = seen + x",
 }
 
+BODIES["begun"] = (
+    f"h, _ = gru(x, hidden=d, reset=after, keep=keep, start={ROW}) @ rnn; x = x + h; seen = seen + x"
+)
+BODIES["prompt"] = (
+    f"x = tanh(x + (attention(x + {ROW}, heads=2, mask=causal) @ a)); h, _ = gru(x, hidden=d, reset=after) @ rnn"
+    "; seen = cumsum(h, axis=1) + delay(x, by=4)"
+)
+PROMPT = (
+    "x = prepend(x * insert(cast(keep, to=float), axis=2), parameter(shape=[1, 3, d]) @ prompt)",
+    "[:, 3:]",
+)
+
 
 @pytest.fixture(scope="module", params=BODIES)
 def folder(
@@ -43,7 +56,8 @@ def folder(
     where = tmp_path_factory.mktemp(str(request.param))
     spec, body = where / "looped.specc", BODIES[str(request.param)]
     lines = body.replace("{ ", "{\n").replace(" }", "\n}").replace("; ", "\n    ")
-    spec.write_text(SPEC % lines, encoding="utf-8")
+    before, behind = PROMPT if request.param == "prompt" else ("", "")
+    spec.write_text(SPEC % (before, lines, behind), encoding="utf-8")
     target = "onnx" if len(request.param) % 2 else "ort-cpu"
     parts = ["score", "encode", "step"]
     specc.compile(str(spec), where / "package", init=3, parts=parts, target=target)
@@ -57,7 +71,9 @@ def test_any_steps_give_the_logits_of_full_passes(folder: Path) -> None:
     model = specc.load(folder / "package", threads=1)
     rng = np.random.default_rng(0)
     memory = rng.normal(size=(3, 4, 8)).astype("f")
-    prompts = [[2, 3, 5], [7], [4, 6]]
+    prompts = [[2, 3, 5], [7, 7, 8], [4, 6, 2]]
+    if "prompt" not in folder.name:  # where nothing hides padding
+        prompts = [[2, 3, 5], [7], [4, 6]]
     prepared = dict(model.generate(memory=memory, ids=prompts).prepared)
     whole = writer_of(model.whole)
     assert model.writer

@@ -109,8 +109,17 @@ class Inside(Looped):
         return self.capture(self.outer.kept_of(self.like))
 
     def first(self) -> Value:
+        if self.rng.random() < 0.6:
+            return self.begun()
         zero = self.one(ops.Insert(0), self.one(ops.Constant(0.0, "f64")))
         return self.one(ops.Expand(0, Dim.of(WIDTH)), zero)
+
+    def begun(self) -> Value:
+        """Numbers of the turn's own, or the same in every turn."""
+        row = self.build.inputs["row"]
+        if row.type.rank == 1 and self.rng.random() < 0.6:
+            return self.one(ops.Arith("mul"), row, self.weight(WIDTH))
+        return self.weight(WIDTH)
 
     def stream(self) -> Value:
         if self.rng.random() < 0.15:

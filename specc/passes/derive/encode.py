@@ -7,7 +7,7 @@ says so. Parts of a concatenation that have no rows then are left out, so that w
 grows is not read at all.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 
@@ -42,7 +42,7 @@ def encode_graph(plan: Plan, targets: Mapping[str, First]) -> Graph | None:
     if not targets:
         return None
     beginning = Beginning(plan)
-    beginning.copy(first.value for first in targets.values())
+    beginning.copy([first.value for first in targets.values()])
     outputs = {name: beginning.output(first) for name, first in targets.items()}
     b, (least, facts) = beginning.b, plan.known_lengths()
     name = f"{plan.graph.name} encode"
@@ -62,8 +62,10 @@ class Beginning:
         self.b = Builder()
         self.now: dict[Value, Value] = {}
 
-    def copy(self, values: Iterable[Value]) -> None:
-        """Every node that these values are made from."""
+    def copy(self, values: Sequence[Value]) -> None:
+        """Every node that these values are made from. A loop that collects more than that
+        of the graph is no node of it, and comes last.
+        """
         b, graph, now = self.b, self.plan.graph, self.now
         live = self._live(values)
         read = {a for node in live for a in node.args if a}
@@ -81,6 +83,14 @@ class Beginning:
                 now.update(zip(results, made, strict=True))
                 if (known := graph.made.get(node)) and made[0].node:
                     b.made.setdefault(made[0].node, known)
+        self._beside(values)
+
+    def _beside(self, values: Iterable[Value]) -> None:
+        """Values of nodes that the graph lacks."""
+        for value in values:
+            if value not in self.now and value.node:
+                made = self._node(value.node, (value,))
+                self.now[value] = made[value.index]
 
     def output(self, first: First) -> Value:
         """A result, with the rows of it that are asked for."""

@@ -14,6 +14,7 @@ from specc.ir.graph import Graph, Input, Value
 from specc.ir.ops.loop import Loop, without
 from specc.ir.types import Type
 from specc.passes.derive.asked import Asked
+from specc.passes.derive.beginnings import collected
 from specc.passes.derive.crossed import Crossed
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ def turned(
     keep = [] if given.keep is None else [given.keep]
     inputs = [*keep, *given.rows, *past, *given.starts, *given.captured]
     made = outer.draft.add(node, new, *inputs)
+    outer.states.starts |= collected(loop, inner.states.starts, outer.plan.batch)
     own = len(results)
     afters = zip(met, made[own:], strict=True)
     outer.states.after |= {state.next: value for state, value in afters}
@@ -58,7 +60,6 @@ def stacked(state: State, axis: int, rows: Value) -> State:
     """The states of one name of all turns of a loop, along its axis, which is `axis` of
     `rows` too.
     """
-    assert not state.initial, "inside a loop states begin as zeros"
     turns, shape = rows.type.shape[axis], state.type.shape
     type = Type(state.type.dtype, (*shape[:axis], turns, *shape[axis:]))
 

@@ -8,14 +8,12 @@ from dataclasses import dataclass
 from specc.ir import ops
 from specc.ir.graph import Graph, Node, Value
 from specc.ir.heads import Clock
-from specc.ir.reach import links
 from specc.passes.prove.beyond import beyond
 from specc.passes.prove.flow import Flow
-from specc.passes.prove.seen import zero_everywhere
+from specc.passes.prove.spliced import from_head
 
 NUMBERS = "row numbers are made inside this loop; they would begin anew in every step"
-BEGINS = "inside a loop over another axis it does not begin with zeros"
-HEADS = "inside a loop over another axis rows that are fixed stand before what it keeps"
+HEADS = "inside a loop over another axis fixed rows are picked from those before a text"
 NARROW = "what this loop keeps of the growing axis has fewer axes than it runs along"
 CROSSED = (
     "loop along the growing axis itself, or let attention bring the two axes together",
@@ -88,9 +86,7 @@ def _why(node: Node, results: tuple[Value, ...], axis: int, found: Flow) -> str:
     """Why a node of such a body cannot; empty where it can."""
     if _numbers(node, found.clock):
         return NUMBERS
-    if _begins(node, found):
-        return BEGINS
-    if _behind_a_head(node, results, found):
+    if from_head(node, found.clock):
         return HEADS
     # States are stacked along the loop's axis.
     if any(found.state(r).axes and r.type.rank < axis for r in results):
@@ -106,29 +102,3 @@ def _numbers(node: Node, clock: Clock) -> bool:
         case Node(ops.Extent(axis=axis), (Value() as x,)):
             return clock.head(x.type.shape[axis]) is not None
     return False
-
-
-def _behind_a_head(node: Node, results: tuple[Value, ...], found: Flow) -> bool:
-    """Whether a node looks back along an axis with a head, which states had to begin as,
-    or takes its rows away.
-    """
-    for link in links(node, results):
-        x = node.args[link.operand]
-        if x is None or link.operand_axis not in found.state(x).axes:
-            continue
-        head = found.clock.head(x.type.shape[link.operand_axis])
-        if head != 0 and link.kind not in ("same", "extent"):
-            return True
-    return False
-
-
-def _begins(node: Node, found: Flow) -> bool:
-    """Whether a layer or a loop along the growing axis begins as anything but zeros."""
-    match node.op:
-        case ops.Scan(axis=axis) as op if axis in found.state(op.row(node)).axes:
-            starts: tuple[Value | None, ...] = op.parts(node.args).starts
-        case ops.Rnn() | ops.Gru() | ops.Lstm():
-            starts = tuple(state.of(node.args) for state in node.op.first_states)
-        case _:
-            return False
-    return not all(s is None or zero_everywhere(s) for s in starts)
