@@ -163,10 +163,10 @@ def headed_graph(seed: int, keep: Literal["left", "right", "any"] = "any") -> Gr
     """A graph of `x: f64[batch, seq, 3]`, `keep: bool[batch, seq]` and `memory:
     f64[batch, mem, 3]` with the output `y: f64[batch, head + seq, 3]`.
     """
-    return finished(Headed(random.Random(seed)))
+    return finished(Headed(random.Random(seed)), keep)
 
 
-def finished(drawn: Headed) -> Graph:
+def finished(drawn: Headed, keep: Literal["left", "right", "any"] = "any") -> Graph:
     """The graph that a builder draws."""
     b = drawn.build
     drawn.streams.append(b.input("x", Input(Type.of("f64", BATCH, SEQ, WIDTH))))
