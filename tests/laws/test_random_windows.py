@@ -135,7 +135,7 @@ def planted(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
             monkeypatch.setattr(clean.Reading, "shifted", property(lambda self: False))
         case "every mean is clean behind zeros":
             monkeypatch.setattr(
-                clean.Reading, "_window", lambda self: self._zero or self._read.floor
+                clean.Reading, "_window", lambda self: self.zero or self.read.floor
             )
 
 
