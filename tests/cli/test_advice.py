@@ -86,6 +86,11 @@ def heard(
         if "nothing failed" not in str(nothing):
             raise
         return Counter()
+    return counted(said)
+
+
+def counted(said: str) -> Counter[str]:
+    """Each message of a rendered text, with how often it is there."""
     return Counter(": ".join(found) for found in SAID.findall(said))
 
 
@@ -115,7 +120,7 @@ def test_what_was_said_is_said_no_more(
     if piece not in LEFT:
         missing = wanted - {"f", "name", "x", "scale"} - set(re.findall(r"\w+", mended))
         assert not missing, f"{new} is not what `{piece}` says"
-    before = heard(name, case, tmp_path / "before", monkeypatch, capsys)
+    before = counted(said)
     after = heard(name, mended, tmp_path / "after", monkeypatch, capsys)
     assert before - after, f"following `{piece}` changed nothing of {set(before)}"
     first = next(iter(before))
@@ -153,13 +158,13 @@ def test_what_was_probably_meant_is_known(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     name, file, line, column, length, meant = guess
-    case = CASES[name][0]
+    case, said = CASES[name]
     at = at_place(case, file, line, column)
     wrong = case[at : at + length]
     # of a dotted name, or a key with its value, the part that is like it is meant
     word = max(re.findall(r"\w+", wrong), key=lambda w: ratio(w, meant))
     mended = case[:at] + wrong.replace(word, meant, 1) + case[at + length :]
-    before = heard(name, case, tmp_path / "before", monkeypatch, capsys)
+    before = counted(said)
     after = heard(name, mended, tmp_path / "after", monkeypatch, capsys)
     assert before - after, f"`{meant}` for `{word}` changed nothing of {set(before)}"
 
