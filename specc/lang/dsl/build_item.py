@@ -60,6 +60,9 @@ def _config(
     named = [e for e in body.children if isinstance(e, tree.Field | tree.Assign)]
     b.twice("the value", ((e.name, e.span) for e in named))
     b.twice("the expectation", ((e.key, e.span) for e in expected))
+    # One list, as YAML can have a key but once.
+    unread = [e for e in body.children if isinstance(e, tree.Unread)]
+    b.twice("the list", (("ignore", e.span) for e in unread))
     return tree.Config(body.children, behind(body.behind), body.end, span=span)
 
 
