@@ -43,6 +43,7 @@ def test_perceiver(case: str, tmp_path: Path) -> None:
             tiny=config,
             results={"logits": ""},
             given=GIVEN,
+            eager=True,
         ),
         tmp_path,
     )
