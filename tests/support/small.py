@@ -13,7 +13,50 @@ IMAGE = {
     "channels": 2,
 }
 LUONG = {"source_vocab": 13, "words": 5, "hidden": 6, "layers": 2}
-SMALL: dict[str, dict[str, object]] = {
+GROUPED = TRANSFORMER | {"kv_heads": 1}
+WORDS = TRANSFORMER | {"context": 32}
+PAIRED = {
+    "vocab": 17,
+    "d": 16,
+    "encoder_heads": 2,
+    "decoder_heads": 2,
+    "encoder_layers": 1,
+    "decoder_layers": 2,
+    "encoder_hidden": 24,
+    "decoder_hidden": 24,
+    "pad": 16,
+    "start": 15,
+    "eos": 2,
+}
+FAMILIES: dict[str, dict[str, object]] = {
+    "bart": PAIRED | {"context": 32},
+    "blenderbot": PAIRED | {"context": 32},
+    "cohere": GROUPED | {"stop": [2]},
+    "distilbert": WORDS,
+    "electra": WORDS | {"e": 8},
+    "gemma": GROUPED | {"head_dim": 8},
+    "gemma2": GROUPED | {"head_dim": 8, "sliding": 3},
+    "gpt_neox": TRANSFORMER,
+    "gptj": TRANSFORMER | {"turned": 4, "stop": [2]},
+    "granite": GROUPED | {"scale": 0.3, "adds": 0.5, "words": 2.0},
+    "m2m_100": PAIRED,
+    "marian": PAIRED,
+    "mbart": PAIRED | {"context": 32},
+    "nemotron": GROUPED | {"stop": [2]},
+    "olmo2": GROUPED | {"stop": [2]},
+    "opt": WORDS | {"words": 8},
+    "pegasus": PAIRED | {"context": 32},
+    "phi": TRANSFORMER,
+    "phi3": GROUPED | {"sliding": 3, "stop": [2]},
+    "qwen2": GROUPED,
+    "qwen3": GROUPED | {"head_dim": 8},
+    "roberta": WORDS,
+    "smollm3": GROUPED | {"every": 2, "stop": [2]},
+    "stablelm": TRANSFORMER,
+    "starcoder2": GROUPED | {"sliding": 3},
+}
+"""Published families that differ from others in little."""
+SMALL: dict[str, dict[str, object]] = FAMILIES | {
     "autoencoder": {"vocab": 17, "target_vocab": 17, "width": 6, "hidden": 7},
     "bert": TRANSFORMER | {"context": 32},
     "bilstm_tagger": {"vocab": 17, "tags": 5, "width": 6, "hidden": 7, "layers": 2},
