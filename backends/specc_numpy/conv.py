@@ -16,30 +16,32 @@ EVERY = slice(None)
 
 
 @evaluate(ops.Conv)
-def conv(op: ops.Conv, env: Env, x: Array, w: Array, b: Array | None = None) -> Array:
+def conv(
+    op: ops.Conv, env: Env, x: Array, weight: Array, bias: Array | None = None
+) -> Array:
     """f[b t i], f[o j k], f[o]? -> f[b t o]"""
     x, groups = picture(op.kernel, x), length(op.groups, env)
     counts = windows(op, x.shape[2:])
-    (batch, _, *_), (out, channels, *_) = x.shape, w.shape
+    (batch, _, *_), (out, channels, *_) = x.shape, weight.shape
     padded = _padded(op, x, 0.0).reshape(batch, groups, channels, *_sizes(op, x))
     y: Array = np.zeros((batch, groups, out // groups, prod(counts)))
     for place in np.ndindex(*op.kernel):
         seen = _seen(op, padded, place, counts)
         seen = seen.reshape(batch, groups, channels, prod(counts))
-        y += w[(..., *place)].reshape(groups, out // groups, channels) @ seen
-    return rows(op.kernel, _biased(y.reshape(batch, out, *counts), b))
+        y += weight[(..., *place)].reshape(groups, out // groups, channels) @ seen
+    return rows(op.kernel, _biased(y.reshape(batch, out, *counts), bias))
 
 
 @evaluate(ops.ConvTranspose)
 def conv_transpose(
-    op: ops.ConvTranspose, env: Env, x: Array, w: Array, b: Array | None = None
+    op: ops.ConvTranspose, env: Env, x: Array, weight: Array, bias: Array | None = None
 ) -> Array:
     """f[b t i], f[i p k], f[o]? -> f[b u o]"""
     x, groups = picture(op.kernel, x), length(op.groups, env)
-    (batch, channels, *sizes), out = x.shape, w.shape[1] * groups
+    (batch, channels, *sizes), out = x.shape, weight.shape[1] * groups
     counts = [transposed(op, n, size) for n, size in enumerate(sizes)]
     given = x.reshape(batch, groups, channels // groups, prod(sizes))
-    kernels = w.reshape(groups, channels // groups, w.shape[1], *op.kernel)
+    kernels = weight.reshape(groups, channels // groups, weight.shape[1], *op.kernel)
     # Room for every row of every kernel, and for what is asked for beyond.
     room = [
         max(count + before, max(size - 1, 0) * s + d * (k - 1) + 1)
@@ -54,7 +56,7 @@ def conv_transpose(
         here = [slice(n * d, n * d + size * s, s) for n, d, s, size in steps]
         y[EVERY, EVERY, *here] += added.reshape(batch, out, *sizes)
     kept = [slice(a, a + n) for a, n in zip(op.before, counts, strict=True)]
-    return rows(op.kernel, _biased(y[EVERY, EVERY, *kept], b))
+    return rows(op.kernel, _biased(y[EVERY, EVERY, *kept], bias))
 
 
 @evaluate(ops.MaxPool)

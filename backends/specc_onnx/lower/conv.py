@@ -16,15 +16,17 @@ from specc_onnx.lower.table import lower
 
 
 @lower(ops.Conv)
-def conv(op: ops.Conv, g: Emitter, x: Tensor, w: Tensor, b: Tensor | None) -> str:
+def conv(
+    op: ops.Conv, g: Emitter, x: Tensor, weight: Tensor, bias: Tensor | None
+) -> str:
     """The standard operator, all of it padded by numbers: `auto_pad` has no dilation."""
     slide = _Slide(g, op, _first(op.kernel))
     given = _turned(g, op.kernel, slide.given(x))
-    bias = b.name if b else None
+    added = bias.name if bias else None
     if len(op.kernel) == 1 and op.kernel[0] >= LONG and op.groups == x.type.shape[-1]:
-        made = _flat(op, g, given, w.name, bias)
+        made = _flat(op, g, given, weight.name, added)
     else:
-        made = _conv(op, g, given, w.name, bias)
+        made = _conv(op, g, given, weight.name, added)
     return slide.finished(_turned(g, op.kernel, made), x)
 
 
@@ -65,7 +67,11 @@ def _conv(op: ops.Conv, g: Emitter, x: str, w: str, b: str | None) -> str:
 
 @lower(ops.ConvTranspose)
 def conv_transpose(
-    op: ops.ConvTranspose, g: Emitter, x: Tensor, w: Tensor, b: Tensor | None
+    op: ops.ConvTranspose,
+    g: Emitter,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
 ) -> str:
     """The standard operator; fewer than no rows cut off behind are its `output_padding`."""
     first = _first(op.kernel)
@@ -77,8 +83,8 @@ def conv_transpose(
     made = g.node(
         "ConvTranspose",
         _turned(g, op.kernel, given),
-        w.name,
-        b.name if b else None,
+        weight.name,
+        bias.name if bias else None,
         kernel_shape=list(op.kernel),
         strides=list(op.stride),
         dilations=list(op.dilation),
