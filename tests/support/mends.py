@@ -291,9 +291,16 @@ DONE: dict[str, list[tuple[str, str, str]]] = {
     ],
     "E0712-inside-a-loop-over-another-axis": [("mask=causal", "mask=all", "mask=causal")],
     "E0712-no-comparison": [("& causal", "mask=both(pre)", "mask=both(pre) & causal")],
-    "E0717-begins-inside-a-loop": [
-        ("repeat n in 6 { … }", "scan r in z along m carry s {\n    h, _ = gru(s, hidden=4, start=insert(r, axis=1),",
-         "repeat n in 6 {\n    h, _ = gru(s, hidden=4, start=insert(z[:, n], axis=1),"),
+    "E0711-rows-behind": [("concat([memory, x], axis=1)", "concat([x, memory], axis=1)", "concat([memory, x], axis=1)")],
+    "E0711-rows-of-a-head": [
+        ("delay(x, by=1)", "x[:, 0:4], heads", "delay(x[:, 3:], by=1), heads"),
+        ("last(x)", "x[:, 0:4], heads", "insert(last(x), axis=1), heads"),
+        ("x[:, 3:]", "x[:, 4:]", "x[:, 3:]"),
+    ],
+    "E0712-head-looks-ahead": [("j < m | j <= i", "i < m | j <= i", "j < m | j <= i")],
+    "E0717-picked-inside-a-loop": [
+        ("repeat n in 6 { … }", "scan r in z along m carry x {\n    x = x + x[:, 0:1] * insert(r, axis=1)",
+         "repeat n in 6 {\n    x = x + x[:, 0:1] * insert(z[:, n], axis=1)"),
     ],
     "W0601-every-second-row": [("keep: keep[batch, n] right", "keep: keep[batch, n])", "keep: keep[batch, n] right)")],
     "E0711-stride": [("stride=", "stride=2, ", "")],
