@@ -151,7 +151,7 @@ class Reading:
     def _band(self) -> bool:
         """Through a mask that is false, or weights or values that are zero, at padded keys."""
         _, reach = resolve(self.node, self.link)
-        if self.side == "right" and reach.lo >= 0:
+        if self.side == "right" and reach.lo >= 0 and self._among_themselves():
             return True
         if any(g.key in self.given[g.operand].zero for g in self.link.gates):
             # Zero times what is no number is no number.
@@ -162,6 +162,17 @@ class Reading:
         if isinstance(self.node.op, ops.Weigh | ops.MatMul | ops.Einsum):
             return _product(self)
         return False
+
+    def _among_themselves(self) -> bool:
+        """Whether queries and keys are rows of one axis: only then does a key before a
+        query that exists exist, too.
+        """
+        operand, to = self.node.args[self.link.operand], self.link.result_axis
+        if operand is None or to is None:
+            return False
+        types = self.node.op.infer(*(a.type if a else None for a in self.node.args))
+        made = types[self.link.result].shape[to]
+        return made == operand.type.shape[self.link.operand_axis]
 
 
 def _low_scores(reading: Reading) -> bool:

@@ -1,0 +1,58 @@
+"""A causal mask hides padding on the right of rows that look at themselves, and of no
+others: of two texts the one that is looked at may be the shorter.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.spec_models import by_reference, opened
+
+from specc.compiler.spec import elaborated, open_spec
+from specc.passes.prove.padding import padding
+
+SPEC = """\
+specc 1
+model m
+dims batch, n, m
+
+graph g(x: float[batch, n, 4], x_keep: keep[batch, n] right,
+        z: float[batch, m, 4], z_keep: keep[batch, m] right) -> (y: float[batch, n, 4]) {
+  y, _ = MADE
+  return y
+}
+"""
+
+
+def warned(path: Path, made: str) -> bool:
+    path.write_text(SPEC.replace("MADE", made), encoding="utf-8")
+    return bool(padding(elaborated(open_spec(str(path))).graph))
+
+
+@pytest.mark.parametrize(
+    "made", ["attend(x, z, z, mask=causal)", "attend_by(dot, x, z, z, mask=causal)"]
+)
+def test_another_axis_is_told_of(made: str, tmp_path: Path) -> None:
+    path = tmp_path / "m.specc"
+    assert warned(path, made)
+    found = opened(str(path))
+    rng = np.random.default_rng(0)
+    given = {
+        "x": rng.standard_normal((1, 4, 4)),
+        "x_keep": np.ones((1, 4), bool),
+        "z": rng.standard_normal((1, 4, 4)),
+        "z_keep": np.arange(4)[None] < 2,
+    }
+    one = by_reference(found, {}, given)["y"]
+    given["z"] = np.where(given["z_keep"][..., None], given["z"], 9.0)
+    assert not np.allclose(one, by_reference(found, {}, given)["y"])
+
+
+def test_rows_among_themselves_are_clean(tmp_path: Path) -> None:
+    made = "attend(x, x, x, mask=causal)"
+    assert not warned(tmp_path / "m.specc", made)
+
+
+def test_a_mask_of_the_other_axis_is_enough(tmp_path: Path) -> None:
+    made = "attend(x, z, z, mask=causal & visible(z_keep))"
+    assert not warned(tmp_path / "m.specc", made)
