@@ -21,17 +21,17 @@ MEAN = {1: functional.avg_pool1d, 2: functional.avg_pool2d}
 
 @evaluate(ops.Conv)
 def conv(
-    op: ops.Conv, place: Place, x: Tensor, w: Tensor, b: Tensor | None = None
+    op: ops.Conv, place: Place, x: Tensor, weight: Tensor, bias: Tensor | None = None
 ) -> Tensor:
     """f[b t i], f[o j k], f[o]? -> f[b t o]"""
     x = _turned(op.kernel, x)
     counts = _windows(op, x.shape[2:])
     if 0 in (*counts, x.shape[0]):
-        return _turned(op.kernel, x.new_zeros(x.shape[0], w.shape[0], *counts))
+        return _turned(op.kernel, x.new_zeros(x.shape[0], weight.shape[0], *counts))
     made = CONV[len(op.kernel)](
         _padded(op, x, 0.0),
-        w,
-        b,
+        weight,
+        bias,
         stride=op.stride,
         dilation=op.dilation,
         groups=place.length(op.groups),
@@ -41,7 +41,11 @@ def conv(
 
 @evaluate(ops.ConvTranspose)
 def conv_transpose(
-    op: ops.ConvTranspose, place: Place, x: Tensor, w: Tensor, b: Tensor | None = None
+    op: ops.ConvTranspose,
+    place: Place,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
 ) -> Tensor:
     """f[b t i], f[i p k], f[o]? -> f[b u o]"""
     x, groups = _turned(op.kernel, x), place.length(op.groups)
@@ -49,16 +53,16 @@ def conv_transpose(
     if min(counts) < 0:
         fail("E0912", f"{list(x.shape[2:])} rows are too few for what is cut off")
     if 0 in x.shape:
-        made = x.new_zeros(x.shape[0], w.shape[1] * groups, *counts)
+        made = x.new_zeros(x.shape[0], weight.shape[1] * groups, *counts)
     else:
         whole = TRANSPOSED[len(op.kernel)](
-            x, w, stride=op.stride, groups=groups, dilation=op.dilation
+            x, weight, stride=op.stride, groups=groups, dilation=op.dilation
         )
         sides = zip(reversed(op.before), reversed(op.behind), strict=True)
         # what is cut off is padding below 0
         made = functional.pad(whole, [-n for side in sides for n in side])
-    if b is not None:
-        made = made + b.reshape(-1, *[1] * len(op.kernel))
+    if bias is not None:
+        made = made + bias.reshape(-1, *[1] * len(op.kernel))
     return _turned(op.kernel, made)
 
 
