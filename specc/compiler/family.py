@@ -87,6 +87,7 @@ def graph_for(program: Program, data: JsonObject) -> str:
     graphs = [g for g in graphs_of(program) if g.made_for]
     member = data.given(CLASSES)
     named = _texts(member.value) if member else []
+    # Nothing is said on one side or the other, so the first graph is meant.
     if not graphs or not named or member is None:
         return ""
     for graph in graphs:

@@ -38,6 +38,7 @@ class Halting:
         self, context: Context, before: Sequence[Value], after: Sequence[Value]
     ) -> list[Value]:
         """What is carried on: what it was, where a row was done before this turn."""
+        # As it was before the turn: the turn in which a row becomes done still counts.
         done = before[self.place]
         return [
             self._where(context, done, Tensor(old), Tensor(new)).value
@@ -52,6 +53,7 @@ class Halting:
 
     def _where(self, context: Context, done: Value, yes: Tensor, no: Tensor) -> Tensor:
         mask = Tensor(done, self.span)
+        # One flag a row, for all that the row holds.
         for axis in range(done.type.rank, no.type.rank):
             mask = nodes.one(context, ops.Insert(axis), mask, span=self.span)
         return nodes.one(context, ops.Where(), mask, yes, no, span=self.span)
@@ -89,6 +91,8 @@ def halting_of(statement: tree.Scan, starts: Mapping[str, Tensor]) -> Halting | 
     if statement.until is None:
         return None
     name = _named(statement.until)
+    # A name that is not carried would be the same in every turn: the loop would end at
+    # once or never.
     if name not in starts:
         _not_carried(statement, name)
     done = starts[name]

@@ -55,6 +55,8 @@ def unread(entries: list[tree.ConfigEntry], data: JsonObject) -> list[Diagnostic
     strange = {
         key: member
         for key, member in data.members.items()
+        # Dropout has many names and one meaning: nothing is dropped when a model is
+        # used.
         if key not in known | COMMON and not key.endswith(TRAINED)
     }
     return [_warning(strange, known)] if strange else []

@@ -55,6 +55,7 @@ def center_of(g: Emitter, mask: Tensor) -> tuple[Value, Value] | None:
 def _around(g: Emitter, mask: Value | None, keys: Dim) -> tuple[Value, Value] | None:
     """Center and reach of `abs(j - center) <= reach`, which must hold."""
     todo = [mask]
+    # Of conditions that must all hold any one may be the comparison.
     while todo:
         value = _outer(g, todo.pop())
         match value and value.node:
@@ -80,6 +81,7 @@ def _center(
     is_difference = apart and apart.node and apart.node.op == ops.Arith("sub")
     if not is_difference or len(sides) != 2:
         return None
+    # A distance is the same either way round.
     for rows, center in (sides, sides[::-1]):
         counted = rows is not None and rows.type.shape[-1:] == (keys,)
         if counted and _numbers(g, rows) and center and keys not in center.type.shape:
@@ -118,6 +120,7 @@ def _near(g: Emitter, center: Value, reach: Value, keys: Dim) -> Near:
     length = g.node("Cast", g.dim(keys), to=1)
     for kind, shift in (("ReduceMin", "Sub"), ("ReduceMax", "Add")):
         # An empty batch has no centers; what stands for none is at the other end.
+        # What stands for no center makes the span as narrow as can be.
         none = length if kind == "ReduceMin" else g.constant(0.0, "f32")
         end = g.node("Floor", g.node(shift, _flat(g, center, kind, none), far))
         inside = g.node("Min", g.node("Max", end, g.constant(0.0, "f32")), length)
@@ -148,6 +151,7 @@ def weights_near(
     """
     type = g.site.types[0]
     keys = type.shape[-1]
+    # Known outside of the branches, where it is worked out once.
     with g.outside("lengths"):
         many = g.node("Greater", g.dim(keys), g.constant(FEWEST, "i64"))
     number = Type("i64", (Dim.of(1),))

@@ -23,6 +23,7 @@ def conv(
     slide = _Slide(g, op, _first(op.kernel))
     given = _turned(g, op.kernel, slide.given(x))
     added = bias.name if bias else None
+    # Each channel by itself: as many groups as channels.
     if len(op.kernel) == 1 and op.kernel[0] >= LONG and op.groups == x.type.shape[-1]:
         made = _flat(op, g, given, weight.name, added)
     else:
@@ -76,6 +77,8 @@ def conv_transpose(
     """The standard operator; fewer than no rows cut off behind are its `output_padding`."""
     first = _first(op.kernel)
     axes = range(first, first + len(op.kernel))
+    # Where an axis may have no rows the operator would fail; one row is put there and
+    # what comes of it cut off.
     doubtful = [a for a in axes if not g.lengths.positive(x.type.shape[a])]
     given = x.name
     for axis in doubtful:
@@ -113,6 +116,7 @@ def _greatest(g: Emitter, op: ops.MaxPool, x: str) -> str:
     refuses, is put there before.
     """
     pads = list(op.pads)
+    # The runtime refuses padding that is as long as a window, or longer.
     if any(n >= k for n, k in zip(pads, op.kernel * 2, strict=True)):
         x, pads = _padded(g, op, x, float("-inf")), [0] * len(pads)
     return g.node(

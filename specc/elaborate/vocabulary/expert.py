@@ -21,6 +21,8 @@ def check_alone(
     inside is as long as only an input tells. `length` is the number of rows.
     """
     made: Mapping[Node, Made] = {**site.context.builder.made, **body.made}
+    # How many rows chose an expert is nobody's business but the loop's: it changes with
+    # the batch.
     for node in _counting(body, captured, length):
         _not_alone(site, made, node, "counts the rows that it is given")
     for node in _mixing(body):
@@ -45,6 +47,8 @@ def _counting(body: Graph, captured: Sequence[Value], length: str) -> Iterator[N
 def _mixing(body: Graph) -> Iterator[Node]:
     """The nodes through which a row of the result reads more than the row it was."""
     rows = next(iter(body.inputs.values()))
+    # Followed from the rows that are given to what is made of them; anything but the
+    # same row is told.
     found = trace(body, {rows: Trace({rows.type.rank - 2: SAME})})
     for node, results in body.nodes:
         reads = [found[r] for r in results if r in found]
@@ -91,6 +95,7 @@ def used(body: Graph, own: Sequence[Value]) -> tuple[Graph, list[Value]]:
     """The body without weights that nothing in it reads, and the values that hold the
     others. Its inputs are the rows, then one for each of `own`, then captures.
     """
+    # A weight that nothing reads would be asked of a checkpoint that has none.
     read = {a for n, _ in body.nodes for a in n.args} | {*body.outputs.values()}
     names = list(body.inputs)[1 : 1 + len(own)]
     unread = {name for name in names if body.inputs[name] not in read}

@@ -61,6 +61,7 @@ def conv(
         _shared_out(site, out, groups)
         shape = (out, exact(over.channels, groups), *map(Dim.of, window.kernel))
         weight = site.parameter("weight", shape, init, ["out", "", "kernel", "kernel"])
+    # What stands in padded rows would be read over the end of a text.
     there = x if keep is None else _masked(site, over, keep)
     op = ops.Conv(*window.numbers, groups)
     made = site.one(op, there, weight, _bias(site, bias, weight.shape[0], own))
@@ -151,6 +152,7 @@ def average_pool(
     zeros count: in PyTorch they do unless told otherwise, in others they do not.
     """
     window = Over(site, x).pool(kernel, stride, ONE, padding)
+    # The two ways differ at the ends alone, where nobody looks: so it has to be said.
     if counted is None and any((*window.before, *window.behind)):
         helps = ["write `counted=true`, as PyTorch has it, or `counted=false`"]
         title = "`average_pool` needs the option `counted` where there is padding"
@@ -199,6 +201,7 @@ def _masked(site: Site, over: Over, keep: Tensor) -> Tensor:
 
 def _kept(site: Site, op: ops.Sliding, keep: Tensor) -> Tensor:
     """Which rows exist behind a window."""
+    # As many rows come out as went in, each at its place.
     if op.keeps(0):
         return keep
     return site.one(ops.KeepRows(op.stride[0], op.lag(0)), keep)
@@ -223,6 +226,7 @@ def _sizes(
     over: Over, out: Dim | None, kernel: Sizes | None, weight: Tensor | None
 ) -> Sizes:
     """The kernel: as it is given, or as the weight has it, whose shape says `out` too."""
+    # Of a weight that is given the shape says it; said twice, the two could differ.
     if weight is None:
         return kernel if kernel is not None else _missing(over.site, "kernel")
     for option, value in (("out", out), ("kernel", kernel)):

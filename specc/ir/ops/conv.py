@@ -70,6 +70,7 @@ class Sliding:
 
     def rows(self, length: Dim, n: int) -> Dim:
         """How many rows come of so many."""
+        # A length that stays is told as it was: as a quotient nobody would see that.
         if self.keeps(n):
             return length
         return floor(length - (1 + self.lag(n)), self.stride[n]) + 1
@@ -78,6 +79,8 @@ class Sliding:
         """Below 0 where an axis has rows, but fewer than a window reaches, and where a
         picture has none.
         """
+        # A picture of no points is refused as a whole; rows may be none, of which none
+        # come.
         if len(self.kernel) > 1:
             return smallest(self.rows(length, n), length) - 1
         return self.rows(length, n) - smallest(length, 1)
@@ -89,6 +92,8 @@ class Sliding:
         for n, (old, new) in enumerate(sides):
             low, high = self.reach(n)
             kept = self.keeps(n)
+            # Rows that are no longer the operand's get a name of their own, and a mark
+            # that says by how much they move.
             marked.append(
                 f"{old}[{low}:{high}]"
                 if kept
@@ -105,6 +110,8 @@ class Sliding:
             zip(MOVED[len(self.kernel)], MADE[len(self.kernel)], strict=True)
         ):
             length = axes.one(old)
+            # Only a length that is known can be refused here; any other is demanded
+            # when the model runs.
             spare = self.spare(length, n).number
             if spare is not None and spare < 0:
                 title = (
@@ -173,6 +180,7 @@ class Conv(
     def solve(self, axes: Axes) -> None:
         _kernel(self, axes)
         grouped(axes.one("i"), axes.one("o"), self.groups)
+        # The groups share out the channels, so the weight has a part of them.
         taken, given = axes.one("j") * self.groups, axes.one("i")
         if taken != given:
             title = f"the weight reads {taken} channels, {given} are there"
@@ -215,6 +223,8 @@ class ConvTranspose(Op, sig="f[b t~ i], f[i p k], f[o]? -> f[b u o]", heavy=True
         for n, (old, new) in enumerate(zip(MOVED[rank], MADE[rank], strict=True)):
             span = self.dilation[n] * (self.kernel[n] - 1)
             low, high = -self.before[n], span - self.before[n]
+            # With a stride each row of the result is made of rows that depend on which
+            # it is: then all may be read.
             one = self.stride[n] == 1
             marked.append(f"{old}[{low}:{high}:1:{new}]" if one else f"{old}~")
         made, rest = " ".join(MADE[rank]), f", f[i p {KERNEL[rank]}], f[o]?"
@@ -256,6 +266,7 @@ class Pooling(Sliding):
     def spare(self, length: Dim, n: int) -> Dim:
         """Below 0 where a window would see nothing but what is padded."""
         blind = self._blind(n)
+        # More is padded than a window reaches: it may see padding alone.
         if self.lag(n) < 0:
             return length - (blind + 1)
         fits = super().spare(length, n)
@@ -271,6 +282,7 @@ class Pooling(Sliding):
             self.spread[n] * place - self.before[n] for place in range(self.kernel[n])
         ]
         missed = 0
+        # With as many rows as places stand apart, one of them is hit from anywhere.
         for rows in range(1, self.spread[n]):
             made = self.rows(Dim.of(rows), n).number or 0
             for first in range(0, made * self.stride[n], self.stride[n]):

@@ -29,6 +29,8 @@ def collected(
     made: dict[str, tuple[First, Value]] = {}
     for name, first in starts.items():
         value, axis = body.value(first.value), first.axis
+        # Rows of the batch that were merged with others are taken apart, or beams could
+        # not be put in another order.
         if blocks := blocks_of(value.type, batch):
             # Turn by turn, as the state goes in and out.
             sizes = (blocks.batch, blocks.size)
@@ -90,6 +92,7 @@ class _Needs:
         starts, values = op.inner().starts, list(wanted)
         after = dict(zip(starts, op.nexts(), strict=True))
         carried: frozenset[Value] = frozenset()
+        # What a carry becomes may need other carries: until no more are needed.
         while True:
             ends = [*values, *(after[c] for c in carried)]
             live = needed(ends)
@@ -128,6 +131,7 @@ class _Closed:
         """
         if value not in self.known:
             node = value.node
+            # A loop within the loop that collects more than the body had it do.
             assert node is not None, "every input of a body is known"
             args = [a and self.value(a) for a in node.args]
             results = self.results(Node(node.op, tuple(args)))

@@ -21,6 +21,7 @@ def told(values: Iterable[Value], facts: Mapping[str, Dim] | None = None) -> set
     """The symbols that the shapes of some values tell."""
     dims = {d for v in values for d in v.type.shape if d.symbols()}
     found = set[str]()
+    # A length may be told by another that is told: `past + m` once `m` is.
     while True:
         more = {s for d in dims if (s := _solved(d, found))}
         more |= {n for n, d in (facts or {}).items() if d.symbols() <= found}
@@ -35,6 +36,8 @@ def _solved(length: Dim, known: set[str]) -> str | None:
     if len(unknown) != 1:
         return None
     (name,) = unknown
+    # Only a symbol that stands alone in a sum can be taken out of it; in a product or a
+    # minimum it may not.
     rest = [m for m, _ in length.terms if m != ((name, 1),)]
     inside = Dim(dict.fromkeys(rest, 1)).symbols()
     return name if len(rest) < len(length.terms) and name not in inside else None
@@ -85,6 +88,7 @@ def _tellers(
     known = told(given, facts)
     for name, value in there.items():
         more = told([*given, value], facts)
+        # An input that tells nothing new is not asked for.
         if (more - known) & needed:
             given, known = [*given, value], more
             found.append(name)

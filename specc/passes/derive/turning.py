@@ -38,6 +38,7 @@ def turned(
             inner.node(each, made)
     body = _body(inner, loop, loop.rows(results, outer.plan.needs), len(given.rows))
     met = inner.states.met
+    # States of the body are, outside, one tensor with a row a turn.
     past = [outer.states.given(stacked(s, loop.turns, given.rows[0])) for s in met]
     new = replace(
         op,
@@ -105,6 +106,7 @@ def _body(
     body = draft.b.finish(loop.body.name, {**outputs, **inner.states.nexts()})
     states = [s.name for s in inner.states.met]
     others = [n for n in body.inputs if n not in states]
+    # A loop takes first what it reads row by row; states are read so, too.
     order = [*others[:rows], *states, *others[rows:]]
     return replace(
         body,

@@ -43,6 +43,7 @@ def doubt_of(node: Node, operand: int, clock: Clock) -> Doubt | None:
     grid = _gate(node, operand, clock)
     if grid is None:
         return None
+    # What was not looked through must not be called wrong.
     if found_band(grid.value, grid.query, grid.key, clock).spent:
         return Doubt(True, grid.value)
     open_ = answered(grid, _open, {}, Budget(LOOKED_AT), _Open(None, False))
@@ -86,6 +87,7 @@ def _open(grid: Grid) -> Generator[Grid, _Open, _Open]:
     if inside is None:
         return _Open(grid.value, True)
     first, every = None, bool(inside)
+    # The first that is open is named; where all are, the whole of it.
     for part in inside:
         found = yield part
         first = first or found.value
@@ -110,6 +112,8 @@ def _inside(grid: Grid, node: Node) -> list[Grid] | None:
         case ops.Where() if grid.value.type.dtype == "bool":
             return operands
         case ops.Compare():
+            # Row numbers with factors and distances are followed; a comparison of
+            # anything else tells nothing.
             compared = [answered(o, affine, {}, Budget(), None) for o in operands]
             return None if None in compared else []
     return None

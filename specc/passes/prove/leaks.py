@@ -43,6 +43,7 @@ SPENT = f"{MOST_STEPS:,} values were looked at".replace(",", " ")
 
 def said_of(graph: Graph, leak: Leak, found: Flow) -> Said:
     """The words for a leak in a graph; those for the op inside, where it is in a loop."""
+    # What the user can mend is the op in the body, not the loop.
     if leak.inside:
         return said_of(*leak.inside, found)
     symbol = found.symbol
@@ -131,6 +132,7 @@ def _spliced(leak: Leak, found: Flow) -> Said | None:
             grow = [
                 a for a in node.args if a and clock.head(a.type.shape[axis]) is not None
             ]
+            # Which of two growing parts a new row belongs to nobody can say.
             if len(grow) > 1:
                 return Said(
                     "E0711",
@@ -178,10 +180,12 @@ def _mask(graph: Graph, leak: Leak, found: Flow) -> Said:
             (f"the head is the {head} rows that stand before what grows",),
             ("let it see itself alone: `j < m | j <= i`, with `m` its length",),
         )
+    # A number of rows ahead was found, so the mask was understood: it is too wide.
     if leak.reach.lo > -UNBOUNDED and leak.why != "all":
         what = f"its mask lets a position see {_count(leak.reach)}"
         return Said("E0712", what, _low(leak.reach), (AND_CAUSAL,))
     doubt = doubt_of(leak.node, GATE[type(op)].place, found.clock)
+    # Nothing in it is open: the comparisons themselves show later positions.
     if doubt is None:
         return Said(
             "E0712",

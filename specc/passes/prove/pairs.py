@@ -62,6 +62,7 @@ def folded(fn: str, number: float, length: int) -> bool:
     nothing = {"sum": 0.0, "max": -inf, "min": inf, "any": 0.0, "all": 1.0}.get(fn)
     if number == nothing:
         return True
+    # A sum of so many of a number is another one, but for infinity.
     return length > 0 and (fn != "sum" or isinf(number))
 
 
@@ -80,6 +81,7 @@ def _divided(a: float, b: float) -> float:
 
 
 def _power(a: float, b: float) -> float:
+    # Other powers are rounded, each element type in its own way.
     return a**b if b in (1, 2) and not isinf(a) else nan
 
 
