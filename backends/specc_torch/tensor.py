@@ -281,6 +281,16 @@ def cum_sum(op: ops.CumSum, place: Place, x: Tensor) -> Tensor:
     return torch.cumsum(x, dim=op.axis, dtype=x.dtype)
 
 
+def _greatest_of_none(x: Tensor) -> float:
+    """What is below every number of a type."""
+    return -math.inf if x.is_floating_point() else torch.iinfo(x.dtype).min
+
+
+def _least_of_none(x: Tensor) -> float:
+    """What is above every number of a type."""
+    return math.inf if x.is_floating_point() else torch.iinfo(x.dtype).max
+
+
 @evaluate(ops.Reduce)
 def reduce(op: ops.Reduce, place: Place, x: Tensor) -> Tensor:
     """a[*a t *b] -> a[*a *b]"""
@@ -294,15 +304,7 @@ def reduce(op: ops.Reduce, place: Place, x: Tensor) -> Tensor:
         case "all":
             return x.all(op.axis)
         case _ if not x.shape[op.axis]:
-            limits = (
-                torch.finfo(x.dtype) if x.is_floating_point() else torch.iinfo(x.dtype)
-            )
-            ends = (
-                (-math.inf, math.inf)
-                if x.is_floating_point()
-                else (limits.min, limits.max)
-            )
-            nothing = ends[0] if op.fn == "max" else ends[1]
+            nothing = _greatest_of_none(x) if op.fn == "max" else _least_of_none(x)
             return x.new_full((*x.shape[: op.axis], *x.shape[op.axis + 1 :]), nothing)
         case "max":
             return x.amax(op.axis)

@@ -290,6 +290,11 @@ def _missing(e: tree.Call, name: str) -> NoReturn:
     fail("E0522", f"`{e.function.path}` needs `{name}`", e.span)
 
 
+def _everywhere(hole: str, part: t.Expr) -> bool:
+    """Whether every tensor that is named has the hole in its name."""
+    return all(hole in name for name in t.tensors_of(part))
+
+
 def _stacked(reader: _Reader, e: tree.Call) -> t.Expr:
     """`stack("experts.{e}.w", e=8)`: as many tensors as `{e}` has numbers, or a list
     of them.
@@ -300,8 +305,7 @@ def _stacked(reader: _Reader, e: tree.Call) -> t.Expr:
         return t.Stack(parts)
     (hole, *more), count = holes, reader._int(e, holes[0])
     written = "{" + hole + "}"
-    names = [n for part in parts for n in t.tensors_of(part)]
-    if more or len(parts) != 1 or not all(written in n for n in names):
+    if more or len(parts) != 1 or not _everywhere(written, parts[0]):
         title = f"`stack` counts with one hole, `{written}`, of a name"
         fail("E0522", title, e.span, helps=["""write `stack("w.{e}", e=8)`"""])
     if not 1 <= count <= MOST_STACKED:

@@ -7,7 +7,7 @@ types, ranks, lengths that agree with each other across inputs, ids inside their
 and no NaN. All faults are reported, not only the first.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -131,8 +131,15 @@ def _check_names(
                 notes=[f"its inputs are {_list(names)}"],
                 helps=[suggestion(guess)] if guess else [],
             )
+    _check_absent([s for s in specs if s.name in absent], guessed, found)
+
+
+def _check_absent(
+    specs: Sequence[InputSpec], guessed: Container[str | None], found: _Findings
+) -> None:
+    """Inputs that nobody gave, under no wrong name either."""
     for spec in specs:
-        if not spec.optional and spec.name in absent and spec.name not in guessed:
+        if not spec.optional and spec.name not in guessed:
             found.add(
                 "E0910",
                 f"the input `{spec.name}` is missing",

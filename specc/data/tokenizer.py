@@ -112,8 +112,12 @@ def _is_beside(name: str) -> bool:
     return name.endswith(NAME) and os.path.basename(name) == name and len(name) <= 255
 
 
+def _is_hash(sha: str) -> bool:
+    return len(sha) == 64 and set(sha) <= set("0123456789abcdef")
+
+
 def _file(sha: str, fields: Fields) -> TokenizerFile:
-    if len(sha) != 64 or not set(sha) <= set("0123456789abcdef"):
+    if not _is_hash(sha):
         fields.complain(fields.path[:-1], "holds a name that is no hash")
     if fields.has("json"):
         text = fields.get("json")

@@ -301,6 +301,16 @@ def _row(
     return nodes.one(context, ops.Index(axis, at), value, span=span, scope=env.scope)
 
 
+def _end(context: Context, end: tree.Expr, length: Dim, env: Env) -> Dim:
+    """Where a slice of an axis begins or ends."""
+    at = plain(context, end, env)
+    if not isinstance(at, Dim):
+        title = f"a slice runs between whole numbers, not {describe(at)}"
+        fail("E0208", title, end.span)
+    # from the end, as Python counts; a length may be a symbol, so this is algebra
+    return length + at if at.number is not None and at.number < 0 else at
+
+
 def _slice(
     context: Context,
     value: Tensor,
@@ -314,18 +324,8 @@ def _slice(
     if item.start is None and item.stop is None and step == 1:
         return value
     length = value.shape[axis]
-    ends = []
-    for end, default in ((item.start, Dim.of(0)), (item.stop, length)):
-        at = default if end is None else plain(context, end, env)
-        if not isinstance(at, Dim):
-            fail(
-                "E0208",
-                f"a slice runs between whole numbers, not {describe(at)}",
-                end.span if end else span,
-            )
-        # from the end, as Python counts; a length may be a symbol, so this is algebra
-        ends.append(length + at if at.number is not None and at.number < 0 else at)
-    start, stop = ends
+    start = Dim.of(0) if item.start is None else _end(context, item.start, length, env)
+    stop = length if item.stop is None else _end(context, item.stop, length, env)
     op: Op = ops.Slice(axis, start, stop)
     if step != 1:
         op = ops.Stride(axis, start, stop, step)

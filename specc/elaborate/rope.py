@@ -6,16 +6,22 @@ from specc.elaborate.values import Rope, RopeNumber, Unknown
 from specc.ir.dim import Dim
 
 
+def _not_above_zero(rope: Rope) -> str:
+    for name, value in (("theta", rope.theta), *rope.numbers):
+        for one in _each(value):
+            if isinstance(one, float | int) and not _positive(one):
+                return f"`{name}` is {one:g}, and must be above 0"
+    return ""
+
+
 def fault(rope: Rope) -> str:
     """Why no frequencies come of these numbers, as the end of "the rotary settings: …";
     empty where they do.
     """
     if isinstance(rope.theta, Unknown) or _undecided(rope):
         return ""
-    for name, value in (("theta", rope.theta), *rope.numbers):
-        for one in _each(value):
-            if isinstance(one, float | int) and not _positive(one):
-                return f"`{name}` is {one:g}, and must be above 0"
+    if why := _not_above_zero(rope):
+        return why
     # its ramp divides by log(theta)
     if rope.kind == "yarn" and rope.theta <= 1:
         return f"`theta` is {rope.theta:g}, and `yarn` needs it above 1"

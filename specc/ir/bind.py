@@ -49,15 +49,18 @@ def bind(
     for equation in equations:
         _check(equation, env, source)
     _check_facts(facts, env)
-    for symbol, bound in (least or {}).items():
-        if env.get(symbol, bound) < bound:
-            reason = [str(source[symbol])] if symbol in source else []
-            fail(
-                "E0912",
-                f"`{symbol}` is {env[symbol]}, this model needs at least {bound}",
-                notes=reason,
-            )
+    _check_least(least or {}, env, source)
     return env
+
+
+def _check_least(
+    least: Mapping[str, int], env: Mapping[str, int], source: Mapping[str, "_Equation"]
+) -> None:
+    for symbol, bound in least.items():
+        if env.get(symbol, bound) < bound:
+            title = f"`{symbol}` is {env[symbol]}, this model needs at least {bound}"
+            reason = [str(source[symbol])] if symbol in source else []
+            fail("E0912", title, notes=reason)
 
 
 def _from_facts(facts: Mapping[str, Dim], env: dict[str, int]) -> bool:

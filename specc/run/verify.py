@@ -66,7 +66,7 @@ def verify(
         inputs = (draw or random_inputs)(graph, sizes, rng)
         want = {n: np.asarray(v) for n, v in numpy.run(graph, inputs, weights).items()}
         apart = _apart(model.session.run(inputs), want)
-        shown = ", ".join(f"{k}={v}" for k, v in sizes.items()) or "fixed sizes"
+        shown = _lengths(sizes)
         wrong = {n: d for n, d in apart.items() if d.what}
         if not wrong:
             yield f"{shown}: {_agreeing(apart)}"
@@ -125,6 +125,10 @@ def _apart(
     got: Mapping[str, Array], want: Mapping[str, Array]
 ) -> dict[str, Difference]:
     return {n: compare(n, np.asarray(got[n]), result) for n, result in want.items()}
+
+
+def _lengths(sizes: Mapping[str, int]) -> str:
+    return ", ".join(f"{k}={v}" for k, v in sizes.items()) or "fixed sizes"
 
 
 def _check_explained(

@@ -64,6 +64,10 @@ def _pattern(text: str) -> Pattern:
     return pattern
 
 
+def _divides(part: int, length: int) -> bool:
+    return part != 0 and length % part == 0
+
+
 def _solve(
     group: Axis, length: int, sizes: Mapping[str, int], known: dict[str, int]
 ) -> None:
@@ -76,7 +80,7 @@ def _solve(
         raise Unfit(
             f"say how long `{left[0]}` or `{left[1]}` is: both are open in `({text})`"
         )
-    if left and (given == 0 or length % given):
+    if left and not _divides(given, length):
         raise Unfit(
             f"an axis of {length} cannot be split as `({text})`: {given} does not divide it"
         )

@@ -43,6 +43,14 @@ def attention_outputs(
     return found
 
 
+def _give_probabilities(node: NodeProto) -> None:
+    """Have the fourth result be weights, whatever it was."""
+    mode = "qk_matmul_output_mode"
+    for attribute in [a for a in node.attribute if a.name == mode]:
+        node.attribute.remove(attribute)
+    node.attribute.append(helper.make_attribute(mode, PROBABILITIES))
+
+
 def _fourth(model: ModelProto, note: Mapping[str, str]) -> str | None:
     """The name of the weights of an `Attention`, which gives them from now on."""
     # A branch that was put in the place of its `If` gives its result by the latter's
@@ -56,13 +64,7 @@ def _fourth(model: ModelProto, note: Mapping[str, str]) -> str | None:
     if len(node.output) < 4 or not node.output[3]:
         del node.output[1:]
         node.output.extend(["", "", f"{wanted}:weights"])
-        for attribute in [
-            a for a in node.attribute if a.name == "qk_matmul_output_mode"
-        ]:
-            node.attribute.remove(attribute)
-        node.attribute.append(
-            helper.make_attribute("qk_matmul_output_mode", PROBABILITIES)
-        )
+        _give_probabilities(node)
     name: str = node.output[3]
     return name
 

@@ -83,10 +83,14 @@ def _center(
         return None
     # A distance is the same either way round.
     for rows, center in (sides, sides[::-1]):
-        counted = rows is not None and rows.type.shape[-1:] == (keys,)
-        if counted and _numbers(g, rows) and center and keys not in center.type.shape:
+        if center and keys not in center.type.shape and _counted_by(g, rows, keys):
             return center
     return None
+
+
+def _counted_by(g: Emitter, rows: Value | None, keys: Dim) -> bool:
+    """Whether a value holds the row numbers of the keys along its last axis."""
+    return rows is not None and rows.type.shape[-1:] == (keys,) and _numbers(g, rows)
 
 
 def _numbers(g: Emitter, value: Value | None) -> bool:

@@ -53,8 +53,9 @@ def _join(g: Emitter, a: Term, b: Term, later: set[str]) -> Term:
     a, b = _summed(g, a, later | {*b.axes}), _summed(g, b, later | {*a.axes})
     # `b h q d, b h k d`: `b` and `h` are batch, `d` is summed, `q` and `k` are rows and
     # columns.
-    batch = [n for n in a.axes if n in b.axes and n in later]
-    inner = [n for n in a.axes if n in b.axes and n not in later]
+    both = [n for n in a.axes if n in b.axes]
+    batch = [n for n in both if n in later]
+    inner = [n for n in both if n not in later]
     rows = [n for n in a.axes if n not in b.axes]
     columns = [n for n in b.axes if n not in a.axes]
     left = _matrix(g, a, batch, rows, inner)

@@ -103,6 +103,13 @@ class Route(Op, sig="f[*s d], i[*s k], f[*s k], a[*t]... -> f[*s o]", heavy=True
             title = f"there are {self.experts} experts, but weights for {axes.one('e')}"
             raise ShapeError(title, (self.first,))
 
+    def _check_taken(self, outer: Sequence[Type]) -> None:
+        """The inputs of the body are of the types of what is given for them."""
+        for n, (value, outside) in enumerate(zip(self.inner(), outer, strict=True)):
+            if value.type != outside:
+                title = f"the body takes {value.type} where {outside} is given"
+                raise ShapeError(title, (n and self.first - 1 + n,))
+
     def infer(self, *args: Type | None) -> tuple[Type, ...]:
         types = [a for a in args if a is not None]
         if len(types) != len(args) or len(args) != self.first - 1 + len(self.inner()):
@@ -118,10 +125,7 @@ class Route(Op, sig="f[*s d], i[*s k], f[*s k], a[*t]... -> f[*s o]", heavy=True
             *(Type(t.dtype, t.shape[1:]) for t in given.stacked),
             *given.captured,
         ]
-        for n, (value, outside) in enumerate(zip(self.inner(), outer, strict=True)):
-            if value.type != outside:
-                title = f"the body takes {value.type} where {outside} is given"
-                raise ShapeError(title, (n and self.first - 1 + n,))
+        self._check_taken(outer)
         result = self.result().type
         if result != Type(made[0].dtype, (*rows, result.shape[-1])):
             raise ShapeError(f"the body gives {result} for rows {list(map(str, rows))}")

@@ -60,15 +60,18 @@ PLAIN = re.compile(r"(?:[A-Za-z0-9_(]|[-.][A-Za-z0-9_(])(?:.*\S)?", re.DOTALL)
 ESCAPED = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
 
 
+def _escaped(character: str) -> str:
+    """A character as it stands between double quotes."""
+    if character in ESCAPED:
+        return ESCAPED[character]
+    return character if visible(character) else escape(character)
+
+
 def scalar(text: str, flow: bool) -> str:
     """A text as a YAML scalar."""
     # only double quotes can say what does not show
     if not all(map(visible, text)):
-        return (
-            '"'
-            + "".join(ESCAPED.get(c) or (c if visible(c) else escape(c)) for c in text)
-            + '"'
-        )
+        return f'"{"".join(map(_escaped, text))}"'
     plain = (
         PLAIN.fullmatch(text)
         and ": " not in text

@@ -192,14 +192,14 @@ def config_pair(entry: tree.ConfigEntry) -> Pair:
             return Pair(UNREAD, List([Item(k) for k in entry.keys]), entry.remarks)
         case tree.Assign():
             value = static(entry.value)
-            if (
-                isinstance(value, Map)
-                and "type" in (names := {p.key for p in value.pairs})
-                and names <= FIELD
-            ):
-                # a record that looks like a declaration would be read as one
-                value = one_line(entry.value)
-            return Pair(entry.name, value, entry.remarks)
+            # a record that looks like a declaration would be read as one
+            shown = one_line(entry.value) if _looks_declared(value) else value
+            return Pair(entry.name, shown, entry.remarks)
+
+
+def _looks_declared(value: Value) -> bool:
+    names = {p.key for p in value.pairs} if isinstance(value, Map) else set()
+    return "type" in names and names <= FIELD
 
 
 def field_pair(node: tree.Field) -> Pair:

@@ -24,10 +24,15 @@ def told(values: Iterable[Value], facts: Mapping[str, Dim] | None = None) -> set
     # A length may be told by another that is told: `past + m` once `m` is.
     while True:
         more = {s for d in dims if (s := _solved(d, found))}
-        more |= {n for n, d in (facts or {}).items() if d.symbols() <= found}
+        more |= _following(facts or {}, found)
         if more <= found:
             return found
         found |= more
+
+
+def _following(facts: Mapping[str, Dim], known: set[str]) -> set[str]:
+    """The symbols that are facts of those that are known."""
+    return {name for name, dim in facts.items() if dim.symbols() <= known}
 
 
 def _solved(length: Dim, known: set[str]) -> str | None:

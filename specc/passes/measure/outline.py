@@ -58,6 +58,12 @@ class Part:
         return (str(self.type), self.op, *own, inner)
 
 
+def _owner(parameter: str) -> str:
+    """The scope that a weight is counted for."""
+    scope, _, leaf = parameter.rpartition(".")
+    return scope if leaf in ("weight", "bias") else parameter
+
+
 def outline(graph: Graph, at: Mapping[str, int] | None = None) -> Part:
     """The tree of a graph, its root named after it. Where `at` says how long an axis
     is, attentions are done in blocks only if it is long enough.
@@ -69,8 +75,7 @@ def outline(graph: Graph, at: Mapping[str, int] | None = None) -> Part:
     for node, results in graph.nodes:
         _enter(graph, root, node, results[0].type).spared += _spared(node, padded, rows)
     for name, facts in graph.parameter_facts.items():
-        scope, _, leaf = name.rpartition(".")
-        part = _at(root, scope if leaf in ("weight", "bias") else name)
+        part = _at(root, _owner(name))
         part.weights = part.weights + product(facts.type.shape)
     for name, value in graph.names.items():
         if ":" not in name and (found := _find(root, name)):

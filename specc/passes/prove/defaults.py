@@ -8,7 +8,7 @@ computed once.
 from collections.abc import Iterable, Iterator
 
 from specc.ir.defaults import closed
-from specc.ir.graph import Graph, Node, needed
+from specc.ir.graph import Graph, Input, Node, needed
 from specc.passes.prove.causality import labels_of, span_of
 from specc.passes.prove.flow import flow
 from specc.passes.prove.leaks import said_of
@@ -47,15 +47,19 @@ def prove_defaults(
     return list(faults.values())
 
 
+def _grows(facts: Input | None, symbol: str) -> tuple[Label, ...]:
+    """Where what grows is declared."""
+    if facts is None or facts.span is None:
+        return ()
+    return (Label(facts.span, f"`{symbol}` grows here"),)
+
+
 def _faults(
     defaults: Graph, used: Iterable[str], symbol: str, growing: str
 ) -> Iterator[tuple[Node | None, Diagnostic]]:
     """The first fault of each default, with the node at fault, so that one cause is told once."""
     found = flow(defaults, symbol)
-    facts = defaults.input_facts.get(growing)
-    grows = (
-        (Label(facts.span, f"`{symbol}` grows here"),) if facts and facts.span else ()
-    )
+    grows = _grows(defaults.input_facts.get(growing), symbol)
     for name in used:
         value = defaults.outputs[name]
         live, state = needed([value]), found.state(value)

@@ -33,6 +33,7 @@ from fractions import Fraction
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Node, Value
+from specc.ir.op import Op
 from specc.ir.reach import Link, links
 from specc.passes.prove.causality import span_of, spoken
 from specc.passes.prove.clean import Reading, to_the_end
@@ -358,17 +359,24 @@ def _warning(graph: Graph, dirt: Dirt, output: str, keep: str) -> Diagnostic:
 
 def _help(graph: Graph, dirt: Dirt, keep: str) -> str:
     """What to write instead; nothing where nothing is known to help."""
-    match dirt.node.op:
+    if dirt.shifted and not isinstance(dirt.node.op, LOOPS):
+        lengths = ", ".join(map(str, graph.inputs[keep].type.shape))
+        return f"declare `{keep}: keep[{lengths}] right`"
+    if dirt.counted and not isinstance(dirt.node.op, LOOPS):
+        return f"use `positions({keep})`"
+    return _hidden(dirt.node.op, keep)
+
+
+LOOPS = (ops.Rnn, ops.Gru, ops.Lstm, ops.Scan)
+
+
+def _hidden(op: Op, keep: str) -> str:
+    """How an op is told which rows exist; nothing where no way is known."""
+    match op:
         case ops.Rnn() | ops.Gru() | ops.Lstm():
             return f"add `keep={keep}`"
         case ops.Scan():
             return f"add `keep {keep}`"
-    if dirt.shifted:
-        lengths = ", ".join(map(str, graph.inputs[keep].type.shape))
-        return f"declare `{keep}: keep[{lengths}] right`"
-    if dirt.counted:
-        return f"use `positions({keep})`"
-    match dirt.node.op:
         case ops.Conv():
             # Behind a stride it is what the convolution before gives.
             return f"add `keep={keep}`, or the second result of the `conv` before"

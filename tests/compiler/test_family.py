@@ -1,0 +1,111 @@
+"""A checkpoint's folder in place of a spec: its config tells the spec, its architecture
+the graph.
+"""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import specc
+from specc.compiler.rules import wanted_of
+from specc.compiler.spec import check, elaborated, open_spec
+from specc.text.diagnostic import Failed
+from specc.weights.formats.safetensors import write_safetensors
+
+TINY = {
+    "model_type": "distilbert", "vocab_size": 11, "dim": 8, "n_heads": 2, "n_layers": 1, "hidden_dim": 12,
+    "max_position_embeddings": 16, "id2label": {"0": "a", "1": "b", "2": "c"},
+}  # fmt: skip
+
+
+def saved(folder: Path, **more: object) -> Path:
+    """A folder with a config.json, and random weights for the graph that it asks for."""
+    (folder / "config.json").write_text(json.dumps({**TINY, **more}), encoding="utf-8")
+    graph = elaborated(open_spec(str(folder))).graph
+    rng = np.random.default_rng(0)
+    made = {
+        w.name: rng.standard_normal(w.shape).astype(np.float32)
+        for w in wanted_of(graph)
+        if w.name != "vocab_projector.weight"  # tied, and so in no file
+    }
+    write_safetensors(folder / "model.safetensors", made)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("architecture", "result", "shape"),
+    [
+        ("DistilBertForMaskedLM", "logits", (2, 5, 11)),
+        ("DistilBertForSequenceClassification", "logits", (2, 3)),
+        ("DistilBertForTokenClassification", "logits", (2, 5, 3)),
+        ("DistilBertForQuestionAnswering", "end_logits", (2, 5)),
+        ("DistilBertModel", "last_hidden_state", (2, 5, 8)),
+    ],
+)
+def test_the_architecture_chooses_the_graph(
+    architecture: str, result: str, shape: tuple[int, ...], tmp_path: Path
+) -> None:
+    folder = saved(tmp_path, architectures=[architecture])
+    specc.compile(str(folder), tmp_path / "m.onnx")
+    made = specc.load(tmp_path / "m.onnx").run(input_ids=np.ones((2, 5), np.int64))
+    assert made[result].shape == shape
+
+
+def test_a_graph_that_is_named_counts_more(tmp_path: Path) -> None:
+    folder = saved(tmp_path, architectures=["DistilBertModel"])
+    with pytest.raises(Failed, match="E0501"):  # whose head is not in the file
+        specc.compile(str(folder), tmp_path / "m.onnx", graph="masked_lm")
+    assert not (tmp_path / "m.onnx").exists()
+
+
+def test_keys_that_nothing_reads_are_told(tmp_path: Path) -> None:
+    folder = saved(tmp_path, gate_bias=True, use_cache=True, qa_dropout=0.1)
+    warned = check(open_spec(str(folder))).warnings
+    assert [d.code for d in warned] == ["W0418"]
+    assert "gate_bias" in warned[0].title
+    assert "use_cache" not in warned[0].title
+
+
+SPEC = """\
+specc 1
+model m
+config {
+  window: int? from "window" | "span" = 4
+  rows: int from "rows" = 3
+}
+dims batch, n
+graph g(x: float[batch, n, 8]) -> (y: float[batch, n, 8]) {
+  return attend(x, x, x, mask=window(window)) * float(rows)
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("data", "window", "rows"),
+    [
+        ({}, 4, 3),
+        ({"window": None, "rows": None}, None, 3),
+        ({"span": None}, None, 3),
+        ({"window": None, "span": 2, "rows": 5}, 2, 5),
+    ],
+)
+def test_null_is_none_where_a_value_may_be_none(
+    data: dict[str, object], window: int | None, rows: int, tmp_path: Path
+) -> None:
+    (tmp_path / "m.specc").write_text(SPEC, encoding="utf-8")
+    (tmp_path / "config.json").write_text(json.dumps(data), encoding="utf-8")
+    found = open_spec(str(tmp_path / "m.specc"), config=str(tmp_path / "config.json"))
+    config = elaborated(found).config
+    assert (config["window"], config["rows"]) == (window, rows)
+
+
+def test_a_spec_of_ones_own_reads_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "m.specc").write_text(SPEC, encoding="utf-8")
+    (tmp_path / "ck").mkdir()
+    (tmp_path / "ck" / "config.json").write_text('{"rows": 7}', encoding="utf-8")
+    found = open_spec(str(tmp_path / "ck"), own=str(tmp_path / "m.specc"))
+    assert elaborated(found).config["rows"] == 7
+    with pytest.raises(Failed, match="E0222"):
+        open_spec(str(tmp_path / "m.specc"), own=str(tmp_path / "m.specc"))
