@@ -46,8 +46,10 @@ def best(values: Floats, k: int) -> Ints:
     order; of equals the first.
     """
     k = min(k, values.shape[1])
+    # To sort all is faster than to look for a quarter of them first.
     if 4 * k >= values.shape[1]:
         return np.argsort(-values, axis=1, kind="stable")[:, :k]
+    # All that are no less than the k-th greatest, of which there may be more than k.
     least = np.partition(values, values.shape[1] - k, axis=1)[:, values.shape[1] - k]
     found = np.empty((len(values), k), np.int64)
     for row, bound in enumerate(least):
@@ -59,6 +61,7 @@ def best(values: Floats, k: int) -> Ints:
 
 def softmax(logits: Floats) -> Wide:
     """f32[rows n] → f64[rows n], each row summing to 1."""
+    # Less the greatest, so that no exponential overflows.
     wide = logits.astype(np.float64)
     raised = np.exp(wide - wide.max(axis=1, keepdims=True))
     made: Wide = raised / raised.sum(axis=1, keepdims=True)
@@ -88,7 +91,10 @@ def kept(logits: Floats, settings: Settings) -> Kept:
     chances = softmax(np.take_along_axis(logits, tokens, axis=1))
     if settings.top_p < 1:
         before = np.zeros_like(chances)
+        # What comes before a token must be short of p: so the one that reaches it is
+        # still in, and there is always one.
         before[:, 1:] = np.cumsum(chances, axis=1)[:, :-1]
+        # p as the graph has it: 0.9 is another number in 32 bits.
         chances = np.where(before < float(np.float32(settings.top_p)), chances, 0.0)
     if settings.min_p > 0:
         chances = np.where(
@@ -102,6 +108,7 @@ def draw(among: Kept, uniform: Floats) -> Ints:
     cumulative sum exceeds `u · sum`.
     """
     sums = np.cumsum(among.chances, axis=1)
+    # Times the sum, because what was dropped leaves chances that sum to less than 1.
     over = sums > uniform[:, None].astype(np.float64) * sums[:, -1:]
     return np.take_along_axis(among.tokens, over.argmax(axis=1)[:, None], axis=1)[:, 0]
 

@@ -74,6 +74,7 @@ class _GraphReader:
     def read(self) -> Graph:
         """The graph. Lines of one kind follow those of the kind before, as `write` orders them."""
         lines = self.lines
+        # A body within a body is read by a call: the text must not decide how deep.
         if self.depth > MOST_DEPTH:
             lines.wrong(f"bodies are nested more than {MOST_DEPTH} deep")
         lines.expect("graph ")
@@ -88,6 +89,8 @@ class _GraphReader:
             ("name ", self.read_name),
             ("output ", self.read_output),
         )
+        # One order, as it is written: a text that is read is the text that would be
+        # written.
         for word, reader in readers:
             while lines.peek(word):
                 reader()
@@ -205,8 +208,11 @@ class _GraphReader:
                 else f"`{name}` cannot be built like this",
                 place,
             )
+        # The text says each type, and the op infers it again: so a damaged text is seen
+        # where it is damaged.
         if [str(t) for t in types] != said:
             lines.wrong(f"{name} gives {', '.join(map(str, types))}", place)
+        # Equal nodes are one in a graph; twice the same would be two values of one.
         if node in self.nodes:
             lines.wrong("this node stands here twice", place)
         self.nodes[node] = tuple(Value(t, node, n) for n, t in enumerate(types))

@@ -32,11 +32,14 @@ def dump(file: tree.File) -> dict[str, Any]:
     out: list[list[Any]] = []
     number: dict[int, int] = {}
     stack: list[tuple[Any, bool]] = [(file, False)]
+    # Depth is what the text decides, so nodes wait in a list.
     while stack:
         node, ready = stack.pop()
         # one node may be the child of several, such as the shared empty `Remarks`
         if id(node) in number:
             continue
+        # Fields in the order of the class, which stands in the table too: a table of
+        # other classes is not read.
         values = [getattr(node, name) for name in NAMES[type(node)]]
         if ready:
             number[id(node)] = len(out)

@@ -35,6 +35,7 @@ def fuse_scan(
     """
     if not isinstance(op, ops.Scan) or op.axis != 1 or op.carries not in (1, 2):
         return None
+    # A layer has no way to end early.
     if op.until != -1:
         return None
     inputs = list(op.body.inputs.values())
@@ -42,11 +43,14 @@ def fuse_scan(
     if any(s.type.rank != 2 for s in states):
         return None
     nexts = list(op.body.outputs.values())[: op.carries]
+    # Any of the rows may be what the cell reads; the others are for what is collected
+    # beside it.
     for row in inputs[: op.scanned]:
         if row.type.rank != 2 or row.type.shape[0] != states[0].type.shape[0]:
             continue
         for cell in _cells(row.type, [s.type for s in states]):
             bound = _matched(cell, row, states, nexts)
+            # The first that fits is the only one: no two cells are the same function.
             if bound is not None:
                 return _Fused(b, op, [a for a in args if a], cell, bound).results(row)
     return None
@@ -116,6 +120,8 @@ def _cells(row: Type, states: Sequence[Type]) -> Iterator[_Cell]:
         f = _Written(row, states)
         _, from_x, from_h = f.both(1, 1)
         yield f.done(ops.Rnn(activation), f.do(activation, f.do("add", from_x, from_h)))  # type: ignore[arg-type]
+    # Four forms of a GRU are in use: where the reset stands, and which way the update
+    # points.
     for layer in (ops.Gru(r, u) for r in ("after", "before") for u in ("old", "new")):
         yield _gru(_Written(row, states), layer)
 
@@ -133,6 +139,7 @@ def _gru(f: _Written, op: ops.Gru) -> _Cell:
     n = f.do("tanh", f.do("add", n_x, past))
     z = f.do("sigmoid", f.do("add", z_x, parts[1]))
     shut = f.do("sub", f.leaf("one"), z)
+    # The gate says how much of the old state stays, or how much is replaced.
     old, new = (z, shut) if op.update == "old" else (shut, z)
     return f.done(op, f.do("add", f.do("mul", new, n), f.do("mul", old, h)))
 
@@ -141,6 +148,7 @@ def _lstm(f: _Written) -> _Cell:
     _, from_x, from_h = f.both(4, 4)
     cell = f.leaf("cell", *f.states[1].shape)
     i, forget, g, o = f.parts(f.do("add", from_x, from_h), 4)
+    # Gates in the order i, f, g, o, as PyTorch and the operator's weights have them.
     kept = f.do("mul", f.do("sigmoid", forget), cell)
     after = f.do("add", kept, f.do("mul", f.do("sigmoid", i), f.do("tanh", g)))
     return f.done(
@@ -155,6 +163,7 @@ def _matched(
     cell: _Cell, row: Value, states: Sequence[Value], nexts: Sequence[Value]
 ) -> Bound | None:
     """What each leaf is in the body; None where the body is another cell."""
+    # A cell without biases is the same layer with none.
     free = {cell.leaves[n] for n in FREE if n in cell.leaves}
     bound: Bound | None = dict(
         zip(
@@ -178,6 +187,7 @@ def _same(
         return _leaf(pattern, value, bound, free)
     if value is None or value.node is None or value.node.op != pattern.node.op:
         return None
+    # A sum may be written either way round; trying both keeps patterns few.
     orders = [value.node.args]
     if value.node.op in (ops.Arith("add"), ops.Arith("mul")):
         orders.append(value.node.args[::-1])

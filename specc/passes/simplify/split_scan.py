@@ -32,6 +32,8 @@ def split_scan(
     if not isinstance(op, ops.Scan):
         return None
     parts = _Parts.of(op)
+    # A loop that only gets shorter by additions is not worth another graph: what leaves
+    # it must be held for all rows.
     if not any(n.op.heavy for n in (*parts.before, *parts.after)):
         return None
     return _Rebuild(b, op, [a for a in args if a is not None], parts).results()
@@ -52,6 +54,7 @@ class _Parts:
         rows, carries, fixed = set(inner.rows), set(inner.starts), set(inner.captured)
         early = _liftable(body, rows, fixed, op.axis)
         nexts = op.nexts()
+        # What the carries are made of has to stay, and with it all that this needs.
         core = _ancestors(nexts, set())
         # Of turns that are not run there is nothing to go on with behind the loop.
         rest = [
@@ -60,6 +63,8 @@ class _Parts:
             if n not in early and n not in core and op.until == -1
         ]
         late = _settled(body, rest, carries, fixed, op.axis)
+        # The order of the graph holds in each of the three, so every operand comes
+        # before its use.
         kept = [n for n, _ in body.nodes if n not in early and n not in late]
         return cls(
             [n for n, _ in body.nodes if n in early],
@@ -75,6 +80,8 @@ def _liftable(body: Graph, rows: set[Value], fixed: set[Value], axis: int) -> se
     for node, results in body.nodes:
         operands = [a for a in node.args if a]
         moving = [a is not None and a not in fixed for a in node.args]
+        # Row by row and all rows at once must be the same: an op that looks across rows
+        # stays.
         if all(a in known or a in fixed for a in operands) and liftable(
             node.op, node.args, moving, axis
         ):
@@ -98,6 +105,8 @@ def _settled(
             n.op, n.args, [a is not None and a not in fixed for a in n.args], axis
         )
     ]
+    # What cannot be lifted stays, and so does all that it needs: a value is either
+    # stacked or made again behind the loop.
     late -= set(stuck) | _ancestors([r for n in stuck for r in results[n]], set())
     assert carries.isdisjoint(r for n in late for r in results[n])
     return late
@@ -132,6 +141,7 @@ class _Rebuild:
         made = dict(self.op.body.nodes)
         self._lift(self.parts.before, made)
         collected = list(self.op.body.outputs.values())[self.op.carries :]
+        # Only what crosses from the loop to behind it is collected, each value once.
         inner = {r for n in self.parts.inside for r in made[n]} | set(self.carries)
         used = [a for n in self.parts.after for a in n.args if a] + collected
         stacked = list(dict.fromkeys(v for v in used if v in inner))
@@ -156,6 +166,7 @@ class _Rebuild:
         """The scan that is left; nothing at all where nothing is carried and nothing is
         left to collect.
         """
+        # All of it could leave: there is no loop any more.
         if not self.carries and not stacked:
             return ()
         nexts = self.op.nexts()
@@ -168,6 +179,7 @@ class _Rebuild:
         for node in self.parts.inside:
             new = inner.add(node.op, *(a and now[a] for a in node.args))
             now.update(zip(made[node], new, strict=True))
+            # Messages still speak of the line that asked for the node.
             if (known := self.op.body.made.get(node)) and new[0].node:
                 inner.made[new[0].node] = known
         outputs = {f"next {n}": now[v] for n, v in enumerate(nexts)}
@@ -195,6 +207,7 @@ class _Rebuild:
 
     def _kept(self, whole: Value, stacked: bool) -> Value:
         """A collected value; rows that do not exist are zero, as the scan itself leaves them."""
+        # What the loop collected has zeros there already.
         if self.keep is None or stacked:
             return whole
         keep, rank = self.keep, whole.type.rank
