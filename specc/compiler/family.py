@@ -24,7 +24,7 @@ def is_checkpoint(path: str) -> bool:
     return has_config(path)
 
 
-def spec_for(folder: str, library: Files) -> str:
+def spec_for(folder: str) -> str:
     """The shipped spec that reads checkpoints of the type that a folder's config.json
     names.
 
@@ -42,9 +42,9 @@ def spec_for(folder: str, library: Files) -> str:
             notes=[f'"{TYPE}" is missing, or no text'],
             helps=["name the spec: specc compile --spec my.specc DIR"],
         )
-    found = next((n for n, types in _types(library) if value in types), "")
+    found = next((n for n, types in _types(value) if value in types), "")
     if not found:
-        known = sorted({kind for _, types in _types(library) for kind in types})
+        known = sorted({kind for _, types in _types() for kind in types})
         near = did_you_mean(value, known)
         fail(
             "E0419",
@@ -60,12 +60,19 @@ def spec_for(folder: str, library: Files) -> str:
     return found
 
 
-def _types(library: Files) -> Iterator[tuple[str, frozenset[str]]]:
-    """Each shipped spec that reads published checkpoints, with the types it reads."""
+def _types(named: str = "") -> Iterator[tuple[str, frozenset[str]]]:
+    """Each shipped spec that reads published checkpoints, with the types it reads; only
+    those whose text has `named` in it.
+    """
     mark = f'expect "{TYPE}" in'
+    # A library of its own: what is only looked at is no source of the model.
+    library = Files()
     for name, path in shipped().items():
+        if path.suffix != ".specc":
+            continue
         # Reading the text is quick; making a tree of each file is not.
-        if path.suffix == ".specc" and mark in path.read_text(encoding="utf-8"):
+        text = path.read_text(encoding="utf-8")
+        if mark in text and named in text:
             module = library.module(path, path.name)
             types = [
                 value

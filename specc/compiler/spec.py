@@ -83,7 +83,7 @@ def open_spec(
     remarks: tuple[str, ...] = ()
     if folder:
         config = config or folder
-        spec = own or spec_for(config, library)
+        spec = own or spec_for(config)
         remarks = (f"`{shown(folder)}` is read by the spec `{shown(spec)}`",)
     elif own:
         _no_folder(spec)

@@ -53,6 +53,13 @@ def test_the_architecture_chooses_the_graph(
     assert made[result].shape == shape
 
 
+def test_only_its_own_spec_is_a_source_of_the_model(tmp_path: Path) -> None:
+    """Other families are looked at for their types, and are no part of the model."""
+    folder = saved(tmp_path, architectures=["DistilBertModel"])
+    found = open_spec(str(folder))
+    assert [m.path for m in found.library.modules.values()] == ["distilbert.specc"]
+
+
 def test_a_graph_that_is_named_counts_more(tmp_path: Path) -> None:
     folder = saved(tmp_path, architectures=["DistilBertModel"])
     with pytest.raises(Failed, match="E0501"):  # whose head is not in the file
