@@ -28,12 +28,13 @@ SMALL = {
 @dataclass(frozen=True)
 class Family:
     """A config class's name, and those of its models begin; settings; whether words are
-    of kinds.
+    of kinds; whether it is a further configuration of a family, for the long run.
     """
 
     name: str
     tiny: Mapping[str, Any]
     typed: bool = True
+    further: bool = False
 
 
 FAMILIES = [
@@ -54,6 +55,27 @@ FAMILIES = [
         },
         typed=False,
     ),
+    Family("Albert", {**SMALL, "embedding_size": 12, "num_hidden_layers": 3}),
+    Family(
+        "Albert",
+        {
+            **SMALL,
+            "embedding_size": 16,
+            "num_hidden_layers": 5,
+            "num_hidden_groups": 2,
+            "inner_group_num": 2,
+            "hidden_act": "relu",
+        },
+        further=True,
+    ),
+    Family("Albert", {**SMALL, "num_hidden_groups": 2}, further=True),
+    Family("MPNet", SMALL, typed=False),
+    Family(
+        "MPNet",
+        {**SMALL, "hidden_act": "silu", "pad_token_id": 4},
+        typed=False,
+        further=True,
+    ),
 ]
 HEADS = {
     "ForMaskedLM": {"logits": "seq"},
@@ -62,7 +84,10 @@ HEADS = {
     "ForQuestionAnswering": {"start_logits": "seq", "end_logits": "seq"},
     "Model": {"last_hidden_state": "seq"},
 }
-NAMES = [f"{f.name}{n}" for n, f in enumerate(FAMILIES)]
+EACH = [
+    pytest.param(f, id=f"{f.name}{n}", marks=[pytest.mark.slow] if f.further else [])
+    for n, f in enumerate(FAMILIES)
+]
 
 
 def case_of(family: Family, head: str, results: Mapping[str, str]) -> Case:
@@ -76,7 +101,7 @@ def case_of(family: Family, head: str, results: Mapping[str, str]) -> Case:
 
 
 @pytest.mark.parametrize("head", HEADS)
-@pytest.mark.parametrize("family", FAMILIES, ids=NAMES)
+@pytest.mark.parametrize("family", EACH)
 def test_heads(family: Family, head: str, tmp_path: Path) -> None:
     check_scores(case_of(family, head, HEADS[head]), tmp_path)
 
@@ -85,7 +110,7 @@ def test_words_that_were_put_there(tmp_path: Path) -> None:
     check_scores(case_of(FAMILIES[3], "ForPreTraining", {"logits": "seq"}), tmp_path)
 
 
-@pytest.mark.parametrize("family", FAMILIES, ids=NAMES)
+@pytest.mark.parametrize("family", EACH)
 def test_multiple_choice(family: Family, tmp_path: Path) -> None:
     """Four answers to each question, of different lengths."""
     theirs = case_of(family, "ForMultipleChoice", {}).saved(tmp_path)

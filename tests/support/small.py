@@ -29,6 +29,7 @@ PAIRED = {
     "eos": 2,
 }
 FAMILIES: dict[str, dict[str, object]] = {
+    "albert": WORDS | {"e": 8},
     "bart": PAIRED | {"context": 32},
     "blenderbot": PAIRED | {"context": 32},
     "cohere": GROUPED | {"stop": [2]},
@@ -42,6 +43,7 @@ FAMILIES: dict[str, dict[str, object]] = {
     "m2m_100": PAIRED,
     "marian": PAIRED,
     "mbart": PAIRED | {"context": 32},
+    "mpnet": WORDS,
     "nemotron": GROUPED | {"stop": [2]},
     "olmo2": GROUPED | {"stop": [2]},
     "opt": WORDS | {"words": 8},
