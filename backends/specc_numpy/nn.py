@@ -94,7 +94,7 @@ def hard(op: ops.Hard, env: Env, scores: Array, mask: Array) -> Array:
     """f[*s q k], b[#*s #q #k] -> f[*s q k]"""
     # `argmax` is asked of the visible keys alone, so that ties and NaN behind the mask
     # count for nothing; of equals it takes the first.
-    visible = np.broadcast_to(mask, scores.shape)
+    visible = np.broadcast_to(mask, scores.shape) & ~np.isneginf(scores)
     chosen: Array = np.zeros_like(scores)
     for row in np.ndindex(*scores.shape[:-1]):
         (keys,) = np.nonzero(visible[row])

@@ -89,7 +89,7 @@ def hard(op: ops.Hard, place: Place, scores: Tensor, mask: Tensor) -> Tensor:
     """f[*s q k], b[#*s #q #k] -> f[*s q k]"""
     if not scores.shape[-1]:
         return scores
-    visible = mask.expand_as(scores)
+    visible = mask & ~torch.isneginf(scores)
     # Among equals the first counts, so `argmax` is asked of what equals the greatest,
     # not of the scores.
     greatest = scores.masked_fill(~visible, -torch.inf).amax(-1, keepdim=True)

@@ -1,7 +1,7 @@
 """Very low scores: a hidden key weighs nothing, however low those are that may be seen.
 
-A row in which nothing can be seen, or only minus infinity, is zeros where a mask hides, and
-no numbers in a plain softmax. By an oracle of its own in Python, for the fused kernel, for
+A row in which nothing can be seen, or only minus infinity, is zeros in every attention, and
+no numbers in a plain softmax alone. By an oracle of its own in Python, for the fused kernel, for
 what it is spelled out to, and for scores of other kinds.
 """
 
@@ -45,7 +45,28 @@ VALUES = {
     "attend to all": "squeeze(attend(insert(q, axis=1), insert(k, axis=1), insert(v, axis=1), mask=all, add=low(z)), "
     "axis=1)",
     "attend to all by": "attend_by(scaled_dot, q, k, v, mask=all, add=low(z))",
+    "weights by, of all": "weights_by(softmax, z, mask=all)",
 }
+HIDING = """specc 1
+model m
+dims n, q, k
+mask seen(m) = m[i, j]
+bias given(z) = z[i, j]
+score drawn(z) = z[i, j]
+normalizer sharp(s) = softmax(2.0 * s, axis=-1)
+graph g(z: float[n, q, k], m: bool[n, q, k], x: float[n, q, 2], y: float[n, k, 2])
+    -> (masked: float[n, q, k], added: float[n, q, k], by: float[n, q, k], scored: float[n, q, k]) {{
+  low = where(m, z, -inf)
+  _, masked = attend_by(drawn(z), x, y, y, mask=seen(m), normalize={how})
+  _, added = attend_by(drawn(z), x, y, y, mask=all, add=given(where(m, 0.0, -inf)), normalize={how})
+  _, by = attend_by(drawn(low), x, y, y, mask=all, normalize={how})
+  return masked, added, by, weights_by({how}, low, mask=all)
+}}
+"""
+NORMALIZERS = (
+    *("softmax", "queries", "hard", "kernel", "uniform"),
+    *("sparsemax", "entmax15", "topk(2)", "sharp"),
+)
 
 
 def oracle(
@@ -84,7 +105,7 @@ def test_low_scores(case: str, tmp_path: Path) -> None:
         "v": np.tile(np.eye(3, dtype=np.float32), (len(rows), 1, 1)),
     }
     hides = "all" not in case and case != "softmax"
-    nothing = math.nan if case in ("softmax", "attend to all by") else 0.0
+    nothing = math.nan if case == "softmax" else 0.0
     want = [
         oracle(scores, seen if hides else (True,) * 3, nothing)
         for scores, seen in zip(z[:, 0].tolist(), m[:, 0].tolist(), strict=True)
@@ -105,3 +126,39 @@ def test_low_scores(case: str, tmp_path: Path) -> None:
             f"{z[n, 0]} seen {m[n, 0]}: {made[n, 0]}, not {want[n]}" for n in wrong[:3]
         ]
         assert not shown, f"{name}: {shown}"
+
+
+@pytest.mark.parametrize("how", NORMALIZERS)
+def test_what_minus_infinity_hides_a_mask_hides(how: str, tmp_path: Path) -> None:
+    """A mask, a bias and a score of minus infinity hide alike from every normalizer: some keys
+    of a row, or all of them, or all queries of a key.
+    """
+    (tmp_path / "m.specc").write_text(HIDING.format(how=how))
+    graph = elaborated(open_spec(str(tmp_path / "m.specc"))).graph
+    rng = np.random.default_rng(5)
+    m = rng.random((6, 4, 5)) < 0.6
+    m[0], m[1, 2], m[2, :, 3] = False, False, False
+    given = {
+        "z": rng.normal(size=m.shape).astype(np.float32),
+        "m": m,
+        "x": np.zeros((6, 4, 2), np.float32),
+        "y": np.zeros((6, 5, 2), np.float32),
+    }
+    with np.errstate(all="ignore"):
+        results = {"the reference": specc_numpy.run(graph, given, {})}
+    for name, opset in (("onnx", 23), ("ort-cpu", 17)):
+        session = open_quietly(build(graph, target(name), opset=opset).model)
+        read = [i.name for i in session.get_inputs()]
+        made = session.run(None, {n: given[n] for n in read})
+        results[f"{name} {opset}"] = dict(zip(graph.outputs, made, strict=True))
+    want = results["the reference"]["masked"]
+    assert not want[~m].any(), "what is hidden weighs nothing"
+    along = want.sum(axis=1 if how == "queries" else 2)
+    some = m.any(axis=1 if how == "queries" else 2)
+    if how != "kernel":  # a row of which may be below zero
+        assert np.allclose(along, some), "what is seen weighs one"
+    for where, outputs in results.items():
+        for form, made in outputs.items():
+            if (how, form) == ("uniform", "by"):
+                continue  # `attend_by` does not ask for scores that it would not heed
+            assert np.allclose(made, want, atol=1e-6), f"{where}: {form}"

@@ -25,13 +25,15 @@ def _softmax_of(g: Emitter, scores: Tensor, mask: Tensor) -> str:
 
 @lower(ops.Hard)
 def hard(op: ops.Hard, g: Emitter, scores: Tensor, mask: Tensor) -> str:
-    """The visible equal to the greatest visible, then the first of them."""
+    """Of the visible those equal to the greatest, then the first of them."""
     dtype, axis = scores.type.dtype, scores.type.rank - 1
-    seen = g.node("Where", mask.name, scores.name, g.constant(float("-inf"), dtype))
+    lowest = g.constant(float("-inf"), dtype)
+    seen = g.node("Where", mask.name, scores.name, lowest)
+    # What is hidden is minus infinity by now, and so is a score that hides itself.
     best = g.node(
         "And",
         g.node("Equal", seen, reduce(g, "ReduceMax", seen, axis, keep=True)),
-        mask.name,
+        g.node("Greater", seen, lowest),
     )
     # Of equals the first: the one at which the count of equals is 1.
     rank = g.node("CumSum", cast(g, best, "bool", "i32"), g.constant(axis, "i64"))

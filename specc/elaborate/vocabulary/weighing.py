@@ -28,25 +28,33 @@ SOFTMAX = Picked("softmax", NORMALIZERS)
 def normalized(
     site: Site, grid: Tensor, mask: Grid, normalize: Normalizer, rows: Rows
 ) -> Tensor:
-    """Weights from scores, each row over the keys it sees."""
-    if isinstance(normalize, DefinitionFunction) and mask is True:
-        return _defined(site, normalize, grid, rows)
-    word = normalize.word if isinstance(normalize, Picked) else ""
+    """Weights from scores, each row over the keys it sees.
+
+    A score of minus infinity hides its key as the mask does, whether a bias or the
+    score itself gave it.
+    """
     if isinstance(mask, Tensor):
         shown = fit_rank(site, mask, len(grid.shape))
-    elif mask and word == "softmax":
-        return site.one(ops.Softmax(len(grid.shape) - 1), grid)
     else:  # all or nothing, as [1, 1]: it spreads over any grid
         shown = site.constant(mask, "bool")
         shown = site.one(ops.Insert(0), site.one(ops.Insert(0), shown))
+    low = site.constant(-inf, grid.type.dtype)
     if isinstance(normalize, DefinitionFunction):
-        low = site.constant(-inf, grid.type.dtype)
-        made = _defined(site, normalize, site.one(ops.Where(), shown, grid, low), rows)
+        if mask is not True:
+            grid = site.one(ops.Where(), shown, grid, low)
+        made = _defined(site, normalize, grid, rows)
         # whatever it makes of a row that sees nothing, and of what is hidden
         zero = site.constant(0.0, grid.type.dtype)
-        return site.one(ops.Where(), shown, made, zero)
+        there = site.one(ops.Compare("ne"), grid, low)
+        if mask is not True:
+            there = site.one(ops.And(), shown, there)
+        return site.one(ops.Where(), there, made, zero)
+    word = normalize.word if isinstance(normalize, Picked) else ""
     if word == "queries":
         return _over_queries(site, grid, shown)
+    if word == "uniform":  # whatever the score, every key that is seen counts alike
+        there = site.one(ops.Compare("ne"), grid, low)
+        grid = site.one(ops.Cast(grid.type.dtype), there)
     return site.one(OPS[word](), grid, shown)
 
 

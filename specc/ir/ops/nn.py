@@ -63,7 +63,7 @@ class MaskedSoftmax(Op, sig="f[*s q k|q], b[#*s #q #k|q] -> f[*s q k]"):
 
 class Hard(Op, sig="f[*s q k|q], b[#*s #q #k|q] -> f[*s q k]"):
     """One at the greatest visible score of each row (the first of equals), zero
-    elsewhere; none visible, all zeros.
+    elsewhere; none visible, or none but scores of minus infinity, all zeros.
     """
 
     scores, mask = Operand(0), Operand(1)

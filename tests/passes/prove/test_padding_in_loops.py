@@ -50,7 +50,7 @@ def test_clean(body: str, tmp_path: Path) -> None:
         ("found = row + mean(x, axis=1); s = 0.5 * s", "mean", "mean(x, axis=1)"),
         (
             "found, _ = attend_by(dot, row, x, x, mask=all); s = 0.5 * s",
-            "softmax",
+            "masked_softmax",
             "attend_by(dot, row, x, x, mask=all)",
         ),
         # zeros before the first step only
