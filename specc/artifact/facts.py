@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import NoReturn
 
+from specc.artifact.chance import Chance
 from specc.artifact.manifest import generation_from
 from specc.data.check import Bound
 from specc.data.reading import Reading
@@ -46,7 +47,7 @@ class Facts:
     whole: tuple[str, ...]
     context: int | None = None
     table: str = ""
-    seed: int | None = None
+    chance: Chance | None = None
     in_place: tuple[str, ...] = ()
     bounds: Mapping[str, Bound] = field(default_factory=dict)
 
@@ -62,7 +63,8 @@ class Facts:
             "whole": plain(self.whole),
             "context": self.context,
             "table": self.table,
-            "seed": self.seed,
+            "seed": self.chance.seed if self.chance else None,
+            "drawn": self.chance.count if self.chance else 0,
             "in_place": plain(self.in_place),
             "bounds": bounds_data(self.bounds),
         }
@@ -125,10 +127,16 @@ def load(about: Mapping[str, object], step: Graph, path: str) -> Facts:
         whole=_names(fields, "whole", step, path),
         context=context if context is not None and context > 0 else None,
         table=str(fields.maybe("table") or "")[:200],
-        seed=integer_of(fields.maybe("seed")),
+        chance=_chance(fields),
         in_place=_names(fields, "in_place", step, path),
         bounds=bounds_from(fields.maybe("bounds")),
     )
+
+
+def _chance(fields: Fields) -> Chance | None:
+    """Which weights are random, if any are."""
+    seed, count = integer_of(fields.maybe("seed")), integer_of(fields.maybe("drawn"))
+    return None if seed is None else Chance(seed, max(count or 0, 0))
 
 
 def _complaint(path: str) -> Complain:

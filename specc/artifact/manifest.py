@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NoReturn
 
+from specc.artifact.chance import Chance
 from specc.data.reading import Reading
 from specc.files.fields import Fields, Path
 from specc.files.json import parse, whole
@@ -31,9 +32,9 @@ LONE = re.compile("[\ud800-\udfff]")
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
     """`sources` are the spec files by name; `weights` says where numbers came from
-    (`seed`, or file facts), `stored` which initializer holds each parameter. A model
-    that decodes by itself says in `decodes` with what settings, and its `graph` has no
-    more than the inputs of the spec.
+    (`seed`, or file facts, and `drawn` for a new head), `stored` which initializer holds
+    each parameter. A model that decodes by itself says in `decodes` with what settings,
+    and its `graph` has no more than the inputs of the spec.
     """
 
     name: str
@@ -53,10 +54,14 @@ class Manifest:
     decodes: Mapping[str, object] | None = None
 
     @property
-    def seed(self) -> int | None:
-        """The seed, for a model whose weights were drawn."""
-        seed = self.weights.get("seed")
-        return seed if isinstance(seed, int) else None
+    def chance(self) -> Chance | None:
+        """The seed, for a model whose weights, or those of a new head, were drawn."""
+        match self.weights:
+            case {"seed": int(seed)}:
+                return Chance(seed)
+            case {"drawn": {"seed": int(seed), "weights": list(names)}}:
+                return Chance(seed, len(names))
+        return None
 
     @property
     def generates(self) -> Generation | None:

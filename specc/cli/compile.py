@@ -41,6 +41,13 @@ def arguments(parser: ArgumentParser) -> None:
         metavar="SEED",
         help="draw random weights from this number instead",
     )
+    parser.add_argument(
+        "--init-missing",
+        type=seed,
+        metavar="SEED",
+        help="draw the weights of a new head, which the checkpoint lacks, from this "
+        "number",
+    )
     _model_arguments(parser)
     parser.add_argument(
         "--weights-as",
@@ -136,6 +143,7 @@ def run(given: Namespace) -> int:
             output=given.output,
             weights=given.weights,
             init=given.init,
+            init_missing=given.init_missing,
             target=given.target,
             opset=given.opset,
             graph=given.graph,

@@ -1,7 +1,8 @@
-"""List shipped specs and everything a spec can call."""
+"""List shipped specs, the checkpoints that they read, and everything a spec can call."""
 
 from argparse import ArgumentParser, Namespace
 
+from specc.compiler.family import types_read
 from specc.elaborate.vocabulary import WORDS
 from specc.lang import tree
 from specc.library.files import Files, read_file, shipped
@@ -13,7 +14,7 @@ PLURALS = {
     "bias": "biases",
     "normalizer": "normalizers",
 }
-KINDS = ["specs", "blocks", *PLURALS.values(), "words"]
+KINDS = ["specs", "types", "blocks", *PLURALS.values(), "words"]
 
 
 def arguments(parser: ArgumentParser) -> None:
@@ -41,6 +42,8 @@ def _rows(kind: str) -> dict[str, str]:
         return {
             name: read_file(path, path.name).doc for name, path in shipped().items()
         }
+    if kind == "types":
+        return {kind: f"read by {name}" for kind, name in types_read().items()}
     if kind == "words":
         return {name: summary(w.doc) for name, w in WORDS.items()}
     library = Files()

@@ -24,8 +24,8 @@ def run(given: Namespace) -> int:
     """Print the results, and write what was asked for."""
     opened = open_compiled(given.model, graph=given.graph, provider=given.provider)
     entrance, settings = opened.entrance, settings_given(given)
-    if opened.seed is not None:
-        say(f"the weights are random (seed {opened.seed})")
+    if opened.chance is not None:
+        say(str(opened.chance))
     read = read_arguments(entrance, given.inputs)
     outputs = outputs_of(given, [*opened.files, *map(Path, read.files)])
     outputs.check()

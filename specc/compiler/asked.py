@@ -48,15 +48,15 @@ PATH = Kind("a path, as a text or a `Path`", _is_path)
 TEXT = Kind("a text", lambda value: isinstance(value, str))
 WHOLE = Kind("a whole number", _is_whole)
 TRUTH = Kind("True or False", lambda value: isinstance(value, bool))
+SEED = Kind("None or a whole number", lambda value: value is None or _is_whole(value))
 KINDS = {
     "spec": PATH,
     "model": PATH,
     "output": PATH,
     "weights": PATH,
     "config": PATH,
-    "init": Kind(
-        "None or a whole number", lambda value: value is None or _is_whole(value)
-    ),
+    "init": SEED,
+    "init_missing": SEED,
     "set": Kind(
         "None or a mapping of config values by name",
         lambda value: value is None or isinstance(value, Mapping),

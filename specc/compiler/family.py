@@ -44,7 +44,7 @@ def spec_for(folder: str) -> str:
         )
     found = next((n for n, types in _types(value) if value in types), "")
     if not found:
-        known = sorted({kind for _, types in _types() for kind in types})
+        known = sorted(types_read())
         near = did_you_mean(value, known)
         fail(
             "E0419",
@@ -52,12 +52,17 @@ def spec_for(folder: str) -> str:
             member.value.span if member else None,
             helps=[
                 *([f"the nearest that one reads is `{near}`"] if near else []),
-                "`specc list specs` names those that there are",
+                "`specc list types` names those that one reads",
                 "write one, and name it: specc compile --spec my.specc DIR "
                 "(docs/families.md)",
             ],
         )
     return found
+
+
+def types_read() -> dict[str, str]:
+    """Every type of checkpoint that a shipped spec reads, with that spec's name."""
+    return {kind: name for name, types in _types() for kind in types}
 
 
 def _types(named: str = "") -> Iterator[tuple[str, frozenset[str]]]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 
 from specc.artifact.bounds import bounds_of
+from specc.artifact.chance import Chance
 from specc.artifact.decodes import TOLD
 from specc.artifact.facts import Facts, bounds_data
 from specc.compiler.job import Job
@@ -86,10 +87,19 @@ def facts_of(
         context=limit.most if limit else None,
         table=limit.table if limit else "",
         # drawn weights come from the seed, which then says how to draw again
-        seed=None if isinstance(job.values, Binding) else job.options.init,
+        chance=_chance(job),
         in_place=in_place,
         bounds=_bounds(job, graph),
     )
+
+
+def _chance(job: Job) -> Chance | None:
+    """Which weights were drawn: all of them, or those of a new head."""
+    if not isinstance(job.values, Binding):
+        seed = job.options.init
+        return None if seed is None else Chance(seed)
+    drawn = job.values.drawn
+    return Chance(drawn.seed, len(drawn.wanted)) if drawn is not None else None
 
 
 def signature_of(job: Job, graph: Graph) -> Graph:

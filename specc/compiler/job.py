@@ -39,7 +39,7 @@ HOW: Mapping[str, How] = {
 @dataclass(frozen=True, kw_only=True)
 class Options:
     """What `compile` is told. `weights`, `init` or the spec's own file give the
-    numbers.
+    numbers; `init_missing` is the seed of a head that the weights lack.
 
     `weights_as` is `link`, `copy`, `inline`, or empty for what fits best. `parts` are
     the graphs of a package (`score`, `encode`, `step`, `generate`), `names` whose names
@@ -50,6 +50,7 @@ class Options:
     output: str
     weights: str = ""
     init: int | None = None
+    init_missing: int | None = None
     target: str = "ort-cpu"
     opset: int = 0
     graph: str = ""
@@ -172,7 +173,8 @@ def open_job(spec: Spec, options: Options) -> Iterator[Job]:
     graph = with_taps(model.graph, options.taps)
     if options.defaults_inside and model.defaults:
         graph = pipeline.inline(graph, model.defaults)
-    with closing(values_of(spec, graph, options.weights, options.init)) as values:
+    seeds = options.init, options.init_missing
+    with closing(values_of(spec, graph, options.weights, *seeds)) as values:
         weights = options.weights or spec.checkpoint
         folders = readings.folders_of(weights, spec.config_file)
         yield Job(

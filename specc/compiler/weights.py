@@ -17,15 +17,21 @@ from specc.ir.graph import Graph
 from specc.text.diagnostic import fail
 from specc.weights.bind import bind
 from specc.weights.checkpoint import open_weights
+from specc.weights.fresh import Fresh
 from specc.weights.rules import Rules, Wanted, of_graph, tied_pairs
 from specc.weights.values import Binding, Seeded, Values
 
 
 def values_of(
-    spec: Spec, graph: Graph, path: str = "", seed: int | None = None
+    spec: Spec,
+    graph: Graph,
+    path: str = "",
+    seed: int | None = None,
+    missing: int | None = None,
 ) -> Binding | Seeded:
     """The numbers of the parameters: a checkpoint's at `path`, the spec's own file's,
-    or a seed's. E0523 names the three.
+    or a seed's. E0523 names the three. `missing` is the seed of a head that the
+    checkpoint lacks.
     """
     wanted = wanted_of(graph)
     context = context_of(spec.library)
@@ -37,12 +43,15 @@ def values_of(
         {w.name: w for w in wanted},
         lambda: wanted_by(others(spec, graph.name)),
     )
+    for number in (seed, missing):
+        _check_seed(number)
     if seed is not None:
-        _check_seed(seed, path)
+        _check_alone(path, missing)
         return seeded(graph, wanted, rules, seed)
     path = path or spec.checkpoint or own_weights(spec.program)
     if path:
-        return bound(wanted, rules, path)
+        fresh = Fresh(missing, _initials(graph), lambda: _body(spec, graph))
+        return bound(wanted, rules, path, fresh)
     if wanted:
         fail(
             "E0523",
@@ -57,29 +66,55 @@ def values_of(
     return seeded(graph, wanted, rules, 0)
 
 
-def _check_seed(seed: int, path: str) -> None:
+def _check_alone(path: str, missing: int | None) -> None:
+    """E0525 for a seed of all weights beside anything else that gives some."""
     if path:
         fail(
             "E0525",
             "weights come from a file or from a seed, not from both",
             helps=["leave out --weights or --init"],
         )
-    if not 0 <= seed < 2**64:
+    if missing is not None:
+        fail(
+            "E0525",
+            "`--init` draws every weight, so that none is missing",
+            helps=["leave out --init-missing, or --init and name a checkpoint"],
+        )
+
+
+def _check_seed(seed: int | None) -> None:
+    if seed is not None and not 0 <= seed < 2**64:
         fail("E0525", f"the seed {seed} is no number from 0 to 2^64 - 1")
+
+
+def _initials(graph: Graph) -> dict[str, str]:
+    """How each parameter starts where no file gives it."""
+    return {name: facts.initial for name, facts in graph.parameter_facts.items()}
+
+
+def _body(spec: Spec, graph: Graph) -> frozenset[str]:
+    """The parameters that every graph of a spec with several has."""
+    names = [frozenset(other.parameters) for other in others(spec, graph.name)]
+    if not names:
+        return frozenset()
+    return frozenset(graph.parameters).intersection(*names)
 
 
 def seeded(graph: Graph, wanted: list[Wanted], rules: Rules, seed: int) -> Seeded:
     """Every parameter as its initializer and the seed make it."""
     by_name = {w.name: w for w in wanted}
-    starts = {name: facts.initial for name, facts in graph.parameter_facts.items()}
-    return Seeded(seed, by_name, starts, tied_pairs(by_name, rules))
+    return Seeded(seed, by_name, _initials(graph), tied_pairs(by_name, rules))
 
 
-def bound(wanted: list[Wanted], rules: Rules, path: str) -> Binding:
-    """Every parameter matched with the tensors of a file or folder."""
+def bound(
+    wanted: list[Wanted], rules: Rules, path: str, fresh: Fresh | None = None
+) -> Binding:
+    """Every parameter matched with the tensors of a file or folder, or drawn as `fresh`
+    says.
+    """
     checkpoint = open_weights(path)
     try:
-        return bind(wanted, rules, checkpoint)
+        return bind(wanted, rules, checkpoint, fresh)
     except BaseException:
         checkpoint.close()
         raise
@@ -111,7 +146,12 @@ def _origin(values: Values, seed: int | None, contents: bool) -> dict[str, objec
     for file in files.values():
         fact = {"name": file.path.name, "bytes": file.size, "header": file.header_hash}
         facts.append({**fact, "sha256": content_hash(file.path)} if contents else fact)
-    return {"files": sorted(facts, key=lambda fact: str(fact["name"]))}
+    origin: dict[str, object] = {
+        "files": sorted(facts, key=lambda fact: str(fact["name"]))
+    }
+    if (drawn := values.drawn) is not None:
+        origin["drawn"] = {"seed": drawn.seed, "weights": sorted(drawn.wanted)}
+    return origin
 
 
 def content_hash(path: Path) -> str:

@@ -4,6 +4,12 @@ The commonest broken weights file is not a damaged one but another file under it
 and saying which is worth more than naming the first byte that does not fit.
 """
 
+import re
+import shlex
+
+_PART = re.compile(r"-\d+-of-\d+$")
+"""What stands behind the name of a checkpoint that is cut into several files."""
+
 _HEADS: tuple[tuple[bytes, str, str], ...] = (
     (
         b"version https://git-lfs",
@@ -53,12 +59,12 @@ _HEADS: tuple[tuple[bytes, str, str], ...] = (
 
 CONVERT = (
     'python -c "import sys, torch, safetensors.torch as s; '
-    "s.save_file({k: v.clone().contiguous() for k, v in torch.load(sys.argv[1], "
-    "weights_only=True).items()}, "
-    'sys.argv[2])" {source} {target}'
+    "s.save_file({k: v.clone().contiguous() for f in sys.argv[2:] "
+    "for k, v in torch.load(f, weights_only=True).items()}, "
+    'sys.argv[1])" {target} {source}'
 )
-"""The one command that turns a PyTorch checkpoint into safetensors; it unpickles data
-only, no code.
+"""The one command that turns a PyTorch checkpoint, of one file or several, into
+safetensors; it unpickles data only, no code.
 """
 
 
@@ -73,7 +79,12 @@ def recognized(head: bytes, name: str = "FILE") -> tuple[str, str] | None:
     return None
 
 
-def conversion(name: str) -> str:
-    """The conversion command for a file of that name."""
-    stem = name.rsplit(".", 1)[0] if "." in name else name
-    return CONVERT.replace("{source}", name).replace("{target}", f"{stem}.safetensors")
+def conversion(*names: str) -> str:
+    """The conversion command for a file of that name, or for those that a checkpoint
+    is cut into.
+    """
+    stem = names[0].rsplit(".", 1)[0] if "." in names[0] else names[0]
+    whole = stem if len(names) == 1 else _PART.sub("", stem)
+    sources = " ".join(map(shlex.quote, names))
+    target = shlex.quote(f"{whole}.safetensors")
+    return CONVERT.replace("{source}", sources).replace("{target}", target)

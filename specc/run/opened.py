@@ -12,6 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import NoReturn
 
+from specc.artifact.chance import Chance
 from specc.artifact.index import NAME, read_index
 from specc.files.read import shown
 from specc.run.generation import Writing
@@ -85,15 +86,15 @@ class Opened:
         return self.writer.entrance if self.writer else self.whole.entrance
 
     @property
-    def seed(self) -> int | None:
-        """The seed of random weights, where there are any."""
+    def chance(self) -> Chance | None:
+        """Which weights are random, where there are any."""
         # Of a package that steps, the index tells the seed: no graph of it has all the
         # weights.
         if self.steps:
-            return self.writer.seed if self.writer else None
+            return self.writer.chance if self.writer else None
         manifest = self.whole.manifest
         random = bool(manifest.graph.parameters) or manifest.decodes is not None
-        return manifest.seed if random else None
+        return manifest.chance if random else None
 
     @property
     def files(self) -> list[Path]:

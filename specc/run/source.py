@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 
+from specc.artifact.chance import Chance
 from specc.backend import Session
 from specc.data.reading import Reading
 from specc.data.record import TextBytes, TextCharacters, TextOf
@@ -39,7 +40,7 @@ class Source:
     context: int | None
     stepper: Begin = field(repr=False)
     table: str = ""
-    seed: int | None = None
+    chance: Chance | None = None
     itself: Session | None = field(default=None, repr=False)
     compiled: Mapping[str, object] = field(default_factory=dict)
     drawn: int | None = None

@@ -142,7 +142,7 @@ def writer_of(model: Loaded) -> Writer | None:
         generation=generation,
         reading=model.manifest.reading,
         context=bound.high,
-        seed=model.manifest.seed,
+        chance=model.manifest.chance,
         stepper=stepper,
         drawn=drawn_of(graph, generation),
     )
@@ -167,7 +167,7 @@ def _by_itself(
         generation=generation,
         reading=manifest.reading,
         context=whole(decodes.get("context")),
-        seed=manifest.seed,
+        chance=manifest.chance,
         stepper=_no_stepper,
         itself=session,
         compiled=decodes,
@@ -217,7 +217,7 @@ def open_writer(package: Package, *, provider: str = "cpu", threads: int = 0) ->
         reading=reading,
         context=facts.context,
         table=facts.table,
-        seed=facts.seed,
+        chance=facts.chance,
         stepper=stepper,
         drawn=drawn_of(graph, facts.generation),
     )

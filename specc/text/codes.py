@@ -253,6 +253,7 @@ LINES = {
     "W0418": "keys of a config.json that nothing reads",
     "W0504": "tied weights differ in the checkpoint",
     "W0505": "a `share` that no two calls need",
+    "W0528": "weights of a new head were drawn",
     "W0601": "padded rows can reach a result",
     "W0602": "rows of a batch mix",
     "W0755": "a token that ends texts is none of the model's",

@@ -15,6 +15,7 @@ from specc.text.source import Span
 from specc.weights import faults
 from specc.weights.checkpoint import Checkpoint
 from specc.weights.formats.dtypes import FLOATS, NUMPY
+from specc.weights.fresh import Fresh, drawn_warning, kept_from
 from specc.weights.names import Pattern
 from specc.weights.prefix import Naming, naming_of
 from specc.weights.rearrange import Unfit
@@ -28,7 +29,7 @@ from specc.weights.rules import (
 )
 from specc.weights.shape import dtype_of, shape_of
 from specc.weights.transform import Expr, Tensor, chosen, renamed, tensors_of
-from specc.weights.values import Binding, Bound
+from specc.weights.values import Binding, Bound, Seeded
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +43,14 @@ class _Source:
     span: Span | None
 
 
-def bind(wanted: Sequence[Wanted], rules: Rules, checkpoint: Checkpoint) -> Binding:
+def bind(
+    wanted: Sequence[Wanted],
+    rules: Rules,
+    checkpoint: Checkpoint,
+    fresh: Fresh | None = None,
+) -> Binding:
     """The match; `load` rules are passed over where the file holds parameters as the
-    spec has them.
+    spec has them. A new head is drawn as `fresh` says, with a warning.
 
     Fails with E0501, E0503, E0505, E0508, E0510, E0511 or E0515, all faults at once.
     """
@@ -57,15 +63,64 @@ def bind(wanted: Sequence[Wanted], rules: Rules, checkpoint: Checkpoint) -> Bind
     naming = _naming(sources, ties, checkpoint)
     exprs = {name: _as_named(s.expr, naming, checkpoint) for name, s in sources.items()}
     bound, missing = _resolve(by_name, exprs, ties, checkpoint)
+    reasons = _reasons(fresh, bound, missing, exprs, checkpoint)
+    drawn = _drawn(fresh, missing, reasons)
+    bound |= {w.name: Bound(w, None, None, w.dtype) for w in drawn}
+    names = {w.name for w in drawn}
+    lacking = [(w, tensor) for w, tensor in missing if w.name not in names]
     made = {name: b.expr or exprs[name] for name, b in bound.items()}
     wrong = _misfits(sources, made, checkpoint)
     ignored = _ignored(rules.ignores, naming, checkpoint)
     unused = _unused(exprs, ignored, checkpoint)
-    found = faults.report(checkpoint, naming, len(by_name), missing, wrong, unused)
+    found = faults.report(
+        checkpoint, naming, len(by_name), lacking, wrong, unused, reasons=reasons
+    )
     if found:
         raise Failed(*found)
-    decided, warnings = _decide(bound, exprs, checkpoint)
-    return Binding(checkpoint, decided, naming, tuple(sorted(ignored)), tuple(warnings))
+    decided, warnings = _decide(bound, exprs, rules, checkpoint)
+    if fresh is not None and drawn:
+        warnings.append(drawn_warning(fresh, drawn, str(checkpoint.path)))
+    return Binding(
+        checkpoint=checkpoint,
+        bound=decided,
+        naming=naming,
+        ignored=tuple(sorted(ignored)),
+        warnings=tuple(warnings),
+        drawn=_generator(fresh, drawn),
+    )
+
+
+def _reasons(
+    fresh: Fresh | None,
+    bound: Mapping[str, Bound],
+    missing: Sequence[tuple[Wanted, str]],
+    exprs: Mapping[str, Expr],
+    checkpoint: Checkpoint,
+) -> dict[str, str] | None:
+    """Why missing parameters are no new head; None where nobody could draw one."""
+    if fresh is None:
+        return None
+    there = [b.wanted for b in bound.values() if b.tied_to is None]
+    return kept_from(fresh, missing, there, exprs, checkpoint.tensors.keys())
+
+
+def _drawn(
+    fresh: Fresh | None,
+    missing: Sequence[tuple[Wanted, str]],
+    reasons: Mapping[str, str] | None,
+) -> list[Wanted]:
+    """The parameters that are drawn, where that was asked for."""
+    if fresh is None or fresh.seed is None or reasons is None:
+        return []
+    return [wanted for wanted, _ in missing if wanted.name not in reasons]
+
+
+def _generator(fresh: Fresh | None, drawn: Sequence[Wanted]) -> Seeded | None:
+    """What draws them."""
+    if fresh is None or fresh.seed is None or not drawn:
+        return None
+    initial = {w.name: fresh.initial[w.name] for w in drawn}
+    return Seeded(fresh.seed, {w.name: w for w in drawn}, initial)
 
 
 def _naming(
@@ -200,7 +255,10 @@ def _ignored(
 
 
 def _decide(
-    bound: Mapping[str, Bound], exprs: Mapping[str, Expr], checkpoint: Checkpoint
+    bound: Mapping[str, Bound],
+    exprs: Mapping[str, Expr],
+    rules: Rules,
+    checkpoint: Checkpoint,
 ) -> tuple[dict[str, Bound], list[Diagnostic]]:
     """What is stored for each parameter.
 
@@ -222,9 +280,13 @@ def _decide(
         ):
             continue
         alone = Bound(b.wanted, own, None, dtype_of(own, dtypes))
-        if not _equal(Binding(checkpoint, {**decided, name: alone}), name, b.tied_to):
+        both = Binding(checkpoint=checkpoint, bound={**decided, name: alone})
+        if not _equal(both, name, b.tied_to):
             decided[name] = alone
-            warnings.append(faults.different_copies(b.wanted, b.tied_to, checkpoint))
+            said = [r.span for r in rules.ties if Pattern(r.name).matches(name)]
+            warnings.append(
+                faults.different_copies(b.wanted, b.tied_to, said[0], checkpoint)
+            )
     return decided, warnings
 
 

@@ -120,7 +120,9 @@ def _in_folder(folder: Path) -> Path:
     if len(only) == 1:
         return folder / only[0]
     if not only and (pickles := _ending(names, _PICKLES)):
-        _refuse_pickle(folder / pickles[0])
+        # beside the weights lies what training left: optimizer.pt, training_args.bin
+        of_weights = [name for name in pickles if name.startswith("pytorch_model")]
+        _refuse_pickle(*(folder / name for name in of_weights or pickles[:1]))
     return _no_choice(folder, [*indexes, *single])
 
 
@@ -164,12 +166,14 @@ def _no_choice(folder: Path, found: list[str]) -> NoReturn:
     )
 
 
-def _refuse_pickle(path: Path) -> NoReturn:
+def _refuse_pickle(*paths: Path) -> NoReturn:
+    names = [shown(str(path)) for path in paths]
+    more = f" (and {len(names) - 1} more like it)" if len(names) > 1 else ""
     fail(
         "E0514",
-        f"`{shown(str(path))}` is a PyTorch checkpoint; specc reads only safetensors",
+        f"`{names[0]}`{more} is a PyTorch checkpoint; specc reads only safetensors",
         notes=["such a file is a Python pickle, which can run code when it is read"],
-        helps=[f"convert it, where torch is installed: {conversion(shown(str(path)))}"],
+        helps=[f"convert it, where torch is installed: {conversion(*names)}"],
     )
 
 

@@ -3,7 +3,7 @@ many layers is one.
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
@@ -43,9 +43,10 @@ def report(
     missing: Sequence[tuple[Wanted, str]],
     wrong: Sequence[Misfit],
     unused: Sequence[str],
+    reasons: Mapping[str, str] | None = None,
 ) -> list[Diagnostic]:
     """All faults of a match, at most 20. A tensor proposed for a missing parameter is
-    not also unused.
+    not also unused. `reasons` say of missing parameters why they are no new head.
     """
     if missing and len(missing) == count:
         return [_nothing_fits(checkpoint, missing, unused)]
@@ -53,6 +54,8 @@ def report(
     proposed: set[str] = set()
     for family in _families(missing, lambda m: skeleton(m[0].name)):
         diagnostic, taken = _missing(checkpoint, naming, family, unused)
+        if reasons is not None:
+            diagnostic = _about_heads(diagnostic, reasons.get(family[0][0].name, ""))
         found.append(diagnostic)
         proposed |= taken
     for group in _families(
@@ -68,16 +71,20 @@ def report(
     return found
 
 
-def different_copies(wanted: Wanted, root: str, checkpoint: Checkpoint) -> Diagnostic:
+def different_copies(
+    wanted: Wanted, root: str, rule: Span | None, checkpoint: Checkpoint
+) -> Diagnostic:
     """A tie that the file does not keep."""
     return Diagnostic(
         "W0504",
         f"`{shown(wanted.name)}` is tied to `{shown(root)}`, but the checkpoint has "
         "other values for each",
         _label(wanted.span, wanted.made_by),
+        (Label(rule, "tied by this rule"),) if rule else (),
         notes=(
             f"in `{shown(str(checkpoint.path))}`",
-            "each is used as it is in the checkpoint",
+            "each is used as it is in the checkpoint, as transformers 5 does; before, "
+            f"it used `{shown(root)}` for both",
         ),
         helps=(
             "if the model was trained with two separate weights, take the `tie` away",
@@ -143,6 +150,15 @@ def _missing(
     )
 
 
+def _about_heads(diagnostic: Diagnostic, why: str) -> Diagnostic:
+    """What `--init-missing` can do about a missing parameter, and why not."""
+    if why:
+        note = f"it is no part of a new head, which could be drawn: {why}"
+        return replace(diagnostic, notes=(*diagnostic.notes, note))
+    help = "if it is a head that is still to be trained, `--init-missing 0` draws it"
+    return replace(diagnostic, helps=(*diagnostic.helps, help))
+
+
 def _meant(
     checkpoint: Checkpoint,
     family: Sequence[tuple[Wanted, str]],
@@ -173,7 +189,8 @@ def _misfit(checkpoint: Checkpoint, group: Sequence[Misfit]) -> Diagnostic:
     if first.shape != wanted.shape:
         if first.rule:
             notes = (f"the rule gives {list(first.shape)}", *notes)
-        title = f"{name} has the wrong shape{_more(group)}"
+        notes = (f"the spec makes it {wanted.dtype}{list(wanted.shape)}", *notes)
+        title = f"`{name}` has the wrong shape{_more(group)}"
         return Diagnostic("E0503", title, label, others, notes, (_shape_help(first),))
     title = (
         f"`{name}` should be {wanted.dtype}, but the checkpoint holds "

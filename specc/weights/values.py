@@ -92,7 +92,7 @@ def array_of(values: Values, name: str, dtype: str | None = None) -> Array:
 @dataclass(frozen=True, slots=True)
 class Bound:
     """A parameter and what makes it: an expression over tensors, or the parameter it is
-    `tied_to`.
+    `tied_to`; neither where it is drawn.
     """
 
     wanted: Wanted
@@ -101,10 +101,11 @@ class Bound:
     dtype: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Binding:
     """Every parameter of a model matched with a checkpoint. `bind` makes one; it
-    implements `Values`.
+    implements `Values`. `drawn` gives those of a new head, which have neither an
+    expression nor a partner.
     """
 
     checkpoint: Checkpoint
@@ -112,6 +113,7 @@ class Binding:
     naming: Naming = field(default_factory=Naming)
     ignored: tuple[str, ...] = ()
     warnings: tuple[Diagnostic, ...] = ()
+    drawn: "Seeded | None" = None
 
     @property
     def wanted(self) -> Mapping[str, Wanted]:
@@ -139,6 +141,9 @@ class Binding:
     def chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
         """The numbers in the type asked for, checked. Fails with E0507, E0512 or E0517."""
         bound = self._own(name)
+        if self.drawn is not None and bound.wanted.name in self.drawn.wanted:
+            yield from self.drawn.chunks(bound.wanted.name, dtype)
+            return
         assert bound.expr is not None, f"{name} is tied to a tied parameter"
         # what lies behind each other in the parameter is read one after the other
         for piece in pieces(bound.expr):
@@ -192,8 +197,8 @@ class Binding:
 
     def _view(self, name: str) -> View | None:
         expr = self._own(name).expr
-        assert expr is not None, f"{name} is tied to a tied parameter"
-        return view_of(expr, self.checkpoint.tensors)
+        # of a new head nothing lies in a file
+        return view_of(expr, self.checkpoint.tensors) if expr is not None else None
 
     def _stored(self, view: View, dtype: str) -> Iterator[Array]:
         for chunk in self.checkpoint.file_of(view.tensor).chunks(

@@ -8,6 +8,7 @@ import onnx
 import pytest
 
 import specc
+from specc.artifact.chance import Chance
 from specc.artifact.manifest import KEY
 from specc.cli.main import main
 from specc.run.loaded import manifest_of
@@ -77,7 +78,7 @@ def test_the_manifest_says_where_everything_came_from(
 ) -> None:
     specc.compile(spec, tmp_path / "m.onnx", init=7, set={"d": 16})
     manifest = manifest_of(str(tmp_path / "m.onnx"))
-    assert manifest.seed == 7
+    assert manifest.chance == Chance(7)
     assert manifest.config == {"vocab": 13, "d": 16}
     assert SPEC in manifest.sources.values()
     assert manifest.graph.inputs.keys() == {"ids", "keep"}

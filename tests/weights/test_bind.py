@@ -190,7 +190,7 @@ def test_wrong_shapes_are_grouped_and_explained(tmp_path: Path) -> None:
     want = [*layers(3, a=(2, 3)), Wanted("r", (2, 2)), Wanted("n", (6, 2))]
     turned, flat, odd = faults(tmp_path, want, tensors)
     assert {turned.code, flat.code, odd.code} == {"E0503"}
-    assert turned.title == "h.0.a has the wrong shape (and 2 more like it)"
+    assert turned.title == "`h.0.a` has the wrong shape (and 2 more like it)"
     assert 'load "h.{i}.a" = transpose("h.{i}.a")' in text(turned)
     assert "model.safetensors holds `h.0.a`: f32[3, 2]" in text(turned)
     assert "reshape" in text(flat)

@@ -217,8 +217,10 @@ def _check_ranges(tensors: list[Raw], size: int) -> None:
             raise _Wrong(f"the tensor `{shown(t.name[:200])}` {what}")
         at = t.end
     if at > size:
+        first = next(t for t in tensors if t.end > size)
         raise _Wrong(
-            f"its tensors need {at} bytes of data, but {size} are there: the file is cut off"
+            f"its tensors need {at} bytes of data, but {size} are there: the file is "
+            f"cut off, from `{shown(first.name[:200])}` on"
         )
     if at < size:
         raise _Wrong(f"{size - at} bytes follow its last tensor")

@@ -1,0 +1,88 @@
+"""Weights that a checkpoint lacks because its model had no such head: which ones may be
+drawn, and what is said of it.
+
+A new head is whole: no weight of it is in the files, nor one of the same kind in another
+layer, nor the other half of the same call. What every graph of the spec has is the body,
+and is never drawn: a body that lacks something is a damaged download.
+"""
+
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass
+
+from specc.files.read import shown
+from specc.text.diagnostic import Diagnostic, Label
+from specc.weights.names import listed, skeleton
+from specc.weights.rules import Wanted
+from specc.weights.transform import Expr, tensors_of
+
+Missing = Sequence[tuple[Wanted, str]]
+"""Parameters that the files do not give, each with a tensor that is not there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fresh:
+    """How missing weights are drawn: from `seed`, if anybody asked for it, each as
+    `initial` says. `body` gives the names of what is never drawn.
+    """
+
+    seed: int | None
+    initial: Mapping[str, str]
+    body: Callable[[], Set[str]]
+
+
+def kept_from(
+    fresh: Fresh,
+    missing: Missing,
+    found: Sequence[Wanted],
+    exprs: Mapping[str, Expr],
+    present: Set[str],
+) -> dict[str, str]:
+    """Why each missing parameter is no part of a new head; those that are one are not in
+    the answer. `found` are the parameters that the files give.
+    """
+    kinds = {skeleton(w.name): w.name for w in found}
+    calls = {_call(w): w.name for w in found}
+    body = fresh.body() if missing else frozenset()
+    reasons: dict[str, str] = {}
+    for wanted, _ in missing:
+        made_of = [n for n in tensors_of(exprs[wanted.name]) if n in present]
+        if not found:
+            why = "nothing of the model is in the checkpoint"
+        elif made_of:
+            why = f"`{shown(made_of[0])}`, a part of it, is in the checkpoint"
+        elif like := kinds.get(skeleton(wanted.name)):
+            why = f"`{shown(like)}`, of the same kind, is in the checkpoint"
+        elif other := calls.get(_call(wanted)):
+            why = f"`{shown(other)}`, of the same call, is in the checkpoint"
+        elif wanted.name in body:
+            why = "it belongs to the body, which every graph of the spec has"
+        else:
+            continue
+        reasons[wanted.name] = why
+    return reasons
+
+
+def _call(wanted: Wanted) -> tuple[str, object]:
+    """What weights of one call have in common: the scope, and where the call stands."""
+    return wanted.name.rpartition(".")[0], wanted.span
+
+
+def drawn_warning(fresh: Fresh, drawn: Sequence[Wanted], path: str) -> Diagnostic:
+    """W0528: which weights were made, and how."""
+    ways: dict[str, list[str]] = {}
+    for wanted in drawn:
+        ways.setdefault(fresh.initial[wanted.name], []).append(wanted.name)
+    first = drawn[0]
+    many = len(drawn) > 1
+    return Diagnostic(
+        "W0528",
+        f"{len(drawn)} weight{'s are' if many else ' is'} not in the checkpoint and "
+        f"{'were' if many else 'was'} drawn from the seed {fresh.seed}",
+        Label(first.span, first.made_by) if first.span else None,
+        notes=(
+            *(f"{shown(listed(names, 8))}: {way}" for way, names in ways.items()),
+            f"all others are in `{shown(path)}`",
+        ),
+        helps=("what such a head gives means nothing before it is trained",),
+        severity="warning",
+    )

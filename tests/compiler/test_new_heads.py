@@ -1,0 +1,168 @@
+"""A body without the head that a graph has: `--init-missing` draws the head, says what it
+drew, and draws nothing else.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import specc
+from specc.artifact.chance import Chance
+from specc.cli.main import main
+from specc.compiler.rules import wanted_of
+from specc.compiler.spec import elaborated, open_spec
+from specc.text.diagnostic import Failed
+from specc.weights.drawn import fill
+from specc.weights.formats.safetensors import write_safetensors
+from specc.weights.initial import parse
+
+TINY = {
+    "model_type": "distilbert", "vocab_size": 11, "dim": 8, "n_heads": 2, "n_layers": 2, "hidden_dim": 12,
+    "max_position_embeddings": 16, "architectures": ["DistilBertModel"],
+}  # fmt: skip
+HEAD = (
+    "classifier.bias",
+    "classifier.weight",
+    "pre_classifier.bias",
+    "pre_classifier.weight",
+)
+Arrays = dict[str, NDArray[Any]]
+
+
+def body(folder: Path) -> Arrays:
+    """A bare body as it is saved: under names without the prefix that heads put before."""
+    (folder / "config.json").write_text(json.dumps(TINY), encoding="utf-8")
+    rng = np.random.default_rng(0)
+    graph = elaborated(open_spec(str(folder))).graph
+    return {
+        w.name.removeprefix("distilbert."): rng.standard_normal(w.shape).astype("f4")
+        for w in wanted_of(graph)
+    }
+
+
+def saved(folder: Path, tensors: Mapping[str, NDArray[Any]]) -> Path:
+    write_safetensors(folder / "model.safetensors", tensors)
+    return folder
+
+
+def test_a_head_is_drawn_and_the_body_is_the_files(tmp_path: Path) -> None:
+    tensors = body(tmp_path)
+    folder, out = saved(tmp_path, tensors), tmp_path / "m.onnx"
+    made = specc.compile(folder, out, graph="sequence_classification", init_missing=7)
+    (warning,) = [d for d in made.warnings if d.code == "W0528"]
+    assert all(name in str(warning.notes) for name in HEAD)
+    model = specc.load(out)
+    assert model.manifest.chance == Chance(7, 4)
+    assert model.manifest.weights["drawn"] == {"seed": 7, "weights": sorted(HEAD)}
+    ours, facts = model.weights(), made.model.graph.parameter_facts
+    for name, array in ours.items():
+        if name in HEAD:
+            drawn = fill(parse(facts[name].initial), 7, name, array.shape)
+            assert np.array_equal(array, drawn)
+        else:
+            assert np.array_equal(array, tensors[name.removeprefix("distilbert.")])
+
+
+def test_run_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder, out = saved(tmp_path, body(tmp_path)), tmp_path / "m.onnx"
+    specc.compile(folder, out, graph="sequence_classification", init_missing=7)
+    assert main(["run", str(out), "[[1, 2]]"]) == 0
+    assert "4 weights of a new head are random (seed 7)" in capsys.readouterr().err
+
+
+def test_in_a_package_too(tmp_path: Path) -> None:
+    """What writes tells of its index, not of a graph."""
+    config = {
+        "model_type": "llama", "vocab_size": 31, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1,
+        "num_attention_heads": 2, "num_key_value_heads": 1, "eos_token_id": 2, "bos_token_id": 1, "pad_token_id": 0,
+        "architectures": ["LlamaModel"],
+    }  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    found = open_spec(str(tmp_path))
+    graph = elaborated(found, _first(found)).graph
+    tensors = {
+        w.name.removeprefix("model."): np.full(w.shape, 0.1, "f4")
+        for w in wanted_of(graph)
+        if w.name != "lm_head.weight"
+    }
+    saved(tmp_path, tensors)
+    out = tmp_path / "package"
+    specc.compile(tmp_path, out, graph=_first(found), init_missing=3, parts="step")
+    assert specc.load(out).opened.chance == Chance(3, 1)
+
+
+def _first(found: Any) -> str:
+    """The graph that writes, which stands first."""
+    from specc.elaborate.beside import graphs_of
+
+    return graphs_of(found.program)[0].name
+
+
+@pytest.mark.parametrize(
+    ("left_out", "why"),
+    [
+        ("transformer.layer.1.ffn.lin1.*", "of the same kind"),
+        ("embeddings.position_embeddings.weight", "the body"),
+        ("embeddings.LayerNorm.bias", "of the same call"),
+        ("transformer.*", ""),
+    ],
+)
+def test_of_a_body_nothing_is_drawn(left_out: str, why: str, tmp_path: Path) -> None:
+    start, star, _ = left_out.partition("*")
+    tensors = {
+        n: a
+        for n, a in body(tmp_path).items()
+        if not (n.startswith(start) if star else n == start)
+    }
+    folder = saved(tmp_path, tensors)
+    with pytest.raises(Failed) as failed:
+        specc.compile(
+            folder,
+            tmp_path / "m.onnx",
+            graph="sequence_classification",
+            init_missing=7,
+        )
+    faults = [d for d in failed.value.diagnostics if d.code == "E0501"]
+    assert faults
+    assert any(why in str(d.notes) for d in faults)
+    assert not (tmp_path / "m.onnx").exists()
+
+
+def test_half_a_head_is_not_drawn(tmp_path: Path) -> None:
+    tensors = {**body(tmp_path), "classifier.weight": np.zeros((2, 8), "f4")}
+    with pytest.raises(Failed, match=r"E0501.*classifier\.bias"):
+        specc.compile(
+            saved(tmp_path, tensors),
+            tmp_path / "m.onnx",
+            graph="sequence_classification",
+            init_missing=7,
+        )
+
+
+def test_a_head_under_another_name_is_told_and_not_drawn_over(tmp_path: Path) -> None:
+    """What nobody reads stays an error: the head may be there, called otherwise."""
+    tensors = {**body(tmp_path), "clasifier.weight": np.zeros((2, 8), "f4")}
+    with pytest.raises(Failed, match=r"E0505"):
+        specc.compile(
+            saved(tmp_path, tensors),
+            tmp_path / "m.onnx",
+            graph="sequence_classification",
+            init_missing=7,
+        )
+
+
+def test_a_whole_checkpoint_is_told_nothing(tmp_path: Path) -> None:
+    folder = saved(tmp_path, body(tmp_path))
+    made = specc.compile(folder, tmp_path / "m.onnx", init_missing=7)
+    assert not [d for d in made.warnings if d.code == "W0528"]
+    assert specc.load(tmp_path / "m.onnx").manifest.chance is None
+
+
+def test_beside_a_seed_for_all_it_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(Failed, match="E0525"):
+        specc.compile("gpt2", tmp_path / "m.onnx", init=1, init_missing=7)
