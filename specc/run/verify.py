@@ -32,6 +32,9 @@ SIZES = (1, 2, 3, 5, 7, 11, 13)
 BEYOND = 9
 """How many rows more than those up to which attention is done at once."""
 
+FEW = 2
+"""How long the other axes are beside a long one."""
+
 MOST_WORK = 2_000_000_000
 """Multiply-adds in float64 of a round over long texts: about a second."""
 
@@ -91,9 +94,12 @@ def _all_sizes(
     long = {symbol: above + BEYOND for symbol, above in ways(graph).items()}
     bounds = {symbol: limit.most for symbol, limit in limits(graph).items()}
     sizes = sizes_for(graph, rounds, most)
-    for symbol, length in long.items():
+    # float64 takes its time for long texts; two of them already are neighbours
+    few = sizes_for(graph, 0, most)
+    for symbol, size in sizes.items():
+        length = long.get(symbol, min(size, FEW))
         ends = [b[symbol] for b in (bounds, most or {}) if symbol in b]
-        sizes[symbol] = max(sizes[symbol], min([length, *ends]))
+        sizes[symbol] = max(few[symbol], min([length, *ends]))
     found = fitting(graph, sizes, bounds)
     work = total(multiply_adds(node) for node, _ in graph.nodes)
     if rounds and long and found and _worth(work, found, graph):

@@ -8,6 +8,7 @@ is paid for at every start. A test compares the two files.
 
 import json
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import TypeAlias, TypedDict
 
@@ -63,8 +64,9 @@ STARTS = [
 """What can be parsed alone: a file, and everything that is one scalar in YAML."""
 
 
+@cache
 def grammar() -> Lark:
-    """The grammar, refused if it has a conflict."""
+    """The grammar, refused if it has a conflict. Making its table takes seconds."""
     text = (HERE / "grammar.lark").read_text(encoding="utf-8")
     return Lark(text, parser="lalr", strict=True, maybe_placeholders=True, start=STARTS)
 
