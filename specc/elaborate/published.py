@@ -97,11 +97,21 @@ def _from(
             if member is None:
                 return ABSENT
             return Dim.of(_count(member)).since(member.origin())
+        # `repeated("attention_types")`: a list that is written as parts and counts
+        case tree.Call(
+            function=tree.Name(path="repeated"), args=(tree.Text(value=path),)
+        ):
+            member = data.given(path)
+            if member is None:
+                return ABSENT
+            typing = _Typing(context, entry, member, env)
+            return typing.value(_written_out(member, typing.declared()), entry.type)
         case tree.Call(function=tree.Name(path="rope_config")):
             return rope_config(source, entry, data)
     fail(
         "E0406",
-        'a config value comes from a text path, `len("…")` or `rope_config(…)`',
+        "a config value comes from a text path, "
+        '`len("…")`, `repeated("…")` or `rope_config(…)`',
         source.span,
     )
 
@@ -112,6 +122,44 @@ def _count(member: Member) -> int:
     if isinstance(member.value, JsonObject):
         return len(member.value.members)
     fail("E0403", f"{member.key.text} has no length", member.value.span)
+
+
+LONGEST = 4096
+"""How many values a list may have that is written as parts and counts: a layer each."""
+
+
+def _written_out(member: Member, declared: list[Label]) -> JsonList:
+    """`[[["global", "local"], 12]]` as the 24 values that it stands for, or E0403."""
+    made: list[Json] = []
+    parts = member.value.items if isinstance(member.value, JsonList) else ()
+    for part in parts:
+        values, times = _part(part)
+        # an endless list ends here, before it is made
+        if times < 0 or times * len(values) > LONGEST - len(made):
+            parts = ()
+            break
+        made += times * values
+    if not parts:
+        fail(
+            "E0403",
+            f"{member.key.text} is no list of parts and how often each stands there",
+            member.value.span,
+            f'such as `[[["a", "b"], 3]]`, of at most {LONGEST} values in all',
+            others=declared,
+        )
+    return JsonList(tuple(made), member.value.span)
+
+
+def _part(part: Json) -> tuple[tuple[Json, ...], int]:
+    """`[["global", "local"], 12]`: some values and how often they come; -1 for
+    anything else.
+    """
+    match part:
+        case JsonList(items=(JsonList(items=values), JsonScalar(value=bool()))):
+            return values, -1
+        case JsonList(items=(JsonList(items=values), JsonScalar(value=int() as times))):
+            return values, times
+    return (), -1
 
 
 class _Typing:

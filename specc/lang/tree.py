@@ -340,8 +340,8 @@ class Field:
     """`layers: int from "num_hidden_layers" | "n_layer" = 12 "how many blocks"`: one
     config value.
 
-    `sources` are expressions: a text is a path in config.json; `len("id2label")` and
-    `rope_config(theta=10000.0)` are calls.
+    `sources` are expressions: a text is a path in config.json; `len("id2label")`,
+    `repeated("attention_types")` and `rope_config(theta=10000.0)` are calls.
     """
 
     name: str

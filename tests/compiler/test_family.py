@@ -108,6 +108,42 @@ def test_null_is_none_where_a_value_may_be_none(
     assert (config["window"], config["rows"]) == (window, rows)
 
 
+@pytest.mark.parametrize(
+    ("parts", "kinds"),
+    [
+        ('[[["a", "b"], 2]]', ("a", "b", "a", "b")),
+        ('[[["a"], 1], [["b"], 0], [["b", "c"], 1]]', ("a", "b", "c")),
+        ("null", ("z",)),
+    ],
+)
+def test_a_list_of_parts_and_counts_is_written_out(
+    parts: str, kinds: tuple[str, ...], tmp_path: Path
+) -> None:
+    spec = SPEC.replace(
+        "rows: int", 'kinds: list[text] from repeated("k") = ["z"]\n rows: int'
+    )
+    (tmp_path / "m.specc").write_text(spec, encoding="utf-8")
+    (tmp_path / "config.json").write_text(f'{{"k": {parts}}}', encoding="utf-8")
+    found = open_spec(str(tmp_path / "m.specc"), config=str(tmp_path / "config.json"))
+    assert list(elaborated(found).config["kinds"]) == list(kinds)
+
+
+@pytest.mark.parametrize(
+    "parts",
+    ['[["a", 2]]', "[]", '[[["a"], true]]', '[[["a"], -1]]', '[[["a"], 4097]]', '"a"'],
+)
+def test_no_list_of_parts_and_counts_is_refused(parts: str, tmp_path: Path) -> None:
+    spec = SPEC.replace(
+        "rows: int", 'kinds: list[text] from repeated("k") = ["z"]\n rows: int'
+    )
+    (tmp_path / "m.specc").write_text(spec, encoding="utf-8")
+    (tmp_path / "config.json").write_text(f'{{"k": {parts}}}', encoding="utf-8")
+    with pytest.raises(Failed, match="E0403"):
+        elaborated(
+            open_spec(str(tmp_path / "m.specc"), config=str(tmp_path / "config.json"))
+        )
+
+
 def test_a_spec_of_ones_own_reads_a_folder(tmp_path: Path) -> None:
     (tmp_path / "m.specc").write_text(SPEC, encoding="utf-8")
     (tmp_path / "ck").mkdir()

@@ -1,0 +1,77 @@
+"""What the tests of published decoders share: the classes that write in small
+configurations, and the other heads over them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+
+from support.families import Case, check_scores
+from support.published import loaded
+from support.spec_models import assert_agrees
+
+SMALL: dict[str, Any] = {
+    "vocab_size": 31, "hidden_size": 32, "intermediate_size": 40, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "max_position_embeddings": 64, "pad_token_id": 30, "bos_token_id": 0, "eos_token_id": 2,
+}  # fmt: skip
+LINEAR = {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}
+SLIDING = ["sliding_attention", "full_attention"]
+
+
+def decoder(family: str, *, eager: bool = False, **more: Any) -> Case:
+    """The class that writes, of one configuration."""
+    return Case(
+        eager=eager,
+        config=f"{family}Config",
+        model=f"{family}ForCausalLM",
+        tiny={**SMALL, **more},
+        sides=("left", "right"),
+        places=True,
+    )
+
+
+def check_head(base: Case, head: str, folder: Path) -> None:
+    """A head over the tokens of `base`: `Model`, `ForTokenClassification` or
+    `ForQuestionAnswering`.
+    """
+    results = {
+        "Model": {"last_hidden_state": "seq"},
+        "ForTokenClassification": {"logits": "seq"},
+        "ForQuestionAnswering": {"start_logits": "seq", "end_logits": "seq"},
+    }
+    check_scores(headed(base, head, results[head]), folder)
+
+
+def headed(base: Case, head: str, results: Mapping[str, str]) -> Case:
+    """The case of another head, of three labels."""
+    family = base.config.removesuffix("Config")
+    if not hasattr(transformers, f"{family}{head}"):
+        family = family.removesuffix("Text")
+    tiny = {**base.tiny, "num_labels": 3}
+    return replace(base, model=f"{family}{head}", results=results, tiny=tiny)
+
+
+def check_classes(base: Case, folder: Path) -> None:
+    """The published class looks for its padding token, so padding is that here: right
+    of three texts, and left of them.
+    """
+    theirs = headed(base, "ForSequenceClassification", {}).saved(folder)
+    ours = loaded(str(folder), folder)
+    rng = np.random.default_rng(0)
+    lengths = np.array([[7], [1], [4]])
+    for keep in (np.arange(7) < lengths, np.arange(7) >= 7 - lengths):
+        ids = np.where(keep, rng.integers(0, 30, (3, 7)), 30)
+        given = {"input_ids": ids, "attention_mask": keep}
+        x = {n: torch.tensor(v).long() for n, v in given.items()}
+        if base.places:
+            x["position_ids"] = (x["attention_mask"].cumsum(1) - 1).clamp(min=0)
+        with torch.no_grad():
+            wanted = theirs(**x).logits
+        assert_agrees(
+            ours.compiled.run(**given)["logits"], wanted.numpy(), "logits", 1e-5
+        )
