@@ -15,7 +15,7 @@ IMAGE = {
 LUONG = {"source_vocab": 13, "words": 5, "hidden": 6, "layers": 2}
 GROUPED = TRANSFORMER | {"kv_heads": 1}
 WORDS = TRANSFORMER | {"context": 32}
-PAIRED = {
+PAIRED_SIZES: dict[str, object] = {
     "vocab": 17,
     "d": 16,
     "encoder_heads": 2,
@@ -24,12 +24,22 @@ PAIRED = {
     "decoder_layers": 2,
     "encoder_hidden": 24,
     "decoder_hidden": 24,
-    "pad": 16,
-    "start": 15,
-    "eos": 2,
 }
+PAIRED = PAIRED_SIZES | {"pad": 16, "start": 15, "eos": 2}
 FAMILIES: dict[str, dict[str, object]] = {
     "albert": WORDS | {"e": 8},
+    "ast": {
+        "d": 16,
+        "heads": 2,
+        "layers": 2,
+        "hidden": 24,
+        "patch": 3,
+        "across": 2,
+        "along": 2,
+        "frames": 8,
+        "bins": 6,
+        "classes": 3,
+    },
     "bart": PAIRED | {"context": 32},
     "blenderbot": PAIRED | {"context": 32},
     "cohere": GROUPED | {"stop": [2]},
@@ -62,6 +72,20 @@ FAMILIES: dict[str, dict[str, object]] = {
     "smollm3": GROUPED | {"every": 2, "stop": [2]},
     "stablelm": TRANSFORMER,
     "starcoder2": GROUPED | {"sliding": 3},
+    "wav2vec2": {
+        "vocab": 11,
+        "d": 8,
+        "heads": 2,
+        "layers": 2,
+        "hidden": 12,
+        "widths": [4, 5, 6],
+        "kernels": [4, 3, 2],
+        "strides": [3, 2, 2],
+        "near": 4,
+        "near_groups": 2,
+    },
+    "whisper": PAIRED_SIZES
+    | {"context": 32, "bins": 4, "heard": 6, "start": 16, "eos": [2]},
 }
 """Published families that differ from others in little."""
 SMALL: dict[str, dict[str, object]] = FAMILIES | {

@@ -1,0 +1,37 @@
+"""`ast` is transformers' AST classes, from the files that they save."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.families import Case
+from support.padded import Numbers, samples
+from support.published import assert_published, loaded
+
+pytestmark = pytest.mark.parity
+
+SPECTROGRAM = {
+    "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 40, "patch_size": 4,
+    "frequency_stride": 3, "time_stride": 2, "max_length": 15, "num_mel_bins": 11, "num_labels": 5,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "results", "more"),
+    [
+        ("ASTForAudioClassification", ["logits"], {}),
+        ("ASTModel", ["last_hidden_state", "pooler_output"], {"qkv_bias": False}),
+    ],
+)
+def test_ast(
+    name: str, results: list[str], more: Mapping[str, Any], tmp_path: Path
+) -> None:
+    case = Case(config="ASTConfig", model=name, tiny={**SPECTROGRAM, **more})
+    theirs = case.saved(tmp_path)
+    ours = loaded(str(tmp_path), tmp_path)
+    theirs.double()
+    given = samples({"input_values": Numbers((15, 11))}, {})
+    assert_published(
+        ours, given, lambda x: theirs(x["input_values"]), dict.fromkeys(results, "")
+    )

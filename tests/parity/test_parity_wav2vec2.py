@@ -1,0 +1,154 @@
+"""`wav2vec2` is transformers' Wav2Vec2 and Hubert classes with every head, from the files
+that they save.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from support.families import Case
+from support.padded import Keep, Sound, samples
+from support.published import assert_published, loaded
+
+pytestmark = pytest.mark.parity
+
+TINY: dict[str, Any] = {
+    "vocab_size": 13, "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 40,
+    "conv_dim": [6, 7, 8], "conv_kernel": [5, 3, 2], "conv_stride": [3, 2, 2], "num_conv_pos_embeddings": 4,
+    "num_conv_pos_embedding_groups": 2, "layer_norm_eps": 1e-3, "classifier_proj_size": 10, "num_labels": 3,
+}  # fmt: skip
+LAYER = {"feat_extract_norm": "layer", "conv_bias": True}
+STABLE = {**LAYER, "do_stable_layer_norm": True, "num_conv_pos_embeddings": 5}
+SHORT = {"add_adapter": True, "num_adapter_layers": 1}
+SPEAKER = {
+    "tdnn_dim": [9, 7], "tdnn_kernel": [3, 2], "tdnn_dilation": [1, 2], "xvector_output_dim": 5,
+    "use_weighted_layer_sum": True,
+}  # fmt: skip
+CODES = {
+    "num_codevectors_per_group": 6, "codevector_dim": 8, "proj_codevector_dim": 10, "num_codevector_groups": 2,
+}  # fmt: skip
+LENGTHS = (171, 111, 140)
+FEATURES = {"last_hidden_state": "frames"}
+
+
+def frames(samples: int) -> int:
+    """How many rows come of a recording."""
+    for kernel, stride in zip(TINY["conv_kernel"], TINY["conv_stride"], strict=True):
+        samples = (samples - kernel) // stride + 1
+    return samples
+
+
+ROWS = tuple(map(frames, LENGTHS))
+GIVEN = samples(
+    {"input_values": Sound("samples"), "attention_mask": Keep("samples")},
+    {
+        "samples": LENGTHS,
+        "frames": ROWS,
+        "fewer": tuple((rows - 1) // 2 + 1 for rows in ROWS),
+    },
+)
+HEARD = [
+    ("Wav2Vec2ForCTC", {"logits": "frames"}, {}),
+    ("Wav2Vec2ForCTC", {"logits": "frames"}, LAYER),
+    ("Wav2Vec2ForCTC", {"logits": "frames"}, {**STABLE, "adapter_attn_dim": 6}),
+    ("Wav2Vec2Model", FEATURES, STABLE),
+    ("Wav2Vec2Model", {"last_hidden_state": "fewer"}, SHORT),
+    ("Wav2Vec2ForSequenceClassification", {"logits": ""}, LAYER),
+    ("Wav2Vec2ForAudioFrameClassification", {"logits": "frames"}, LAYER),
+    ("Wav2Vec2ForXVector", {"logits": "", "embeddings": ""}, SPEAKER),
+    (
+        "Wav2Vec2ForPreTraining",
+        {"projected_states": "frames", "projected_quantized_states": "frames"},
+        {**LAYER, **CODES},
+    ),
+    ("HubertModel", FEATURES, {}),
+    ("HubertForCTC", {"logits": "frames"}, {"conv_pos_batch_norm": True}),
+    ("HubertForSequenceClassification", {"logits": ""}, STABLE),
+]
+SUMMED = {"use_weighted_layer_sum": True}
+MORE_HEARD = [
+    ("Wav2Vec2Model", {"last_hidden_state": "fewer"}, {**SHORT, "output_hidden_size": 14}),
+    ("Wav2Vec2ForSequenceClassification", {"logits": ""}, {**STABLE, **SUMMED}),
+    ("Wav2Vec2ForAudioFrameClassification", {"logits": "frames"}, SUMMED),
+    ("HubertForCTC", {"logits": "frames"}, {**STABLE, "feat_proj_layer_norm": False}),
+    ("HubertForSequenceClassification", {"logits": ""}, {**LAYER, **SUMMED}),
+]  # fmt: skip
+CASES = [
+    *HEARD,
+    *(pytest.param(*case, marks=pytest.mark.slow) for case in MORE_HEARD),
+]
+
+
+def together(more: Mapping[str, Any]) -> bool:
+    """Whether the published class keeps the recordings of a batch apart by itself."""
+    return more.get("feat_extract_norm") == "layer" and "tdnn_dim" not in more
+
+
+def statistics(theirs: Any) -> None:
+    """Means and variances as training would have gathered them."""
+    source = torch.Generator().manual_seed(9)
+    for name, gathered in theirs.named_buffers():
+        if name.endswith("running_mean"):
+            gathered.copy_(torch.randn(gathered.shape, generator=source))
+        if name.endswith("running_var"):
+            gathered.copy_(torch.rand(gathered.shape, generator=source) + 0.5)
+
+
+@pytest.mark.parametrize(("name", "results", "more"), CASES)
+def test_hearing(
+    name: str, results: Mapping[str, str], more: Mapping[str, Any], tmp_path: Path
+) -> None:
+    """A batch against the published batch where its padding reaches nothing there
+    either, else against each recording alone.
+    """
+    kind = "HubertConfig" if name.startswith("Hubert") else "Wav2Vec2Config"
+    case = Case(config=kind, model=name, tiny={**TINY, **more}, results=results)
+    theirs = case.saved(tmp_path)
+    statistics(theirs)
+    theirs.save_pretrained(tmp_path)
+    ours = loaded(str(tmp_path), tmp_path)
+    theirs.double()
+
+    def published(x: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
+        if together(more):
+            return theirs(x["input_values"], attention_mask=x["attention_mask"].long())
+        return alone(theirs, x, results)
+
+    assert_published(ours, GIVEN, published, results)
+
+
+def alone(
+    theirs: Any, x: Mapping[str, torch.Tensor], results: Mapping[str, str]
+) -> dict[str, torch.Tensor]:
+    """What the published model gives for each recording alone, zeros behind it."""
+    made = [
+        theirs(sound[there][None])
+        for sound, there in zip(x["input_values"], x["attention_mask"], strict=True)
+    ]
+    return {
+        name: torch.nn.utils.rnn.pad_sequence(
+            [one[name][0] for one in made], batch_first=True
+        )
+        for name in results
+    }
+
+
+def test_a_length_and_a_direction_are_read_by_both_their_names(tmp_path: Path) -> None:
+    """Files from before 2023 call them `weight_g` and `weight_v`."""
+    case = Case(config="Wav2Vec2Config", model="Wav2Vec2ForCTC", tiny=TINY)
+    case.saved(tmp_path)
+    weights = loaded(str(tmp_path), tmp_path).weights
+    file = tmp_path / "model.safetensors"
+    old = {
+        name.replace("parametrizations.weight.original0", "weight_g").replace(
+            "parametrizations.weight.original1", "weight_v"
+        ): value
+        for name, value in load_file(file).items()
+    }
+    assert any("weight_g" in name for name in old)
+    save_file(old, file)
+    again = loaded(str(tmp_path), tmp_path).weights
+    assert all((again[name] == value).all() for name, value in weights.items())
