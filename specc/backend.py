@@ -258,6 +258,17 @@ class Session(Computing, Protocol):
         """
 
 
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What a model's weights take: how many `numbers` they are, and their bytes as they
+    are `stored` and as they are `held` while the model runs.
+    """
+
+    numbers: int
+    stored: int
+    held: int
+
+
 class ModelFile(Protocol):
     """A parsed model and where it lies."""
 
@@ -276,6 +287,9 @@ class ModelFile(Protocol):
 
     def unbroken(self) -> bool:
         """Whether it is as it was written, to the last byte."""
+
+    def room(self) -> Room:
+        """What its weights take in memory."""
 
     def weights(self, names: Mapping[str, str]) -> dict[str, "Array"]:
         """Each parameter's numbers; `names` says which initializer holds it. E0925."""

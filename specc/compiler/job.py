@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
 from itertools import groupby
+from math import prod
 from pathlib import Path
 
 from specc import backend
@@ -20,11 +21,13 @@ from specc.compiler import reading as readings
 from specc.compiler.spec import Spec, elaborated
 from specc.compiler.weights import facts_of, values_of
 from specc.data.reading import Reading
+from specc.files.memory import free_memory, gigabytes, in_words, would_fit
 from specc.files.read import shown
 from specc.ir.graph import Graph
 from specc.ir.model import Model
 from specc.passes import pipeline
 from specc.text.diagnostic import Diagnostic, fail
+from specc.weights.external import bytes_of
 from specc.weights.values import Binding, Seeded
 
 HOW: Mapping[str, How] = {
@@ -152,7 +155,8 @@ class Job:
             *self.spec.remarks,
             *readings.remarks(self.model, self.folders),
             *remarks,
-            *_remarks_of(written, self.options),
+            *_remarks_of(written, self.options, self.spec),
+            *_too_large_here(self.values),
         )
         return Compiled(
             path=written.path,
@@ -262,7 +266,25 @@ def _output_name(name: str, taken: Mapping[str, object]) -> str:
     return free
 
 
-def _remarks_of(written: Written, options: Options) -> tuple[str, ...]:
+def _too_large_here(values: Binding | Seeded) -> tuple[str, ...]:
+    """That this machine cannot run the model, which another may."""
+    counts = {
+        name: prod(wanted.shape)
+        for name, wanted in values.wanted.items()
+        if values.tied_to(name) is None
+    }
+    numbers, free = sum(counts.values()), free_memory()
+    # float is computed with 32 bits, whatever is stored
+    if free is None or 4 * numbers <= free:
+        return ()
+    stored = sum(bytes_of([n], values.stored_dtype(name)) for name, n in counts.items())
+    return (
+        f"{in_words(4 * numbers, stored, numbers)}; {gigabytes(free)} of memory are "
+        f"free here: {would_fit(numbers, free)}",
+    )
+
+
+def _remarks_of(written: Written, options: Options, spec: Spec) -> tuple[str, ...]:
     """What became of the weights, where there was a choice."""
     if linked := len(written.plan.linked):
         return (
@@ -271,6 +293,7 @@ def _remarks_of(written: Written, options: Options) -> tuple[str, ...]:
         )
     reasons = sorted(set(written.plan.reasons.values()))
     # who says where weights go, or draws them, does not wonder where they went
-    if options.weights and reasons and not options.weights_as:
+    named = options.weights or spec.checkpoint
+    if named and reasons and not options.weights_as:
         return (f"weights were copied: {reasons[0]}",)
     return ()

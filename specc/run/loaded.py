@@ -15,6 +15,7 @@ from specc.artifact.bounds import bounds_of
 from specc.artifact.manifest import KEY, Manifest, load
 from specc.backend import Computing, ModelFile, Session
 from specc.data.check import InputSpec
+from specc.files.memory import check_room
 from specc.files.read import shown
 from specc.ir.array import Array
 from specc.passes.measure.strides import strides_before
@@ -146,10 +147,13 @@ def loaded(
 ) -> Loaded:
     """A model file with its manifest and what lies beside it, ready to run.
 
-    E0921 and E0922 for a provider that is not there, E0942 for a tokenizer that is not
-    the model's.
+    E0804 where there is no room for its weights, before any is taken; E0921 and E0922
+    for a provider that is not there, E0942 for a tokenizer that is not the model's.
     """
     manifest = replace(manifest, reading=manifest.reading.opened(file.path.parent))
+    room = file.room()
+    if provider == "cpu":  # what a device can hold only its driver knows
+        check_room(str(file.path), room.held, room.stored, room.numbers)
     session = file.open(provider, threads)
     return Loaded(
         path=file.path,

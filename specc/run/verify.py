@@ -12,6 +12,7 @@ from typing import NoReturn, TypeAlias
 import numpy as np
 
 from specc import backend
+from specc.files.memory import check_room
 from specc.ir import ops
 from specc.ir.array import Array
 from specc.ir.dim import Dim, DimError, total
@@ -60,6 +61,9 @@ def verify(
     if model.manifest.decodes is not None:
         yield "not compared, because it decodes by itself; a package of `--for step` can be"
         return
+    room = model.file.room()
+    # The reference has the weights once more, as they are stored.
+    check_room(str(model.path), room.stored, room.stored, room.numbers)
     numpy = backend.reference()
     graph = model.manifest.graph
     weights = model.weights()

@@ -9,6 +9,7 @@ with the name of its tensor.
 import hashlib
 import math
 from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -21,6 +22,7 @@ from specc.text.diagnostic import Diagnostic, fail
 from specc.weights.apply import apply
 from specc.weights.checkpoint import Checkpoint
 from specc.weights.drawn import chunks as initial_chunks
+from specc.weights.finite import check_finite
 from specc.weights.formats.dtypes import FLOATS, NUMPY
 from specc.weights.formats.safetensors import CHUNK, TensorFile
 from specc.weights.initial import parse
@@ -178,13 +180,18 @@ class Binding:
         self, file: TensorFile, runs: Mapping[str, list[tuple[int, int, Bound]]]
     ) -> str:
         digest = hashlib.sha256()
-        for name, at, chunk in file.everything():
-            digest.update(chunk)
-            for begin, end, bound in runs.get(name, ()):
-                inside = chunk[max(begin - at, 0) : max(end - at, 0)]
-                check_finite(
-                    np.frombuffer(inside, NUMPY[bound.dtype]), self._place(bound)
-                )
+        # Hashing takes most of the time and lets other threads run meanwhile: a chunk is
+        # hashed while it is looked at and while the next one is read.
+        hashed: Future[None] | None = None
+        with ThreadPoolExecutor(1) as hashing:
+            for name, at, chunk in file.everything():
+                before, hashed = hashed, hashing.submit(digest.update, chunk)
+                for begin, end, bound in runs.get(name, ()):
+                    inside = chunk[max(begin - at, 0) : max(end - at, 0)]
+                    block = np.frombuffer(inside, NUMPY[bound.dtype])
+                    check_finite(block, self._place(bound))
+                if before is not None:
+                    before.result()
         return digest.hexdigest()
 
     def close(self) -> None:
@@ -262,33 +269,6 @@ class Seeded:
         place = f"`{shown(wanted.name)}`, started as {initializer}"
         for block in initial_chunks(initializer, self.seed, wanted.name, wanted.shape):
             yield _bytes(converted(block, dtype, place))
-
-
-def check_finite(block: Array, place: str) -> None:
-    """Fails with E0507 at a NaN or an infinity, and at a truth value that is neither 0 nor 1."""
-    if block.dtype.kind == "b":
-        # NumPy takes any byte but 0 for true, other readers only 1
-        wrong = block.view(np.uint8) > 1
-        what = "a truth value that is neither 0 nor 1"
-    elif block.dtype.kind in "iu":
-        return
-    else:
-        with np.errstate(invalid="ignore"):  # ml_dtypes signals on NaN
-            wrong = ~np.isfinite(block)
-        what = "a value that is not a finite number"
-    if wrong.any():
-        fail(
-            "E0507",
-            f"the weights hold {what}",
-            notes=[
-                f"in {place}, {int(wrong.sum())} of the first {block.size} values looked at",
-                "nothing was written",
-            ],
-            helps=[
-                "such a file is mostly a broken download or a training run that "
-                "diverged; get it again"
-            ],
-        )
 
 
 def converted(block: Array, dtype: str, place: str) -> Array:

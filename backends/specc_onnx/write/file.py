@@ -15,12 +15,14 @@ from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import DecodeError, Message
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
+from specc.backend import Room
 from specc.files.read import Unreadable, read_regular, shown
 from specc.ir.array import Array
 from specc.text.diagnostic import fail
 from specc_onnx.emit.taps import attention_outputs
 from specc_onnx.run import RunningModel, open_bytes
 from specc_onnx.write import seal
+from specc_onnx.write.room import room
 
 LARGEST = 2**31
 """Bytes of an ONNX file; protobuf can hold no more."""
@@ -66,6 +68,10 @@ class ModelFile:
     def unbroken(self) -> bool:
         """Whether the file is as it was written, to the last byte."""
         return seal.unbroken(self.path)
+
+    def room(self) -> Room:
+        """What its weights take in memory."""
+        return room(self.model)
 
     def weights(self, names: Mapping[str, str]) -> dict[str, Array]:
         """Each parameter's numbers; `names` says which initializer holds it. E0925

@@ -45,7 +45,7 @@ AS_SPECIFIED = {"specc.layout": "spec"}
 rule is meant for it.
 """
 
-CHUNK = 4 << 20
+CHUNK = 1 << 20
 """Bytes read at once when a tensor is streamed: a multiple of every element's width."""
 
 
@@ -106,7 +106,7 @@ class TensorFile:
         self, name: str, offset: int = 0, nbytes: int | None = None
     ) -> Iterator[memoryview]:
         """The stored bytes of a tensor, or a run of them. Each chunk is valid until the
-        next is asked for.
+        next but one is asked for.
         """
         entry = self.tensors[name]
         count = entry.nbytes - offset if nbytes is None else nbytes
@@ -114,9 +114,11 @@ class TensorFile:
             f"{name}: bytes outside of the tensor"
         )
         self.check_unchanged()
-        buffer = memoryview(bytearray(min(CHUNK, count)))
+        # two in turn, so that one can be worked on while the other is filled
+        buffers = [memoryview(bytearray(min(CHUNK, count))) for _ in range(2)]
         for done in range(0, count, CHUNK):
-            part = buffer[: min(CHUNK, count - done)]
+            buffers.reverse()
+            part = buffers[0][: min(CHUNK, count - done)]
             self._fill(entry.offset + offset + done, part)
             yield part
         self.check_unchanged()
@@ -127,9 +129,8 @@ class TensorFile:
         """
         order = sorted(self.tensors.values(), key=lambda t: (t.offset, t.nbytes))
         start = order[0].offset if order else self.size
-        buffer = memoryview(bytearray(min(CHUNK, start)))
         for done in range(0, start, CHUNK):
-            part = buffer[: min(CHUNK, start - done)]
+            part = memoryview(bytearray(min(CHUNK, start - done)))
             self._fill(done, part)
             yield "", done, part
         for entry in order:

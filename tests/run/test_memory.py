@@ -1,0 +1,110 @@
+"""What the machine cannot hold is said before it is tried, with what would fit."""
+
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import specc
+from specc.cli.main import main
+from specc.compiler import job
+from specc.files import memory
+from specc.run.loaded import open_model
+from specc.run.verify import verify
+from specc.text.diagnostic import Failed
+from specc.weights.formats.safetensors import write_safetensors
+
+SPEC = """\
+specc 1
+model m
+dims batch, n
+graph g(x: float[batch, n, 512]) -> (y: float[batch, n, 512]) {
+  return linear(linear(x, out=512, bias=false) @ a, out=512, bias=false) @ b
+}
+weights { tie b.weight = a.weight }
+"""
+NUMBERS = 512 * 512
+HELD = 4 * NUMBERS
+
+
+@pytest.fixture
+def halves(tmp_path: Path) -> Path:
+    """A model that links weights of 16 bits, which two layers share."""
+    (tmp_path / "m.specc").write_text(SPEC, encoding="utf-8")
+    w = np.ones((512, 512), ml_dtypes.bfloat16)
+    write_safetensors(tmp_path / "w.safetensors", {"a.weight": w})
+    out = tmp_path / "m.onnx"
+    weights = tmp_path / "w.safetensors"
+    specc.compile(tmp_path / "m.specc", out, weights=weights, weights_as="link")
+    return out
+
+
+def left(patch: pytest.MonkeyPatch, free: int | None) -> None:
+    patch.setattr(memory, "free_memory", lambda: free)
+    patch.setattr(job, "free_memory", lambda: free)
+
+
+def test_room_is_counted_as_the_runtime_takes_it(halves: Path) -> None:
+    room = open_model(str(halves)).file.room()
+    assert (room.numbers, room.stored, room.held) == (NUMBERS, 2 * NUMBERS, HELD)
+
+
+@pytest.mark.parametrize("free", [HELD, None])
+def test_what_fits_is_opened(
+    free: int | None, halves: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left(monkeypatch, free)
+    specc.load(halves)
+
+
+def test_what_does_not_fit_is_refused_before_it_is_opened(
+    halves: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    left(monkeypatch, HELD - 1)
+    monkeypatch.setattr("specc_onnx.run.onnxruntime", None)  # nothing is opened
+    with pytest.raises(Failed, match=r"E0804.*m\.onnx"):
+        specc.load(halves)
+    for words in (["run", str(halves), "[[[0.5]]]"], ["verify", str(halves)]):
+        assert main(words) == 3
+        said = capsys.readouterr().err
+        assert "needs about 1.05 MB of memory, and 1.05 MB are free" in said
+        assert "this one with weights of 8 bits" in said
+
+
+def test_the_reference_needs_room_of_its_own(
+    halves: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = open_model(str(halves))
+    left(monkeypatch, 2 * NUMBERS - 1)
+    with pytest.raises(Failed, match="E0804"):
+        list(verify(model))
+
+
+def test_compiling_needs_no_such_room_and_says_who_will(
+    halves: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left(monkeypatch, HELD - 1)
+    folder = halves.parent
+    made = specc.compile(folder / "m.specc", halves, weights=folder / "w.safetensors")
+    assert any("what fits is a model of at most" in r for r in made.remarks)
+    left(monkeypatch, HELD)
+    made = specc.compile(folder / "m.specc", halves, weights=folder / "w.safetensors")
+    assert not any("what fits" in r for r in made.remarks)
+
+
+def test_a_container_counts_where_it_is_less(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    meminfo = tmp_path / "meminfo"
+    meminfo.write_text("MemTotal: 9 kB\nMemAvailable: 5 kB\nSwapFree: 2 kB\n")
+    monkeypatch.setattr(memory, "_MEMINFO", meminfo)
+    group = (tmp_path, "memory.max", "memory.current", "inactive_file")
+    monkeypatch.setattr(memory, "_GROUPS", (group,))
+    assert memory.free_memory() == 7 * 1024
+    (tmp_path / "memory.current").write_text("4000")
+    (tmp_path / "memory.stat").write_text("anon 3000\ninactive_file 1000\n")
+    (tmp_path / "memory.max").write_text("6000\n")
+    assert memory.free_memory() == 3000
+    (tmp_path / "memory.max").write_text("max\n")
+    assert memory.free_memory() == 7 * 1024

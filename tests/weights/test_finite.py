@@ -1,0 +1,150 @@
+"""Numbers that are none are found by bit patterns as they are one by one, and checkpoints
+are read once.
+"""
+
+import hashlib
+import time
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import specc
+from specc.artifact import external
+from specc.text.diagnostic import Failed
+from specc.weights.finite import check_finite
+from specc.weights.formats import safetensors
+from specc.weights.formats.dtypes import FLOATS, NUMPY
+from specc.weights.formats.safetensors import write_safetensors
+
+KINDS = sorted(name for name in FLOATS if name in NUMPY)
+
+
+def patterns(dtype: str) -> np.ndarray[tuple[int], np.dtype[np.generic]]:
+    """Of eight bits all there are; of more those around every power of the exponent."""
+    bits = 8 * NUMPY[dtype].itemsize
+    if bits == 8:
+        return np.arange(256, dtype=np.uint8).view(NUMPY[dtype])
+    words = {(1 << n) + d for n in range(bits + 1) for d in range(-3, 4)}
+    words |= {word ^ (1 << bits - 1) for word in words}
+    words |= {(0x7C00 << 1 >> 1) + d for d in range(-3, 4)} if bits == 16 else set()
+    words |= {
+        base + s + d
+        for base in (0x7C00, 0x7F80)
+        for s in (0, 1 << 15)
+        for d in range(-3, 4)
+    }
+    inside = sorted(word for word in words if 0 <= word < 1 << bits)
+    return np.array(inside, f"u{bits // 8}").view(NUMPY[dtype])
+
+
+@pytest.mark.parametrize("dtype", KINDS)
+def test_each_value_is_taken_as_numpy_takes_it(dtype: str) -> None:
+    with np.errstate(invalid="ignore"):
+        for value in patterns(dtype).reshape(-1, 1):
+            finite = bool(np.isfinite(value).all())
+            # beside ordinary numbers of either sign, which must not hide it
+            block = (
+                np.concatenate([np.array([1, -1, 0], NUMPY[dtype]), value])
+                if dtype != "f8_e8m0"
+                else value
+            )
+            if finite:
+                check_finite(block, "w")
+            else:
+                with pytest.raises(Failed, match="E0507"):
+                    check_finite(block, "w")
+
+
+def test_of_many_values_the_wrong_ones_are_counted() -> None:
+    block = np.ones(1000, ml_dtypes.bfloat16)
+    block[[3, 999]] = np.nan, -np.inf
+    with pytest.raises(Failed) as failed:
+        check_finite(block, "w")
+    assert "2 of the first 1000" in failed.value.diagnostics[0].notes[0]
+
+
+def test_looking_costs_less_than_hashing() -> None:
+    """Else a checkpoint of 16 bits would take longer than its hash: it once took ten
+    times as long.
+    """
+    block = np.ones(1 << 23, ml_dtypes.bfloat16)
+    took = {}
+    for name, work in (
+        ("look", lambda: check_finite(block, "w")),
+        ("hash", lambda: hashlib.sha256(block.view(np.uint8))),
+    ):
+        times = []
+        for _ in range(3):
+            start = time.process_time()
+            work()
+            times.append(time.process_time() - start)
+        took[name] = min(times)
+    assert took["look"] < took["hash"]
+
+
+SPEC = """\
+specc 1
+model m
+dims batch, n
+config { tied: bool = true }
+graph g(ids: int[batch, n]) -> (logits: float[batch, n, 600]) {
+  x = embedding(ids, size=600, dim=512) @ table
+  x = linear(x, out=512) @ layer
+  return linear(x, out=600, bias=false) @ head
+}
+weights { tie head.weight = table.weight when tied }
+generate text of ids from logits { start = 1 stop = 2 max_tokens = 4 }
+"""
+
+
+@pytest.mark.parametrize("place", ["m.onnx", "elsewhere/m.onnx", "package"])
+def test_a_checkpoint_is_read_once(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether weights are linked or copied, for one graph or all of a package: hashed,
+    looked at and copied in one pass.
+    """
+    (tmp_path / "m.specc").write_text(SPEC, encoding="utf-8")
+    rng = np.random.default_rng(0)
+    shapes = {
+        "table.weight": (600, 512),
+        "layer.weight": (512, 512),
+        "layer.bias": (512,),
+    }
+    drawn = {n: rng.standard_normal(s).astype("f4") for n, s in shapes.items()}
+    weights = tmp_path / "w.safetensors"
+    write_safetensors(weights, drawn)
+    read = []
+    usual = safetensors.TensorFile._fill
+
+    def counted(self: safetensors.TensorFile, offset: int, view: memoryview) -> None:
+        read.append(len(view))
+        usual(self, offset, view)
+
+    monkeypatch.setattr(safetensors.TensorFile, "_fill", counted)
+    parts = "all" if place == "package" else ()
+    specc.compile(tmp_path / "m.specc", tmp_path / place, weights=weights, parts=parts)
+    assert sum(read) <= weights.stat().st_size
+
+
+def test_a_checkpoint_is_hashed_as_a_whole(tmp_path: Path) -> None:
+    """The hash that is made beside the looking is that of the file."""
+    (tmp_path / "m.specc").write_text(SPEC, encoding="utf-8")
+    rng = np.random.default_rng(0)
+    shapes = {
+        "table.weight": (600, 512),
+        "layer.weight": (512, 512),
+        "layer.bias": (512,),
+    }
+    weights = tmp_path / "w.safetensors"
+    write_safetensors(
+        weights, {n: rng.standard_normal(s).astype("f4") for n, s in shapes.items()}
+    )
+    out = tmp_path / "m.onnx"
+    specc.compile(tmp_path / "m.specc", out, weights=weights, weights_as="link")
+    recorded = external.load(specc.load(out).manifest.weights["beside"])
+    assert recorded is not None
+    whole = hashlib.sha256(weights.read_bytes()).hexdigest()
+    assert recorded["w.safetensors"].sha256 == whole
