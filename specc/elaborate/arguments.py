@@ -1,7 +1,7 @@
 """Arguments of words: expressions made to fit what a parameter takes."""
 
 from specc.elaborate.context import Context, Env
-from specc.elaborate.expressions import plain
+from specc.elaborate.expressions import decided, plain
 from specc.elaborate.kinds import (
     ANYTHING,
     APPLIED,
@@ -31,6 +31,8 @@ def argument(
     """The value of an argument where these kinds are expected: bare words, and calls
     that are to be held, not made.
     """
+    if words_of(kinds):
+        expr = decided(context, expr, env)  # `half if old else interleaved`
     if isinstance(expr, tree.Name) and (word := _word(context, expr, kinds, what, env)):
         return word
     if NORMALIZER in kinds:

@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 from specc.elaborate.application import Application
 from specc.elaborate.context import NOTHING, Context, Env, Module, Poisoned
+from specc.elaborate.expressions import decided
 from specc.elaborate.names import say_shared
 from specc.elaborate.normalizers import of_type
 from specc.elaborate.statements import Returned, run_body
@@ -228,6 +229,8 @@ def _bind_one(
 ) -> None:
     what = f"`{param.name}` of `{block.name}`"
     words = param.type.names if param.type.name == "choice" else ()
+    if words:
+        expr = decided(context, expr, caller)  # `half if old else interleaved`
     if (
         isinstance(expr, tree.Name)
         and expr.path in words

@@ -191,8 +191,15 @@ def _words(expr: tree.Expr, choice: Picked, context: Context, env: Env) -> Known
 
 
 def _choice(context: Context, expr: tree.Choice, env: Env) -> Evaluated:
-    taken = truth(context, expr.condition, env, "the condition of `if`")
-    return evaluate(context, expr.then if taken else expr.otherwise, env)
+    return evaluate(context, decided(context, expr, env), env)
+
+
+def decided(context: Context, expr: tree.Expr, env: Env) -> tree.Expr:
+    """The side of `a if c else b` that counts, unevaluated; any other expression itself."""
+    while isinstance(expr, tree.Choice):
+        taken = truth(context, expr.condition, env, "the condition of `if`")
+        expr = expr.then if taken else expr.otherwise
+    return expr
 
 
 def _list(context: Context, expr: tree.ListOf, env: Env) -> Known:

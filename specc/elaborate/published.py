@@ -15,7 +15,7 @@ from specc.elaborate.json_nodes import (
 )
 from specc.elaborate.published_rope import rope_config
 from specc.elaborate.typing import STATIC, activation
-from specc.elaborate.values import Known, Picked, RawConfig
+from specc.elaborate.values import Known, Picked, RawConfig, Rope, first
 from specc.ir.dim import Dim
 from specc.lang import tree
 from specc.text.diagnostic import Label, fail
@@ -107,13 +107,21 @@ def _from(
             typing = _Typing(context, entry, member, env)
             return typing.value(_written_out(member, typing.declared()), entry.type)
         case tree.Call(function=tree.Name(path="rope_config")):
-            return rope_config(source, entry, data)
+            return rope_config(source, entry, data, _usual(context, entry, env))
     fail(
         "E0406",
         "a config value comes from a text path, "
         '`len("…")`, `repeated("…")` or `rope_config(…)`',
         source.span,
     )
+
+
+def _usual(context: Context, entry: tree.Field, env: Env) -> Rope | None:
+    """The rotary frequencies of files that say nothing of any."""
+    if entry.default is None:
+        return None
+    value = first(context.evaluator.evaluate(context, entry.default, env))
+    return value if isinstance(value, Rope) else None
 
 
 def _count(member: Member) -> int:

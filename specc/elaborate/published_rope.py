@@ -15,9 +15,12 @@ KEYS = ("rope_parameters", "rope_scaling", "rope_theta", "max_position_embedding
 """Where a config.json says how positions turn, and up to which they were trained."""
 
 
-def rope_config(source: tree.Call, entry: tree.Field, data: JsonObject) -> Rope:
+def rope_config(
+    source: tree.Call, entry: tree.Field, data: JsonObject, default: Rope | None
+) -> Rope:
     """Both forms of rotary settings: `rope_parameters`, or `rope_theta` with
-    `rope_scaling`. They must agree. The options of `source` hold where both are silent.
+    `rope_scaling`. They must agree. The options of `source` hold where a number is left
+    out, and the way of the `default` to scale where the file names none.
     """
     usual = {
         o.name: float(o.value.text)
@@ -35,7 +38,7 @@ def rope_config(source: tree.Call, entry: tree.Field, data: JsonObject) -> Rope:
         fail("E0403", title, old.span, others=others)
     table = inner or old
     if table is None:
-        rope = Rope(theta)
+        rope = _silent(default, theta, entry, data)
         if (why := fault(rope)) and stated:
             _unusable(why, stated.value.span, entry)
         return rope
@@ -46,6 +49,21 @@ def rope_config(source: tree.Call, entry: tree.Field, data: JsonObject) -> Rope:
     if why := fault(rope):
         _unusable(why, table.span, entry)
     return rope
+
+
+def _silent(
+    default: Rope | None, theta: float, entry: tree.Field, data: JsonObject
+) -> Rope:
+    """The frequencies of a file that names no way to scale. How long texts were before
+    it may say all the same, at its top.
+    """
+    if default is None:
+        return Rope(theta)
+    member = data.given("original_max_position_embeddings")
+    numbers = dict(default.numbers)
+    if member is not None and "original" in numbers:
+        numbers["original"] = _number(member, entry)
+    return Rope(theta, default.kind, tuple(numbers.items()))
 
 
 def _unusable(why: str, span: Span, entry: tree.Field) -> NoReturn:

@@ -32,9 +32,9 @@ graph g(x: float[n]) -> (y: float[n]) {
 LIBRARY = Files()
 
 
-def settings(config: dict[str, Any]) -> Rope:
+def settings(config: dict[str, Any], spec: str = SPEC) -> Rope:
     program = program_of(
-        module_of(read(decode(SPEC.encode(), "m.specc")), "m.specc"), LIBRARY
+        module_of(read(decode(spec.encode(), "m.specc")), "m.specc"), LIBRARY
     )
     raw = read_config(config_source(json.dumps(config).encode(), "config.json"))
     found = requirements(
@@ -158,3 +158,20 @@ def test_where_the_passage_begins_and_ends_may_lie_between_pairs() -> None:
         assert frequency == pytest.approx(
             plain / 4 * passed + plain * (1 - passed), rel=1e-12
         )
+
+
+STRETCHED = SPEC.replace(
+    "rope_config(theta=10000.0)",
+    "rope_config(theta=1e5) = rope(theta=1e5, kind=yarn, factor=8.0, original=64)",
+)
+
+
+def test_a_file_that_names_no_way_to_scale_has_that_of_the_default() -> None:
+    usual = settings({}, STRETCHED)
+    assert usual.theta == 1e5
+    assert usual.kind == "yarn"
+    assert settings({"rope_theta": 7.0}, STRETCHED) == Rope(7.0, "yarn", usual.numbers)
+    shorter = settings({"original_max_position_embeddings": 16}, STRETCHED)
+    assert dict(shorter.numbers) == {**dict(usual.numbers), "original": 16.0}
+    plain = {"rope_parameters": {"rope_type": "default", "rope_theta": 7.0}}
+    assert settings(plain, STRETCHED) == Rope(7.0)

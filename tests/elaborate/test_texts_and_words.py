@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from specc.compiler.spec import check, elaborated, open_spec
+from specc.ir import ops
 from specc.ir.graph import Graph
 from specc.text.diagnostic import Failed
 
@@ -133,3 +134,26 @@ graph f(x: float[batch, n, 4]) -> float[1, heads, n, n] {
     checked = check(open_spec(str(tmp_path / "open.specc")))
     assert checked.model is None
     assert [d.code for d in checked.missing] == ["E0401"] * 3
+
+
+@pytest.mark.parametrize("old", [True, False])
+def test_a_word_may_be_decided_where_it_is_given(old: bool, tmp_path: Path) -> None:
+    """To a word of the vocabulary, and to a block whose parameter is a choice."""
+    head = f"config {{ old: bool = {str(old).lower()} }}"
+    block = """block turned(x: float[b, n, 4], pairs: choice(half | interleaved)) -> float[b, n, 4] {
+      at = positions(x)
+      y = rotate(insert(x, axis=1), at, rope(theta=100.0), pairs=pairs if old else half)
+      return squeeze(y, axis=1)
+    }"""
+    body = "return turned(x, pairs=half if not old else interleaved)"
+    graph = graph_of(tmp_path, body, items=f"{head}\n{block}")
+    pairs = [n.op.pairs for n, _ in graph.nodes if isinstance(n.op, ops.Rotate)]
+    assert pairs == ["interleaved" if old else "half"]
+
+
+def test_a_word_that_is_decided_is_one_of_those_it_may_be(tmp_path: Path) -> None:
+    block = """block b(x: float[b, n, 4], kind: choice(up | down)) -> float[b, n, 4] { return x }"""
+    assert (
+        code_of(tmp_path, "return b(x, kind=left if true else up)", items=block)
+        == "E0202"
+    )

@@ -217,8 +217,41 @@ FAMILIES = [
     Family("rwkv", "RwkvConfig", "RwkvForCausalLM",
            {"vocab_size": 31, "hidden_size": 24, "num_hidden_layers": 3, "intermediate_size": 40,
             "attention_hidden_size": 24, "context_length": 16},
-           text_inputs, run_decoder, {"rescale_every": (1, 2, 0), "num_hidden_layers": (7,)}),
+           text_inputs, run_decoder, {"rescale_every": (1, 2, 0, -2), "num_hidden_layers": (7,)}),
 ]  # fmt: skip
+EXPERTS = {
+    **DECODER,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "num_local_experts": 4,
+    "num_experts_per_tok": 2,
+}
+LATENT = {
+    **DECODER, "moe_intermediate_size": 24, "n_routed_experts": 8, "num_experts_per_tok": 3, "n_shared_experts": 1,
+    "first_k_dense_replace": 1, "kv_lora_rank": 12, "q_lora_rank": 10, "qk_nope_head_dim": 8, "qk_rope_head_dim": 8,
+    "v_head_dim": 6, "n_group": 4, "topk_group": 2, "num_key_value_heads": 4,
+}  # fmt: skip
+SPARSE: Mapping[str, tuple[Any, ...]] = ROTARY | {
+    "num_experts_per_tok": (1, 3), "first_k_dense_replace": (0, 2), "q_lora_rank": (None,), "topk_group": (1, 4),
+    "topk_method": ("group_limited_greedy",), "n_group": (2, None), "sliding_window": (3, None),
+    "mlp_only_layers": ([1], None), "decoder_sparse_step": (2,), "n_shared_experts": (2,),
+}  # fmt: skip
+FAMILIES_OF_EXPERTS = [
+    Family("qwen3_moe", "Qwen3MoeConfig", "Qwen3MoeForCausalLM", {**EXPERTS, "moe_intermediate_size": 24},
+           text_inputs, run_decoder, SPARSE),
+    Family("gpt_oss", "GptOssConfig", "GptOssForCausalLM", EXPERTS, text_inputs, run_decoder, SPARSE),
+    Family("deepseek_v2", "DeepseekV2Config", "DeepseekV2ForCausalLM", LATENT, text_inputs, run_decoder, SPARSE),
+    Family("deepseek_v3", "DeepseekV3Config", "DeepseekV3ForCausalLM", LATENT, text_inputs, run_decoder, SPARSE),
+]  # fmt: skip
+EVERY = [
+    *FAMILIES,
+    *(pytest.param(f, marks=pytest.mark.slow) for f in FAMILIES_OF_EXPERTS),
+]
+
+
+def named(value: object) -> str:
+    """A test is called as its spec."""
+    return value.spec if isinstance(value, Family) else ""
 
 
 def others(name: str, value: Any) -> tuple[Any, ...]:
@@ -349,7 +382,7 @@ def quiet() -> Iterator[None]:
     transformers.logging.enable_progress_bar()
 
 
-@pytest.mark.parametrize("family", FAMILIES, ids=lambda f: f.spec)
+@pytest.mark.parametrize("family", EVERY, ids=named)
 def test_every_field_that_changes_numbers_is_obeyed_or_refused(
     family: Family, tmp_path: Path
 ) -> None:
@@ -374,7 +407,7 @@ def test_every_field_that_changes_numbers_is_obeyed_or_refused(
 PAIRS = 25
 
 
-@pytest.mark.parametrize("family", FAMILIES, ids=lambda f: f.spec)
+@pytest.mark.parametrize("family", EVERY, ids=named)
 def test_two_fields_at_once_are_obeyed_or_refused(
     family: Family, tmp_path: Path
 ) -> None:

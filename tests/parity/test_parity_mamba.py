@@ -7,7 +7,7 @@ import pytest
 import torch
 from support.padded import Ids, Keep, samples
 from support.published import assert_published, loaded, one_by_one, randomized
-from transformers import MambaConfig, MambaForCausalLM
+from transformers import MambaConfig, MambaForCausalLM, MambaModel
 
 pytestmark = pytest.mark.parity
 
@@ -36,7 +36,7 @@ def test_mamba(settings: dict[str, object], tmp_path: Path) -> None:
     )  # fmt: skip
     theirs = randomized(MambaForCausalLM(config))
     theirs.save_pretrained(tmp_path)
-    ours = loaded("mamba", tmp_path)
+    ours = loaded(str(tmp_path), tmp_path)
     theirs.double()
 
     def published(x: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
@@ -50,3 +50,27 @@ def test_mamba(settings: dict[str, object], tmp_path: Path) -> None:
         }
 
     assert_published(ours, GIVEN, published, {"logits": "seq"}, ("left", "right"))
+
+
+def test_base(tmp_path: Path) -> None:
+    """The class without a head, from its folder alone; each text by itself."""
+    config = MambaConfig(
+        vocab_size=31,
+        hidden_size=20,
+        state_size=5,
+        num_hidden_layers=2,
+        use_cache=False,
+    )
+    theirs = randomized(MambaModel(config))
+    theirs.save_pretrained(tmp_path)
+    ours = loaded(str(tmp_path), tmp_path)
+    theirs.double()
+
+    def published(x: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
+        made = one_by_one(
+            x, lambda ids: theirs(ids, use_cache=False).last_hidden_state.double()
+        )
+        return {"last_hidden_state": made}
+
+    sides = ("left", "right")
+    assert_published(ours, GIVEN, published, {"last_hidden_state": "seq"}, sides)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from support.padded import Ids, Keep, samples
 from support.published import assert_published, loaded, one_by_one, randomized
-from transformers import RwkvConfig, RwkvForCausalLM
+from transformers import RwkvConfig, RwkvForCausalLM, RwkvModel
 
 pytestmark = pytest.mark.parity
 
@@ -25,7 +25,7 @@ def test_rwkv(inner: int, tmp_path: Path) -> None:
     )  # fmt: skip
     theirs = randomized(RwkvForCausalLM(config))
     theirs.save_pretrained(tmp_path)
-    ours = loaded("rwkv", tmp_path)
+    ours = loaded(str(tmp_path), tmp_path)
     theirs.double()
 
     def published(x: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
@@ -36,3 +36,26 @@ def test_rwkv(inner: int, tmp_path: Path) -> None:
         }
 
     assert_published(ours, GIVEN, published, {"logits": "seq"}, ("left", "right"))
+
+
+@pytest.mark.parametrize("every", [0, 1])
+def test_base(every: int, tmp_path: Path) -> None:
+    """The class without a head, from its folder alone; each text by itself."""
+    config = RwkvConfig(
+        vocab_size=31,
+        hidden_size=24,
+        num_hidden_layers=3,
+        rescale_every=every,
+        use_cache=False,
+    )
+    theirs = randomized(RwkvModel(config))
+    theirs.save_pretrained(tmp_path)
+    ours = loaded(str(tmp_path), tmp_path)
+    theirs.double()
+
+    def published(x: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
+        made = one_by_one(x, lambda ids: theirs(ids).last_hidden_state)
+        return {"last_hidden_state": made}
+
+    sides = ("left", "right")
+    assert_published(ours, GIVEN, published, {"last_hidden_state": "seq"}, sides)

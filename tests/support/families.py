@@ -40,6 +40,7 @@ class Case:
     matrices so that what is written varies. `eager`: the fused kernel leaves out what
     the model asks for, such as a bound on scores, and the other one gives no numbers in
     float64 for texts that are padded on the left: those are then taken one by one.
+    `written` says how the files are saved.
     """
 
     config: str
@@ -53,6 +54,7 @@ class Case:
     louder: float = 1.0
     seed: int = 0
     eager: bool = False
+    written: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def named(self) -> str:
@@ -65,12 +67,19 @@ class Case:
         kind = getattr(transformers, self.model)
         theirs = randomized(kind(config), self.seed)
         with torch.no_grad():
-            for weight in theirs.parameters():
+            for name, weight in theirs.named_parameters():
                 if weight.dim() > 1:
                     weight *= self.louder
-        theirs.save_pretrained(folder)
+                if weight.dim() == 3 and "experts" in name:
+                    # all experts in one: as large as each alone would be
+                    weight *= weight.shape[1] ** 0.5
+            for name, numbers in theirs.named_buffers():
+                if name.endswith("correction_bias"):  # zeros in a fresh model
+                    numbers += torch.linspace(-0.3, 0.3, len(numbers)).sin()
+        theirs.save_pretrained(folder, **self.written)
         # Read back: a table of sines is in no file, and was drawn with the others.
-        how = {"attn_implementation": "eager"} if self.eager else {}
+        how = {"experts_implementation": "eager"}  # the other way has no float64
+        how |= {"attn_implementation": "eager"} if self.eager else {}
         return kind.from_pretrained(folder, **how).eval()
 
     def published(

@@ -26,6 +26,19 @@ PAIRED_SIZES: dict[str, object] = {
     "decoder_hidden": 24,
 }
 PAIRED = PAIRED_SIZES | {"pad": 16, "start": 15, "eos": 2}
+SPARSE = GROUPED | {"head_dim": 8, "experts": 4, "chosen": 2, "stop": [2]}
+LATENT = TRANSFORMER | {
+    "expert_hidden": 12,
+    "experts": 4,
+    "chosen": 2,
+    "groups": 2,
+    "open": 1,
+    "rank": 8,
+    "query_rank": 6,
+    "head_dim": 8,
+    "turned": 4,
+    "value_dim": 6,
+}
 FAMILIES: dict[str, dict[str, object]] = {
     "albert": WORDS | {"e": 8},
     "ast": {
@@ -44,6 +57,8 @@ FAMILIES: dict[str, dict[str, object]] = {
     "blenderbot": PAIRED | {"context": 32},
     "cohere": GROUPED | {"stop": [2]},
     "cohere2": GROUPED | {"sliding": 3, "every": 2, "stop": [2]},
+    "deepseek_v2": LATENT | {"method": "group_limited_greedy", "dense": 1},
+    "deepseek_v3": LATENT | {"dense": 1},
     "distilbert": WORDS,
     "electra": WORDS | {"e": 8},
     "ernie4_5": GROUPED | {"head_dim": 8},
@@ -52,6 +67,7 @@ FAMILIES: dict[str, dict[str, object]] = {
     "glm4": GROUPED | {"head_dim": 8, "stop": [2]},
     "gpt_neo": WORDS | {"sliding": 3, "stop": [2]},
     "gpt_neox": TRANSFORMER,
+    "gpt_oss": SPARSE | {"sliding": 3},
     "gptj": TRANSFORMER | {"turned": 4, "stop": [2]},
     "granite": GROUPED | {"scale": 0.3, "adds": 0.5, "words": 2.0},
     "m2m_100": PAIRED,
@@ -68,6 +84,7 @@ FAMILIES: dict[str, dict[str, object]] = {
     "phi3": GROUPED | {"sliding": 3, "stop": [2]},
     "qwen2": GROUPED,
     "qwen3": GROUPED | {"head_dim": 8},
+    "qwen3_moe": SPARSE | {"plain": [0], "expert_hidden": 12},
     "roberta": WORDS,
     "smollm3": GROUPED | {"every": 2, "stop": [2]},
     "stablelm": TRANSFORMER,

@@ -20,9 +20,7 @@ Signs: TypeAlias = frozenset[int]
 NONE: Signs = frozenset()
 BOTH: Signs = frozenset((1, -1))
 
-BOUNDED = (
-    *(ops.Softmax, ops.Compare, ops.MaskedSoftmax, ops.Hard, ops.ArgMax, ops.Extent),
-)
+BOUNDED = (ops.Softmax, ops.MaskedSoftmax, ops.Hard)
 """Ops behind which there is no infinity."""
 
 KEEPING = ("ceil", "floor", "round")
@@ -41,6 +39,8 @@ it behind a view. What is NaN already goes through them all.
 def endless(standing: Standing) -> Signs:
     """Of which sign a result may be infinite."""
     given, node = [r.endless for r in standing.given], standing.node
+    if not _floating(standing.value):
+        return NONE
     if _hidden_again(standing):
         return given[2]
     match node.op:
@@ -58,8 +58,17 @@ def endless(standing: Standing) -> Signs:
         return NONE
     found = frozenset().union(*given)
     # Anything else may turn the sign: a product, a map by weights.
-    same = node.op.view or isinstance(node.op, ops.Cast | ops.Reduce | ops.Sort)
+    same = node.op.view or isinstance(
+        node.op, ops.Cast | ops.Reduce | ops.Sort | ops.TopK
+    )
     return found if same or not found else BOTH
+
+
+def _floating(value: Value) -> bool:
+    """Whether a result could be infinite or no number: true, false and whole numbers
+    never are, those made of NaN, such as the row numbers of a sort, not either.
+    """
+    return value.type.dtype[0] not in "iu" and value.type.dtype != "bool"
 
 
 def _of_two(fn: str, left: Signs, right: Signs) -> Signs:
@@ -154,14 +163,14 @@ def broken(standing: Standing) -> bool:
     or zero by zero.
     """
     given, node = standing.given, standing.node
+    if not _floating(standing.value):
+        return False
     if _hidden_again(standing):
         return given[2].broken
     match node.op:
         case ops.Where() if given[0].zero >= {k.result_axis for k in standing.keeps}:
             # `where(keep, x, 0)`: whatever `x` holds, at padded rows it is not taken.
             return given[2].broken
-        case ops.Compare() | ops.ArgMax() | ops.Extent():
-            return False  # true, false and row numbers, of NaN too
         case ops.Pointwise(fn=fn) if _undefined(fn, given[0].endless):
             return True
     if _by_zero(standing) or any(r.broken for r in given):
@@ -186,6 +195,6 @@ def _passes(node: Node) -> bool:
     one of what it is given, while `inf - inf` and `0 * inf` are no numbers.
     """
     match node.op:
-        case ops.Arith(fn="max") | ops.Reduce(fn="max") | ops.Sort():
+        case ops.Arith(fn="max") | ops.Reduce(fn="max") | ops.Sort() | ops.TopK():
             return True
     return node.op.view or isinstance(node.op, PASSING)

@@ -1,0 +1,178 @@
+"""Families of decoders with mixtures of experts: each folder that transformers saves is
+compiled by itself, scores as published, padded on either side, and writes as published;
+experts are a tensor each in the files, or all of them one.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors import safe_open
+from support.families import Case, check_scores, check_writing
+from support.published import loaded
+from support.spec_models import assert_agrees
+
+pytestmark = pytest.mark.parity
+
+SMALL: dict[str, Any] = {
+    "vocab_size": 31, "hidden_size": 32, "intermediate_size": 40, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "max_position_embeddings": 64, "pad_token_id": 30, "bos_token_id": 0, "eos_token_id": 2,
+    "num_experts_per_tok": 2, "num_local_experts": 5, "head_dim": 8,
+}  # fmt: skip
+LATENT: dict[str, Any] = {**SMALL,
+    "num_key_value_heads": 4, "moe_intermediate_size": 24, "n_routed_experts": 8, "num_experts_per_tok": 3,
+    "n_shared_experts": 2, "first_k_dense_replace": 1, "kv_lora_rank": 12, "q_lora_rank": 10, "qk_nope_head_dim": 8,
+    "qk_rope_head_dim": 4, "v_head_dim": 6, "n_group": 4, "topk_group": 2, "num_hidden_layers": 3
+}  # fmt: skip
+for key in ("num_local_experts", "head_dim"):
+    del LATENT[key]
+SLIDING = ["full_attention", "sliding_attention"]
+YARN = {
+    "rope_type": "yarn", "rope_theta": 100.0, "factor": 4.0, "original_max_position_embeddings": 4,
+    "beta_fast": 8.0, "beta_slow": 0.5,
+}  # fmt: skip
+SHARP = {"mscale": 0.7, "mscale_all_dim": 0.4}
+
+
+def case(
+    family: str, tiny: dict[str, Any], *, eager: bool = False, **more: Any
+) -> Case:
+    """The class that writes, of one configuration."""
+    return Case(
+        eager=eager,
+        config=f"{family}Config",
+        model=f"{family}ForCausalLM",
+        tiny={**tiny, **more},
+        sides=("left", "right"),
+        places=True,
+    )
+
+
+FIRST = {
+    "Mixtral": case("Mixtral", SMALL),
+    "Qwen3Moe": case("Qwen3Moe", SMALL, moe_intermediate_size=24),
+    "GptOss": case("GptOss", SMALL, eager=True, sliding_window=3, swiglu_limit=0.9),
+    "DeepseekV2": case("DeepseekV2", LATENT),
+    "DeepseekV3": case("DeepseekV3", LATENT),
+}
+"""The smallest configuration of each family."""
+OTHERS = {
+    "mixtral, window": case("Mixtral", SMALL, sliding_window=3, tie_word_embeddings=True, num_experts_per_tok=1),
+    "qwen3_moe, renormed, some layers plain": case(
+        "Qwen3Moe", SMALL, moe_intermediate_size=24, norm_topk_prob=True, mlp_only_layers=[0], attention_bias=True,
+    ),
+    "qwen3_moe, every second, window": case(
+        "Qwen3Moe", SMALL, moe_intermediate_size=24, decoder_sparse_step=2, use_sliding_window=True, sliding_window=3,
+        tie_word_embeddings=True, num_hidden_layers=3,
+    ),
+    "gpt_oss, no biases, other windows": case(
+        "GptOss", SMALL, eager=True, sliding_window=2, attention_bias=False, layer_types=SLIDING, swiglu_alpha=1.1,
+        tie_word_embeddings=True, rope_parameters={"rope_type": "default", "rope_theta": 50.0},
+    ),
+    "gpt_oss, yarn": case("GptOss", SMALL, eager=True, sliding_window=3, rope_parameters=YARN),
+    "gpt_oss, yarn, not truncated": case(
+        "GptOss", SMALL, eager=True, sliding_window=3, rope_parameters=YARN | {"truncate": False},
+    ),
+    "deepseek_v2, lite": case("DeepseekV2", LATENT, q_lora_rank=None, n_group=None, topk_group=None),
+    "deepseek_v2, groups, biases": case(
+        "DeepseekV2", LATENT, topk_method="group_limited_greedy", routed_scaling_factor=2.0, attention_bias=True,
+        mlp_bias=True, tie_word_embeddings=True,
+    ),
+    "deepseek_v2, few groups open": case(
+        "DeepseekV2", LATENT, topk_method="group_limited_greedy", topk_group=1, first_k_dense_replace=0,
+    ),
+    "deepseek_v2, yarn": case("DeepseekV2", LATENT, rope_parameters=YARN | SHARP),
+    "deepseek_v3, halves": case("DeepseekV3", LATENT, rope_interleave=False, q_lora_rank=None, attention_bias=True),
+    "deepseek_v3, raw shares": case(
+        "DeepseekV3", LATENT, norm_topk_prob=False, tie_word_embeddings=True, first_k_dense_replace=0,
+    ),
+    "deepseek_v3, yarn": case("DeepseekV3", LATENT, rope_parameters=YARN | SHARP),
+    "deepseek_v3, yarn as released": case(
+        "DeepseekV3", LATENT, rope_parameters=YARN | {"mscale": 1.0, "mscale_all_dim": 1.0},
+    ),
+    "deepseek_v3, plain layers alone": case("DeepseekV3", LATENT, first_k_dense_replace=3),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", FIRST.values(), ids=FIRST)
+def test_scores(case: Case, tmp_path: Path) -> None:
+    check_scores(case, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", OTHERS.values(), ids=OTHERS)
+def test_other_configurations(case: Case, tmp_path: Path) -> None:
+    check_scores(case, tmp_path)
+
+
+LAYOUTS = {
+    "Mixtral": "model.layers.1.{}.experts.4.w2.weight",
+    "Qwen3Moe": "model.layers.1.{}.experts.4.down_proj.weight",
+    "DeepseekV2": "model.layers.1.{}.experts.4.down_proj.weight",
+    "DeepseekV3": "model.layers.1.{}.experts.4.down_proj.weight",
+}
+"""A tensor of one expert, as these classes save it and as it was released."""
+
+
+@pytest.mark.parametrize("family", LAYOUTS)
+def test_experts_in_one_tensor(family: str, tmp_path: Path) -> None:
+    """As the classes of today hold them, which they write where they are told to."""
+    usual, stacked = tmp_path / "usual", tmp_path / "stacked"
+    FIRST[family].saved(usual)
+    scope = "block_sparse_moe" if family == "Mixtral" else "mlp"
+    assert LAYOUTS[family].format(scope) in _names(usual)
+    case = replace(FIRST[family], written={"save_original_format": False})
+    check_scores(case, stacked)
+    assert "model.layers.1.mlp.experts.gate_up_proj" in _names(stacked)
+
+
+def _names(folder: Path) -> set[str]:
+    """The tensors of a folder."""
+    with safe_open(folder / "model.safetensors", "numpy") as file:
+        return set(file.keys())
+
+
+@pytest.mark.parametrize("family", FIRST)
+def test_writing(family: str, tmp_path: Path) -> None:
+    check_writing(replace(FIRST[family], louder=1.5, seed=1), tmp_path)
+
+
+ASKED = ("Mixtral", "Qwen3Moe")
+HEADS = [
+    *((f, "Model") for f in FIRST),
+    *((f, "ForTokenClassification") for f in FIRST if f != "DeepseekV2"),
+    *((f, "ForQuestionAnswering") for f in ASKED),
+]
+RESULTS = {
+    "Model": ("last_hidden_state",),
+    "ForTokenClassification": ("logits",),
+    "ForQuestionAnswering": ("start_logits", "end_logits"),
+}
+
+
+@pytest.mark.parametrize(("family", "head"), HEADS)
+def test_heads(family: str, head: str, tmp_path: Path) -> None:
+    base = FIRST[family]
+    case = replace(
+        base, model=f"{family}{head}", results=dict.fromkeys(RESULTS[head], "seq")
+    )
+    check_scores(replace(case, tiny={**case.tiny, "num_labels": 3}), tmp_path)
+
+
+@pytest.mark.parametrize("family", FIRST)
+def test_classes(family: str, tmp_path: Path) -> None:
+    """The published class looks for its padding token, so padding is that here."""
+    base = FIRST[family]
+    case = replace(base, model=f"{family}ForSequenceClassification", results={})
+    theirs = replace(case, tiny={**case.tiny, "num_labels": 3}).saved(tmp_path)
+    ours = loaded(str(tmp_path), tmp_path)
+    rng = np.random.default_rng(0)
+    keep = np.arange(7) < np.array([[7], [1], [4]])
+    ids = np.where(keep, rng.integers(0, 30, (3, 7)), 30)
+    x = {"input_ids": ids, "attention_mask": keep}
+    with torch.no_grad():
+        wanted = theirs(**{n: torch.tensor(v).long() for n, v in x.items()}).logits
+    assert_agrees(ours.compiled.run(**x)["logits"], wanted.numpy(), "logits", 1e-5)
