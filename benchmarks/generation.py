@@ -37,19 +37,29 @@ READ_AT_ONCE = 512 * 2**20
 @dataclass(frozen=True)
 class Sizes:
     """What is written: `prompt` tokens are read, `count` written; `far` is the long
-    past that is looked at too.
+    past that is looked at too, `full` a prompt that fills the context but for a token.
     """
 
     prompt: int = 128
     count: int = 64
     far: int = 896
+    full: int = 1023
     rounds: int = 20
     far_rounds: int = 5
     far_count: int = 17
     tiny: bool = False
 
 
-QUICK = Sizes(prompt=8, count=4, far=16, rounds=2, far_rounds=1, far_count=3, tiny=True)
+QUICK = Sizes(
+    prompt=8,
+    count=4,
+    far=16,
+    full=32,
+    rounds=2,
+    far_rounds=1,
+    far_count=3,
+    tiny=True,
+)
 
 
 def rows(folder: Path, rounds: int, quick: bool) -> Iterator[str]:
@@ -79,6 +89,7 @@ def rows(folder: Path, rounds: int, quick: bool) -> Iterator[str]:
         yield ""
         for batch in BATCHES:
             yield from _table(name, batch, writers, sizes, read / bandwidth)
+        yield from _prefill(name, writers, sizes)
         if sizes.far > sizes.prompt:
             extra = cache_bytes(checkpoint, sizes.far - sizes.prompt) / bandwidth
             yield (
@@ -123,6 +134,24 @@ def _table(
             f"| {n} | {statistics.median(t.prefill for t in ts) * 1e3:.1f} | "
             f"{rate:.1f} | {token * 1e3:.2f} "
             f"| {later} | {token / floor:.2f} | {ratio} | {'yes' if same else 'no'} |"
+        )
+    yield ""
+
+
+def _prefill(name: str, writers: Mapping[str, Writer], sizes: Sizes) -> Iterator[str]:
+    """How long it takes to read a long prompt and give the first token behind it."""
+    vocab = 90 if sizes.tiny else 50000
+    ids = np.random.default_rng(1).integers(0, vocab, (1, sizes.full))
+    traces = in_turn(writers, ids, 1, sizes.far_rounds)
+    took = {n: [t.prefill for t in ts] for n, ts in traces.items()}
+    yield f"#### {name}, a prompt of {sizes.full} tokens\n"
+    yield "| | median ms | fastest ms | specc's time / its (95 % interval) |"
+    yield "|---|---|---|---|"
+    for n, times in took.items():
+        ratio = "" if n == "specc" else str(measure.ratio(took["specc"], times))
+        yield (
+            f"| {n} | {statistics.median(times) * 1e3:.1f} | {min(times) * 1e3:.1f} "
+            f"| {ratio} |"
         )
     yield ""
 
