@@ -49,6 +49,9 @@ def close(found: Array, wanted: Array) -> None:
 
 
 ROWS = {
+    # numbers that are the same for every text and row
+    "gather(x, insert(insert(7 - range(8), axis=0), axis=0), axis=2)": X[:, :, ::-1],
+    "gather(x, insert(5 - range(6), axis=0))": X[:, ::-1],
     "roll(x, shift)": np.roll(X, 2, 1),
     "roll(x, -shift, axis=2)": np.roll(X, -2, 2),
     "x[:, 1::shift]": X[:, 1::2],

@@ -23,6 +23,17 @@ SMALL = {
     "vocab_size": VOCAB, "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 40,
     "max_position_embeddings": 20, "layer_norm_eps": 1e-6,
 }  # fmt: skip
+TURNED = {
+    "vocab_size": VOCAB, "hidden_size": 24, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 40,
+    "local_attention": 4, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "cls_token_id": 1, "sep_token_id": 2,
+}  # fmt: skip
+"""Windows smaller than the texts."""
+APART = {
+    **SMALL, "relative_attention": True, "pos_att_type": "p2c|c2p", "position_buckets": 4, "max_relative_positions": -1,
+    "share_att_key": True, "norm_rel_ebd": "layer_norm", "position_biased_input": False, "type_vocab_size": 0,
+    "conv_kernel_size": 3,
+}  # fmt: skip
+"""Farther apart than the last bucket."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +80,52 @@ FAMILIES = [
         further=True,
     ),
     Family("Albert", {**SMALL, "num_hidden_groups": 2}, further=True),
+    Family("DebertaV2", APART),
+    Family("DebertaV2", {**SMALL, "pos_att_type": ["c2p"]}, further=True),
+    Family(
+        "DebertaV2",
+        {
+            **APART,
+            "pos_att_type": ["p2c", "c2p"],
+            "position_buckets": -1,
+            "max_relative_positions": 5,
+            "share_att_key": False,
+            "norm_rel_ebd": "none",
+            "position_biased_input": True,
+            "type_vocab_size": 2,
+            "embedding_size": 12,
+            "conv_kernel_size": 5,
+            "conv_groups": 2,
+            "conv_act": "gelu",
+            "pooler_hidden_act": "tanh",
+            "hidden_act": "relu",
+        },
+        further=True,
+    ),
+    Family(
+        "DebertaV2", {**APART, "pos_att_type": "c2p", "legacy": False}, further=True
+    ),
+    Family("DebertaV2", {**APART, "pos_att_type": ["p2c"]}, further=True),
+    Family("ModernBert", TURNED, typed=False),
+    Family(
+        "ModernBert",
+        {
+            **TURNED,
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+            "local_attention": 3,
+            "classifier_pooling": "mean",
+            "norm_bias": True,
+            "attention_bias": True,
+            "mlp_bias": True,
+            "classifier_bias": True,
+            "decoder_bias": False,
+            "tie_word_embeddings": False,
+            "hidden_activation": "silu",
+            "classifier_activation": "relu",
+        },
+        typed=False,
+        further=True,
+    ),
     Family("MPNet", SMALL, typed=False),
     Family(
         "MPNet",
@@ -123,5 +180,6 @@ def test_multiple_choice(family: Family, tmp_path: Path) -> None:
     if family.typed:
         given["token_type_ids"] = rng.integers(0, 2, (3, 4, 7))
     with torch.no_grad():
-        wanted = theirs(**{n: torch.tensor(v) for n, v in given.items()}).logits
+        # ones and zeros: one family counts on numbers there
+        wanted = theirs(**{n: torch.tensor(v).long() for n, v in given.items()}).logits
     assert_agrees(ours.compiled.run(**given)["logits"], wanted.numpy(), "logits", 1e-5)

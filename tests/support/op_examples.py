@@ -197,6 +197,7 @@ def _shapes() -> list[Example]:
         Example(ops.Last(1), (f(2, 5, 3),)),
         Example(ops.Gather(1), (f(2, 5, 3), i(2, 4))),
         Example(ops.Gather(0), (f(5, 3), i(4))),
+        Example(ops.Gather(2), (f(2, 3, 5), i(2, 3, 4))),
         Example(ops.Flip(1), (f(2, 5, 3),)),
         Example(ops.Delay(1, 2, 0.5), (f(2, 5, 3),)),
         Example(ops.Delay(0, 0, 0), (f(3, 2),)),

@@ -194,12 +194,15 @@ def last(site: Site, x: Tensor, *, axis: Dim = Dim.of(1)) -> Tensor:
 @word()
 def gather(site: Site, x: Tensor, ids: Tensor, *, axis: Dim = Dim.of(1)) -> Tensor:
     """Rows of an axis by computed numbers, for each of the leading axes apart:
-    `x[b, ids[b, n]]`.
+    `x[b, ids[b, n]]`. Where `ids` has 1 for a leading axis, its numbers serve all of it.
 
     When `ids` has no axis of its own, as of `argmax`, one row is read and the axis
     goes.
     """
     at = site.axis(x, axis)
+    for lead, (one, length) in enumerate(zip(ids.shape[:at], x.shape, strict=False)):
+        if one.number == 1 and length.number != 1:
+            ids = site.one(ops.Expand(lead, length), ids)
     # `argmax` along the axis took it away: one row for each
     alone = len(ids.shape) == at
     if alone:
