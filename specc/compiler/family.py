@@ -8,6 +8,7 @@ from pathlib import Path
 from specc.elaborate.beside import graphs_of
 from specc.elaborate.json_nodes import JsonList, JsonObject, JsonScalar
 from specc.elaborate.modules import Program
+from specc.elaborate.parts import TYPE
 from specc.files.read import shown
 from specc.lang import tree
 from specc.library.config_file import NAME, config_at, has_config
@@ -15,7 +16,6 @@ from specc.library.files import Files, shipped
 from specc.text.diagnostic import fail
 from specc.text.suggest import did_you_mean, suggestion
 
-TYPE = "model_type"
 CLASSES = "architectures"
 
 

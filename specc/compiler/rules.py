@@ -4,8 +4,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
+from specc.elaborate.blame import blamed
 from specc.elaborate.context import Context, Env
 from specc.elaborate.modules import Program
+from specc.elaborate.parts import used_specs
 from specc.elaborate.values import Picked, first
 from specc.files.read import Unreadable, resolved
 from specc.ir.dim import Dim
@@ -47,7 +49,18 @@ MOST_STACKED = 65_536
 
 
 def rules_of(context: Context, program: Program, env: Env) -> Rules:
-    """Every tie, load and ignore of the spec, an instance's own first."""
+    """Every tie, load and ignore of the spec, an instance's own first; those of the specs
+    it uses come behind its own.
+    """
+    rules = _own_rules(context, program, env)
+    for used, use, there in used_specs(program, env.config):
+        with blamed(use):
+            rules = rules.and_then(_own_rules(context, used, there).under(there.scope))
+    return rules
+
+
+def _own_rules(context: Context, program: Program, env: Env) -> Rules:
+    """What a spec and those it extends say."""
     ties: list[TieRule] = []
     loads: list[LoadRule] = []
     ignores: list[IgnoreRule] = []

@@ -8,15 +8,17 @@ from dataclasses import dataclass, replace
 from typing import NoReturn
 
 from specc.compiler import reading as readings
-from specc.compiler.family import TYPE, graph_for, is_checkpoint, spec_for
+from specc.compiler.family import graph_for, is_checkpoint, spec_for
 from specc.compiler.rules import check_rules
 from specc.compiler.ties import with_ties
+from specc.elaborate.blame import blamed
 from specc.elaborate.check import Trial, check_symbolic
 from specc.elaborate.config import Reader
 from specc.elaborate.context import Env
 from specc.elaborate.json_nodes import JsonObject
 from specc.elaborate.model import context_of, elaborate, requirements
 from specc.elaborate.modules import Assigned, Program, assign, flatten, program_of
+from specc.elaborate.parts import TYPE, chosen, entries_of, section, uses_config
 from specc.elaborate.published import check_expected, check_quantized
 from specc.elaborate.published_keys import unread
 from specc.elaborate.unshared import unshared
@@ -88,29 +90,51 @@ def open_spec(
     elif own:
         _no_folder(spec)
     program = program_of(library.open(spec), library)
-    program = assign(program, _assigned(sets))
-    takes = any(field.sources for field in program.fields())
-    if not config and takes and has_config(weights):
+    if not config and uses_config(program) and has_config(weights):
         config = weights
         remarks = (f"config values come from the config.json in `{shown(weights)}`",)
     data = config_at(config) if config else None
+    if data is not None:
+        program = chosen(program, data)
+    program = assign(program, _assigned(sets))
     made = Spec(program, library, Reader(), spec, config, remarks, checkpoint=folder)
     return made if data is None else _configured(made, data)
 
 
 def _configured(spec: Spec, data: JsonObject) -> Spec:
     """The spec with what a config.json says, and keys of it that nobody reads."""
-    entries = [e for item, _ in spec.program.items(tree.Config) for e in item.entries]
-    expected = [e for e in entries if isinstance(e, tree.Expect)]
-    check_expected(expected, data)
+    family = _expected(spec.program, data)
     check_quantized(data)
     # Only files of a published family have keys that are known to be its own.
-    family = any(e.key == TYPE for e in expected)
     return replace(
         spec,
         reader=Reader(published=spec.library.published, raw=data),
-        warnings=tuple(unread(entries, data)) if family else (),
+        warnings=tuple(_unread(spec.program, data)) if family else (),
     )
+
+
+def _expected(program: Program, data: JsonObject, *, used: bool = False) -> bool:
+    """Whether a spec is for files of a family. Fails with E0405 where the file, or a part
+    of it that a used spec reads, is none such.
+    """
+    wanted = [e for e in entries_of(program) if isinstance(e, tree.Expect)]
+    # A part that does not say what it is about is what the spec that uses it takes it for.
+    silent = used and data.given(TYPE) is None
+    check_expected([e for e in wanted if not silent or e.key != TYPE], data)
+    for part in program.parts:
+        if (inner := section(part, data)) is not None:
+            with blamed(part.use):
+                _expected(part.program, inner, used=True)
+    return any(e.key == TYPE for e in wanted)
+
+
+def _unread(program: Program, data: JsonObject) -> Iterator[Diagnostic]:
+    """W0418 for the keys that nothing names, in each part of the file on its own."""
+    keys = [key for part in program.parts for key in part.use.sources]
+    yield from unread([*entries_of(program), tree.Unread(tuple(keys))], data)
+    for part in program.parts:
+        if (inner := section(part, data)) is not None:
+            yield from _unread(part.program, inner)
 
 
 def _usual(spec: Spec) -> str:

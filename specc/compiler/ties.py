@@ -1,8 +1,9 @@
 """Which parameters share another's numbers, known without reading any weights."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 
-from specc.compiler.rules import holds
+from specc.compiler.rules import rules_of
 from specc.elaborate.config import Reader
 from specc.elaborate.context import Env, Library
 from specc.elaborate.model import context_of, requirements
@@ -12,6 +13,7 @@ from specc.ir.graph import Graph, Parameter
 from specc.ir.model import Model
 from specc.lang import tree
 from specc.weights.names import Pattern
+from specc.weights.rules import TieRule
 
 
 def own_parameters(graph: Graph) -> Dim:
@@ -30,24 +32,34 @@ def with_ties(
 
     A tie of weights that this graph does not have notes nothing: it is another graph's.
     """
-    every = [r for item, _ in program.items(tree.Weights) for r in item.rules]
-    rules = [r for r in every if isinstance(r, tree.Tie)]
-    if not rules:
+    every = [program, *(part for part in _used(program))]
+    if not any(_ties(one) for one in every):
         return model
     context = context_of(library)
     env = Env(module=program.module, config=requirements(context, program, reader))
     facts = dict(model.graph.parameter_facts)
-    for rule in rules:
-        if holds(rule.condition, context, env):
-            _note(rule, facts)
+    for rule in rules_of(context, program, env).ties:
+        _note(rule, facts)
     return replace(model, graph=replace(model.graph, parameter_facts=facts))
 
 
-def _note(rule: tree.Tie, facts: dict[str, Parameter]) -> None:
+def _used(program: Program) -> Iterator[Program]:
+    """The specs that a spec uses, and those that they use."""
+    for part in program.parts:
+        yield part.program
+        yield from _used(part.program)
+
+
+def _ties(program: Program) -> bool:
+    rules = [r for item, _ in program.items(tree.Weights) for r in item.rules]
+    return any(isinstance(rule, tree.Tie) for rule in rules)
+
+
+def _note(rule: TieRule, facts: dict[str, Parameter]) -> None:
     """The source of each parameter that a rule ties. The first rule that fits counts."""
-    pattern = Pattern(rule.name.text)
+    pattern = Pattern(rule.name)
     for name, known in facts.items():
         captures = None if known.tied_to else pattern.captures(name)
-        source = captures.fill(rule.source.text) if captures is not None else ""
+        source = captures.fill(rule.source) if captures is not None else ""
         if source in facts and source != name:
             facts[name] = replace(known, tied_to=source)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TypeAlias
 
 from specc.elaborate.application import Application
+from specc.elaborate.blame import entered
 from specc.elaborate.context import NOTHING, Context, Env, Module, Poisoned
 from specc.elaborate.expressions import decided
 from specc.elaborate.names import say_shared
@@ -41,14 +42,10 @@ def call_block(
     `call.inner`.
     """
     block, module, caller = target.block, target.module, call.caller
+    foreign = module.root is not caller.module.root and not module.standard
+    at = call.expr.span if foreign else None
     config = _config(context, target, call)
-    env = Env(
-        module=module,
-        config=config,
-        scope=call.inner.scope,
-        raw=caller.raw,
-        lengths=_lengths(module, caller),
-    )
+    env = _inside(target, call, config)
     context.evaluator.expect(context.steps, block, module, config, call.expr.span)
     bind(context, block, _arguments(target, call), env)
     enter(context, block, call.expr)
@@ -56,8 +53,9 @@ def call_block(
         with (
             context.called(call.expr.span, standard=module.standard),
             context.sharing.step(call.expr, call.own_scope),
+            entered(context, at, call.expr.function.path),
         ):
-            if module.root is not caller.module.root and not module.standard:
+            if target.base is None and foreign:
                 there = Env(module=module, config=config, scope=call.inner.scope)
                 say_shared(context, module.file.items, there)
             complete(context, block, env, call.expr)
@@ -66,6 +64,28 @@ def call_block(
         return results
     finally:
         context.calls.pop()
+
+
+def _inside(
+    target: BlockFunction, call: Application, config: Mapping[str, Known]
+) -> Env:
+    """What is in sight in the body of a block: its file's names and values."""
+    module, caller, home = target.module, call.caller, target.env
+    raw, base = caller.raw, caller.base
+    if target.base is not None and home is not None:
+        raw, base = home.raw, target.base
+    elif module.root is not caller.module.root and not module.standard:
+        # handed over by its own file, or called where a used one says its config
+        handed = home is not None and home.module.root is module.root and home.config
+        base = home.base if home is not None and handed else call.inner.scope
+    return Env(
+        module=module,
+        config=config,
+        scope=call.inner.scope,
+        raw=raw,
+        lengths=_lengths(module, caller),
+        base=base,
+    )
 
 
 def _lengths(module: Module, caller: Env) -> dict[str, Dim] | None:

@@ -56,6 +56,8 @@ def _run(
     env: Env,
 ) -> Evaluated:
     inner = env
+    if isinstance(target, BlockFunction) and target.base is not None:
+        inner = replace(env, scope=target.base)
     # the weights of what is applied first: `apply(f @ a, x) @ b` has them at `a.b`
     if target.weights:
         inner = inner.under(weight_path(context, target.weights, target.env or env))

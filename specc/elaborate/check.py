@@ -13,8 +13,9 @@ from specc.elaborate.budget import Steps
 from specc.elaborate.config import Reader, derived, first_tried
 from specc.elaborate.context import Library, undecided
 from specc.elaborate.model import elaborate
-from specc.elaborate.modules import Program, paths_of
+from specc.elaborate.modules import Program
 from specc.elaborate.needs import NeedsValue
+from specc.elaborate.parts import tried
 from specc.elaborate.values import Known, Picked
 from specc.ir.dim import Dim
 from specc.ir.model import Model
@@ -52,8 +53,10 @@ def _overridden(
     """A fault that is there because a number that follows from others is given another
     value, shown at that value.
     """
-    fields = paths_of(program.fields())
-    given = {p: a for p, a in program.assigned.items() if derived(fields[p])}
+    fields = program.paths()
+    given = {
+        p: a for p, a in program.assigned.items() if p in fields and derived(fields[p])
+    }
     if not given or not _of_shapes(failed):
         return failed
     others = {p: a for p, a in program.assigned.items() if p not in given}
@@ -93,7 +96,7 @@ def _follows(program: Program) -> dict[str, str]:
     """The fields that follow from others, and as what."""
     return {
         path: entry.default.span.text
-        for path, entry in paths_of(program.fields()).items()
+        for path, entry in program.paths().items()
         if derived(entry)
         and path not in program.assigned
         and entry.default is not None
@@ -119,7 +122,7 @@ def _trials(
     faults: list[Diagnostic] = []
     # what the first reading took already is not tried again
     others = [(p, v) for p, v in _alternatives(program, fixed) if fixed.get(p) != v]
-    fields = paths_of(program.fields())
+    fields = program.paths()
     for path, value in others[:MOST_TRIALS]:
         if path not in fixed and value == _taken(fields[path]):
             trials.append(Trial({path: _shown(value)}, model))
@@ -158,13 +161,14 @@ class _Settling:
         reader = Reader(
             symbolic=True, derived=self.derived, fixed=fixed, steps=self.steps
         )
-        return elaborate(self.program, self.library, reader, self.graph)
+        program = tried(self.program, fixed)
+        return elaborate(program, self.library, reader, self.graph)
 
     def settle(self, fixed: dict[str, Known]) -> Model:
         """Elaborate, fixing fields that turn out to decide structure at sizes the spec
         allows.
         """
-        fields = paths_of(self.program.fields())
+        fields = tried(self.program, fixed).paths()
         free: dict[str, tree.Field] = {}
         sizes: Iterator[dict[str, Known]] = iter(())
         forbidden: Failed | None = None
@@ -254,7 +258,7 @@ def _alternatives(
     program: Program, fixed: dict[str, Known]
 ) -> Iterator[tuple[str, Known]]:
     """Other values to try, one at a time."""
-    for path, entry in paths_of(program.fields()).items():
+    for path, entry in program.paths().items():
         if path in program.assigned:
             continue
         match entry.type.name:

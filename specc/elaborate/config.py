@@ -34,7 +34,8 @@ class Reader:
     structure. With `derived`, whole numbers that follow from others by their default
     are what they follow as: `side = image / patch` is no symbol of its own.
 
-    `steps` counts the work of all readings that share it.
+    `steps` counts the work of all readings that share it. `path` is where the config
+    stands in that of the spec that uses this one, empty where none does.
     """
 
     symbolic: bool = False
@@ -43,12 +44,24 @@ class Reader:
     published: Published | None = None
     raw: JsonObject | None = None
     steps: Steps = field(default_factory=Steps)
+    path: str = ""
+
+    def full(self, path: str) -> str:
+        """What a field is called from outside."""
+        return f"{self.path}.{path}" if self.path else path
 
 
-def read_config(context: Context, program: Program, reader: Reader) -> dict[str, Known]:
-    """Every config field's value. Missing ones are all reported at once (E0401)."""
+def read_config(
+    context: Context,
+    program: Program,
+    reader: Reader,
+    parts: Mapping[str, Known] | None = None,
+) -> dict[str, Known]:
+    """Every config field's value, behind those of the specs it uses, `parts`. Missing
+    ones are all reported at once (E0401).
+    """
     env = Env(module=program.module, config={}, raw=reader.raw)
-    values: dict[str, Known] = {}
+    values: dict[str, Known] = dict(parts or {})
     env.config = values  # each default sees the fields before it
     faults: list[Diagnostic] = []
     named = program.chain[0] if program.chain else program.module
@@ -101,8 +114,8 @@ def _single(reading: _Reading, entry: tree.Field, path: str, env: Env) -> Known:
     context, reader = reading.context, reading.reader
     if path in reading.assigned:
         return _assigned(reading, entry, path, env)
-    if path in reader.fixed:
-        return _both(entry, reader.fixed[path])
+    if (full := reader.full(path)) in reader.fixed:
+        return _both(entry, reader.fixed[full])
     if reader.published is not None:
         value = reader.published(context, entry, env)
         if not isinstance(value, Absent):
@@ -113,22 +126,23 @@ def _single(reading: _Reading, entry: tree.Field, path: str, env: Env) -> Known:
 def _unsaid(reading: _Reading, entry: tree.Field, path: str, env: Env) -> Known:
     """A field that nobody gives a value: a symbol, its default, or what is tried first."""
     context, reader = reading.context, reading.reader
-    origin = Origin(entry.span, f"the config value `{path}`")
+    full = reader.full(path)
+    origin = Origin(entry.span, f"the config value `{full}`")
     if reader.symbolic and entry.type.name == "int" and not entry.type.optional:
         follows = _derived(reading, entry, path, env) if reader.derived else None
-        return follows or Dim.symbol(path, origin)
+        return follows or Dim.symbol(full, origin)
     if reader.symbolic and _whole_pair(entry.type):
-        return tuple(Dim.symbol(f"{path}[{n}]", origin) for n in range(2))
+        return tuple(Dim.symbol(f"{full}[{n}]", origin) for n in range(2))
     if entry.default is not None:
         place = Place(f"`{path}`", entry.default.span)
         return _fitted(context, entry.default, entry, env, place)
     if entry.type.optional:
         return None
     if reader.symbolic and entry.type.name == "float":
-        return as_float(context, Dim.symbol(path, origin), entry.span)
+        return as_float(context, Dim.symbol(full, origin), entry.span)
     if reader.symbolic and (word := first_tried(entry.type)) is not None:
         return word
-    _missing(entry, path, reader)
+    _missing(entry, full, reader)
 
 
 def _whole_pair(type: tree.TypeName) -> bool:

@@ -165,7 +165,8 @@ class Env:
 
     `lengths` is what the run-time lengths of a used file stand for while it is called;
     None in the spec itself, where they stand for themselves. `heads` says whether the
-    grid that `rows` are about has a heads axis.
+    grid that `rows` are about has a heads axis. `base` is the scope that all weights of
+    this file are under.
     """
 
     module: Module
@@ -177,6 +178,7 @@ class Env:
     heads: bool = True
     raw: JsonObject | None = None
     lengths: dict[str, Dim] | None = None
+    base: str = ""
 
     def run_time(self, name: str) -> Dim | None:
         """A length that `dims` declares; None for others, and for one that no tensor

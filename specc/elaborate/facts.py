@@ -80,8 +80,8 @@ def _in(value: Known, values: dict[str, Dim]) -> Known:
     match value:
         case Dim() as dim:
             return dim.substitute(values)
-        case Record(fields=fields, path=path):
-            return Record({k: _in(v, values) for k, v in fields.items()}, path)
+        case Record(fields=fields):
+            return replace(value, fields={k: _in(v, values) for k, v in fields.items()})
         case tuple(items):
             return tuple(_in(i, values) for i in items)
         # the arguments that a function holds: `window(width)` of a config value

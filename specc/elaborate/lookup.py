@@ -1,9 +1,10 @@
 """What a name means where it stands: the innermost of variables, lengths, config, blocks, words."""
 
 import math
+from dataclasses import replace
 from typing import NoReturn
 
-from specc.elaborate.context import Context, Env, Module
+from specc.elaborate.context import Context, Env, Module, joined
 from specc.elaborate.json_nodes import JsonObject
 from specc.elaborate.values import (
     POISON,
@@ -19,7 +20,7 @@ from specc.elaborate.values import (
 )
 from specc.elaborate.vocabulary.registry import WORDS
 from specc.lang import tree
-from specc.text.diagnostic import fail
+from specc.text.diagnostic import Label, fail
 from specc.text.source import Span
 from specc.text.suggest import did_you_mean, suggest, suggestion
 
@@ -74,6 +75,15 @@ def lookup(
         if quiet:
             return POISON
         _unknown(context, name, env)
+    # a block of a used spec stands beside the values of its config
+    if (
+        rest
+        and isinstance(value, Record)
+        and value.of
+        and rest[0] in value.of.module.items
+        and (used := of_used(context, name, env)) is not None
+    ):
+        return used
     for part in rest:
         value = _member(value, part, name, quiet)
     return value
@@ -140,15 +150,28 @@ def of_used(context: Context, name: tree.Name, env: Env) -> Function | None:
     alias, _, inner = name.path.partition(".")
     if (said := env.module.user(alias)) is None:
         return None
-    used, user = said
-    module = context.library.used(used.path, user, used.span)
+    use, user = said
+    held = env.config.get(alias)
+    # an empty config: a block of another file gets its own values, not the caller's
+    there = Env(module=env.module, config={})
+    if isinstance(held, Record) and held.of is not None:
+        base = joined(env.base, use.under.text if use.under else "")
+        settings = held.of
+        there = Env(
+            module=settings.module, config=held.fields, raw=settings.raw, base=base
+        )
+    else:
+        there.module = context.library.used(use.path, user, use.span)
+    module = there.module
     if inner not in module.items:
         helps = suggest(inner, module.items, f"it has {', '.join(module.items)}")
         title = f"`{module.path}` has no block or graph called `{inner}`"
-        fail("E0204", title, name.span, helps=helps)
-    # an empty config: a block of another file gets its own values, not the caller's
-    there = Env(module=module, config={})
-    return _named(module.items[inner], module, there, name.span)
+        others = [Label(use.span, "this file")] if use.span and use.others else []
+        fail("E0204", title, name.span, helps=helps, others=others)
+    found = _named(module.items[inner], module, there, name.span)
+    if isinstance(found, BlockFunction) and use.owns:
+        return replace(found, base=there.base)
+    return found
 
 
 def _member(value: Evaluated, part: str, name: tree.Name, quiet: bool) -> Evaluated:

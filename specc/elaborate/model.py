@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Literal
 
 from specc.elaborate.beside import generation_of, readings_of
+from specc.elaborate.blame import blamed
 from specc.elaborate.blocks import finish
 from specc.elaborate.budget import Steps, deep
 from specc.elaborate.calls import call, held
@@ -15,17 +16,20 @@ from specc.elaborate.data import data_of
 from specc.elaborate.expressions import evaluate
 from specc.elaborate.facts import assume
 from specc.elaborate.foreseen import Foreseen
-from specc.elaborate.modules import Program, assign, paths_of, program_of
+from specc.elaborate.modules import Program, assign, program_of
 from specc.elaborate.names import say_shared
 from specc.elaborate.needs import NeedsValue
+from specc.elaborate.parts import used_specs, within
 from specc.elaborate.statements import require, run_body
 from specc.elaborate.typing import Place, declared, is_tensor, match_tensor
 from specc.elaborate.values import (
+    POISON,
     Evaluated,
     Known,
     RawConfig,
     Record,
     Results,
+    Settings,
     Tensor,
     describe,
     first,
@@ -60,7 +64,7 @@ def context_of(
     lengths: frozenset[str] = frozenset()
     if program is not None:
         # a config value may bear the name of a length, and then is what is meant
-        lengths = frozenset(program.module.dims) - paths_of(program.fields()).keys()
+        lengths = frozenset(program.module.dims) - program.paths().keys()
     return Context(
         library=library,
         evaluator=_Knot(library),
@@ -97,6 +101,9 @@ def _elaborated(
         (item for item, _ in program.items(tree.Weights)),
         Env(module=program.module, config=config),
     )
+    for used, _, env in used_specs(program, config):
+        rules = (item for item, _ in used.items(tree.Weights))
+        say_shared(context, rules, env, lent=True)
     block = _graph_of(program, graph)
     built = _run_graph(context, program, block, config, reader)
     if context.diagnostics:
@@ -138,7 +145,7 @@ def requirements(
     context: Context, program: Program, reader: Reader
 ) -> dict[str, Known]:
     """The config's values, held against what the spec requires of them."""
-    config = read_config(context, program, reader)
+    config = _values(context, program, reader)
     given = {path: value.span for path, value in program.assigned.items()}
     for item, _ in program.items(tree.Require):
         try:
@@ -147,11 +154,42 @@ def requirements(
         # it hangs on symbols: then it is taken as a fact about them
         except NeedsValue:
             env = Env(module=program.module, config=config)
-            # in place: functions among the values see the config through the same dict
-            config.update(assume(context, item.condition, config, env))
+            _take(config, assume(context, item.condition, config, env))
     if context.diagnostics:
         raise Failed(*context.diagnostics)
     return config
+
+
+def _values(context: Context, program: Program, reader: Reader) -> dict[str, Known]:
+    """The config's values, behind those of the specs it uses, which hold their own
+    requirements.
+    """
+    parts: dict[str, Known] = {}
+    faults: list[Diagnostic] = []
+    for part in program.parts:
+        try:
+            with blamed(part.use):
+                inner, how = within(part, program, reader)
+                values = requirements(context, inner, how)
+                used = Settings(inner.module, how.raw)
+                parts[part.name] = Record(values, how.path, used)
+        except Failed as failed:
+            faults += failed.diagnostics
+            parts[part.name] = POISON
+    if faults:
+        raise Failed(*faults)
+    return read_config(context, program, reader, parts)
+
+
+def _take(config: dict[str, Known], found: Mapping[str, Known]) -> None:
+    """Put values in place: functions among them see the config through the same dict."""
+    for name, value in found.items():
+        held = config[name]
+        if isinstance(held, Record) and held.of and isinstance(value, Record):
+            assert isinstance(held.fields, dict)  # as `_values` made it
+            _take(held.fields, value.fields)
+        else:
+            config[name] = value
 
 
 def _graph_of(program: Program, name: str) -> tree.Block:
@@ -315,7 +353,7 @@ def _configure(
     if isinstance(given, Record):
         flat: dict[str, Known] = {}
         _flatten_values("", given, flat)
-        values = read_config(context, assign(program, {}), Reader(fixed=flat))
+        values = _values(context, assign(program, {}), Reader(fixed=flat))
         known = {f.name for f in program.fields()}
         if unknown := [k for k in flat if k not in known]:
             title = f"the config of `{module.path}` has no `{unknown[0]}`"
@@ -324,7 +362,7 @@ def _configure(
     reader = Reader(symbolic=False)
     if isinstance(given, RawConfig):
         reader = Reader(raw=given.data, published=context.library.published)
-    return read_config(context, program, reader)
+    return _values(context, program, reader)
 
 
 class _Knot:

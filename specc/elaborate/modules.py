@@ -6,6 +6,13 @@ from itertools import pairwise
 from typing import TypeVar
 
 from specc.elaborate.context import Library, Module
+from specc.elaborate.instances import (
+    configs,
+    named_in,
+    new_names,
+    no_loose_assigns,
+    only_an_instance,
+)
 from specc.lang import tree
 from specc.text.diagnostic import Diagnostic, Failed, Label, fail
 from specc.text.source import Span
@@ -26,13 +33,14 @@ class Assigned:
     module: Module | None = None
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, kw_only=True)
 class Program:
     """A spec with what it extends: one module, the values given to its config, the rest
     of its items.
 
     `reading`, `weights` and `generate` of an instance stand before those of what it
-    extends; `home` is the file they came from, for paths written in them.
+    extends; `home` is the file they came from, for paths written in them. `parts` are
+    the specs it uses that have a config of their own.
     """
 
     module: Module
@@ -40,6 +48,19 @@ class Program:
     name: str = ""
     doc: str = ""
     chain: tuple[Module, ...] = ()
+    parts: "tuple[Part, ...]" = ()
+
+    def paths(self) -> dict[str, tree.Field]:
+        """Every config field by its dotted path, those of its parts below their names,
+        and which spec a part is where that is not settled.
+        """
+        found: dict[str, tree.Field] = {}
+        for part in self.parts:
+            if part.open:
+                found[part.name] = part.field
+            inner = part.program.paths().items()
+            found |= {f"{part.name}.{path}": entry for path, entry in inner}
+        return found | paths_of(self.fields())
 
     def fields(self) -> Iterator[tree.Field]:
         """The config fields the spec declares."""
@@ -54,9 +75,47 @@ class Program:
                     yield item, module
 
 
-def configs(file: tree.File) -> list[tree.Config]:
-    """The `config` items of a file."""
-    return [i for i in file.items if isinstance(i, tree.Config)]
+@dataclass(frozen=True, eq=False)
+class Part:
+    """A spec that another uses with a config and weights of its own: `programs` are those
+    that it may be, of which the one that is `chosen` counts, else the first.
+    """
+
+    use: tree.Use
+    programs: tuple[Program, ...]
+    chosen: int | None = None
+
+    @property
+    def name(self) -> str:
+        """What the spec that uses it calls it, its config and its blocks."""
+        return self.use.name
+
+    @property
+    def program(self) -> Program:
+        """The spec that it is."""
+        return self.programs[self.chosen or 0]
+
+    @property
+    def path(self) -> str:
+        """The file that it is, as the `use` has it."""
+        return self.use.paths[self.chosen or 0]
+
+    @property
+    def open(self) -> bool:
+        """Whether nothing says yet which of several specs it is."""
+        return self.chosen is None and len(self.programs) > 1
+
+    @property
+    def field(self) -> tree.Field:
+        """Which of the specs it is, as a config field: the first, unless said otherwise."""
+        kind = tree.TypeName(name="choice", names=self.use.paths)
+        first = tree.Name(self.use.path)
+        return tree.Field(name=self.name, type=kind, default=first, span=self.use.span)
+
+    def called(self, name: str) -> "Part | None":
+        """The part, settled on the spec of that name; None where it cannot be that."""
+        names = self.use.paths
+        return replace(self, chosen=names.index(name)) if name in names else None
 
 
 def module_of(file: tree.File, path: str, *, standard: bool = False) -> Module:
@@ -65,7 +124,7 @@ def module_of(file: tree.File, path: str, *, standard: bool = False) -> Module:
     seen: dict[str, Span | None] = {}
     faults: list[Diagnostic] = []
     for item in file.items:
-        for name, span in _named(item):
+        for name, span in named_in(item):
             if name in seen:
                 first = seen[name]
                 others = (Label(first, "first here"),) if first else ()
@@ -85,22 +144,12 @@ def module_of(file: tree.File, path: str, *, standard: bool = False) -> Module:
     return module
 
 
-def _named(item: tree.Item) -> Iterator[tuple[str, Span | None]]:
-    match item:
-        case tree.Block() | tree.Definition():
-            yield item.name, item.name_span
-        case tree.Dims():
-            yield from ((d.name, d.span) for d in item.names)
-        case tree.Use():
-            yield item.name, item.span
-        case tree.Config():
-            yield from (
-                (e.name, e.span) for e in item.entries if isinstance(e, tree.Field)
-            )
-
-
-def program_of(module: Module, library: Library) -> Program:
-    """The spec with its chain of `extends` followed. E0218 when the chain bites its tail."""
+def program_of(
+    module: Module, library: Library, inside: tuple[Module, ...] = ()
+) -> Program:
+    """The spec with its chain of `extends` followed, and the specs that it uses with a
+    config of their own. E0218 when a chain bites its tail; `inside` is what uses this.
+    """
     chain = [module]
     # from the instance to the spec that has the graph
     while chain[-1].file.extends:
@@ -113,122 +162,78 @@ def program_of(module: Module, library: Library) -> Program:
     assigned: dict[str, Assigned] = {}
     # the farthest first, so that the nearest has the last word
     for instance, base in reversed(list(pairwise(chain))):
-        _only_an_instance(instance)
-        _new_names(instance, base)
+        only_an_instance(instance)
+        new_names(instance, base)
         instance.extended = base
         for config in configs(instance.file):
             for entry in config.entries:
                 if isinstance(entry, tree.Assign):
                     flatten(entry.name, entry.value, entry.span, assigned, instance)
     program = Program(
-        chain[-1],
-        assigned,
-        module.file.model,
-        module.file.doc or chain[-1].file.doc,
-        tuple(chain),
+        module=chain[-1],
+        assigned=assigned,
+        name=module.file.model,
+        doc=module.file.doc or chain[-1].file.doc,
+        chain=tuple(chain),
+        parts=_parts_of(chain[-1], library, (*inside, chain[-1])),
     )
-    _no_loose_assigns(chain[-1])
+    no_loose_assigns(chain[-1])
     _known(program)
-    return program
+    return _settled(program)
 
 
-def _only_an_instance(module: Module) -> None:
-    """E0209 for what would change the meaning of the spec that is extended."""
-    for item in module.file.items:
-        match item:
-            case tree.Block(kind="graph"):
-                spoken = "a graph"
-            case tree.Dims() | tree.Require():
-                spoken = f"`{type(item).__name__.lower()}`"
-            case _:
-                continue
+def _parts_of(
+    module: Module, library: Library, inside: tuple[Module, ...]
+) -> tuple[Part, ...]:
+    """The specs that a file uses with a config of their own."""
+    parts: list[Part] = []
+    for use in module.uses.values():
+        if not use.owns:
+            continue
+        used = [library.used(path, module, use.span) for path in use.paths]
+        for other in used:
+            if other in inside:
+                loop = " → ".join(m.path for m in (*inside, other))
+                fail("E0218", f"this spec uses itself: {loop}", use.span)
+        _no_holes(use)
+        programs = tuple(program_of(other, library, inside) for other in used)
+        parts.append(Part(use, programs))
+    return tuple(parts)
+
+
+def _no_holes(use: tree.Use) -> None:
+    """E0226 for a path of weights that is a pattern: rules are about names below it."""
+    if use.under is not None and set("{}*") & set(use.under.text):
         fail(
-            "E0209",
-            f"{spoken} cannot stand in a spec that extends another",
-            item.span,
-            "this belongs into a spec of its own",
-            notes=[
-                "such a spec gives values to the config of the other, and may define "
-                "masks, scores, biases, normalizers and blocks for them; it may also say "
-                "how inputs are read, where weights come from and what is generated"
-            ],
-            helps=["drop `extends`, or move this"],
+            "E0226",
+            "the weights of a used spec stand under one plain path",
+            use.under.span,
+            "this is a pattern",
+            helps=["write a path such as `under decoder.model`"],
         )
 
 
-def _new_names(module: Module, base: Module) -> None:
-    """E0225 for names of an instance that what it extends has already: they would stand
-    for one thing in its config values and for another in the graph.
+def _settled(program: Program) -> Program:
+    """The program, each part the spec that the values given so far say it is. E0203
+    for one that it cannot be.
     """
-    faults: list[Diagnostic] = []
-    for item in module.file.items:
-        for name, span in _named(item):
-            first = _place_of(name, base)
-            if isinstance(first, _Nowhere):
-                continue
-            title = (
-                f"`{name}` is a name of `{base.file.model}`, which this spec extends"
-            )
-            faults.append(
-                Diagnostic(
-                    "E0225",
-                    title,
-                    Label(span, "again here") if span else None,
-                    (Label(first, "first here"),) if first else (),
-                    (
-                        "what an instance defines is for its config values: it replaces "
-                        "nothing in the graph of the other",
-                    ),
-                    (
-                        f"give it a name of its own, such as `{name}_here`, and name that "
-                        "in `config`",
-                    ),
-                )
-            )
-    if faults:
-        raise Failed(*faults)
-
-
-class _Nowhere:
-    """No such name. None is for a name whose place is not known."""
-
-
-def _place_of(name: str, module: Module) -> Span | _Nowhere | None:
-    """Where a module, or what it extends, gives a meaning to a name."""
-    for item in module.file.items:
-        for known, span in _named(item):
-            if known == name:
-                return span
-    return _place_of(name, module.extended) if module.extended else _Nowhere()
-
-
-def _no_loose_assigns(module: Module) -> None:
-    for config in configs(module.file):
-        for entry in config.entries:
-            if isinstance(entry, tree.Assign):
-                helps = [
-                    f"declare it: `{entry.name}: {_declared(entry.value)}`",
-                    "or name the spec whose value it is: `extends …`",
-                ]
-                fail(
-                    "E0220",
-                    f"`{entry.name}` is given a value but has no type",
-                    entry.span,
-                    helps=helps,
-                )
-
-
-def _declared(value: tree.Expr) -> str:
-    """The type that a value would be declared with, and the value."""
-    text = value.span.text if value.span else "…"
-    match value:
-        case tree.Num(text=number):
-            return f"{'int' if number.isdigit() else 'float'} = {number}"
-        case tree.Name(path="true" | "false" as truth):
-            return f"bool = {truth}"
-        case tree.Text():
-            return f"text = {text}"
-    return f"int = {text}" if "\n" not in text else "int = …"
+    parts: list[Part] = []
+    assigned = dict(program.assigned)
+    for part in program.parts:
+        given = assigned.pop(part.name, None) if len(part.programs) > 1 else None
+        if given is None:
+            parts.append(part)
+            continue
+        match given.value:
+            case tree.Name(path=text) | tree.Text(value=text):
+                found = part.called(text)
+            case _:
+                found = None
+        if found is None:
+            title = f"`{part.name}` is one of {', '.join(part.use.paths)}"
+            fail("E0203", title, given.span, helps=[f"write `{part.use.path}`"])
+        parts.append(found)
+    return replace(program, parts=tuple(parts), assigned=assigned)
 
 
 def flatten(
@@ -261,7 +266,7 @@ def paths_of(
 
 def _known(program: Program) -> None:
     """E0201 for values given to fields that do not exist."""
-    known = paths_of(program.fields())
+    known = _every_path(program)
     faults = []
     for path, given in program.assigned.items():
         if path in known:
@@ -277,8 +282,20 @@ def _known(program: Program) -> None:
         raise Failed(*faults)
 
 
+def _every_path(program: Program) -> dict[str, tree.Field]:
+    """The config fields by their paths, for whatever specs its parts may be."""
+    known: dict[str, tree.Field] = {}
+    for part in program.parts:
+        if len(part.programs) > 1:
+            known[part.name] = part.field
+        for one in part.programs:
+            inner = _every_path(one).items()
+            known |= {f"{part.name}.{path}": entry for path, entry in inner}
+    return known | paths_of(program.fields())
+
+
 def assign(program: Program, assigned: dict[str, Assigned]) -> Program:
     """The program with further values, which win over those it has."""
     made = replace(program, assigned={**program.assigned, **assigned})
     _known(made)
-    return made
+    return _settled(made)

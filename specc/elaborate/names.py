@@ -14,8 +14,12 @@ from specc.text.diagnostic import fail
 from specc.text.source import Source, Span
 
 
-def say_shared(context: Context, items: Iterable[tree.Item], env: Env) -> None:
-    """Take note of every `share` of these items that holds, its path below the scope of `env`."""
+def say_shared(
+    context: Context, items: Iterable[tree.Item], env: Env, *, lent: bool = False
+) -> None:
+    """Take note of every `share` of these items that holds, its path below the scope of
+    `env`. Those that are `lent` are of a used spec, which may need them elsewhere.
+    """
     for item in items:
         for rule in item.rules if isinstance(item, tree.Weights) else ():
             if isinstance(rule, tree.Share):
@@ -25,7 +29,7 @@ def say_shared(context: Context, items: Iterable[tree.Item], env: Env) -> None:
                     or first(context.evaluator.evaluate(context, condition, env))
                     is True
                 ):
-                    context.sharing.say(rule.name.text, env.scope)
+                    context.sharing.say(rule.name.text, env.scope, lent=lent)
 
 
 LONGEST = 10_000

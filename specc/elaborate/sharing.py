@@ -48,11 +48,14 @@ Trail: TypeAlias = tuple[Step, ...]
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """`share PATH`, the scope of the file that says so, and how many steps there are around it."""
+    """`share PATH`, the scope of the file that says so, how many steps there are around
+    it, and whether the file is a used one.
+    """
 
     path: Pattern
     scope: str = ""
     depth: int = 0
+    lent: bool = False
 
     def covers(self, name: str) -> bool:
         """Whether a path, as the whole model calls it, is meant."""
@@ -75,12 +78,12 @@ class Sharing:
     _claims: dict[str, Trail] = field(default_factory=dict)
     _held: dict[int, Trail] = field(default_factory=dict)
 
-    def say(self, path: str, scope: str) -> None:
+    def say(self, path: str, scope: str, *, lent: bool = False) -> None:
         """Calls at this path or pattern below `scope` use the same weights, while the
-        step that says so lasts.
+        step that says so lasts. What is `lent` need not be needed.
         """
-        self._shares.append(Share(Pattern(path), scope, len(self.trail)))
-        if not self.trail:
+        self._shares.append(Share(Pattern(path), scope, len(self.trail), lent))
+        if not self.trail and not lent:
             self.needed[path] = False
 
     @contextmanager
@@ -138,7 +141,9 @@ class Sharing:
         said = [s for s in self._shares if s.depth <= at and any(map(s.covers, both))]
         if not said:
             raise Failed(slip(name, theirs[at:], mine[at:]))
-        self.needed.update({s.path.text: True for s in said if not s.depth})
+        self.needed.update(
+            {s.path.text: True for s in said if not s.depth and not s.lent}
+        )
 
 
 def slip(name: str, first: Trail, second: Trail) -> Diagnostic:

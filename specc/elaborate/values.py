@@ -83,10 +83,23 @@ class Picked:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """`record { … }`: static values by name."""
+    """`record { … }`: static values by name. `of` is the used spec whose config they are,
+    where they are one.
+    """
 
     fields: Mapping[str, "Known"]
     path: str = ""
+    of: "Settings | None" = None
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """A used spec as its config was read: the module that is used, and the part of a
+    config file that is its own.
+    """
+
+    module: "Module"
+    raw: JsonObject | None = None
 
 
 RopeNumber: TypeAlias = float | bool | tuple[float, ...] | Unknown | None
@@ -112,7 +125,8 @@ how. With it goes the place where it was written.
 class BlockFunction:
     """A block or graph by name, with the options given so far; not applied yet.
 
-    `module` is where it was defined, `env` where it was named.
+    `module` is where it was defined, `env` where it was named. Of a used spec with
+    weights of its own, `base` is the path that they stand under, wherever the call does.
     """
 
     name: str
@@ -122,6 +136,7 @@ class BlockFunction:
     weights: tree.WeightName | None = None
     env: "Env | None" = None
     span: Span | None = None
+    base: str | None = None
 
     @property
     def kind(self) -> str:

@@ -415,14 +415,32 @@ class DimName:
     span: Spot = spot()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Use:
-    """`use "vit.specc" as v`: blocks and graphs of another file, under a name."""
+    """`use "vit.specc" as v`: blocks and graphs of another file, under a name.
+
+    `use "llama" | "mistral" as text from "text_config" under language_model`: that file,
+    or another instead of it, with config values of its own, which a config file has
+    under one of the keys `sources`, and weights of its own, which stand `under` a path.
+    """
 
     path: str
     name: str
+    others: tuple[str, ...] = ()
+    sources: tuple[str, ...] = ()
+    under: WeightName | None = None
     remarks: Remarks = NONE
     span: Spot = spot()
+
+    @property
+    def owns(self) -> bool:
+        """Whether the used spec has a config and weights of its own here."""
+        return bool(self.others or self.sources or self.under)
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The file, and those that may be used in its place."""
+        return (self.path, *self.others)
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,7 +60,7 @@ def bind(
     loads = () if checkpoint.as_specified else rules.loads
     sources = {w.name: _source(w, loads) for w in wanted}
     check_used(by_name, rules)
-    naming = _naming(sources, ties, checkpoint)
+    naming = _naming(sources, ties, rules.parts, checkpoint)
     exprs = {name: _as_named(s.expr, naming, checkpoint) for name, s in sources.items()}
     bound, missing = _resolve(by_name, exprs, ties, checkpoint)
     reasons = _reasons(fresh, bound, missing, exprs, checkpoint)
@@ -124,14 +124,17 @@ def _generator(fresh: Fresh | None, drawn: Sequence[Wanted]) -> Seeded | None:
 
 
 def _naming(
-    sources: Mapping[str, _Source], ties: Mapping[str, str], checkpoint: Checkpoint
+    sources: Mapping[str, _Source],
+    ties: Mapping[str, str],
+    parts: Sequence[str],
+    checkpoint: Checkpoint,
 ) -> Naming:
     """How the file spells the spec's names. A tied parameter may be absent, so its name
     says nothing of that.
     """
     untied = [s for name, s in sources.items() if name not in ties]
     needed = [n for s in untied for n in tensors_of(s.expr)]
-    return naming_of(needed, checkpoint.tensors.keys(), checkpoint.path)
+    return naming_of(needed, checkpoint.tensors.keys(), checkpoint.path, parts)
 
 
 def _unused(

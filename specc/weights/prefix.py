@@ -4,12 +4,12 @@ they are loaded into.
 A file of a bare GPT-2 says `h.0.ln_1.weight` where one with a head says
 `transformer.h.0.ln_1.weight`. So a declared name stands for itself, for itself without
 a prefix, or for itself behind one; which of the three is decided once for a whole
-checkpoint, by what makes most names found.
+checkpoint, by what makes most names found; and once for each spec that another uses.
 """
 
 from collections import Counter
 from collections.abc import Iterable, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NoReturn
 
@@ -19,23 +19,34 @@ from specc.text.diagnostic import fail
 
 @dataclass(frozen=True, slots=True)
 class Naming:
-    """How declared names become names of the file: without `minus` in front, or behind `plus`."""
+    """How declared names become names of the file: without `minus` in front, or behind
+    `plus`; below the path of a used spec as is said for that in `parts`, longest path
+    first.
+    """
 
     minus: str = ""
     plus: str = ""
+    parts: "tuple[tuple[str, Naming], ...]" = ()
 
-    def name(self, declared: str, present: Set[str]) -> str:
-        """The tensor a declared name means."""
+    def name(self, declared: str, present: Set[str], start: str = "") -> str:
+        """The tensor a declared name means; `start` is what stands before all names."""
+        for path, inner in self.parts:
+            if declared.startswith(path):
+                return path + inner.name(declared[len(path) :], present, start + path)
         if self.minus and declared.startswith(self.minus):
             return declared[len(self.minus) :]
         return (
             self.plus + declared
-            if self.plus and self.plus + declared in present
+            if self.plus and start + self.plus + declared in present
             else declared
         )
 
     def spellings(self, tensor: str) -> tuple[str, ...]:
         """What a tensor may be called in the spec."""
+        for path, inner in self.parts:
+            if tensor.startswith(path):
+                below = inner.spellings(tensor[len(path) :])
+                return tuple(path + spelling for spelling in below)
         if self.minus:
             return tensor, self.minus + tensor
         return (
@@ -45,14 +56,39 @@ class Naming:
         )
 
     def __str__(self) -> str:
+        said: list[str] = []
         if self.minus:
-            return f"without `{shown(self.minus)}` in front"
-        return f"with `{shown(self.plus)}` in front" if self.plus else "as declared"
+            said.append(f"without `{shown(self.minus)}` in front")
+        if self.plus:
+            said.append(f"with `{shown(self.plus)}` in front")
+        said += [f"below `{shown(p)}` {inner}" for p, inner in self.parts]
+        return ", ".join(said) or "as declared"
 
 
-def naming_of(needed: Iterable[str], present: Set[str], path: Path) -> Naming:
-    """The naming of a checkpoint. Fails with E0515 if two of them find equally many names."""
-    names = set(needed)
+def naming_of(
+    needed: Iterable[str], present: Set[str], path: Path, parts: Iterable[str] = ()
+) -> Naming:
+    """The naming of a checkpoint, and that below each path of `parts`, where a used spec
+    may lie as its own files do. Fails with E0515 if two of them find equally many names.
+    """
+    left, there = set(needed), set(present)
+    found: list[tuple[str, Naming]] = []
+    for start in sorted({f"{p}." for p in parts}, key=lambda p: (-len(p), p)):
+        names = {name for name in left if name.startswith(start)}
+        tensors = {name for name in there if name.startswith(start)}
+        # What the file has nowhere below this path may be behind a prefix of all names.
+        if not names or not tensors:
+            continue
+        left, there = left - names, there - tensors
+        cut = len(start)
+        inner = _naming({n[cut:] for n in names}, {t[cut:] for t in tensors}, path)
+        if inner != Naming():
+            found.append((start, inner))
+    return replace(_naming(left, there, path), parts=tuple(found))
+
+
+def _naming(names: Set[str], present: Set[str], path: Path) -> Naming:
+    """The naming of the names of one spec."""
     plain = len(names & present)
     if plain == len(names):
         return Naming()

@@ -5,13 +5,13 @@ Nothing here reads a number or a file, so that `specc check` can use it without 
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from specc.text.diagnostic import fail
 from specc.text.source import Span
 from specc.text.suggest import suggestion
 from specc.weights.names import Pattern, nearest
-from specc.weights.transform import Expr, Shape
+from specc.weights.transform import Expr, Shape, renamed
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,22 +29,26 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class TieRule:
-    """`tie name = source`: both names may be patterns with the same holes."""
+    """`tie name = source`: both names may be patterns with the same holes. One that is
+    `lent` is of a used spec, and says nothing where its names are not used.
+    """
 
     name: str
     source: str
     span: Span | None = None
+    lent: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class LoadRule:
     """`load name = value`: `name` may be a pattern, whose holes are filled in the names
-    of `value`.
+    of `value`. One that is `lent` is of a used spec, of which not all need be used.
     """
 
     name: str
     value: Expr
     span: Span | None = None
+    lent: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +61,42 @@ class IgnoreRule:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What a spec's `weights { … }` says."""
+    """What a spec's `weights { … }` says, and those of the specs it uses, whose weights
+    stand under the paths of `parts`.
+    """
 
     ties: tuple[TieRule, ...] = ()
     loads: tuple[LoadRule, ...] = ()
     ignores: tuple[IgnoreRule, ...] = ()
+    parts: tuple[str, ...] = ()
+
+    def under(self, path: str) -> "Rules":
+        """The rules of a spec that another uses, about weights that stand under a path."""
+
+        def below(name: str) -> str:
+            return f"{path}.{name}" if path else name
+
+        return Rules(
+            tuple(
+                TieRule(below(r.name), below(r.source), r.span, lent=True)
+                for r in self.ties
+            ),
+            tuple(
+                LoadRule(below(r.name), renamed(r.value, below), r.span, lent=True)
+                for r in self.loads
+            ),
+            tuple(IgnoreRule(below(r.pattern), r.span) for r in self.ignores),
+            (path,) if path else (),
+        )
+
+    def and_then(self, more: "Rules") -> "Rules":
+        """These, and others that count where none of these does."""
+        return Rules(
+            self.ties + more.ties,
+            self.loads + more.loads,
+            self.ignores + more.ignores,
+            self.parts + more.parts,
+        )
 
 
 def of_graph(
@@ -73,6 +108,7 @@ def of_graph(
     out; one about parameters that none has stays, to be refused. `others` are asked for
     where a rule names something strange.
     """
+    rules = _of_used_specs(wanted, rules)
     useless = unused(wanted, rules)
     if not useless and all(_reaches(rule, wanted) for rule in rules.ties):
         return rules
@@ -83,7 +119,20 @@ def of_graph(
     # What no graph of the spec has is a slip, and stays to be refused.
     nowhere = unused(every, rules)
     loads = tuple(r for r in rules.loads if r not in useless or r in nowhere)
-    return Rules(tuple(ties), loads, rules.ignores)
+    return replace(rules, ties=tuple(ties), loads=loads)
+
+
+def _of_used_specs(wanted: Mapping[str, Wanted], rules: Rules) -> Rules:
+    """The rules without those of used specs that this graph does not need: they are about
+    heads that nobody calls here, and were held against those where the spec stands alone.
+    """
+    ties = [r for r in rules.ties if not r.lent]
+    for rule in rules.ties:
+        if rule.lent:
+            ties += _in_graph(rule, wanted, wanted)
+    useless = {id(r) for r in unused(wanted, rules) if r.lent}
+    loads = tuple(r for r in rules.loads if id(r) not in useless)
+    return replace(rules, ties=tuple(ties), loads=loads)
 
 
 def _pairs(rule: TieRule, names: Iterable[str]) -> dict[str, str]:
@@ -106,10 +155,10 @@ def _in_graph(
     partner is another graph's. Itself where no graph has what it names.
     """
     pairs = _pairs(rule, every)
-    if not pairs:
+    if not pairs and not rule.lent:
         return [rule]
     for source in pairs.values():
-        if source not in every:
+        if source not in every and not rule.lent:
             _no_such(source, every, rule.span, "tie")
     return [
         TieRule(name, source, rule.span)

@@ -114,6 +114,9 @@ DONE: dict[str, list[tuple[str, str, str]]] = {
     "E0207-condition-of-a-tensor": [
         ("where(condition, a, b)", "when x > 0 {\n    x = relu(x)\n  }", "x = where(x > 0.0, relu(x), x)"),
     ],
+    "E0226-a-pattern": [("under decoder.model", 'under "layers.{i}"', "under decoder.model")],
+    "E0227-no-table": [('"text_config": {…}', '"hidden_size": 8', '"text_config": {}')],
+    "E0227-a-number": [('"text_config": {…}', '"text_config": 8', '"text_config": {}')],
     "E0305-carry-becomes-truth": [("cast(x, to=float)", "h = row > 0.0", "h = cast(row > 0.0, to=float)")],
     "E0327-backwards": [
         ("flip(x, axis=…)", "x[:, ::-1]", "flip(x, axis=1)"),

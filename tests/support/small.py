@@ -39,6 +39,10 @@ LATENT = TRANSFORMER | {
     "turned": 4,
     "value_dim": 6,
 }
+TOWERS = {
+    **{f"text.{k}": v for k, v in (TRANSFORMER | {"context": 32}).items()},
+    **{f"vision.{k}": v for k, v in (IMAGE | {"channels": 3}).items()},
+}
 FAMILIES: dict[str, dict[str, object]] = {
     "albert": WORDS | {"e": 8},
     "ast": {
@@ -55,6 +59,9 @@ FAMILIES: dict[str, dict[str, object]] = {
     },
     "bart": PAIRED | {"context": 32},
     "blenderbot": PAIRED | {"context": 32},
+    "clip": TOWERS | {"shared": 6, "text.eos": 2},
+    "clip_text": WORDS | {"shared": 6, "eos": 2},
+    "clip_vision": IMAGE | {"channels": 3, "shared": 6},
     "cohere": GROUPED | {"stop": [2]},
     "cohere2": GROUPED | {"sliding": 3, "every": 2, "stop": [2]},
     "deepseek_v2": LATENT | {"method": "group_limited_greedy", "dense": 1},
@@ -88,6 +95,9 @@ FAMILIES: dict[str, dict[str, object]] = {
     "qwen3": GROUPED | {"head_dim": 8},
     "qwen3_moe": SPARSE | {"plain": [0], "expert_hidden": 12},
     "roberta": WORDS,
+    "siglip": TOWERS | {"text.shared": 8},
+    "siglip_text": WORDS,
+    "siglip_vision": IMAGE | {"channels": 3},
     "smollm3": GROUPED | {"every": 2, "stop": [2]},
     "stablelm": TRANSFORMER,
     "starcoder2": GROUPED | {"sliding": 3},

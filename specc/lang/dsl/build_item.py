@@ -15,8 +15,33 @@ DefinitionHead = tuple[Token, tuple[tree.Parameter, ...] | None]
 
 
 @rule("use")
-def _use(b: Build, span: Span, path: Token, name: Token) -> tree.Use:
-    return tree.Use(b.unquoted(path), b.bound(name), span=span)
+def _use(
+    b: Build,
+    span: Span,
+    files: tuple[str, ...],
+    name: Token,
+    keys: tuple[str, ...] | None,
+    under: tree.WeightName | None,
+) -> tree.Use:
+    file, *others = files
+    return tree.Use(
+        path=file,
+        name=b.bound(name),
+        others=tuple(others),
+        sources=keys or (),
+        under=under,
+        span=span,
+    )
+
+
+@rule("files")
+def _files(b: Build, span: Span, *names: Token | None) -> tuple[str, ...]:
+    return tuple(b.unquoted(name) for name in present(names))
+
+
+@rule("keys")
+def _keys(b: Build, span: Span, *names: Token | None) -> tuple[str, ...]:
+    return tuple(b.unquoted(name) for name in present(names))
 
 
 @rule("dims")

@@ -163,6 +163,16 @@ def commented(fields: Iterable[tree.Field]) -> bool:
     return any(f.remarks != tree.NONE or commented(f.type.fields) for f in fields)
 
 
+def use(node: tree.Use) -> Pieces:
+    """The file or files, the name, and where its config and its weights are."""
+    made: Pieces = ["use ", " | ".join(map(quote, node.paths)), f" as {node.name}"]
+    if node.sources:
+        made.append(" from " + " | ".join(map(quote, node.sources)))
+    if node.under is not None:
+        made.append(f" under {path(node.under)}")
+    return made
+
+
 def leaf(node: tree.Remarked) -> Pieces:
     """A statement or entry that has no body."""
     match node:
@@ -175,7 +185,7 @@ def leaf(node: tree.Remarked) -> Pieces:
             because: Pieces = [",", SPACE, quote(node.because)] if node.because else []
             return ["require ", *pieces(node.condition), *because]
         case tree.Use():
-            return [f"use {quote(node.path)} as {node.name}"]
+            return use(node)
         case tree.Dims():
             return ["dims ", *joined([length(d)] for d in node.names)]
         case tree.Definition():

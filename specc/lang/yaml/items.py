@@ -14,6 +14,7 @@ from specc.lang.yaml.expressions import (
     parse,
     sided_type,
     type_of,
+    weight_name,
 )
 from specc.lang.yaml.nodes import Entry, Mapping, Node, Sequence
 from specc.lang.yaml.reader import Reader, whole
@@ -33,16 +34,35 @@ def uses(reader: Reader, entry: Entry) -> Items:
     example = "`- {file: vit.specc, as: v}`"
     for node in reader.items(entry.value, "`use`", f"a list: {example}"):
         reader.mapping(node, "an entry of `use`", example)
-        found = reader.known(node, ("file", "as"), "`use`", ("file", "as"))
+        found = reader.known(
+            node, ("file", "as", "from", "under"), "`use`", ("file", "as")
+        )
         if {"file", "as"} <= set(found):
             read.append(use(reader, found, "file", node.span))
     return read
 
 
 def use(reader: Reader, found: dict[str, Entry], key: str, span: Span) -> tree.Use:
-    """A used file and its name."""
-    path = reader.raw(found[key].value, "the file")
-    return tree.Use(path, name(reader, found["as"].value, "`as`"), span=span)
+    """A used file and its name, and where its config and its weights are."""
+    path, *others = texts(reader, found[key].value, "the file")
+    keys = texts(reader, found["from"].value, "the key") if "from" in found else ()
+    under = weight_name(reader, found["under"].value) if "under" in found else None
+    named = name(reader, found["as"].value, "`as`")
+    return tree.Use(
+        path=path,
+        name=named,
+        others=tuple(others),
+        sources=tuple(keys),
+        under=under,
+        span=span,
+    )
+
+
+def texts(reader: Reader, node: Node, what: str) -> list[str]:
+    """One text, or a list of them."""
+    if not isinstance(node, Sequence):
+        return [reader.raw(node, what)]
+    return [reader.raw(item, what) for item in node.items] or [""]
 
 
 def dims(reader: Reader, entry: Entry) -> Items:
@@ -269,7 +289,7 @@ def definition(reader: Reader, node: Mapping) -> Items:
 
 def listed_use(reader: Reader, node: Mapping) -> Items:
     """`- use: vit.specc`, `as: v`."""
-    found = reader.known(node, ("use", "as"), "`use`", ("as",))
+    found = reader.known(node, ("use", "as", "from", "under"), "`use`", ("as",))
     return [use(reader, found, "use", node.span)] if "as" in found else []
 
 

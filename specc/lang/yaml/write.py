@@ -90,13 +90,25 @@ def grouped(items: Sequence[tree.Item]) -> tuple[list[Run], Run, list[Run]]:
     return first, [item for run in left for item in run], last
 
 
+def used(key: str, use: tree.Use) -> list[Pair]:
+    """The keys of a `use`, its file or files under `key`."""
+    pairs = [Pair(key, one_or_list(use.paths)), Pair("as", use.name)]
+    pairs += [Pair("from", one_or_list(use.sources))] if use.sources else []
+    return pairs + ([Pair("under", use.under.text)] if use.under else [])
+
+
+def one_or_list(texts: Sequence[str]) -> str | List:
+    """A text by itself, or several as a list."""
+    return texts[0] if len(texts) == 1 else List([Item(text) for text in texts])
+
+
 def top(run: Run) -> Pair:
     """A top key with the items it holds."""
     item = run[0]
     match item:
         case tree.Use():
             entries = [
-                Item(Map([Pair("file", u.path), Pair("as", u.name)]), u.remarks)
+                Item(Map(used("file", u)), u.remarks)
                 for u in run
                 if isinstance(u, tree.Use)
             ]
@@ -305,7 +317,7 @@ def listed(item: tree.Item, apart: bool) -> Item:
             return Item(Map(pairs, tall=True), item.remarks, apart=apart)
         case tree.Use():
             return Item(
-                Map([Pair("use", item.path), Pair("as", item.name)]),
+                Map(used("use", item)),
                 item.remarks,
                 apart=apart,
             )

@@ -230,7 +230,9 @@ class _Walk:
         count = self._count(standing, counts)
         rows = stands(standing)
         # The greatest row is one that exists: `argmax` over what is low elsewhere.
-        picks = isinstance(node.op, ops.ArgMax) and count == EVERY_ROW
+        picks = isinstance(node.op, ops.ArgMax) and (
+            count == EVERY_ROW or self._from_the_first(node, node.op)
+        )
         return replace(
             rows,
             count=count,
@@ -238,6 +240,12 @@ class _Walk:
             points=rows.points or picks,
             dirt=dirt,
         )
+
+    def _from_the_first(self, node: Node, op: ops.ArgMax) -> bool:
+        """Whether a number counts rows before all padding, of which the first exists."""
+        length = node.first.type.shape[op.axis] if node.first else self.length
+        counted = length in self.lengths and not self.places.among(length)
+        return self.side == "right" and counted
 
     def _dirt(
         self,
@@ -287,8 +295,7 @@ class _Walk:
         )
 
     def _count(self, standing: Standing, counts: list[Count]) -> Count:
-        node = standing.node
-        operand = node.args[0] if node.args else None
+        node, operand = standing.node, standing.node.first
         match node.op:
             case ops.Extent(axis=axis) if axis in standing.given[0].ranked:
                 return NOTHING  # a rank is the same, whatever stands before

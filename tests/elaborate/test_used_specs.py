@@ -1,0 +1,308 @@
+"""A spec that another uses with a config and weights of its own: where its values come
+from, where its weights are, and which of several it is.
+"""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import specc
+from specc.compiler.spec import Spec, check, elaborated, open_spec
+from specc.ir.write import write
+from specc.lang.dsl.write import write as as_specc
+from specc.lang.read import read
+from specc.lang.yaml.write import write_yaml
+from specc.text.diagnostic import Failed
+from specc.text.source import Source
+from specc.weights.formats.safetensors import write_safetensors
+
+SMALL = """specc 1
+model small
+config {
+  expect "model_type" in (small)
+  expect "flag" in (none, false)
+  d: int from "hidden_size" = 4
+  act: activation from "act" = relu
+  tied: bool from "tied" = true
+}
+dims batch, n
+graph g(ids: int[batch, n]) -> (y: float[batch, n, 9]) { return head(body(ids) @ base) }
+graph other(x: float[batch, n, 4]) -> (y: float[batch, n, 2]) { return linear(x, out=2) @ scores }
+block body(ids: int[b, n]) -> float[b, n, d] {
+  x = embedding(ids, size=9, dim=d) @ words
+  x = linear(act(linear(x, out=d) @ layer), out=d) @ turned
+  return linear(x, out=d) @ layer
+}
+block head(x: float[b, n, e]) -> float[b, n, 9] { return linear(x, out=9, bias=false) @ head }
+weights {
+  tie head.weight = base.words.weight when tied
+  load base.turned.weight = transpose("base.turned.weight")
+  load scores.weight = transpose("scores.weight")
+  share base.layer
+  ignore "base.old.*"
+}
+"""
+LARGE = SMALL.replace("small", "large").replace("d: int", "wide: int = 3\n  d: int")
+OUTER = """specc 1
+model outer
+use "small.specc" | "large.specc" as text from "text_config" | "text" under inner.text
+config {
+  expect "model_type" in (outer)
+  extra: int from "extra" = text.d + 1
+}
+dims batch, n
+graph main(ids: int[batch, n]) -> (logits: float[batch, n, 9], more: float[batch, n, extra]) {
+  x = text.body(ids) @ base
+  return text.head(x), linear(x, out=extra) @ more
+}
+"""
+CONFIG = {"model_type": "outer", "text_config": {"model_type": "small"}}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "small.specc").write_text(SMALL)
+    (tmp_path / "large.specc").write_text(LARGE)
+    (tmp_path / "outer.specc").write_text(OUTER)
+    return tmp_path
+
+
+def spec_of(folder: Path, config: object = None, **more: list[str]) -> Spec:
+    """The spec `outer` with a config file."""
+    name = ""
+    if config is not None:
+        (folder / "config.json").write_text(json.dumps(config))
+        name = str(folder / "config.json")
+    return open_spec(
+        str(folder / "outer.specc"), config=name, sets=more.get("sets", ())
+    )
+
+
+def shapes(spec: Spec) -> dict[str, list[int | None]]:
+    made = elaborated(spec).graph.parameters
+    return {n: [d.number for d in v.type.shape] for n, v in made.items()}
+
+
+@pytest.mark.parametrize(
+    ("text", "sets", "width"),
+    [
+        ({}, [], 4),
+        ({"hidden_size": 6}, [], 6),
+        ({"hidden_size": None}, [], 4),
+        ({"hidden_size": 6}, ["text.d=8"], 8),
+    ],
+)
+def test_values_come_from_the_part_of_the_file(
+    text: dict[str, object], sets: list[str], width: int, folder: Path
+) -> None:
+    spec = spec_of(
+        folder, {"model_type": "outer", "text": text, "hidden_size": 3}, sets=sets
+    )
+    found = shapes(spec)
+    assert found["inner.text.base.words.weight"] == [9, width]
+    assert found["more.weight"] == [width + 1, width], "what follows from it follows"
+
+
+def test_an_instance_says_values_and_which_spec(folder: Path) -> None:
+    (folder / "own.specc").write_text(
+        'specc 1\nmodel own\nextends "outer.specc"\nconfig { text = {d = 5  act = gelu} }'
+    )
+    made = elaborated(open_spec(str(folder / "own.specc")))
+    assert made.config["text"] == {"d": 5, "act": "gelu", "tied": True}
+    (folder / "own.specc").write_text(
+        'specc 1\nmodel own\nextends "outer.specc"\nconfig { text = "large.specc" }'
+    )
+    made = elaborated(open_spec(str(folder / "own.specc")))
+    assert dict(made.config["text"]) == {"wide": 3, "d": 4, "act": "relu", "tied": True}
+
+
+@pytest.mark.parametrize(
+    ("config", "sets", "wide"),
+    [
+        ({"model_type": "small"}, [], False),
+        ({"model_type": "large"}, [], True),
+        ({}, [], False),
+        (None, ['text="large.specc"'], True),
+        (None, ["text.d=3"], False),
+    ],
+)
+def test_the_type_of_its_part_says_which_spec_it_is(
+    config: object, sets: list[str], wide: bool, folder: Path
+) -> None:
+    whole = None if config is None else {"model_type": "outer", "text_config": config}
+    made = elaborated(spec_of(folder, whole, sets=sets))
+    assert ("wide" in dict(made.config["text"])) is wide
+
+
+@pytest.mark.parametrize(
+    ("config", "code", "place"),
+    [
+        ({"text_config": {"model_type": "huge"}}, "E0228", '"huge"'),
+        ({"text_config": {"flag": True}}, "E0405", "true"),
+        ({"text_config": {"hidden_size": "x"}}, "E0403", '"x"'),
+        ({"text_config": [3]}, "E0227", "[3]"),
+        ({}, "E0227", ""),
+    ],
+)
+def test_what_is_wrong_there_is_shown_there(
+    config: dict[str, object], code: str, place: str, folder: Path
+) -> None:
+    with pytest.raises(Failed) as failed:
+        elaborated(spec_of(folder, {"model_type": "outer", **config}))
+    (fault,) = failed.value.diagnostics
+    assert fault.code == code
+    assert fault.primary is not None
+    if place:
+        assert fault.primary.span.text == place
+    labels = [fault.primary, *fault.others]
+    assert any(at.span.source.name.endswith("outer.specc") for at in labels)
+
+
+def test_keys_that_nobody_reads_are_told_of_where_they_are(folder: Path) -> None:
+    config = {"model_type": "outer", "hidden_size": 3, "text_config": {"hiden": 4}}
+    names = [w.primary.span.text for w in spec_of(folder, config).warnings if w.primary]
+    assert names == ['"hidden_size"', '"hiden"']
+
+
+def test_a_fault_of_a_spec_that_is_not_the_first_is_seen(folder: Path) -> None:
+    wrong = LARGE.replace(
+        "linear(x, out=d) @ layer\n}", "linear(x, out=wide) @ layer\n}"
+    )
+    (folder / "large.specc").write_text(wrong)
+    with pytest.raises(Failed) as failed:
+        check(spec_of(folder))
+    assert "seen with text = large.specc" in failed.value.diagnostics[0].notes
+
+
+def test_both_syntaxes_say_it(folder: Path) -> None:
+    plain = write(elaborated(spec_of(folder)).graph)
+    tree = read(Source("outer.specc", OUTER))
+    again = read(Source("outer.yaml", write_yaml(tree)))
+    assert as_specc(again) == as_specc(tree)
+    (folder / "outer.specc").write_text(as_specc(again))
+    assert write(elaborated(spec_of(folder)).graph) == plain
+
+
+def tensors(prefix: str = "inner.text.base.") -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(0)
+
+    def some(*shape: int) -> np.ndarray:
+        return rng.standard_normal(shape).astype(np.float32)
+
+    return {
+        f"{prefix}words.weight": some(9, 4),
+        f"{prefix}layer.weight": some(4, 4),
+        f"{prefix}layer.bias": some(4),
+        f"{prefix}turned.weight": some(4, 4),
+        f"{prefix}turned.bias": some(4),
+        "more.weight": some(5, 4),
+        "more.bias": some(5),
+    }
+
+
+def equation(t: dict[str, np.ndarray], ids: np.ndarray, at: str) -> np.ndarray:
+    """The body's equation, weights as the file has them."""
+    x = t[f"{at}words.weight"][ids]
+    x = np.maximum(x @ t[f"{at}layer.weight"].T + t[f"{at}layer.bias"], 0)
+    x = x @ t[f"{at}turned.weight"] + t[f"{at}turned.bias"]
+    x = x @ t[f"{at}layer.weight"].T + t[f"{at}layer.bias"]
+    return np.asarray(x @ t[f"{at}words.weight"].T)
+
+
+@pytest.mark.parametrize(
+    "prefix", ["inner.text.base.", "inner.text.", "inner.text.model.base."]
+)
+def test_its_rules_hold_below_its_path(prefix: str, folder: Path) -> None:
+    """Tied, transposed, shared and ignored there, and with the prefix of the base model or
+    without one, as in files of its own.
+    """
+    made = tensors(prefix)
+    old = {f"{prefix}old.x": np.zeros(3, np.float32)}
+    write_safetensors(folder / "m.safetensors", {**made, **old})
+    specc.compile(
+        str(folder / "outer.specc"), folder / "m.onnx", weights=folder / "m.safetensors"
+    )
+    ids = np.array([[3, 1, 8], [0, 0, 5]])
+    got = specc.load(folder / "m.onnx").run(ids=ids)["logits"]
+    np.testing.assert_allclose(got, equation(made, ids, prefix), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("rule", "code"),
+    [
+        ("tie head.weight = base.words.weight when tied", "E0501"),
+        ("share base.layer", "E0526"),
+        ('ignore "base.old.*"', "E0505"),
+    ],
+)
+def test_without_a_rule_of_its_own_it_is_refused(
+    rule: str, code: str, folder: Path
+) -> None:
+    (folder / "small.specc").write_text(SMALL.replace(f"  {rule}\n", ""))
+    old = {"inner.text.base.old.x": np.zeros(3, np.float32)}
+    write_safetensors(folder / "m.safetensors", {**tensors(), **old})
+    with pytest.raises(Failed) as failed:
+        specc.compile(
+            str(folder / "outer.specc"),
+            folder / "m.onnx",
+            weights=folder / "m.safetensors",
+        )
+    assert {d.code for d in failed.value.diagnostics} == {code}
+
+
+def test_used_specs_use_others(folder: Path) -> None:
+    """Paths and keys add up, and each sees its own config."""
+    (folder / "top.specc").write_text(
+        """specc 1
+model top
+use "outer.specc" as mid from "middle" under deep
+use "small.specc" as own under side
+dims batch, n
+graph main(ids: int[batch, n]) -> (a: float[batch, n, 9], b: float[batch, n, own.d]) {
+  x, _ = mid.main(ids)
+  return x, both(ids) @ ignored_here
+}
+block both(ids: int[b, n]) -> float[b, n, own.d] { return own.body(ids) @ base }
+"""
+    )
+    config = {
+        "middle": {
+            "model_type": "outer",
+            "text": {"hidden_size": 6, "model_type": "large"},
+        }
+    }
+    (folder / "config.json").write_text(json.dumps(config))
+    spec = open_spec(
+        str(folder / "top.specc"),
+        config=str(folder / "config.json"),
+        sets=["mid.text.wide=7", "own.d=2"],
+    )
+    made = elaborated(spec)
+    weights = {
+        n: [d.number for d in v.type.shape] for n, v in made.graph.parameters.items()
+    }
+    assert weights["deep.inner.text.base.words.weight"] == [9, 6]
+    assert weights["side.base.words.weight"] == [9, 2], (
+        "under its path, wherever it is called"
+    )
+    facts = made.graph.parameter_facts
+    assert (
+        facts["deep.inner.text.head.weight"].tied_to
+        == "deep.inner.text.base.words.weight"
+    )
+    assert made.config["mid"] == {
+        "text": {"wide": 7, "d": 6, "act": "relu", "tied": True},
+        "extra": 7,
+    }
+
+
+def test_it_holds_its_own_requirements(folder: Path) -> None:
+    must = 'require d % 2 == 0, "d is even"\ndims batch'
+    (folder / "small.specc").write_text(SMALL.replace("dims batch", must))
+    assert check(spec_of(folder)).model is not None
+    with pytest.raises(Failed) as failed:
+        elaborated(spec_of(folder, sets=["text.d=3"]))
+    (fault,) = failed.value.diagnostics
+    assert (fault.code, fault.title) == ("E0404", "d is even")

@@ -1,0 +1,195 @@
+"""CLIP and SigLIP: each side by itself, and pictures compared with texts, from the folders
+that transformers saves.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from support.padded import Ids, Keep, Numbers, Samples, samples
+from support.published import assert_published, loaded, randomized
+
+pytestmark = pytest.mark.parity
+
+WORDS, END = 31, 30
+SIDE: dict[str, Any] = {"num_hidden_layers": 3, "num_attention_heads": 4}
+TEXT = SIDE | {
+    "hidden_size": 24,
+    "intermediate_size": 40,
+    "vocab_size": WORDS,
+    "max_position_embeddings": 16,
+    "bos_token_id": 0,
+    "pad_token_id": 1,
+    "eos_token_id": END,
+}
+VISION = SIDE | {
+    "hidden_size": 32,
+    "intermediate_size": 20,
+    "image_size": 12,
+    "patch_size": 4,
+}
+PIXELS = Numbers((3, 12, 12))
+
+
+def texts(*, end: bool, pixels: Numbers | None = None) -> Samples:
+    """Three texts; with `end` each has its last row at the end, and padding has none."""
+    fields = {"input_ids": Ids("seq", END), "attention_mask": Keep("seq")}
+    more = {"pixel_values": pixels} if pixels else {}
+    made = samples(fields | more, {"seq": (7, 2, 4)})
+    for row in made.rows if end else ():
+        row["input_ids"][-1] = END
+    return made
+
+
+def pictures(size: int = 12) -> Samples:
+    return samples({"pixel_values": Numbers((3, size, size))}, {})
+
+
+def unpadded(count: int = 3) -> Samples:
+    """Texts of one length, which have no mask."""
+    rng = np.random.default_rng(0)
+    made = samples({"pixel_values": PIXELS, "input_ids": Numbers((5,))}, {})
+    for row in made.rows:
+        row["input_ids"] = rng.integers(0, WORDS, 5)
+    return made
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tower:
+    """A class, its config, what it is given, and which results are compared."""
+
+    model: str
+    config: str
+    settings: Mapping[str, Any]
+    given: Samples
+    results: Mapping[str, str]
+    gone: tuple[str, ...] = ()
+    renamed: Mapping[str, str] = field(default_factory=dict)
+
+
+BOTH: dict[str, Any] = {"text_config": TEXT, "vision_config": VISION}
+PAIR = {
+    "logits_per_image": "",
+    "logits_per_text": "",
+    "text_embeds": "",
+    "image_embeds": "",
+}
+POOLED = {"last_hidden_state": "", "pooler_output": ""}
+CASES = {
+    "clip": Tower(
+        model="CLIPModel",
+        config="CLIPConfig",
+        settings=BOTH | {"projection_dim": 12},
+        given=texts(end=True, pixels=PIXELS),
+        results=PAIR,
+    ),
+    "clip, ends of old": Tower(
+        model="CLIPModel",
+        config="CLIPConfig",
+        settings={
+            "text_config": TEXT | {"eos_token_id": 2, "hidden_act": "gelu"},
+            "vision_config": VISION | {"hidden_act": "gelu"},
+        },
+        given=texts(end=True, pixels=PIXELS),
+        results=PAIR,
+    ),
+    "clip text": Tower(
+        model="CLIPTextModel",
+        config="CLIPTextConfig",
+        settings=TEXT,
+        given=texts(end=True),
+        results={"last_hidden_state": "seq", "pooler_output": ""},
+    ),
+    "clip text, projected": Tower(
+        model="CLIPTextModelWithProjection",
+        config="CLIPTextConfig",
+        settings=TEXT | {"projection_dim": 12},
+        given=texts(end=True),
+        results={"last_hidden_state": "seq", "text_embeds": ""},
+    ),
+    "clip vision": Tower(
+        model="CLIPVisionModel",
+        config="CLIPVisionConfig",
+        settings=VISION,
+        given=pictures(),
+        results=POOLED,
+    ),
+    "clip vision, projected": Tower(
+        model="CLIPVisionModelWithProjection",
+        config="CLIPVisionConfig",
+        # What is left over at the right and below is not seen.
+        settings=VISION | {"projection_dim": 12, "image_size": 14},
+        given=pictures(14),
+        results={"last_hidden_state": "", "image_embeds": ""},
+    ),
+    "clip classes": Tower(
+        model="CLIPForImageClassification",
+        config="CLIPConfig",
+        settings=BOTH | {"num_labels": 5},
+        given=pictures(),
+        results={"logits": ""},
+    ),
+    "siglip": Tower(
+        model="SiglipModel",
+        config="SiglipConfig",
+        settings={
+            "text_config": TEXT | {"projection_size": 32},
+            "vision_config": VISION,
+        },
+        given=unpadded(),
+        results=PAIR,
+    ),
+    "siglip text": Tower(
+        model="SiglipTextModel",
+        config="SiglipTextConfig",
+        settings=TEXT,
+        given=unpadded(),
+        results=POOLED,
+        gone=("pixel_values",),
+    ),
+    "siglip vision": Tower(
+        model="SiglipVisionModel",
+        config="SiglipVisionConfig",
+        settings=VISION | {"image_size": 14},
+        given=pictures(14),
+        results=POOLED,
+    ),
+    "siglip classes": Tower(
+        model="SiglipForImageClassification",
+        config="SiglipConfig",
+        settings=BOTH | {"num_labels": 5},
+        given=pictures(),
+        results={"logits": ""},
+    ),
+}
+
+
+def without(given: Samples, names: tuple[str, ...]) -> Samples:
+    """Samples without some of their fields."""
+    fields = {n: f for n, f in given.fields.items() if n not in names}
+    rows = tuple({n: row[n] for n in row if n not in names} for row in given.rows)
+    return Samples(fields, rows, given.lengths, given.seed)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_it_is_the_published_class(name: str, tmp_path: Path) -> None:
+    case = CASES[name]
+    config = getattr(transformers, case.config)(**case.settings)
+    kind = getattr(transformers, case.model)
+    theirs = randomized(kind(config), seed=len(name))
+    theirs.save_pretrained(tmp_path)
+    theirs = kind.from_pretrained(tmp_path).eval()
+    ours = loaded(str(tmp_path), tmp_path)
+    theirs.double()
+
+    def published(x: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
+        whole = {"input_ids", "attention_mask"}
+        made = theirs(**{k: v.long() if k in whole else v for k, v in x.items()})
+        return {result: made[result] for result in case.results}
+
+    assert_published(ours, without(case.given, case.gone), published, case.results)
