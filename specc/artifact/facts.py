@@ -34,7 +34,8 @@ class Facts:
     """`signature` has the inputs of the spec and nothing else; `context` is the most
     rows there may be, by `table`.
 
-    `bounds` say what other lengths may be. `in_place` are the states that are buffers,
+    `first` names the result of `encode` that the first token of an empty text is drawn
+    from. `bounds` say what other lengths may be. `in_place` are the states that are buffers,
     which a step writes into (`specc.run.steppers`).
     """
 
@@ -45,6 +46,7 @@ class Facts:
     states: tuple[State, ...]
     handed: tuple[str, ...]
     whole: tuple[str, ...]
+    first: str = ""
     context: int | None = None
     table: str = ""
     chance: Chance | None = None
@@ -61,6 +63,7 @@ class Facts:
             "states": [_state(s) for s in self.states],
             "handed": plain(self.handed),
             "whole": plain(self.whole),
+            "first": self.first,
             "context": self.context,
             "table": self.table,
             "seed": self.chance.seed if self.chance else None,
@@ -125,6 +128,7 @@ def load(about: Mapping[str, object], step: Graph, path: str) -> Facts:
         reading=Reading.from_json(fields.maybe("reading")),
         handed=_names(fields, "handed", step, path),
         whole=_names(fields, "whole", step, path),
+        first=fields.text("first") if fields.has("first") else "",
         context=context if context is not None and context > 0 else None,
         table=str(fields.maybe("table") or "")[:200],
         chance=_chance(fields),
@@ -175,6 +179,7 @@ def check_encode(
     inputs = facts.signature.inputs.keys()
     handed = {name for name in facts.handed if name not in inputs}
     initial = {state.initial for state in facts.states if state.initial}
+    initial |= {facts.first} - {""}
     # Both ways: the step wants what nobody makes, or `encode` what nobody gives.
     missing = [
         *sorted((handed | initial) - set(gives)),

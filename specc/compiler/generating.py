@@ -44,9 +44,11 @@ def derived_of(
     rows: Rows = "newest",
     bounded: bool = True,
     defaults: Graph | None = None,
+    begins: bool = True,
 ) -> Derived:
     """`encode` and `step` for the result that is drawn from, and for results that can
-    be had beside it.
+    be had beside it. Where it `begins` and no token starts a text, the first one is drawn
+    from rows before it, if there are any.
 
     Fails with the proof's errors, E0711 to E0718, where the model cannot be generated.
     """
@@ -57,6 +59,7 @@ def derived_of(
             generation=generation,
             rows=rows,
             bounded=bounded,
+            begins=begins and generation.settings.get("start") is None,
         )
     )
 
@@ -84,6 +87,7 @@ def facts_of(
         states=derived.states,
         handed=derived.handed,
         whole=derived.whole,
+        first=derived.first,
         context=limit.most if limit else None,
         table=limit.table if limit else "",
         # drawn weights come from the seed, which then says how to draw again
@@ -119,11 +123,11 @@ def signature_of(job: Job, graph: Graph) -> Graph:
     )
 
 
-def decodes_of(job: Job, graph: Graph) -> dict[str, object]:
+def decodes_of(job: Job, source: Generating) -> dict[str, object]:
     """What a model that decodes by itself says of itself: how it was settled to choose,
-    how far it can write, of how many tokens.
+    how far it can write, of how many tokens, whether a text `begins` with none.
     """
-    generation = generation_of(job.model)
+    generation, graph = generation_of(job.model), source.graph
     chosen = asdict(_settings(job))
     limit = _limit(job, graph)
     # JSON knows no tuples
@@ -134,6 +138,7 @@ def decodes_of(job: Job, graph: Graph) -> dict[str, object]:
         "vocabulary": graph.outputs[generation.source].type.shape[-1].number,
         "bounds": bounds_data(_bounds(job, graph)),
         "strides": {**strides_before(graph)},
+        "begins": bool(source.derived.first),
     }
 
 

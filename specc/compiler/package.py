@@ -24,7 +24,7 @@ from specc.data.tokenizer import SUFFIX
 from specc.files.place import MODEL, place, settled
 from specc.files.read import shown
 from specc.files.write import plain_stem
-from specc.ir.derived import Derived, InPlace
+from specc.ir.derived import Derived, Generating, InPlace
 from specc.ir.graph import Graph
 from specc.passes import pipeline
 from specc.text.diagnostic import fail
@@ -93,14 +93,15 @@ def _one_file(job: Job) -> Compiled:
     # A target or backend that is not there is told of before the graph is proven.
     target = job.target
     graph = pipeline.simplify(job.graph)
+    source = generating(job, graph)
     written = job.compiler.package(
-        generating(job, graph),
+        source,
         path,
         job.values,
         target=target,
         opset=job.opset,
         weights_as=job.weights_as,
-        metadata=_decoding_texts(job, graph),
+        metadata=_decoding_texts(job, source),
         load=job.options.try_load,
         beside=[(SUFFIX, file.content) for file in job.reading.files if file.name],
     )
@@ -147,6 +148,7 @@ def contents_of(job: Job) -> Contents:
         ROWS[job.options.names],
         bounded=ours,
         defaults=job.model.defaults,
+        begins=ours,
     )
     extras: tuple[Extra, ...] = ()
     buffers: tuple[str, ...] = ()
@@ -166,7 +168,7 @@ def contents_of(job: Job) -> Contents:
         # other programs' names want other rows of the logits, so that what was derived
         # for them is not what decodes
         source = generating(job, graph, derived if ours else None)
-        parts["generate"] = Part(source, "generate.onnx", _decoding_texts(job, graph))
+        parts["generate"] = Part(source, "generate.onnx", _decoding_texts(job, source))
     return Contents(parts, extras, facts)
 
 
@@ -193,9 +195,9 @@ def _texts(job: Job, graph: Graph, *, whole: bool) -> Texts:
     return texts
 
 
-def _decoding_texts(job: Job, graph: Graph) -> Texts:
+def _decoding_texts(job: Job, source: Generating) -> Texts:
     """What a model that decodes by itself carries."""
-    decodes, signature = decodes_of(job, graph), signature_of(job, graph)
+    decodes, signature = decodes_of(job, source), signature_of(job, source.graph)
 
     def texts(emitted: Emitted) -> Mapping[str, str]:
         return {KEY: manifest_of(job, signature, emitted, decodes=decodes).dump()}

@@ -73,7 +73,7 @@ def searched(
     keep: Bools | None = None,
     ends: Ends | None = None,
 ) -> list[list[Hypothesis]]:
-    """For each row of `prompt` i64[rows n], n >= 1, its `settings.n_best` best texts,
+    """For each row of `prompt` i64[rows n], its `settings.n_best` best texts,
     best first.
 
     There are fewer only where fewer exist. `keep` bool[rows n] says which tokens of the

@@ -33,7 +33,7 @@ def written(
     keep: Bools | None = None,
     watch: Watch | None = None,
 ) -> Iterator[Made]:
-    """The tokens behind `prompt` i64[rows n], n >= 1, a step at a time, until every row
+    """The tokens behind `prompt` i64[rows n], a step at a time, until every row
     has ended.
 
     `keep` bool[rows n] says which tokens of the prompt are no padding; the stepper has

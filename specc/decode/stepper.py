@@ -24,7 +24,8 @@ class Stepper(Protocol):
 
     def step(self, tokens: Ints) -> Floats:
         """Feeds i64[rows n] new tokens, the whole prompt at first → f32[rows vocab],
-        the logits behind the last.
+        the logits behind the last. A prompt of no tokens is for a model that has rows
+        before a text.
         """
         ...
 
@@ -60,9 +61,8 @@ class Watch(Protocol):
 
 
 def check_prompt(prompt: Ints) -> None:
-    """Prompts are i64[rows n], n >= 1: what comes first has to be fed something."""
+    """Prompts are i64[rows n]; whether n may be 0 the model knows."""
     assert prompt.ndim == 2, "a prompt is [rows, tokens]"
-    assert prompt.shape[1], "a text begins with at least one token"
 
 
 def logits_of(

@@ -43,6 +43,9 @@ class Derived:
     new rows of `growing`, what `handed` names (results of `encode`, or inputs of the
     spec, the same at every step), inputs along the growing axis (those in `whole` with
     the rows of before and the new ones, others with the new rows), and the states.
+    `first` names the result of `encode` that the first token of an empty text is drawn
+    from, `[batch, vocabulary]` or with one row between; empty, a text begins with a
+    token.
     """
 
     encode: Graph | None
@@ -51,6 +54,7 @@ class Derived:
     handed: tuple[str, ...]
     whole: tuple[str, ...]
     growing: str
+    first: str = ""
 
 
 OFFSET = "past.rows"

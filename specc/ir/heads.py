@@ -42,6 +42,11 @@ class Clock:
         """
         return Dim.of(0) if length == self.grows else _head(self, length)
 
+    def begun(self, length: Dim) -> bool:
+        """Whether an axis of this length surely has a row before those that grow."""
+        head = self.head(length)
+        return head is not None and self.sure(head - 1)
+
     def sure(self, length: Dim) -> bool:
         """Whether a length is surely not below 0."""
         return never_negative(length, dict(self.least))

@@ -40,8 +40,10 @@ class Work:
     `defaults` computes inputs of `graph` that nobody gives, until `inline` has put it
     inside. `generation` says along which input `graph` grows, where it does. `rows` are
     those that a step gives of what is drawn from; unless `bounded`, attention through a
-    window keeps rows that it no longer sees. `outputs` are the results that a step can
-    give, which `prove` finds; `half` is what `step` made, `derived` that with `encode`.
+    window keeps rows that it no longer sees. Where it `begins`, `encode` gives what the
+    first token of an empty text is drawn from, if anything does. `outputs` are the
+    results that a step can give, which `prove` finds; `half` is what `step` made,
+    `derived` that with `encode`.
     """
 
     graph: Graph
@@ -49,6 +51,7 @@ class Work:
     generation: Generation | None = None
     rows: Rows = "newest"
     bounded: bool = True
+    begins: bool = False
     outputs: Mapping[str, Rows] = field(default_factory=dict)
     half: Stepped | None = None
     derived: Derived | None = None
@@ -135,7 +138,10 @@ def _nothing_generated(graph: Graph) -> NoReturn:
 def _step(work: Work) -> Work:
     assert work.generation is not None, "`prove` comes first"
     growing = work.generation.growing
-    half = stepped(work.graph, growing, work.outputs, bounded=work.bounded)
+    begins = work.generation.source if work.begins else ""
+    half = stepped(
+        work.graph, growing, work.outputs, bounded=work.bounded, begins=begins
+    )
     return replace(work, half=half)
 
 

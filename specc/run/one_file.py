@@ -59,11 +59,12 @@ def decoded(session: Session, asked: Asked) -> Made:
 def _inputs(session: Session, asked: Asked) -> dict[str, Array]:
     """What the model takes of what is prepared; the rest it computes itself."""
     entrance, takes = asked.writer.entrance, {*session.inputs, *session.optional}
+    known, prepared = takes, asked.prepared
     if asked.begun and entrance.growing in session.optional:
         # it begins by itself, and knows that its first row exists
-        takes -= {entrance.growing, keep_of(entrance.graph, entrance.growing)}
-    else:
-        _check_padding(takes, entrance, asked.prepared)
+        own = {entrance.growing, keep_of(entrance.graph, entrance.growing)}
+        takes, known = takes - own, takes | own
+    _check_padding(known, entrance, prepared)
     return {n: v for n, v in asked.prepared.items() if n in takes}
 
 

@@ -18,14 +18,18 @@ from specc.text.diagnostic import Failed, fail
 
 
 def prepared_for(
-    entrance: Entrance, inputs: Mapping[str, object], start: int | None
+    entrance: Entrance,
+    inputs: Mapping[str, object],
+    start: int | None,
+    begins: bool = False,
 ) -> dict[str, Array]:
-    """Arrays for every input, what grows among them: prompts as one batch, or the token
-    that each text starts with where nobody gives a prompt.
+    """Arrays for every input, what grows among them: prompts as one batch, or where nobody
+    gives a prompt, the token that each text starts with; no token where a text `begins`
+    with what stands before it.
     """
     growing = entrance.growing
     if growing not in inputs:
-        return entrance.prepared(_started(entrance, inputs, start))
+        return entrance.prepared(_started(entrance, inputs, start, begins))
     others = {name: value for name, value in inputs.items() if name != growing}
     prompts = _padded(entrance, inputs[growing])
     # a caller's own word on padding goes before what is made out here
@@ -35,12 +39,15 @@ def prepared_for(
 
 
 def _started(
-    entrance: Entrance, inputs: Mapping[str, object], start: int | None
+    entrance: Entrance, inputs: Mapping[str, object], start: int | None, begins: bool
 ) -> dict[str, object]:
-    """The inputs with the token that each text starts with, where the spec names one."""
-    if start is None:
+    """The inputs with the token that each text starts with, where the spec names one, or
+    with none where it begins by itself.
+    """
+    if start is None and not begins:
         return dict(inputs)
-    first = np.full((_rows(entrance, inputs), 1), start)
+    count = 0 if start is None else 1
+    first = np.full((_rows(entrance, inputs), count), start or 0)
     # the first token exists, even where it is the pad's
     keep = keep_of(entrance.graph, entrance.growing)
     exists = {keep: np.ones(first.shape, np.bool_)} if keep else {}
@@ -73,6 +80,8 @@ def _padded(entrance: Entrance, given: object) -> dict[str, object]:
         return {growing: given}
     keep = keep_of(entrance.graph, growing)
     longest = max(map(len, rows))
+    if not longest:
+        given = np.zeros((len(rows), 0), np.int64)
     # Nothing is padded, but the model may ask all the same which rows exist; a default
     # answers by itself.
     if min(map(len, rows)) == longest:

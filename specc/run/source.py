@@ -31,7 +31,8 @@ class Source:
     `context` how much it can see, by `table`.
 
     `stepper` begins one that is driven from here; `itself` runs one that decodes by
-    itself, `compiled` as it says. Tokens are `drawn` from so many.
+    itself, `compiled` as it says. Tokens are `drawn` from so many. A text `begins` by
+    itself where rows stand before it, of which its first token is drawn.
     """
 
     entrance: Entrance
@@ -44,6 +45,7 @@ class Source:
     itself: Session | None = field(default=None, repr=False)
     compiled: Mapping[str, object] = field(default_factory=dict)
     drawn: int | None = None
+    begins: bool = False
 
     @cached_property
     def decode(self) -> Callable[[Sequence[int]], str] | None:
@@ -72,8 +74,8 @@ class Asked:
     """What a model that writes is asked for: a batch of texts behind `prompt`, of which
     `keep` says what is no padding.
 
-    There is `room` for so many tokens. `begun` says that there was no prompt, and the
-    first token is the start.
+    There is `room` for so many tokens. `begun` says that nobody gave a prompt: the first
+    token is the start, or there is none.
     """
 
     writer: Source

@@ -16,7 +16,8 @@ import numpy as np
 from specc import backend
 from specc.artifact.facts import Facts
 from specc.backend import Computing, Held, Session
-from specc.decode.stepper import Floats, Ints
+from specc.data.batch import keep_of
+from specc.decode.stepper import Bools, Floats, Ints
 from specc.ir.array import Array
 from specc.ir.defaults import closed, of_each_token, reads
 from specc.ir.derived import OFFSET, State
@@ -126,6 +127,15 @@ class Rows:
             self.tables[name] = made[name][0]
         return self.tables[name][tokens]
 
+    @property
+    def empty(self) -> Bools:
+        """Which texts have no token yet, bool[rows]: padding is none."""
+        keep = keep_of(self.entrance.graph, self.entrance.growing)
+        known = self.given.get(keep) if keep else None
+        if known is None:
+            return np.full(len(self.tokens), not self.tokens.shape[1])
+        return np.array(~known.any(axis=1))
+
     def reorder(self, rows: Ints) -> None:
         """Row r becomes what row `rows[r]` was."""
         inputs = self.entrance.graph.inputs
@@ -181,7 +191,7 @@ class FullStepper:
         """i64[rows n] → f32[rows vocab]."""
         if self.started:
             self.rows.extend(tokens)
-        self.started = True
+        begins, self.started = not self.started, True
         self.results = self.session.run(
             {
                 **self.rows.once,
@@ -189,7 +199,12 @@ class FullStepper:
                 self.entrance.growing: self.rows.tokens,
             }
         )
-        return _newest(self.results[self.source])
+        made = self.results[self.source]
+        count = self.rows.tokens.shape[1]
+        # Behind the last row that stands before a text its first token is drawn.
+        if begins and made.ndim == 3 and made.shape[1] > count:
+            return _begun(_newest(made), made[:, -1 - count], self.rows.empty)
+        return _newest(made)
 
     def reorder(self, rows: Ints) -> None:
         """Row r goes on from what row `rows[r]` was."""
@@ -228,12 +243,17 @@ class StateStepper:
             s.name: made[s.initial] if s.initial else step.tensor(_zeros(s, env))
             for s in facts.states
         }
+        self.first = _newest(made[facts.first].numpy()) if facts.first else None
         self.results: dict[str, Array] = {}
         self.buffers = tuple(s for s in facts.states if s.name in facts.in_place)
         self.past = 0
 
     def step(self, tokens: Ints) -> Floats:
-        """i64[rows n] → f32[rows vocab]."""
+        """i64[rows n] → f32[rows vocab]; of no token, what a text begins with."""
+        begins = None if self.started else self.first
+        if begins is not None and not tokens.shape[1]:
+            self.started = True
+            return begins
         if self.buffers and self.past and min(tokens.shape) > 1:
             # the kernel takes several rows at once only at the beginning, or for one
             # text
@@ -251,7 +271,8 @@ class StateStepper:
         buffers = {s.name: self.states[s.name] for s in self.buffers}
         self.states = {**after, **buffers}
         self.results = {name: value.numpy() for name, value in results.items()}
-        return _newest(self.results[self.facts.generation.source])
+        made = _newest(self.results[self.facts.generation.source])
+        return made if begins is None else _begun(made, begins, self.rows.empty)
 
     def _given(self, tokens: Ints) -> dict[str, Array | Held]:
         """What is fed beside the states: the new tokens, and of inputs along their axis
@@ -310,6 +331,14 @@ class StateStepper:
 def _newest(logits: Array) -> Floats:
     """f32[rows vocab] of f32[rows n vocab], or of a result that is the newest row alone."""
     made: Floats = logits if logits.ndim == 2 else logits[:, -1]
+    return made
+
+
+def _begun(logits: Floats, first: Floats, empty: Bools) -> Floats:
+    """Logits f32[rows vocab] behind prompts, and where there is none, behind what stands
+    before it.
+    """
+    made: Floats = np.where(empty[:, None], first, logits)
     return made
 
 

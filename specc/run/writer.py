@@ -22,6 +22,7 @@ from specc.decode.settings import Settings, settings_of
 from specc.files.json import whole
 from specc.ir.array import Array
 from specc.ir.graph import Graph
+from specc.ir.heads import clock_of
 from specc.ir.model import Generation
 from specc.passes.measure.strides import strides_before
 from specc.run.generation import Writing
@@ -94,12 +95,12 @@ class Writer(Source):
     def begin(self, inputs: Mapping[str, object], settings: Settings) -> Writing:
         """Begin with inputs by name and settings that are checked."""
         growing = self.entrance.growing
-        begun = growing not in inputs and settings.start is not None
-        prepared = prepared_for(self.entrance, inputs, settings.start)
+        begun = growing not in inputs and (settings.start is not None or self.begins)
+        prepared = prepared_for(self.entrance, inputs, settings.start, self.begins)
         prompt = prepared[growing]
         check_context(self, prompt)
         check_settings(self, settings)
-        if not prompt.shape[1]:
+        if not prompt.shape[1] and not self.begins:
             fail(
                 "E0912", f"`{growing}` is empty: a text begins with at least one token"
             )
@@ -145,6 +146,7 @@ def writer_of(model: Loaded) -> Writer | None:
         chance=model.manifest.chance,
         stepper=stepper,
         drawn=drawn_of(graph, generation),
+        begins=_begins(graph, generation),
     )
 
 
@@ -172,7 +174,18 @@ def _by_itself(
         itself=session,
         compiled=decodes,
         drawn=whole(decodes.get("vocabulary")),
+        begins=decodes.get("begins") is True,
     )
+
+
+def _begins(graph: Graph, generation: Generation) -> bool:
+    """Whether a whole graph gives a row of what is drawn from before any token."""
+    grows = graph.inputs[generation.growing].type.shape[1].name
+    made = graph.outputs[generation.source].type
+    # Where rows of what grows are promised it may not be run on none.
+    if grows is None or graph.least.get(grows) or made.rank != 3:
+        return False
+    return clock_of(graph, grows).begun(made.shape[1])
 
 
 def drawn_of(graph: Graph, generation: Generation) -> int | None:
@@ -220,6 +233,7 @@ def open_writer(package: Package, *, provider: str = "cpu", threads: int = 0) ->
         chance=facts.chance,
         stepper=stepper,
         drawn=drawn_of(graph, facts.generation),
+        begins=bool(facts.first),
     )
 
 

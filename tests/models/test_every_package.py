@@ -104,8 +104,14 @@ def greedy(
     return tokens[:, length:].tolist(), np.array(margins).T.tolist()
 
 
-def test_tokens_are_those_of_the_reference(model: Model) -> None:
-    inputs = given(model, rows=3)
+@pytest.mark.parametrize("prompt", ["a prompt", "none"])
+def test_tokens_are_those_of_the_reference(model: Model, prompt: str) -> None:
+    inputs, grows = given(model, rows=3), writer(model).entrance.growing
+    if prompt == "none":
+        # Of most what stands before a text is nothing, or a token that starts it.
+        if not writer(model).begins:
+            return
+        inputs[grows] = inputs[grows][:, :0]
     want, margins = greedy(model, inputs)
     made = model.generate(
         **inputs, max_tokens=TOKENS, strategy="greedy", stop=[]
@@ -127,7 +133,8 @@ def test_prompts_of_unequal_length_are_written_as_each_alone(model: Model) -> No
     inputs = given(model, rows=3)
     if grows not in inputs or not _keeps(model.manifest.graph, grows):
         return
-    prompts = [[1, 2, 3, 1], [2], [3, 2]]
+    empty = writer(model).begins
+    prompts = [[1, 2, 3, 1], [] if empty else [2], [3, 2]]
     beside = {n: v for n, v in inputs.items() if n != grows}
 
     def written(rows: slice) -> list[Any]:

@@ -20,7 +20,7 @@ def model(
     x = x + w["places.weight"][: len(x)]
     head, rows = int(prompt_keep.sum()), int(keep.sum())
     x = layers(w, "layers.", x, 2, prefix_mask(head, rows))
-    return {"logits": affine(w, "output", layer_norm(w, "norm", x[head:]))}
+    return {"logits": affine(w, "output", layer_norm(w, "norm", x[head - 1 :]))}
 
 
 def test_it_follows_the_equations_with_padded_prompts_and_texts() -> None:
@@ -36,4 +36,5 @@ def test_it_follows_the_equations_with_padded_prompts_and_texts() -> None:
         for prompt, ids in zip(prompts, texts, strict=True)
     ]
     padded = {"prompt": (0,), "prompt_keep": (0,), "ids": (0,), "keep": (0,)}
-    assert_follows("prefix_lm", model, rows, padded, **SMALL["prefix_lm"])
+    left = ("prompt", "prompt_keep")
+    assert_follows("prefix_lm", model, rows, padded, left=left, **SMALL["prefix_lm"])

@@ -5,7 +5,7 @@ A spec that agrees with such a transcription, alone and in a padded batch, says 
 paper says.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -66,10 +66,12 @@ def lstm_step(
 
 
 def together(
-    rows: Sequence[Arrays], padded: Mapping[str, tuple[int, ...]]
+    rows: Sequence[Arrays],
+    padded: Mapping[str, tuple[int, ...]],
+    left: Collection[str] = (),
 ) -> dict[str, Array]:
     """Samples as one batch. The axes in `padded` get a row more than the longest,
-    filled with what must not matter.
+    filled with what must not matter; those of `left` stand behind it.
     """
     made = {}
     for name in rows[0]:
@@ -81,7 +83,10 @@ def together(
             (len(rows), *shape), {"b": False, "i": 1, "f": 9}[dtype.kind], dtype
         )
         for n, row in enumerate(rows):
-            made[name][(n, *map(slice, row[name].shape))] = row[name]
+            sizes = zip(row[name].shape, shape, strict=True)
+            before = [most - size if name in left else 0 for size, most in sizes]
+            at = (slice(b, b + s) for b, s in zip(before, row[name].shape, strict=True))
+            made[name][(n, *at)] = row[name]
     return made
 
 
@@ -91,11 +96,12 @@ def assert_follows(
     rows: Sequence[Arrays],
     padded: Mapping[str, tuple[int, ...]],
     louder: Mapping[str, float] | None = None,
+    left: Collection[str] = (),
     **sets: object,
 ) -> None:
     """The spec gives what the equations give: the reference to 1e-9, ONNX Runtime to 1e-5.
 
-    Weights named in `louder` are drawn so many times as large.
+    Inputs that are `left` are padded there, all others on the right. Weights named in `louder` are drawn so many times as large.
     """
     found = opened(spec, **sets)
     drawn = random_weights(found)
@@ -107,7 +113,7 @@ def assert_follows(
     ]
     for chosen, inputs in (
         (wanted[:1], {k: v[None] for k, v in rows[0].items()}),
-        (wanted, together(rows, padded)),
+        (wanted, together(rows, padded, left)),
     ):
         reference, compiled = by_reference(found, weights, inputs), model.run(inputs)
         for n, results in enumerate(chosen):

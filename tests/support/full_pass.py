@@ -50,9 +50,15 @@ class FullPass:
                 for n, a in self.beside.items()
             }
         given = {**self.others, **self.beside, self.growing: self.tokens}
-        return by_reference(self.spec, self.weights, given)[self.source][:, -1].astype(
-            np.float32
-        )
+        made = by_reference(self.spec, self.weights, given)[self.source]
+        newest = made[:, -1] if made.ndim == 3 else made
+        # A text of padding alone begins with what stands before it.
+        if made.ndim == 3 and made.shape[1] > self.tokens.shape[1]:
+            for there in self.beside.values():
+                if there.shape == self.tokens.shape:
+                    first = made[:, -1 - there.shape[1]]
+                    newest = np.where(there.any(1)[:, None], newest, first)
+        return newest.astype(np.float32)
 
     def _written(self, name: str, tokens: NDArray[np.int64]) -> NDArray[Any]:
         defaults = self.spec.model.defaults

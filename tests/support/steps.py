@@ -31,13 +31,7 @@ def steps(
     `inputs` of `graph`.
     """
     once = {n: v for n, v in inputs.items() if n not in along(graph, derived)}
-    made: dict[str, Array] = {}
-    if derived.encode:
-        given = {n: inputs[n] for n in derived.encode.inputs}
-        if derived.growing in given:
-            given[derived.growing] = given[derived.growing][:, :0]
-        own = {n: weights[n] for n in derived.encode.parameters}
-        made = specc_numpy.run(derived.encode, given, own)
+    made = begun(derived, inputs, weights)
     batch = len(inputs[derived.growing])
     states = {
         s.name: made[s.initial]
@@ -60,6 +54,19 @@ def steps(
         states = {s.name: results[s.next] for s in derived.states}
         past += count
         yield {n: results[n] for n in derived.step.outputs if n in graph.outputs}
+
+
+def begun(
+    derived: Derived, inputs: Mapping[str, Array], weights: Mapping[str, Array]
+) -> dict[str, Array]:
+    """What `encode` gives."""
+    if not derived.encode:
+        return {}
+    given = {n: inputs[n] for n in derived.encode.inputs}
+    if derived.growing in given:
+        given[derived.growing] = given[derived.growing][:, :0]
+    own = {n: weights[n] for n in derived.encode.parameters}
+    return specc_numpy.run(derived.encode, given, own)
 
 
 def along(graph: Graph, derived: Derived) -> list[str]:

@@ -18,13 +18,14 @@ from specc_onnx.lower.lengths import Lengths
 from specc_onnx.lower.table import lower_nodes
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
     """What a turn of the loop is made from.
 
     The carries come in three groups: `feed`, the tokens and the inputs beside them;
     `states`, the caches; and those of `chooser`. `handed` is the same at every step,
-    and `hoisted` the nodes that have been computed from it already.
+    and `hoisted` the nodes that have been computed from it already. `first` are the
+    logits of texts without a prompt, where there may be such; `empty` says which are.
     """
 
     feed: Sequence[Carry]
@@ -32,6 +33,8 @@ class Turn:
     chooser: Strategy
     handed: Mapping[str, Tensor]
     hoisted: set[Node]
+    first: Tensor | None = None
+    empty: str | None = None
 
     @property
     def carries(self) -> list[Carry]:
@@ -58,15 +61,66 @@ def body_of(work: Work, turn: Turn) -> GraphProto:
         least = {**step.least, str(work.batch): 1}
         with g.rooted(Lengths(told, step.facts, least)):
             work.enter(step, {**inner, **turn.handed})
-            lower_nodes(g, step, {node for node, _ in step.nodes} - turn.hoisted)
+            if turn.first is None:
+                logits = _stepped(work, turn)
+            else:
+                logits = begun(work, turn, turn.first, inner, iteration.name)
             g.site = Site(("choose",))
             before = [t.name for t in names[stateful:]]
-            decision = turn.chooser.step(g, _logits(work), iteration.name, before)
+            decision = turn.chooser.step(g, logits, iteration.name, before)
             after = _after(work, inner, decision)
         results = _own(g, [decision.more, *after])
     inputs = [declare(t.name, t.type) for t in (iteration, going, *names)]
     types = [Type("bool", ()), *(_type_after(c) for c in carries)]
     return graph_of("step", opened, results, types, inputs)
+
+
+def _stepped(work: Work, turn: Turn) -> str:
+    """The step, written where one stands; gives its logits."""
+    g, step = work.g, work.derived.step
+    lower_nodes(g, step, {node for node, _ in step.nodes} - turn.hoisted)
+    g.site = Site(("choose",))
+    return _logits(work)
+
+
+def begun(
+    work: Work, turn: Turn, first: Tensor, inner: Mapping[str, Tensor], iteration: str
+) -> str:
+    """Logits of a turn that may be the first one of a text without a prompt: then there
+    is nothing to step over, and states stay what they are.
+    """
+    g, states = work.g, work.derived.states
+    afters = [work.derived.step.outputs[s.next] for s in states]
+    row = Type("f32", (work.batch, first.type.shape[-1]))
+    tokens = inner[work.derived.growing].name
+    count = g.node("Shape", tokens, start=1, end=2)
+    some = g.node("Squeeze", g.node("Greater", count, g.vector(0)))
+    with g.body() as body:
+        logits = _stepped(work, turn)
+        made = [logits, *(g.tensors[value].name for value in afters)]
+        types = [row, *(value.type for value in afters)]
+        stepped = graph_of("stepped", body, _own(g, made), types)
+    with g.body() as body:
+        known = [first.name, *(inner[s.name].name for s in states)]
+        types = [row, *(c.type for c in turn.states)]
+        waiting = graph_of("begun", body, _own(g, known), types)
+    g.site = Site(("start",))
+    logits, *after = g.nodes(
+        "If", len(types), some, then_branch=stepped, else_branch=waiting
+    )
+    for value, name in zip(afters, after, strict=True):
+        g.tensors[value] = Tensor(name, value.type, value)
+    if turn.empty is None:
+        return logits
+    # Some texts of the batch may have a prompt and others none.
+    begins = g.node("Equal", iteration, g.constant(0, "i64"))
+    with g.body() as body:
+        mixed = g.node("Where", turn.empty, first.name, logits)
+        here = graph_of("mixed", body, _own(g, [mixed]), [row])
+    with g.body() as body:
+        there = graph_of("going", body, _own(g, [logits]), [row])
+    (logits,) = g.nodes("If", 1, begins, then_branch=here, else_branch=there)
+    return logits
 
 
 def _logits(work: Work) -> str:
@@ -109,10 +163,14 @@ def _next_side(work: Work, name: str, x: Tensor, token: str, decision: Decision)
         known = g.node("Gather", known, decision.parents, axis=axis)
     at = _growing_axis(x.type, work.derived)
     if each is None:
-        # As wide as a row of what is there, whatever its other axes are.
-        last, end = g.vector(-1), g.vector(2**31 - 1)
-        newest = g.node("Slice", known, last, end, g.vector(at))
-        newest = g.node("Expand", g.constant(True, "bool"), g.node("Shape", newest))
+        # As wide as a row of what is there, whatever its other axes are; there may be
+        # no row yet.
+        front, back = (
+            g.node("Shape", known, start=0, end=at),
+            g.node("Shape", known, start=at + 1),
+        )
+        row = g.node("Concat", front, g.vector(1), back, axis=0)
+        newest = g.node("Expand", g.constant(True, "bool"), row)
     else:
         value = each.inputs[work.derived.growing]
         g.tensors[value] = Tensor(token, value.type)

@@ -24,10 +24,12 @@ from specc_onnx.generate.ingredients import Ingredients
 from specc_onnx.generate.prompt import (
     compute_once,
     feed,
+    first_logits,
     first_side,
     first_state,
     handed_over,
     kept_rows,
+    without_tokens,
 )
 from specc_onnx.generate.work import Work
 from specc_onnx.lower import legal
@@ -130,12 +132,15 @@ def _turn(work: Work) -> Turn:
         keep=kept_rows(work),
     )
     chooser = strategy(g, work.decoding, start)
+    first = first_logits(work)
     return Turn(
         feed=fed,
         states=states,
         chooser=chooser,
         handed=handed,
         hoisted=hoist(work, handed),
+        first=first,
+        empty=None if first is None else without_tokens(work),
     )
 
 

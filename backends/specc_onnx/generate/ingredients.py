@@ -52,15 +52,20 @@ class Ingredients(Generating):
 
     @property
     def started(self) -> bool:
-        """Whether the first row is made inside if no prompt is given; another input
-        must show the number of rows.
+        """Whether a text is begun inside if no prompt is given, by its first row or by
+        what stands before it; another input must show the number of rows.
         """
         graph, growing = self.graph, self.derived.growing
         batch = graph.inputs[growing].type.shape[0]
         others = [t for n, t in self.inputs.items() if n not in (growing, *self.keeps)]
-        return self.decoding.start is not None and any(
+        return (self.decoding.start is not None or self.begins) and any(
             d == batch for t in others for d in t.shape
         )
+
+    @property
+    def begins(self) -> bool:
+        """Whether the first token of a text without a prompt is drawn from rows before it."""
+        return self.decoding.start is None and bool(self.derived.first)
 
     @property
     def inputs(self) -> dict[str, Type]:

@@ -10,6 +10,7 @@ from specc.ir import ops
 from specc.ir.derived import State
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph
+from specc.ir.types import Type
 from specc_onnx.generate.deciding import Carry
 from specc_onnx.generate.work import Work
 from specc_onnx.lower.arrange import cast, full, typed
@@ -38,21 +39,23 @@ def compute_once(work: Work) -> None:
             work.outer[name] = tensor
 
 
-def _begin(work: Work) -> str:
+def _begin(work: Work) -> str | None:
     """Write the first row where no prompt is given, and that it exists; gives whether
-    that is so, bool[1].
+    that is so, bool[1]. None where a text begins without a row.
     """
     g = work.g
     g.site = Site(("start",))
-    batch, growing = g.shape([work.batch]), work.derived.growing
-    type = work.types[growing]
-    prompt = _prompt(work, growing)
-    absent = g.node("Equal", g.node("Shape", prompt, start=1, end=2), g.vector(0))
-    # `[batch, 1]` or `[batch, 0]`: a column in front that is there or not, without an
-    # `If`, whose two branches would have to agree on a shape.
-    column = g.node("Concat", batch, cast(g, absent, "bool", "i64"), axis=0)
-    start = g.node("Expand", g.constant(work.decoding.start, type.dtype), column)
-    rows = g.node("Concat", start, prompt, axis=1)
+    growing = work.derived.growing
+    type, absent = work.types[growing], None
+    rows = _prompt(work, growing)
+    if not work.whole.begins:
+        absent = g.node("Equal", g.node("Shape", rows, start=1, end=2), g.vector(0))
+        # `[batch, 1]` or `[batch, 0]`: a column in front that is there or not, without
+        # an `If`, whose two branches would have to agree on a shape.
+        count = cast(g, absent, "bool", "i64")
+        column = g.node("Concat", g.shape([work.batch]), count, axis=0)
+        start = g.node("Expand", g.constant(work.decoding.start, type.dtype), column)
+        rows = g.node("Concat", start, rows, axis=1)
     work.outer[growing] = Tensor(rows, type)
     # The length of the prompt is that of this value from here on: the input's own may
     # be 0 where one row is read.
@@ -148,3 +151,33 @@ def kept_rows(work: Work) -> str | None:
         if name in work.outer:
             return work.spread(work.outer[name])
     return None
+
+
+def first_logits(work: Work) -> Tensor | None:
+    """What the first token of a text without a prompt is drawn from, f32[rows,
+    vocabulary]; None where every text has a token.
+    """
+    name, g = work.derived.first, work.g
+    if not work.whole.begins:
+        return None
+    made = work.outer[name]
+    g.site = Site(("start",))
+    logits, shape = work.spread(made), made.type.shape
+    if made.type.rank == 3:
+        logits = g.node("Squeeze", logits, g.vector(1))
+    logits = cast(g, logits, made.type.dtype, "f32")
+    return Tensor(logits, Type("f32", (work.rows, shape[-1])))
+
+
+def without_tokens(work: Work) -> str | None:
+    """Which texts of a batch have no token, bool[rows, 1]: their prompt is padding alone.
+    None where nothing says what is padding.
+    """
+    kept, g = kept_rows(work), work.g
+    if kept is None:
+        return None
+    # a maximum of no tokens at all there is none
+    count = g.node(
+        "ReduceSum", cast(g, kept, "bool", "i64"), g.vector(1), keepdims=True
+    )
+    return g.node("Equal", count, g.constant(0, "i64"))

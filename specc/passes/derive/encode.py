@@ -16,6 +16,7 @@ from specc.ir.dim import Dim, smallest
 from specc.ir.graph import Builder, Graph, Node, Value
 from specc.ir.types import Type
 from specc.passes.derive.blocks import apart
+from specc.passes.derive.newest import LastRow
 from specc.passes.derive.plan import Plan
 from specc.passes.derive.substitute import at_length
 from specc.passes.derive.tellers import symbols, told, with_input, without_unread
@@ -24,13 +25,15 @@ from specc.passes.derive.tellers import symbols, told, with_input, without_unrea
 @dataclass(frozen=True)
 class First:
     """A value of the whole graph where no row grows; of its rows along `axis` the last
-    `most`, or their `total`.
+    `most`, or their `total`, or the `newest` alone, which is not made of more than it
+    needs.
     """
 
     value: Value
     axis: int | None = None
     most: float = inf
     total: bool = False
+    newest: bool = False
 
 
 def encode_graph(plan: Plan, targets: Mapping[str, First]) -> Graph | None:
@@ -42,7 +45,7 @@ def encode_graph(plan: Plan, targets: Mapping[str, First]) -> Graph | None:
     if not targets:
         return None
     beginning = Beginning(plan)
-    beginning.copy([first.value for first in targets.values()])
+    beginning.copy(targets.values())
     outputs = {name: beginning.output(first) for name, first in targets.items()}
     b, (least, facts) = beginning.b, plan.known_lengths()
     name = f"{plan.graph.name} encode"
@@ -61,12 +64,15 @@ class Beginning:
         self.plan = plan
         self.b = Builder()
         self.now: dict[Value, Value] = {}
+        self.rows: dict[Value, LastRow] = {}
 
-    def copy(self, values: Sequence[Value]) -> None:
-        """Every node that these values are made from. A loop that collects more than that
-        of the graph is no node of it, and comes last.
+    def copy(self, targets: Iterable[First]) -> None:
+        """Every node that these are made from, but for what the newest row alone is
+        wanted of. A loop that collects more than that of the graph is no node of it, and
+        comes last.
         """
         b, graph, now = self.b, self.plan.graph, self.now
+        values = self._whole(list(targets))
         live = self._live(values)
         read = {a for node in live for a in node.args if a}
         for name, value in graph.inputs.items():
@@ -85,6 +91,22 @@ class Beginning:
                     b.made.setdefault(made[0].node, known)
         self._beside(values)
 
+    def _whole(self, targets: Sequence[First]) -> list[Value]:
+        """The values of which more than the newest row is wanted, or read for such a row."""
+        values = [first.value for first in targets if not first.newest]
+        there = self._live(values)
+        for first in targets:
+            if first.newest and first.axis is not None:
+                row = LastRow(
+                    value=first.value,
+                    axis=first.axis,
+                    there=there,
+                    symbol=self.plan.symbol,
+                )
+                self.rows[first.value] = row
+                values += row.whole
+        return values
+
     def _beside(self, values: Iterable[Value]) -> None:
         """Values of nodes that the graph lacks."""
         for value in values:
@@ -94,6 +116,8 @@ class Beginning:
 
     def output(self, first: First) -> Value:
         """A result, with the rows of it that are asked for."""
+        if first.newest and first.axis is not None:
+            return self.rows[first.value].build(self.b, self.now)
         value, axis = self.now[first.value], first.axis
         if first.total and axis is not None:
             value = self.b.one(ops.Reduce("sum", axis), value)

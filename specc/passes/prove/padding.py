@@ -81,7 +81,7 @@ def padding(graph: Graph) -> list[Diagnostic]:
 
 def walk_of(graph: Graph, keep: Value, side: str) -> "_Walk":
     """The walk along the axis of which `keep` says which rows exist."""
-    places = places_of(graph, keep)
+    places = places_of(graph, keep, side)
     lengths = lengths_of(graph, keep) | places.joined
     return _Walk(keep, side, lengths, places)
 

@@ -23,11 +23,12 @@ from specc.ir.types import Type
 @dataclass(frozen=True)
 class Places:
     """The rows before padded ones, by the length of the axis; `rows` are those that may
-    be padded, `least` bounds lengths from below.
+    be padded, on the `side`; `least` bounds lengths from below.
     """
 
     rows: Dim
     least: Mapping[str, int]
+    side: str
     before: Mapping[Dim, Dim] = field(default_factory=dict)
 
     @property
@@ -73,11 +74,13 @@ class Places:
                 start, stop = at, at + 1
             case _:
                 return False
-        ends = before - stop, start - before - self.rows
+        # Of rows that may be padded on the left the last exists, on the right the first.
+        first, last = int(self.side == "right"), int(self.side == "left")
+        ends = before + first - stop, start - before - self.rows + last
         return any(never_negative(d, self.least) for d in ends)
 
 
-def places_of(graph: Graph, keep: Value) -> Places:
+def places_of(graph: Graph, keep: Value, side: str) -> Places:
     """The places of the rows of which `keep` says whether they exist."""
     rows = keep.type.shape[-1]
     before, twice = {rows: Dim.of(0)}, set[Dim]()
@@ -86,7 +89,7 @@ def places_of(graph: Graph, keep: Value) -> Places:
             if before.setdefault(length, place) != place:
                 twice.add(length)
     known = {d: p for d, p in before.items() if d not in twice}
-    return Places(rows, graph.least, known)
+    return Places(rows, graph.least, side, known)
 
 
 def _made(

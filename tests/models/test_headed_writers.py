@@ -1,0 +1,176 @@
+"""Texts behind fixed rows, written by a package and by one file: greedily, by sampling and
+by beams, with prompts of unequal length and with none, as full passes of the reference
+write them.
+"""
+
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.full_pass import FullPass
+from support.small import SMALL
+from support.spec_models import Arrays, Opened, opened, random_weights
+
+import specc
+from specc.api import Model
+from specc.decode.beam import searched
+from specc.decode.sampling import written
+from specc.decode.settings import Settings
+from specc.weights.formats.safetensors import write_safetensors
+
+SHIPPED = Path(__file__).parents[2] / "specs/models/prefix_lm.specc"
+PICTURE = """specc 1
+model pictured "As LLaVA (arXiv:2304.08485, sec. 4.1): rows of a picture before words, turned by their places over the whole"
+dims batch, seq
+graph g(pixels: float[batch, 3, 4, 4], ids: int[batch, seq], keep: keep[batch, seq] left)
+    -> (logits: float[batch, seq + 1, 17]) {
+  seen = gelu(linear(patches(pixels, size=2, out=6) @ vision, out=8) @ projector.0)
+  seen = linear(seen, out=8) @ projector.2
+  m = length(seen, axis=1)
+  x = concat([seen, embedding(ids, size=17, dim=8) @ words], axis=1)
+  there = pad(keep, before=m, value=true)
+  repeat i in 1 under "layers.{i}" {
+    x = llama_layer(x, heads=2, kv_heads=1, hidden=12, act=silu, eps=1e-6, mask=causal & visible(there),
+                    rope=rope(theta=10000.0), at=positions(there))
+  }
+  return linear(rms_norm(x[:, m - 1:], eps=1e-6) @ norm, out=17, bias=false) @ head
+}
+generate text of ids from logits { stop = 0 }
+"""
+TOLD = """specc 1
+model told "As the captioners that show a picture to a recurrent decoder once (arXiv:1411.4555, eq. 10): what is newest is the result"
+dims batch, seq
+graph g(picture: float[batch, 5], ids: int[batch, seq], keep: keep[batch, seq] left) -> (logits: float[batch, 17]) {
+  first = insert(linear(picture, out=8) @ image, axis=1)
+  x = concat([first, embedding(ids, size=17, dim=8) @ words], axis=1)
+  h = gru(x, hidden=8, reset=after, update=new, keep=pad(keep, before=1, value=true)) @ gru
+  return linear(last(h), out=17) @ head
+}
+generate text of ids from logits { stop = 0 }
+"""
+GIVEN: dict[str, Arrays] = {
+    "prefix": {
+        "prompt": np.array([[3, 5, 7, 2], [0, 0, 4, 6], [0, 9, 8, 8]]),
+        "prompt_keep": np.array([[1, 1, 1, 1], [0, 0, 1, 1], [0, 1, 1, 1]], bool),
+    },
+    "pictured": {"pixels": np.random.default_rng(1).normal(size=(3, 3, 4, 4))},
+    "told": {"picture": np.random.default_rng(2).normal(size=(3, 5))},
+}
+TOKENS = 4
+PROMPTS: dict[str, Sequence[Sequence[int]]] = {
+    "none": [[], [], []],
+    "some": [[3, 4], [], [5]],
+    "all": [[6], [1, 2, 7], [8, 8]],
+}
+STRATEGIES: dict[str, dict[str, Any]] = {
+    "greedy": {},
+    "sample": {"seed": 4},
+    "beam": {"beams": 3, "n_best": 2},
+}
+
+
+def text_of(name: str) -> str:
+    """The spec; of the shipped one without defaults, which cannot tell padding from tokens."""
+    if name == "prefix":
+        plain = SHIPPED.read_text()
+        return plain.replace(" = prompt >= 0", "").replace(" = ids >= 0", " left")
+    return {"pictured": PICTURE, "told": TOLD}[name]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("headed")
+
+
+@cache
+def made(name: str, folder: Path) -> tuple[Opened, Arrays, Path]:
+    """A spec, its weights, and the file that they lie in."""
+    path = folder / f"{name}.specc"
+    path.write_text(text_of(name))
+    spec = opened(str(path), **SMALL.get(f"{name}_lm", {}))
+    weights = random_weights(spec)
+    write_safetensors(folder / f"{name}.safetensors", weights)
+    return spec, weights, path
+
+
+@cache
+def compiled(name: str, form: str, folder: Path) -> Model:
+    """A package, or one file that chooses as `form` says."""
+    _, _, path = made(name, folder)
+    output = folder / f"{name}-{form}{'' if form == 'package' else '.onnx'}"
+    specc.compile(
+        path,
+        output,
+        weights=path.with_suffix(".safetensors"),
+        set=SMALL.get(f"{name}_lm", {}),
+        parts=["encode", "step"] if form == "package" else ["generate"],
+        settings={}
+        if form == "package"
+        else {"strategy": form, **STRATEGIES[form], "max_tokens": TOKENS},
+    )
+    return specc.load(output)
+
+
+def by_full_passes(
+    name: str, folder: Path, prompts: Sequence[Sequence[int]], settings: Settings
+) -> list[list[tuple[int, ...]]]:
+    """What the reference writes, padded on the left."""
+    spec, weights, _ = made(name, folder)
+    longest = max(map(len, prompts))
+    ids = np.array([[0] * (longest - len(p)) + [*p] for p in prompts], np.int64)
+    there = [[False] * (longest - len(p)) + [True] * len(p) for p in prompts]
+    keep = np.array(there, bool)
+    full = FullPass(spec, weights, GIVEN[name], {"keep": keep})
+    if settings.strategy == "beam":
+        found = searched(full, ids, settings, keep=keep)
+        return [[h.tokens for h in row] for row in found]
+    steps = [s.tokens for s in written(full, ids, settings, keep=keep)]
+    rows = np.stack(steps, axis=1).tolist()
+    return [[_ended(row)] for row in rows]
+
+
+def _ended(row: Sequence[int]) -> tuple[int, ...]:
+    """Up to the stop, which is 0."""
+    return tuple(row[: row.index(0) + 1] if 0 in row else row)
+
+
+QUICK = {("pictured", "greedy"), ("prefix", "beam"), ("told", "sample")}
+CASES = [
+    pytest.param(
+        name, strategy, marks=[] if (name, strategy) in QUICK else pytest.mark.slow
+    )
+    for name in GIVEN
+    for strategy in STRATEGIES
+]
+
+
+@pytest.mark.parametrize(("name", "strategy"), CASES)
+def test_texts_are_those_of_full_passes(name: str, strategy: str, folder: Path) -> None:
+    settings = Settings(
+        strategy=strategy,  # type: ignore[arg-type]
+        max_tokens=TOKENS,
+        stop=(0,),
+        **STRATEGIES[strategy],
+    )
+    for prompts in PROMPTS.values():
+        if name == "told" and prompts == PROMPTS["some"]:
+            continue  # of one row of logits a full pass cannot tell where it stands
+        want = by_full_passes(name, folder, prompts, settings)
+        for form in ("package", strategy):
+            model = compiled(name, form, folder)
+            chosen = {
+                "strategy": strategy,
+                "max_tokens": TOKENS,
+                **STRATEGIES[strategy],
+            }
+            results = model.generate(**GIVEN[name], ids=[*prompts], **chosen).results()
+            assert [[r.tokens for r in row] for row in results] == want, (form, prompts)
+    if strategy != "beam":
+        begun = compiled(name, strategy, folder)
+        chosen = {"max_tokens": TOKENS, **STRATEGIES[strategy]}
+        results = begun.generate(**GIVEN[name], **chosen).results()
+        want = by_full_passes(name, folder, PROMPTS["none"], settings)
+        assert [[r.tokens for r in row] for row in results] == want, "left out"
