@@ -55,6 +55,7 @@ def compile(
     weights: str | Path = "",
     init: int | None = None,
     init_missing: int | None = None,
+    adapter: str | Path = "",
     config: str | Path = "",
     set: Mapping[str, object] | None = None,
     target: str = "ort-cpu",
@@ -70,19 +71,17 @@ def compile(
 ) -> Compiled:
     """Compile a spec to the ONNX model `output`.
 
-    Options are those of `specc compile`. `set` gives config values by dotted name:
-    `{"encoder.layers": 4}`. With `parts` (`score`, `encode`, `step`, `generate`, or
-    "all") the output is a folder with these graphs over the same weights; `names` says
-    whose names its inputs and outputs have: `specc`, `hf` or `genai`. `settings` are
-    the defaults of a model that decodes by itself, before the spec's. What lies at
-    `output` is replaced if specc wrote it, and anything else only with `force`.
+    Options are those of `specc compile`; `set` is by name: `{"encoder.layers": 4}`. With
+    `parts`, which may be "all", the output is a folder with these graphs over the same
+    weights. `settings` are the defaults of a model that decodes by itself, before the
+    spec's. `output` is replaced if specc wrote it, anything else only with `force`.
     """
     check_arguments(**locals())  # all of them, before anything else has a name
-    chosen = parts_of(parts)
-    _check_settings(settings, chosen)
+    _check_settings(settings, chosen := parts_of(parts))
     options = Options(
         output=os.fspath(output),
         weights=str(weights) if weights else "",
+        adapter=str(adapter) if adapter else "",
         init=None if init is None else int(init),
         init_missing=None if init_missing is None else int(init_missing),
         target=target,

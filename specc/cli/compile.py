@@ -36,6 +36,12 @@ def arguments(parser: ArgumentParser) -> None:
         help="take the weights from safetensors",
     )
     parser.add_argument(
+        "--adapter",
+        default="",
+        metavar="DIR",
+        help="merge a LoRA adapter, as peft saves it, into these weights",
+    )
+    parser.add_argument(
         "--init",
         type=seed,
         metavar="SEED",
@@ -142,6 +148,7 @@ def run(given: Namespace) -> int:
         Options(
             output=given.output,
             weights=given.weights,
+            adapter=given.adapter,
             init=given.init,
             init_missing=given.init_missing,
             target=given.target,

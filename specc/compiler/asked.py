@@ -54,6 +54,7 @@ KINDS = {
     "model": PATH,
     "output": PATH,
     "weights": PATH,
+    "adapter": PATH,
     "config": PATH,
     "init": SEED,
     "init_missing": SEED,

@@ -19,7 +19,7 @@ from specc.artifact.manifest import Manifest
 from specc.backend import Compiler, Emitted, How, Target, Written
 from specc.compiler import reading as readings
 from specc.compiler.spec import Spec, elaborated
-from specc.compiler.weights import facts_of, values_of
+from specc.compiler.weights import Sources, facts_of, values_of
 from specc.data.reading import Reading
 from specc.files.memory import free_memory, gigabytes, in_words, would_fit
 from specc.files.read import shown
@@ -42,7 +42,8 @@ HOW: Mapping[str, How] = {
 @dataclass(frozen=True, kw_only=True)
 class Options:
     """What `compile` is told. `weights`, `init` or the spec's own file give the
-    numbers; `init_missing` is the seed of a head that the weights lack.
+    numbers; `init_missing` is the seed of a head that the weights lack, `adapter` a
+    folder of changes that are merged in.
 
     `weights_as` is `link`, `copy`, `inline`, or empty for what fits best. `parts` are
     the graphs of a package (`score`, `encode`, `step`, `generate`), `names` whose names
@@ -54,6 +55,7 @@ class Options:
     weights: str = ""
     init: int | None = None
     init_missing: int | None = None
+    adapter: str = ""
     target: str = "ort-cpu"
     opset: int = 0
     graph: str = ""
@@ -137,7 +139,9 @@ class Job:
         ]
         if isinstance(self.values, Binding):
             checkpoint = self.values.checkpoint
-            files += [checkpoint.path, *(file.path for file in checkpoint.files)]
+            files += [checkpoint.path, *(file.path for file in checkpoint.every_file)]
+        if self.options.adapter:
+            files.append(Path(self.options.adapter) / "adapter_config.json")
         if self.spec.config_file:
             config = Path(self.spec.config_file)
             # it may be named by itself, or by the folder of a checkpoint
@@ -177,8 +181,13 @@ def open_job(spec: Spec, options: Options) -> Iterator[Job]:
     graph = with_taps(model.graph, options.taps)
     if options.defaults_inside and model.defaults:
         graph = pipeline.inline(graph, model.defaults)
-    seeds = options.init, options.init_missing
-    with closing(values_of(spec, graph, options.weights, *seeds)) as values:
+    sources = Sources(
+        path=options.weights,
+        init=options.init,
+        missing=options.init_missing,
+        adapter=options.adapter,
+    )
+    with closing(values_of(spec, graph, sources)) as values:
         weights = options.weights or spec.checkpoint
         folders = readings.folders_of(weights, spec.config_file)
         yield Job(

@@ -4,9 +4,11 @@ what a manifest says of that.
 
 import hashlib
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from specc.artifact.external import Beside
+from specc.compiler.adapter import open_adapter
 from specc.compiler.rules import own_weights, rules_of, wanted_by, wanted_of
 from specc.compiler.spec import Spec, others
 from specc.elaborate.budget import deep
@@ -15,6 +17,8 @@ from specc.elaborate.model import context_of, requirements
 from specc.files.json import plain
 from specc.ir.graph import Graph
 from specc.text.diagnostic import fail
+from specc.weights.adapter import Adapted
+from specc.weights.adapter_use import reached
 from specc.weights.bind import bind
 from specc.weights.checkpoint import open_weights
 from specc.weights.fresh import Fresh
@@ -22,16 +26,21 @@ from specc.weights.rules import Rules, Wanted, of_graph, tied_pairs
 from specc.weights.values import Binding, Seeded, Values
 
 
-def values_of(
-    spec: Spec,
-    graph: Graph,
-    path: str = "",
-    seed: int | None = None,
-    missing: int | None = None,
-) -> Binding | Seeded:
-    """The numbers of the parameters: a checkpoint's at `path`, the spec's own file's,
-    or a seed's. E0523 names the three. `missing` is the seed of a head that the
-    checkpoint lacks.
+@dataclass(frozen=True, kw_only=True)
+class Sources:
+    """Where numbers are to come from: a checkpoint at `path`, with the `adapter` merged
+    in and a head that it lacks drawn from the seed `missing`; or all from a seed `init`.
+    """
+
+    path: str = ""
+    init: int | None = None
+    missing: int | None = None
+    adapter: str = ""
+
+
+def values_of(spec: Spec, graph: Graph, sources: Sources) -> Binding | Seeded:
+    """The numbers of the parameters: a checkpoint's, the spec's own file's, or a seed's.
+    E0523 names the three.
     """
     wanted = wanted_of(graph)
     context = context_of(spec.library)
@@ -43,15 +52,15 @@ def values_of(
         {w.name: w for w in wanted},
         lambda: wanted_by(others(spec, graph.name)),
     )
-    for number in (seed, missing):
+    for number in (sources.init, sources.missing):
         _check_seed(number)
-    if seed is not None:
-        _check_alone(path, missing)
-        return seeded(graph, wanted, rules, seed)
-    path = path or spec.checkpoint or own_weights(spec.program)
+    if sources.init is not None:
+        _check_alone(sources)
+        return seeded(graph, wanted, rules, sources.init)
+    path = sources.path or spec.checkpoint or own_weights(spec.program)
     if path:
-        fresh = Fresh(missing, _initials(graph), lambda: _body(spec, graph))
-        return bound(wanted, rules, path, fresh)
+        fresh = Fresh(sources.missing, _initials(graph), lambda: _body(spec, graph))
+        return bound(wanted, rules, path, fresh, sources.adapter)
     if wanted:
         fail(
             "E0523",
@@ -66,15 +75,21 @@ def values_of(
     return seeded(graph, wanted, rules, 0)
 
 
-def _check_alone(path: str, missing: int | None) -> None:
+def _check_alone(sources: Sources) -> None:
     """E0525 for a seed of all weights beside anything else that gives some."""
-    if path:
+    if sources.adapter:
+        fail(
+            "E0525",
+            "an adapter belongs to trained weights, not to those of a seed",
+            helps=["leave out --init, or --adapter"],
+        )
+    if sources.path:
         fail(
             "E0525",
             "weights come from a file or from a seed, not from both",
             helps=["leave out --weights or --init"],
         )
-    if missing is not None:
+    if sources.missing is not None:
         fail(
             "E0525",
             "`--init` draws every weight, so that none is missing",
@@ -107,14 +122,21 @@ def seeded(graph: Graph, wanted: list[Wanted], rules: Rules, seed: int) -> Seede
 
 
 def bound(
-    wanted: list[Wanted], rules: Rules, path: str, fresh: Fresh | None = None
+    wanted: list[Wanted],
+    rules: Rules,
+    path: str,
+    fresh: Fresh | None = None,
+    adapter: str = "",
 ) -> Binding:
-    """Every parameter matched with the tensors of a file or folder, or drawn as `fresh`
-    says.
+    """Every parameter matched with the tensors of a file or folder, into which the
+    `adapter` of a folder is merged, or drawn as `fresh` says.
     """
     checkpoint = open_weights(path)
     try:
-        return bind(wanted, rules, checkpoint, fresh)
+        if adapter:
+            checkpoint = Adapted(checkpoint, open_adapter(adapter))
+        binding = bind(wanted, rules, checkpoint, fresh)
+        return reached(binding) if isinstance(checkpoint, Adapted) else binding
     except BaseException:
         checkpoint.close()
         raise
@@ -137,18 +159,15 @@ def _origin(values: Values, seed: int | None, contents: bool) -> dict[str, objec
     """The seed, or each file's size and header hash."""
     if not isinstance(values, Binding):
         return {} if seed is None else {"seed": seed}
-    # by identity: a checkpoint of several files gives the same one for many tensors
-    files = {
-        id(file): file
-        for file in map(values.checkpoint.file_of, values.checkpoint.tensors)
-    }
     facts: list[dict[str, object]] = []
-    for file in files.values():
+    for file in values.checkpoint.every_file:
         fact = {"name": file.path.name, "bytes": file.size, "header": file.header_hash}
         facts.append({**fact, "sha256": content_hash(file.path)} if contents else fact)
     origin: dict[str, object] = {
         "files": sorted(facts, key=lambda fact: str(fact["name"]))
     }
+    if isinstance(values.checkpoint, Adapted):
+        origin["adapted"] = sorted(values.checkpoint.computed)
     if (drawn := values.drawn) is not None:
         origin["drawn"] = {"seed": drawn.seed, "weights": sorted(drawn.wanted)}
     return origin

@@ -3,7 +3,7 @@ table of tensors.
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from pathlib import Path
 from types import TracebackType
 from typing import NoReturn
@@ -26,7 +26,11 @@ _PICKLES = (".bin", ".pt", ".pth", ".ckpt")
 
 
 class Checkpoint:
-    """The tensors of all files by name. `path` is what the user named."""
+    """The tensors of all files by name. `path` is what the user named; `computed` are
+    those that lie in no file as they are read.
+    """
+
+    computed: Set[str] = frozenset()
 
     def __init__(self, path: Path, files: Iterable[TensorFile]) -> None:
         self.path = path
@@ -49,6 +53,11 @@ class Checkpoint:
     def as_specified(self) -> bool:
         """Whether its files say that names and shapes are those of the spec's parameters."""
         return all(AS_SPECIFIED.items() <= file.metadata.items() for file in self.files)
+
+    @property
+    def every_file(self) -> tuple[TensorFile, ...]:
+        """All the files that numbers come from."""
+        return self.files
 
     def file_of(self, name: str) -> TensorFile:
         """The file a tensor is in."""

@@ -149,7 +149,7 @@ class Binding:
         assert bound.expr is not None, f"{name} is tied to a tied parameter"
         # what lies behind each other in the parameter is read one after the other
         for piece in pieces(bound.expr):
-            view = view_of(piece, self.checkpoint.tensors)
+            view = self._view_of(piece)
             place = self._place(bound, piece)
             if view is None:
                 blocks = _blocks(apply(piece, self.checkpoint.read))
@@ -205,7 +205,13 @@ class Binding:
     def _view(self, name: str) -> View | None:
         expr = self._own(name).expr
         # of a new head nothing lies in a file
-        return view_of(expr, self.checkpoint.tensors) if expr is not None else None
+        return self._view_of(expr) if expr is not None else None
+
+    def _view_of(self, expr: Expr) -> View | None:
+        """Where in a file the bytes of an expression lie, if they do."""
+        view = view_of(expr, self.checkpoint.tensors)
+        merged = view is not None and view.tensor in self.checkpoint.computed
+        return None if merged else view
 
     def _stored(self, view: View, dtype: str) -> Iterator[Array]:
         for chunk in self.checkpoint.file_of(view.tensor).chunks(

@@ -21,7 +21,7 @@ from specc.compiler.model import compile_spec
 from specc.compiler.reading import OF_FILES
 from specc.compiler.spec import Spec, check, open_spec
 from specc.compiler.ties import own_parameters
-from specc.compiler.weights import values_of
+from specc.compiler.weights import Sources, values_of
 from specc.elaborate.config import Reader
 from specc.elaborate.modules import module_of, paths_of, program_of
 from specc.lang import tree
@@ -288,14 +288,16 @@ def test_rules_about_weights_belong_to_the_graphs_that_reach_them(
     spec = two_heads(rule, tmp_path)
     model = check(spec, graph).model
     assert model
-    drawn = values_of(spec, model.graph, seed=0)
+    drawn = values_of(spec, model.graph, Sources(init=0))
     assert isinstance(drawn, Seeded)
     tensors = {name: array_of(drawn, name) for name in model.graph.parameters}
     for name in ("first.weight", "second.weight"):
         if rule.startswith(f"load {name}") and name in tensors:
             tensors["published"] = np.ascontiguousarray(tensors.pop(name).T)
     write_safetensors(tmp_path / "w.safetensors", tensors)
-    with closing(values_of(spec, model.graph, str(tmp_path / "w.safetensors"))) as read:
+    with closing(
+        values_of(spec, model.graph, Sources(path=str(tmp_path / "w.safetensors")))
+    ) as read:
         for name in model.graph.parameters:
             assert (array_of(read, name) == array_of(drawn, name)).all()
 

@@ -11,7 +11,7 @@ import onnxruntime
 import pytest
 
 from specc.compiler.spec import elaborated, open_spec
-from specc.compiler.weights import values_of
+from specc.compiler.weights import Sources, values_of
 from specc.data.vocabulary import read_vocabulary
 from specc.ir.derived import Decoding, Generating
 from specc.library.files import shipped
@@ -46,7 +46,7 @@ def written(folder: Path, decoding: Decoding, name: str = "dates") -> Path:
     assert model.generation
     graph = rewrite(model.graph, [fuse_scan, split_scan])
     derived = derive(graph, model.generation.growing, {"logits": "newest"})
-    values = values_of(spec, graph)
+    values = values_of(spec, graph, Sources())
     path = folder / f"{name}.onnx"
     package(
         Generating(graph, derived, decoding, model.defaults),

@@ -1,0 +1,170 @@
+"""An adapter's folder: what its adapter_config.json says, and whether that can be merged
+into a checkpoint exactly.
+
+A key that this version does not know is no reason to refuse, unless it says something:
+then it may change numbers.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NoReturn
+
+from specc.elaborate.json_nodes import JsonObject, JsonScalar, Member
+from specc.files.impostor import conversion
+from specc.files.read import shown
+from specc.library.config_file import config_at
+from specc.text.diagnostic import fail
+from specc.weights.adapter import Adapter, Scaling
+from specc.weights.formats.safetensors import open_tensors
+
+CONFIG = "adapter_config.json"
+WEIGHTS = "adapter_model.safetensors"
+PICKLE = "adapter_model.bin"
+
+_HARMLESS = frozenset(
+    {
+        # what it was made for, and by what
+        "auto_mapping", "base_model_name_or_path", "inference_mode", "peft_version",
+        "revision", "runtime_config", "task_type",
+        # which modules it changes: the names of its tensors tell
+        "bias", "ensure_weight_tying", "exclude_modules", "layers_pattern",
+        "layers_to_transform", "lora_bias", "modules_to_save", "target_modules",
+        # of training, or of a way to begin it that leaves the checkpoint as it is
+        "corda_config", "eva_config", "loftq_config", "lora_dropout", "lora_ga_config",
+        "megatron_core",
+        # of what another key would have to switch on
+        "qalora_group_size",
+    }
+)  # fmt: skip
+"""Keys that change nothing of what is merged."""
+_READ = frozenset(
+    {
+        "alpha_pattern", "fan_in_fan_out", "init_lora_weights", "lora_alpha",
+        "peft_type", "r", "rank_pattern", "use_rslora",
+    }
+)  # fmt: skip
+_BEGINNINGS = (True, False, None, "gaussian", "eva", "orthogonal")
+"""Ways to begin that leave the checkpoint's own weights alone."""
+_PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.")
+
+
+def open_adapter(folder: str) -> Adapter:
+    """The adapter in a folder. Fails with E0802, E0529, E0530, E0514 and as weights do."""
+    path = Path(folder)
+    config = config_at(path / CONFIG)
+    scaling = _scaling(config)
+    weights = path / WEIGHTS
+    if not weights.exists() and (pickle := path / PICKLE).exists():
+        fail(
+            "E0514",
+            f"`{shown(str(pickle))}` is a PyTorch checkpoint; specc reads only safetensors",
+            notes=[
+                "such a file is a Python pickle, which can run code when it is read"
+            ],
+            helps=[f"convert it, where torch is installed: {conversion(str(pickle))}"],
+        )
+    file = open_tensors(weights)
+    try:
+        return Adapter(file, scaling)
+    except BaseException:
+        file.close()
+        raise
+
+
+def _scaling(config: JsonObject) -> Scaling:
+    """The numbers of an adapter, if it is one that can be merged."""
+    kind = _plain(config, "peft_type")
+    if kind != "LORA":
+        _refuse(config, "peft_type", f"it is an adapter of the kind {shown(str(kind))}")
+    for key, member in config.members.items():
+        if key not in _HARMLESS | _READ and member.value.plain():
+            _refuse(config, key, f'"{shown(key)}" changes how it is computed')
+    if _plain(config, "init_lora_weights", True) not in _BEGINNINGS:
+        _refuse(
+            config,
+            "init_lora_weights",
+            "it was begun with other weights than the checkpoint's",
+            "convert it while saving: path_initial_model_for_weight_conversion of peft",
+        )
+    return Scaling(
+        r=_rank(config, "r", config.find("r"), 8),
+        alpha=_number(config, "lora_alpha", config.find("lora_alpha"), 8.0),
+        root=_plain(config, "use_rslora") is True,
+        turned=_plain(config, "fan_in_fan_out") is True,
+        ranks={k: _rank(config, k, m, 0) for k, m in _table(config, "rank_pattern")},
+        alphas={
+            k: _number(config, k, m, 0.0) for k, m in _table(config, "alpha_pattern")
+        },
+    )
+
+
+def _plain(config: JsonObject, key: str, default: object = None) -> object:
+    member = config.find(key)
+    return default if member is None else member.value.plain()
+
+
+def _table(config: JsonObject, key: str) -> list[tuple[str, Member]]:
+    """The entries of a table from ends of names to numbers."""
+    member = config.given(key)
+    if member is None:
+        return []
+    if not isinstance(member.value, JsonObject):
+        _wrong(config, member, f'"{key}" is no table')
+    members: Mapping[str, Member] = member.value.members
+    for pattern, entry in members.items():
+        # peft takes them for regular expressions; what is more than a name is not
+        # looked for here, since nobody can say how long that takes
+        if not set(pattern) <= _PLAIN:
+            _refuse_at(entry, f'`{shown(pattern)[:60]}` in "{key}" is no end of a name')
+    return list(members.items())
+
+
+def _rank(config: JsonObject, key: str, member: Member | None, default: int) -> int:
+    value = _scalar(member, default)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        _wrong(config, member, f'"{shown(key)}" is no rank')
+    return value
+
+
+def _number(config: JsonObject, key: str, member: Member | None, usual: float) -> float:
+    value = _scalar(member, usual)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        _wrong(config, member, f'"{shown(key)}" is no number')
+    return float(value)
+
+
+def _scalar(member: Member | None, default: float) -> object:
+    if member is None:
+        return default
+    return member.value.value if isinstance(member.value, JsonScalar) else None
+
+
+def _wrong(config: JsonObject, member: Member | None, why: str) -> NoReturn:
+    fail(
+        "E0530",
+        "the adapter's config cannot be read",
+        member.value.span if member else config.span,
+        why,
+        helps=["save it again with `save_pretrained` of peft"],
+    )
+
+
+def _refuse(config: JsonObject, key: str, why: str, help: str = "") -> NoReturn:
+    member = config.find(key)
+    if member is None:
+        _wrong(config, None, f'"{key}" is missing')
+    _refuse_at(member, why, help)
+
+
+def _refuse_at(member: Member, why: str, help: str = "") -> NoReturn:
+    fail(
+        "E0529",
+        "this adapter cannot be merged exactly",
+        member.span,
+        why,
+        helps=[
+            *([help] if help else []),
+            "merge it where it was trained: `merge_and_unload` and `save_pretrained` of "
+            "peft, and compile that folder",
+        ],
+    )

@@ -1,0 +1,326 @@
+"""A checkpoint with an adapter merged into it, tensor by tensor as they are read.
+
+LoRA (Hu et al., 2021, "LoRA: Low-Rank Adaptation of Large Language Models", equation 3)
+adds to a weight W a product of two thin matrices: W + s·B·A. An adapter's file names
+them after the module that they change. Here each changed tensor is computed when it is
+asked for, in float64, some rows at a time, and rounded once to float32: that is what
+runs, whatever W is stored in. Everything else is read as without the adapter.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specc.files.read import shown
+from specc.ir.array import Array
+from specc.text.diagnostic import fail
+from specc.weights.checkpoint import Checkpoint
+from specc.weights.finite import check_finite
+from specc.weights.formats.dtypes import BITS, FLOATS, NUMPY
+from specc.weights.formats.safetensors import Entry, TensorFile
+from specc.weights.names import listed
+from specc.weights.prefix import naming_of
+
+PREFIX = "base_model.model."
+"""What stands before the name of every module in an adapter's file."""
+ROWS = 1 << 20
+"""Elements that are merged at once."""
+
+_PARTS = (
+    ("lora_A.weight", "a"),
+    ("lora_B.weight", "b"),
+    ("lora_B.bias", "bias"),
+    ("lora_embedding_A", "table_a"),
+    ("lora_embedding_B", "table_b"),
+)
+"""How names end that are parts of a product, and which part each is."""
+
+Wide = NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scaling:
+    """The numbers of an adapter's config: rank `r` and `alpha`, for all modules but
+    those that the tables name; `root`: divided by the root of the rank (rsLoRA).
+    `turned`: weights of linear maps are stored [in, out].
+    """
+
+    r: int
+    alpha: float
+    root: bool = False
+    turned: bool = False
+    ranks: Mapping[str, int]
+    alphas: Mapping[str, float]
+
+    def rank(self, module: str) -> int:
+        """The rank of a module's product."""
+        return int(_special(self.ranks, module, self.r))
+
+    def scale(self, module: str) -> float:
+        """What a module's product is multiplied with (Kalajdzievski, 2023, for `root`)."""
+        rank = self.rank(module)
+        alpha = _special(self.alphas, module, self.alpha)
+        return alpha / (math.sqrt(rank) if self.root else rank)
+
+
+def _special(table: Mapping[str, float], module: str, usual: float) -> float:
+    """The entry of the first key that ends a module's name, else the usual number."""
+    for key, value in table.items():
+        if module == key or module.endswith(f".{key}"):
+            return value
+    return usual
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """What an adapter does to a tensor: `instead` of it stands another one; then comes
+    the product of `left` and `right`, as `turned` says, or a vector, times `scale`.
+    """
+
+    instead: str = ""
+    left: str = ""
+    right: str = ""
+    turned: bool = False
+    vector: str = ""
+    scale: float = 0.0
+
+
+class Adapter:
+    """An adapter's file with its config: what changes, by the names of parameters."""
+
+    def __init__(self, file: TensorFile, scaling: Scaling) -> None:
+        self.file = file
+        self.scaling = scaling
+        self.changes = self._changes()
+
+    def _changes(self) -> dict[str, Change]:
+        """Every tensor of the file has its part in a change. E0530 for one that has none."""
+        parts: dict[str, dict[str, str]] = {}
+        found: dict[str, Change] = {}
+        for name in self.file.tensors:
+            if not name.startswith(PREFIX):
+                self._strange(name)
+            rest = name.removeprefix(PREFIX)
+            part = next(((e, p) for e, p in _PARTS if rest.endswith(f".{e}")), None)
+            if part is not None:
+                module = rest.removesuffix(f".{part[0]}")
+                parts.setdefault(module, {})[part[1]] = name
+            elif ".lora_" in rest:
+                self._strange(name)
+            else:
+                # a tensor that was trained as a whole, in its own place
+                found[rest.replace(".base_layer.", ".")] = Change(instead=name)
+        for module, of_module in parts.items():
+            self._add(module, of_module, found)
+        return found
+
+    def _add(
+        self, module: str, parts: Mapping[str, str], found: dict[str, Change]
+    ) -> None:
+        """The changes of a module's weight and bias."""
+        scale = self.scaling.scale(module)
+        table = "table_a" in parts
+        ends = ("table_a", "table_b") if table else ("a", "b")
+        if missing := [end for end in ends if end not in parts]:
+            half = "A" if missing[0].endswith("a") else "B"
+            self._broken(
+                module, f"of `{module}` it has one half, and not `lora_{half}`"
+            )
+        a, b = (parts[end] for end in ends)
+        rank = self.file.tensors[a].shape[:1]
+        if rank != (self.scaling.rank(module),):
+            self._broken(
+                module,
+                f"`{a}` has the rank {rank[0] if rank else 'of a number'}, the config "
+                f"says {self.scaling.rank(module)}",
+            )
+        weight = f"{module}.weight"
+        before = found.get(weight, Change())
+        # A table's product is stored for the transposed table.
+        found[weight] = replace(
+            before, left=b, right=a, turned=table or self.scaling.turned, scale=scale
+        )
+        if bias := parts.get("bias"):
+            before = found.get(f"{module}.bias", Change())
+            found[f"{module}.bias"] = replace(before, vector=bias, scale=scale)
+
+    def _strange(self, name: str) -> NoReturn:
+        self._broken(
+            name, f"it holds `{name}`, whose part in a LoRA adapter is unknown"
+        )
+
+    def _broken(self, name: str, why: str) -> NoReturn:
+        fail(
+            "E0530",
+            f"the adapter `{shown(str(self.file.path))}` cannot be read",
+            notes=[shown(why)],
+            helps=["save it again with `save_pretrained` of peft"],
+        )
+
+    def wide(self, name: str) -> Wide:
+        """A tensor of the file in float64, looked through. Fails with E0507."""
+        array = self.file.read(name)
+        check_finite(array, f"`{shown(name)}` in `{shown(str(self.file.path))}`")
+        return array.astype(np.float64)
+
+
+class Adapted(Checkpoint):
+    """A checkpoint, which is `base`, with an adapter merged into it."""
+
+    def __init__(self, base: Checkpoint, adapter: Adapter) -> None:
+        super().__init__(base.path, base.files)
+        self.adapter = adapter
+        self.changes = _placed(base, adapter)
+        self.computed = frozenset(self.changes)
+        self.tensors = {
+            **self.tensors,
+            **{n: _entry(n, c, base, adapter) for n, c in self.changes.items()},
+        }
+
+    @property
+    def every_file(self) -> tuple[TensorFile, ...]:
+        """All the files that numbers come from."""
+        return (*self.files, self.adapter.file)
+
+    def file_of(self, name: str) -> TensorFile:
+        """The file a tensor is in; that of the adapter for one that only it has."""
+        return self._of.get(name, self.adapter.file)
+
+    def array(self, name: str) -> Array:
+        """The tensor, merged or as a view of its file."""
+        return self.read(name) if name in self.computed else super().array(name)
+
+    def read(self, name: str) -> Array:
+        """The tensor in memory of its own, merged where the adapter changes it."""
+        change = self.changes.get(name)
+        if change is None:
+            return super().read(name)
+        if change.instead:
+            whole = self.adapter.file.read(change.instead)
+            check_finite(whole, f"`{shown(change.instead)}`")
+        else:
+            whole = super().read(name)
+        kind = NUMPY[self.tensors[name].dtype]
+        if change.vector:
+            added = change.scale * self.adapter.wide(change.vector)
+            return np.asarray((whole.astype(np.float64) + added).astype(kind))
+        if not change.left:
+            return whole.astype(kind)
+        return self._merged(whole, change, kind)
+
+    def _merged(
+        self, whole: Array, change: Change, kind: np.dtype[np.generic]
+    ) -> Array:
+        """W + s·B·A, rounded once; some rows at a time, so that no float64 copy of the
+        whole is ever there.
+        """
+        left, right = self.adapter.wide(change.left), self.adapter.wide(change.right)
+        rank = right.shape[0]
+        b, a = left.reshape(-1, rank), right.reshape(rank, -1)
+        if change.turned:
+            b, a = a.T, b.T
+        a = a * change.scale
+        flat, merged = whole.reshape(whole.shape[0], -1), np.empty(whole.shape, kind)
+        rows = max(1, ROWS // max(1, flat.shape[1]))
+        into = merged.reshape(flat.shape)
+        for start in range(0, len(flat), rows):
+            part = slice(start, start + rows)
+            # an overflow is found where numbers are looked through, by its name
+            with np.errstate(over="ignore"):
+                into[part] = (flat[part].astype(np.float64) + b[part] @ a).astype(kind)
+        return merged
+
+    def check_unchanged(self) -> None:
+        """Fails with E0512 if one of the files is no longer what it was."""
+        super().check_unchanged()
+        self.adapter.file.check_unchanged()
+
+    def close(self) -> None:
+        """Lets go of the files."""
+        super().close()
+        self.adapter.file.close()
+
+
+def _placed(base: Checkpoint, adapter: Adapter) -> dict[str, Change]:
+    """The changes by the names of the checkpoint's tensors. E0531 where one changes what
+    is not there.
+    """
+    added = [n for n, c in adapter.changes.items() if not c.instead]
+    naming = naming_of(added, base.tensors.keys(), base.path)
+    placed = {
+        naming.name(name, base.tensors.keys()): change
+        for name, change in adapter.changes.items()
+    }
+    lost = [n for n, c in placed.items() if not c.instead and n not in base.tensors]
+    if lost:
+        _unfit(
+            base,
+            adapter,
+            f"it changes {shown(listed(sorted(lost)))}, which the checkpoint does not have",
+            "is it the adapter of this model? A head that shares the table of words has "
+            "no weight of its own to change",
+        )
+    return placed
+
+
+def _entry(name: str, change: Change, base: Checkpoint, adapter: Adapter) -> Entry:
+    """A changed tensor as it is read: float32, but float64 stays. E0531 for shapes that
+    do not go together.
+    """
+    brought = adapter.file.tensors
+    there = base.tensors.get(name)
+    first = brought.get(change.instead) or there
+    assert first is not None, f"{name} is neither there nor brought along"
+    for what, shape in _shapes(change, brought):
+        for met in (first, there):
+            if met is not None and shape != met.shape:
+                why = (
+                    f"`{shown(name)}` is {met}, but `{shown(what)}` gives {list(shape)}"
+                )
+                _unfit(base, adapter, why, "is it the adapter of this model?")
+    read = [n for n in (change.instead, change.left, change.right, change.vector) if n]
+    kinds = [first.dtype, *(brought[n].dtype for n in read)]
+    if any(kind not in FLOATS or kind not in NUMPY for kind in kinds):
+        why = f"`{shown(name)}` is made of {', '.join(sorted(set(kinds)))}, not all floats"
+        _unfit(base, adapter, why, "is it the adapter of this model?")
+    dtype = "f64" if first.dtype == "f64" else "f32"
+    nbytes = math.prod(first.shape) * BITS[dtype] // 8
+    return Entry(name, dtype, first.shape, 0, nbytes)
+
+
+def _shapes(
+    change: Change, brought: Mapping[str, Entry]
+) -> list[tuple[str, tuple[int, ...]]]:
+    """What a change gives, in words, and of what shape."""
+    alone = [name for name in (change.instead, change.vector) if name]
+    found = [(name, brought[name].shape) for name in alone]
+    if change.left:
+        b, a = brought[change.left].shape, brought[change.right].shape
+        product = _product(b, a, turned=change.turned)
+        found.append((f"{change.left} · {change.right}", product))
+    return found
+
+
+def _product(
+    b: tuple[int, ...], a: tuple[int, ...], *, turned: bool
+) -> tuple[int, ...]:
+    """The shape of B·A: of linear maps, of tables and, with a window, of convolutions;
+    empty where there is none.
+    """
+    if len(b) < 2 or b[1] != a[0] or math.prod(b[2:]) != 1:
+        return ()
+    return (*a[:0:-1], b[0]) if turned else (b[0], *a[1:])
+
+
+def _unfit(base: Checkpoint, adapter: Adapter, why: str, help: str) -> NoReturn:
+    fail(
+        "E0531",
+        f"the adapter `{shown(str(adapter.file.path))}` does not fit "
+        f"`{shown(str(base.path))}`",
+        notes=[why],
+        helps=[help],
+    )
