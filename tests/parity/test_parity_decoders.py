@@ -23,6 +23,7 @@ CASES = {
         "Qwen2", use_sliding_window=True, sliding_window=3, max_window_layers=1
     ),
     "qwen2, tied": decoder("Qwen2", tie_word_embeddings=True, rope_parameters=LINEAR),
+    "mistral": decoder("Mistral", sliding_window=3),
     "qwen3": decoder("Qwen3", head_dim=12),
     "qwen3, biases": decoder(
         "Qwen3", attention_bias=True, layer_types=SLIDING[::-1], sliding_window=3,
@@ -89,7 +90,17 @@ def test_writing(family: str, tmp_path: Path) -> None:
 
 
 TOKENS = (
-    *("Qwen2", "Qwen3", "Gemma", "Gemma2", "GPTNeoX", "Phi", "Phi3", "Starcoder2"),
+    *(
+        "Mistral",
+        "Qwen2",
+        "Qwen3",
+        "Gemma",
+        "Gemma2",
+        "GPTNeoX",
+        "Phi",
+        "Phi3",
+        "Starcoder2",
+    ),
     *("Nemotron", "StableLm"),
 )
 HEADS = [
@@ -104,7 +115,17 @@ def test_heads(family: str, head: str, tmp_path: Path) -> None:
 
 
 CLASSIFIERS = (
-    *("Qwen2", "Qwen3", "Gemma", "Gemma2", "SmolLM3", "Olmo2", "GPTNeoX", "GPTJ"),
+    *(
+        "Mistral",
+        "Qwen2",
+        "Qwen3",
+        "Gemma",
+        "Gemma2",
+        "SmolLM3",
+        "Olmo2",
+        "GPTNeoX",
+        "GPTJ",
+    ),
     *("OPT", "Phi", "Phi3", "Starcoder2", "Nemotron", "StableLm"),
 )
 

@@ -139,7 +139,7 @@ def check_writing(case: Case, folder: Path, beams: Sequence[int] = (1, 4)) -> No
         for prompts in ([PROMPTS[0]], PROMPTS):
             parts = [[p] for p in prompts] if case.eager else [prompts]
             wanted = [t for part in parts for t in written_by(theirs, part, count)]
-            ids, keep = _padded(prompts)
+            ids, keep = padded(prompts)
             told = [(package, {"input_ids": ids, "attention_mask": keep})]
             if len(prompts) == 1:
                 # One file is not told which tokens exist where the spec has ids alone.
@@ -154,7 +154,7 @@ def check_writing(case: Case, folder: Path, beams: Sequence[int] = (1, 4)) -> No
 
 def written_by(theirs: Any, prompts: Sequence[Sequence[int]], beams: int) -> list[Any]:
     """What transformers' `generate` writes behind each prompt."""
-    ids, keep = _padded(prompts)
+    ids, keep = padded(prompts)
     longest = ids.shape[1]
     with torch.no_grad():
         made = theirs.generate(
@@ -168,7 +168,7 @@ def written_by(theirs: Any, prompts: Sequence[Sequence[int]], beams: int) -> lis
             return_dict_in_generate=True,
         )
     stops = theirs.generation_config.eos_token_id
-    texts = [_ended(row[longest:].tolist(), stops) for row in made.sequences]
+    texts = [ended(row[longest:].tolist(), stops) for row in made.sequences]
     if beams == 1:
         best = np.sort(np.stack([step.numpy() for step in made.logits]), axis=-1)
         gaps = (best[..., -1] - best[..., -2]) / (best[..., -1] - best[..., 0])
@@ -177,7 +177,7 @@ def written_by(theirs: Any, prompts: Sequence[Sequence[int]], beams: int) -> lis
     return texts
 
 
-def _padded(prompts: Sequence[Sequence[int]]) -> tuple[Any, Any]:
+def padded(prompts: Sequence[Sequence[int]]) -> tuple[Any, Any]:
     """Ids and which of them exist, padded on the left."""
     longest = max(map(len, prompts))
     ids = [[0] * (longest - len(p)) + list(p) for p in prompts]
@@ -185,7 +185,7 @@ def _padded(prompts: Sequence[Sequence[int]]) -> tuple[Any, Any]:
     return np.array(ids), np.array(keep)
 
 
-def _ended(tokens: list[int], stop: int | Sequence[int] | None) -> list[int]:
+def ended(tokens: list[int], stop: int | Sequence[int] | None) -> list[int]:
     """A text up to its stop, which is a part of it."""
     stops = [stop] if isinstance(stop, int) else stop or ()
     ends = [n for n, token in enumerate(tokens) if token in stops]

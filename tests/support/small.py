@@ -78,6 +78,12 @@ FAMILIES: dict[str, dict[str, object]] = {
     "gpt_oss": SPARSE | {"sliding": 3},
     "gptj": TRANSFORMER | {"turned": 4, "stop": [2]},
     "granite": GROUPED | {"scale": 0.3, "adds": 0.5, "words": 2.0},
+    "llava": {
+        **{f"vision.{k}": v for k, v in (IMAGE | {"channels": 3}).items()},
+        **{f"text.{k}": v for k, v in GROUPED.items()},
+        "picture": 16,
+        "stop": [2],
+    },
     "m2m_100": PAIRED,
     "marian": PAIRED,
     "mbart": PAIRED | {"context": 32},
