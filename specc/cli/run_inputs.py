@@ -19,6 +19,8 @@ from specc.data.files import MAX_TEXT_BYTES, read_bytes
 from specc.data.image import read_image
 from specc.data.json_arrays import load_json, nested_array
 from specc.data.record import Image, TextReading
+from specc.data.sound import read_sound
+from specc.data.sound_record import FilterBanks, LogMel, Sound, Waveform
 from specc.data.text import encode
 from specc.files.json import ANY, Json, parse
 from specc.files.read import shown
@@ -32,6 +34,7 @@ ENDINGS = (".json", ".npy", ".npz")
 MOST_TEXT = 2**20
 """Bytes of a file of texts, or of the standard input."""
 STDIN = "-"
+SOUND = (Waveform, LogMel, FilterBanks)
 
 
 @dataclass(frozen=True)
@@ -75,6 +78,9 @@ class _Words:
         if isinstance(record, Image):
             self.files.append(word)
             return self._add(name, read_image(word, record))
+        if isinstance(record, SOUND):
+            self.files.append(word)
+            return self._add(name, _sound(word, record))
         given = self.model.graph.inputs[name].type
         ids = given.dtype == "i64" and len(given.shape) == 2
         numbers = _numbers(word, name, READ_AS_TEXT.format(name) if ids else "")
@@ -165,6 +171,12 @@ class _Words:
             fail("E0112", f"{name} is not UTF-8 text")
         # A line end at the end of a file ends its last line and begins no further text.
         return [line.removesuffix("\r") for line in text.rstrip("\r\n").split("\n")]
+
+
+def _sound(word: str, record: Sound) -> "Piece":
+    """A recording: samples, which may be fewer than those of others, or a spectrogram."""
+    heard = read_sound(word, record)
+    return _Rows([heard]) if isinstance(record, Waveform) else heard[None]
 
 
 def read_arguments(model: Entrance, arguments: Sequence[str]) -> Given:

@@ -8,8 +8,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
+from specc.compiler.sidefiles import (
+    beside,
+    heard_as,
+    preprocessor,
+    spoken_by,
+    unread_keys,
+)
 from specc.data.reading import Reading, input_reading, output_reading
 from specc.data.record import TEXTS, Files, InputReading, OutputReading
+from specc.data.sound_record import SOUNDS
 from specc.data.tokenizer import MAX_BYTES, NAME, TokenizerFile
 from specc.data.tokenizing import checked_file
 from specc.data.vocabulary import read_vocabulary
@@ -120,18 +128,34 @@ def folders_of(*paths: str) -> tuple[Path, ...]:
 
 
 def remarks(model: Model, given: Sequence[Path]) -> tuple[str, ...]:
-    """What became of `tokenizer()`, where folders were named."""
+    """What became of `tokenizer()`, and of what says how sound is heard, where folders
+    were named.
+    """
     asked = [
         n for n, data in (*model.reading.items(), *model.showing.items()) if _asks(data)
     ]
-    if not asked or not given:
+    if not given:
         return ()
-    path = tokenizer_in(given)
+    found = list(_of_sound(model, given))
+    path = tokenizer_in(given) if asked else None
+    if path is not None:
+        found.append(f"the tokenizer is `{shown(str(path))}`")
+    elif asked:
+        what = f"`{asked[0]}` takes ids, not text"
+        found.append(f"`{shown(str(given[0]))}` holds no {NAME}: {what}")
+    return tuple(found)
+
+
+def _of_sound(model: Model, given: Sequence[Path]) -> Iterator[str]:
+    """What says how inputs are heard, and the keys of it that nothing follows."""
+    entries: list[Any] = [*model.reading.values()]
+    kinds = [e["kind"] for e in entries if isinstance(e, dict) and e["kind"] in SOUNDS]
+    path, _ = preprocessor(given) if kinds else (None, {})
     if path is None:
-        return (
-            f"`{shown(str(given[0]))}` holds no {NAME}: `{asked[0]}` takes ids, not text",
-        )
-    return (f"the tokenizer is `{shown(str(path))}`",)
+        return
+    yield f"sound is heard as `{shown(str(path))}` says"
+    for key in unread_keys(kinds[0], given):
+        yield f"nothing follows `{shown(key)[:60]}` in `{shown(str(path))}`"
 
 
 def files_of(program: Program, model: Model, given: Sequence[Path]) -> list[Path]:
@@ -140,6 +164,7 @@ def files_of(program: Program, model: Model, given: Sequence[Path]) -> list[Path
     found = [tokenizer_in(given)] if given else []
     entries: list[Any] = [*model.reading.values(), *model.showing.values()]
     for data in entries:
+        found += beside(data.get("kind", ""), given) if given else ()
         names = [name for call in _calls(data) for name in _named(call)]
         found += [folders[data["home"]] / name for name in names]
     return [path for path in found if path is not None]
@@ -208,6 +233,10 @@ def _resolved(data: Mapping[str, Any], place: _Place) -> dict[str, Any]:
             made["vocab"] = _vocabulary(args.pop(0), place)
         case "tokenizer":
             made |= _tokenizer(args, place)
+        case kind if kind in SOUNDS and not args:
+            return heard_as(kind, made, place.given, place.span)
+        case "transcript":
+            return _transcript(args, made, place)
         case "picture" if args:
             if not isinstance(args[0], dict):
                 fail(
@@ -217,12 +246,14 @@ def _resolved(data: Mapping[str, Any], place: _Place) -> dict[str, Any]:
                 )
             made["image"] = _resolved(args.pop(0), place)
         case "image" if args:
-            fail(
-                "E0211",
-                "`image` takes options only: image(size=[8, 8], channels=1)",
-                place.span,
-            )
+            _options_only("image", "size=[8, 8], channels=1", place.span)
+        case kind if kind in SOUNDS:
+            _options_only(kind, "rate=16000", place.span)
     return made
+
+
+def _options_only(kind: str, example: str, span: Span | None) -> NoReturn:
+    fail("E0211", f"`{kind}` takes options only: {kind}({example})", span)
 
 
 def _labels(given: Any, kind: str, span: Span | None) -> list[str]:
@@ -254,6 +285,21 @@ def _vocabulary(given: Any, place: _Place) -> list[str]:
         place.span,
     )
     return list(read_vocabulary(decode(data, str(given))))
+
+
+def _transcript(
+    args: list[Any], options: dict[str, Any], place: _Place
+) -> dict[str, Any]:
+    """The fields of a transcript's record: its tokens are listed, lie in a file, or in
+    the vocab.json given at compile time; `absent` where there is none.
+    """
+    if args:
+        return {**options, "vocab": _vocabulary(args[0], place)}
+    told = spoken_by(place.given, place.span)
+    if told is None:
+        return {**options, "absent": _ABSENT}
+    # what the files call padding is what their tokenizer leaves out
+    return {**options, **told}
 
 
 def _tokenizer(args: list[Any], place: _Place) -> dict[str, Any]:

@@ -73,7 +73,7 @@ def text_inputs(
 def row_inputs(
     graph: Graph, name: str, rows: Sequence[Array], *, growing: str = ""
 ) -> dict[str, Array]:
-    """`text_inputs` of texts that are ids already."""
+    """`text_inputs` of texts that are ids already, or of sounds that are samples."""
     keep = keep_of(graph, name)
     if not keep:
         if len({len(row) for row in rows}) > 1:
@@ -103,11 +103,11 @@ def keep_of(graph: Graph, name: str) -> str:
 def _uneven(name: str, lengths: Sequence[int]) -> NoReturn:
     fail(
         "E0912",
-        f"the texts of `{name}` have {lengths[0]} to {lengths[-1]} ids, and the model "
-        "cannot tell padding from text",
+        f"the rows of `{name}` are {lengths[0]} to {lengths[-1]} long, and the model "
+        "cannot tell padding from what is meant",
         notes=["it has no `keep` input of the same axes"],
         helps=[
-            "run texts of one length together, or add `keep: keep[batch, n]` to the graph's inputs"
+            "run rows of one length together, or add `keep: keep[batch, n]` to the graph's inputs"
         ],
     )
 

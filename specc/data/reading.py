@@ -22,11 +22,14 @@ from specc.data.record import (
     TextOf,
     text_reading,
 )
+from specc.data.sound_record import SOUNDS, sound_reading
 from specc.data.tokenizer import TextTokenizer, TokenizerFile, files_from, files_to_json
+from specc.data.transcript import Transcript
 from specc.files.fields import Complain, Fields, damaged
 from specc.files.json import Json
 
 MAX_PORTS = 1000  # inputs or outputs with a reading
+SHOWN = ("choice", "numbers", "text", "transcript", "picture", "class_map")
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,9 +139,11 @@ def input_reading(
     """
     fields = Fields(value, path, complain)
     record: InputReading
-    match fields.choice("kind", ("image", *TEXTS, "numbers")):
+    match fields.choice("kind", ("image", *SOUNDS, *TEXTS, "numbers")):
         case "image":
             record = Image.from_fields(fields)
+        case kind if kind in SOUNDS:
+            record = sound_reading(kind, fields)
         case "numbers":
             record = Numbers.from_fields(fields)
         case kind:
@@ -156,13 +161,15 @@ def output_reading(
     """One output's record from JSON; `complain` and `files` as in `input_reading`."""
     fields = Fields(value, path, complain)
     record: OutputReading
-    match fields.choice("kind", ("choice", "numbers", "text", "picture", "class_map")):
+    match fields.choice("kind", SHOWN):
         case "choice":
             record = Choice.from_fields(fields)
         case "numbers":
             record = Numbers.from_fields(fields)
         case "text":
             record = TextOf.from_fields(fields, files or {})
+        case "transcript":
+            record = Transcript.from_fields(fields)
         case "picture":
             record = ImageOf.from_fields(fields)
         case _:

@@ -10,7 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from specc.data.sound_record import Sound
 from specc.data.tokenizer import TextTokenizer, TokenizerFile
+from specc.data.transcript import Transcript
 from specc.files.fields import Fields
 from specc.files.json import Json, tagged
 
@@ -308,5 +310,5 @@ class ClassMap:
         return ClassMap(labels, tuple(colors))
 
 
-InputReading: TypeAlias = Image | TextReading | Numbers
-OutputReading: TypeAlias = Choice | Numbers | TextOf | ImageOf | ClassMap
+InputReading: TypeAlias = Image | Sound | TextReading | Numbers
+OutputReading: TypeAlias = Choice | Numbers | TextOf | Transcript | ImageOf | ClassMap

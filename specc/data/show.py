@@ -26,6 +26,7 @@ from specc.data.record import (
 )
 from specc.data.text import decode
 from specc.data.tokenizer import TextTokenizer
+from specc.data.transcript import Transcript, said
 from specc.files.read import shown
 from specc.ir.array import Array
 from specc.text.diagnostic import fail
@@ -59,7 +60,10 @@ def show(reading: Reading, outputs: Mapping[str, Array]) -> Shown:
                 f"the model gave no output `{shown(name)}`",
                 notes=[f"it gave {', '.join(outputs)}"],
             )
-        one = show_output(name, record, outputs[name])
+        there = None
+        if isinstance(record, Transcript):
+            there = outputs.get(record.keep)
+        one = show_output(name, record, outputs[name], there)
         if len(plan) > 1 and one.lines and not isinstance(record, Numbers):
             lines.append(f"{shown(name)}:")
         lines.extend(one.lines)
@@ -67,13 +71,17 @@ def show(reading: Reading, outputs: Mapping[str, Array]) -> Shown:
     return Shown(tuple(lines), tuple(pictures))
 
 
-def show_output(name: str, record: OutputReading, value: Array) -> Shown:
-    """One output by its reading."""
+def show_output(
+    name: str, record: OutputReading, value: Array, there: Array | None = None
+) -> Shown:
+    """One output by its reading; `there` says which rows of a transcript exist."""
     match record:
         case Choice():
             return Shown(tuple(_choices(name, record, value)))
         case TextOf():
             return Shown(tuple(_texts(name, record, value)))
+        case Transcript():
+            return Shown(tuple(_transcripts(name, record, value, there)))
         case ImageOf():
             return Shown((), tuple(_pictures(name, record, value)))
         case ClassMap():
@@ -161,6 +169,22 @@ def _texts(name: str, record: TextOf, value: Array) -> list[str]:
     )
     lines = [shown(decode(row, record.vocabulary)) for row in rows[:MAX_ROWS]]
     return lines + _rest(len(rows))
+
+
+def _transcripts(
+    name: str, record: Transcript, value: Array, there: Array | None
+) -> list[str]:
+    """A line for each recording [batch, rows, tokens], of the rows that are `there`."""
+    if value.dtype.kind != "f" or value.ndim != 3 or not value.shape[-1]:
+        _unfit(name, value, "scores [batch, rows, tokens]")
+    if there is None or there.shape != value.shape[:2]:
+        there = np.ones(value.shape[:2], np.bool_)
+    best = value.argmax(axis=-1)
+    lines = [
+        shown(said([int(i) for i in row[kept]], record))
+        for row, kept in zip(best[:MAX_ROWS], there.astype(np.bool_), strict=False)
+    ]
+    return lines + _rest(len(best))
 
 
 def _numbers(name: str, record: Numbers, value: Array) -> list[str]:

@@ -12,6 +12,7 @@ from specc.data.record import TextBytes, TextCharacters, TextReading
 from specc.data.tokenizer import MAX_ID, TextTokenizer
 from specc.data.tokenizing import ids_of, symbol_of, text_of
 from specc.files.read import shown
+from specc.ir.array import Array
 from specc.text.diagnostic import fail
 from specc.text.source import Source, Span
 
@@ -107,13 +108,14 @@ def symbol(number: int, record: TextReading) -> str:
 
 
 def pad(
-    rows: Sequence[NDArray[np.int64]], fill: int, *, left: bool = False
-) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Texts of unequal lengths as one array, `i64[batch, longest]`, and which of its
-    places exist.
+    rows: Sequence[Array], fill: int, *, left: bool = False
+) -> tuple[Array, NDArray[np.bool_]]:
+    """Texts or sounds of unequal lengths as one array, `[batch, longest]`, and which of
+    its places exist.
     """
     longest = max((len(row) for row in rows), default=0)
-    ids = np.full((len(rows), longest), fill, np.int64)
+    kind = rows[0].dtype if rows else np.dtype(np.int64)
+    ids = np.full((len(rows), longest), fill, kind)
     keep = np.zeros(ids.shape, np.bool_)
     for i, row in enumerate(rows):
         place = slice(longest - len(row), longest) if left else slice(0, len(row))
