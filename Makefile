@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test parity parity-full readers fuzz lint measure waivers bench tables clean python
+.PHONY: demo test parity parity-full parity-real parity-table readers fuzz lint measure waivers bench tables clean python
 
 python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -34,6 +34,16 @@ parity: $(VENV)/parity
 
 parity-full: $(VENV)/parity
 	$(BIN)/python -m pytest -m "parity or slow" -n 2
+
+# checkpoints of your own, compared with transformers: SPECC_CHECKPOINTS=DIR make parity-real
+parity-real: $(VENV)/parity
+	@PYTHONPATH=tests:. $(BIN)/python -m support.real
+
+# docs/checked.md: what the whole parity suite compares, and how far apart it is
+parity-table: $(VENV)/parity
+	rm -f .parity.jsonl
+	SPECC_PARITY_RECORD=.parity.jsonl $(BIN)/python -m pytest -m "parity or slow" tests/parity -n 2
+	$(BIN)/python docs/parity_table.py .parity.jsonl
 
 # the programs that read our packages, each in a place of its own: Optimum needs an older transformers
 readers: | python

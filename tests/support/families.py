@@ -17,6 +17,8 @@ import transformers
 import specc
 from support.padded import Ids, Keep, Samples, Side, samples
 from support.published import assert_published, loaded, randomized
+from support.recorded import record
+from support.spec_models import opened
 
 VOCAB = 31
 TEXTS = samples(
@@ -150,6 +152,7 @@ def check_writing(case: Case, folder: Path, beams: Sequence[int] = (1, 4)) -> No
                 assert got == wanted, (
                     f"{path.name}, {count} beams, {len(prompts)} texts"
                 )
+    record(opened(str(folder)).model, written=TOKENS)
 
 
 def written_by(theirs: Any, prompts: Sequence[Sequence[int]], beams: int) -> list[Any]:

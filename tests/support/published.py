@@ -20,6 +20,7 @@ from specc.run.loaded import Loaded
 from specc.weights.formats.safetensors import write_safetensors
 from specc.weights.values import array_of
 from support.padded import Samples, Side
+from support.recorded import record
 from support.spec_models import Opened, assert_agrees, by_reference, opened
 
 Arrays = dict[str, NDArray[Any]]
@@ -109,6 +110,7 @@ def assert_matches(
     rows are compared. The reference is in float64 too, and so agrees far better than is
     asked: to `exactly`.
     """
+    worst = 0.0
     batches: list[tuple[Arrays, Side | None]] = [(given.alone(0), None)]
     batches += [(given.together(side), side) for side in sides]
     for inputs, side in batches:
@@ -131,9 +133,11 @@ def assert_matches(
                     f"{what}, reference",
                     exactly,
                 )
-                assert_agrees(
+                apart = assert_agrees(
                     compiled[name][row][valid], theirs[valid], f"{what}, compiled", 1e-5
                 )
+                worst = max(worst, apart)
+    record(ours.spec.model, worst=worst)
 
 
 def one_by_one(

@@ -122,13 +122,16 @@ class InOnnx:
 
 def assert_agrees(
     found: NDArray[Any], wanted: NDArray[Any], what: str, within: float = 1e-5
-) -> None:
-    """`max|found - wanted| <= within · max|wanted|`; whole numbers and truths exactly."""
+) -> float:
+    """`max|found - wanted| <= within · max|wanted|`; whole numbers and truths exactly.
+    Gives the difference as a share of the greatest value.
+    """
     assert found.shape == wanted.shape, f"{what}: {found.shape}, not {wanted.shape}"
     if wanted.dtype.kind in "bi":
         assert (found == wanted).all(), what
-        return
+        return 0.0
     assert np.isfinite(found).all(), f"{what}: not finite"
     worst = float(np.abs(found - wanted).max(initial=0))
     most = float(np.abs(wanted).max(initial=0))
     assert worst <= within * most, f"{what}: off by {worst:.2e} of {most:.2e}"
+    return worst / most if most else 0.0
