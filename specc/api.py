@@ -61,6 +61,7 @@ def compile(
     target: str = "ort-cpu",
     opset: int = 0,
     taps: Sequence[str] = (),
+    context: int = 0,
     graph: str = "",
     weights_as: str = "",
     defaults_inside: bool = False,
@@ -73,8 +74,8 @@ def compile(
 
     Options are those of `specc compile`; `set` is by name: `{"encoder.layers": 4}`. With
     `parts`, which may be "all", the output is a folder with these graphs over the same
-    weights. `settings` are the defaults of a model that decodes by itself, before the
-    spec's. `output` is replaced if specc wrote it, anything else only with `force`.
+    weights. `settings` are defaults of one that decodes by itself, before the spec's.
+    `output` is replaced if specc wrote it, anything else only with `force`.
     """
     check_arguments(**locals())  # all of them, before anything else has a name
     _check_settings(settings, chosen := parts_of(parts))
@@ -95,7 +96,7 @@ def compile(
         settings=dict(settings or {}),
         force=force,
     )
-    opened = _open(spec, config, set, options.weights)
+    opened = _open(spec, config, set, options.weights, int(context))
     return compile_package(opened, options) if chosen else compile_spec(opened, options)
 
 
@@ -223,10 +224,15 @@ def _open(
     config: str | Path,
     given: Mapping[str, object] | None,
     weights: str = "",
+    longest: int = 0,
 ) -> driver.Spec:
     sets = [f"{name}={text}" for name, text in _texts("", given or {})]
     return driver.open_spec(
-        str(spec), config=str(config) if config else "", sets=sets, weights=weights
+        str(spec),
+        config=str(config) if config else "",
+        sets=sets,
+        weights=weights,
+        longest=longest,
     )
 
 

@@ -19,7 +19,7 @@ def bounds_of(graph: Graph) -> dict[str, Bound]:
         if rows:
             reasons.append(f"rows are taken that are there from {symbol} = {rows} on")
         if limit:
-            reasons.append(f"the table `{limit.table}` has {limit.most} positions")
+            reasons.append(limit.reason)
         bounds[symbol] = Bound(
             max(graph.least.get(symbol, 0), rows),
             limit.most if limit else None,

@@ -228,9 +228,7 @@ def sizes(text: str, graph: Graph) -> Mapping[str, int]:
             fail(
                 "E0407",
                 f"`--at {part}`: this model takes at most {most[name].most}",
-                notes=[
-                    f"the table `{most[name].table}` has no row for a later position"
-                ],
+                notes=[most[name].reason],
             )
     return found
 

@@ -9,7 +9,7 @@ FORCE = "replace a file that specc did not write, too; never one that is read"
 
 
 def spec_arguments(parser: ArgumentParser) -> None:
-    """SPEC, `--config`, `--set`, `--graph`."""
+    """SPEC, `--config`, `--set`, `--context`, `--graph`."""
     parser.add_argument(
         "spec",
         metavar="SPEC",
@@ -37,6 +37,14 @@ def spec_arguments(parser: ArgumentParser) -> None:
         help="set one config value, such as layers=2",
     )
     parser.add_argument(
+        "--context",
+        type=context,
+        default=0,
+        metavar="N",
+        help="texts are up to N tokens long, where that decides how positions turn "
+        "(dynamic and long rotary scaling)",
+    )
+    parser.add_argument(
         "--graph",
         default="",
         metavar="NAME",
@@ -52,12 +60,18 @@ def spec_of(arguments: Namespace, weights: str = "") -> Spec:
         sets=arguments.set,
         weights=weights,
         own=arguments.own,
+        longest=arguments.context,
     )
 
 
 def seed(text: str) -> int:
     """A seed of the command line: a whole number of 64 bits."""
     return _number(text, 0, 2**64 - 1, "a seed")
+
+
+def context(text: str) -> int:
+    """A length of texts."""
+    return _number(text, 1, 2**31 - 1, "a length of texts")
 
 
 def rounds(text: str) -> int:

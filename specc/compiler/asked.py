@@ -35,6 +35,10 @@ def _is_whole(value: object) -> bool:
     return not isinstance(value, bool) and isinstance(value, Integral)
 
 
+def _is_length(value: object) -> bool:
+    return not isinstance(value, bool) and value in range(2**31)
+
+
 def _is_texts(value: object) -> bool:
     # a text is a sequence of texts as well, of its letters
     return (
@@ -67,6 +71,7 @@ KINDS = {
     "names": TEXT,
     "provider": TEXT,
     "opset": WHOLE,
+    "context": Kind("a number of tokens, or 0", _is_length),
     "threads": WHOLE,
     "taps": Kind("a list of texts", _is_texts),
     "weights_as": Kind(

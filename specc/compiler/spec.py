@@ -23,6 +23,7 @@ from specc.elaborate.published import check_expected, check_quantized
 from specc.elaborate.published_keys import unread
 from specc.elaborate.unshared import unshared
 from specc.files.read import shown
+from specc.ir import ops
 from specc.ir.graph import Graph
 from specc.ir.model import Model
 from specc.lang import tree
@@ -73,12 +74,14 @@ def open_spec(
     sets: Sequence[str] = (),
     weights: str = "",
     own: str = "",
+    longest: int = 0,
 ) -> Spec:
     """Read a spec, what it extends, a config file and the values of `--set`.
 
     The config.json of a checkpoint folder `weights` is read where the spec takes values
     from one and no other is given. `spec` may be a checkpoint folder itself: then its
-    config.json tells the spec, unless that is `own`.
+    config.json tells the spec, unless that is `own`. `longest` is how long texts may
+    be, where that decides how positions turn.
     """
     library = Files()
     folder = spec if is_checkpoint(spec) else ""
@@ -97,7 +100,8 @@ def open_spec(
     if data is not None:
         program = chosen(program, data)
     program = assign(program, _assigned(sets))
-    made = Spec(program, library, Reader(), spec, config, remarks, checkpoint=folder)
+    reader = Reader(longest=longest)
+    made = Spec(program, library, reader, spec, config, remarks, checkpoint=folder)
     return made if data is None else _configured(made, data)
 
 
@@ -108,7 +112,7 @@ def _configured(spec: Spec, data: JsonObject) -> Spec:
     # Only files of a published family have keys that are known to be its own.
     return replace(
         spec,
-        reader=Reader(published=spec.library.published, raw=data),
+        reader=replace(spec.reader, published=spec.library.published, raw=data),
         warnings=tuple(_unread(spec.program, data)) if family else (),
     )
 
@@ -176,6 +180,7 @@ def check(spec: Spec, graph: str = "") -> Checked:
         warnings = (*spec.warnings, *_unshared(spec, trials))
         return Checked(trials, None, tuple(missing), warnings)
     _check_beside(spec, model)
+    _check_longest(spec, model)
     unneeded = _unshared(spec, trials, model)
     return Checked(trials, model, (), (*spec.warnings, *unneeded, *model.warnings))
 
@@ -197,6 +202,30 @@ def _check_beside(spec: Spec, model: Model) -> None:
         raise Failed(*faults)
 
 
+def _check_longest(spec: Spec, model: Model) -> None:
+    """E0435 for a length of texts that nothing in the model hangs on."""
+    wanted = spec.reader.longest
+    if not wanted or _turns_up_to(wanted, model.graph):
+        return
+    fail(
+        "E0435",
+        f"`--context {wanted}` changes nothing: positions of this model do not turn by "
+        "frequencies that the length of a text decides",
+        helps=["leave it out"],
+    )
+
+
+def _turns_up_to(longest: int, graph: Graph) -> bool:
+    """Whether something in a graph, bodies of loops included, turns so far."""
+    found = (
+        op.most == longest
+        if isinstance(op, ops.RopeAngles)
+        else isinstance(op, ops.Scan) and _turns_up_to(longest, op.body)
+        for op in (node.op for node, _ in graph.nodes)
+    )
+    return any(found)
+
+
 def others(spec: Spec, graph: str) -> Iterator[Graph]:
     """The other graphs of a spec, those that can be made with its config."""
     for block, _ in spec.program.items(tree.Block):
@@ -213,6 +242,7 @@ def elaborated(spec: Spec, graph: str = "") -> Model:
     trials = check_symbolic(spec.program, spec.library, graph)
     model = elaborate(spec.program, spec.library, spec.reader, graph)
     _check_beside(spec, model)
+    _check_longest(spec, model)
     _unshared(spec, trials, model)
     return with_ties(spec.program, spec.library, spec.reader, model)
 

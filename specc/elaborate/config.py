@@ -18,7 +18,7 @@ from specc.elaborate.needs import NeedsValue
 from specc.elaborate.normalizers import of_type
 from specc.elaborate.numbers import as_float
 from specc.elaborate.typing import Place, fit_static
-from specc.elaborate.values import POISON, Known, Picked, Record, first
+from specc.elaborate.values import POISON, Known, Picked, Record, Rope, first
 from specc.ir.dim import Dim
 from specc.lang import tree
 from specc.text.diagnostic import Diagnostic, Failed, Label, fail
@@ -35,7 +35,9 @@ class Reader:
     are what they follow as: `side = image / patch` is no symbol of its own.
 
     `steps` counts the work of all readings that share it. `path` is where the config
-    stands in that of the spec that uses this one, empty where none does.
+    stands in that of the spec that uses this one, empty where none does. `longest` is
+    how long texts may be, where that decides how positions turn; 0 is what the spec or
+    file says.
     """
 
     symbolic: bool = False
@@ -44,6 +46,7 @@ class Reader:
     published: Published | None = None
     raw: JsonObject | None = None
     steps: Steps = field(default_factory=Steps)
+    longest: int = 0
     path: str = ""
 
     def full(self, path: str) -> str:
@@ -68,7 +71,8 @@ def read_config(
     reading = _Reading(context, program.assigned, reader, named)
     for entry in program.fields():
         try:
-            values[entry.name] = _value(reading, entry, entry.name, env)
+            value = _value(reading, entry, entry.name, env)
+            values[entry.name] = _over(reader.longest, value)
         except Failed as failed:
             faults += failed.diagnostics
             values[entry.name] = POISON
@@ -78,6 +82,17 @@ def read_config(
     if faults:
         raise Failed(*faults)
     return values
+
+
+def _over(longest: int, value: Known) -> Known:
+    """A value, its rotary settings those for texts of up to so many tokens."""
+    match value:
+        case Rope() if longest:
+            return value.over(longest)
+        case Record(fields=fields):
+            inner = {name: _over(longest, field) for name, field in fields.items()}
+            return replace(value, fields=inner)
+    return value
 
 
 def _value(reading: "_Reading", entry: tree.Field, path: str, env: Env) -> Known:

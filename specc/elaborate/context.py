@@ -214,6 +214,7 @@ class Context:
     `caller` is the user's text whose call is worked out in the standard library,
     `normalizer` the name of one whose weights are being made.
     `stacks` are the experts whose block is being elaborated, the innermost last.
+    `longest` is how long texts may be where that decides how positions turn, or 0.
     """
 
     library: Library
@@ -235,6 +236,7 @@ class Context:
     opaque: dict[Value, str] = field(default_factory=dict)
     caller: Span | None = None
     normalizer: str = ""
+    longest: int = 0
     stacks: list[Stack] = field(default_factory=list)
 
     @contextmanager

@@ -55,12 +55,12 @@ def context_of(
     library: Library,
     program: Program | None = None,
     *,
-    symbolic: bool = False,
-    steps: Steps | None = None,
+    reader: Reader | None = None,
 ) -> Context:
     """A fresh context with its knots tied. With symbols, what `program` calls `dims`
     stays one when the model runs.
     """
+    reader = reader or Reader()
     lengths: frozenset[str] = frozenset()
     if program is not None:
         # a config value may bear the name of a length, and then is what is meant
@@ -68,9 +68,10 @@ def context_of(
     return Context(
         library=library,
         evaluator=_Knot(library),
-        symbolic=symbolic,
-        steps=steps or Steps(),
+        symbolic=reader.symbolic,
+        steps=reader.steps,
         lengths=lengths,
+        longest=reader.longest,
     )
 
 
@@ -94,7 +95,7 @@ def elaborate(
 def _elaborated(
     program: Program, library: Library, reader: Reader, graph: str
 ) -> Model:
-    context = context_of(library, program, symbolic=reader.symbolic, steps=reader.steps)
+    context = context_of(library, program, reader=reader)
     config = requirements(context, program, reader)
     say_shared(
         context,
@@ -290,7 +291,7 @@ def _defaults(
     absent = [p for p in block.params if p.default is not None]
     if not absent:
         return None
-    context = context_of(library, program, symbolic=reader.symbolic, steps=reader.steps)
+    context = context_of(library, program, reader=reader)
     env = Env(module=program.module, config=config, raw=reader.raw)
     env.dims.update(_facts(context, block, env))
     _inputs(context, block, env)
@@ -353,15 +354,16 @@ def _configure(
     if isinstance(given, Record):
         flat: dict[str, Known] = {}
         _flatten_values("", given, flat)
-        values = _values(context, assign(program, {}), Reader(fixed=flat))
+        reader = Reader(fixed=flat, longest=context.longest)
+        values = _values(context, assign(program, {}), reader)
         known = {f.name for f in program.fields()}
         if unknown := [k for k in flat if k not in known]:
             title = f"the config of `{module.path}` has no `{unknown[0]}`"
             fail("E0201", title, span)
         return values
-    reader = Reader(symbolic=False)
+    reader = Reader(longest=context.longest)
     if isinstance(given, RawConfig):
-        reader = Reader(raw=given.data, published=context.library.published)
+        reader.raw, reader.published = given.data, context.library.published
     return _values(context, program, reader)
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from specc.elaborate.json_nodes import JsonObject, Member
 from specc.elaborate.published_rope import KEYS as ROPE_KEYS
+from specc.elaborate.published_rope import usual_of
 from specc.lang import tree
 from specc.text.diagnostic import Diagnostic, Label
 from specc.text.source import Span
@@ -82,6 +83,7 @@ def _named(source: tree.Expr) -> Iterator[str]:
             yield _outermost(path)
         case tree.Call(function=tree.Name(path="rope_config")):
             yield from ROPE_KEYS
+            yield usual_of(source).base
         case tree.Call(args=args):
             for arg in args:
                 yield from _named(arg)

@@ -1,18 +1,72 @@
 """Rotary settings of a published config.json, in both forms that are in use."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NoReturn
 
-from specc.elaborate.json_nodes import JsonObject, JsonScalar, Member
+from specc.elaborate.json_nodes import JsonList, JsonObject, JsonScalar, Member
 from specc.elaborate.rope import fault, yarn_scale
 from specc.elaborate.values import Rope, RopeNumber
 from specc.lang import tree
 from specc.text.diagnostic import Label, fail
 from specc.text.source import Span
 
-SCALED = ("default", "linear", "llama3", "yarn")
-KEYS = ("rope_parameters", "rope_scaling", "rope_theta", "max_position_embeddings")
+SCALED = ("default", "linear", "dynamic", "llama3", "yarn", "longrope")
+RENAMED = {"su": "longrope"}
+"""What a scaling rule was called in older files."""
+KEYS = (
+    *("rope_parameters", "rope_scaling", "rope_theta", "max_position_embeddings"),
+    "original_max_position_embeddings",
+)
 """Where a config.json says how positions turn, and up to which they were trained."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Usual:
+    """What a spec says of rotary settings: what holds where a file is silent, and where
+    it looks.
+
+    `context` is how long texts are, `original` how long they were before the scaling.
+    `layers` are the layers that are meant, of files that have a table for each type of
+    layer; `base` is what older ones call their theta, and `scaled` whether
+    `rope_scaling` is about them.
+    """
+
+    theta: float = 10000.0
+    context: float | None = None
+    original: float | None = None
+    layers: str = ""
+    base: str = "rope_theta"
+    scaled: bool = True
+
+
+def usual_of(source: tree.Call) -> Usual:
+    """The options of `rope_config(…)`. E0406 for one that it does not have."""
+    usual = Usual()
+    for option in source.options:
+        match option:
+            case tree.Option("theta", tree.Num(text)):
+                usual = replace(usual, theta=float(text))
+            case tree.Option("context", tree.Num(text)):
+                usual = replace(usual, context=float(text))
+            case tree.Option("original", tree.Num(text)):
+                usual = replace(usual, original=float(text))
+            case tree.Option("layers", tree.Text(value)):
+                usual = replace(usual, layers=value)
+            case tree.Option("base", tree.Text(value)):
+                usual = replace(usual, base=value)
+            case tree.Option("scaled", tree.Name("true" | "false" as truth)):
+                usual = replace(usual, scaled=truth == "true")
+            case _:
+                fail(
+                    "E0406",
+                    f"`rope_config` has no such option as `{option.name}`",
+                    option.span,
+                    helps=[
+                        "it has `theta`, `context` and `original`, which are numbers, "
+                        "`layers` and `base`, which are texts, and `scaled=false`"
+                    ],
+                )
+    return usual
 
 
 def rope_config(
@@ -22,16 +76,12 @@ def rope_config(
     `rope_scaling`. They must agree. The options of `source` hold where a number is left
     out, and the way of the `default` to scale where the file names none.
     """
-    usual = {
-        o.name: float(o.value.text)
-        for o in source.options
-        if isinstance(o.value, tree.Num)
-    }
-    inner = _settings("rope_parameters", data, entry)
-    old = _settings("rope_scaling", data, entry)
-    theta, stated = _theta(inner, data, entry)
+    usual = usual_of(source)
+    inner = _of_layers(_settings("rope_parameters", data, entry), usual, entry)
+    old = _settings("rope_scaling", data, entry) if usual.scaled else None
+    theta, stated = _theta(inner, data, entry, usual.base)
     if stated is None:
-        theta = usual.get("theta", 10000.0)
+        theta = usual.theta
     if inner and old and inner.plain() != old.plain():
         title = '"rope_parameters" and "rope_scaling" are both given, and differ'
         others = [Label(inner.span, "given first here"), *_declared(entry)]
@@ -42,10 +92,8 @@ def rope_config(
         if (why := fault(rope)) and stated:
             _unusable(why, stated.value.span, entry)
         return rope
-    kind = _kind(table, entry)
-    # `context`: the length that the spec says for files that are silent
-    scaling = _Scaling(table, kind, entry, data, usual.get("context"))
-    rope = Rope(theta, kind, scaling.numbers())
+    scaling = _Scaling(table, _kind(table, entry), entry, data, usual)
+    rope = Rope(theta, scaling.kind, scaling.numbers())
     if why := fault(rope):
         _unusable(why, table.span, entry)
     return rope
@@ -66,6 +114,32 @@ def _silent(
     return Rope(theta, default.kind, tuple(numbers.items()))
 
 
+def _of_layers(
+    table: JsonObject | None, usual: Usual, entry: tree.Field
+) -> JsonObject | None:
+    """The settings that are meant, of a table that may have some for each type of
+    layer. E0403 where it has them and one set is expected, or the other way round.
+    """
+    if table is None:
+        return None
+    nested = [k for k, m in table.members.items() if isinstance(m.value, JsonObject)]
+    if not usual.layers:
+        if nested:
+            title = f'"rope_parameters" are those of `{nested[0]}`, one set is expected'
+            fail("E0403", title, table.span, others=_declared(entry))
+        return table
+    member = table.given(usual.layers)
+    if member is not None and isinstance(member.value, JsonObject):
+        return member.value
+    # Of other types of layers alone: these have the usual settings.
+    if member is None and len(nested) == sum(
+        not m.null for m in table.members.values()
+    ):
+        return None
+    title = f'"rope_parameters" has no settings of layers of `{usual.layers}`'
+    fail("E0403", title, table.span, others=_declared(entry))
+
+
 def _unusable(why: str, span: Span, entry: tree.Field) -> NoReturn:
     title = f"the rotary settings cannot be used: {why}"
     fail("E0403", title, span, others=_declared(entry))
@@ -76,13 +150,13 @@ def _declared(entry: tree.Field) -> list[Label]:
 
 
 def _theta(
-    inner: JsonObject | None, data: JsonObject, entry: tree.Field
+    inner: JsonObject | None, data: JsonObject, entry: tree.Field, base: str
 ) -> tuple[float, Member | None]:
     """The base, and the member that says it: among the settings, or beside them as
     older files have it. E0403 where both are given and differ.
     """
     within = inner.find("rope_theta") if inner else None
-    top = data.find("rope_theta")
+    top = data.find(base)
     values = [_number(m, entry) for m in (within, top) if m and not m.null]
     if len(set(values)) > 1 and top:
         title = f"two rotary bases differ: {values[0]:g} and {values[1]:g}"
@@ -98,6 +172,11 @@ def _kind(table: JsonObject, entry: tree.Field) -> str:
     if named is None:
         return "default"
     kind = named.value.value if isinstance(named.value, JsonScalar) else None
+    if isinstance(kind, str):
+        kind = RENAMED.get(kind, kind)
+    # the first files of Phi-3 have divisors under the name of another rule
+    if kind == "yarn" and table.given("short_factor"):
+        return "longrope"
     if isinstance(kind, str) and kind in SCALED:
         return kind
     title = f"the rotary scaling {named.value.span.text} is not known"
@@ -135,21 +214,24 @@ def _number(member: Member, entry: tree.Field) -> float:
 
 @dataclass(frozen=True)
 class _Scaling:
-    """A table of rotary settings, in the config file `data`. `context` is how long
-    texts are where it is silent.
-    """
+    """A table of rotary settings, in the config file `data`."""
 
     table: JsonObject
     kind: str
     entry: tree.Field
     data: JsonObject
-    context: float | None
+    usual: Usual
 
     def numbers(self) -> tuple[tuple[str, RopeNumber], ...]:
         """The settings that the kind has, by the names that `frequencies` knows."""
         if self.kind == "default":
             return ()
+        if self.kind == "longrope":
+            return self.long()
         numbers: list[tuple[str, RopeNumber]] = [("factor", self.factor())]
+        # its own length is the model's, whatever it says of another
+        if self.kind == "dynamic":
+            numbers += [("original", self.length()), ("longest", self.length())]
         if self.kind == "llama3":
             numbers += [
                 ("low", self.number("low_freq_factor") or 1.0),
@@ -168,9 +250,34 @@ class _Scaling:
             numbers.append(("original", self.original()))
         return tuple(numbers)
 
+    def long(self) -> tuple[tuple[str, RopeNumber], ...]:
+        """Divisors for texts up to the original length, and for those beyond it."""
+        return (
+            ("factor", self.factor()),
+            ("divisors", self.divisors("short_factor")),
+            ("beyond", self.divisors("long_factor")),
+            ("attention", self.number("attention_factor")),
+            ("original", self.original()),
+            ("longest", self.original()),
+        )
+
+    def divisors(self, key: str) -> tuple[float, ...]:
+        """A number for each pair that turns."""
+        member = self.table.given(key)
+        if member is None or not isinstance(member.value, JsonList):
+            title = f'the rotary scaling "longrope" needs a list under "{key}"'
+            where = member.value.span if member else self.table.span
+            fail("E0403", title, where, others=_declared(self.entry))
+        items = [Member(member.key, item) for item in member.value.items]
+        return tuple(_number(item, self.entry) for item in items)
+
     def factor(self) -> float:
-        """How much longer texts are. For yarn null is the ratio of both lengths."""
+        """How much longer texts are. Null is the ratio of both lengths for yarn and
+        longrope, and for longrope so is nothing.
+        """
         member = self.table.find("factor")
+        if self.kind == "longrope" and (member is None or member.null):
+            return self.length() / self.original()
         if member is None or (member.null and self.kind != "yarn"):
             title = f'the rotary scaling "{self.kind}" has no "factor"'
             fail(
@@ -202,19 +309,21 @@ class _Scaling:
         """How long texts were before the scaling: the model's greatest length, unless
         it is given.
         """
-        # some files have it at the top, as Phi-3's do; the top counts first
-        for table in (self.data, self.table):
-            member = table.given("original_max_position_embeddings")
-            if member is not None:
-                return int(_number(member, self.entry))
-        return self.length()
+        key = "original_max_position_embeddings"
+        # some files have it at the top, as Phi-3's do; the top counts first, unless
+        # there is a table for each type of layer
+        top = None if self.usual.layers else self.data.given(key)
+        if top is None and self.usual.original is not None:
+            return int(self.usual.original)
+        member = top or self.table.given(key)
+        return int(_number(member, self.entry)) if member else self.length()
 
     def length(self) -> int:
         """How long texts may be."""
         member = self.data.given("max_position_embeddings")
         if member is not None:
             return int(_number(member, self.entry))
-        if self.context is None:
+        if self.usual.context is None:
             title = f'the rotary scaling "{self.kind}" does not say how long texts were before'
             helps = ['give "original_max_position_embeddings" beside its factor']
             fail(
@@ -224,7 +333,7 @@ class _Scaling:
                 others=_declared(self.entry),
                 helps=helps,
             )
-        return int(self.context)
+        return int(self.usual.context)
 
     def number(self, key: str) -> float | None:
         """The number under a key; nothing where it is absent or null."""

@@ -28,6 +28,8 @@ def fault(rope: Rope) -> str:
     numbers = _Numbers(rope)
     if rope.kind == "llama3" and numbers["low"] >= numbers["high"]:
         return "the low frequency factor must be less than the high one"
+    if rope.kind == "dynamic" and _stretch(numbers) <= 0:
+        return f"a `factor` of {numbers['factor']:g} leaves nothing of `theta`"
     return ""
 
 
@@ -46,6 +48,10 @@ class _Numbers:
         number = self._all[name]
         assert isinstance(number, float | int), f"every rule with `{name}` sets it"
         return number
+
+    def holds(self, name: str) -> bool:
+        """Whether the rule has a number of that name."""
+        return name in self._all
 
     def given(self, name: str) -> float | None:
         """A number that may be none."""
@@ -72,6 +78,11 @@ def frequencies(rope: Rope, dim: Dim) -> tuple[tuple[float, ...], float]:
     (arXiv:2402.13753, eq. 3); there may be too few or too many, which the caller
     checks. Nothing is made of numbers that are not known yet, which a reading with
     symbols has.
+
+    `dynamic` raises theta with the length of the text (arXiv:2309.00071, sec. 3.1 and
+    3.3), `longrope` has other divisors where that is beyond the original length.
+    Published code looks for the longest text of a batch while it runs, so that a text
+    is not computed as it is by itself; here `longest` decides for all.
     """
     theta, d = rope.theta, dim.number
     if rope.kind == "default" or d is None:
@@ -79,23 +90,55 @@ def frequencies(rope: Rope, dim: Dim) -> tuple[tuple[float, ...], float]:
     if isinstance(theta, Unknown) or _undecided(rope):
         return (), 1.0
     numbers = _Numbers(rope)
-    plain = [theta ** (-2 * n / d) for n in range(d // 2)]
-    factor = numbers["factor"]
-    if rope.kind == "linear":
-        return tuple(f / factor for f in plain), 1.0
-    if rope.kind == "llama3":
-        return tuple(_llama3(f, numbers) for f in plain), 1.0
-    given = numbers.given("attention")
+    if rope.kind == "dynamic":
+        theta *= _stretch(numbers) ** (d / (d - 2))
     if rope.kind == "longrope":
-        # not `plain`: there are as many as there are divisors
-        divided = tuple(
-            theta ** (-2 * n / d) / divisor
-            for n, divisor in enumerate(numbers.each("divisors"))
-        )
-        usual = _long_factor(factor, numbers["original"])
-        return divided, given if given is not None else usual
-    usual = yarn_scale(factor)
+        return _longrope(d, theta, numbers)
+    plain = [theta ** (-2 * n / d) for n in range(d // 2)]
+    if rope.kind != "yarn":
+        return tuple(_kept_whole(rope.kind, f, numbers) for f in plain), 1.0
+    given = numbers.given("attention")
+    usual = yarn_scale(numbers["factor"])
     return _yarn(plain, d, theta, numbers), given if given is not None else usual
+
+
+def _kept_whole(kind: str, frequency: float, numbers: _Numbers) -> float:
+    """A frequency under a rule that looks at nothing else, and leaves cos and sin."""
+    if kind == "linear":
+        return frequency / numbers["factor"]
+    return _llama3(frequency, numbers) if kind == "llama3" else frequency
+
+
+def _longrope(
+    d: int, theta: float, numbers: _Numbers
+) -> tuple[tuple[float, ...], float]:
+    """As many frequencies as there are divisors, and the attention factor."""
+    divisors = numbers.each(_side(numbers))
+    made = tuple(theta ** (-2 * n / d) / by for n, by in enumerate(divisors))
+    given = numbers.given("attention")
+    usual = _long_factor(numbers["factor"], numbers["original"])
+    return made, given if given is not None else usual
+
+
+def longest_text(rope: Rope) -> int:
+    """How long a text may be for which the frequencies are right; 0 where that is no
+    question.
+    """
+    if "longest" not in dict(rope.numbers) or _undecided(rope):
+        return 0
+    return int(_Numbers(rope)["longest"])
+
+
+def _stretch(numbers: _Numbers) -> float:
+    """How much greater theta is than it was, for the dimension that turns slowest."""
+    factor, original = numbers["factor"], numbers["original"]
+    return factor * max(numbers["longest"], original) / original - (factor - 1)
+
+
+def _side(numbers: _Numbers) -> str:
+    """Which divisors count: those for texts beyond the original length, or the others."""
+    beyond = numbers.holds("longest") and numbers["longest"] > numbers["original"]
+    return "beyond" if beyond else "divisors"
 
 
 def yarn_scale(factor: float, by: float = 1.0) -> float:

@@ -8,7 +8,7 @@ whoever meets it keeps quiet, so that one cause is one error.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, NoReturn, TypeAlias
 
 from specc.elaborate.json_nodes import JsonObject
@@ -113,6 +113,15 @@ class Rope:
     theta: float | Unknown
     kind: str = "default"
     numbers: tuple[tuple[str, RopeNumber], ...] = ()
+
+    def over(self, longest: int) -> "Rope":
+        """The same, for texts of up to so many rows, where that decides the
+        frequencies.
+        """
+        named = dict(self.numbers)
+        if "longest" not in named:
+            return self
+        return replace(self, numbers=tuple({**named, "longest": longest}.items()))
 
 
 Late: TypeAlias = tuple[tree.Option, "Env"]

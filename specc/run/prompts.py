@@ -12,6 +12,7 @@ from specc.decode.settings import Settings
 from specc.decode.stepper import Ints
 from specc.ir.array import Array
 from specc.ir.defaults import closed, reads
+from specc.passes.measure.limits import reason
 from specc.run.inputs import Entrance
 from specc.run.source import Source
 from specc.text.diagnostic import Failed, fail
@@ -153,10 +154,9 @@ def check_context(source: Source, prompt: Ints) -> None:
     """E0943 for a prompt that is longer than what the model can see."""
     if source.context is None or prompt.shape[1] <= source.context:
         return
-    table = f"its table `{source.table}` has so many positions"
     fail(
         "E0943",
         f"the prompt has {prompt.shape[1]} tokens, the model can see {source.context}",
-        notes=[table] if source.table else [],
+        notes=[reason(source.table, source.context)] if source.table else [],
         helps=["give a shorter prompt"],
     )

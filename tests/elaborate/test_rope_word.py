@@ -3,12 +3,16 @@ tests hold to the published code.
 """
 
 import json
+import math
 from pathlib import Path
 
 import pytest
 
+from specc.artifact.bounds import bounds_of
 from specc.compiler.spec import elaborated, open_spec
 from specc.ir import ops
+from specc.ir.graph import Graph
+from specc.text.diagnostic import Failed
 
 SPEC = """specc 1
 model m
@@ -32,12 +36,20 @@ CASES = [
 ]
 
 
-def angles(folder: Path, source: str, usual: str, config: str = "") -> ops.RopeAngles:
-    path = folder / "m.specc"
-    path.write_text(SPEC.format(source=source, usual=usual))
-    graph = elaborated(open_spec(str(path), config=config)).graph
+def angles(
+    folder: Path, source: str, usual: str, config: str = "", longest: int = 0
+) -> ops.RopeAngles:
+    graph = turning(folder, source, usual, config, longest)
     (made,) = (n.op for n, _ in graph.nodes if isinstance(n.op, ops.RopeAngles))
     return made
+
+
+def turning(
+    folder: Path, source: str, usual: str, config: str = "", longest: int = 0
+) -> Graph:
+    path = folder / "m.specc"
+    path.write_text(SPEC.format(source=source, usual=usual))
+    return elaborated(open_spec(str(path), config=config, longest=longest)).graph
 
 
 @pytest.mark.parametrize(("kind", "options"), CASES)
@@ -57,3 +69,133 @@ def test_the_word_says_what_a_file_says(
     told = angles(tmp_path, "from rope_config(theta=1.0)", "rope(theta=1.0)", file)
     assert said == told
     assert said.frequencies
+
+
+SHORT, LONG = [1.0 + n / 4 for n in range(8)], [2.0 + n for n in range(8)]
+SWITCHED = f"rope(theta=100.0, kind=longrope, factor=4.0, original=16, divisors={SHORT}, beyond={LONG})"
+GROWING = "rope(theta=100.0, kind=dynamic, factor=3.0, original=16)"
+
+
+@pytest.mark.parametrize(
+    ("longest", "divisors"), [(0, SHORT), (16, SHORT), (9, SHORT), (17, LONG)]
+)
+def test_the_length_of_texts_decides_between_divisors(
+    longest: int, divisors: list[float], tmp_path: Path
+) -> None:
+    """arXiv:2402.13753, eq. 3, and what the model then takes."""
+    graph = turning(tmp_path, "", SWITCHED, longest=longest)
+    made = angles(tmp_path, "", SWITCHED, longest=longest)
+    wanted = [100.0 ** (-n / 8) / by for n, by in enumerate(divisors)]
+    assert made.frequencies == pytest.approx(wanted, rel=1e-12)
+    assert made.factor == pytest.approx(math.sqrt(1 + math.log(4) / math.log(16)))
+    bound = bounds_of(graph)["n"]
+    assert bound.high == made.most == (longest or 16)
+    assert "--context" in bound.why
+
+
+@pytest.mark.parametrize(
+    ("longest", "grown"), [(0, 1.0), (16, 1.0), (8, 1.0), (40, 5.5)]
+)
+def test_the_length_of_texts_raises_theta(
+    longest: int, grown: float, tmp_path: Path
+) -> None:
+    """arXiv:2309.00071, sec. 3.3: by factor times the ratio of lengths, less what
+    leaves it as it is at the first length.
+    """
+    made = angles(tmp_path, "", GROWING, longest=longest)
+    theta = 100.0 * grown ** (16 / 14)
+    assert made.frequencies == pytest.approx([theta ** (-n / 8) for n in range(8)])
+    assert made.most == (longest or 16)
+
+
+def test_a_length_that_nothing_hangs_on_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(Failed, match="E0435"):
+        angles(tmp_path, "", "rope(theta=100.0)", longest=40)
+
+
+@pytest.mark.parametrize(
+    ("usual", "code"),
+    [
+        ("rope(theta=100.0, kind=dynamic, factor=3.0)", "E0201"),
+        (SWITCHED.replace(f", beyond={LONG}", ", longest=8"), "E0201"),
+        (SWITCHED.replace("beyond=[2.0, ", "beyond=[") + "", "E0203"),
+        ("rope(theta=100.0, kind=linear, factor=3.0, longest=8)", "E0201"),
+        (GROWING.replace("original=16", "original=0"), "E0203"),
+    ],
+)
+def test_what_the_word_refuses(usual: str, code: str, tmp_path: Path) -> None:
+    longest = 64 if "beyond" in usual else 0
+    with pytest.raises(Failed, match=code):
+        angles(tmp_path, "", usual, longest=longest)
+
+
+LAYERS = {
+    "far": {"rope_type": "linear", "rope_theta": 5e5, "factor": 8.0},
+    "near": {"rope_theta": 77.0},
+}
+
+
+@pytest.mark.parametrize(
+    ("config", "far", "near"),
+    [
+        ({"rope_parameters": LAYERS}, (5e5, 8.0), 77.0),
+        ({"rope_parameters": {"near": {"rope_theta": 77.0}}}, (10.0, 1.0), 77.0),
+        ({"rope_parameters": {"far": None, "near": None}}, (10.0, 1.0), 20.0),
+        (
+            {
+                "rope_theta": 3.0,
+                "near_base": 4.0,
+                "rope_scaling": {"type": "linear", "factor": 2.0},
+            },
+            (3.0, 2.0),
+            4.0,
+        ),
+        ({}, (10.0, 1.0), 20.0),
+    ],
+)
+def test_settings_of_layers(
+    config: dict[str, object], far: tuple[float, float], near: float, tmp_path: Path
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    file = str(tmp_path / "config.json")
+    whole = angles(
+        tmp_path, 'from rope_config(theta=10.0, layers="far")', "rope(theta=1.0)", file
+    )
+    theta, factor = far
+    plain = [theta ** (-n / 8) / factor for n in range(8)]
+    assert (whole.frequencies or plain) == pytest.approx(plain)
+    assert whole.theta == theta
+    local = (
+        'from rope_config(theta=20.0, layers="near", base="near_base", scaled=false)'
+    )
+    found = angles(tmp_path, local, "rope(theta=1.0)", file)
+    assert (found.theta, found.frequencies) == (near, ())
+
+
+@pytest.mark.parametrize(
+    ("source", "config", "code"),
+    [
+        ("", {"rope_parameters": LAYERS}, "E0403"),
+        (', layers="far"', {"rope_parameters": {"rope_theta": 5.0}}, "E0403"),
+        (', layers="far"', {"rope_parameters": {"far": 3}}, "E0403"),
+        (", thta=3.0", {}, "E0406"),
+        (", scaled=3", {}, "E0406"),
+        ("", {"rope_scaling": {"type": "longrope", "long_factor": [1.0] * 8}}, "E0403"),
+        ("", {"rope_scaling": {"type": "su", "short_factor": [1.0] * 8, "long_factor": 3.0}}, "E0403"),
+        ("", {"rope_scaling": {"type": "longrope", "short_factor": [1.0] * 7, "long_factor": [1.0] * 8}}, "E0203"),
+        ("", {"max_position_embeddings": 8, "rope_scaling": {"type": "dynamic"}}, "E0403"),
+        ("", {"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "E0403"),
+    ],
+)  # fmt: skip
+def test_what_of_a_file_is_refused(
+    source: str, config: dict[str, object], code: str, tmp_path: Path
+) -> None:
+    lengths = {"max_position_embeddings": 64} if "dynamic" not in str(config) else {}
+    (tmp_path / "config.json").write_text(json.dumps({**lengths, **config}))
+    with pytest.raises(Failed, match=code):
+        angles(
+            tmp_path,
+            f"from rope_config(theta=10.0{source})",
+            "rope(theta=1.0)",
+            str(tmp_path / "config.json"),
+        )

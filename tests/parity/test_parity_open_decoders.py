@@ -9,10 +9,15 @@ from pathlib import Path
 import pytest
 from support.decoders import LINEAR, SLIDING, check_classes, check_head, decoder
 from support.families import Case, check_scores, check_writing
+from support.padded import Ids, Keep, samples
 from transformers.models.mpt import modeling_mpt
 
 pytestmark = pytest.mark.parity
 
+LONG = samples(
+    {"input_ids": Ids("seq", 31), "attention_mask": Keep("seq")}, {"seq": (330, 1, 290)}
+)
+"""Texts whose positions a bfloat16 does not hold."""
 IDS = {"vocab_size": 31, "pad_token_id": 30, "bos_token_id": 0, "eos_token_id": 2}
 NEO = {
     **IDS,
@@ -37,7 +42,16 @@ MPT_CASE = Case(
 )
 
 
+FALCON = {**IDS, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+FALCON_CASE = Case(
+    config="FalconConfig", model="FalconForCausalLM", sides=("left", "right"), places=True, tiny=FALCON
+)  # fmt: skip
+RW = {"alibi": True, "parallel_attn": False, "multi_query": False, "bias": True}
+GROUPS = {"new_decoder_architecture": True, "num_kv_heads": 2}
+
 CASES = {
+    "falcon": FALCON_CASE,
+    "gemma3_text": decoder("Gemma3Text", head_dim=16, sliding_window=3, num_hidden_layers=6),
     "gpt_neo": NEO_CASE,
     "mpt": MPT_CASE,
     "olmo": decoder("Olmo"),
@@ -46,6 +60,29 @@ CASES = {
     "ernie4_5": decoder("Ernie4_5", head_dim=12),
 }  # fmt: skip
 MORE = {
+    "falcon, groups": replace(FALCON_CASE, tiny=FALCON | GROUPS),
+    "falcon, groups behind one norm": replace(FALCON_CASE, tiny={
+        **FALCON, **GROUPS, "num_ln_in_parallel_attn": 1, "tie_word_embeddings": False, "ffn_hidden_size": 24,
+        "rope_parameters": LINEAR,
+    }),
+    "falcon, in turn": replace(FALCON_CASE, tiny=FALCON | {"parallel_attn": False, "multi_query": False}),
+    "falcon, bias": replace(FALCON_CASE, tiny=FALCON | RW),
+    "falcon, bias of six heads": replace(
+        FALCON_CASE, tiny={**FALCON, **RW, "hidden_size": 24, "num_attention_heads": 6}, given=LONG
+    ),
+    "falcon, bias and groups": replace(FALCON_CASE, tiny=FALCON | GROUPS | {"alibi": True}),
+    "gemma3_text, layers": decoder(
+        "Gemma3Text", head_dim=8, layer_types=SLIDING[::-1], sliding_window=2, attention_bias=True,
+        tie_word_embeddings=False, query_pre_attn_scalar=100,
+        final_logit_softcapping=3.0, rope_parameters={
+            "full_attention": {"rope_type": "linear", "rope_theta": 5e5, "factor": 8.0},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 77.0},
+        },
+    ),
+    "gemma3_text, both ways": replace(
+        decoder("Gemma3Text", head_dim=8, layer_types=SLIDING, sliding_window=4, use_bidirectional_attention=True),
+        model="Gemma3TextModel", results={"last_hidden_state": "seq"},
+    ),
     "gpt_neo, runs": replace(NEO_CASE, tiny={
         **NEO, "num_layers": 3, "attention_types": [[["local"], 2], [["global"], 1]], "window_size": 2,
         "intermediate_size": 24, "tie_word_embeddings": False, "activation_function": "relu",
@@ -107,8 +144,8 @@ def test_writing(family: str, tmp_path: Path) -> None:
 
 HEADS = [
     *((f, "Model") for f in FAMILIES),
-    *((f, "ForTokenClassification") for f in ("GPTNeo", "Mpt", "Glm4")),
-    *((f, "ForQuestionAnswering") for f in ("GPTNeo", "Mpt")),
+    *((f, "ForTokenClassification") for f in ("Falcon", "GPTNeo", "Mpt", "Glm4")),
+    *((f, "ForQuestionAnswering") for f in ("Falcon", "GPTNeo", "Mpt")),
 ]
 
 
@@ -117,6 +154,8 @@ def test_heads(family: str, head: str, tmp_path: Path) -> None:
     check_head(FAMILIES[family], head, tmp_path)
 
 
-@pytest.mark.parametrize("family", ["GPTNeo", "Mpt", "Olmo", "Glm4"])
+@pytest.mark.parametrize(
+    "family", ["Falcon", "GPTNeo", "Mpt", "Olmo", "Glm4", "Gemma3Text"]
+)
 def test_classes(family: str, tmp_path: Path) -> None:
     check_classes(FAMILIES[family], tmp_path)

@@ -28,7 +28,7 @@ def decoder(family: str, *, eager: bool = False, **more: Any) -> Case:
     return Case(
         eager=eager,
         config=f"{family}Config",
-        model=f"{family}ForCausalLM",
+        model=f"{family.removesuffix('Text')}ForCausalLM",
         tiny={**SMALL, **more},
         sides=("left", "right"),
         places=True,

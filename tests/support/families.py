@@ -43,6 +43,7 @@ class Case:
     the model asks for, such as a bound on scores, and the other one gives no numbers in
     float64 for texts that are padded on the left: those are then taken one by one.
     `written` says how the files are saved.
+    `context`: what it is compiled for.
     """
 
     config: str
@@ -57,6 +58,7 @@ class Case:
     seed: int = 0
     eager: bool = False
     written: Mapping[str, Any] = field(default_factory=dict)
+    context: int = 0
 
     @property
     def named(self) -> str:
@@ -118,7 +120,7 @@ def check_scores(case: Case, folder: Path) -> None:
     in a padded batch, within 1e-5.
     """
     theirs = case.saved(folder)
-    ours = loaded(str(folder), folder)
+    ours = loaded(str(folder), folder, case.context)
     theirs.double()
     assert_published(
         ours, case.given, lambda x: case.published(theirs, x), case.results, case.sides

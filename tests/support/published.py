@@ -50,10 +50,12 @@ class Ours:
     compiled: Loaded
 
 
-def loaded(spec: str, folder: Path, **sets: object) -> Ours:
-    """A spec with the weights in a folder, and its config.json if there is one."""
+def loaded(spec: str, folder: Path, longest: int = 0, **sets: object) -> Ours:
+    """A spec with the weights in a folder, and its config.json if there is one, for
+    texts of up to `longest` tokens where that counts.
+    """
     config = folder if (folder / "config.json").exists() else ""
-    found = opened(spec, str(config), **sets)
+    found = opened(spec, str(config), longest, **sets)
     values = loading.bound(wanted_of(found.model.graph), found.rules, str(folder))
     weights = {
         name: array_of(values, values.tied_to(name) or name) for name in values.wanted
@@ -64,6 +66,7 @@ def loaded(spec: str, folder: Path, **sets: object) -> Ours:
         path,
         weights=folder,
         set={k.replace("__", "."): v for k, v in sets.items()},
+        context=longest,
     )
     return Ours(found, weights, specc.load(path, threads=1))
 

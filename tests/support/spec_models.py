@@ -35,12 +35,16 @@ class Opened:
     rules: Rules
 
 
-def opened(spec: str, config: str = "", **sets: object) -> Opened:
+def opened(spec: str, config: str = "", longest: int = 0, **sets: object) -> Opened:
     """The spec with config values set: `opened("vit", d=8)`; a record's field as
     `encoder__layers=2`. A shipped one is made once.
     """
     shipped = spec.isidentifier() and not config
-    return _once(spec, _said(sets)) if shipped else _made(spec, config, _said(sets))
+    return (
+        _once(spec, _said(sets))
+        if shipped
+        else _made(spec, config, _said(sets), longest)
+    )
 
 
 def opened_anew(spec: str, **sets: object) -> Opened:
@@ -59,8 +63,8 @@ def _said(sets: Mapping[str, object]) -> tuple[str, ...]:
     )
 
 
-def _made(spec: str, config: str, given: tuple[str, ...]) -> Opened:
-    found = open_spec(spec, config=config, sets=given)
+def _made(spec: str, config: str, given: tuple[str, ...], longest: int = 0) -> Opened:
+    found = open_spec(spec, config=config, sets=given, longest=longest)
     model = elaborated(found)
     context = context_of(found.library)
     values = requirements(context, found.program, found.reader)

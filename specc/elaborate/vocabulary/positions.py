@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 from specc.elaborate.numbers import as_attribute, attribute
-from specc.elaborate.rope import fault, frequencies, yarn_scale
+from specc.elaborate.rope import fault, frequencies, longest_text, yarn_scale
 from specc.elaborate.values import Rope, RopeNumber, Tensor, describe
 from specc.elaborate.vocabulary.registry import Site, word
 from specc.ir import ops
@@ -67,9 +67,16 @@ SCALED: Mapping[str, tuple[str, ...]] = {
         *("factor", "original", "beta_fast", "beta_slow", "attention_factor"),
         *("mscale", "mscale_all_dim", "truncate"),
     ),
-    "longrope": ("factor", "original", "attention_factor", "divisors"),
+    "dynamic": ("factor", "original", "longest"),
+    "longrope": (
+        *("factor", "original", "attention_factor", "divisors", "beyond", "longest"),
+    ),
 }
 """The options of each way to scale."""
+LENGTHS = ("original", "longest")
+"""Those that are lengths of texts."""
+NUMBERS = sorted({n for options in SCALED.values() for n in options} - {*LENGTHS})
+"""Those that are numbers, or one for each pair."""
 NEEDED = ("factor", "original", "divisors")
 """Those that have no usual value."""
 
@@ -79,7 +86,9 @@ def rope(
     site: Site,
     *,
     theta: float,
-    kind: Literal["default", "linear", "llama3", "yarn", "longrope"] = "default",
+    kind: Literal[
+        "default", "linear", "dynamic", "llama3", "yarn", "longrope"
+    ] = "default",
     factor: float | None = None,
     low_freq_factor: float | None = None,
     high_freq_factor: float | None = None,
@@ -91,6 +100,8 @@ def rope(
     mscale_all_dim: float | None = None,
     truncate: bool | None = None,
     divisors: tuple[float, ...] | None = None,
+    beyond: tuple[float, ...] | None = None,
+    longest: Dim | None = None,
 ) -> Rope:
     """Rotary frequencies `theta^(-2n/d)` and how they are scaled for longer texts.
 
@@ -99,27 +110,22 @@ def rope(
     `original`, `beta_fast=32.0`, `beta_slow=1.0`, `truncate=true`, and the
     `attention_factor`, or `mscale` and `mscale_all_dim`, which decide it. `longrope`
     divides each frequency by one of `divisors`, made for texts `factor` times the
-    `original` length.
+    `original` length; where `beyond` has others for texts longer than that, `longest`
+    decides: how long a text may be, the original length unless it is given.
+    `dynamic`: `factor`, `original` and `longest`, which decides how much theta grows.
+    Nothing runs on texts that are longer; `--context` says another `longest`.
     """
-    given: dict[str, RopeNumber] = {
-        "factor": factor,
-        "low_freq_factor": low_freq_factor,
-        "high_freq_factor": high_freq_factor,
-        "beta_fast": beta_fast,
-        "beta_slow": beta_slow,
-        "attention_factor": attention_factor,
-        "mscale": mscale,
-        "mscale_all_dim": mscale_all_dim,
-        "truncate": truncate,
-        "divisors": divisors,
+    given = locals()
+    known: dict[str, RopeNumber] = {
+        n: given[n] for n in NUMBERS if given[n] is not None
     }
-    known = {name: value for name, value in given.items() if value is not None}
-    _check_options(
-        site, kind, {*known} | ({"original"} if original is not None else set())
-    )
+    lengths: dict[str, Dim] = {n: given[n] for n in LENGTHS if given[n] is not None}
+    _check_options(site, kind, {*known, *lengths})
     numbers = _scaling(kind, known)
-    if original is not None:
-        numbers["original"] = site.number(original, "original")
+    numbers |= {n: site.number(length, n) for n, length in lengths.items()}
+    # two sets of divisors, or a growing theta, are for texts up to some length
+    if kind == "dynamic" or beyond is not None:
+        numbers.setdefault("longest", numbers["original"])
     made = Rope(theta, kind, tuple(numbers.items()))
     if why := fault(made):
         site.fail("E0203", f"`rope`: {why}")
@@ -136,9 +142,17 @@ def _check_options(site: Site, kind: str, given: set[str]) -> None:
         site.fail("E0201", title, name, helps=helps)
     if missing := [n for n in known if n in NEEDED and n not in given]:
         site.fail("E0201", f"`rope` with `kind={kind}` needs `{missing[0]}`", "kind")
+    _check_together(site, kind, given)
+
+
+def _check_together(site: Site, kind: str, given: set[str]) -> None:
+    """E0201 for options that say the same thing twice, or something only together."""
     if kind == "yarn" and "attention_factor" in given and given & {*MSCALES}:
         title = "`attention_factor` says what `mscale` and `mscale_all_dim` decide"
         site.fail("E0201", title, "attention_factor", helps=["leave out the one"])
+    if "longest" in given and kind == "longrope" and "beyond" not in given:
+        title = "`longest` decides between `divisors` and `beyond`, which is not given"
+        site.fail("E0201", title, "longest", helps=["give both, or leave it out"])
     if len(given & {*MSCALES}) == 1:
         title = "`mscale` and `mscale_all_dim` decide something only together"
         site.fail("E0201", title, (given & {*MSCALES}).pop())
@@ -164,6 +178,8 @@ def _scaling(kind: str, known: Mapping[str, RopeNumber]) -> dict[str, RopeNumber
             numbers["truncate"] = False
     if kind == "longrope":
         numbers["divisors"] = known["divisors"]
+        if "beyond" in known:
+            numbers["beyond"] = known["beyond"]
     if kind in ("yarn", "longrope"):
         numbers["attention"] = _attention(known)
     return numbers
@@ -215,6 +231,9 @@ def rotate(
             f"the number of features that `{rope.kind}` turns",
             site.spans.get("x"),
         )
+    # theta grows by a power that is infinite for a single pair
+    if rope.kind == "dynamic" and width == 2:
+        site.fail("E0203", "`dynamic` needs more than 2 features to turn", "dim")
     made, factor = frequencies(rope, width)
     if made and width.number is not None and 2 * len(made) != width.number:
         site.fail(
@@ -222,6 +241,7 @@ def rotate(
             f"{width} features are {width.number // 2} pairs, `divisors` holds {len(made)}",
             "rope",
         )
-    angles = ops.RopeAngles(width, as_attribute(rope.theta), factor, made)
+    most = longest_text(rope)
+    angles = ops.RopeAngles(width, as_attribute(rope.theta), factor, made, most)
     cos, sin = site.add(angles, at)
     return site.one(ops.Rotate(pairs), x, cos, sin)

@@ -34,7 +34,8 @@ class RopeAngles(Op, sig="i[*s] -> f[*s r], f[*s r]"):
 
     `frequencies` overrides `theta^(-2n/dim)` where a scaling rule made them; both
     results are multiplied by `factor` (YaRN's attention factor). Angles are taken in
-    float64 and rounded once.
+    float64 and rounded once. `most`: texts with more rows turn by other frequencies;
+    none where it is 0.
     """
 
     rows = Operand(0)
@@ -43,6 +44,7 @@ class RopeAngles(Op, sig="i[*s] -> f[*s r], f[*s r]"):
     theta: float
     factor: float = 1.0
     frequencies: tuple[float, ...] = ()
+    most: int = 0
 
     def solve(self, axes: Axes) -> None:
         if self.dim.number is not None and self.dim.number % 2:

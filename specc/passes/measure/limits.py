@@ -1,5 +1,5 @@
-"""How long an axis may be, where the model looks its row numbers up in a table, and how
-long it must be at least.
+"""How long an axis may be, where the model looks its row numbers up in a table or turns
+by frequencies of texts of some length, and how long it must be at least.
 
 A learned position table of 1024 rows bounds the length of its sequence, `x[:, 0:3]`
 needs three rows; ONNX Runtime would say so only by failing.
@@ -15,15 +15,35 @@ from specc.ir.graph import Graph, Node, Value
 from specc.passes.prove.local import local_of
 from specc.text.source import Span
 
+ROTARY = "--context"
+"""What stands for a table where frequencies are those of texts up to some length."""
+
 
 @dataclass(frozen=True)
 class Limit:
-    """A symbol may be at most `most`, because of the table `table`."""
+    """A symbol may be at most `most`, because of the table `table`, or of frequencies
+    (`ROTARY`).
+    """
 
     symbol: str
     most: int
     table: str
     span: Span | None = None
+
+    @property
+    def reason(self) -> str:
+        """Why, for messages."""
+        return reason(self.table, self.most)
+
+
+def reason(table: str, most: int) -> str:
+    """Why a length is at most `most`."""
+    if table != ROTARY:
+        return f"the table `{table}` has {most} positions"
+    return (
+        f"it turns by the frequencies of texts up to {most} tokens, "
+        "which `--context` decides when it is compiled"
+    )
 
 
 def limits(graph: Graph) -> dict[str, Limit]:
@@ -31,18 +51,20 @@ def limits(graph: Graph) -> dict[str, Limit]:
     names = {value: name for name, value in graph.parameters.items()}
     found: dict[str, Limit] = {}
     for node, _ in graph.nodes:
-        if not isinstance(node.op, ops.Embedding):
-            continue
-        ids, table = node.args
-        rows = table.type.shape[0].number if table else None
-        greatest = _greatest(ids) if ids else None
+        match node:
+            case Node(ops.Embedding(), (Value() as ids, Value() as table)):
+                rows, name = table.type.shape[0].number, names.get(table, "a table")
+            case Node(ops.RopeAngles(most=most), (Value() as ids,)) if most:
+                rows, name = most, ROTARY
+            case _:
+                continue
+        greatest = _greatest(ids)
         if rows is None or greatest is None:
             continue
         symbol, above = greatest
         most = rows - 1 - above
         if symbol not in found or most < found[symbol].most:
             spans = graph.made[node].spans if node in graph.made else ()
-            name = names.get(table, "a table") if table else "a table"
             found[symbol] = Limit(symbol, most, name, spans[0] if spans else None)
     return found
 

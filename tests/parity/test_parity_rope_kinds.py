@@ -1,0 +1,187 @@
+"""Every kind of rotary scaling that published files have, in both forms, on texts far
+beyond the length that it starts from; each as the published class computes it from the
+same folder.
+
+Dynamic and long scaling look at the longest text of a batch in the published code. Here
+the length is decided when the model is compiled, so these are compared where both have
+decided alike.
+"""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from support.decoders import decoder
+from support.families import Case, check_scores
+from support.padded import Ids, Keep, Side, samples
+from support.published import assert_published, loaded
+from support.spec_models import assert_agrees
+
+import specc
+from specc.text.diagnostic import Failed
+
+pytestmark = pytest.mark.parity
+
+FEW = 16
+"""Tokens of a text before the scaling."""
+FIELDS = {"input_ids": Ids("seq", 31), "attention_mask": Keep("seq")}
+BEYOND = samples(FIELDS, {"seq": (41, 1, 24)})
+WITHIN = samples(FIELDS, {"seq": (FEW - 1, 1, 5)})
+DYNAMIC = {"rope_type": "dynamic", "rope_theta": 50.0, "factor": 3.0}
+YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 1e4,
+    "factor": 4.0,
+    "original_max_position_embeddings": FEW,
+}
+LLAMA3 = {
+    "rope_type": "llama3", "rope_theta": 500.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": FEW,
+}  # fmt: skip
+DIVISORS = {"short_factor": [1.0, 1.1, 1.5, 2.0], "long_factor": [1.2, 3.0, 6.0, 9.0]}
+LONG = {"rope_type": "longrope", "rope_theta": 100.0, **DIVISORS}
+
+
+def case(family: str, rope: dict[str, Any], **more: Any) -> Case:
+    """A small model that reads texts beyond its first length."""
+    made = decoder(
+        family, rope_parameters=rope, **{"max_position_embeddings": FEW, **more}
+    )
+    return replace(made, given=BEYOND)
+
+
+def phi3(rope: dict[str, Any], **more: Any) -> Case:
+    """Phi-3, whose files say the first length beside the settings."""
+    lengths = {"original_max_position_embeddings": FEW, "max_position_embeddings": 64}
+    return case("Phi3", rope, **{**lengths, **more})
+
+
+SAME = {
+    "linear": case("Llama", {"rope_type": "linear", "rope_theta": 1e4, "factor": 3.0}),
+    "yarn": case("Llama", YARN),
+    "llama3": case("Llama", LLAMA3),
+    "part": case("GPTNeoX", {**YARN, "partial_rotary_factor": 0.5}),
+}
+MORE = {
+    "yarn, no length": case("Qwen2", {k: v for k, v in YARN.items() if k != "original_max_position_embeddings"}),
+    "yarn, scales": case("Qwen3", YARN | {"mscale": 0.7, "mscale_all_dim": 0.4}),
+    "yarn, one scale": case("Mistral", YARN | {"mscale_all_dim": 0.4}),
+    "yarn, between pairs": case("Llama", YARN | {"truncate": False, "beta_fast": 8.0, "beta_slow": 0.3}),
+    "yarn, factor of attention": case("Llama", YARN | {"attention_factor": 1.3}),
+    "yarn, ratio": case("Llama", YARN | {"factor": None}, max_position_embeddings=64),
+    "llama3, no length": case("Llama", {k: v for k, v in LLAMA3.items() if k != "original_max_position_embeddings"}),
+    "part of glm4": case("Glm4", LLAMA3 | {"partial_rotary_factor": 0.5}, head_dim=16),
+    "part of stablelm": case("StableLm", {"rope_type": "linear", "rope_theta": 1e4, "factor": 3.0, "partial_rotary_factor": 0.5}),
+    "interleaved": case("Ernie4_5", YARN, head_dim=12),
+    "of layers": case("Gemma3Text", {
+        "full_attention": YARN, "sliding_attention": {"rope_type": "default", "rope_theta": 70.0},
+    }, head_dim=8, layer_types=["full_attention", "sliding_attention"], sliding_window=9),
+    "one of two layers": case(
+        "Gemma3Text", {"sliding_attention": LLAMA3}, head_dim=8,
+        layer_types=["full_attention", "sliding_attention"], sliding_window=9,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", SAME.values(), ids=SAME)
+def test_scaling(case: Case, tmp_path: Path) -> None:
+    check_scores(case, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", MORE.values(), ids=MORE)
+def test_further_scaling(case: Case, tmp_path: Path) -> None:
+    check_scores(case, tmp_path)
+
+
+SWITCHED = {
+    "longrope": phi3(LONG),
+    "longrope, of itself": phi3(LONG | {"factor": 4.0, "attention_factor": 1.2}),
+    "longrope, part": phi3(
+        LONG | {"partial_rotary_factor": 0.5, "short_factor": [1.0, 2.0], "long_factor": [2.0, 7.0]}
+    ),
+    "longrope of llama": case("Llama", LONG | {"original_max_position_embeddings": FEW}, max_position_embeddings=64),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("longest", [0, 64])
+@pytest.mark.parametrize("case", SWITCHED.values(), ids=SWITCHED)
+def test_both_sides_of_the_switch(case: Case, longest: int, tmp_path: Path) -> None:
+    """Short texts by the divisors of short ones, and long ones by those of long ones;
+    a text beyond that is refused.
+    """
+    given = BEYOND if longest else WITHIN
+    check_scores(replace(case, given=given, context=longest), tmp_path)
+    model = specc.load(tmp_path / "model.onnx", threads=1)
+    rows = (longest or FEW) + 1
+    ids, keep = np.ones((1, rows), int), np.ones((1, rows), bool)
+    with pytest.raises(Failed, match="E0912") as refused:
+        model.run(input_ids=ids, attention_mask=keep)
+    assert any(
+        "--context" in note for d in refused.value.diagnostics for note in d.notes
+    )
+
+
+@pytest.mark.parametrize("longest", [0, 40])
+def test_theta_that_grows(longest: int, tmp_path: Path) -> None:
+    """Dynamic scaling, by the length of the longest text of a batch: as compiled."""
+    made = case("Llama", DYNAMIC)
+    theirs = made.saved(tmp_path)
+    ours = loaded(str(tmp_path), tmp_path, longest)
+    theirs.double()
+    given = samples(FIELDS, {"seq": (longest or FEW, 1, 9)})
+    sides: tuple[Side, ...] = ("left", "right")
+    for side in sides:
+        x = given.together(side, extra=0)
+        wanted = made.published(theirs, {n: torch.tensor(v) for n, v in x.items()})
+        found = ours.compiled.run(**x)["logits"]
+        for row in range(3):
+            kept = given.kept(row, "seq", found.shape[1], side)
+            assert_agrees(
+                found[row][kept], wanted["logits"][row][kept].detach().numpy(), side
+            )
+    x = given.alone(0)
+    wanted = made.published(theirs, {n: torch.tensor(v) for n, v in x.items()})
+    assert_agrees(
+        ours.compiled.run(**x)["logits"], wanted["logits"].detach().numpy(), "alone"
+    )
+
+
+OLD: dict[str, tuple[Case, dict[str, Any]]] = {
+    "linear": (SAME["linear"], {"rope_theta": 1e4, "rope_scaling": {"type": "linear", "factor": 3.0}}),
+    "yarn": (
+        SAME["yarn"], {"rope_theta": 77.0, "rope_scaling": {"type": "yarn", "factor": 4.0, "mscale": 1.0, "mscale_all_dim": 0.3}}
+    ),
+    "llama3": (SAME["llama3"], {"rope_theta": 500.0, "rope_scaling": LLAMA3 | {"factor": 2.0}}),
+    "longrope": (
+        replace(SWITCHED["longrope"], context=64),
+        {"rope_theta": 1e3, "rope_scaling": {"type": "longrope", **DIVISORS}},
+    ),
+    "su": (replace(SWITCHED["longrope"], context=64), {"rope_scaling": {"type": "su", **DIVISORS, "original_max_position_embeddings": 999}}),
+    "layers": (MORE["of layers"], {
+        "rope_theta": 3e5, "rope_local_base_freq": 60.0, "rope_scaling": {"rope_type": "linear", "factor": 8.0},
+    }),
+    "layers without scaling": (MORE["of layers"], {"rope_scaling": None}),
+    "part": (SAME["part"], {"rotary_emb_base": 55, "rotary_pct": 0.5}),
+    "nothing": (SAME["linear"], {}),
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("made", "old"), OLD.values(), ids=OLD)
+def test_older_files(made: Case, old: dict[str, Any], tmp_path: Path) -> None:
+    made.saved(tmp_path)
+    config = tmp_path / "config.json"
+    data = json.loads(config.read_text())
+    del data["rope_parameters"]
+    config.write_text(json.dumps({**data, **old}))
+    theirs = getattr(transformers, made.model).from_pretrained(tmp_path).eval().double()
+    ours = loaded(str(tmp_path), tmp_path, made.context)
+    assert_published(
+        ours, made.given, lambda x: made.published(theirs, x), made.results, made.sides
+    )
