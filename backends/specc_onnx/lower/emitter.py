@@ -357,15 +357,26 @@ def _attribute(key: str, value: Any) -> AttributeProto:
     return made
 
 
+class _Itself:
+    """A graph as part of a key: equal to itself alone. It is held, because the place in
+    memory of one that is gone may be that of the next.
+    """
+
+    def __init__(self, graph: GraphProto) -> None:
+        self.graph = graph
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Itself) and self.graph is other.graph
+
+    def __hash__(self) -> int:
+        return id(self.graph)
+
+
 def _frozen(value: Any) -> Hashable:
     """An attribute as part of a key; two graphs are the same only if they are one object."""
-    return (
-        tuple(value)
-        if isinstance(value, list)
-        else id(value)
-        if isinstance(value, GraphProto)
-        else value
-    )
+    if isinstance(value, GraphProto):
+        return _Itself(value)
+    return tuple(value) if isinstance(value, list) else value
 
 
 def note(g: Emitter, dtype: str, found: Mapping[str, str]) -> None:

@@ -1,6 +1,12 @@
-"""Names that are given once: the first free number, found with little work."""
+"""Names that are given once: the first free number, found with little work; nodes that
+are written once, where they are one.
+"""
 
-from specc_onnx.lower.emitter import unique
+from onnx import GraphProto
+
+from specc_onnx.lower.emitter import Emitter, unique
+from specc_onnx.lower.lengths import Lengths
+from specc_onnx.lower.targets import target
 
 
 class Counted(set[str]):
@@ -31,3 +37,23 @@ def test_a_name_that_is_taken_out_of_turn_is_not_given_again() -> None:
     ]
     assert len(set(given)) == len(given)
     assert len(taken) == 6 + len(given)
+
+
+def test_branches_that_come_one_after_the_other_are_not_the_same() -> None:
+    """Each is gone when the next one is made, and may lie where it lay."""
+    g = Emitter(target("onnx"), 23, Lengths({}), {"long"})
+    made = [
+        g.node(
+            "If",
+            "long",
+            then_branch=GraphProto(name=f"a{n}"),
+            else_branch=GraphProto(name=f"b{n}"),
+        )
+        for n in range(50)
+    ]
+    assert len(set(made)) == 50
+    both = GraphProto(name="a"), GraphProto(name="b")
+    twice = [
+        g.node("If", "long", then_branch=both[0], else_branch=both[1]) for _ in range(2)
+    ]
+    assert len(set(twice)) == 1
