@@ -1,6 +1,7 @@
 """Bodies of loops and of experts: nodes cut out of a graph by what they depend on."""
 
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Iterator
+from itertools import islice
 
 from specc.elaborate.row_numbers import made_outside
 from specc.ir.graph import Builder, Graph, Input, Made, Node, Value
@@ -10,28 +11,29 @@ def cut_body(
     builder: Builder,
     inputs: dict[str, Value],
     outputs: dict[str, Value],
+    start: int,
     own: str = "",
 ) -> tuple[Graph, list[Value]]:
     """The nodes between loop inputs and outputs as a graph of its own, and what it
     takes from outside. What has rows of the length `own`, which nobody knows outside,
-    is inside too.
+    is inside too. `start` is how many nodes there were before the body was read.
     """
-    inside = dependent(builder.nodes, inputs.values(), own)
+    inside = _dependent(builder, inputs.values(), start, own)
     outputs = made_outside(builder, inside, outputs)
     # again: row numbers that were made outside depend on no row any more
-    inside = dependent(builder.nodes, inputs.values(), own)
+    inside = _dependent(builder, inputs.values(), start, own)
     live, captured = _reached(inside, inputs.values(), outputs.values())
     # captures go in the order in which the graph made them, so that the same spec
     # gives the same body, however its outputs were walked
-    order = {v: n for n, v in enumerate(_values(builder))}
-    outer = sorted(captured, key=lambda v: order.get(v, -1))
+    outer = _in_order(builder, captured)
     names = {**inputs, **{f"outer {n}": Value(v.type) for n, v in enumerate(outer)}}
     now = dict(zip([*inputs.values(), *outer], names.values(), strict=True))
     copies: list[tuple[Node, tuple[Value, ...]]] = []
     scopes: dict[Node, Made] = {}
-    for old, results in builder.nodes.items():
+    for old in inside:
         if old not in live:
             continue
+        results = builder.nodes[old]
         node = Node(old.op, tuple(now[a] if a else None for a in old.args))
         copies.append((node, tuple(Value(r.type, node, r.index) for r in results)))
         now.update(zip(results, copies[-1][1], strict=True))
@@ -75,28 +77,58 @@ def _reached(
     return live, captured
 
 
-def _values(builder: Builder) -> Iterable[Value]:
-    yield from builder.inputs.values()
-    yield from builder.parameters.values()
-    for results in builder.nodes.values():
-        yield from results
+def _in_order(builder: Builder, captured: Iterable[Value]) -> list[Value]:
+    """Values in the order in which a graph has them: inputs, parameters, and what nodes
+    make of them; such as are of no graph yet first.
+    """
+    places: dict[Value | Node, int] = {}
+    for kind in (builder.inputs.values(), builder.parameters.values(), builder.nodes):
+        for one in kind:
+            places[one] = len(places)
+
+    def place(value: Value) -> tuple[int, int]:
+        return places.get(value.node or value, -1), value.index
+
+    return sorted(captured, key=place)
 
 
-def dependent(
-    made: dict[Node, tuple[Value, ...]], leaves: Iterable[Value], length: str = ""
+def _dependent(
+    builder: Builder, leaves: Iterable[Value], start: int, length: str
 ) -> dict[Node, None]:
     """Every node that reads one of `leaves`, directly or not, or gives rows of this
     length, in order.
+
+    The leaves are new with the body, so that only nodes behind the first `start` are
+    looked at. But what follows from the length alone, such as the numbers of its rows,
+    an earlier body may have made, and equal nodes are one.
     """
-    moved = set(leaves)
+    moved, free = set(leaves), set[Value]()
     found: dict[Node, None] = {}
-    for node, results in made.items():
-        if any(a in moved for a in node.args if a) or (
-            length and _rows_of(results[0], length)
-        ):
-            found[node] = None
+    known = builder.free.setdefault(length, {})
+    for node in _candidates(builder, known, start):
+        results = builder.nodes[node]
+        reads = [a for a in node.args if a]
+        rows = bool(length) and _rows_of(results[0], length)
+        depends = any(a in moved for a in reads)
+        if not depends and (rows or any(a in free for a in reads)):
+            free.update(results)
+            known[node] = None
+        elif not depends:
+            continue
+        else:
             moved.update(results)
+        found[node] = None
     return found
+
+
+def _candidates(
+    builder: Builder, known: dict[Node, None], start: int
+) -> Iterator[Node]:
+    """What earlier bodies made of a length, and all nodes behind the first `start`."""
+    earlier = tuple(known)
+    new = dict.fromkeys(islice(builder.nodes, start, None))
+    yield from (node for node in earlier if node not in new)
+    yield from new
 
 
 def _rows_of(value: Value, length: str) -> bool:

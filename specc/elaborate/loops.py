@@ -96,6 +96,7 @@ def _body(
     carries = {label: Value(tensor.type) for label, tensor in leaves_of}
     before = dict(zip(statement.variables, rows, strict=True))
     # what the body binds is seen in it alone; what is carried or collected comes out
+    start = len(context.builder.nodes)
     inner = replace(env, names=dict(env.names))
     inner.names.update({n: Tensor(v, statement.span) for n, v in before.items()})
     state = iter([Tensor(v, statement.span) for v in carries.values()])
@@ -120,7 +121,7 @@ def _body(
         }
     outputs = {f"next {n}": v for n, v in zip(carries, after, strict=True)}
     outputs.update(collected)
-    return cut_body(context.builder, {**before, **carries}, outputs)
+    return cut_body(context.builder, {**before, **carries}, outputs, start)
 
 
 def leaves(name: str, value: Carry) -> Iterator[tuple[str, Tensor]]:

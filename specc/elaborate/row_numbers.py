@@ -38,6 +38,8 @@ def made_outside(
         now.update(zip(builder.nodes[node], new, strict=True))
         if (known := builder.made.get(node)) and new[0].node:
             builder.made.setdefault(new[0].node, known)
+    if not now:
+        return dict(outputs)
     builder.names = {n: now.get(v, v) for n, v in builder.names.items()}
     return {name: now.get(v, v) for name, v in outputs.items()}
 

@@ -130,6 +130,8 @@ class Builder:
     made: dict[Node, Made] = field(default_factory=dict)
     seen: dict[Node, tuple[Made, set[str | Span | None]]] = field(default_factory=dict)
     """The same scopes and spans to look up: one node may be asked for at thousands of places."""
+    free: dict[str, dict[Node, None]] = field(default_factory=dict)
+    """Of a length that only bodies of experts know, what they made of it alone."""
 
     def input(self, name: str, facts: Input) -> Value:
         """A value the caller gives."""

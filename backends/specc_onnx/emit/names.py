@@ -30,6 +30,17 @@ def settled(
 ) -> dict[str, str]:
     """New names of all values: `fixed` ones as given, the others by their wishes in order."""
     names = dict(fixed)
+    _settle(nodes, names, wishes, taken)
+    return names
+
+
+def _settle(
+    nodes: Iterable[NodeProto],
+    names: dict[str, str],
+    wishes: Mapping[str, str],
+    taken: set[str],
+) -> None:
+    """Add the names of these nodes, and of those in the bodies inside them."""
     for node in nodes:
         first = node.output[0]
         own = unique(wishes.get(node.name, node.name), taken)
@@ -42,8 +53,7 @@ def settled(
         for body in bodies_of(node):
             for value in body.input:
                 names[value.name] = unique(wishes.get(value.name, value.name), taken)
-            names |= settled(body.node, names, wishes, taken)
-    return names
+            _settle(body.node, names, wishes, taken)
 
 
 def rename(nodes: Iterable[NodeProto], names: Mapping[str, str]) -> None:

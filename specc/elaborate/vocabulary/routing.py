@@ -54,10 +54,11 @@ def route(
     ones = (Dim.of(1),) * (len(x.shape) - 2)
     shape = (*ones, Dim.symbol(length), x.shape[-1])
     rows = Value(Type(x.type.dtype, shape))
+    start = len(site.context.builder.nodes)
     made = _made(site, to, rows, stack, _inside(site, x, length))
     own = {f"own {name}": value for name, value in stack.inside.items()}
     body, captured = cut_body(
-        site.context.builder, {"rows": rows, **own}, {"y": made.value}, length
+        site.context.builder, {"rows": rows, **own}, {"y": made.value}, start, length
     )
     check_alone(site, body, captured, length)
     body, weights = used(body, list(stack.outside.values()))

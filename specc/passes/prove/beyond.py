@@ -76,6 +76,9 @@ MOST_GRIDS = 5_000
 
 WEIGHTS = (ops.MaskedSoftmax, ops.Hard, ops.Share)
 
+MOVING = (ops.Softmax, ops.CumSum, ops.Sort, ops.Flip, ops.Gather)
+"""Ops that give each row of an axis from others of it, numbers that are known among them."""
+
 
 @lru_cache(maxsize=1024)
 def beyond(value: Value, query: int, key: int, clock: Clock | None = None) -> Pairs:
@@ -156,6 +159,10 @@ def _of_rows(grid: Grid, node: Node) -> Rule:
             return {n: i for n, i in given.items() if folded(fn, n, length)}
         case ops.Gather(axis=axis) if axis == grid.key:
             return (yield from _gathered(grid, node))
+    if not isinstance(node.op, MOVING):
+        # Of what it works on nothing is concluded, so that this is not asked: behind
+        # the row numbers of a layer stand all layers before it.
+        return NOTHING
     given = yield grid.at(x, grid.query, grid.key)
     return _moved(grid, node, given)
 
