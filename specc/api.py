@@ -25,6 +25,8 @@ from specc.compiler.package import compile_package, parts_of
 from specc.files.read import shown
 from specc.ir.array import Array
 from specc.lang.limits import NESTING
+from specc.map.job import Report, run_job
+from specc.map.planning import Job
 from specc.run.generation import Writing
 from specc.run.inputs import Entrance
 from specc.run.loaded import Loaded
@@ -156,6 +158,42 @@ class Model:
                 helps=["compile a spec that says `generate`"],
             )
         return self.writer.generate(*given, **settings)
+
+    def map(
+        self,
+        *data: str | Path,
+        out: str | Path,
+        columns: Mapping[str, str] | None = None,
+        keep: Sequence[str] | None = None,
+        raw: Sequence[str] = (),
+        to: str = "",
+        engine: str = "local",
+        workers: int = 0,
+        max_errors: int | None = None,
+        **settings: object,
+    ) -> Report:
+        """Rows of files in, rows of files out: `specc map` (docs/scale.md).
+
+        `columns` names the column of each input, `settings` are those of writing. What
+        a former run has done in the folder `out` is not done again. Fails with E0870 to
+        E0888.
+        """
+        job = Job(
+            model=str(self.opened.path),
+            data=[os.fspath(path) for path in data],
+            out=os.fspath(out),
+            columns=dict(columns or {}),
+            keep=keep,
+            settings=settings,
+            raw=tuple(raw),
+            graph=self.opened.graph,
+            provider=self.opened.provider,
+            to=to,
+            workers=workers,
+            engine=engine,
+            most_errors=max_errors,
+        )
+        return run_job(job)
 
     def prepared(self, inputs: Mapping[str, object]) -> dict[str, Array]:
         """Checked arrays for every input of the whole graph, defaults filled in."""

@@ -31,6 +31,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "make an ONNX model of a spec, or a package that writes text",
     ),
     "run": ("specc.cli.run", "run a compiled model: it shows results, or writes text"),
+    "map": ("specc.cli.map", "run a compiled model over a data set"),
     "verify": (
         "specc.cli.verify",
         "compare a compiled model with the float64 reference",

@@ -71,6 +71,10 @@ MAY_IMPORT: dict[str, set[str]] = {
         "specc.ir.array", "specc.artifact", "specc.backend", "specc.data", "specc.decode", "specc.files", "specc.ir", "specc.text",
         "specc.passes.measure", "specc.decode.options", "specc.decode.option_faults", "numpy",
     },
+    "specc.map": {
+        "specc.artifact", "specc.data", "specc.files", "specc.ir", "specc.ir.array", "specc.passes.measure", "specc.run",
+        "specc.text", "specc.version", "numpy", "pyarrow", "ray",
+    },
     "specc.compiler": {
         "specc.ir.array", "specc.artifact", "specc.backend", "specc.data", "specc.decode", "specc.decode.option_faults", "specc.elaborate",
         "specc.files", "specc.ir", "specc.lang", "specc.library", "specc.passes.derive", "specc.passes.measure",
@@ -80,12 +84,12 @@ MAY_IMPORT: dict[str, set[str]] = {
     "specc.cli": {
         "specc.ir.array", "specc.version", "specc.artifact", "specc.compiler", "specc.data", "specc.decode.options", "specc.elaborate",
         "specc.files", "specc.ir", "specc.lang", "specc.library", "specc.passes.measure", "specc.passes.pipeline",
-        "specc.passes.prove", "specc.run", "specc.text", "specc.weights", "specc.weights.formats", "numpy",
+        "specc.passes.prove", "specc.run", "specc.map", "specc.text", "specc.weights", "specc.weights.formats", "numpy",
     },
     # five modules: the public interface, and the one place where a backend is found by
     # name
     "specc.api": {
-        "specc.backend", "specc.ir.array", "specc.artifact", "specc.compiler", "specc.files", "specc.lang", "specc.run", "specc.text",
+        "specc.backend", "specc.ir.array", "specc.artifact", "specc.compiler", "specc.files", "specc.lang", "specc.map", "specc.run", "specc.text",
         "numpy",
     },
     "specc.version": set(),

@@ -194,6 +194,7 @@ BREAKS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
         check, "check", _raises(OSError(errno.EMFILE, "Too many open files"))
     ),
     "onnx is missing": _no_onnx,
+    "pyarrow is missing": lambda p: p.setitem(sys.modules, "pyarrow", None),
     "Pillow is missing": lambda p: p.setitem(sys.modules, "PIL", None),
     "tokenizers is missing": lambda p: p.setitem(sys.modules, "tokenizers", None),
     "the runtime stops": lambda p: p.setattr(

@@ -1,0 +1,193 @@
+"""Run a compiled model over a data set: files of rows in, files of rows out.
+
+A run that was broken off is gone on with by the same command.
+"""
+
+import sys
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from dataclasses import dataclass
+
+from specc.cli.writing_options import settings_given, writing_arguments
+from specc.files.read import shown
+from specc.map.job import ENGINES, ERRORS, Report, run_job
+from specc.map.plan import FORMATS, Limits
+from specc.map.planning import ROWS, Job
+from specc.text.diagnostic import fail
+
+
+def arguments(parser: ArgumentParser) -> None:
+    """Declare the options."""
+    add = parser.add_argument
+    add("model", metavar="MODEL", help="a compiled model, or a package")
+    add(
+        "data",
+        nargs="+",
+        metavar="DATA",
+        help="tables (.parquet, .jsonl, .csv, .txt), or folders of tables or pictures",
+    )
+    add("-o", "--output", required=True, metavar="FOLDER", help="where the parts go")
+    add(
+        "--column",
+        action="append",
+        default=[],
+        metavar="COLUMN=INPUT",
+        help="the column that an input is read from; one an input",
+    )
+    add(
+        "--keep",
+        metavar="NAMES",
+        help="the columns that are carried over, with commas between; otherwise all",
+    )
+    add(
+        "--raw",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="give this output as numbers, beside what the spec's reading shows",
+    )
+    add("--to", choices=FORMATS, help="what is written; otherwise as what is read")
+    add("--graph", default="", metavar="ROLE", help="this graph of a package")
+    add("--provider", default="cpu", help="what it runs on: cpu, cuda, …")
+    _how(parser)
+    writing_arguments(parser)
+
+
+def _how(parser: ArgumentParser) -> None:
+    """Options of how the work is done."""
+    group = parser.add_argument_group("how the work is done (docs/scale.md)")
+    add = group.add_argument
+    add(
+        "--workers",
+        type=_count,
+        default=0,
+        metavar="N",
+        help="processes; else all cores",
+    )
+    add("--engine", choices=ENGINES, default="local", help="who starts the workers")
+    add("--address", default="", metavar="ADDRESS", help="a Ray cluster that is there")
+    add("--gpus", type=float, default=0, metavar="N", help="of each of Ray's workers")
+    add("--rows", type=_count, default=ROWS, metavar="N", help="rows of a block")
+    limits = Limits()
+    add("--cap", type=_count, default=limits.cap, metavar="N", help="rows of a batch")
+    add(
+        "--tokens",
+        type=_count,
+        default=limits.tokens,
+        metavar="N",
+        help="rows of a batch times the longest",
+    )
+    add(
+        "--memory",
+        type=_count,
+        default=limits.memory >> 20,
+        metavar="MB",
+        help="of the largest values of a batch",
+    )
+    add(
+        "--max-errors",
+        type=int,
+        metavar="N",
+        help="stop where more rows than these have no result",
+    )
+
+
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdigit()) or not 0 < int(text[:12]) < 2**31:
+        raise ArgumentTypeError(f"{text[:40]!r} is no count")
+    return int(text[:12])
+
+
+def run(given: Namespace) -> int:
+    """Do the work, and say what came of it."""
+    job = Job(
+        model=given.model,
+        data=given.data,
+        out=given.output,
+        columns=_columns(given.column),
+        keep=given.keep.split(",") if given.keep is not None else None,
+        settings=settings_given(given),
+        raw=given.raw,
+        graph=given.graph,
+        provider=given.provider,
+        to=given.to or "",
+        rows=given.rows,
+        limits=Limits(cap=given.cap, tokens=given.tokens, memory=given.memory << 20),
+        workers=given.workers,
+        engine=given.engine,
+        address=given.address,
+        gpus=given.gpus,
+        most_errors=given.max_errors,
+    )
+    shows = _Line(sys.stderr.isatty())
+    try:
+        report = run_job(job, shows.show)
+    finally:
+        shows.end()
+    _tell(report)
+    return 0
+
+
+def _columns(words: list[str]) -> dict[str, str]:
+    """`COLUMN=INPUT` as input to column. E0880 for a word that says no such thing."""
+    found: dict[str, str] = {}
+    for word in words:
+        column, equals, name = word.rpartition("=")
+        if not equals or not column or not name or name in found:
+            why = "twice" if name in found else "it says `COLUMN=INPUT`"
+            fail(
+                "E0880",
+                f"`--column {shown(word)}` does not say what is read for what",
+                notes=[f"the input `{shown(name)}` is given twice"]
+                if why == "twice"
+                else [why],
+                helps=["for example --column text=source"],
+            )
+        found[name] = column
+    return found
+
+
+@dataclass
+class _Line:
+    """One line on a terminal that says how far the work is; nothing elsewhere."""
+
+    terminal: bool
+    width: int = 0
+
+    def show(self, report: Report) -> None:
+        """The line as it is now."""
+        if self.terminal:
+            text = progress(report)
+            print(f"\r{text:<{self.width}}", end="", file=sys.stderr, flush=True)
+            self.width = len(text)
+
+    def end(self) -> None:
+        """What follows stands on a line of its own."""
+        if self.width:
+            print(file=sys.stderr)
+
+
+def progress(report: Report) -> str:
+    """Rows, rows a second, padding, errors, time left."""
+    total = report.plan.rows
+    left = (total - report.rows) / report.rate if report.rate > 0 else 0
+    parts = [
+        f"{report.rows:,} of {total:,} rows".replace(",", " "),
+        f"{report.rate:,.0f} a second".replace(",", " "),
+        f"{report.waste:.0%} padding".replace("%", " %"),
+    ]
+    if report.errors:
+        parts.append(f"{report.errors} errors")
+    if report.rows < total:
+        parts.append(f"{int(left) // 60}:{int(left) % 60:02} left")
+    return ", ".join(parts)
+
+
+def _tell(report: Report) -> None:
+    """What came of it, one line."""
+    count = len(report.plan.blocks)
+    parts = "1 part" if count == 1 else f"{count} parts"
+    before = f", {report.before} of them by a former run" if report.before else ""
+    print(f"{report.rows} rows in {parts} in {shown(str(report.out))}{before}")
+    if report.errors:
+        rows = "1 row has" if report.errors == 1 else f"{report.errors} rows have"
+        print(f"{rows} no result: see {shown(str(report.out / ERRORS))}")

@@ -1,0 +1,109 @@
+"""Rows that are computed together: by length, as many as some limits allow.
+
+A batch hangs on nothing but its block and the plan, for what a row gives hangs on its
+batch, in the last digits: whoever does a block again must do the same.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from specc.ir import ops
+from specc.ir.dim import Dim, DimError, product, total
+from specc.ir.graph import Graph, Node, Value
+from specc.map.inputs import Row
+from specc.map.plan import Limits
+from specc.map.results import batch_of
+from specc.passes.measure.cost import multiply_adds
+
+BYTES = 4
+"""Of a number of f32."""
+
+Cost = Callable[[int, int], int]
+"""What a batch of some rows of some length takes."""
+
+
+def batches(
+    rows: Sequence[Row], padded: Sequence[str], limits: Limits, memory: Cost
+) -> list[list[Row]]:
+    """All rows, each once. Rows of a batch agree in every length that is not padded;
+    a row that is beyond a limit by itself is a batch.
+    """
+    groups: dict[object, list[Row]] = {}
+    for row in sorted(rows, key=lambda r: (r.length(padded), r.number)):
+        groups.setdefault(row.shape(padded), []).append(row)
+    found = []
+    for group in groups.values():
+        batch: list[Row] = []
+        for row in group:  # the longest comes last, so it decides
+            count, longest = len(batch) + 1, row.length(padded)
+            fits = (
+                count <= limits.cap
+                and count * longest <= limits.tokens
+                and memory(count, longest) <= limits.memory
+            )
+            if batch and not fits:
+                found.append(batch)
+                batch = []
+            batch.append(row)
+        found.append(batch)
+    return found
+
+
+def waste(rows: Sequence[Row], padded: Sequence[str]) -> tuple[int, int]:
+    """How many places a batch has, and how many of them are padding."""
+    lengths = [row.length(padded) for row in rows]
+    places = len(rows) * max(lengths, default=0)
+    return places, places - sum(lengths)
+
+
+@dataclass(frozen=True)
+class Formulas:
+    """A graph's own formulas of memory and work, in the rows and the length of a batch.
+
+    Of other lengths than the batch and `lengths` nothing is known: they are taken to
+    be as long.
+    """
+
+    batch: str
+    sizes: tuple[Dim, ...]
+    works: Dim
+    facts: dict[str, Dim] = field(default_factory=dict)
+
+    @staticmethod
+    def of(graph: Graph) -> "Formulas":
+        """The sizes of what stands beside each other at each node, and all work."""
+        batch = batch_of(graph)
+        sizes = {_beside(node, results) for node, results in graph.nodes}
+        return Formulas(
+            batch=(batch.name or "") if batch is not None else "",
+            sizes=tuple(sorted(sizes, key=str)),
+            works=total(multiply_adds(node) for node, _ in graph.nodes),
+            facts=dict(graph.facts),
+        )
+
+    def _at(self, dim: Dim, rows: int, length: int) -> int:
+        names = dim.symbols()
+        known = dict.fromkeys(names, length) | {self.batch: rows}
+        try:
+            facts = {n: self.facts[n].at({**known}) for n in names & self.facts.keys()}
+            return dim.at(known | facts)
+        except (DimError, KeyError):
+            return 0
+
+    def memory(self, rows: int, length: int) -> int:
+        """Bytes of the largest operands and results of one node."""
+        return BYTES * max((self._at(d, rows, length) for d in self.sizes), default=0)
+
+    def work(self, rows: int, length: int) -> int:
+        """Multiply-adds."""
+        return self._at(self.works, rows, length)
+
+
+def _beside(node: Node, results: Sequence[Value]) -> Dim:
+    """How many numbers a node reads and makes; of an attention its weights as well."""
+    held = [a for a in node.args if a is not None and a.node is not None]
+    numbers = [product(v.type.shape) for v in (*held, *results)]
+    if isinstance(node.op, ops.Attend):
+        b, h, q, _ = node.op.query(node).type.shape
+        numbers.append(b * h * q * node.op.key(node).type.shape[2])
+    return total(numbers)

@@ -1,0 +1,260 @@
+"""One block of a plan, from rows to a part file: the same whoever does it, however
+often.
+
+Its part appears in one step, under a name that says which block it is. That the file
+is there means that the block is done.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from specc.files.read import shown
+from specc.files.write import atomic_write
+from specc.map.batches import batches, waste
+from specc.map.formats.parquet import table_bytes
+from specc.map.formats.registry import format_of
+from specc.map.formats.source import Bad, Format, Rows
+from specc.map.inputs import BROKEN, Row
+from specc.map.journal import Journal
+from specc.map.kinds import Column, plain_value
+from specc.map.model import Mapped
+from specc.map.plan import FOLDER, Plan, file_of
+from specc.map.results import ERROR
+from specc.text.diagnostic import Diagnostic, Failed, fail
+
+FATAL = "E0882"
+"""The code of a row whose process died of it."""
+
+MOST_TEXT = 500
+"""Characters of a message that a table holds."""
+
+Report = Callable[[int], None]
+"""Told how many rows more are done."""
+
+
+@dataclass
+class Done:
+    """What there is to say of a block: rows, faults by row, places and padding."""
+
+    number: int
+    rows: int
+    errors: list[tuple[int, str, str]] = field(default_factory=list)
+    places: int = 0
+    padding: int = 0
+
+    def as_json(self) -> dict[str, object]:
+        """As JSON."""
+        return dict(vars(self))
+
+    @staticmethod
+    def read(data: dict[str, object]) -> "Done":
+        """What `as_json` gave."""
+        errors = data["errors"]
+        assert isinstance(errors, list)
+        return Done(
+            number=_whole(data["number"]),
+            rows=_whole(data["rows"]),
+            errors=[(int(n), str(c), str(t)) for n, c, t in errors],
+            places=_whole(data["places"]),
+            padding=_whole(data["padding"]),
+        )
+
+
+def _whole(value: object) -> int:
+    assert isinstance(value, int)
+    return value
+
+
+@dataclass
+class Blocks:
+    """Does blocks of one plan, with a model that is opened once."""
+
+    plan: Plan
+    out: Path
+    model: Mapped
+    formats: dict[int, Format] = field(default_factory=dict)
+
+    @staticmethod
+    def open(plan: Plan, out: Path) -> "Blocks":
+        """The model of a plan, ready."""
+        model = Mapped.open(
+            plan.model,
+            plan.columns,
+            settings=plan.settings,
+            raw=plan.raw,
+            graph=plan.graph,
+            provider=plan.provider,
+        )
+        return Blocks(plan, out, model)
+
+    def do(self, number: int, report: Report = lambda rows: None) -> Done:
+        """One block. E0881 where its file has changed since the plan was made."""
+        journal = Journal.open(self.out / FOLDER / f"{number:06}.now")
+        table = self._read(number)
+        count = self.plan.blocks[number].rows
+        done = Done(number, count)
+        values = self._values(table, count, done, journal, report)
+        self._write(number, table, values, done)
+        journal.close()
+        return done
+
+    def _read(self, number: int) -> Rows:
+        """The columns that are needed. E0881 for a file that has changed."""
+        block = self.plan.blocks[number]
+        file = self.plan.files[block.file]
+        path = Path(file.path)
+        if not path.exists() or file_of(path) != file:
+            fail(
+                "E0881",
+                f"`{shown(file.path)}` has changed since the job was planned",
+                helps=["put the file back, or begin anew in another folder"],
+            )
+        if block.file not in self.formats:
+            self.formats[block.file] = format_of(path)
+        kept = [c.name for c in self.plan.kept]
+        wanted = list(dict.fromkeys([*self.plan.columns.values(), *kept]))
+        table = self.formats[block.file].read(path, block, wanted)
+        if any(len(column) != block.rows for column in table.values()):
+            fail(
+                "E0881",
+                f"`{shown(file.path)}` has other rows than when the job was planned",
+                helps=["begin anew in another folder"],
+            )
+        return table
+
+    def _values(
+        self, table: Rows, count: int, done: Done, journal: Journal, report: Report
+    ) -> list[dict[str, object]]:
+        """The results of every row, in order."""
+        values: list[dict[str, object]] = [{} for _ in range(count)]
+        taking, padded = self.model.taking, self.model.taking.padded
+        good: list[Row] = []
+        for number, row in enumerate(taking.rows(table, count)):
+            if isinstance(row, Row):
+                good.append(row)
+            else:
+                _fault(values, done, number, row)
+        report(count - len(good))
+        memory = self.model.formulas.memory
+        for batch in batches(good, padded, self.plan.limits, memory):
+            places, padding = waste(batch, padded)
+            done.places, done.padding = done.places + places, done.padding + padding
+            self._batch(batch, values, done, journal)
+            report(len(batch))
+        done.errors.sort()
+        return values
+
+    def _batch(
+        self,
+        batch: Sequence[Row],
+        values: list[dict[str, object]],
+        done: Done,
+        journal: Journal,
+    ) -> None:
+        """A batch; row by row where something is wrong with one of them."""
+        numbers = [row.number for row in batch]
+        alone = len(batch) == 1
+        if journal.fatal(numbers):
+            if alone:
+                title = "the process that computed this row died, twice"
+                return _fault(values, done, numbers[0], Diagnostic(FATAL, title))
+            return self._each(batch, values, done, journal)
+        journal.begin(numbers)
+        try:
+            for row, made in zip(batch, self.model.compute(batch), strict=True):
+                values[row.number] = made
+        except Failed as failed:
+            if alone:
+                return _fault(values, done, numbers[0], failed.diagnostics[0])
+            return self._each(batch, values, done, journal)
+        return None
+
+    def _each(
+        self,
+        batch: Sequence[Row],
+        values: list[dict[str, object]],
+        done: Done,
+        journal: Journal,
+    ) -> None:
+        for row in batch:
+            self._batch([row], values, done, journal)
+
+    def _write(
+        self,
+        number: int,
+        table: Rows,
+        values: Sequence[dict[str, object]],
+        done: Done,
+    ) -> None:
+        """The part of a block, behind what there is to say of it."""
+        kept = {
+            c.name: [None if isinstance(v, Bad) else v for v in table[c.name]]
+            for c in self.plan.kept
+        }
+        results = {c.name: [v.get(c.name) for v in values] for c in self.plan.results}
+        columns = (*self.plan.kept, *self.plan.results)
+        data = content(self.plan.to, columns, kept | results)
+        says = json.dumps(done.as_json(), ensure_ascii=False)
+        told = self.out / FOLDER / f"{number:06}.json"
+        atomic_write(told, [says.encode("utf-8", "backslashreplace")])
+        atomic_write(self.out / self.plan.part(number), [data])
+
+
+def _fault(
+    values: list[dict[str, object]], done: Done, number: int, fault: Diagnostic
+) -> None:
+    """Says in a row what is wrong with it."""
+    notes = f": {fault.notes[0]}" if fault.notes and fault.code != BROKEN else ""
+    text = shown(f"{fault.title}{notes}")[:MOST_TEXT]
+    values[number] = {ERROR.name: f"{fault.code} {text}"}
+    done.errors.append((number, fault.code, text))
+
+
+def content(
+    to: str, columns: Sequence[Column], values: dict[str, list[object]]
+) -> bytes:
+    """A part file of these columns."""
+    if to == "parquet":
+        columns_as_text(columns, values)
+        return table_bytes(columns, values)
+    names = [c.name for c in columns]
+    rows = zip(*(values[n] for n in names), strict=True)
+    lines = (
+        json.dumps(
+            {n: _json(v) for n, v in zip(names, row, strict=True)}, ensure_ascii=False
+        )
+        for row in rows
+    )
+    text = "".join(f"{line}\n" for line in lines)
+    return text.encode("utf-8", "backslashreplace")
+
+
+def columns_as_text(columns: Sequence[Column], values: dict[str, list[object]]) -> None:
+    """What has no type of its own becomes JSON text."""
+    for column in columns:
+        if column.kind.of == "json" and not column.kind.sizes:
+            values[column.name] = [
+                None if v is None else json.dumps(_json(v), ensure_ascii=False)
+                for v in values[column.name]
+            ]
+
+
+def _json(value: object) -> object:
+    """A value as JSON has it: no number that is none, bytes as base64."""
+    import base64
+
+    value = plain_value(value)
+    match value:
+        case float() if value != value or value in (float("inf"), float("-inf")):
+            return None
+        case bytes():
+            return base64.b64encode(value).decode("ascii")
+        case list() | tuple():
+            return [_json(item) for item in value]
+        case dict():
+            return {str(k): _json(v) for k, v in value.items()}
+        case bool() | int() | float() | str() | None:
+            return value
+    return str(value)  # a date, a decimal

@@ -1,0 +1,1 @@
+"""Who hands out the numbers of blocks: processes of this machine, or Ray."""

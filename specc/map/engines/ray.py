@@ -1,0 +1,124 @@
+"""Ray Data (the extra [ray]): its actors hold the model, the numbers of blocks are the
+data, and what it schedules is nothing else.
+
+Its own writing and checkpoints are not used: a part file is named by its block and
+appears in one step, so a block that Ray does twice costs time and nothing more.
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from specc.files.read import shown
+from specc.map.block import Blocks, Done
+from specc.map.engines.local import Progress
+from specc.map.plan import read_plan
+from specc.text.diagnostic import Diagnostic, Failed, fail
+
+QUIET = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+}
+"""What Ray reads when it is imported: it tells nobody of us, and draws no bars."""
+
+STORE = 80 * 2**20
+"""Bytes of its object store, through which numbers of blocks go and no rows."""
+
+
+class Actor:
+    """Does blocks in a process of Ray's."""
+
+    def __init__(self, folder: str, version: str) -> None:
+        from specc.version import __version__
+
+        assert version == __version__, f"this node has specc {__version__}"
+        out = Path(folder)
+        plan = read_plan(out)
+        assert plan is not None, f"this node sees no plan in {folder}"
+        self.plan, self.out = plan, out
+        self.blocks: Blocks | None = None
+
+    def __call__(self, batch: dict[str, Any]) -> dict[str, list[Any]]:
+        """The blocks of these numbers."""
+        import json
+
+        told = []
+        for number in batch["id"]:
+            try:
+                self.blocks = self.blocks or Blocks.open(self.plan, self.out)
+                told.append(json.dumps(self.blocks.do(int(number)).as_json()))
+            except Failed as failed:
+                first = failed.diagnostics[0]
+                fault = [first.code, first.title, *first.notes[:1]]
+                told.append(json.dumps({"failed": fault}))
+        return {"told": told}
+
+
+@dataclass
+class Ray:
+    """Actors on this machine, or on the cluster at `address`; `gpus` of each."""
+
+    out: Path
+    workers: int
+    address: str
+    gpus: float
+
+    def run(self, numbers: Sequence[int]) -> Iterator[Progress]:
+        """Does blocks, in any order. E0888 without Ray or without its cluster."""
+        import json
+
+        ray = self._started()
+        from specc.version import __version__
+
+        try:
+            data = ray.data.from_items([{"id": n} for n in numbers])
+            done = data.repartition(len(numbers)).map_batches(
+                Actor,
+                batch_size=1,
+                concurrency=self.workers or (1, max(len(numbers), 1)),
+                fn_constructor_args=(str(self.out.absolute()), __version__),
+                num_cpus=1,
+                num_gpus=self.gpus or None,
+            )
+            for row in done.iter_rows():
+                told = json.loads(row["told"])
+                if "failed" in told:
+                    code, title, *notes = told["failed"]
+                    raise Failed(Diagnostic(code, title, notes=tuple(notes)))
+                finished = Done.read(told)
+                yield Progress(rows=finished.rows, done=finished)
+        finally:
+            ray.shutdown()
+
+    def _started(self) -> Any:
+        """Ray, at work."""
+        os.environ.update({k: os.environ.get(k, v) for k, v in QUIET.items()})
+        try:
+            import ray
+            import ray.data
+        except ImportError:
+            fail(
+                "E0888",
+                "this engine needs the package `ray`, which is not installed",
+                helps=[
+                    'pip install "specc[ray]"',
+                    "or leave out --engine: processes of this machine do the same",
+                ],
+            )
+        options: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
+        if not self.address:
+            options |= {"include_dashboard": False, "object_store_memory": STORE}
+            options |= {"num_cpus": max(self.workers, 1) + 1}
+        try:
+            ray.init(address=self.address or "local", **options)
+        except (ConnectionError, RuntimeError, ValueError) as fault:
+            fail(
+                "E0888",
+                f"the Ray cluster `{shown(self.address) or 'local'}` cannot be reached",
+                notes=[shown(str(fault).strip().splitlines()[0])[:200]],
+                helps=["check the address, and that the cluster runs"],
+            )
+        return ray

@@ -1,0 +1,250 @@
+"""Files of lines: plain text, JSON lines, CSV.
+
+Where blocks begin is counted once, in bytes, so that a worker reads its own part of a
+large file and nothing else. Of JSON and CSV every row is read then, which tells the
+kinds of their columns; a row that is damaged is found again, and said to be, when its
+block is done.
+"""
+
+import csv
+import io
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from specc.files.json import ANY, Json, parse
+from specc.files.read import shown
+from specc.map.formats.source import Bad, Block, Rows
+from specc.map.kinds import NULL, Column, Kind, kind_of, merged
+from specc.text.diagnostic import fail
+
+LONGEST = 64 * 2**20
+"""Bytes of a row; a file without line ends would fill the memory."""
+
+MARK = b"\xef\xbb\xbf"
+"""What some programs write before UTF-8."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A row of a file: its bytes with the line end, and where the next one begins."""
+
+    data: bytes
+    after: int
+
+
+def lines_of(path: Path) -> Iterator[Line]:
+    """The lines of a file; blank ones too. E0871 for one that is far too long."""
+    with path.open("rb") as file:
+        at = 0
+        while data := file.readline(LONGEST + 1):
+            if len(data) > LONGEST:
+                fail(
+                    "E0871",
+                    f"`{shown(str(path))}` has a row of more than {LONGEST >> 20} MB",
+                    helps=["is it a file of lines? A row ends with a line end"],
+                )
+            at += len(data)
+            yield Line(data.removeprefix(MARK) if at == len(data) else data, at)
+
+
+def cut(lines: Iterator[Line], file: int, rows: int, begin: int = 0) -> list[Block]:
+    """Blocks of at most `rows` lines, of which the first begins at the byte `begin`."""
+    blocks, start, at, count, after = list[Block](), 0, begin, 0, begin
+    for line in lines:
+        count, after = count + 1, line.after
+        if count == rows:
+            blocks.append(_block(file, start, count, at, after))
+            start, at, count = start + count, after, 0
+    if count:
+        blocks.append(_block(file, start, count, at, after))
+    return blocks
+
+
+def _block(file: int, start: int, rows: int, at: int, after: int) -> Block:
+    return Block(file=file, start=start, rows=rows, at=at, bytes=after - at)
+
+
+def part(path: Path, block: Block) -> bytes:
+    """The bytes of a block."""
+    with path.open("rb") as file:
+        file.seek(block.at)
+        data = file.read(block.bytes)
+    return data.removeprefix(MARK) if block.at == 0 else data
+
+
+def _split(data: bytes) -> list[bytes]:
+    """Lines without their ends; an end at the end of all begins no further line."""
+    return [line.rstrip(b"\r\n") for line in io.BytesIO(data)]
+
+
+class TextLines:
+    """A text a line, in the column `text`."""
+
+    def columns(self, path: Path) -> tuple[Column, ...]:
+        """The one column."""
+        return (Column("text", Kind("text")),)
+
+    def blocks(self, path: Path, file: int, rows: int) -> list[Block]:
+        """Blocks of lines."""
+        return cut(lines_of(path), file, rows)
+
+    def read(self, path: Path, block: Block, columns: Sequence[str]) -> Rows:
+        """The lines of a block."""
+        return {"text": [_text(line) for line in _split(part(path, block))]}
+
+
+def _text(line: bytes) -> str | Bad:
+    try:
+        return line.decode("utf-8")
+    except UnicodeDecodeError as fault:
+        return Bad(f"the line is not UTF-8 at byte {fault.start}")
+
+
+@dataclass
+class JsonLines:
+    """An object a line. A blank line is no row."""
+
+    kinds: dict[Path, tuple[Column, ...]] = field(default_factory=dict)
+
+    def columns(self, path: Path) -> tuple[Column, ...]:
+        """The names in any object, each with the kind that all its values have."""
+        found: dict[str, str] = {}
+        for line in lines_of(path):
+            value = _object(line.data) if line.data.strip() else {}
+            for name, item in ({} if isinstance(value, Bad) else value).items():
+                found[name] = merged(found.get(name, ""), kind_of(item))
+        return tuple(Column(n, Kind(k or NULL)) for n, k in found.items())
+
+    def blocks(self, path: Path, file: int, rows: int) -> list[Block]:
+        """Blocks of objects; blank lines belong to the block before them."""
+        return _without_blank(cut(lines_of(path), file, rows), path)
+
+    def read(self, path: Path, block: Block, columns: Sequence[str]) -> Rows:
+        """The objects of a block, column by column; what one lacks is nothing."""
+        rows = [_object(x) for x in _split(part(path, block)) if x.strip()]
+        return {
+            name: [r if isinstance(r, Bad) else r.get(name) for r in rows]
+            for name in columns
+        }
+
+
+def _without_blank(blocks: list[Block], path: Path) -> list[Block]:
+    """Blocks that count only lines with something in them."""
+    found, start = [], 0
+    for block in blocks:
+        count = sum(bool(x.strip()) for x in _split(part(path, block)))
+        if count:
+            found.append(replace(block, start=start, rows=count))
+        start += count
+    return found
+
+
+def _object(line: bytes) -> dict[str, Json] | Bad:
+    text = _text(line)
+    if isinstance(text, Bad):
+        return text
+    try:
+        value = parse(text, ANY)
+    except json.JSONDecodeError as fault:
+        return Bad(f"the line is no JSON: {fault.msg.lower()} at character {fault.pos}")
+    except ValueError as fault:
+        return Bad(f"the line is no JSON: {fault}")
+    return value if isinstance(value, dict) else Bad("the line is no JSON object")
+
+
+class Csv:
+    """Comma-separated values, with the names of the columns in the first row. A text in
+    quotes may hold line ends.
+    """
+
+    def columns(self, path: Path) -> tuple[Column, ...]:
+        """The names of the first row; what stands below them is text."""
+        names, _ = self._head(path)
+        return tuple(Column(name, Kind("text")) for name in names)
+
+    def _head(self, path: Path) -> tuple[list[str], int]:
+        """The names, and where the first row behind them begins. E0872 for a first row
+        that names nothing.
+        """
+        record = next(_records(path), None)
+        try:
+            text = "" if record is None else record.data.decode("utf-8")
+            names = _fields(text.rstrip("\r\n"))
+        except (UnicodeDecodeError, csv.Error):
+            names = []
+        if (
+            record is None
+            or not all(names)
+            or len(set(names)) < len(names)
+            or not names
+        ):
+            fail(
+                "E0872",
+                f"the first row of `{shown(str(path))}` does not name its columns",
+                notes=["names are not empty, and each is there once"],
+                helps=["write the names of the columns as the first row"],
+            )
+        return names, record.after
+
+    def blocks(self, path: Path, file: int, rows: int) -> list[Block]:
+        """Blocks of records behind the first row."""
+        _, begin = self._head(path)
+        records = _records(path)
+        next(records)
+        return cut(records, file, rows, begin)
+
+    def read(self, path: Path, block: Block, columns: Sequence[str]) -> Rows:
+        """The records of a block."""
+        names, _ = self._head(path)
+        rows = [_values(r, names) for r in _in_block(part(path, block))]
+        return {
+            name: [r if isinstance(r, Bad) else r[names.index(name)] for r in rows]
+            for name in columns
+        }
+
+
+def _records(path: Path) -> Iterator[Line]:
+    """The records of a file, of which one may go over several lines."""
+    return _joined(lines_of(path))
+
+
+def _in_block(data: bytes) -> Iterator[bytes]:
+    for record in _joined(Line(line, 0) for line in io.BytesIO(data)):
+        yield record.data.rstrip(b"\r\n")
+
+
+def _joined(lines: Iterator[Line]) -> Iterator[Line]:
+    """Lines put together until every quote is closed."""
+    record, after = b"", 0
+    for line in lines:
+        record, after = record + line.data, line.after
+        # a quote inside quotes is written twice, so an odd count is an open one
+        if record.count(b'"') % 2 == 0:
+            yield Line(record, after)
+            record = b""
+        elif len(record) > LONGEST:
+            break  # a quote that nobody closes: the rest is one damaged row
+    if record:
+        yield Line(record, after)
+
+
+def _values(record: bytes, names: Sequence[str]) -> list[str] | Bad:
+    text = _text(record)
+    if isinstance(text, Bad):
+        return text
+    try:
+        values = _fields(text)
+    except csv.Error as fault:
+        return Bad(f"the row cannot be read: {fault}")
+    if len(values) != len(names):
+        return Bad(
+            f"the row has {len(values)} values, the first row {len(names)} names"
+        )
+    return values
+
+
+def _fields(text: str) -> list[str]:
+    csv.field_size_limit(LONGEST)
+    return next(csv.reader(io.StringIO(text, newline=""), strict=True), [""])

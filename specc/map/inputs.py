@@ -1,0 +1,126 @@
+"""Rows as inputs of a model: each by itself, so that a bad one never fails another."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from specc.data.batch import TEXT, keep_of, row_inputs
+from specc.data.image import decode, prepare, read_image
+from specc.data.json_arrays import nested_array
+from specc.data.record import Image
+from specc.data.text import encode
+from specc.ir.array import Array
+from specc.map.formats.source import Bad, Rows
+from specc.run.inputs import Entrance
+from specc.text.diagnostic import Diagnostic, Failed
+
+BROKEN = "E0877"
+"""The code of a row that cannot be read from its file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What one row gives a model: arrays without a batch axis."""
+
+    number: int
+    arrays: Mapping[str, Array]
+
+    def length(self, padded: Sequence[str]) -> int:
+        """How many places it takes along what is padded: the longest of its inputs."""
+        return max((len(self.arrays[n]) for n in padded), default=1)
+
+    def shape(self, padded: Sequence[str]) -> tuple[tuple[int, ...], ...]:
+        """The lengths in which rows of a batch must agree."""
+        return tuple(
+            a.shape[1:] if n in padded else a.shape for n, a in self.arrays.items()
+        )
+
+
+@dataclass(frozen=True)
+class Taking:
+    """Makes rows, and batches of them. `columns` names the column of each input."""
+
+    entrance: Entrance
+    columns: Mapping[str, str]
+    writes: bool = False
+
+    @property
+    def padded(self) -> tuple[str, ...]:
+        """The inputs whose rows may have unequal lengths in one batch."""
+        graph = self.entrance.graph
+        return tuple(n for n in self.columns if keep_of(graph, n) or self._prompt(n))
+
+    def _prompt(self, name: str) -> bool:
+        """Whether it is what is written behind, which is padded as its texts need it."""
+        return (
+            self.writes
+            and name == self.entrance.growing
+            and self.entrance.graph.inputs[name].type.rank == 2
+            and bool(keep_of(self.entrance.graph, name))
+        )
+
+    def rows(self, table: Rows, count: int) -> list[Row | Diagnostic]:
+        """Every row, or what is wrong with it."""
+        return [self._row(table, number) for number in range(count)]
+
+    def _row(self, table: Rows, number: int) -> Row | Diagnostic:
+        arrays = {}
+        for name, column in self.columns.items():
+            value = table[column][number]
+            if isinstance(value, Bad):
+                return Diagnostic(BROKEN, f"the row cannot be read: {value.why}")
+            try:
+                arrays[name] = self._array(name, value)
+            except Failed as failed:
+                return failed.diagnostics[0]
+        return Row(number, arrays)
+
+    def _array(self, name: str, value: object) -> Array:
+        """One row of an input. Fails with E09xx."""
+        record = self.entrance.reading.of_input(name)
+        if value is None:
+            raise Failed(
+                Diagnostic("E0878", f"the column `{self.columns[name]}` is empty here")
+            )
+        if isinstance(record, Image):
+            return _pixels(value, record)
+        if isinstance(record, TEXT) and isinstance(value, str):
+            return encode(value, record)
+        made = nested_array(value, f"the column `{self.columns[name]}`")
+        wanted = self.entrance.graph.inputs[name].type.rank - 1
+        if made.ndim != wanted:
+            title = f"the column `{self.columns[name]}` holds {_axes(made.ndim)} here"
+            note = f"a row of `{name}` has {_axes(wanted)}"
+            raise Failed(Diagnostic("E0911", title, notes=(note,)))
+        return made
+
+    def inputs(self, rows: Sequence[Row]) -> dict[str, object]:
+        """The rows as a batch; the keep inputs beside those that are padded."""
+        graph, made = self.entrance.graph, dict[str, object]()
+        for name in self.columns:
+            some = [row.arrays[name] for row in rows]
+            if name in self.padded and self._prompt(name):
+                made[name] = [list(map(int, ids)) for ids in some]
+            elif name in self.padded:
+                growing = self.entrance.growing
+                made |= row_inputs(graph, name, some, growing=growing)
+            else:
+                made[name] = np.stack(some)
+        return made
+
+
+def _axes(count: int) -> str:
+    return {0: "a number", 1: "a list"}.get(count, f"lists in lists, {count} deep")
+
+
+def _pixels(value: object, record: Image) -> Array:
+    """A picture by its path or its bytes, as tables of pictures hold them."""
+    if isinstance(value, dict):
+        value = value.get("bytes") or value.get("path")
+    if isinstance(value, bytes):
+        pixels = prepare(decode(value, "the picture"), record)
+        return np.asarray(pixels[0])
+    if not isinstance(value, str):
+        raise Failed(Diagnostic("E0903", "this is neither a path nor a picture"))
+    return np.asarray(read_image(value, record)[0])

@@ -1,0 +1,179 @@
+"""A job from its words to its end: planned, checked against what the folder holds, run
+by an engine, told.
+
+    made = run_job(Job(model="dates/", data=["rows.jsonl"], columns={"source": "text"},
+                       out="out/"))
+    made.rows, made.errors
+"""
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from specc.files.read import shown
+from specc.files.write import atomic_write
+from specc.map.block import Blocks, Done
+from specc.map.engines.local import Local, Progress
+from specc.map.plan import FOLDER, Plan, check_same, read_plan
+from specc.map.planning import Job, plan_of
+from specc.text.diagnostic import fail
+
+ENGINES = ("local", "serial", "ray")
+ERRORS = f"{FOLDER}/errors.jsonl"
+
+
+@dataclass(kw_only=True)
+class Report:
+    """What came of a job; while it runs, what has so far."""
+
+    plan: Plan
+    out: Path
+    rows: int = 0
+    blocks: int = 0
+    before: int = 0
+    """Rows that a former run has done."""
+    errors: int = 0
+    places: int = 0
+    padding: int = 0
+    began: float = field(default_factory=time.monotonic)
+
+    @property
+    def seconds(self) -> float:
+        """How long it has taken."""
+        return time.monotonic() - self.began
+
+    @property
+    def rate(self) -> float:
+        """Rows a second of this run."""
+        return (self.rows - self.before) / max(self.seconds, 1e-9)
+
+    @property
+    def waste(self) -> float:
+        """Padding, as a share of what is no padding."""
+        return self.padding / max(self.places - self.padding, 1)
+
+    def take(self, done: Done) -> None:
+        """A block is done."""
+        self.blocks += 1
+        self.errors += len(done.errors)
+        self.places += done.places
+        self.padding += done.padding
+
+
+Watch = Callable[[Report], None]
+
+
+def run_job(job: Job, watch: Watch = lambda report: None) -> Report:
+    """Does what is not done yet, and tells what came of all."""
+    out, plan = Path(job.out), plan_of(job)
+    found = read_plan(out)
+    if found is not None:
+        check_same(found, plan, out)
+    else:
+        _check_empty(out)
+        plan.write(out)
+    report = Report(plan=plan, out=out)
+    todo = []
+    for number, block in enumerate(plan.blocks):
+        done = _done(plan, out, number)
+        if done is None:
+            todo.append(number)
+            continue
+        report.take(done)
+        report.rows, report.before = (
+            report.rows + block.rows,
+            report.before + block.rows,
+        )
+    _check_errors(job, report)
+    watch(report)
+    for progress in _progress(job, plan, out, todo):
+        report.rows += progress.rows
+        if progress.done is not None:
+            report.take(progress.done)
+            _check_errors(job, report)
+        watch(report)
+    _errors_of(report)
+    return report
+
+
+def _check_empty(out: Path) -> None:
+    """E0875 for a folder of parts that no plan explains: they would be mixed up."""
+    if out.is_dir() and any(out.glob("part-*")):
+        fail(
+            "E0875",
+            f"`{shown(str(out))}` holds parts, and no plan that says of what",
+            helps=["write into another folder with -o"],
+        )
+
+
+def _done(plan: Plan, out: Path, number: int) -> Done | None:
+    """What a former run says of a block, if it has done it."""
+    if not (out / plan.part(number)).is_file():
+        return None
+    try:
+        text = (out / FOLDER / f"{number:06}.json").read_text("utf-8")
+        return Done.read(json.loads(text))
+    except (OSError, ValueError, KeyError, TypeError, AssertionError):
+        return None
+
+
+def _progress(
+    job: Job, plan: Plan, out: Path, todo: Sequence[int]
+) -> Iterator[Progress]:
+    """The work, by the engine that is asked for."""
+    if not todo:
+        return
+    if job.engine == "ray":
+        from specc.map.engines.ray import Ray
+
+        yield from Ray(out, job.workers, job.address, job.gpus).run(todo)
+    elif job.engine == "serial":
+        blocks = Blocks.open(plan, out)
+        for number in todo:
+            done = blocks.do(number)
+            yield Progress(rows=done.rows, done=done)
+    else:
+        yield from Local(out, job.workers or cores()).run(todo)
+
+
+def cores() -> int:
+    """The processors that this process may use."""
+    count = os.cpu_count()
+    with suppress(AttributeError):  # not every system says which are ours
+        count = len(os.sched_getaffinity(0))
+    return count or 1
+
+
+def _check_errors(job: Job, report: Report) -> None:
+    """E0887 where more rows are wrong than is granted."""
+    if job.most_errors is not None and report.errors > job.most_errors:
+        _errors_of(report)
+        fail(
+            "E0887",
+            f"{_rows(report.errors)} no result, and {job.most_errors} may be without",
+            notes=[f"they are in `{shown(str(report.out / ERRORS))}`"],
+            helps=["mend the rows, or grant more: --max-errors N"],
+        )
+
+
+def _rows(count: int) -> str:
+    return "1 row has" if count == 1 else f"{count} rows have"
+
+
+def _errors_of(report: Report) -> None:
+    """Writes down which rows have no result, in the order of the rows."""
+    plan, lines = report.plan, []
+    for number, block in enumerate(plan.blocks):
+        done = _done(plan, report.out, number)
+        for row, code, text in done.errors if done else ():
+            path = plan.files[block.file].path
+            told = {"file": path, "row": block.start + row, "code": code, "why": text}
+            lines.append(json.dumps(told, ensure_ascii=False))
+    text = "".join(f"{line}\n" for line in lines)
+    if lines or (report.out / ERRORS).exists():
+        data = text.encode("utf-8", "backslashreplace")
+        atomic_write(report.out / ERRORS, [data])

@@ -1,0 +1,205 @@
+"""What is to be done, written down before it is begun: files, blocks, columns, settings.
+
+Two runs with the same plan do the same work, whoever does it, so a folder that holds
+the parts of one is gone on with; with another plan it is refused. How many workers
+there are, and which engine starts them, is no part of a plan.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NoReturn
+
+from specc.artifact.index import NAME, is_package
+from specc.files.json import NotJson, parse, plain
+from specc.files.read import shown
+from specc.files.write import atomic_write
+from specc.map.formats.source import Block
+from specc.map.kinds import Column, Kind
+from specc.text.diagnostic import fail
+from specc.version import __version__
+
+FOLDER = "_specc"
+FILE = "plan.json"
+FORMATS = ("parquet", "jsonl")
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A file of rows, and what tells whether it is still the same one."""
+
+    path: str
+    bytes: int
+    changed: int
+    """Nanoseconds since 1970."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """How much is computed at once: rows, rows times the longest, bytes of the largest
+    values that a graph holds beside each other.
+    """
+
+    cap: int = 64
+    tokens: int = 16384
+    memory: int = 2**30
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """`columns` says which column each input is read from, `kept` which are carried
+    over, `results` what is computed. `settings` are those of writing.
+    """
+
+    model: str
+    model_hash: str
+    files: tuple[File, ...]
+    blocks: tuple[Block, ...]
+    columns: Mapping[str, str]
+    kept: tuple[Column, ...]
+    results: tuple[Column, ...]
+    settings: Mapping[str, object] = field(default_factory=dict)
+    limits: Limits = field(default_factory=Limits)
+    to: str = "parquet"
+    graph: str = ""
+    raw: tuple[str, ...] = ()
+    provider: str = "cpu"
+    version: str = __version__
+
+    @property
+    def rows(self) -> int:
+        """How many rows there are."""
+        return sum(b.rows for b in self.blocks)
+
+    def part(self, number: int) -> str:
+        """The file that a block becomes. Names sort into the order of the rows."""
+        return f"part-{number:06}.{self.to}"
+
+    def as_json(self) -> dict[str, object]:
+        """As JSON, the same for the same plan."""
+        return {
+            "model": self.model,
+            "model_hash": self.model_hash,
+            "files": [[f.path, f.bytes, f.changed] for f in self.files],
+            "blocks": [
+                [b.file, b.start, b.rows, b.at, b.bytes, b.group] for b in self.blocks
+            ],
+            "columns": dict(self.columns),
+            "kept": [[c.name, str(c.kind)] for c in self.kept],
+            "results": [[c.name, str(c.kind)] for c in self.results],
+            "settings": plain(self.settings),
+            "limits": plain(self.limits),
+            "to": self.to,
+            "graph": self.graph,
+            "raw": list(self.raw),
+            "provider": self.provider,
+            "version": self.version,
+        }
+
+    def write(self, out: Path) -> None:
+        """Leaves the plan in the folder of the parts."""
+        text = json.dumps(self.as_json(), ensure_ascii=False, indent=1)
+        atomic_write(out / FOLDER / FILE, [text.encode("utf-8", "surrogatepass")])
+
+
+def read_plan(out: Path) -> Plan | None:
+    """The plan that a folder holds, if it holds one. E0876 for one that is damaged."""
+    path = out / FOLDER / FILE
+    try:
+        text = path.read_bytes().decode("utf-8", "surrogatepass")
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, UnicodeDecodeError):
+        _damaged(path)
+    try:
+        return _plan_of(parse(text))
+    except (NotJson, ValueError, KeyError, TypeError, AttributeError):
+        _damaged(path)
+
+
+def _damaged(path: Path) -> NoReturn:
+    fail(
+        "E0876",
+        f"the plan `{shown(str(path))}` is damaged",
+        helps=["write into another folder, or remove this one"],
+    )
+
+
+def _plan_of(data: object) -> Plan:
+    """A plan of JSON; whatever is wrong raises one of several errors."""
+    if not isinstance(data, dict):
+        raise TypeError("a plan is an object")
+    return Plan(
+        model=str(data["model"]),
+        model_hash=str(data["model_hash"]),
+        files=tuple(File(str(p), int(b), int(c)) for p, b, c in data["files"]),
+        blocks=tuple(_block(*map(int, numbers)) for numbers in data["blocks"]),
+        columns={str(k): str(v) for k, v in data["columns"].items()},
+        kept=_columns(data["kept"]),
+        results=_columns(data["results"]),
+        settings={str(k): v for k, v in data["settings"].items()},
+        limits=Limits(**{k: int(v) for k, v in data["limits"].items()}),
+        to=str(data["to"]),
+        graph=str(data["graph"]),
+        raw=tuple(map(str, data["raw"])),
+        provider=str(data["provider"]),
+        version=str(data["version"]),
+    )
+
+
+def _block(file: int, start: int, rows: int, at: int, size: int, group: int) -> Block:
+    return Block(file=file, start=start, rows=rows, at=at, bytes=size, group=group)
+
+
+def _columns(data: list[list[str]]) -> tuple[Column, ...]:
+    return tuple(Column(name, Kind.read(kind)) for name, kind in data)
+
+
+def differing(one: Plan, other: Plan) -> list[str]:
+    """What two plans do not have in common, by name."""
+    a, b = one.as_json(), other.as_json()
+    # where a model lies does not matter while it is the same one
+    return [key for key in a if a[key] != b[key] and key != "model"]
+
+
+def check_same(found: Plan, wanted: Plan, out: Path) -> None:
+    """E0875 where a folder holds the parts of another plan."""
+    if apart := differing(found, wanted):
+        fail(
+            "E0875",
+            f"`{shown(str(out))}` holds another job",
+            notes=list(_told(found, wanted, apart)),
+            helps=["write into another folder with -o, or remove this one"],
+        )
+
+
+def _told(found: Plan, wanted: Plan, apart: list[str]) -> Iterator[str]:
+    """What differs, with both values where they are short."""
+    a, b = found.as_json(), wanted.as_json()
+    for key in apart:
+        there, here = (json.dumps(x[key], ensure_ascii=False) for x in (a, b))
+        if max(len(there), len(here)) <= 120:
+            yield f"{key}: {shown(there)} there, {shown(here)} here"
+        else:
+            yield f"{key} differ"
+
+
+def hash_of_model(path: Path) -> str:
+    """What tells a model from another: of a package its index, which has the hashes of
+    all its files; of a file its bytes, which hold the hashes of what lies beside.
+    """
+    file = path / NAME if is_package(path) else path
+    with file.open("rb") as data:
+        return hashlib.file_digest(data, "sha256").hexdigest()
+
+
+def file_of(path: Path) -> File:
+    """A file as it is now; a folder of pictures by what is in it."""
+    if not path.is_dir():
+        facts = path.stat()
+        return File(str(path), facts.st_size, facts.st_mtime_ns)
+    inside = [p.stat() for p in path.rglob("*") if p.is_file()]
+    newest = max((f.st_mtime_ns for f in inside), default=0)
+    return File(str(path), sum(f.st_size for f in inside), newest)

@@ -1,0 +1,229 @@
+"""What a model gives, as columns: scores, embeddings, classes and texts by the spec's
+reading, attention where asked for.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from specc.data.reading import Reading
+from specc.data.record import Choice, ClassMap, ImageOf, Numbers, OutputReading, TextOf
+from specc.data.show import probabilities, show_output
+from specc.data.text import decode
+from specc.files.read import shown
+from specc.ir.array import Array
+from specc.ir.dim import Dim, DimError
+from specc.ir.graph import Graph
+from specc.ir.types import Type
+from specc.map.inputs import Row
+from specc.map.kinds import Column, Kind, as_type
+from specc.run.generation import Result
+from specc.text.diagnostic import fail
+
+ERROR = Column("error", Kind("text"))
+"""Why a row has no results; nothing where it has."""
+
+ATTENTION = "attention."
+
+
+@dataclass(frozen=True)
+class Shown:
+    """The results of a graph that computes all at once, row by row.
+
+    `reading` says how outputs are shown; those in `raw` are given as numbers.
+    """
+
+    graph: Graph
+    reading: Reading
+    raw: tuple[str, ...] = ()
+
+    def plan(self) -> list[tuple[str, OutputReading]]:
+        """The outputs that are given, and how."""
+        shows = list(self.reading.shows)
+        if not shows and not self.raw:
+            return [(name, Numbers()) for name in self.graph.outputs]
+        return [*shows, *((name, Numbers()) for name in self.raw)]
+
+    def columns(self) -> Iterator[Column]:
+        """The columns of the results. E0879 for an output without a row of its own."""
+        for name, record in self.plan():
+            if name not in self.graph.outputs:
+                known = ", ".join(self.graph.outputs)
+                fail(
+                    "E0879",
+                    f"the model gives no `{shown(name)}`",
+                    helps=[f"it gives {known}"],
+                )
+            type = self.graph.outputs[name].type
+            if not type.rank or type.shape[0] != batch_of(self.graph):
+                fail(
+                    "E0879",
+                    f"the result `{name}` has no row for each row of the data",
+                    notes=[f"it is {type}"],
+                    helps=["choose other results: --raw NAME"],
+                )
+            yield from _columns(name, record, type)
+
+    def values(
+        self, outputs: Mapping[str, Array], rows: Sequence[Row], padded: "Padding"
+    ) -> list[dict[str, object]]:
+        """The results of each row of a batch."""
+        return [
+            {
+                column: value
+                for name, record in self.plan()
+                for column, value in _values(
+                    name, record, self._own(name, outputs[name][at], row, padded)
+                )
+            }
+            for at, row in enumerate(rows)
+        ]
+
+    def _own(self, name: str, value: Array, row: Row, padded: "Padding") -> Array:
+        """The part of a result that is the row's own, without its padding."""
+        return padded.cut(value, self.graph.outputs[name].type.shape[1:], row)
+
+
+@dataclass(frozen=True)
+class Padding:
+    """Which lengths of a graph hang on rows, and on which side they are padded.
+
+    `sides` has for each input that is padded whether that is done on the left.
+    """
+
+    graph: Graph
+    sides: Mapping[str, bool]
+
+    def cut(self, value: Array, shape: Sequence[Dim], row: Row) -> Array:
+        """Without what stands for padding: of each axis as long as it is for the row
+        alone.
+        """
+        own = self._lengths(row)
+        for axis, dim in enumerate(shape):
+            try:
+                length = dim.at(own)
+            except DimError:
+                continue  # a length that no row decides
+            if length < value.shape[axis]:
+                left = any(self.sides[n] for n in self._behind(dim))
+                start = value.shape[axis] - length if left else 0
+                value = value.take(range(start, start + length), axis)
+        return value
+
+    def _lengths(self, row: Row) -> dict[str, int]:
+        """Run-time lengths as they are for a row alone."""
+        found = {}
+        for name in self.sides:
+            length = self.graph.inputs[name].type.shape[1].name
+            if length is not None:
+                found[length] = len(row.arrays[name])
+        facts = {}
+        for fact, dim in self.graph.facts.items():
+            try:
+                facts[fact] = dim.at(found)
+            except DimError:
+                continue
+        return {**facts, **found}
+
+    def _behind(self, dim: Dim) -> list[str]:
+        """The padded inputs that decide a length."""
+        symbols = dim.symbols()
+        inputs = self.graph.inputs
+        return [n for n in self.sides if symbols & inputs[n].type.shape[1].symbols()]
+
+
+def batch_of(graph: Graph) -> Dim | None:
+    """The length that all rows together have: the first of the first input."""
+    first = next((v.type for v in graph.inputs.values() if v.type.rank), None)
+    return first.shape[0] if first else None
+
+
+def _columns(name: str, record: OutputReading, type: Type) -> Iterator[Column]:
+    match record:
+        case Choice(top=1):
+            yield Column(f"{name}.label", Kind("text"))
+            yield Column(f"{name}.share", Kind("f64"))
+        case Choice():
+            yield Column(f"{name}.label", Kind("text", (None,)))
+            yield Column(f"{name}.share", Kind("f64", (None,)))
+        case TextOf():
+            yield Column(name, Kind("text"))
+        case ImageOf() | ClassMap():
+            yield Column(name, Kind("binary"))
+        case Numbers():
+            sizes = tuple(d.number for d in type.shape[1:])
+            yield Column(name, Kind(type.dtype, sizes))
+
+
+def _values(
+    name: str, record: OutputReading, value: Array
+) -> Iterator[tuple[str, object]]:
+    """The values of one row. Fails with E0916 for what is not as its reading says."""
+    match record:
+        case Choice():
+            labels, shares = _best(record, value)
+            one = record.top == 1
+            yield f"{name}.label", labels[0] if one else labels
+            yield f"{name}.share", shares[0] if one else shares
+        case TextOf():
+            ids = value.argmax(-1) if value.dtype.kind == "f" else value
+            yield name, decode(np.atleast_1d(ids), record.vocabulary)
+        case ImageOf() | ClassMap():
+            yield name, show_output(name, record, value[None]).pictures[0][1]
+        case Numbers():
+            yield name, as_type(value, str(value.dtype)) if value.ndim else value.item()
+
+
+def _best(record: Choice, value: Array) -> tuple[list[str], list[float]]:
+    """The most probable labels of one row, and their shares."""
+    scores = value.reshape(-1, value.shape[-1])
+    if len(scores) != 1 or (record.labels and len(record.labels) != scores.shape[1]):
+        due = f"{len(record.labels) or 'some'} scores"
+        fail(
+            "E0916",
+            "a result cannot be shown as its reading says",
+            notes=[f"a row of it is {list(value.shape)}, and {due} are due"],
+        )
+    shares = probabilities(scores)[0]
+    best = np.argsort(-shares, kind="stable")[: record.top]
+    labels = [record.labels[i] if record.labels else str(i) for i in best]
+    return labels, [float(shares[i]) for i in best]
+
+
+# --- what is written --------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Written:
+    """The results of a model that writes."""
+
+    text: bool
+    scores: bool = False
+    log_probs: bool = False
+    several: bool = False
+
+    def columns(self) -> Iterator[Column]:
+        """The texts, or the tokens of a model without a vocabulary."""
+        lists = (None,) if self.several else ()
+        if self.text:
+            yield Column("written", Kind("text", lists))
+        else:
+            yield Column("tokens", Kind("i64", (*lists, None)))
+        yield Column("complete", Kind("bool", lists))
+        if self.scores:
+            yield Column("score", Kind("f64", lists))
+        if self.log_probs:
+            yield Column("log_probs", Kind("f64", (*lists, None)))
+
+    def values(self, results: Sequence[Result]) -> dict[str, object]:
+        """The texts of one row, the best first."""
+        found: dict[str, list[object]] = {
+            "written": [r.text for r in results],
+            "tokens": [list(r.tokens) for r in results],
+            "complete": [r.complete for r in results],
+            "score": [r.score for r in results],
+            "log_probs": [list(r.log_probs or ()) for r in results],
+        }
+        names = [c.name for c in self.columns()]
+        return {n: found[n] if self.several else found[n][0] for n in names}

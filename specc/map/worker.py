@@ -1,0 +1,68 @@
+"""A process that does blocks: `python -m specc.map.worker FOLDER`.
+
+It reads numbers of blocks, a line each, and answers with lines of JSON: `rows` while it
+works, `done` with what there is to say, `failed` for what no row is to blame for. It
+ends with whoever started it.
+"""
+
+import json
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from queue import SimpleQueue
+from typing import TextIO
+
+from specc.map.block import Blocks
+from specc.map.plan import read_plan
+from specc.text.diagnostic import Failed
+
+ENDED = -1
+
+
+def main(folder: str) -> None:
+    """Does the blocks it is told."""
+    # What libraries print must not stand between the answers.
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    out = Path(folder)
+    plan = read_plan(out)
+    assert plan is not None, "the one who starts a worker has written the plan"
+    try:
+        blocks = Blocks.open(plan, out)
+        _say(answers, ready=True)
+        for number in _asked():
+            done = blocks.do(number, lambda rows: _say(answers, rows=rows))
+            _say(answers, done=done.as_json())
+    except Failed as failed:
+        first = failed.diagnostics[0]
+        told = [first.code, first.title, list(first.notes), list(first.helps)]
+        _say(answers, failed=told)
+
+
+def _asked() -> Iterator[int]:
+    """The numbers that are asked for. The process ends at once when nobody asks any
+    more: what it was doing will be done again.
+    """
+    numbers: SimpleQueue[int] = SimpleQueue()
+
+    def listen() -> None:
+        for line in sys.stdin:
+            if int(line) == ENDED:
+                return numbers.put(ENDED)
+            numbers.put(int(line))
+        os._exit(1)
+
+    threading.Thread(target=listen, daemon=True).start()
+    while (number := numbers.get()) != ENDED:
+        yield number
+
+
+def _say(answers: TextIO, **what: object) -> None:
+    answers.write(json.dumps(what) + "\n")
+    answers.flush()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,157 @@
+"""Files of rows: every row once whatever the size of blocks, values as other readers
+give them.
+"""
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from specc.map.formats import lines
+from specc.map.formats.registry import files_of, format_of
+from specc.map.formats.source import Bad
+from specc.text.diagnostic import Failed
+
+TEXT = st.text(
+    st.characters(blacklist_categories=["Cs"], blacklist_characters="\x00"), max_size=9
+)
+ENDS = st.sampled_from(["\n", "\r\n"])
+
+
+def every(path: Path, names: list[str], rows: int) -> list[tuple[object, ...]]:
+    """All rows, block by block."""
+    reader, found, start = format_of(path), [], 0
+    for block in reader.blocks(path, 0, rows):
+        assert 0 < block.rows <= rows
+        assert block.start == start
+        start += block.rows
+        table = reader.read(path, block, names)
+        assert all(len(column) == block.rows for column in table.values())
+        found += list(zip(*(table[n] for n in names), strict=True))
+    return found
+
+
+@given(
+    rows=st.lists(st.tuples(TEXT, TEXT), max_size=12), size=st.integers(1, 5), end=ENDS
+)
+@settings(max_examples=120, deadline=None)
+def test_csv_as_the_writer_meant_it(
+    tmp_path_factory: pytest.TempPathFactory,
+    rows: list[tuple[str, str]],
+    size: int,
+    end: str,
+) -> None:
+    """Commas, quotes and line ends inside values included."""
+    path = tmp_path_factory.getbasetemp() / "t.csv"
+    text = io.StringIO(newline="")
+    csv.writer(text, lineterminator=end, quoting=csv.QUOTE_ALL).writerows(
+        [("a", "b"), *rows]
+    )
+    path.write_bytes(text.getvalue().encode("utf-8"))
+    assert every(path, ["a", "b"], size) == rows
+
+
+@given(
+    rows=st.lists(st.dictionaries(st.sampled_from("ab"), TEXT | st.integers(-9, 9))),
+    size=st.integers(1, 5),
+    end=ENDS,
+)
+@settings(max_examples=80, deadline=None)
+def test_json_lines(
+    tmp_path_factory: pytest.TempPathFactory,
+    rows: list[dict[str, object]],
+    size: int,
+    end: str,
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "t.jsonl"
+    lines = [
+        json.dumps(row) + end + ("" if n % 3 else end) for n, row in enumerate(rows)
+    ]
+    path.write_bytes("".join(lines).encode())
+    want = [(row.get("a"), row.get("b")) for row in rows]
+    assert every(path, ["a", "b"], size) == want
+
+
+def test_lines_of_text(tmp_path: Path) -> None:
+    path = tmp_path / "t.txt"
+    path.write_bytes(b"\xef\xbb\xbfone\r\n\ntw\xff\nlast")
+    found = [text for (text,) in every(path, ["text"], 2)]
+    assert found == ["one", "", Bad("the line is not UTF-8 at byte 2"), "last"]
+
+
+def test_parquet(tmp_path: Path) -> None:
+    path = tmp_path / "t.parquet"
+    rows = [(n, f"text {n}", None if n == 4 else [n, n + 1]) for n in range(23)]
+    names = ["id", "text", "ids"]
+    table = pa.table(dict(zip(names, map(list, zip(*rows, strict=True)), strict=True)))
+    pq.write_table(table, path, row_group_size=10)
+    assert every(path, names, 4) == rows
+    kinds = {c.name: str(c.kind) for c in format_of(path).columns(path)}
+    assert kinds == {"id": "i64", "text": "text", "ids": "i64[n]"}
+
+
+def test_pictures_of_a_folder(tmp_path: Path) -> None:
+    for name in ("b.png", "a.jpg", "deep/c.PNG", "notes.md"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"")
+    assert every(tmp_path, ["path"], 2) == [("a.jpg",), ("b.png",), ("deep/c.PNG",)]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "code"),
+    [
+        ("t.parquet", b"no", "E0870"),
+        ("t.csv", b"a,,b\n", "E0872"),
+        ("t.csv", b"", "E0872"),
+        ("t.csv", b"a,a\n1,2\n", "E0872"),
+        ("t.xlsx", b"", "E0873"),
+    ],
+)
+def test_files_that_cannot_be_read(
+    tmp_path: Path, name: str, content: bytes, code: str
+) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(Failed) as failed:
+        format_of(path).columns(path)
+    assert failed.value.diagnostics[0].code == code
+
+
+def test_a_file_without_line_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lines, "LONGEST", 1000)
+    path = tmp_path / "t.txt"
+    path.write_bytes(b"a" * 2000)
+    with pytest.raises(Failed, match="E0871"):
+        format_of(path).blocks(path, 0, 9)
+
+
+def test_damaged_rows_are_told_one_by_one(tmp_path: Path) -> None:
+    path = tmp_path / "t.jsonl"
+    path.write_bytes(b'{"a": 1}\n{"a"\n[2]\n\xff\n{"a": NaN}\n{"a": 6}\n')
+    found = [value for (value,) in every(path, ["a"], 9)]
+    assert [found[0], found[5]] == [1, 6]
+    assert all(isinstance(v, Bad) for v in found[1:5])
+    path = tmp_path / "t.csv"
+    path.write_bytes(b'a,b\n1,2\n3\n"x,4\n')
+    found = [value for (value,) in every(path, ["a"], 9)]
+    assert found[0] == "1"
+    assert all(isinstance(v, Bad) for v in found[1:])
+
+
+def test_folders_of_tables(tmp_path: Path) -> None:
+    for name in ("b.csv", "a.csv", "_c.csv"):
+        (tmp_path / name).write_text("x\n1\n")
+    assert [p.name for p in files_of([str(tmp_path)])] == ["a.csv", "b.csv"]
+    (tmp_path / "none").mkdir()
+    with pytest.raises(Failed, match="E0873"):
+        files_of([str(tmp_path / "none")])
+    with pytest.raises(Failed, match="E0802"):
+        files_of([str(tmp_path / "absent.csv")])
