@@ -181,7 +181,7 @@ LINES = {
     "E0703": "what grows is no text of tokens",
     "E0711": "an operation reads positions that do not exist yet",
     "E0712": "an attention sees later positions",
-    "E0713": "the newest position is mixed into earlier ones",
+    "E0713": "the newest position is mixed into earlier ones, or the first into those before it",
     "E0714": "the final length is not known while generating",
     "E0715": "a scan cannot run along the growing axis like this",
     "E0716": "a result cannot be generated",

@@ -10,12 +10,15 @@ from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Node, Value
 from specc.ir.ops.recurrent import KEEP, ROWS
 from specc.passes.prove.flow import Flow
+from specc.passes.prove.spliced import is_first
 
 NEWEST = -1.0
 """The need for the newest row only."""
 
 FOLDS = (ops.CumSum, ops.Rnn, ops.Gru, ops.Lstm, ops.Scan)
-"""Ops that read every earlier row through a state that is carried on."""
+"""Ops that read every earlier row through a state that is carried on. What picks the
+first row does so too.
+"""
 
 ROWS_AXIS = 1
 """Recurrent layers read [batch, rows, features]."""
@@ -64,7 +67,11 @@ class Setting:
         """Whether the node goes on from a state; what is free is computed anew from its
         first row.
         """
-        if not isinstance(node.op, FOLDS) or any(r in self.free for r in results):
+        if any(r in self.free for r in results):
+            return False
+        if is_first(node, self.flow.clock):
+            return self._moves(node)
+        if not isinstance(node.op, FOLDS):
             return False
         if isinstance(node.op, ops.CumSum) and len(self.times(node.first)) > 1:
             return False  # over the keys of a grid, all of which are there in each step
@@ -80,6 +87,10 @@ class Setting:
 def folded(node: Node) -> tuple[Value, int]:
     """The operand whose rows a fold reads one after the other, and their axis."""
     match node.op:
+        case ops.Slice(axis=axis) | ops.Index(axis=axis):
+            x = node.first
+            assert x is not None
+            return x, axis
         case ops.Scan(axis=axis):
             return node.op.row(node), axis
         case ops.CumSum(axis=axis):
@@ -98,6 +109,8 @@ def along(node: Node, operand: int) -> int | None:
             return axis if operand < first + scanned else None
         case ops.CumSum(axis=axis):
             return axis if operand == 0 else None
+        case ops.Slice(axis=axis) | ops.Index(axis=axis):
+            return axis
         case ops.Rnn() | ops.Gru() | ops.Lstm():
             return ROWS_AXIS if operand in (ROWS.place, KEEP.place) else None
     return None

@@ -30,8 +30,9 @@ from specc.ir.dim import Dim, smallest
 from specc.ir.graph import Graph, Node, Value
 from specc.passes.derive.asked import NEWEST, Setting
 from specc.passes.derive.demand import demand, wanted
-from specc.passes.derive.keeping import free_values, kept_values
+from specc.passes.derive.keeping import every_node, free_values, kept_values
 from specc.passes.prove.flow import flow
+from specc.passes.prove.spliced import is_first
 
 Rows = Literal["newest", "new"]
 
@@ -80,13 +81,16 @@ class Plan:
         )
         kept = frozenset(kept_values(open_, asked))
         setting, needs, whole = _counted(open_, kept, asked, growing)
-        most = _most(setting, needs, whole)
-        if _greatest(setting, needs, needs) > most or not _told(setting, needs, most):
+        most, firsts = _most(setting, needs, whole), _firsts(setting)
+        lacking = _greatest(setting, needs, needs) > most
+        # A first row that is kept tells whether there was one.
+        if lacking or not (firsts >= most or _told(setting, needs, most)):
             # Nothing that is kept has as many rows as are looked back at, or tells how
             # many there are: the growing input itself is kept.
             token = graph.inputs[growing]
             setting, needs, whole = _counted(open_, kept | {token}, asked, growing)
             needs[token], most = dict.fromkeys(setting.times(token), inf), inf
+        most = max(most, firsts)
         base, new = _lengths(graph, most)
         return cls(
             graph=graph,
@@ -199,6 +203,13 @@ def _most(
 ) -> float:
     """The most rows of what grows from before that any input of a step has."""
     return inf if whole else _greatest(setting, needs, setting.kept)
+
+
+def _firsts(setting: Setting) -> float:
+    """How many first rows are kept: one, where any is picked."""
+    nodes = every_node(setting.graph, setting.flow)
+    clock = setting.flow.clock
+    return float(any(is_first(n, clock) and setting.folds(n, r) for n, r in nodes))
 
 
 def _told(

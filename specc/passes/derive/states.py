@@ -98,7 +98,7 @@ class States:
             self.starts[initial] = First(value, axis, need)
         type = resized(value.type, {axis: plan.before(need, head)})
         like = replace(
-            self._carried(name, type, initial, layer), rows=axis, most=need, role=role
+            self.carried(name, type, initial, layer), rows=axis, most=need, role=role
         )
         both = self.draft.b.one(ops.Concat(axis), self.given(like), fresh)
         # All rows, or of the last ones as many as anything looks back at.
@@ -119,7 +119,7 @@ class States:
         if start is not None and not zero_everywhere(start):
             initial = f"first.{name}"
             self.starts[initial] = First(start)
-        like = self._carried(name, result.type, initial, self.names.loop(node))
+        like = self.carried(name, result.type, initial, self.names.loop(node))
         return like, self.given(like)
 
     def running_sum(
@@ -134,13 +134,14 @@ class States:
             initial, summed = f"first.{name}", node.first
             assert summed is not None, "a running sum has rows"
             self.starts[initial] = First(summed, axis, total=True)
-        like = self._carried(name, Type(result.type.dtype, shape), initial, 0)
+        like = self.carried(name, Type(result.type.dtype, shape), initial, 0)
         before = self.draft.add(node, ops.Insert(axis), self.given(like))
         whole = self.draft.add(node, ops.Arith("add"), sums, *before)
         self.after[like.next] = self.draft.add(node, ops.Last(axis), *whole)[0]
         return whole
 
-    def _carried(self, name: str, type: Type, initial: str, layer: int) -> State:
+    def carried(self, name: str, type: Type, initial: str, layer: int) -> State:
+        """A state without an axis of rows."""
         return State(
             name=f"past.{name}",
             next=f"next.{name}",

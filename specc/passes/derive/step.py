@@ -51,6 +51,7 @@ from specc.passes.derive.blocks import blocks_of
 from specc.passes.derive.crossed import Crossed
 from specc.passes.derive.demand import ask, picks_fixed
 from specc.passes.derive.draft import Draft, resized
+from specc.passes.derive.firsts import first_row
 from specc.passes.derive.keeping import handed_values
 from specc.passes.derive.naming import Names
 from specc.passes.derive.plan import Plan
@@ -194,10 +195,12 @@ class Step:
     def _fold(self, node: Node, results: tuple[Value, ...], asked: Asked) -> Made:
         """A fold goes on from a state: `asked` is the new rows."""
         draft = self.draft
+        if isinstance(node.op, ops.Slice | ops.Index):
+            (rows,) = (x for x in draft.operands(node, asked) if x)
+            return first_row(self.states, node, results[0], rows)
         if isinstance(node.op, ops.CumSum):
-            _, axis = folded(node)
             (sums,) = draft.add(node, node.op, *draft.operands(node, asked))
-            return self.states.running_sum(node, axis, results[0], sums)
+            return self.states.running_sum(node, folded(node)[1], results[0], sums)
         starts = _start_operands(self.plan, node, results)
         operands = draft.operands(node, asked, without=starts)
         # First states that the node lacks stand behind its last operand.

@@ -37,7 +37,7 @@ holds the newest row and has no rows of its own:
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import count
 from math import inf
@@ -52,7 +52,8 @@ from specc.passes.prove.beyond import beyond, hidden
 from specc.passes.prove.moving import Along, Flow, Leak, State, Why
 from specc.passes.prove.neutral import neutral
 from specc.passes.prove.opened import opened
-from specc.passes.prove.spliced import HEAD, Reads, spliced
+from specc.passes.prove.spliced import FIRST, HEAD, Reads, spliced
+from specc.passes.prove.taken import before_first, runs_along, taken
 
 
 @lru_cache(maxsize=4)
@@ -73,12 +74,13 @@ def flow(graph: Graph, symbol: str) -> Flow:
 @dataclass
 class _Read:
     """What a result reads of what moves: rows, along each of its time axes; the newest;
-    all.
+    all; the first.
     """
 
     before: dict[int, Interval]
     newest: bool = False
     whole: bool = False
+    first: Interval = EMPTY
 
     @property
     def mixed(self) -> bool:
@@ -88,7 +90,10 @@ class _Read:
     def state(self) -> State:
         """What the result is."""
         newest = self.newest and not self.mixed
-        return State(self.before, newest, self.whole or self.mixed)
+        # What the first row goes into reads it from every row.
+        axes = {axis: reach | self.first for axis, reach in self.before.items()}
+        first = EMPTY if axes else self.first
+        return State(axes, newest, self.whole or self.mixed, first)
 
 
 def _visit(node: Node, results: tuple[Value, ...], along: Along) -> None:
@@ -117,8 +122,12 @@ def _judged(
     """The states of the results by the links of the node, and its leaks."""
     given = along.given(node)
     newest, whole = any(s.newest for s in given), any(s.whole for s in given)
+    first = EMPTY
+    for s in given:
+        first = first | s.first
     reads = [
-        _Read(dict.fromkeys(along.times(r), EMPTY), newest, whole) for r in results
+        _Read(dict.fromkeys(along.times(r), EMPTY), newest, whole, first)
+        for r in results
     ]
     found: list[Leak] = []
     for link in links(node, results):
@@ -146,6 +155,9 @@ def _follow(
     to, reach = resolve(node, link, clock)
     if (to, reach) == HEAD:
         return []  # rows of a head do not move
+    if (to, reach) == FIRST:
+        read.first = read.first | (state.axes[link.operand_axis] + reach)
+        return []
     unmasked = link.kind == "band" and not link.gates
     if to is None or to not in read.before or unmasked:
         # The axis is gone, or every row of the result sees every row of it.
@@ -158,7 +170,9 @@ def _follow(
 
 def _worst(found: Sequence[Leak]) -> Leak:
     """One op, one leak: the one that says most."""
-    order: list[Why] = ["captured", "length", "all", "ahead", "newest", "shape"]
+    order: list[Why] = [
+        *("captured", "length", "all", "ahead", "newest", "first", "shape"),
+    ]
     return min(found, key=lambda leak: (order.index(leak.why), leak.reach.lo))
 
 
@@ -178,24 +192,17 @@ def _mixed(
         made_here = any(along.composite(r) for r in results)
         if made_here and not any(s.whole for s in states):
             found.append(Leak(node, "shape"))
-    if isinstance(node.op, ops.Scan) and _runs_along(node, node.op, along.clock):
-        # Carries and captures are the same for all rows of a loop: if they move, a row
-        # sees rows that come later.
-        first = node.op.first + node.op.scanned
-        places = range(first, len(given))
-        found += [Leak(node, "captured", n) for n in places if given[n].moves]
+    found += taken(node, given, along.clock)
+    if before_first(node, results, given, along.clock):
+        found.append(Leak(node, "first"))
     return found
-
-
-def _runs_along(node: Node, op: ops.Scan, clock: Clock) -> bool:
-    return clock.head(op.row(node).type.shape[op.axis]) is not None
 
 
 def _loop(node: Node, op: ops.Scan, results: tuple[Value, ...], along: Along) -> None:
     """Find the states of the results of a loop, whose body is judged op by op as what
     stands outside is.
     """
-    runs = _runs_along(node, op, along.clock)
+    runs = runs_along(node, op, along.clock)
     given = along.given(node)
     body = opened(node, op)
     inside = _in_body(node, op, body, along)
@@ -244,7 +251,7 @@ def _in_body(node: Node, op: ops.Scan, body: Graph, along: Along) -> Along:
 def _row_of(state: State, axis: int) -> State:
     """What one row of `axis` is."""
     axes = {n - (n > axis): reach for n, reach in state.axes.items() if n != axis}
-    return State(axes, state.newest, state.whole)
+    return State(axes, state.newest, state.whole, state.first)
 
 
 def _behind(op: ops.Scan, body: Graph, inside: Along) -> list[State]:
@@ -253,7 +260,7 @@ def _behind(op: ops.Scan, body: Graph, inside: Along) -> list[State]:
     carried = [inside.states.get(v, State()) for v in op.inner().starts]
     ends = [_joined(c, m, 0) for c, m in zip(carried, made, strict=False)]
     stacked = [
-        State({n + (n >= op.axis): r for n, r in s.axes.items()}, s.newest, s.whole)
+        replace(s, axes={n + (n >= op.axis): r for n, r in s.axes.items()})
         for s in made[op.carries :]
     ]
     return [*ends, *stacked]
@@ -273,7 +280,8 @@ def _joined(carry: State, after: State, turn: int) -> State:
             lo = -inf if new.lo < old.lo else new.lo
             new = Interval(lo, inf if new.hi > old.hi else new.hi)
         axes[axis] = new
-    return State(axes, carry.newest or after.newest, carry.whole or after.whole)
+    first = EMPTY if axes else carry.first | after.first
+    return State(axes, carry.newest or after.newest, carry.whole or after.whole, first)
 
 
 def _says_length(body: Graph, related: frozenset[str]) -> Node | None:

@@ -26,10 +26,15 @@ NORM = Said(
     "this norm takes its statistics over every position",
     helps=("normalize the features, or use a running sum",),
 )
+NEAREST = "use `last(x)` for the newest row, `delay(x, by=1)` for the row before"
 PICKED = Said(
     "E0711",
-    "the rows of a growing axis cannot be picked by number",
-    helps=("use `last(x)` for the newest row, `delay(x, by=1)` for the row before",),
+    "of the rows of a growing axis none but the first can be picked by number",
+    helps=(
+        NEAREST,
+        "the first, `x[:, 0:1]`, may go into all; several first rows are shown by a "
+        "mask that compares `j` with their number",
+    ),
 )
 APART = Said("E0711", "a growing axis can be neither split nor merged")
 CHOSEN = Said(
@@ -60,17 +65,41 @@ def said_of(graph: Graph, leak: Leak, found: Flow) -> Said:
                 "the newest position is added back to earlier ones",
                 helps=("take `last(...)` at the end, or use a running sum",),
             )
+        case "captured" if _begins(leak):
+            return Said(
+                "E0715",
+                f"what this loop begins with depends on `{symbol}`",
+                helps=(
+                    "begin with what is there before any row, as zeros are; what the "
+                    "first row tells may be read inside",
+                ),
+            )
         case "captured":
             return Said(
                 "E0715",
                 f"what this loop takes from outside depends on `{symbol}`",
                 helps=("pass it as a scanned input",),
             )
+        case "first":
+            return Said(
+                "E0713",
+                f"the first row of `{symbol}` goes into rows that stand before it",
+                helps=("mix it into what grows, before `concat` puts rows in front",),
+            )
         case "shape":
             return Said(
                 "E0711", f"the rows of its result are no longer the rows of `{symbol}`"
             )
     return over_keys(leak, found) or _reads(graph, leak, found)
+
+
+def _begins(leak: Leak) -> bool:
+    """Whether a loop begins with what it must not, rather than takes it from outside."""
+    op = leak.node.op
+    if not isinstance(op, ops.Scan):
+        return True
+    starts = op.first + op.scanned
+    return leak.operand is not None and starts <= leak.operand < starts + op.carries
 
 
 FIXED: Mapping[type[Op], Said] = {
@@ -152,7 +181,6 @@ def _spliced(leak: Leak, found: Flow) -> Said | None:
             head, whole = clock.head(x.type.shape[axis]), False
         case _:
             return None
-    last = "use `last(x)` for the newest row, `delay(x, by=1)` for the row before"
     if head is None or head == 0:
         return PICKED
     if whole:
@@ -160,7 +188,9 @@ def _spliced(leak: Leak, found: Flow) -> Said | None:
         mend = f"only the first {head} rows stand before what grows: `x[:, {head}:]`"
         return Said("E0711", what, helps=(mend,))
     what = f"this reads rows that grow along `{symbol}` by their numbers"
-    return Said("E0711", what, (f"the first {head} rows stand before them",), (last,))
+    return Said(
+        "E0711", what, (f"the first {head} rows stand before them",), (NEAREST,)
+    )
 
 
 def _mask(graph: Graph, leak: Leak, found: Flow) -> Said:

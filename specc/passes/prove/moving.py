@@ -11,21 +11,31 @@ from specc.ir.graph import Graph, Node, Value
 from specc.ir.heads import Clock
 from specc.ir.interval import EMPTY, Interval
 
-Why = Literal["ahead", "all", "newest", "length", "captured", "shape"]
+Why = Literal["ahead", "all", "newest", "length", "captured", "shape", "first"]
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What a value is along the symbol. `axes` maps each time axis to its accumulated reach."""
+    """What a value is along the symbol. `axes` maps each time axis to its accumulated reach.
+
+    One without axes may hold the `newest` row, something of the `whole` axis, or only of
+    its `first` row: then this is what any row that meets it reads.
+    """
 
     axes: Mapping[int, Interval] = field(default_factory=dict)
     newest: bool = False
     whole: bool = False
+    first: Interval = EMPTY
 
     @property
     def moves(self) -> bool:
         """Whether it depends on the axis at all."""
-        return bool(self.axes) or self.newest or self.whole
+        return bool(self.axes) or self.newest or self.whole or not self.first.empty
+
+    @property
+    def latched(self) -> bool:
+        """Whether it depends on the first row alone, and never changes behind that."""
+        return not (self.axes or self.newest or self.whole or self.first.empty)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +44,8 @@ class Leak:
 
     `why`: `ahead`, rows up to `-reach.lo` later; `all`, every row; `newest`, it mixes
     the newest row into earlier ones; `length`, it needs the final number of rows;
-    `captured`, a loop takes from outside what moves; `shape`, its result has an axis
+    `captured`, a loop takes from outside what moves; `first`, rows of a head read the
+    first row behind them; `shape`, its result has an axis
     whose rows are no longer those of the symbol. `inside`: the leak in the body of the
     loop `node`, with that body.
     """

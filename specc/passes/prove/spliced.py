@@ -6,14 +6,16 @@ their times.
     concat(x, memory)     the rows of `memory` move with every new row
     x[s:] of `h + g`      row `t` stays row `t`, as long as `s <= h`
     x[a:b] of `h + g`     reads rows of the head alone where `b <= h`: nothing that moves
+    x[h:h+1] of `h + g`   the first row of all: no row of time 0 and above is before it
 """
 
 from typing import TypeAlias
 
 from specc.ir import ops
+from specc.ir.dim import Dim
 from specc.ir.graph import Node
 from specc.ir.heads import Clock
-from specc.ir.interval import EMPTY, SAME, Interval
+from specc.ir.interval import EMPTY, PAST, SAME, Interval
 from specc.ir.link import Link
 
 Reads: TypeAlias = tuple[int | None, Interval]
@@ -21,6 +23,9 @@ Reads: TypeAlias = tuple[int | None, Interval]
 
 HEAD: Reads = (None, EMPTY)
 """Of what moves no row is read."""
+
+FIRST: Reads = (None, PAST)
+"""The first row is read, which is behind no other: it may meet all of them."""
 
 
 def spliced(node: Node, link: Link, clock: Clock) -> Reads | None:
@@ -43,14 +48,36 @@ def spliced(node: Node, link: Link, clock: Clock) -> Reads | None:
             axis == link.operand_axis
         ):
             return (axis, SAME) if after == 0 else None
-        case ops.Slice(axis=axis, start=start, stop=stop) if axis == link.operand_axis:
-            if clock.sure(head - stop):
-                return HEAD
-            whole = stop == length and clock.sure(head - start)
-            return (axis, SAME) if whole else None
-        case ops.Index(axis=axis, at=at) if axis == link.operand_axis:
-            return HEAD if clock.sure(head - at - 1) else None
+        case ops.Slice(axis=axis) | ops.Index(axis=axis) if axis == link.operand_axis:
+            return _picked(node, length, head, clock)
     return None
+
+
+def _picked(node: Node, length: Dim, head: Dim, clock: Clock) -> Reads | None:
+    """What is read of rows that are picked by number, of `length` behind a head."""
+    if from_head(node, clock):
+        return HEAD
+    if is_first(node, clock):
+        return FIRST
+    match node.op:
+        case ops.Slice(axis=axis, start=start, stop=stop) if stop == length:
+            return (axis, SAME) if clock.sure(head - start) else None
+    return None
+
+
+def is_first(node: Node, clock: Clock) -> bool:
+    """Whether a node picks the first of the rows that grow, of what has no other time axis."""
+    x = node.first
+    match node.op:
+        case ops.Slice(axis=axis, start=at, stop=stop) if stop == at + 1:
+            pass
+        case ops.Index(axis=axis, at=at):
+            pass
+        case _:
+            return False
+    if x is None or clock.head(x.type.shape[axis]) != at:
+        return False
+    return sum(clock.head(d) is not None for d in x.type.shape) == 1
 
 
 def from_head(node: Node, clock: Clock) -> bool:

@@ -1,0 +1,89 @@
+"""The first row of what grows, mixed into all others: what is proved of it is true, and a
+step that remembers it equals the full pass.
+
+Random graphs behind random heads (`support.random_firsts`), by the laws of
+`test_heads`; mistakes planted in the passes are found.
+"""
+
+from typing import Any
+
+import pytest
+from laws.test_heads import difference, forget, leak
+from support.random_firsts import first_row_graph
+
+from specc.ir import ops
+from specc.ir.dim import Dim
+from specc.ir.graph import Node
+from specc.ir.heads import Clock, clock_of
+from specc.passes.derive import step
+from specc.passes.derive.states import States
+from specc.passes.prove import spliced
+from specc.passes.prove.causality import prove
+from specc.passes.prove.moving import State
+from specc.passes.prove.spliced import is_first
+
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
+
+
+def fault(seed: int) -> str:
+    return leak(first_row_graph(seed), seed) or difference(seed, first_row_graph)
+
+
+def test_first_rows_are_as_in_a_full_pass() -> None:
+    assert not [f for seed in range(25) if (f := fault(seed))]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("start", range(0, 2000, 200))
+def test_first_rows_of_thousands_of_graphs(start: int) -> None:
+    assert not [f for seed in range(start, start + 200) if (f := fault(seed))]
+
+
+def test_many_that_pick_a_first_row_are_proved() -> None:
+    graphs = [first_row_graph(seed) for seed in range(60)]
+    proved = [g for g in graphs if "x" in g.inputs and not prove(g, "seq", "x", ["y"])]
+    picking = [
+        g for g in proved if any(is_first(n, clock_of(g, "seq")) for n, _ in g.nodes)
+    ]
+    assert len(picking) > 4
+
+
+def _or_the_second(node: Node, clock: Clock) -> bool:
+    match node:
+        case Node(ops.Slice() | ops.Index(), (x,)) if x is not None:
+            return clock.head(x.type.shape[node.op.axis]) is not None
+    return False
+
+
+def _of_the_new_rows(states: States, node: Node, result: Any, rows: Any) -> Any:
+    cut = states.draft.add(node, ops.Slice(node.op.axis, Dim.of(0), Dim.of(1)), rows)
+    if isinstance(node.op, ops.Index):
+        return states.draft.add(node, ops.Squeeze(node.op.axis), *cut)
+    return cut
+
+
+MISTAKES: dict[str, tuple[object, str, object]] = {
+    "any row may be picked": (spliced, "is_first", _or_the_second),
+    "rows of a head may read it": (State, "latched", property(lambda self: False)),
+    "it is the first of the new rows": (step, "first_row", _of_the_new_rows),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_planted_mistakes_are_found(
+    mistake: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, name, wrong = MISTAKES[mistake]
+    monkeypatch.setattr(place, name, wrong)
+    forget()
+    found = next((f for seed in range(120) if (f := _broken(seed))), "")
+    monkeypatch.undo()
+    forget()
+    assert found, mistake
+
+
+def _broken(seed: int) -> str:
+    try:
+        return fault(seed)
+    except Exception as error:
+        return f"graph {seed}: {type(error).__name__}: {error}"
