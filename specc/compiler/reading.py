@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
+from specc.compiler.pictures import found_beside, of_pictures, seen_as
 from specc.compiler.sidefiles import (
     beside,
     heard_as,
@@ -136,7 +137,11 @@ def remarks(model: Model, given: Sequence[Path]) -> tuple[str, ...]:
     ]
     if not given:
         return ()
-    found = list(_of_sound(model, given))
+    kinds = [e["kind"] for e in model.reading.values() if isinstance(e, dict)]
+    found = [
+        *_of_sound(model, given),
+        *(of_pictures(given) if "image" in kinds else ()),
+    ]
     path = tokenizer_in(given) if asked else None
     if path is not None:
         found.append(f"the tokenizer is `{shown(str(path))}`")
@@ -161,7 +166,7 @@ def _of_sound(model: Model, given: Sequence[Path]) -> Iterator[str]:
 def files_of(program: Program, model: Model, given: Sequence[Path]) -> list[Path]:
     """The files that the readings name: vocabularies, and tokenizers said or given."""
     folders = {m.path: m.folder for m in program.chain}
-    found = [tokenizer_in(given)] if given else []
+    found = [tokenizer_in(given), found_beside(given)] if given else []
     entries: list[Any] = [*model.reading.values(), *model.showing.values()]
     for data in entries:
         found += beside(data.get("kind", ""), given) if given else ()
@@ -245,7 +250,9 @@ def _resolved(data: Mapping[str, Any], place: _Place) -> dict[str, Any]:
                     place.span,
                 )
             made["image"] = _resolved(args.pop(0), place)
-        case "image" if args:
+        case "image" if not args:
+            made = seen_as(made, place.given, place.span)
+        case "image":
             _options_only("image", "size=[8, 8], channels=1", place.span)
         case kind if kind in SOUNDS:
             _options_only(kind, "rate=16000", place.span)

@@ -96,6 +96,8 @@ def prepare(pixels: Array, record: Image) -> Floats:
     invert = record.invert is True or (record.invert == "auto" and is_light(pixels))
     if record.crop:
         pixels = _middle(pixels, record.size)
+    if record.rounded or record.resized:
+        pixels = _published(pixels, record)
     planes = [
         resize(plane, record.size, record.resize)
         for plane in _planes(pixels, record.channels)
@@ -124,17 +126,67 @@ def resize(plane: Floats, size: tuple[int, int], kind: Resize) -> Floats:
     if plane.shape == size:
         return plane
     pillow = _pillow()
-    filters = {
-        "bilinear": pillow.Resampling.BILINEAR,
-        "bicubic": pillow.Resampling.BICUBIC,
-        "box": pillow.Resampling.BOX,
-        "nearest": pillow.Resampling.NEAREST,
-    }
     rows, columns = size
     picture = pillow.fromarray(np.ascontiguousarray(plane, np.float32)).resize(
-        (columns, rows), filters[kind]
+        (columns, rows), pillow.Resampling[kind.upper()]
     )
     return np.asarray(picture, np.float32)
+
+
+def _published(pixels: Array, record: Image) -> Array:
+    """Pixels `[rows, columns, 1|3]` resized as published processors do it, in 8 bits,
+    and the middle of what comes out, as it is asked for.
+    """
+    wanted = _target(pixels.shape[0], pixels.shape[1], record)
+    if record.rounded and pixels.dtype == np.uint8:
+        if pixels.shape[:2] != wanted:
+            pixels = _in_bytes(pixels, wanted, record.resize)
+    else:
+        planes = pixels.astype(np.float32).transpose(2, 0, 1)
+        done = [resize(plane, wanted, record.resize) for plane in planes]
+        pixels = np.stack(done, axis=-1)
+    return _cut_out(pixels, record.size)
+
+
+def _target(rows: int, columns: int, record: Image) -> tuple[int, int]:
+    """What a picture of that size is resized to."""
+    match record.resized:
+        case (edge,):
+            # the longer side in proportion, rounded down
+            short, long = min(rows, columns), max(rows, columns)
+            other = max(1, edge * long // short)
+            if other * edge > MAX_PIXELS:
+                too_large("the picture", f"it would be resized to {edge} × {other}")
+            return (edge, other) if rows <= columns else (other, edge)
+        case (height, width):
+            return height, width
+    return record.size
+
+
+def _in_bytes(pixels: Array, size: tuple[int, int], kind: Resize) -> Array:
+    """Bytes resized to bytes, all channels at once."""
+    pillow = _pillow()
+    gray = pixels.shape[2] == 1
+    picture = pillow.fromarray(
+        np.ascontiguousarray(pixels[:, :, 0] if gray else pixels)
+    )
+    made = picture.resize((size[1], size[0]), pillow.Resampling[kind.upper()])
+    done: Array = np.asarray(made)
+    return done[:, :, None] if gray else done
+
+
+def _cut_out(pixels: Array, size: tuple[int, int]) -> Array:
+    """The middle of a picture, with black around one that is smaller."""
+    if pixels.shape[:2] == size:
+        return pixels
+    rows, columns = pixels.shape[:2]
+    height, width = max(rows, size[0]), max(columns, size[1])
+    whole = np.zeros((height, width, pixels.shape[2]), pixels.dtype)
+    # as published: where one row is left over, it is below, and above what is cut out
+    top, left = -(-(height - rows) // 2), -(-(width - columns) // 2)
+    whole[top : top + rows, left : left + columns] = pixels
+    top, left = (height - size[0]) // 2, (width - size[1]) // 2
+    return whole[top : top + size[0], left : left + size[1]]
 
 
 def restore(values: Array, record: Image) -> NDArray[np.uint8]:

@@ -16,8 +16,10 @@ from specc.data.transcript import Transcript
 from specc.files.fields import Fields
 from specc.files.json import Json, tagged
 
-Resize = Literal["bilinear", "bicubic", "box", "nearest"]
-RESIZES: tuple[Resize, ...] = ("bilinear", "bicubic", "box", "nearest")
+Resize = Literal["bilinear", "bicubic", "box", "nearest", "lanczos", "hamming"]
+RESIZES: tuple[Resize, ...] = (
+    "bilinear", "bicubic", "box", "nearest", "lanczos", "hamming",
+)  # fmt: skip
 
 # pixels a side of what a model takes; 8192² is the 64 Mpixel limit on pictures
 MAX_SIDE = 8192
@@ -36,7 +38,10 @@ class Image:
     `size` is (rows, columns). `channels` is 1 (brightness) or 3 (red, green, blue).
     `box` averages the area a result pixel covers; `bilinear` and `bicubic` widen their
     kernel when they shrink. `crop` cuts out the largest middle part that has the shape
-    of `size`; else the picture is stretched. `invert` turns a pixel into 255 - pixel;
+    of `size`; else the picture is stretched. `resized` is what it becomes first, before
+    its middle of `size` is cut out, with black around one that is smaller: rows and
+    columns, or the length of its shorter side. `rounded`: resizing gives whole numbers
+    of 8 bits, as published processors have it. `invert` turns a pixel into 255 - pixel;
     `auto` does so when the border of the picture is light, for models that were trained
     on light strokes over a dark ground.
     """
@@ -49,6 +54,8 @@ class Image:
     std: tuple[float, ...] = (1.0,)
     invert: bool | Literal["auto"] = False
     crop: bool = False
+    resized: tuple[int, ...] = ()
+    rounded: bool = False
 
     def to_json(self) -> Json:
         """The record as JSON."""
@@ -74,7 +81,17 @@ class Image:
             invert=_invert(fields),
             resize=_resize(fields),
             crop=fields.flag("crop") if fields.has("crop") else False,
+            resized=_resized(fields),
+            rounded=fields.flag("rounded") if fields.has("rounded") else False,
         )
+
+
+def _resized(fields: Fields) -> tuple[int, ...]:
+    """One length or two; none where it is left out."""
+    if not fields.has("resized") or not fields.items("resized", 2):
+        return ()
+    count = len(fields.items("resized", 2))
+    return tuple(fields.integers("resized", count, 1, MAX_SIDE))
 
 
 def _by_channel(

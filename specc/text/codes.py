@@ -138,6 +138,7 @@ LINES = {
     "E0419": "no spec reads checkpoints of this type",
     "E0420": "no graph is made for this architecture",
     "E0421": "the weights of the checkpoint are quantized",
+    "E0422": "pictures that a model was trained on cannot be made",
     "E0435": "no frequencies hang on the length of texts",
     "E0501": "weights of the model are not in the checkpoint",
     "E0502": "the weights file is something else",

@@ -141,4 +141,6 @@ def test_the_compiler_brings_its_own_complaint():
         input_reading(
             {"kind": "image", "size": [8, 8], "resize": "cubic"}, (), complain
         )
-    assert told == [(("resize",), "is none of bilinear, bicubic, box, nearest")]
+    assert told == [
+        (("resize",), "is none of bilinear, bicubic, box, nearest, lanczos, hamming")
+    ]

@@ -1,0 +1,303 @@
+"""How published weights see pictures: the `preprocessor_config.json` beside them, as
+options of the reading `image(…)`.
+
+What the file says goes before what the spec says, which is right where there is no such
+file. Nothing in it is passed over: a key is followed, known to change no number, told
+of, or refused.
+"""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from specc.elaborate.json_nodes import JsonObject, Member
+from specc.files.read import shown
+from specc.library.config_file import config_at
+from specc.text.diagnostic import Label, fail
+from specc.text.source import Span
+
+PREPROCESSOR, PROCESSOR = "preprocessor_config.json", "processor_config.json"
+PART = "image_processor"
+"""Where a file for a whole processor speaks of pictures."""
+FILTERS = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")
+"""Pillow's filters by the numbers that such files have."""
+LEAST_SHARE = 0.01
+WARPED = 384
+"""From this size on ConvNeXt's pictures are stretched and not cropped."""
+
+_HALF = (0.5, 0.5, 0.5)
+_CLIP = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
+_IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Kind:
+    """What a published processor does where its file is silent. `edge`: a single number
+    is the length of the shorter side, not of both. `share`: of ConvNeXt, how much of a
+    side its crop takes.
+    """
+
+    size: tuple[int, ...]
+    filter: int
+    mean: tuple[float, ...] = _HALF
+    std: tuple[float, ...] = _HALF
+    edge: bool = False
+    crop: int = 0
+    share: float = 0.0
+
+
+_KINDS: Mapping[str, _Kind] = {
+    "ViT": _Kind(size=(224, 224), filter=2),
+    "DeiT": _Kind(size=(256, 256), filter=3, crop=224),
+    "Beit": _Kind(size=(224, 224), filter=3),
+    "CLIP": _Kind(
+        size=(224,), filter=3, mean=_CLIP[0], std=_CLIP[1], edge=True, crop=224
+    ),
+    "Bit": _Kind(
+        size=(224,), filter=3, mean=_CLIP[0], std=_CLIP[1], edge=True, crop=224
+    ),
+    "Siglip": _Kind(size=(224, 224), filter=3, edge=True),
+    "ConvNext": _Kind(size=(384,), filter=3, edge=True, share=224 / 256),
+    "Segformer": _Kind(
+        size=(512, 512), filter=2, mean=_IMAGENET[0], std=_IMAGENET[1]
+    ),
+}  # fmt: skip
+_ENDS = (
+    "ImageProcessorFast",
+    "ImageProcessorPil",
+    "ImageProcessor",
+    "FeatureExtractor",
+)
+_FOLLOWED = frozenset(
+    {
+        "do_resize", "size", "resample", "do_center_crop", "crop_size", "crop_pct",
+        "do_rescale", "rescale_factor", "do_normalize", "image_mean", "image_std",
+    }
+)  # fmt: skip
+_HARMLESS = frozenset(
+    {
+        "image_processor_type", "feature_extractor_type", "processor_class",
+        "do_convert_rgb", "do_reduce_labels", "reduce_labels", "input_data_format",
+        "return_tensors", "device", "disable_grouping", "default_to_square",
+        "_valid_processor_keys", "backend", "image_seq_length",
+    }
+)  # fmt: skip
+
+
+def seen_as(
+    said: Mapping[str, object], folders: Sequence[Path], span: Span | None
+) -> dict[str, object]:
+    """The options of a reading of pictures: those of the spec (`said`), and above them
+    what the file in the first of `folders` that has one says. E0422 where it cannot be
+    followed, or makes pictures of another size than the model takes.
+    """
+    file = _file(folders)
+    if file is None:
+        return dict(said)
+    reader = _Reader(file, span)
+    told = reader.options()
+    due = said.get("size")
+    size = [*due] if isinstance(due, list | tuple) else None
+    if size is not None and told["size"] not in (None, size):
+        reader.refuse(
+            "size", f"it makes pictures of {told['size']}, the model takes {size}"
+        )
+    if said.get("channels") == 1:
+        told["mean"], told["std"] = (_first(told[key]) for key in ("mean", "std"))
+    return {**said, **{k: v for k, v in told.items() if v is not None}}
+
+
+def _first(value: object) -> object:
+    return value[:1] if isinstance(value, list) else value
+
+
+def found_beside(folders: Sequence[Path]) -> Path | None:
+    """The file that is followed, if there is one."""
+    for name in (PREPROCESSOR, PROCESSOR):
+        for folder in folders:
+            if os.path.lexists(folder / name):
+                return folder / name
+    return None
+
+
+def of_pictures(folders: Sequence[Path]) -> Iterator[str]:
+    """That a file is followed, and the keys of it that nothing follows though they say
+    something.
+    """
+    file, path = _file(folders), found_beside(folders)
+    if file is None or path is None:
+        return
+    yield f"pictures are read as `{shown(str(path))}` says"
+    known = _FOLLOWED | _HARMLESS | {"do_pad", "data_format"}
+    for key, member in file.members.items():
+        if key not in known and member.value.plain():
+            yield f"nothing follows `{shown(key)[:60]}` in `{shown(str(path))}`"
+
+
+def _file(folders: Sequence[Path]) -> JsonObject | None:
+    """What is said of pictures; None where nothing is."""
+    path = found_beside(folders)
+    if path is None:
+        return None
+    data = config_at(path)
+    part = data.given(PART)
+    if part is not None and isinstance(part.value, JsonObject):
+        return part.value
+    # A file of sound, or of a processor without pictures, says nothing of them.
+    return data if path.name == PREPROCESSOR and _of_pictures(data) else None
+
+
+def _of_pictures(data: JsonObject) -> bool:
+    return any(
+        data.given(key) for key in ("image_mean", "size", "do_resize", "crop_size")
+    )
+
+
+class _Reader:
+    """A file's keys as options. E0422 for what cannot be followed."""
+
+    def __init__(self, file: JsonObject, span: Span | None) -> None:
+        self.file, self.span = file, span
+        self.kind = self._kind()
+
+    def options(self) -> dict[str, object]:
+        """What `image(…)` is told."""
+        for key, due in (("do_pad", False), ("data_format", "channels_first")):
+            member = self.file.given(key)
+            if member is not None and member.value.plain() != due:
+                self.refuse(key, "this is not followed")
+        mean, std = self._by_channel("image_mean"), self._by_channel("image_std")
+        if not self._flag("do_normalize", True):
+            mean, std = [0.0], [1.0]
+        size, resized = self._sizes()
+        scale = self._number("rescale_factor", 1 / 255)
+        return {
+            "size": size,
+            "resized": resized,
+            "resize": self._filter(),
+            "rounded": True,
+            "crop": False,
+            "scale": scale if self._flag("do_rescale", True) else 1.0,
+            "mean": mean,
+            "std": std,
+        }
+
+    def _kind(self) -> _Kind:
+        """The processor; of a file that names none the plainest one, as its class did
+        when such files were written.
+        """
+        for key in ("image_processor_type", "feature_extractor_type"):
+            member = self.file.given(key)
+            if member is None:
+                continue
+            name = str(member.value.plain())
+            end = next((end for end in _ENDS if name.endswith(end)), "")
+            kind = _KINDS.get(name.removesuffix(end))
+            if kind is None:
+                followed = ", ".join(_KINDS)
+                self.refuse(key, f"those of {followed} are followed")
+            return kind
+        return _KINDS["ViT"]
+
+    def _sizes(self) -> tuple[list[int] | None, list[int] | None]:
+        """What pictures become, and what they are resized to before their middle is cut
+        out; None for what the file leaves to the model, or what is not done.
+        """
+        size = self._size("size", self.kind.size, edge=self.kind.edge)
+        if not self._flag("do_resize", True):
+            if self._flag("do_center_crop", bool(self.kind.crop)):
+                self.refuse(
+                    "do_resize", "a crop of a picture of any size is not followed"
+                )
+            return None, None  # pictures have the size that the model takes
+        if self.kind.share:
+            return self._shared(size)
+        if not self._flag("do_center_crop", bool(self.kind.crop)):
+            if len(size) == 1:
+                self.refuse("size", "without a crop pictures would have any proportion")
+            return size, None
+        cropped = self._size("crop_size", (self.kind.crop,) * 2, edge=False)
+        return cropped, size
+
+    def _shared(self, size: list[int]) -> tuple[list[int], list[int] | None]:
+        """ConvNeXt's way: small pictures are cut out of larger ones, large ones
+        stretched.
+        """
+        if len(size) != 1:
+            self.refuse("size", "a `shortest_edge` is expected")
+        (edge,) = size
+        if edge >= WARPED:
+            return [edge, edge], None
+        share = self._number("crop_pct", self.kind.share)
+        if share < LEAST_SHARE:
+            self.refuse("crop_pct", "so little of a picture is not cut out")
+        return [edge, edge], [int(edge / share)]
+
+    def _size(self, key: str, usual: tuple[int, ...], *, edge: bool) -> list[int]:
+        """Rows and columns, or the one number of a shorter side."""
+        member = self.file.given(key)
+        if member is None:
+            return list(usual)
+        match member.value.plain():
+            case bool():
+                pass
+            case int(number) if number > 0:
+                return [number] if edge else [number, number]
+            case {"height": int(rows), "width": int(columns), **rest} if not any(
+                rest.values()
+            ):
+                return [rows, columns]
+            case {"shortest_edge": int(short), **rest} if not any(rest.values()):
+                return [short]
+        self.refuse(key, "this is no size that is followed")
+
+    def _filter(self) -> str:
+        member = self.file.given("resample")
+        number = self.kind.filter if member is None else member.value.plain()
+        if isinstance(number, bool) or number not in range(len(FILTERS)):
+            self.refuse("resample", "there is no such filter")
+        assert isinstance(number, int)
+        return FILTERS[number]
+
+    def _by_channel(self, key: str) -> list[float]:
+        member = self.file.given(key)
+        if member is None:
+            return list(self.kind.mean if key == "image_mean" else self.kind.std)
+        value = member.value.plain()
+        numbers = value if isinstance(value, list) else [value]
+        found = [float(n) for n in numbers if isinstance(n, int | float)]
+        if len(found) != len(numbers) or not found:
+            self.refuse(key, "these are not numbers by channel")
+        return found
+
+    def _number(self, key: str, usual: float) -> float:
+        member = self.file.given(key)
+        value = usual if member is None else member.value.plain()
+        if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
+            self.refuse(key, "this is no number above 0")
+        return float(value)
+
+    def _flag(self, key: str, usual: bool) -> bool:
+        member = self.file.given(key)
+        value = usual if member is None else member.value.plain()
+        if not isinstance(value, bool):
+            self.refuse(key, "this is neither true nor false")
+        return value
+
+    def refuse(self, key: str, why: str) -> NoReturn:
+        """E0422 at a key of the file, or at the reading where the file is silent."""
+        member: Member | None = self.file.given(key)
+        others = [Label(self.span, "read so by the spec")] if self.span else []
+        fail(
+            "E0422",
+            f'the pictures that "{shown(key)}" asks for cannot be made',
+            member.span if member else self.file.span,
+            why,
+            others=others,
+            helps=[
+                "get the file that belongs to the weights, or compile from a folder "
+                "without it: then the spec says how pictures are read"
+            ],
+        )

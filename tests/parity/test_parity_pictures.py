@@ -1,0 +1,116 @@
+"""Pictures read as the `preprocessor_config.json` beside the weights says, against the
+published processors.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import transformers
+from PIL import Image
+
+import specc
+from specc.compiler.pictures import seen_as
+from specc.data.image import read_image
+from specc.data.reading import input_reading
+from specc.data.record import Image as Record
+
+pytestmark = [pytest.mark.parity, pytest.mark.filterwarnings("ignore")]
+
+SIZES = [(60, 40), (37, 91), (16, 16), (9, 5), (128, 128), (301, 17)]
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "vit": ("ViTImageProcessorPil", {"size": {"height": 16, "width": 16}}),
+    "vit-oblong": ("ViTImageProcessorPil", {"size": {"height": 16, "width": 24}, "resample": 3}),
+    "vit-plain": ("ViTImageProcessorPil", {"size": {"height": 16, "width": 16}, "do_normalize": False, "do_rescale": False}),
+    "deit": ("DeiTImageProcessorPil", {"size": {"height": 20, "width": 20}, "crop_size": {"height": 16, "width": 16}}),
+    "deit-odd": ("DeiTImageProcessorPil", {"size": {"height": 21, "width": 18}, "crop_size": {"height": 16, "width": 15}}),
+    "beit": ("BeitImageProcessorPil", {"size": {"height": 16, "width": 16}}),
+    "clip": ("CLIPImageProcessorPil", {"size": {"shortest_edge": 16}, "crop_size": {"height": 16, "width": 16}}),
+    "clip-small": ("CLIPImageProcessorPil", {"size": {"shortest_edge": 11}, "crop_size": {"height": 16, "width": 17}}),
+    "siglip": ("SiglipImageProcessorPil", {"size": {"height": 16, "width": 16}, "resample": 1}),
+    "dinov2": ("BitImageProcessorPil", {"size": {"shortest_edge": 20}, "crop_size": {"height": 16, "width": 16}, "resample": 2}),
+    "convnext": ("ConvNextImageProcessorPil", {"size": {"shortest_edge": 16}, "crop_pct": 0.8}),
+    "convnext-large": ("ConvNextImageProcessorPil", {"size": {"shortest_edge": 384}}),
+    "segformer": ("SegformerImageProcessorPil", {"size": {"height": 16, "width": 16}, "resample": 4}),
+    "nearest": ("ViTImageProcessorPil", {"size": {"height": 16, "width": 16}, "resample": 0}),
+    "hamming": ("ViTImageProcessorPil", {"size": {"height": 16, "width": 16}, "resample": 5}),
+}  # fmt: skip
+
+
+def pictures(folder: Path) -> list[Path]:
+    """Pictures of several proportions, with edges and noise."""
+    rng = np.random.default_rng(0)
+    paths = []
+    for n, (rows, columns) in enumerate(SIZES):
+        pixels = rng.integers(0, 256, (rows, columns, 3), dtype=np.uint8)
+        pixels[: rows // 2, columns // 3 :] //= 4
+        paths.append(folder / f"{n}.png")
+        Image.fromarray(pixels).save(paths[-1])
+    return paths
+
+
+def record_of(folder: Path, size: tuple[int, int]) -> Record:
+    """How a spec of a model for that size reads pictures, with the file of a folder."""
+    said = {"kind": "image", "size": list(size), "channels": 3}
+    made = input_reading(seen_as(said, [folder], None))
+    assert isinstance(made, Record)
+    return made
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_pictures_are_made_as_published(name: str, tmp_path: Path) -> None:
+    kind, how = CASES[name]
+    theirs = getattr(transformers, kind)(**how)
+    theirs.save_pretrained(tmp_path)
+    for path in pictures(tmp_path):
+        with Image.open(path) as picture:
+            wanted = theirs(picture.convert("RGB"), return_tensors="np")["pixel_values"]
+        record = record_of(tmp_path, wanted.shape[2:])
+        got = read_image(str(path), record)
+        assert got.shape == wanted.shape
+        most = np.abs(wanted).max()
+        assert np.abs(got - wanted).max() <= 1e-5 * most, f"{path.name}, {record}"
+
+
+def test_the_file_goes_before_the_spec_in_a_whole_model(tmp_path: Path) -> None:
+    """Pixels in, the same logits as behind the published processor."""
+    config = transformers.ViTConfig(
+        hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=24,
+        image_size=16, patch_size=8, num_labels=4,
+    )  # fmt: skip
+    model = transformers.ViTForImageClassification(config).eval()
+    model.save_pretrained(tmp_path)
+    theirs = transformers.ViTImageProcessorPil(
+        size={"height": 16, "width": 16}, image_mean=[0.1, 0.2, 0.3], image_std=[0.7, 0.8, 0.9]
+    )  # fmt: skip
+    theirs.save_pretrained(tmp_path)
+    made = specc.compile(tmp_path, tmp_path / "m.onnx")
+    assert any("pictures are read as" in remark for remark in made.remarks)
+    ours = specc.load(tmp_path / "m.onnx")
+    (name,) = made.model.graph.inputs
+    for path in pictures(tmp_path)[:2]:
+        with Image.open(path) as picture:
+            given = theirs(picture.convert("RGB"), return_tensors="pt")
+            got = ours.run(**{name: picture})["logits"]
+        wanted = model(given["pixel_values"]).logits.detach().numpy()
+        assert np.abs(got - wanted).max() <= 1e-5 * np.abs(wanted).max()
+
+
+def test_old_files_say_less(tmp_path: Path) -> None:
+    """A number for a size, and no name of a processor."""
+    old = {
+        "do_normalize": True,
+        "do_resize": True,
+        "size": 16,
+        "image_mean": [0.5, 0.5, 0.5],
+        "image_std": [0.5, 0.5, 0.5],
+    }
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(old))
+    record = record_of(tmp_path, (16, 16))
+    theirs = transformers.ViTImageProcessorPil(**old)
+    (path, *_) = pictures(tmp_path)
+    with Image.open(path) as picture:
+        wanted = theirs(picture, return_tensors="np")["pixel_values"]
+    assert np.abs(read_image(str(path), record) - wanted).max() <= 1e-5
