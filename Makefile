@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test parity parity-full parity-real parity-table readers fuzz lint measure waivers bench tables clean python
+.PHONY: demo test scale parity parity-full parity-real parity-table readers fuzz lint measure waivers bench tables clean python
 
 python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -28,6 +28,11 @@ demo: $(BIN)/specc
 
 test: $(VENV)/dev
 	$(BIN)/python -m pytest -n 2
+
+# data sets through Ray, which is half a gigabyte
+scale: $(VENV)/dev
+	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[ray,dev,image]'
+	$(BIN)/python -m pytest -m scale -n 0
 
 parity: $(VENV)/parity
 	$(BIN)/python -m pytest -m parity -n 2

@@ -1,17 +1,18 @@
 """Several texts as one array, with the input that says which places are padding."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import NoReturn
 
 import numpy as np
 
 from specc.data.reading import Reading
-from specc.data.record import TextBytes, TextCharacters
+from specc.data.record import TextBytes, TextCharacters, TextReading
 from specc.data.text import encode, pad
 from specc.data.tokenizer import TextTokenizer
 from specc.ir.array import Array
 from specc.ir.graph import Graph
-from specc.text.diagnostic import fail
+from specc.text.diagnostic import Diagnostic, Failed, fail
 
 TEXT = (TextCharacters, TextBytes, TextTokenizer)
 
@@ -34,9 +35,7 @@ def with_texts(
         ):
             found[name] = value
             continue
-        texts = (
-            [value] if isinstance(value, str) else [str(text) for text in _items(value)]
-        )
+        texts = [value] if isinstance(value, str) else _texts(value, name)
         for key, array in text_inputs(
             graph, reading, name, texts, growing=growing
         ).items():
@@ -65,9 +64,42 @@ def text_inputs(
     """
     record = reading.of_input(name)
     assert isinstance(record, TEXT), f"`{name}` is not read as text"
-    return row_inputs(
-        graph, name, [encode(text, record) for text in texts], growing=growing
-    )
+    return row_inputs(graph, name, _encoded(texts, record), growing=growing)
+
+
+def _encoded(texts: Sequence[str], record: TextReading) -> list[Array]:
+    """The ids of every text. A fault says in which of several it is."""
+    found = []
+    for number, text in enumerate(texts):
+        try:
+            found.append(encode(text, record))
+        except Failed as failed:
+            if len(texts) == 1:
+                raise
+            first, *others = failed.diagnostics
+            where = f"it is in text {number + 1} of {len(texts)}"
+            raise Failed(replace(first, notes=(*first.notes, where)), *others) from None
+    return found
+
+
+def encode_each(
+    texts: Sequence[object], record: TextReading
+) -> list[Array | Diagnostic]:
+    """The ids of every text, or what is wrong with it: a bad one fails no other."""
+    found: list[Array | Diagnostic] = []
+    for number, text in enumerate(texts):
+        where = f"it is text {number + 1} of {len(texts)}"
+        if not isinstance(text, str):
+            found.append(
+                Diagnostic("E0906", f"{_kind(text)} is no text", notes=(where,))
+            )
+            continue
+        try:
+            found.append(encode(text, record))
+        except Failed as failed:
+            first = failed.diagnostics[0]
+            found.append(replace(first, notes=(*first.notes, where)))
+    return found
 
 
 def row_inputs(
@@ -113,9 +145,30 @@ def _uneven(name: str, lengths: Sequence[int]) -> NoReturn:
 
 
 def _is_text(value: object) -> bool:
-    return isinstance(value, str) or (
-        bool(_items(value)) and all(isinstance(item, str) for item in _items(value))
+    """Whether texts are meant: a list with a text in it is no list of numbers."""
+    return isinstance(value, str) or any(isinstance(x, str) for x in _items(value))
+
+
+def _kind(item: object) -> str:
+    """What something is, that is no text."""
+    return (
+        "nothing (None)" if item is None else f"a value of type {type(item).__name__}"
     )
+
+
+def _texts(value: object, name: str) -> list[str]:
+    """A list of texts. E0906 where one of them is something else."""
+    texts = []
+    for number, item in enumerate(_items(value)):
+        if not isinstance(item, str):
+            fail(
+                "E0906",
+                f"what is given as `{name}` holds no text in place {number + 1}",
+                notes=[f"{_kind(item)} stands there, among texts"],
+                helps=["leave it out, or give an empty text"],
+            )
+        texts.append(item)
+    return texts
 
 
 def _items(value: object) -> Sequence[object]:

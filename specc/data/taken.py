@@ -28,7 +28,7 @@ def _is_texts(array: Array) -> bool:
     """A column of texts is texts, whatever kind of array it came as."""
     if array.dtype.kind not in "UTO" or array.ndim != 1:
         return False
-    return all(isinstance(item, str) for item in array.tolist())
+    return any(isinstance(item, str) for item in array.tolist())
 
 
 def _pictures(value: object) -> list[object]:

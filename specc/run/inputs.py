@@ -2,14 +2,14 @@
 completed before it runs.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from specc import backend
 from specc.data.arrays import exact
-from specc.data.batch import with_texts
+from specc.data.batch import TEXT, encode_each, with_texts
 from specc.data.check import Bound, InputSpec, check_inputs
 from specc.data.reading import Reading
 from specc.data.taken import as_array, taken
@@ -18,7 +18,7 @@ from specc.ir.defaults import closed, reads
 from specc.ir.dim import DimError
 from specc.ir.dim_text import parse_dim
 from specc.ir.graph import Graph
-from specc.text.diagnostic import fail
+from specc.text.diagnostic import Diagnostic, fail
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +63,21 @@ class Entrance:
             for n in self.graph.inputs
             if self.defaults is None or n not in self.defaults.outputs
         ]
+
+    def encode_each(
+        self, name: str, texts: Sequence[object]
+    ) -> list[Array | Diagnostic]:
+        """The ids i64[length] of each text for the input `name`, or what is wrong with
+        it: a bad text fails no other. E0906 for an input that reads no text.
+        """
+        record = self.reading.of_input(name)
+        if not isinstance(record, TEXT):
+            fail(
+                "E0906",
+                f"the input `{name}` is not read as text",
+                helps=["say in the spec's `reading` how a text becomes ids"],
+            )
+        return encode_each(texts, record)
 
     def prepared(self, inputs: Mapping[str, object]) -> dict[str, Array]:
         """Arrays for every input from arrays, nested lists and texts, defaults filled

@@ -5,17 +5,21 @@ Its own writing and checkpoints are not used: a part file is named by its block 
 appears in one step, so a block that Ray does twice costs time and nothing more.
 """
 
+import json
+import logging
 import os
+import socket
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from specc.files.read import shown
 from specc.map.block import Blocks, Done
 from specc.map.engines.local import Progress
 from specc.map.plan import read_plan
 from specc.text.diagnostic import Diagnostic, Failed, fail
+from specc.version import __version__
 
 QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -27,13 +31,14 @@ QUIET = {
 STORE = 80 * 2**20
 """Bytes of its object store, through which numbers of blocks go and no rows."""
 
+PATIENCE = 5
+"""Seconds until an address that does not answer is taken for none."""
+
 
 class Actor:
     """Does blocks in a process of Ray's."""
 
     def __init__(self, folder: str, version: str) -> None:
-        from specc.version import __version__
-
         assert version == __version__, f"this node has specc {__version__}"
         out = Path(folder)
         plan = read_plan(out)
@@ -43,8 +48,6 @@ class Actor:
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, list[Any]]:
         """The blocks of these numbers."""
-        import json
-
         told = []
         for number in batch["id"]:
             try:
@@ -68,11 +71,7 @@ class Ray:
 
     def run(self, numbers: Sequence[int]) -> Iterator[Progress]:
         """Does blocks, in any order. E0888 without Ray or without its cluster."""
-        import json
-
         ray = self._started()
-        from specc.version import __version__
-
         try:
             data = ray.data.from_items([{"id": n} for n in numbers])
             done = data.repartition(len(numbers)).map_batches(
@@ -108,6 +107,8 @@ class Ray:
                     "or leave out --engine: processes of this machine do the same",
                 ],
             )
+        logging.getLogger("ray.data").setLevel(logging.ERROR)
+        self._check_reached()
         options: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
         if not self.address:
             options |= {"include_dashboard": False, "object_store_memory": STORE}
@@ -115,10 +116,25 @@ class Ray:
         try:
             ray.init(address=self.address or "local", **options)
         except (ConnectionError, RuntimeError, ValueError) as fault:
-            fail(
-                "E0888",
-                f"the Ray cluster `{shown(self.address) or 'local'}` cannot be reached",
-                notes=[shown(str(fault).strip().splitlines()[0])[:200]],
-                helps=["check the address, and that the cluster runs"],
-            )
+            self._unreached(str(fault).strip().splitlines()[0])
         return ray
+
+    def _check_reached(self) -> None:
+        """E0888 for an address at which nobody listens, for which Ray would wait for
+        minutes.
+        """
+        host, _, port = self.address.removeprefix("ray://").rpartition(":")
+        if not host or not port.isdigit():
+            return  # a name that Ray knows, as `auto`
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), PATIENCE).close()
+        except (OSError, OverflowError) as fault:
+            self._unreached(str(fault))
+
+    def _unreached(self, why: str) -> NoReturn:
+        fail(
+            "E0888",
+            f"the Ray cluster `{shown(self.address) or 'local'}` cannot be reached",
+            notes=[shown(why)[:200]],
+            helps=["check the address, and that the cluster runs"],
+        )

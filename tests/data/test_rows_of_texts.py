@@ -1,0 +1,46 @@
+"""Many texts at once: which of them is at fault, and what each is by itself."""
+
+import numpy as np
+import pytest
+
+from specc.data.batch import encode_each, with_texts
+from specc.data.reading import Reading
+from specc.data.record import TextCharacters
+from specc.ir.dim import Dim
+from specc.ir.graph import Builder, Input
+from specc.ir.types import Type
+from specc.text.diagnostic import Diagnostic, Failed
+
+RECORD = TextCharacters(("a", "b"))
+
+
+def test_each_text_is_ids_or_says_what_is_wrong() -> None:
+    good, odd, none, also = encode_each(["ab", "ax", None, ""], RECORD)
+    assert isinstance(good, np.ndarray)
+    assert good.tolist() == [0, 1]
+    assert isinstance(also, np.ndarray)
+    assert also.shape == (0,)
+    assert isinstance(odd, Diagnostic)
+    assert (odd.code, odd.notes[-1]) == ("E0908", "it is text 2 of 4")
+    assert isinstance(none, Diagnostic)
+    assert (none.code, none.notes[-1]) == ("E0906", "it is text 3 of 4")
+
+
+@pytest.mark.parametrize(
+    ("texts", "code", "note"),
+    [
+        (["a", "b", "c"], "E0908", "it is in text 3 of 3"),
+        (["a", None], "E0906", "nothing (None) stands there, among texts"),
+        (["a", 3], "E0906", "a value of type int stands there, among texts"),
+    ],
+)
+def test_a_fault_says_in_which_text_it_is(
+    texts: list[object], code: str, note: str
+) -> None:
+    made = Builder()
+    n = Dim.symbol("n")
+    made.input("ids", Input(Type("i64", (Dim.symbol("b"), n))))
+    graph = made.finish("g", {})
+    with pytest.raises(Failed, match=code) as failed:
+        with_texts(graph, Reading((("ids", RECORD),)), {"ids": texts})
+    assert failed.value.diagnostics[0].notes[-1] == note
