@@ -22,6 +22,7 @@ from specc.compiler.asked import check_arguments
 from specc.compiler.job import Compiled, Options
 from specc.compiler.model import compile_spec
 from specc.compiler.package import compile_package, parts_of
+from specc.compiler.precision import wish_of
 from specc.files.read import shown
 from specc.ir.array import Array
 from specc.lang.limits import NESTING
@@ -70,14 +71,13 @@ def compile(
     parts: str | Sequence[str] = (),
     names: str = "specc",
     settings: Mapping[str, object] | None = None,
+    quantize: str = "",
+    keep: Sequence[str] = (),
     force: bool = False,
 ) -> Compiled:
-    """Compile a spec to the ONNX model `output`.
-
-    Options are those of `specc compile`; `set` is by name: `{"encoder.layers": 4}`. With
-    `parts`, which may be "all", the output is a folder with these graphs over the same
-    weights. `settings` are defaults of one that decodes by itself, before the spec's.
-    `output` is replaced if specc wrote it, anything else only with `force`.
+    """Compile a spec to the ONNX model `output`; options are those of `specc compile`.
+    Of `parts` a folder is made, of which `settings` are for one that decodes; `force`
+    replaces what specc did not write.
     """
     check_arguments(**locals())  # all of them, before anything else has a name
     _check_settings(settings, chosen := parts_of(parts))
@@ -96,10 +96,11 @@ def compile(
         parts=chosen,
         names=names,
         settings=dict(settings or {}),
+        precision=wish_of(quantize, keep=tuple(keep)),
         force=force,
     )
-    opened = _open(spec, config, set, options.weights, int(context))
-    return compile_package(opened, options) if chosen else compile_spec(opened, options)
+    run = compile_package if chosen else compile_spec
+    return run(_open(spec, config, set, options.weights, int(context)), options)
 
 
 @dataclass(frozen=True)

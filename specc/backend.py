@@ -48,6 +48,8 @@ class Target:
     (`specc.ir.derived.InPlace`). `blocks`: attention that looks at a neighborhood is a
     loop over blocks of queries. `few_experts`: so many experts at most stand in a graph
     one by one, more are looped over.
+    `rounded`: products by rounded weights are operators of ONNX Runtime's own, which
+    read weights as PyTorch has them.
     `alignment` is what an offset of weights in a file must be a multiple of. `provider`
     is the one that opens models of this target unless the user names another.
     """
@@ -63,6 +65,7 @@ class Target:
     in_place: bool = False
     blocks: bool = False
     few_experts: int = 16
+    rounded: bool = False
 
 
 How: TypeAlias = Literal["auto", "link", "copy", "inline"]
@@ -210,6 +213,18 @@ class Slot:
     shape: tuple[int | str | None, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Product:
+    """A product by rounded weights of an open model, or the rounding of rows before one:
+    the operator, its values as results of the model by role (`x`, `w`, `scales`, `y`),
+    and its numbers (`bits`, `block_size`, …).
+    """
+
+    kind: str
+    values: Mapping[str, str]
+    numbers: Mapping[str, int]
+
+
 class Held(Protocol):
     """A tensor that the runtime holds, on the device of its model."""
 
@@ -296,6 +311,12 @@ class ModelFile(Protocol):
 
     def open(self, provider: str, threads: int = 0) -> Session:
         """The model, ready to run. E0921 to E0923."""
+
+    def open_exact(self, provider: str, threads: int = 0) -> Session:
+        """A copy in which rows are not rounded before they meet rounded weights."""
+
+    def open_with_products(self, provider: str) -> tuple[Session, tuple[Product, ...]]:
+        """A copy that also gives what its products by rounded weights read and make."""
 
     def open_with_attention(
         self, provider: str, notes: Iterable[Mapping[str, str]]

@@ -2,7 +2,17 @@
 
 from typing import TYPE_CHECKING
 
-from specc_numpy import conv, loop, nn, position, recurrent, route, rows, tensor
+from specc_numpy import (
+    conv,
+    loop,
+    nn,
+    position,
+    quantized,
+    recurrent,
+    route,
+    rows,
+    tensor,
+)
 from specc_numpy.run import run
 from specc_numpy.table import evaluate
 
@@ -12,6 +22,7 @@ __all__ = [
     "loop",
     "nn",
     "position",
+    "quantized",
     "recurrent",
     "route",
     "rows",

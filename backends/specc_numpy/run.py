@@ -11,10 +11,15 @@ from specc.text.diagnostic import fail
 from specc_numpy.table import Array
 from specc_numpy.walk import walk
 
-ACCEPTED = {"f": "fiu", "i": "iu", "b": "b"}
+ACCEPTED = {"f": "fiu", "i": "iu", "b": "b", "q": "iu"}
 """NumPy kinds that an input of each IR kind takes."""
 
-SAID = {"f": "numbers", "i": "whole numbers", "b": "true or false"}
+SAID = {
+    "f": "numbers",
+    "i": "whole numbers",
+    "b": "true or false",
+    "q": "whole numbers",
+}
 
 
 def run(

@@ -25,6 +25,9 @@ STORED: Mapping[str, type[np.generic]] = {
     "i64": np.int64,
     "i32": np.int32,
     "bool": np.bool_,
+    "i8": np.int8,
+    "u8": np.uint8,
+    "i4": np.int8,
 }
 
 

@@ -149,7 +149,7 @@ class RunningModel:
 
 def open_model(path: Path, provider: str = "cpu", *, threads: int = 0) -> RunningModel:
     """The model in a file, whose weights may lie beside it. Fails with E0921 to E0923."""
-    return _open(str(path), str(path), provider, threads, "")
+    return _open(str(path), str(path), provider, _options(provider, threads, ""))
 
 
 def open_bytes(
@@ -159,18 +159,19 @@ def open_bytes(
     folder: Path | None = None,
     name: str = "the model",
     threads: int = 0,
+    exact: bool = False,
 ) -> RunningModel:
-    """A model in memory; `folder` is where its weights lie, if they are not in it."""
-    return _open(
-        model, name, provider, threads, str(folder.resolve()) if folder else ""
-    )
+    """A model in memory; `folder` is where its weights lie, if they are not in it. One
+    that is `exact` rounds no rows before they meet rounded weights.
+    """
+    where = str(folder.resolve()) if folder else ""
+    return _open(model, name, provider, _options(provider, threads, where, exact))
 
 
 def _open(
-    model: str | bytes, name: str, provider: str, threads: int, folder: str
+    model: str | bytes, name: str, provider: str, options: onnxruntime.SessionOptions
 ) -> RunningModel:
     chosen = available(provider)
-    options = _options(provider, threads, folder)
     try:
         # The first session of a process sets the mode of the thread that opens it, for
         # good: it is put back.
@@ -212,12 +213,18 @@ def _open(
     )
 
 
-def _options(provider: str, threads: int, folder: str) -> onnxruntime.SessionOptions:
-    """How a session is opened: its threads, where weights lie, what it keeps silent."""
+def _options(
+    provider: str, threads: int, folder: str, exact: bool = False
+) -> onnxruntime.SessionOptions:
+    """How a session is opened: its threads, where weights lie, what it keeps silent,
+    and whether rows are rounded that meet weights in blocks.
+    """
     options = onnxruntime.SessionOptions()
     options.log_severity_level = SILENT
     options.intra_op_num_threads = threads
     options.add_session_config_entry(OPTION, "1")
+    if exact:
+        options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")
     if folder:
         options.add_session_config_entry(
             "session.model_external_initializers_file_folder_path", folder

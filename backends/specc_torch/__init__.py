@@ -5,7 +5,17 @@ names, to train it.
 `compile --weights` reads.
 """
 
-from specc_torch import conv, loop, nn, position, recurrent, route, rows, tensor
+from specc_torch import (
+    conv,
+    loop,
+    nn,
+    position,
+    quantized,
+    recurrent,
+    route,
+    rows,
+    tensor,
+)
 from specc_torch.module import SpecModule
 from specc_torch.table import evaluate
 
@@ -16,6 +26,7 @@ __all__ = [
     "loop",
     "nn",
     "position",
+    "quantized",
     "recurrent",
     "route",
     "rows",

@@ -23,7 +23,12 @@ from specc.weights.initial import parse
 from specc_torch.table import Place
 from specc_torch.walk import walk
 
-SAID = {"f": "numbers", "i": "whole numbers", "b": "true or false"}
+SAID = {
+    "f": "numbers",
+    "i": "whole numbers",
+    "q": "whole numbers",
+    "b": "true or false",
+}
 
 
 class Scope(nn.Module):
@@ -146,7 +151,7 @@ class SpecModule(nn.Module):
         dtype = self.graph.inputs[name].type.dtype
         x = torch.as_tensor(given, device=place.device)
         kind, wanted = _kind(x), LETTER[dtype]
-        if kind != wanted and (kind, wanted) != ("i", "f"):
+        if kind != wanted and (kind, wanted) not in (("i", "f"), ("i", "q")):
             said = (
                 f"the input `{name}` holds {str(x.dtype).removeprefix('torch.')}, "
                 f"{SAID[wanted]} are expected"

@@ -25,6 +25,9 @@ STORED: Mapping[str, torch.dtype] = {
     "i64": torch.int64,
     "i32": torch.int32,
     "bool": torch.bool,
+    "i8": torch.int8,
+    "u8": torch.uint8,
+    "i4": torch.int8,
 }
 
 

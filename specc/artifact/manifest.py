@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import NoReturn
 
 from specc.artifact.chance import Chance
+from specc.artifact.precision import Stored, record_of
 from specc.data.reading import Reading
 from specc.files.fields import Fields, Path
 from specc.files.json import parse, whole
@@ -34,7 +35,9 @@ class Manifest:
     """`sources` are the spec files by name; `weights` says where numbers came from
     (`seed`, or file facts, and `drawn` for a new head), `stored` which initializer holds
     each parameter. A model that decodes by itself says in `decodes` with what settings,
-    and its `graph` has no more than the inputs of the spec.
+    and its `graph` has no more than the inputs of the spec. `precision` is told of
+    rounded weights as plain data, `rounded` the same once it was read; `graph` reads
+    what they stand for.
     """
 
     name: str
@@ -52,6 +55,8 @@ class Manifest:
     version: str = __version__
     attentions: tuple[Mapping[str, str], ...] = field(default=())
     decodes: Mapping[str, object] | None = None
+    precision: Mapping[str, object] = field(default_factory=dict)
+    rounded: Mapping[str, Stored] = field(default_factory=dict)
 
     @property
     def chance(self) -> Chance | None:
@@ -73,8 +78,10 @@ class Manifest:
     def dump(self) -> str:
         """As JSON, the same bytes for the same model."""
         graphs = [self.graph, *([self.defaults] if self.defaults else [])]
-        # only a model that decodes by itself says that it does
-        decodes = {} if self.decodes is None else {"decodes": dict(self.decodes)}
+        # only a model that decodes by itself says that it does, and so of rounding
+        some = {} if self.decodes is None else {"decodes": dict(self.decodes)}
+        if self.precision:
+            some["precision"] = dict(self.precision)
         data = {
             "format": FORMAT,
             "specc": self.version,
@@ -88,7 +95,7 @@ class Manifest:
             "weights": dict(self.weights),
             "stored": dict(self.stored),
             "attentions": [dict(a) for a in self.attentions],
-            **decodes,
+            **some,
             "sources": dict(self.sources),
             "graphs": write_graphs(*graphs),
         }
@@ -152,6 +159,8 @@ def load(text: str, path: str) -> Manifest:
         version=data.text("specc"),
         attentions=_attentions(data, path),
         decodes=data.table("decodes") if "decodes" in data.names() else None,
+        precision=data.table("precision") if "precision" in data.names() else {},
+        rounded=_rounded(data, graph, path),
     )
 
 
@@ -170,6 +179,16 @@ def _fields(text: str, path: str) -> Fields:
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         _damaged(path, "it has another format; compile the model again")
     return Fields(data, complain=complain)
+
+
+def _rounded(data: Fields, graph: Graph, path: str) -> Mapping[str, Stored]:
+    """The rounded weights; each is a matrix of the graph."""
+    found = record_of(data).rounded
+    for name in found:
+        value = graph.parameters.get(name)
+        if value is None or value.type.rank != 2:
+            _damaged(path, f"it has no matrix `{shown(name)}` that could be rounded")
+    return found
 
 
 def _attentions(data: Fields, path: str) -> tuple[dict[str, str], ...]:

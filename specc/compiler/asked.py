@@ -10,6 +10,7 @@ from numbers import Integral
 from typing import NamedTuple
 
 from specc.files.read import shown
+from specc.passes.quantize.plan import KINDS as ROUNDED
 from specc.text.diagnostic import Diagnostic, Failed
 
 WAYS = ("link", "copy", "inline")
@@ -73,6 +74,11 @@ KINDS = {
     "opset": WHOLE,
     "context": Kind("a number of tokens, or 0", _is_length),
     "threads": WHOLE,
+    "keep": Kind("a list of texts", _is_texts),
+    "quantize": Kind(
+        "one of " + ", ".join(f'"{kind}"' for kind in ROUNDED),
+        lambda value: isinstance(value, str) and value in ("", *ROUNDED),
+    ),
     "taps": Kind("a list of texts", _is_texts),
     "weights_as": Kind(
         "one of " + ", ".join(f'"{way}"' for way in WAYS),

@@ -219,7 +219,10 @@ def _with_defaults(job: Job, graph: Graph, generation: Generation) -> Graph:
             inside.append(name)
     if not inside:
         return graph
-    return pipeline.simplify(pipeline.inline(source, closed(defaults, inside)))
+    return pipeline.simplify(
+        pipeline.inline(source, closed(defaults, inside)),
+        fused=job.options.precision is None,
+    )
 
 
 def _limit(job: Job, graph: Graph) -> Limit | None:

@@ -17,18 +17,22 @@ from pathlib import Path
 from specc import backend
 from specc.artifact.manifest import Manifest
 from specc.backend import Compiler, Emitted, How, Target, Written
+from specc.compiler import precision
 from specc.compiler import reading as readings
 from specc.compiler.spec import Spec, elaborated
 from specc.compiler.weights import Sources, facts_of, values_of
 from specc.data.reading import Reading
 from specc.files.memory import free_memory, gigabytes, in_words, would_fit
 from specc.files.read import shown
+from specc.ir.derived import Source
 from specc.ir.graph import Graph
 from specc.ir.model import Model
 from specc.passes import pipeline
+from specc.passes.quantize.plan import Decision, Wish
 from specc.text.diagnostic import Diagnostic, fail
 from specc.weights.external import bytes_of
-from specc.weights.values import Binding, Seeded
+from specc.weights.quantized import Quantized
+from specc.weights.values import Binding, Seeded, Values
 
 HOW: Mapping[str, How] = {
     "": "auto",
@@ -48,7 +52,8 @@ class Options:
     `weights_as` is `link`, `copy`, `inline`, or empty for what fits best. `parts` are
     the graphs of a package (`score`, `encode`, `step`, `generate`), `names` whose names
     its inputs and outputs have (`specc.compiler.profiles`), `settings` how the one that
-    decodes by itself chooses tokens (`specc.decode.settings`).
+    decodes by itself chooses tokens (`specc.decode.settings`). `precision` says which
+    weights are rounded.
     """
 
     output: str
@@ -65,6 +70,7 @@ class Options:
     parts: tuple[str, ...] = ()
     names: str = "specc"
     settings: Mapping[str, object] = field(default_factory=dict)
+    precision: Wish | None = None
     hash_full: bool = False
     force: bool = False
     try_load: bool = True
@@ -147,6 +153,31 @@ class Job:
             # it may be named by itself, or by the folder of a checkpoint
             files += [config, config / "config.json"]
         return sorted(set(files))
+
+    @cached_property
+    def simplified(self) -> Graph:
+        """The graph as targets get it, its weights not yet rounded."""
+        return pipeline.simplify(self.graph, fused=self.options.precision is None)
+
+    @cached_property
+    def precision(self) -> Decision:
+        """Which weights are rounded. Fails with E0850 to E0853."""
+        wish = self.options.precision
+        if wish is None:
+            return Decision({}, {})
+        return precision.decided(
+            self.simplified, wish, self.target, self.opset, self.values
+        )
+
+    @cached_property
+    def numbers(self) -> Values:
+        """The numbers as they are stored: `values`, rounded where that was asked for."""
+        plan = self.precision.plan
+        return Quantized(self.values, plan) if plan else self.values
+
+    def rounded(self, source: Source) -> Source:
+        """What a model is made from, with the weights rounded that are to be."""
+        return precision.rounded(source, self.precision.plan)
 
     def with_reading(self, reading: Reading) -> "Job":
         """The same job, its readings under the names that files have in the output."""
@@ -233,12 +264,26 @@ def manifest_of(
         weights=facts_of(
             job.values, job.options.init, emitted.beside, contents=job.options.hash_full
         ),
-        stored={name: emitted.held[name] for name in graph.parameters},
+        stored={name: emitted.held[stored_as(job, name)] for name in graph.parameters},
+        precision=_precision_of(job, graph, emitted),
         target=job.target.name,
         opset=job.opset,
         attentions=emitted.attentions if decodes is None else (),
         decodes=decodes,
     )
+
+
+def stored_as(job: Job, name: str) -> str:
+    """What holds the numbers of a parameter: itself, or its whole numbers."""
+    form = job.precision.plan.get(name)
+    return form.numbers(name) if form else name
+
+
+def _precision_of(job: Job, graph: Graph, emitted: Emitted) -> dict[str, object]:
+    """What the manifest says of rounded weights; nothing where there are none."""
+    if not isinstance(job.numbers, Quantized):
+        return {}
+    return precision.facts_of(graph, job.numbers, job.precision.kept, emitted)
 
 
 def _forms(graph: str, emitted: Emitted) -> Iterator[str]:

@@ -17,7 +17,6 @@ from specc.compiler.spec import Spec
 from specc.data.tokenizer import SUFFIX
 from specc.files.place import MODEL, place
 from specc.files.write import plain_stem
-from specc.passes import pipeline
 
 
 def compile_spec(spec: Spec, options: Options) -> Compiled:
@@ -40,9 +39,9 @@ def _compiled(job: Job) -> Compiled:
         return {KEY: manifest_of(job, job.graph, emitted, sources=sources).dump()}
 
     written = job.compiler.package(
-        pipeline.simplify(job.graph),
+        job.rounded(job.simplified),
         path,
-        job.values,
+        job.numbers,
         target=job.target,
         opset=job.opset,
         weights_as=job.weights_as,

@@ -3,7 +3,7 @@ that are stored once.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NoReturn
 
 from specc.artifact.manifest import KEY
@@ -26,7 +26,6 @@ from specc.files.read import shown
 from specc.files.write import plain_stem
 from specc.ir.derived import Derived, Generating, InPlace
 from specc.ir.graph import Graph
-from specc.passes import pipeline
 from specc.text.diagnostic import fail
 
 PARTS = ("score", "encode", "step", "generate")
@@ -92,12 +91,12 @@ def _one_file(job: Job) -> Compiled:
     job = job.with_reading(job.reading.placed(plain_stem(path.stem)))
     # A target or backend that is not there is told of before the graph is proven.
     target = job.target
-    graph = pipeline.simplify(job.graph)
+    graph = job.simplified
     source = generating(job, graph)
     written = job.compiler.package(
-        source,
+        job.rounded(source),
         path,
-        job.values,
+        job.numbers,
         target=target,
         opset=job.opset,
         weights_as=job.weights_as,
@@ -116,9 +115,12 @@ def _folder(job: Job) -> Compiled:
     contents = contents_of(job)
     texts = [Extra(f.name, f.content, role="tokenizer") for f in job.reading.files]
     written = job.compiler.package_graphs(
-        contents.parts,
+        {
+            role: replace(part, graph=job.rounded(part.graph))
+            for role, part in contents.parts.items()
+        },
         settled(job.options.output),
-        job.values,
+        job.numbers,
         target=target,
         about=About(job.model.name, contents.facts or {}, job.sources),
         opset=job.opset,
@@ -134,7 +136,7 @@ def _folder(job: Job) -> Compiled:
 
 def contents_of(job: Job) -> Contents:
     """The graphs that are wanted, and what goes with them."""
-    wanted, graph = job.options.parts, pipeline.simplify(job.graph)
+    wanted, graph = job.options.parts, job.simplified
     parts: dict[str, Part] = {}
     if "score" in wanted:
         parts["score"] = Part(graph, "score.onnx", _texts(job, job.graph, whole=True))

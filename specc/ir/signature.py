@@ -1,11 +1,11 @@
 """Shape rules written as one line of text: `f[*s i], f[o i], f[o]? -> f[*s o]`.
 
-A letter is an element kind: `f` float, `i` int, `b` bool, `n` number, `a` any; one
-letter means one element type everywhere in a line. A name is one axis and one length;
-`*s` any number of axes; `#d` an axis that may also be 1; `#*s` axes that are aligned
-from the right, may be 1 and may be missing. `?` after an operand makes it optional,
-`...` lets it occur any number of times. With two spreads in one term, `*a t *b`, the
-op's attribute `axis` is the number of axes in the first.
+A letter is an element kind: `f` float, `i` int, `b` bool, `n` number, `q` bytes of
+rounded weights, `a` any; one letter means one element type everywhere in a line. A name
+is one axis and one length; `*s` any number of axes; `#d` an axis that may also be 1;
+`#*s` axes that are aligned from the right, may be 1 and may be missing. `?` after an
+operand makes it optional, `...` lets it occur any number of times. With two spreads in
+one term, `*a t *b`, the op's attribute `axis` is the number of axes in the first.
 
 Marks on the axes of operands say which of their rows a row of the result reads
 (`specc.ir.reach`): nothing, the same row; `t[a:b]`, rows `t - b` to `t - a`;
@@ -25,7 +25,7 @@ from specc.ir.dim import Dim
 from specc.ir.types import KINDS, LETTER, ShapeError, Type
 
 TERM = re.compile(
-    r"\s*([fibna])\[([^\]]*(?:\[[^\]]*\][^\]]*)*)\](\?|\.\.\.)?\s*(?:,|$)"
+    r"\s*([fibnqa])\[([^\]]*(?:\[[^\]]*\][^\]]*)*)\](\?|\.\.\.)?\s*(?:,|$)"
 )
 AXIS = re.compile(r"(#?)(\*?)([A-Za-z_]\w*)(\|\w+|\[[^\]]*\]|[>$@~])?$")
 OUT = -1
@@ -247,5 +247,5 @@ def _axis(text: str) -> Axis:
 
 
 def letter(dtype: str) -> str:
-    """`f`, `i` or `b`: the kind an element type belongs to."""
+    """`f`, `i`, `b` or `q`: the kind an element type belongs to."""
     return LETTER[dtype]

@@ -9,9 +9,10 @@ KINDS: dict[str, tuple[str, ...]] = {
     "i": ("i64", "i32"),
     "b": ("bool",),
     "n": ("f32", "f64", "f16", "bf16", "i64", "i32"),
-    "a": ("f32", "f64", "f16", "bf16", "i64", "i32", "bool"),
+    "q": ("i8", "u8", "i4"),
+    "a": ("f32", "f64", "f16", "bf16", "i64", "i32", "bool", "i8", "u8", "i4"),
 }
-"""What each letter of a signature admits: float, int, bool, number, any."""
+"""What each letter of a signature admits: float, int, bool, number, rounded weights, any."""
 
 DTYPES = KINDS["a"]
 
@@ -23,6 +24,9 @@ LETTER = {
     "i64": "i",
     "i32": "i",
     "bool": "b",
+    "i8": "q",
+    "u8": "q",
+    "i4": "q",
 }
 
 

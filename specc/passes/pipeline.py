@@ -1,7 +1,8 @@
 """The passes that `compile` runs, in their order, by name.
 
-    elaborated graph ─ inline ─ fuse_scan ─ split_scan ─┬─ what is lowered for a target
-                       (if asked)                       └─ prove ─ step ─ encode
+    elaborated graph ─ inline ─ fuse_scan ─ split_scan ─┬─ quantize ─ what is lowered
+                       (if asked)                       │  (if asked, each graph)
+                                                        └─ prove ─ step ─ encode
 
 A pass takes a `Work`, the graphs with what is known beside them, and gives another.
 Every graph that goes in or comes out is sound (`specc.ir.verify`): under `VERIFYING`
@@ -17,12 +18,15 @@ from typing import NoReturn
 from specc.ir.derived import Derived
 from specc.ir.graph import Graph
 from specc.ir.model import Generation
+from specc.ir.precision import Plan
 from specc.ir.verify import verify
 from specc.passes.derive.derive import Stepped, encoded, stepped
 from specc.passes.derive.plan import Rows
 from specc.passes.prove.causality import growing_symbol, prove
 from specc.passes.prove.defaults import prove_defaults
 from specc.passes.prove.flow import flow
+from specc.passes.quantize.plan import Wish, decide
+from specc.passes.quantize.quantize import quantize as rounded
 from specc.passes.simplify.fuse_scan import fuse_scan
 from specc.passes.simplify.inline import inline_defaults
 from specc.passes.simplify.rewrite import rewrite
@@ -42,7 +46,8 @@ class Work:
     those that a step gives of what is drawn from; unless `bounded`, attention through a
     window keeps rows that it no longer sees. Where it `begins`, `encode` gives what the
     first token of an empty text is drawn from, if anything does. `outputs` are the
-    results that a step can give, which `prove` finds; `half` is what `step` made,
+    results that a step can give, which `prove` finds; `plan` says which weights are
+    rounded, as `--quantize int8` does where it is None; `half` is what `step` made,
     `derived` that with `encode`.
     """
 
@@ -53,6 +58,7 @@ class Work:
     bounded: bool = True
     begins: bool = False
     outputs: Mapping[str, Rows] = field(default_factory=dict)
+    plan: Plan | None = None
     half: Stepped | None = None
     derived: Derived | None = None
 
@@ -92,6 +98,13 @@ def _fuse(work: Work) -> Work:
 
 def _split(work: Work) -> Work:
     return replace(work, graph=rewrite(work.graph, [split_scan]))
+
+
+def _quantize(work: Work) -> Work:
+    plan = work.plan
+    if plan is None:
+        plan = decide(work.graph, Wish(kind="int8"), "rows", {}).plan
+    return replace(work, graph=rounded(work.graph, plan))
 
 
 def _prove(work: Work) -> Work:
@@ -154,6 +167,7 @@ PASSES = (
     Pass("inline", "inputs that have a default are computed inside", _inline, True),
     Pass("fuse_scan", "a loop over a known cell becomes a recurrent layer", _fuse),
     Pass("split_scan", "what no carry needs leaves its loop", _split),
+    Pass("quantize", "weights are rounded to few bits", _quantize, True),
     Pass("prove", "no op lets a row see a later one; no graph is changed", _prove),
     Pass("step", "one step of a text, with rows kept from before", _step),
     Pass("encode", "what is computed once for all steps", _encode),
@@ -161,6 +175,8 @@ PASSES = (
 """Every pass that changes graphs or decides whether one may, in the order of `compile`."""
 
 SIMPLIFY = ("fuse_scan", "split_scan")
+LOOPS = ("split_scan",)
+"""The same where weights are rounded, and with them those of cells: their loops stay."""
 """The passes behind which a graph is as every target gets it."""
 DERIVE = ("prove", "step", "encode")
 """The passes that take a graph that generates apart."""
@@ -200,11 +216,16 @@ def inline(graph: Graph, defaults: Graph) -> Graph:
     return run(Work(graph=graph, defaults=defaults), ("inline",)).graph
 
 
-def simplify(graph: Graph) -> Graph:
-    """The graph as every target gets it: loops that an op does, and out of loops what
-    need not be in them.
+def simplify(graph: Graph, *, fused: bool = True) -> Graph:
+    """The graph as every target gets it: loops that an op does, unless `fused` is
+    false, and out of loops what need not be in them.
     """
-    return run(Work(graph=graph), SIMPLIFY).graph
+    return run(Work(graph=graph), SIMPLIFY if fused else LOOPS).graph
+
+
+def quantize(graph: Graph, plan: Plan) -> Graph:
+    """`graph` with the weights of `plan` rounded."""
+    return run(Work(graph=graph, plan=plan), ("quantize",)).graph
 
 
 def derive(work: Work) -> Derived:

@@ -13,14 +13,16 @@ from specc import backend
 from specc.artifact import external as beside
 from specc.artifact.bounds import bounds_of
 from specc.artifact.manifest import KEY, Manifest, load
-from specc.backend import Computing, ModelFile, Session
+from specc.backend import Computing, ModelFile, Product, Session
 from specc.data.check import InputSpec
 from specc.files.memory import check_room
 from specc.files.read import shown
 from specc.ir.array import Array
 from specc.passes.measure.strides import strides_before
 from specc.run.attention_weights import weights_of
+from specc.run.buffered import Buffered
 from specc.run.inputs import Entrance
+from specc.run.rounded import weights_in
 from specc.text.diagnostic import fail
 
 
@@ -87,9 +89,26 @@ class Loaded:
         """Checked arrays for every input, defaults filled in."""
         return self.entrance.prepared(inputs)
 
+    def exact(self) -> "Loaded":
+        """The same with nothing rounded but weights; itself where none are."""
+        if not self.manifest.rounded:
+            return self
+        runtime = self.file.open_exact(self.provider)
+        session: Computing = runtime
+        if isinstance(self.session, Buffered):
+            session = replace(self.session, inner=runtime)
+        return replace(self, runtime=runtime, session=session)
+
+    def with_products(self) -> tuple[Computing, tuple[Product, ...]]:
+        """A copy that also gives what its products by rounded weights read and make."""
+        session, products = self.file.open_with_products(self.provider)
+        if isinstance(self.session, Buffered):
+            return replace(self.session, inner=session), products
+        return session, products
+
     def weights(self) -> dict[str, Array]:
-        """The model's parameters by the spec's names."""
-        return self.file.weights(self.manifest.stored)
+        """The model's parameters by the spec's names; rounded ones as what they stand for."""
+        return weights_in(self.file, self.manifest)
 
 
 def open_model(

@@ -22,6 +22,7 @@ from specc.passes.measure.cost import multiply_adds
 from specc.passes.measure.limits import limits, rows_taken, ways
 from specc.run.agreement import EXPLAINED, NUDGE, TOLERANCE, Difference, compare, moves
 from specc.run.loaded import Loaded
+from specc.run.products import Whole
 from specc.text.diagnostic import fail
 
 Draw: TypeAlias = Callable[
@@ -52,7 +53,9 @@ def verify(
     most: Mapping[str, int] | None = None,
 ) -> Iterator[str]:
     """A line a round. Fails with E0930 at the first output that differs by more than it
-    may.
+    may. A model with rounded weights is compared with nothing else rounded, against the
+    numbers that its weights stand for; beside that each of its products with one of
+    whole numbers, E0855.
 
     E0932, after the last round, where a result differs by no more than rounding
     explains. `draw` makes other inputs than random ones, `most` are bounds of lengths
@@ -69,14 +72,16 @@ def verify(
     weights = model.weights()
     rng = np.random.default_rng(seed)
     shaky: list[str] = []
+    exact = model.exact()
+    whole = Whole.of(model)
     for sizes in _all_sizes(graph, rounds, most):
         inputs = (draw or random_inputs)(graph, sizes, rng)
         want = {n: np.asarray(v) for n, v in numpy.run(graph, inputs, weights).items()}
-        apart = _apart(model.session.run(inputs), want)
+        apart = _apart(exact.session.run(inputs), want)
         shown = _lengths(sizes)
         wrong = {n: d for n, d in apart.items() if d.what}
         if not wrong:
-            yield f"{shown}: {_agreeing(apart)}"
+            yield f"{shown}: {_agreeing(apart)}{whole.told(inputs, shown)}"
             continue
         # only now, because it runs the reference several times more: does float64
         # itself move as far when the weights are rounded?

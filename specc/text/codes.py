@@ -227,6 +227,11 @@ LINES = {
     "E0844": "a preprocessor_config.json cannot be followed",
     "E0845": "the vocabulary of a transcript cannot be used",
     "E0846": "a file beside the weights is not in order",
+    "E0850": "a pattern of weights names nothing",
+    "E0851": "the target has no products by rounded weights",
+    "E0852": "nothing of the model can be rounded",
+    "E0853": "weights cannot be rounded in blocks of this size",
+    "E0855": "a product by rounded weights is not what whole numbers give",
     "E0870": "a Parquet file cannot be read",
     "E0871": "a row of a file is too long",
     "E0872": "a CSV file does not name its columns",
@@ -327,7 +332,7 @@ _FAMILIES = {
         "E0922",
         "E0940",
     },
-    Family.DIFFERENT: {"E0930"},
+    Family.DIFFERENT: {"E0855", "E0930"},
     Family.UNTOLD: {"E0932"},
 }
 """The codes that are in a family other than that of their first letter."""

@@ -151,7 +151,7 @@ def bytes_of(shape: Iterable[int], dtype: str) -> int:
     count = 1
     for length in shape:
         count *= length
-    return count * BITS[dtype] // 8
+    return -(-count * BITS[dtype] // 8)
 
 
 def content(

@@ -26,19 +26,21 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "specc.library": {"specc.elaborate", "specc.lang", "specc.files", "specc.text"},
     "specc.passes.simplify": {"specc.ir", "specc.text"},
+    "specc.passes.quantize": {"specc.passes.simplify", "specc.ir", "specc.text"},
     "specc.passes.measure": {"specc.passes.prove", "specc.ir", "specc.text"},
     "specc.passes.prove": {"specc.passes.simplify", "specc.ir", "specc.text"},
     "specc.passes.derive": {"specc.passes.prove", "specc.ir", "specc.text"},
     # the order of the passes, and nothing else
     "specc.passes.pipeline": {
-        "specc.passes.derive", "specc.passes.prove", "specc.passes.simplify", "specc.ir", "specc.text",
+        "specc.passes.derive", "specc.passes.prove", "specc.passes.quantize", "specc.passes.simplify", "specc.ir", "specc.text",
     },
     "specc.passes": set(),
     "specc.weights.random": {"numpy"},
+    "specc.weights.lowbits": {"specc.ir", "specc.ir.array", "numpy"},
     "specc.weights.formats": {"specc.ir.array", "specc.text", "specc.files", "numpy", "ml_dtypes"},
     "specc.weights": {
         "specc.ir.array", "specc.ir", "specc.text", "specc.files", "specc.weights.random", "specc.weights.names",
-        "specc.weights.formats", "numpy", "ml_dtypes",
+        "specc.weights.formats", "specc.weights.lowbits", "numpy", "ml_dtypes",
     },
     "specc.data": {"specc.ir.array", "specc.text", "specc.ir", "specc.files", "numpy", "PIL", "tokenizers"},
     "specc.decode": {"specc.ir.array", "specc.weights.random", "specc.decode.options", "specc.decode.option_faults", "specc.text", "numpy"},
@@ -69,7 +71,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "specc.run": {
         "specc.ir.array", "specc.artifact", "specc.backend", "specc.data", "specc.decode", "specc.files", "specc.ir", "specc.text",
-        "specc.passes.measure", "specc.decode.options", "specc.decode.option_faults", "numpy",
+        "specc.passes.measure", "specc.decode.options", "specc.decode.option_faults", "specc.weights.lowbits", "numpy",
     },
     "specc.map": {
         "specc.artifact", "specc.data", "specc.files", "specc.ir", "specc.ir.array", "specc.passes.measure", "specc.run",
@@ -78,13 +80,13 @@ MAY_IMPORT: dict[str, set[str]] = {
     "specc.compiler": {
         "specc.ir.array", "specc.artifact", "specc.backend", "specc.data", "specc.decode", "specc.decode.option_faults", "specc.elaborate",
         "specc.files", "specc.ir", "specc.lang", "specc.library", "specc.passes.derive", "specc.passes.measure",
-        "specc.passes.pipeline", "specc.passes.prove", "specc.text", "specc.weights",
+        "specc.passes.pipeline", "specc.passes.prove", "specc.passes.quantize", "specc.text", "specc.weights",
         "specc.weights.formats", "specc.weights.names", "specc.weights.random", "numpy",
     },
     "specc.cli": {
         "specc.ir.array", "specc.version", "specc.artifact", "specc.compiler", "specc.data", "specc.decode.options", "specc.elaborate",
         "specc.files", "specc.ir", "specc.lang", "specc.library", "specc.passes.measure", "specc.passes.pipeline",
-        "specc.passes.prove", "specc.run", "specc.map", "specc.text", "specc.weights", "specc.weights.formats", "numpy",
+        "specc.passes.prove", "specc.passes.quantize", "specc.run", "specc.map", "specc.text", "specc.weights", "specc.weights.formats", "numpy",
     },
     # five modules: the public interface, and the one place where a backend is found by
     # name

@@ -47,8 +47,19 @@ class Example:
             return rng.random(shape) < 0.6
         if type.dtype in ("i64", "i32"):
             return rng.integers(0, self.below, shape)
+        if type.dtype in LOW:
+            low, high, kind = LOW[type.dtype]
+            return rng.integers(low, high + 1, shape).astype(kind)
         drawn: Array = rng.normal(size=shape)
         return np.abs(drawn) + 0.1 if self.positive else drawn
+
+
+LOW = {"i8": (-127, 127, np.int8), "u8": (0, 255, np.uint8), "i4": (-8, 7, np.int8)}
+"""What bytes of rounded weights hold, and how NumPy holds them."""
+
+
+def q(dtype: str, *shape: int) -> Type:
+    return Type.of(dtype, *shape)
 
 
 def f(*shape: int) -> Type:
@@ -378,7 +389,42 @@ def _normed() -> list[Example]:
     ]
 
 
+def _rounded() -> list[Example]:
+    """Products and tables in every form that rounded weights have."""
+    x, bias = f(2, 3, 21), f(5)
+    forms: list[tuple[ops.LinearQ, Type, Type]] = [
+        (ops.LinearQ(), q("i8", 5, 21), f(5)),
+        (ops.LinearQ(rounding="row"), q("i8", 5, 21), f(5)),
+        (ops.LinearQ(layout="columns"), q("i8", 21, 5), f(5)),
+        (ops.LinearQ(layout="columns", rounding="row"), q("i8", 21, 5), f(5)),
+        (ops.LinearQ(8, 16, rounding="block"), q("u8", 5, 2, 16), f(5, 2)),
+        (ops.LinearQ(4, 16, rounding="block"), q("u8", 5, 2, 8), f(5, 2)),
+        (ops.LinearQ(4, 16, rounding="row"), q("u8", 5, 2, 8), f(5, 2)),
+        (ops.LinearQ(8, 16, "columns"), q("i8", 21, 5), f(2, 5)),
+        (ops.LinearQ(4, 16, "columns"), q("i4", 21, 5), f(2, 5)),
+    ]
+    wide = Dim.of(7)
+    return [
+        *(Example(op, (x, w, s, b)) for op, w, s in forms for b in (bias, None)),
+        Example(ops.LinearQ(rounding="row"), (f(21), q("i8", 5, 21), f(5), bias)),
+        Example(ops.EmbeddingQ(wide), (i(2, 3), q("i8", 5, 7), f(5))),
+        Example(ops.EmbeddingQ(wide, layout="columns"), (i(2, 3), q("i8", 7, 5), f(5))),
+        *(
+            Example(
+                ops.EmbeddingQ(Dim.of(21), bits, 16),
+                (i(2, 3), q("u8", 5, 2, 2 * bits), f(5, 2)),
+            )
+            for bits in (4, 8)
+        ),
+        Example(
+            ops.EmbeddingQ(Dim.of(21), 8, 16, "columns"),
+            (i(4), q("i8", 21, 5), f(2, 5)),
+        ),
+    ]
+
+
 EXAMPLES: list[Example] = [
+    *_rounded(),
     *_shapes(),
     *_numbers(),
     *_layers(),

@@ -33,6 +33,8 @@ from specc.passes.prove.flow import flow
 from specc.passes.prove.grids import Grid
 from specc.passes.prove.padding import padding, walk_of
 from specc.passes.prove.rows import PLAIN, Rows
+from specc.passes.quantize.plan import KINDS, Kind, Wish, decide
+from specc.passes.quantize.quantize import quantize
 from specc.passes.simplify.fuse_scan import fuse_scan
 from specc.passes.simplify.lift import lift, liftable
 from specc.passes.simplify.rewrite import rewrite
@@ -315,7 +317,19 @@ def _encode(graphs: Graphs, words: Words) -> Iterable[str]:
     return as_text(encode) if encode else ["nothing is computed once"]
 
 
+def _quantize(graphs: Graphs, words: Words) -> Iterable[str]:
+    """By the kind and the layout that are named: the graph, and why weights are kept."""
+    kinds: dict[str, Kind] = {kind: kind for kind in KINDS}
+    kind, layout = kinds[words[0]], words[1]
+    found = decide(
+        main(graphs), Wish(kind=kind), "rows" if layout == "rows" else "columns", {}
+    )
+    yield from as_text(quantize(main(graphs), found.plan))
+    yield from (f"{name} is kept: {why}" for name, why in found.kept.items())
+
+
 PASSES: Mapping[str, Callable[[Graphs, Words], Iterable[str]]] = {
+    "quantize": _quantize,
     "inline": _inline,
     "fuse_scan": lambda graphs, _: _rewrite(graphs, ["fuse_scan"]),
     "split_scan": lambda graphs, _: _rewrite(graphs, ["split_scan"]),

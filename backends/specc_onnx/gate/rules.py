@@ -75,6 +75,38 @@ def _group_query_attention(found: Found, node: NodeProto) -> list[TypeProto]:
     return [found.types[node.input[n]] for n in (0, 3, 4)]
 
 
+def _quantized_gemm(found: Found, node: NodeProto) -> list[TypeProto]:
+    """Rows of bytes by a matrix of bytes that is turned over, the one form that is written."""
+    rows, matrix = found.sizes(node.input[0]), found.sizes(node.input[3])
+    if rows is None or matrix is None:
+        return [typed(TensorProto.FLOAT, None)]
+    if not attribute(node, "transB") or len(rows) != 2 or len(matrix) != 2:
+        raise Misfit("this form of it is never written")
+    if rows[1] != matrix[1]:
+        raise Misfit(f"rows {rows[1]} wide meet a matrix for {matrix[1]}")
+    kinds = found.element(node.input[0]), found.element(node.input[3])
+    if kinds != (TensorProto.UINT8, TensorProto.INT8):
+        raise Misfit("its sides are not bytes without and with a sign")
+    return [typed(TensorProto.FLOAT, (rows[0], matrix[0]))]
+
+
+def _product_of_blocks(found: Found, node: NodeProto) -> list[TypeProto]:
+    """Rows by weights in blocks, as wide as the node says that they are."""
+    x, w, scales = (found.sizes(n) for n in node.input[:3])
+    wide, out = attribute(node, "K"), attribute(node, "N")
+    bits, block = attribute(node, "bits"), attribute(node, "block_size")
+    count = -(-wide // block)
+    if w is not None and w != [out, count, block * bits // 8]:
+        raise Misfit(f"weights {w} are not {out} rows of {count} blocks of {block}")
+    if scales is not None and scales != [out, count]:
+        raise Misfit(f"scales {scales} are not those of {count} blocks in {out} rows")
+    if x is None:
+        return [typed(found.element(node.input[0]), None)]
+    if x[-1] != wide:
+        raise Misfit(f"rows {x[-1]} wide meet weights for {wide}")
+    return [typed(found.element(node.input[0]), (*x[:-1], out))]
+
+
 def _top(found: Found, node: NodeProto) -> list[TypeProto]:
     """As many along one axis as data may decide; the other axes stay as they are."""
     x, many = node.input
@@ -134,6 +166,8 @@ def _recurrent(found: Found, node: NodeProto, _: Sequence[TypeProto]) -> None:
 RULES: Mapping[tuple[str, str], Rule] = {
     (CONTRIB, "FusedMatMul"): _fused_matmul,
     (CONTRIB, "GroupQueryAttention"): _group_query_attention,
+    (CONTRIB, "MatMulNBits"): _product_of_blocks,
+    (CONTRIB, "QGemm"): _quantized_gemm,
     ("", "TopK"): _top,
 }
 QUESTIONS: Mapping[str, Question] = {

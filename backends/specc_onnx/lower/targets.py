@@ -42,6 +42,7 @@ TARGETS: Mapping[str, Target] = {
             about="ONNX Runtime on the processor",
             in_place=True,
             blocks=True,
+            rounded=True,
         ),
         Target(
             name="ort-cuda",

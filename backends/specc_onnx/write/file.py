@@ -15,10 +15,11 @@ from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import DecodeError, Message
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
-from specc.backend import Room
+from specc.backend import Product, Room
 from specc.files.read import Unreadable, read_regular, shown
 from specc.ir.array import Array
 from specc.text.diagnostic import fail
+from specc_onnx.emit.rounding import products_of, without_rounding
 from specc_onnx.emit.taps import attention_outputs
 from specc_onnx.run import RunningModel, open_bytes
 from specc_onnx.write import seal
@@ -107,12 +108,38 @@ class ModelFile:
 
     def open(self, provider: str, threads: int = 0) -> RunningModel:
         """The model, ready to run."""
+        return self._opened(self.model, provider, threads)
+
+    def open_exact(self, provider: str, threads: int = 0) -> RunningModel:
+        """A copy of the model in which rows are not rounded before they meet rounded
+        weights.
+        """
+        copy = ModelProto()
+        copy.CopyFrom(self.model)
+        without_rounding(copy)
+        return self._opened(copy, provider, threads, exact=True)
+
+    def open_with_products(
+        self, provider: str
+    ) -> tuple[RunningModel, tuple[Product, ...]]:
+        """A copy of the model that also gives what its products by rounded weights read
+        and make.
+        """
+        copy = ModelProto()
+        copy.CopyFrom(self.model)
+        products = products_of(copy)
+        return self._opened(copy, provider), products
+
+    def _opened(
+        self, model: ModelProto, provider: str, threads: int = 0, exact: bool = False
+    ) -> RunningModel:
         return open_bytes(
-            self.model.SerializeToString(),
+            model.SerializeToString(),
             provider,
             folder=self.path.parent,
             name=str(self.path),
             threads=threads,
+            exact=exact,
         )
 
     def open_with_attention(
@@ -124,13 +151,7 @@ class ModelFile:
         copy = ModelProto()
         copy.CopyFrom(self.model)
         names = attention_outputs(copy, notes)
-        running = open_bytes(
-            copy.SerializeToString(),
-            provider,
-            folder=self.path.parent,
-            name=str(self.path),
-        )
-        return running, names
+        return self._opened(copy, provider), names
 
 
 def read_model(path: Path) -> ModelFile:

@@ -22,6 +22,11 @@ def _linear(op: ops.Linear, t: list[Type]) -> Dim:
     return product(t[0].shape) * t[1].shape[0]
 
 
+def _linear_q(op: ops.LinearQ, t: list[Type]) -> Dim:
+    (made, *_) = op.infer(*t)
+    return product(t[0].shape) * made.shape[-1]
+
+
 def _matmul(op: ops.MatMul, t: list[Type]) -> Dim:
     lead = max((t[0].shape[:-2], t[1].shape[:-2]), key=len)
     return product(lead) * product(t[0].shape[-2:]) * t[1].shape[-1]
@@ -85,6 +90,7 @@ def _lstm(op: ops.Lstm, t: list[Type]) -> Dim:
 
 TABLE: Mapping[type[Op], Cost] = {
     ops.Linear: _linear,
+    ops.LinearQ: _linear_q,
     ops.MatMul: _matmul,
     ops.Weigh: _weigh,
     ops.Attend: _attend,

@@ -33,8 +33,8 @@ _TABLE: tuple[tuple[str, str, int, str | type | None], ...] = (
     ("f4", "F4", 4, None),
 )
 
-BITS: dict[str, int] = {ours: bits for ours, _, bits, _ in _TABLE}
-"""Bits an element takes."""
+BITS: dict[str, int] = {ours: bits for ours, _, bits, _ in _TABLE} | {"i4": 4}
+"""Bits an element takes; of 4-bit whole numbers too, which no checkpoint holds."""
 
 NUMPY: dict[str, np.dtype[np.generic]] = {
     ours: np.dtype(kind) for ours, _, _, kind in _TABLE if kind is not None

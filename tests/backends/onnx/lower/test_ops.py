@@ -14,7 +14,7 @@ import onnx
 import pytest
 from numpy.typing import NDArray
 from support.onnx_runtime import agree, open_quietly
-from support.op_examples import along
+from support.op_examples import LOW, along
 
 import specc_numpy
 from specc.ir import ops
@@ -27,7 +27,14 @@ from specc_onnx import build, lower, target
 B, T, S = Dim.symbol("b"), Dim.symbol("t"), Dim.symbol("s")
 D = Dim.of
 OPSETS = (17, 20, 23, 24, 26)
-NUMBERS_FROM_0 = ("gather", "embedding", "sinusoid", "rope_angles", "one_hot")
+NUMBERS_FROM_0 = (
+    "gather",
+    "embedding",
+    "embedding_q",
+    "sinusoid",
+    "rope_angles",
+    "one_hot",
+)
 SIZES: tuple[dict[str, int], ...] = (
     {"b": 3, "t": 5, "s": 7},
     {"b": 1, "t": 1, "s": 1},
@@ -223,6 +230,44 @@ CASES: list[Case] = [
 ]  # fmt: skip
 
 
+def rounded_cases() -> list[Case]:
+    """Rounded weights in every form, beside rows of one, two and three axes."""
+    found = []
+    forms: list[tuple[ops.LinearQ, str, str]] = [
+        (ops.LinearQ(), "i8[5 21]", "f32[5]"),
+        (ops.LinearQ(rounding="row"), "i8[5 21]", "f32[5]"),
+        (ops.LinearQ(layout="columns", rounding="row"), "i8[21 5]", "f32[5]"),
+        (ops.LinearQ(8, 16, rounding="block"), "u8[5 2 16]", "f32[5 2]"),
+        (ops.LinearQ(4, 16, rounding="block"), "u8[5 2 8]", "f32[5 2]"),
+        (ops.LinearQ(4, 16, rounding="row"), "u8[5 2 8]", "f32[5 2]"),
+        (ops.LinearQ(8, 16, "columns"), "i8[21 5]", "f32[2 5]"),
+    ]
+    for op, w, s in forms:
+        found += [
+            Case(op, (x, w, s, bias))
+            for x in ("f32[21]", "f32[b 21]", "f32[b t 21]")
+            for bias in ("f32[5]", None)
+        ]
+    found += [
+        Case(
+            ops.LinearQ(8, 16, rounding="block"),
+            ("f64[b t 21]", "u8[5 2 16]", "f64[5 2]", "f64[5]"),
+        ),
+        Case(ops.EmbeddingQ(D(7)), ("i64[b t]", "i8[4 7]", "f32[4]")),
+        Case(ops.EmbeddingQ(D(7), layout="columns"), ("i32[t]", "i8[7 4]", "f32[4]")),
+        Case(ops.EmbeddingQ(D(21), 4, 16), ("i64[b t]", "u8[4 2 8]", "f32[4 2]")),
+        Case(ops.EmbeddingQ(D(21), 8, 16), ("i64[b t]", "u8[4 2 16]", "f32[4 2]")),
+        Case(
+            ops.EmbeddingQ(D(21), 8, 16, "columns"),
+            ("i64[b t]", "i8[21 4]", "f32[2 4]"),
+        ),
+    ]
+    return found
+
+
+CASES += rounded_cases()
+
+
 def attention_cases() -> list[Case]:
     """Masks of every broadcast form; groups; cap, added scores and sinks together."""
     q, k, v = "f32[b 4 t 8]", "f32[b 2 s 8]", "f32[b 2 s 6]"
@@ -345,6 +390,9 @@ def values(
             low = 0 if case.op.name in NUMBERS_FROM_0 else -case.below
             kind = np.int64 if dtype == "i64" else np.int32
             found[f"x{n}"] = rng.integers(low, case.below, shape).astype(kind)
+        elif dtype in LOW:
+            low, high, stored = LOW[dtype]
+            found[f"x{n}"] = rng.integers(low, high + 1, shape).astype(stored)
         else:
             x = rng.standard_normal(shape) * 2
             x = np.abs(x) + 0.1 if case.positive else x

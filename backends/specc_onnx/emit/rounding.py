@@ -1,0 +1,163 @@
+"""Looking at the rounding of a compiled model, in a copy of it: a model in which nothing
+but weights is rounded, and one that gives out what its products by rounded weights read
+and make.
+"""
+
+from collections.abc import Iterator, Mapping
+
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper
+
+from specc.backend import Product
+from specc_onnx.lower.reading import bodies_of
+
+EXACT = 1
+"""The accuracy level of `MatMulNBits` at which rows are not rounded."""
+FRACTIONS = frozenset({TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL})
+"""Types of values that rounding has no part in."""
+
+
+def graphs_of(model: ModelProto) -> Iterator[GraphProto]:
+    """The main graph and every body in it."""
+    waiting = [model.graph]
+    while waiting:
+        graph = waiting.pop()
+        yield graph
+        waiting += [body for node in graph.node for body in bodies_of(node)]
+
+
+def without_rounding(model: ModelProto) -> None:
+    """Have products read rows as they are.
+
+    Whole numbers become the fractions that they were rounded from, and products of
+    bytes those of fractions; scales stay where they are.
+    """
+    for graph in graphs_of(model):
+        nodes = [made for node in graph.node for made in _exact(node)]
+        del graph.node[:]
+        graph.node.extend(nodes)
+        # Some values are fractions now that were none.
+        known = [
+            v for v in graph.value_info if v.type.tensor_type.elem_type in FRACTIONS
+        ]
+        del graph.value_info[:]
+        graph.value_info.extend(known)
+
+
+def _exact(node: NodeProto) -> Iterator[NodeProto]:
+    match node.op_type:
+        case "QuantizeLinear":
+            yield helper.make_node("Identity", node.input[:1], node.output)
+        case "MatMulInteger":
+            wide = f"{node.output[0]}:weights"
+            yield helper.make_node(
+                "Cast", [node.input[1]], [wide], to=TensorProto.FLOAT
+            )
+            yield helper.make_node("MatMul", [node.input[0], wide], node.output)
+        case "QGemm":
+            wide = f"{node.output[0]}:weights"
+            yield helper.make_node(
+                "Cast", [node.input[3]], [wide], to=TensorProto.FLOAT
+            )
+            given = [node.input[0], wide]
+            yield helper.make_node("Gemm", given, node.output, transB=1)
+        case "MatMulNBits":
+            for attribute in node.attribute:
+                if attribute.name == "accuracy_level":
+                    attribute.i = EXACT
+            yield node
+        case _:
+            yield node
+
+
+def products_of(model: ModelProto) -> tuple[Product, ...]:
+    """Every product by rounded weights, and every rounding of rows, with the names that
+    their values have from now on as results of `model`. What stands in a branch is left
+    out.
+    """
+    found: list[tuple[str, dict[str, str], Mapping[str, int]]] = []
+    wanted: dict[str, int] = {}
+    made: list[Product] = []
+    for graph in graphs_of(model):
+        for node in graph.node:
+            if (roles := _roles(node)) is not None:
+                names = {role: name for role, (name, _) in roles.items()}
+                wanted.update(dict(roles.values()))
+                found.append((node.op_type, names, _numbers(node)))
+    shown = _give_out(model.graph, wanted)
+    for kind, names, facts in found:
+        if all(name in shown for name in names.values()):
+            values = {role: shown[name] for role, name in names.items()}
+            made.append(Product(kind, values, facts))
+    return tuple(made)
+
+
+def _numbers(node: NodeProto) -> dict[str, int]:
+    """The attributes of a node that are whole numbers."""
+    return {a.name: a.i for a in node.attribute if a.type == a.INT}
+
+
+def _roles(node: NodeProto) -> dict[str, tuple[str, int]] | None:
+    """What a node reads and makes, by role, with element types."""
+    out, given = node.output[0] if node.output else "", node.input
+    match node.op_type:
+        case "QuantizeLinear":
+            return {"x": (given[0], TensorProto.FLOAT), "y": (out, TensorProto.UINT8)}
+        case "MatMulInteger":
+            return {
+                "x": (given[0], TensorProto.UINT8),
+                "w": (given[1], TensorProto.INT8),
+                "y": (out, TensorProto.INT32),
+            }
+        case "QGemm":
+            return {
+                "x": (given[0], TensorProto.UINT8),
+                "w": (given[3], TensorProto.INT8),
+                "y": (out, TensorProto.FLOAT),
+            }
+        case "MatMulNBits":
+            return {
+                "x": (given[0], TensorProto.FLOAT),
+                "w": (given[1], TensorProto.UINT8),
+                "scales": (given[2], TensorProto.FLOAT),
+                "y": (out, TensorProto.FLOAT),
+            }
+    return None
+
+
+def _give_out(graph: GraphProto, wanted: Mapping[str, int]) -> dict[str, str]:
+    """Make results of a graph of these values where they are made in it, or row by row
+    in a loop of it; their names as results.
+    """
+    here = {t.name for t in graph.initializer}
+    here |= {v.name for v in graph.input}
+    here |= {name for node in graph.node for name in node.output}
+    shown: dict[str, str] = {}
+    for node in list(graph.node):
+        if node.op_type in ("Scan", "Loop"):
+            shown |= _collected(node, wanted)
+    for name in (n for n in wanted if n in here):
+        # An input, or a value that is a result already, is none under its own name.
+        shown[name] = f"{name}:seen"
+        graph.node.append(helper.make_node("Identity", [name], [shown[name]]))
+    for name, outer in shown.items():
+        kind = wanted[name]
+        graph.output.append(helper.make_tensor_value_info(outer, kind, None))
+    return shown
+
+
+def _collected(node: NodeProto, wanted: Mapping[str, int]) -> dict[str, str]:
+    """Have a loop collect what its body gives out; the names that it has behind it."""
+    (body,) = bodies_of(node)
+    before = len(body.output)
+    inner = _give_out(body, wanted)
+    # The order in which the body gives them out is that of the loop's new results.
+    names = {outer: name for name, outer in inner.items()}
+    found: dict[str, str] = {}
+    for value in body.output[before:]:
+        outer = f"{node.output[0]}/{value.name}"
+        node.output.append(outer)
+        found[names[value.name]] = outer
+    for attribute in node.attribute:
+        if attribute.name == "scan_output_directions":
+            attribute.ints.extend([0] * len(found))
+    return found

@@ -1,0 +1,246 @@
+"""Lowering of layers with rounded weights.
+
+Rows of 8 bits are multiplied as whole numbers, each row of the other side rounded by
+its own scale: by ONNX Runtime's `QGemm`, which reads weights as they lie, or by the
+standard's `MatMulInteger`. Its `MatMulIntegerToFloat` is never written: with a bias and
+a scale a row it multiplies the bias by the scale, and its optimizer makes one of a
+product that is scaled by both at once (1.31). So scales are multiplied one after the
+other. Weights in blocks are ONNX Runtime's `MatMulNBits`, or numbers again first.
+"""
+
+from specc.ir import ops
+from specc.ir.dim import Dim
+from specc.ir.dim import product as multiplied
+from specc.ir.ops.quantized import blocks_of
+from specc.ir.types import Type
+from specc_onnx.lower.arrange import cut, flatten, reduce, reshape, typed, unsqueeze
+from specc_onnx.lower.elements import CODE
+from specc_onnx.lower.emitter import CONTRIB, Emitter, Tensor
+from specc_onnx.lower.guards import checked
+from specc_onnx.lower.nn import unflatten
+from specc_onnx.lower.table import lower
+
+LEAST = 1e-30
+"""The least size that a row of zeros is taken to have, so that nothing is divided by 0."""
+OF_BLOCKS = 21
+"""From this opset on `DequantizeLinear` knows blocks, and there are numbers of 4 bits."""
+WHOLE_ROUNDING = 4
+"""The accuracy level of `MatMulNBits` at which it rounds each block of a row; 1 does not."""
+
+
+@lower(ops.LinearQ)
+def linear_q(
+    op: ops.LinearQ,
+    g: Emitter,
+    x: Tensor,
+    weights: Tensor,
+    scales: Tensor,
+    bias: Tensor | None,
+) -> str:
+    """`x' @ w'.T + b`, for matrices: other axes are flattened."""
+    single = x.type.dtype == "f32"
+    shape = x.type.shape if x.type.rank > 1 else (Dim.of(1), *x.type.shape)
+    rows = typed(reshape(g, x.name, x.type.shape, shape), x.type.dtype, shape)
+    made = (*shape[:-1], g.site.types[0].shape[-1])
+    if op.block and op.layout == "rows" and g.target.rounded and single:
+        product = _in_blocks(op, g, rows, weights, scales, made)
+    elif op.rounding == "row" and not op.block and single:
+        product = _whole(op, g, rows, weights, scales, made)
+    else:
+        product = _as_numbers(op, g, rows, weights, scales)
+    product = product if bias is None else g.node("Add", product, bias.name)
+    return reshape(g, product, made, g.site.types[0].shape)
+
+
+def _in_blocks(
+    op: ops.LinearQ,
+    g: Emitter,
+    x: Tensor,
+    w: Tensor,
+    scales: Tensor,
+    made: tuple[Dim, ...],
+) -> str:
+    """ONNX Runtime's product by weights in blocks. It ends the process for no rows."""
+    if op.rounding == "row":
+        x = _rounded_rows(g, x)
+    name = g.node(
+        "MatMulNBits",
+        x.name,
+        w.name,
+        scales.name,
+        domain=CONTRIB,
+        K=x.type.shape[-1].number,
+        N=made[-1].number,
+        bits=op.bits,
+        block_size=op.block,
+        accuracy_level=WHOLE_ROUNDING if op.rounding == "block" else 1,
+    )
+    g.bodies[-1].types[name] = typed(name, x.type.dtype, made).type
+    return name
+
+
+def _whole(
+    op: ops.LinearQ,
+    g: Emitter,
+    x: Tensor,
+    w: Tensor,
+    scales: Tensor,
+    made: tuple[Dim, ...],
+) -> str:
+    """A product of whole numbers, scaled by the columns of weights, then by the rows."""
+    own, units = _units(g, x)
+    middle = g.constant(128, "u8")
+    whole = g.node("QuantizeLinear", units, g.constant(1.0, "f32"), middle)
+    if op.layout == "rows" and g.target.rounded:
+        flat = flatten(g, whole, x.type.shape)
+        one, none = g.constant(1.0, "f32"), g.constant(0, "i8")
+        given = (flat, one, middle, w.name, one, none)
+        product = g.node("QGemm", *given, domain=CONTRIB, transB=1)
+        flat_type = Type("f32", (multiplied(made[:-1]), made[-1]))
+        g.bodies[-1].types[product] = flat_type
+        sums = product if len(made) == 2 else unflatten(g, product, made)
+    else:
+        turned = w.name
+        if op.layout == "rows":
+            turned = g.node("Transpose", w.name, perm=[1, 0])
+        product = g.node("MatMulInteger", whole, turned, middle)
+        sums = g.node("Cast", product, to=CODE["f32"])
+    return g.node("Mul", g.node("Mul", sums, scales.name), own)
+
+
+def _units(g: Emitter, x: Tensor) -> tuple[str, str]:
+    """The scale of each row, and the rows in units of it: numbers of -127 to 127."""
+    own = g.node("Div", _greatest(g, x), g.constant(127, x.type.dtype))
+    return own, g.node("Div", x.name, own)
+
+
+def _greatest(g: Emitter, x: Tensor) -> str:
+    """The greatest size of a number in each row; of a row of zeros a tiny one."""
+    last, dtype = x.type.rank - 1, x.type.dtype
+    most = reduce(g, "ReduceMax", g.node("Abs", x.name), last, keep=True)
+    # The greatest of rows that are none at all has their width here, not 1.
+    if not all(g.lengths.positive(d) for d in x.type.shape):
+        most = cut(g, most, last, Dim.of(0), Dim.of(1))
+    return g.node("Max", most, g.constant(LEAST, dtype))
+
+
+def _rounded_rows(g: Emitter, x: Tensor) -> Tensor:
+    """Each row as whole numbers times its own scale."""
+    own, units = _units(g, x)
+    ends = g.constant(-128, x.type.dtype), g.constant(127, x.type.dtype)
+    whole = g.node("Clip", g.node("Round", units), *ends)
+    return typed(g.node("Mul", whole, own), x.type.dtype, x.type.shape)
+
+
+def _rounded_blocks(g: Emitter, x: Tensor, block: int) -> Tensor:
+    """Each block of a row as whole numbers times its own scale."""
+    *lead, wide = x.type.shape
+    count = blocks_of(wide.number or 0, block)
+    full = Dim.of(count * block)
+    name, dtype = x.name, x.type.dtype
+    if full != wide:
+        ends = [0] * (2 * len(lead) + 1) + [count * block - (wide.number or 0)]
+        name = g.node("Pad", name, g.vector(*ends))
+    shape = (*lead, Dim.of(count), Dim.of(block))
+    pieces = typed(reshape(g, name, (*lead, full), shape), dtype, shape)
+    most = _greatest(g, pieces)
+    own = g.node("Div", most, g.constant(127, dtype))
+    # The kernel multiplies by this, which is not the quotient by the scale.
+    part = g.node("Div", g.constant(127, dtype), most)
+    whole = g.node("Round", g.node("Mul", pieces.name, part))
+    back = reshape(g, g.node("Mul", whole, own), shape, (*lead, full))
+    if full != wide:
+        back = cut(g, back, len(lead), Dim.of(0), wide)
+    return typed(back, dtype, x.type.shape)
+
+
+def _as_numbers(
+    op: ops.LinearQ, g: Emitter, x: Tensor, w: Tensor, scales: Tensor
+) -> str:
+    """A product by the numbers that the weights stand for."""
+    if op.rounding == "row":
+        x = _rounded_rows(g, x)
+    elif op.rounding == "block":
+        x = _rounded_blocks(g, x, op.block)
+    wide = x.type.shape[-1]
+    matrix = _numbers(op, g, w, scales, wide)
+    if op.layout == "rows":
+        matrix = g.node("Transpose", matrix, perm=[1, 0])
+    return g.node("MatMul", x.name, matrix)
+
+
+@lower(ops.EmbeddingQ)
+def embedding_q(
+    op: ops.EmbeddingQ, g: Emitter, ids: Tensor, table: Tensor, scales: Tensor
+) -> str:
+    """The rows first, then the numbers they stand for: the table stays as it is."""
+    numbers, rank = checked(g, ids), ids.type.rank
+    count, shape = Dim.symbol("rows looked up"), g.site.types[0].shape
+    flat = reshape(g, numbers, ids.type.shape, (count,)) if rank != 1 else numbers
+    turned = op.layout == "columns"
+    axis = 1 if turned else 0
+    wide = table.type.shape
+    picked = (wide[0], count) if turned else (count, *wide[1:])
+    rows = typed(
+        g.node("Gather", table.name, flat, axis=axis), table.type.dtype, picked
+    )
+    lead, *rest = scales.type.shape
+    by_block = turned and rest
+    each = g.node("Gather", scales.name, flat, axis=1 if by_block else 0)
+    sizes = (lead, count) if by_block else (count, *rest)
+    own = typed(each, scales.type.dtype, sizes)
+    made = _numbers(op, g, rows, own, op.width)
+    if turned:
+        made = g.node("Transpose", made, perm=[1, 0])
+    return reshape(g, made, (count, op.width), shape) if rank != 1 else made
+
+
+def _numbers(
+    op: ops.LinearQ | ops.EmbeddingQ, g: Emitter, w: Tensor, scales: Tensor, wide: Dim
+) -> str:
+    """The matrix that stored numbers stand for, as it lies."""
+    kind, block = scales.type.dtype, op.block
+    if not block:
+        whole = g.node("Cast", w.name, to=CODE[kind])
+        each = scales.name
+        return g.node(
+            "Mul", whole, each if op.layout == "columns" else unsqueeze(g, each, 1)
+        )
+    if op.layout == "columns":
+        return _columns(g, w, scales, wide, block)
+    if op.bits == 4:
+        w = _halves(g, w)
+    out, count = scales.type.shape
+    shape = (out, count, Dim.of(block))
+    middle = g.constant(float(2 ** (op.bits - 1)), kind)
+    whole = g.node("Sub", g.node("Cast", w.name, to=CODE[kind]), middle)
+    made = g.node("Mul", whole, unsqueeze(g, scales.name, 2))
+    full = count * block
+    flat = reshape(g, made, shape, (out, full))
+    return flat if full == wide else cut(g, flat, 1, Dim.of(0), wide)
+
+
+def _columns(g: Emitter, w: Tensor, scales: Tensor, wide: Dim, block: int) -> str:
+    """Columns in blocks: one operator where the opset has it, which ONNX Runtime joins
+    with the product behind it.
+    """
+    if g.opset >= OF_BLOCKS and scales.type.dtype == "f32":
+        return g.node("DequantizeLinear", w.name, scales.name, axis=0, block_size=block)
+    each = g.node("Expand", unsqueeze(g, scales.name, 1), g.vector(1, block, 1))
+    count, out = scales.type.shape
+    full = count * block
+    flat = reshape(g, each, (count, Dim.of(block), out), (full, out))
+    if full != wide:
+        flat = cut(g, flat, 0, Dim.of(0), wide)
+    return g.node("Mul", g.node("Cast", w.name, to=CODE[scales.type.dtype]), flat)
+
+
+def _halves(g: Emitter, w: Tensor) -> Tensor:
+    """Bytes of two numbers as numbers, the earlier one from the lower half."""
+    sixteen = g.constant(16, "u8")
+    high = g.node("Div", w.name, sixteen)
+    low = g.node("Sub", w.name, g.node("Mul", high, sixteen))
+    *lead, bytes_ = w.type.shape
+    both = g.node("Concat", unsqueeze(g, low, 3), unsqueeze(g, high, 3), axis=3)
+    shape = (*lead, bytes_ * 2)
+    return typed(reshape(g, both, (*lead, bytes_, Dim.of(2)), shape), "u8", shape)

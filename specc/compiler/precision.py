@@ -1,0 +1,192 @@
+"""Low precision of a compile: what was asked for becomes a plan, graphs that follow it,
+and the numbers that they read.
+"""
+
+from collections.abc import Mapping
+from typing import NoReturn
+
+from specc.backend import Emitted, Target
+from specc.files.read import shown
+from specc.ir.derived import Derived, Generating, InPlace, Source
+from specc.ir.graph import Graph
+from specc.ir.ops.quantized import Layout
+from specc.ir.precision import LEAST_BLOCK, MOST_BLOCK, Plan
+from specc.passes import pipeline
+from specc.passes.quantize.plan import BLOCK, KINDS, Decision, Kind, Wish, decide
+from specc.text.diagnostic import Diagnostic, Failed, fail
+from specc.text.suggest import suggest
+from specc.weights.quantized import Quantized
+from specc.weights.values import Values
+
+KIND_OF: Mapping[str, Kind] = {kind: kind for kind in KINDS}
+"""The kinds of rounding by their names."""
+BLOCKS_OF_4 = 21
+"""The opset from which the standard has numbers of 4 bits."""
+
+
+def wish_of(
+    kind: str,
+    *,
+    keep: tuple[str, ...] = (),
+    block: int | None = None,
+    head: str = "",
+    every: bool = False,
+) -> Wish | None:
+    """What was asked for in options; None where no rounding was. E0753 for options of
+    rounding where nothing is rounded.
+    """
+    if kind:
+        return Wish(
+            kind=KIND_OF[kind],
+            keep=keep,
+            block=BLOCK if block is None else block,
+            head="none" if head == "none" else KIND_OF[head] if head else "",
+            every=every,
+        )
+    said = {
+        "--keep": bool(keep),
+        "--block": block not in (None, BLOCK),
+        "--quantize-head": bool(head),
+        "--quantize-all": every,
+    }
+    for option in (name for name, given in said.items() if given):
+        fail(
+            "E0753",
+            f"`{option}` is about rounded weights, and none are asked for",
+            helps=["add `--quantize int8`"],
+        )
+    return None
+
+
+def decided(
+    graph: Graph, wish: Wish, target: Target, opset: int, values: Values
+) -> Decision:
+    """What becomes of each weight of `graph`.
+
+    E0850 for a pattern that names nothing, E0851 for a target that has no such numbers,
+    E0852 where nothing can be rounded, E0853 for a block of another size.
+    """
+    size = wish.block
+    if not LEAST_BLOCK <= size <= MOST_BLOCK or size & (size - 1):
+        fail(
+            "E0853",
+            f"weights cannot be rounded in blocks of {size}",
+            helps=[f"a block is a power of two from {LEAST_BLOCK} to {MOST_BLOCK}"],
+        )
+    _check_target(wish, target, opset)
+    ties = {n: own for n in values.wanted if (own := values.tied_to(n)) is not None}
+    layout: Layout = "rows" if target.rounded else "columns"
+    found = decide(graph, wish, layout, ties)
+    if found.unmatched:
+        _unmatched(found)
+    if not found.plan:
+        _nothing(graph, found)
+    return found
+
+
+def _check_target(wish: Wish, target: Target, opset: int) -> None:
+    """E0851."""
+    if target.provider != "cpu":
+        fail(
+            "E0851",
+            f"`{target.name}` has no products by rounded weights here",
+            notes=["they are written for processors alone"],
+            helps=["compile with `--target ort-cpu` or `--target onnx`"],
+        )
+    fours = "int4" in (wish.kind, wish.head, *(kind for _, kind in wish.own))
+    if fours and not target.rounded and opset < BLOCKS_OF_4:
+        fail(
+            "E0851",
+            f"opset {opset} has no numbers of 4 bits",
+            helps=[
+                f"compile with `--opset {BLOCKS_OF_4}` or a newer one",
+                "or with `--target ort-cpu`, whose operators are ONNX Runtime's own",
+            ],
+        )
+
+
+def _unmatched(found: Decision) -> NoReturn:
+    raise Failed(
+        *(
+            Diagnostic(
+                "E0850",
+                f"`{shown(pattern)}` names no weight and no part of the model",
+                helps=tuple(
+                    suggest(
+                        pattern,
+                        found.names,
+                        f"there are {', '.join(found.names[:8])} …",
+                    )
+                ),
+            )
+            for pattern in found.unmatched
+        )
+    )
+
+
+def _nothing(graph: Graph, found: Decision) -> NoReturn:
+    """E0852."""
+    reasons = [f"`{shown(n)}`: {shown(why)}" for n, why in found.kept.items()][:8]
+    fail(
+        "E0852",
+        f"`{graph.name}` has no weight that can be rounded",
+        notes=reasons or ["it has no matrices"],
+        helps=["compile it as it is, without `--quantize`"],
+    )
+
+
+def rounded(source: Source, plan: Plan) -> Source:
+    """What a model is made from, with the weights of `plan` rounded in each graph."""
+    if not plan:
+        return source
+    match source:
+        case InPlace(graph=graph, caches=caches):
+            return InPlace(_one(graph, plan), caches)
+        case Generating():
+            derived = source.derived
+            encode = derived.encode and _one(derived.encode, plan)
+            return Generating(
+                _one(source.graph, plan),
+                Derived(
+                    encode=encode,
+                    step=_one(derived.step, plan),
+                    states=derived.states,
+                    handed=derived.handed,
+                    whole=derived.whole,
+                    growing=derived.growing,
+                ),
+                source.decoding,
+                source.defaults,
+            )
+    return _one(source, plan)
+
+
+def _one(graph: Graph, plan: Plan) -> Graph:
+    return pipeline.quantize(graph, plan)
+
+
+def facts_of(
+    graph: Graph, values: Quantized, kept: Mapping[str, str], emitted: Emitted
+) -> dict[str, object]:
+    """What a manifest says of each rounded weight of a graph, and of those that are not."""
+    facts: dict[str, object] = {}
+    for name in graph.parameters:
+        form = values.plan.get(name)
+        if form is None:
+            continue
+        loss = values.made[values.base.tied_to(name) or name].loss
+        facts[name] = {
+            "bits": form.bits,
+            "block": form.block,
+            "layout": form.layout,
+            "rounding": form.rounding,
+            "turned": form.turned,
+            "scales": emitted.held[form.scales(name)],
+            "recipe": "nearest",
+            "error": float(f"{loss.relative:.4g}"),
+            "worst": float(f"{loss.worst:.4g}"),
+        }
+    return {
+        "rounded": facts,
+        "kept": {n: why for n, why in kept.items() if n in graph.parameters},
+    }

@@ -1,0 +1,104 @@
+"""Layers whose weights are whole numbers with scales.
+
+`rows`: a row a result, as PyTorch has them. With a `block` each row is cut into pieces
+of so many numbers, the last one filled up, each with a scale of its own, packed into
+bytes: a byte is a number of 8 bits plus 128, or two of 4 bits plus 8, the earlier one
+in its lower half. `columns`: a column a result, numbers that are signed and not packed.
+Without a block there is one scale a result.
+"""
+
+from typing import Literal, TypeAlias
+
+from specc.ir.dim import Dim
+from specc.ir.op import Op
+from specc.ir.operands import MayLack, Operand
+from specc.ir.signature import Axes, Signature
+from specc.ir.types import ShapeError
+
+__all__ = ["EmbeddingQ", "LinearQ"]
+
+Layout: TypeAlias = Literal["rows", "columns"]
+Rounding: TypeAlias = Literal["none", "row", "block"]
+
+_STORED = {
+    ("rows", False): "q[o i], f[o]",
+    ("rows", True): "q[o k p], f[o k]",
+    ("columns", False): "q[i o], f[o]",
+    ("columns", True): "q[i o], f[k o]",
+}
+"""The operands that hold weights, by the layout and whether there are blocks."""
+_LINEAR = {
+    form: Signature.parse(f"f[*s i], {weights}, f[o]? -> f[*s o]")
+    for form, weights in _STORED.items()
+}
+_TABLE = {
+    form: Signature.parse(
+        f"i[*s], {weights.replace('o', 'v').replace('i ', 'd ').replace(' i', ' d')}"
+        " -> f[*s d]"
+    )
+    for form, weights in _STORED.items()
+}
+
+
+class LinearQ(Op, sig="f[*s i], q[o i], f[o], f[o]? -> f[*s o]", heavy=True):
+    """Affine map of the last axis by rounded weights: `x' @ (w · scale).T + b`.
+
+    `rounding` says what `x'` is. `none`: `x`. `row`: each row of `x` as whole numbers of
+    -128 to 127 times a scale of its own, its greatest size through 127. `block`: so for
+    each `block` numbers of a row. Scales and quotients are those of float32.
+    """
+
+    bits: int = 8
+    block: int = 0
+    layout: Layout = "rows"
+    rounding: Rounding = "none"
+
+    x, weights, scales, bias = Operand(0), Operand(1), Operand(2), MayLack(3)
+
+    def rule(self) -> Signature:
+        return _LINEAR[self.layout, bool(self.block)]
+
+    def solve(self, axes: Axes) -> None:
+        if self.block:
+            check_blocks(axes, axes.one("i"), self.bits, self.block)
+
+
+class EmbeddingQ(Op, sig="i[*s], q[v d], f[v] -> f[*s d]"):
+    """Row lookup in a table of rounded vectors, `width` numbers each."""
+
+    width: Dim
+    bits: int = 8
+    block: int = 0
+    layout: Layout = "rows"
+
+    ids, table, scales = Operand(0), Operand(1), Operand(2)
+
+    def rule(self) -> Signature:
+        return _TABLE[self.layout, bool(self.block)]
+
+    def solve(self, axes: Axes) -> None:
+        if "d" not in axes.dims:
+            axes["d"] = (self.width,)
+        if axes.one("d") != self.width:
+            title = f"rows of {axes.one('d')} numbers are not {self.width} wide"
+            raise ShapeError(title, (1,))
+        if self.block:
+            check_blocks(axes, self.width, self.bits, self.block)
+
+
+def blocks_of(width: int, block: int) -> int:
+    """How many pieces a row is cut into."""
+    return -(-width // block)
+
+
+def check_blocks(axes: Axes, width: Dim, bits: int, block: int) -> None:
+    """That so many blocks of so many bytes hold rows of this width."""
+    number, count = width.number, axes.one("k").number
+    if number is None or count is None:
+        raise ShapeError("rounded weights are of known shapes", (1,))
+    if count != blocks_of(number, block):
+        title = f"{number} numbers are not {count} blocks of {block}"
+        raise ShapeError(title, (1, 2), (width, axes.one("k")), "k")
+    if "p" in axes.dims and axes.one("p") != block * bits // 8:
+        title = f"{block} numbers of {bits} bits are not {axes.one('p')} bytes"
+        raise ShapeError(title, (1,), name="p")

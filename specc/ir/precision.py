@@ -1,0 +1,55 @@
+"""In what form a weight is stored where it is rounded to few bits."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from specc.ir.ops.quantized import Layout, Rounding, blocks_of
+
+BITS = (4, 8)
+LEAST_BLOCK, MOST_BLOCK = 16, 256
+"""Blocks are powers of two from the one to the other, as kernels have them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Precision:
+    """Numbers of `bits` bits, `block` of them to a scale; 0: one scale a result.
+
+    `turned` weights lie as `[in, out]` in the checkpoint. `rounding` is what becomes of
+    the numbers that meet the weights. Layouts are those of `specc.ir.ops.quantized`.
+    """
+
+    bits: int
+    block: int
+    layout: Layout
+    rounding: Rounding
+    turned: bool = False
+
+    def numbers(self, name: str) -> str:
+        """What the whole numbers of the weight `name` are called."""
+        return f"{name}:int{self.bits}"
+
+    def scales(self, name: str) -> str:
+        """What its scales are called."""
+        return f"{name}:scale"
+
+    @property
+    def dtype(self) -> str:
+        """The element type in which the numbers are stored."""
+        if self.layout == "rows":
+            return "u8" if self.block else "i8"
+        return "i4" if self.bits == 4 else "i8"
+
+    def shapes(self, shape: tuple[int, int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The shapes of the numbers and of the scales of a weight of this shape."""
+        out, wide = shape[::-1] if self.turned else shape
+        count = blocks_of(wide, self.block) if self.block else 0
+        if self.layout == "columns":
+            return (wide, out), ((count, out) if count else (out,))
+        if count:
+            return (out, count, self.block * self.bits // 8), (out, count)
+        return (out, wide), (out,)
+
+
+Plan: TypeAlias = Mapping[str, Precision]
+"""The form of each weight that is rounded, by its name."""

@@ -1,0 +1,179 @@
+"""A graph with some of its weights rounded.
+
+    y = linear(x, w, b)        →    y = linear_q(x, w:int8, w:scale, b)
+    e = embedding(ids, t)           e = embedding_q(ids, t:int8, t:scale)
+
+Each weight becomes two parameters, its whole numbers and its scales, also in the bodies
+of loops. Where a weight was cut along its results, both are.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
+
+from specc.ir import ops
+from specc.ir.graph import Builder, Graph, Node, Parameter, Value
+from specc.ir.precision import Plan, Precision
+from specc.ir.types import Type
+from specc.passes.quantize.layers import opened
+from specc.passes.quantize.uses import captured
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A rounded weight: its numbers and scales, and whether it is turned over here."""
+
+    numbers: Value
+    scales: Value
+    form: Precision
+    flipped: bool = False
+
+
+Pairs: TypeAlias = Mapping[Value, Pair]
+
+
+def quantize(graph: Graph, plan: Plan) -> Graph:
+    """`graph` with the weights of `plan` rounded; others, and all inputs and results,
+    stay.
+    """
+    held = {name: form for name, form in plan.items() if name in graph.parameters}
+    if not held:
+        return graph
+    graph = opened(graph, held)
+    made = Builder()
+    for name, given in graph.input_facts.items():
+        made.input(name, given)
+    pairs: dict[Value, Pair] = {}
+    now = {value: made.inputs[name] for name, value in graph.inputs.items()}
+    for name, value in graph.parameters.items():
+        facts = graph.parameter_facts[name]
+        if name in held:
+            pairs[value] = _pair(made, facts, held[name])
+        else:
+            now[value] = made.parameter(facts)
+    _Walk(made, now, pairs).nodes(graph)
+    made.names = {n: now[v] for n, v in graph.names.items() if v in now}
+    outputs = {n: now[v] for n, v in graph.outputs.items()}
+    return made.finish(graph.name, outputs, least=graph.least, facts=graph.facts)
+
+
+def _pair(made: Builder, facts: Parameter, form: Precision) -> Pair:
+    """The parameters that a weight becomes."""
+    out, wide = (d.number or 0 for d in facts.type.shape)
+    numbers, scales = form.shapes((out, wide))
+    return Pair(
+        made.parameter(
+            replace(
+                facts,
+                name=form.numbers(facts.name),
+                type=Type.of(form.dtype, *numbers),
+                tied_to=form.numbers(facts.tied_to) if facts.tied_to else "",
+            )
+        ),
+        made.parameter(
+            replace(
+                facts,
+                name=form.scales(facts.name),
+                type=Type.of("f32", *scales),
+                tied_to=form.scales(facts.tied_to) if facts.tied_to else "",
+            )
+        ),
+        form,
+    )
+
+
+@dataclass
+class _Walk:
+    """Writes nodes again; `now` are the values that are there, `pairs` the weights."""
+
+    made: Builder
+    now: dict[Value, Value]
+    pairs: dict[Value, Pair] = field(default_factory=dict)
+
+    def nodes(self, graph: Graph) -> None:
+        """Every node of a graph, in order."""
+        for node, results in graph.nodes:
+            new = self._node(node, results)
+            self.now.update(zip(results, new, strict=False))
+            known = graph.made.get(node)
+            if known and new and new[0].node:
+                self.made.made[new[0].node] = known
+
+    def _node(self, node: Node, results: tuple[Value, ...]) -> tuple[Value, ...]:
+        """What a node becomes; nothing where it only moved a weight."""
+        read = [a for a in node.args if a is not None and a in self.pairs]
+        if not read:
+            return self.made.add(node.op, *(a and self.now[a] for a in node.args))
+        pair = self.pairs[read[0]]
+        match node.op:
+            case ops.Transpose():
+                self.pairs[results[0]] = replace(pair, flipped=not pair.flipped)
+                return ()
+            case ops.Slice():
+                self.pairs[results[0]] = self._cut(node.op, pair)
+                return ()
+            case ops.Scan() | ops.Route():
+                return self._loop(node, node.op)
+            case ops.Embedding():
+                return self._lookup(node, pair)
+        return self._linear(node, pair)
+
+    def _cut(self, op: ops.Slice, pair: Pair) -> Pair:
+        """Some rows of a weight: the results are the last axis of columns, else the first."""
+        made, form = self.made, pair.form
+        last = form.layout == "columns"
+        numbers, scales = (
+            made.one(replace(op, axis=v.type.rank - 1 if last else 0), v)
+            for v in (pair.numbers, pair.scales)
+        )
+        return replace(pair, numbers=numbers, scales=scales)
+
+    def _linear(self, node: Node, pair: Pair) -> tuple[Value, ...]:
+        form = pair.form
+        op = ops.LinearQ(form.bits, form.block, form.layout, form.rounding)
+        x, bias = node.args[0], node.args[2] if len(node.args) > 2 else None
+        return self.made.add(
+            op,
+            x and self.now[x],
+            pair.numbers,
+            pair.scales,
+            bias and self.now[bias],
+        )
+
+    def _lookup(self, node: Node, pair: Pair) -> tuple[Value, ...]:
+        form, ids = pair.form, node.args[0]
+        table = node.args[1]
+        assert table is not None
+        op = ops.EmbeddingQ(table.type.shape[1], form.bits, form.block, form.layout)
+        return self.made.add(op, ids and self.now[ids], pair.numbers, pair.scales)
+
+    def _loop(self, node: Node, op: ops.Scan | ops.Route) -> tuple[Value, ...]:
+        """A loop whose body takes two tensors for each rounded weight."""
+        fixed = captured(op, node)
+        values = [a for a in node.args if a is not None]
+        args = [self.now[a] for a in values[: len(values) - len(fixed)]]
+        inputs = list(op.body.inputs.items())
+        inner = Builder()
+        inside = _Walk(inner, {})
+        for name, value in inputs[: len(inputs) - len(fixed)]:
+            inside.now[value] = inner.input(name, op.body.input_facts[name])
+        for (name, value), outer in zip(inputs[-len(fixed) :], fixed, strict=True):
+            facts = op.body.input_facts[name]
+            if outer not in self.pairs:
+                inside.now[value] = inner.input(name, facts)
+                args.append(self.now[outer])
+                continue
+            pair = self.pairs[outer]
+            both = pair.numbers, pair.scales
+            numbers, scales = (
+                inner.input(f"{name} {what}", replace(facts, type=v.type))
+                for what, v in zip(("numbers", "scales"), both, strict=True)
+            )
+            inside.pairs[value] = replace(pair, numbers=numbers, scales=scales)
+            args += both
+        inside.nodes(op.body)
+        outputs = {n: inside.now[v] for n, v in op.body.outputs.items()}
+        body = inner.finish(
+            op.body.name, outputs, least=op.body.least, facts=op.body.facts
+        )
+        return self.made.add(replace(op, body=body), *args)

@@ -1,0 +1,213 @@
+"""What reads each weight of a graph, also in the bodies of loops: which can be rounded is
+a property of that, not of a model.
+
+A weight can be where all that reads it are linear maps, in which it is the matrix, and
+lookups by tokens, in which it is the table; on its way there it may be turned over, and
+cut along its results. A table that row numbers are looked up in is small, and every row
+of a text reads it: it stays as it is.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from specc.ir import ops
+from specc.ir.graph import Graph, Node, Value
+from specc.ir.op import Op
+
+TOKENS = (
+    *(ops.Insert, ops.Squeeze, ops.Expand, ops.Split, ops.Merge, ops.Transpose),
+    *(ops.Slice, ops.Index, ops.Last, ops.Flip, ops.Roll, ops.Concat, ops.Stride),
+    *(ops.Delay, ops.Where, ops.Arith, ops.Pad),
+)
+"""Operations whose results are tokens where one operand is."""
+
+
+@dataclass
+class Uses:
+    """The places where a weight is read, by scope.
+
+    `linear` are linear maps; `turned` says of each whether the weight lies as `[in,
+    out]`. `table` are lookups. `looped` are those of them in the body of a loop. `other`
+    are ops that need it as it is.
+    """
+
+    linear: list[str] = field(default_factory=list)
+    turned: set[bool] = field(default_factory=set)
+    table: list[str] = field(default_factory=list)
+    looped: bool = False
+    other: list[str] = field(default_factory=list)
+
+    @property
+    def scopes(self) -> list[str]:
+        """Every scope that it is read in."""
+        return list(
+            dict.fromkeys(scope for scope in (*self.linear, *self.table) if scope)
+        )
+
+    def joined(self, also: "Uses") -> "Uses":
+        """Those of two names of one weight."""
+        return Uses(
+            linear=[*self.linear, *also.linear],
+            turned=self.turned | also.turned,
+            table=[*self.table, *also.table],
+            looped=self.looped or also.looped,
+            other=[*self.other, *also.other],
+        )
+
+
+@dataclass(frozen=True)
+class Sight:
+    """A weight as a value shows it: turned over or not, and cut along which of its axes."""
+
+    name: str
+    flipped: bool = False
+    cut: frozenset[int] = frozenset()
+
+
+Sights: TypeAlias = Mapping[Value, Sight]
+
+
+def uses_of(graph: Graph) -> dict[str, Uses]:
+    """What reads each matrix of f32 among the weights."""
+    walk = _Walk({n: Uses() for n, v in graph.parameters.items() if is_matrix(v)})
+    seen = {v: Sight(n) for n, v in graph.parameters.items() if n in walk.found}
+    tokens = {
+        v
+        for n, v in graph.inputs.items()
+        if graph.input_facts[n].below is not None and is_whole(v)
+    }
+    walk.graph(graph, seen, tokens, "")
+    return walk.found
+
+
+def is_matrix(value: Value) -> bool:
+    """Whether a weight is a matrix of f32 of known, positive lengths."""
+    lengths = [d.number for d in value.type.shape]
+    return value.type.dtype == "f32" and len(lengths) == 2 and all(lengths)
+
+
+@dataclass
+class _Walk:
+    """One walk over a graph and the bodies in it; `depth` counts those that are open."""
+
+    found: dict[str, Uses]
+    depth: int = 0
+
+    def graph(
+        self, graph: Graph, seen: Sights, tokens: Iterable[Value], around: str
+    ) -> None:
+        """Note what the nodes of a graph do with the weights that `seen` shows."""
+        here, known = dict(seen), set(tokens)
+        for node, results in graph.nodes:
+            scope = _scope(graph, node) or around
+            if isinstance(node.op, TOKENS) and not known.isdisjoint(node.args):
+                known.update(filter(is_whole, results))
+            if isinstance(node.op, ops.Scan | ops.Route):
+                self._body(node, node.op, here, known, scope)
+                continue
+            for place, value in enumerate(node.args):
+                if value is not None and value in here:
+                    shown = self._read(node, place, here[value], known, scope)
+                    here |= {results[0]: shown} if shown else {}
+        for value in graph.outputs.values():
+            if value in here:
+                self.found[here[value].name].other.append("a result")
+
+    def _read(
+        self, node: Node, place: int, sight: Sight, tokens: set[Value], scope: str
+    ) -> Sight | None:
+        """What an op shows of a weight that it moves; None where it reads the numbers,
+        which is noted.
+        """
+        if (shown := moved(node, sight)) is not None:
+            return shown
+        uses = self.found[sight.name]
+        match node.op:
+            # a row of the matrix is a result: along these alone may it be cut
+            case ops.Linear() if place == 1 and sight.cut <= {int(sight.flipped)}:
+                uses.linear.append(scope)
+                uses.turned.add(sight.flipped)
+            case ops.Embedding() if place == 1 and _looks_up(node, sight, tokens):
+                uses.table.append(scope)
+                uses.turned.add(False)
+            case _:
+                uses.other.append(told(node.op, scope))
+        uses.looped |= self.depth > 0
+        return None
+
+    def _body(
+        self,
+        node: Node,
+        op: ops.Scan | ops.Route,
+        here: Sights,
+        tokens: set[Value],
+        scope: str,
+    ) -> None:
+        """Go into a loop, with what is captured under the names inside."""
+        inside = dict(inside_of(op, node))
+        fixed = set(captured(op, node))
+        for value in node.args:
+            # What is scanned or carried changes from turn to turn: no weight there.
+            if value is not None and value in here and value not in fixed:
+                self.found[here[value].name].other.append(told(op, scope))
+        self.depth += 1
+        self.graph(
+            op.body,
+            {inner: here[a] for inner, a in inside.items() if a in here and a in fixed},
+            {inner for inner, a in inside.items() if a in tokens},
+            scope,
+        )
+        self.depth -= 1
+
+
+def moved(node: Node, sight: Sight) -> Sight | None:
+    """What a node shows of a weight that it turns over or cuts; None where it does
+    something else.
+    """
+    match node.op:
+        case ops.Transpose(order=(1, 0)):
+            return Sight(sight.name, not sight.flipped, sight.cut)
+        case ops.Slice(axis=axis):
+            cut = sight.cut | {axis ^ int(sight.flipped)}
+            return Sight(sight.name, sight.flipped, cut)
+    return None
+
+
+def captured(op: ops.Scan | ops.Route, node: Node) -> tuple[Value, ...]:
+    """The operands of a loop that its body takes as they are."""
+    before = op.stacked + 1 if isinstance(op, ops.Route) else op.scanned + op.carries
+    count = len(op.body.inputs) - before
+    values = [a for a in node.args if a is not None]
+    return tuple(values[len(values) - count :])
+
+
+def inside_of(op: ops.Scan | ops.Route, node: Node) -> Iterator[tuple[Value, Value]]:
+    """Each input of a body, and what it is, or is a row of, outside."""
+    values = [a for a in node.args if a is not None]
+    inner = list(op.body.inputs.values())
+    if isinstance(op, ops.Route):
+        values = [values[0], *values[op.first :]]
+    else:
+        values = values[op.first :]
+    yield from zip(inner, values, strict=True)
+
+
+def _scope(graph: Graph, node: Node) -> str:
+    """Where a node was first built."""
+    made = graph.made.get(node)
+    return made.scopes[0] if made and made.scopes else ""
+
+
+def told(op: Op, scope: str) -> str:
+    """An op for people: `embedding` in `wpe`."""
+    return f"`{op.name}` in `{scope}`" if scope else f"`{op.name}`"
+
+
+def is_whole(value: Value) -> bool:
+    """Whether a value holds whole numbers."""
+    return value.type.dtype in ("i64", "i32")
+
+
+def _looks_up(node: Node, sight: Sight, tokens: set[Value]) -> bool:
+    return node.args[0] in tokens and not sight.flipped and not sight.cut

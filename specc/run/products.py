@@ -1,0 +1,121 @@
+"""Products by rounded weights of a compiled model, each beside what whole numbers give.
+
+Every one is compared on what it read in a run of the whole model, so that a difference
+is its own and none of those before it.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from specc.backend import Computing, Product
+from specc.ir.array import Array
+from specc.run.agreement import TOLERANCE
+from specc.run.loaded import Loaded
+from specc.text.diagnostic import fail
+
+MIDDLE = 128
+"""What bytes without a sign have added."""
+
+
+@dataclass(frozen=True)
+class Whole:
+    """The products of a model with rounded weights; none of any other."""
+
+    session: Computing | None = None
+    products: tuple[Product, ...] = ()
+
+    @classmethod
+    def of(cls, model: Loaded) -> "Whole":
+        """Those of an open model."""
+        return cls(*model.with_products()) if model.manifest.rounded else cls()
+
+    def told(self, inputs: Mapping[str, Array], shown: str) -> str:
+        """How they agree in one run, as the end of a line. E0855 where one does not."""
+        if self.session is None or not self.products:
+            return ""
+        results = self.session.run(inputs)
+        worst = compare_products(self.products, results, shown)
+        return f"; {len(self.products)} roundings and products too, worst {worst:.1e}"
+
+
+def compare_products(
+    products: Iterable[Product], results: Mapping[str, Array], shown: str
+) -> float:
+    """The worst difference of any product, of its largest value. E0855 where one is
+    more than it may be; `shown` says at what lengths.
+    """
+    worst = 0.0
+    for product in products:
+        given = {role: results[name] for role, name in product.values.items()}
+        if not given["y"].size:
+            continue
+        apart = _apart(product, given)
+        worst = max(worst, apart)
+        if not apart <= TOLERANCE:
+            fail(
+                "E0855",
+                f"a product by rounded weights differs by {apart:.1e} of its largest value",
+                notes=[f"`{product.values['y']}`, a {product.kind}", shown],
+                helps=[
+                    "this processor multiplies whole numbers in another way; compile "
+                    "with `--quantize int8-weights`, or report it"
+                ],
+            )
+    return worst
+
+
+def _apart(product: Product, given: Mapping[str, Array]) -> float:
+    x, y = given["x"], given["y"]
+    match product.kind:
+        case "QuantizeLinear":
+            want = np.clip(np.rint(x), -MIDDLE, MIDDLE - 1) + MIDDLE
+            return float(np.abs(want - y.astype(np.float64)).max()) / MIDDLE
+        case "MatMulNBits":
+            want = _in_blocks(given, product.numbers)
+        case kind:
+            w = _matrix(given["w"]).astype(np.float64)
+            w = w.T if kind == "QGemm" else w
+            want = (_rows(x).astype(np.float64) - MIDDLE) @ w
+    gap = float(np.abs(want - _rows(y)).max())
+    return gap / (float(np.abs(want).max()) or 1.0)
+
+
+def _in_blocks(given: Mapping[str, Array], numbers: Mapping[str, int]) -> Array:
+    """Rows, rounded block by block, by weights in blocks."""
+    x, wide, block = _rows(given["x"]), numbers["K"], numbers["block_size"]
+    w, scales = _matrix(given["w"], 3), _matrix(given["scales"])
+    if numbers["bits"] == 4:
+        w = np.stack([w & 15, w >> 4], -1).reshape(*w.shape[:2], -1)
+    middle = 1 << (numbers["bits"] - 1)
+    want = np.zeros((len(x), len(w)))
+    for n, start in enumerate(range(0, wide, block)):
+        piece = x[:, start : start + block]
+        if numbers.get("accuracy_level") == 4:
+            piece = _rounded(piece)
+        whole = w[:, n, : piece.shape[1]].astype(np.float64) - middle
+        want += (piece.astype(np.float64) @ whole.T) * scales[:, n]
+    result: Array = want
+    return result
+
+
+def _rounded(piece: Array) -> Array:
+    """Numbers of a block as whole ones times a scale, as the kernel decides in float32."""
+    most = np.abs(piece).max(-1, keepdims=True)
+    scale, part = most / np.float32(127), np.zeros_like(most)
+    np.divide(np.float32(127), most, out=part, where=most != 0)
+    made: Array = np.rint(piece * part).astype(np.float64) * scale
+    return made
+
+
+def _rows(x: Array) -> Array:
+    """All axes but the last as one; of a loop, all its turns."""
+    return x.reshape(-1, x.shape[-1])
+
+
+def _matrix(w: Array, axes: int = 2) -> Array:
+    """A weight; one that a loop gave out is the same in each turn."""
+    while w.ndim > axes:
+        w = w[0]
+    return w

@@ -1,0 +1,84 @@
+"""Rounding weights to few bits, and back.
+
+A scale is the greatest size of the numbers that share it, through 127; of 4 bits the
+greatest number itself through -8, so that the whole range from -8 to 7 is used. Where
+all are zero the scale is 1. Quotients are those of float32, halves go to the even side.
+"""
+
+import numpy as np
+
+from specc.ir.array import Array
+from specc.ir.ops.quantized import blocks_of
+from specc.ir.precision import Precision
+
+MIDDLE = {4: 8, 8: 128}
+"""What packed numbers have added, so that none is below zero."""
+
+
+def in_blocks(rows: Array, block: int) -> Array:
+    """`[out, in]` as `[out, blocks, block]`, filled up with zeros; one block where there
+    are none.
+    """
+    out, wide = rows.shape
+    size = block or max(wide, 1)
+    missing = blocks_of(wide, size) * size - wide
+    if missing:
+        rows = np.pad(rows, ((0, 0), (0, missing)))
+    return rows.reshape(out, -1, size)
+
+
+def scales_of(blocks: Array, bits: int) -> Array:
+    """The scale of each block of `[out, blocks, block]`, f32."""
+    if bits == 8:
+        scales = np.abs(blocks).max(-1) / np.float32(127)
+    else:
+        far = np.abs(blocks).argmax(-1)
+        most = np.take_along_axis(blocks, far[..., None], -1)[..., 0]
+        scales = most / np.float32(-8)
+    # a scale below the normal numbers of float32 would lose digits, or be 0
+    tiny = np.abs(scales) < np.finfo(np.float32).tiny
+    return np.where(tiny, np.float32(1), scales).astype(np.float32)
+
+
+def rounded(blocks: Array, scales: Array, bits: int) -> Array:
+    """The whole numbers of `[out, blocks, block]`, i8."""
+    low, high = (-127, 127) if bits == 8 else (-8, 7)
+    whole = np.rint(blocks / scales[..., None])
+    return np.clip(whole, low, high).astype(np.int8)
+
+
+def packed(whole: Array, wide: int, form: Precision) -> Array:
+    """Whole numbers `[out, blocks, block]` of rows `wide` as they are stored, but for
+    columns, which stand as `[out, in]` still.
+    """
+    if form.layout == "columns" or not form.block:
+        return whole.reshape(len(whole), -1)[:, :wide]
+    moved = (whole.astype(np.int16) + MIDDLE[form.bits]).astype(np.uint8)
+    if form.bits == 8:
+        return moved
+    return moved[..., ::2] | (moved[..., 1::2] << 4)
+
+
+def dequantized(numbers: Array, scales: Array, wide: int, form: Precision) -> Array:
+    """The weight `[out, in]` that stored numbers stand for, f32; `[in, out]` where it
+    was turned.
+    """
+    whole = unpacked(numbers, wide, form)
+    wanted = scales.T if form.layout == "columns" and form.block else scales
+    blocks = in_blocks(whole.astype(np.float32), form.block)
+    made = (blocks * wanted.reshape(*blocks.shape[:2], 1)).reshape(len(blocks), -1)
+    made = made[:, :wide].astype(np.float32)
+    return made.T if form.turned else made
+
+
+def unpacked(numbers: Array, wide: int, form: Precision) -> Array:
+    """The whole numbers of stored weights, `[out, in]`."""
+    if form.layout == "columns":
+        return numbers.T.astype(np.int8)
+    if not form.block:
+        return numbers
+    if form.bits == 4:
+        halves = np.stack([numbers & 15, numbers >> 4], -1)
+        numbers = halves.reshape(*numbers.shape[:2], -1)
+    whole = numbers.astype(np.int16) - MIDDLE[form.bits]
+    return whole.reshape(len(whole), -1)[:, :wide].astype(np.int8)

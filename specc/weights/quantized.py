@@ -1,0 +1,204 @@
+"""Weights rounded on their way from a checkpoint to a file, a few rows at a time.
+
+A weight that is stored as its rows lie is never in memory whole; one that has to be
+turned over is there once as it comes, or once in bytes. What each lost is measured in
+the same pass.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from specc.ir.array import Array
+from specc.ir.precision import Plan, Precision
+from specc.weights import lowbits
+from specc.weights.rules import Wanted
+from specc.weights.values import Run, Values, array_of
+
+AT_ONCE = 1 << 22
+"""About so many numbers are rounded at a time."""
+
+
+@dataclass
+class Loss:
+    """What rounding did to a weight: sums over its numbers, and the farthest off."""
+
+    squares: float = 0.0
+    lost: float = 0.0
+    worst: float = 0.0
+
+    def see(self, before: Array, after: Array) -> None:
+        """Some rows, as they were and as they are read again."""
+        gone = before - after
+        flat, off = before.reshape(-1), gone.reshape(-1)
+        self.squares += float(np.dot(flat, flat))
+        self.lost += float(np.dot(off, off))
+        self.worst = max(self.worst, float(np.abs(gone).max(initial=0.0)))
+
+    @property
+    def relative(self) -> float:
+        """The size of what is lost, of the size of the weight."""
+        return (self.lost / self.squares) ** 0.5 if self.squares else 0.0
+
+
+@dataclass
+class Rounded:
+    """A weight in its new form: scales are known once all rows are."""
+
+    form: Precision
+    shape: tuple[int, int]
+    loss: Loss = field(default_factory=Loss)
+    scales: Array | None = None
+
+    @property
+    def out(self) -> int:
+        """The number of results."""
+        return self.shape[1] if self.form.turned else self.shape[0]
+
+    @property
+    def wide(self) -> int:
+        """The numbers that a result is made of."""
+        return self.shape[0] if self.form.turned else self.shape[1]
+
+
+@dataclass(frozen=True)
+class Quantized:
+    """The numbers of a model some of whose weights are rounded. Implements `Values`."""
+
+    base: Values
+    plan: Plan
+    made: dict[str, Rounded] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name, form in self.plan.items():
+            out, wide = self.base.wanted[name].shape
+            self.made[name] = Rounded(form, (out, wide))
+
+    @cached_property
+    def parts(self) -> Mapping[str, tuple[str, bool]]:
+        """The weight that each new name is a part of, and whether it is the scales."""
+        found: dict[str, tuple[str, bool]] = {}
+        for name, form in self.plan.items():
+            found[form.numbers(name)] = name, False
+            found[form.scales(name)] = name, True
+        return found
+
+    @cached_property
+    def wanted(self) -> Mapping[str, Wanted]:
+        """Every parameter by name, those that are rounded in two parts."""
+        found = {n: w for n, w in self.base.wanted.items() if n not in self.plan}
+        for part, (name, is_scales) in self.parts.items():
+            form, one = self.plan[name], self.made[name]
+            shape = form.shapes(one.shape)[1 if is_scales else 0]
+            dtype = "f32" if is_scales else form.dtype
+            found[part] = replace(
+                self.base.wanted[name], name=part, shape=shape, dtype=dtype
+            )
+        return found
+
+    def tied_to(self, name: str) -> str | None:
+        """The parameter whose numbers this one shares."""
+        if name not in self.parts:
+            return self.base.tied_to(name)
+        weight, is_scales = self.parts[name]
+        root = self.base.tied_to(weight)
+        if root is None:
+            return None
+        form = self.plan[weight]
+        return form.scales(root) if is_scales else form.numbers(root)
+
+    def stored_dtype(self, name: str) -> str:
+        """The type the numbers come in."""
+        if name not in self.parts:
+            return self.base.stored_dtype(name)
+        return self.wanted[name].dtype
+
+    def run(self, name: str) -> Run | None:
+        """Where the numbers lie in a file; what is rounded lies in none."""
+        return None if name in self.parts else self.base.run(name)
+
+    def look_through(self, names: Iterable[str]) -> dict[Path, str]:
+        """The SHA-256 of the files that weights stay in."""
+        return self.base.look_through(names)
+
+    def chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
+        """The numbers as bytes. Fails as those of the checkpoint do."""
+        if name not in self.parts:
+            yield from self.base.chunks(name, dtype)
+            return
+        weight, is_scales = self.parts[name]
+        if not is_scales:
+            yield from self._numbers(weight)
+            return
+        scales = self.made[weight].scales
+        if scales is None:
+            # nobody asked for the numbers before
+            for _ in self._numbers(weight):
+                pass
+            scales = self.made[weight].scales
+        assert scales is not None
+        self.made[weight].scales = None
+        yield np.ascontiguousarray(scales).view(np.uint8).reshape(-1).data
+
+    def _numbers(self, name: str) -> Iterator[memoryview]:
+        """The whole numbers of a weight, whose scales are noted on the way."""
+        one, form = self.made[name], self.plan[name]
+        one.loss, scales = Loss(), []
+        whole = None
+        if form.layout == "columns":
+            whole = np.empty((one.wide, one.out), np.int8)
+        at = 0
+        for rows in self._rows(name):
+            blocks = lowbits.in_blocks(rows, form.block)
+            units = lowbits.scales_of(blocks, form.bits)
+            numbers = lowbits.rounded(blocks, units, form.bits)
+            again = (numbers * units[..., None]).reshape(len(rows), -1)
+            one.loss.see(rows, again[:, : one.wide])
+            scales.append(units if form.block else units[:, 0])
+            stored = lowbits.packed(numbers, one.wide, form)
+            if whole is None:
+                yield _bytes(stored)
+            else:
+                whole[:, at : at + len(rows)] = stored.T
+            at += len(rows)
+        joined = np.concatenate(scales) if scales else np.empty(0, np.float32)
+        by_column = form.layout == "columns" and form.block
+        one.scales = joined.T if by_column else joined
+        if whole is not None:
+            yield _bytes(_in_half(whole) if form.bits == 4 else whole)
+
+    def _rows(self, name: str) -> Iterator[Array]:
+        """The rows `[some, in]` of a weight in order, f32, one for each result."""
+        one = self.made[name]
+        many = max(1, AT_ONCE // max(one.wide, 1))
+        if one.form.turned:
+            lying = array_of(self.base, name, "f32")
+            for start in range(0, one.out, many):
+                yield np.ascontiguousarray(lying[:, start : start + many].T)
+            return
+        left = np.empty(0, np.float32)
+        for chunk in self.base.chunks(name, "f32"):
+            # Chunks end anywhere; what is left of a row waits for the next.
+            left = np.concatenate([left, np.frombuffer(chunk, np.float32)])
+            full = left.size // one.wide
+            while full:
+                count = min(full, many)
+                yield left[: count * one.wide].reshape(count, one.wide)
+                left = left[count * one.wide :]
+                full -= count
+        assert not left.size, f"{name} ends within a row"
+
+
+def _bytes(array: Array) -> memoryview:
+    return np.ascontiguousarray(array).view(np.uint8).reshape(-1).data
+
+
+def _in_half(whole: Array) -> Array:
+    """Numbers of 4 bits in bytes, the earlier one in the lower half, over all of a tensor."""
+    flat = whole.reshape(-1).view(np.uint8) & 15
+    if flat.size % 2:
+        flat = np.append(flat, np.uint8(0))
+    return flat[::2] | (flat[1::2] << 4)

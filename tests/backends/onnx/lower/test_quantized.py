@@ -1,0 +1,111 @@
+"""Products by rounded weights in ONNX Runtime are those of whole numbers, whatever the
+rows; and what it is known to do wrong is not written.
+"""
+
+import numpy as np
+import onnxruntime
+import pytest
+from numpy.typing import NDArray
+from support.onnx_runtime import agree, open_quietly
+from support.rounded import rounded_map
+
+import specc_numpy
+from specc.ir.ops.quantized import Layout, Rounding
+from specc.ir.precision import Precision
+
+ROW = Precision(bits=8, block=0, layout="rows", rounding="row")
+COLUMN = Precision(bits=8, block=0, layout="columns", rounding="row")
+RNG = np.random.default_rng(5)
+Rows = NDArray[np.float32]
+
+
+def normal(*shape: int) -> Rows:
+    return RNG.standard_normal(shape).astype(np.float32)
+
+
+def blocked(
+    bits: int, block: int, rounding: Rounding = "block", layout: Layout = "rows"
+) -> Precision:
+    return Precision(bits=bits, block=block, layout=layout, rounding=rounding)
+
+
+def wild(*shape: int) -> Rows:
+    """Rows a thousand times larger and smaller than others, and one of zeros."""
+    x = normal(*shape)
+    flat = x.reshape(-1, shape[-1])
+    flat[0] *= 1e3
+    if len(flat) > 2:
+        flat[1] *= 1e-3
+        flat[2] = 0
+    return x
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize(("block", "wide"), [(16, 56), (32, 100), (128, 24), (64, 64)])
+@pytest.mark.parametrize("rounding", ["block", "none"])
+def test_blocks(bits: int, block: int, wide: int, rounding: Rounding) -> None:
+    made = rounded_map(normal(7, wide), blocked(bits, block, rounding), bias=normal(7))
+    session = open_quietly(made.model("ort-cpu"))
+    for rows in (1, 3, 17):
+        given = {"x": wild(rows, wide)}
+        agree(
+            specc_numpy.run(made.graph, given, made.weights), session.run(None, given)
+        )
+
+
+@pytest.mark.parametrize("form", [ROW, COLUMN], ids=["rows", "columns"])
+@pytest.mark.parametrize("opset", [17, 21, 23, 26])
+@pytest.mark.parametrize("name", ["onnx", "ort-cpu"])
+def test_whole_rows_with_a_bias(form: Precision, opset: int, name: str) -> None:
+    """ONNX Runtime multiplies the bias by the scale of a row in the fused form that its
+    optimizer makes, unless the scales are multiplied one after the other.
+    """
+    made = rounded_map(normal(5, 21), form, ("b", "t"), normal(5) * 50)
+    model = made.model(name, opset)
+    given = {"x": wild(2, 3, 21)}
+    want = specc_numpy.run(made.graph, given, made.weights)
+    agree(want, open_quietly(model).run(None, given))
+    plain = onnxruntime.SessionOptions()
+    plain.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = onnxruntime.InferenceSession(model.SerializeToString(), plain)
+    agree(want, session.run(None, given))
+
+
+@pytest.mark.parametrize("form", [ROW, COLUMN, blocked(4, 32), blocked(8, 32)], ids=str)
+def test_a_row_is_the_same_alone_and_among_others(form: Precision) -> None:
+    made = rounded_map(normal(40, 96), form)
+    session = open_quietly(made.model("ort-cpu"))
+    x = wild(9, 96)
+    together = session.run(None, {"x": x})[0]
+    for n in range(len(x)):
+        alone = session.run(None, {"x": x[n : n + 1]})[0]
+        if form.block:
+            np.testing.assert_allclose(
+                alone[0], together[n], rtol=1e-5, atol=1e-6 * abs(together[n]).max()
+            )
+        else:
+            assert (alone[0] == together[n]).all()
+
+
+def test_no_rows_and_maps_of_one() -> None:
+    for form in (ROW, COLUMN, blocked(4, 16)):
+        made = rounded_map(normal(1, 1), form, ("b", "t"))
+        session = open_quietly(made.model("ort-cpu"))
+        for shape in ((0, 3, 1), (2, 0, 1), (1, 1, 1), (2, 2, 1)):
+            given = {"x": normal(*shape)}
+            want = specc_numpy.run(made.graph, given, made.weights)
+            agree(want, session.run(None, given))
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("wide", [64, 50])
+def test_columns_in_blocks_are_the_standards(bits: int, wide: int) -> None:
+    """Without ONNX Runtime's own optimization nothing but weights is rounded."""
+    made = rounded_map(normal(9, wide), blocked(bits, 32, "none", "columns"))
+    options = onnxruntime.SessionOptions()
+    options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")
+    session = onnxruntime.InferenceSession(
+        made.model("onnx", 21).SerializeToString(), options
+    )
+    given = {"x": wild(3, wide)}
+    agree(specc_numpy.run(made.graph, given, made.weights), session.run(None, given))

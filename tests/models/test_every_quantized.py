@@ -1,0 +1,106 @@
+"""Every shipped spec with its weights rounded: what is computed is what the weights
+stand for, and each product that of whole numbers. A few in the default suite, all of
+them, in every form and for both targets, under `slow`.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.small import SMALL
+
+import specc
+from specc.api import Model
+from specc.ir.array import Array
+from specc.run.opened import open_compiled
+from specc.run.verify import random_inputs, verify
+from specc.run.verify_package import verify_opened
+
+TRAINED = {"dates", "digits", "numbers", "xor"}
+NOTHING = {"kernel_regression", "kv_lookup"}
+"""Specs without a matrix."""
+KINDS = ("int8", "int8-weights", "int4")
+FEW = [
+    ("gpt2", "ort-cpu", "int8"),
+    ("gpt2", "ort-cpu", "int4"),
+    ("bert", "onnx", "int8-weights"),
+    ("rnnsearch", "ort-cpu", "int8"),
+    ("lstm_lm", "onnx", "int8"),
+    ("bilstm_tagger", "ort-cpu", "int8-weights"),
+]
+
+
+def compiled(spec: str, path: Path, **options: object) -> Path:
+    seed = None if spec in TRAINED else 0
+    specc.compile(spec, path, set=SMALL[spec], init=seed, **options)
+    return path
+
+
+@pytest.mark.parametrize(("spec", "target", "kind"), FEW)
+def test_some_agree(spec: str, target: str, kind: str, tmp_path: Path) -> None:
+    path = compiled(spec, tmp_path / "m.onnx", target=target, quantize=kind)
+    lines = list(verify(specc.load(path).whole, rounds=2))
+    assert all("agree" in line for line in lines)
+    assert any("products" in line for line in lines)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("target", ["ort-cpu", "onnx"])
+@pytest.mark.parametrize("spec", sorted(SMALL.keys() - NOTHING))
+def test_every_spec_agrees(spec: str, target: str, kind: str, tmp_path: Path) -> None:
+    path = compiled(spec, tmp_path / "m.onnx", target=target, quantize=kind)
+    assert list(verify(specc.load(path).whole, rounds=2))
+
+
+@pytest.mark.parametrize("spec", ["gpt2", "rnnsearch"])
+def test_a_package_is_rounded_as_a_whole(spec: str, tmp_path: Path) -> None:
+    path = compiled(spec, tmp_path / "m", parts="all", quantize="int8")
+    lines = list(verify_opened(open_compiled(str(path)), seed=0, rounds=1))
+    assert {line.split(":")[0] for line in lines} >= {"score", "step"}
+    assert sum("products" in line for line in lines) >= 2
+    data = sum(f.stat().st_size for f in path.glob("*.data"))
+    plain = compiled(spec, tmp_path / "plain", parts="all")
+    assert data < 0.7 * sum(f.stat().st_size for f in plain.glob("*.data"))
+
+
+def test_a_text_is_the_same_alone_and_in_a_padded_batch(tmp_path: Path) -> None:
+    """Whole numbers do not depend on neighbors: whatever stands under the padding, and
+    however many other texts there are.
+    """
+    model = specc.load(compiled("bert", tmp_path / "m.onnx", quantize="int8"))
+    rng = np.random.default_rng(2)
+    ids = rng.integers(0, 17, (3, 9))
+    keep = np.arange(9) < np.array([9, 6, 4])[:, None]
+    together = run(model, ids, keep)
+    for n, length in enumerate((9, 6, 4)):
+        alone = run(model, ids[n : n + 1, :length], keep[n : n + 1, :length])
+        far = np.abs(alone[0] - together[n, :length]).max()
+        assert far <= 1e-5 * np.abs(together).max()
+
+
+def run(model: Model, ids: Array, keep: Array) -> Array:
+    return model.run(input_ids=ids, attention_mask=keep)["prediction_logits"]
+
+
+def test_the_same_bytes_again(tmp_path: Path) -> None:
+    for folder in ("a", "b"):
+        compiled("gpt2", tmp_path / folder / "m.onnx", quantize="int4")
+    a, b = ((tmp_path / folder / "m.onnx").read_bytes() for folder in ("a", "b"))
+    assert a == b
+
+
+def test_precision_changes_no_inputs_and_no_results(tmp_path: Path) -> None:
+    plain = specc.load(compiled("gpt2", tmp_path / "p.onnx"))
+    low = specc.load(compiled("gpt2", tmp_path / "q.onnx", quantize="int4"))
+    for which in ("inputs", "outputs"):
+        a, b = (getattr(m.session, which) for m in (plain, low))
+        assert [(s.name, s.shape) for s in a.values()] == [
+            (s.name, s.shape) for s in b.values()
+        ]
+    assert low.weights().keys() == plain.weights().keys()
+    given = random_inputs(
+        plain.manifest.graph, {"batch": 2, "seq": 5}, np.random.default_rng(0)
+    )
+    a, b = (m.run(**given)["logits"] for m in (plain, low))
+    assert 0 < np.abs(a - b).max() < 0.2 * np.abs(a).max()

@@ -1,0 +1,83 @@
+"""Rounded weights in tests: a linear map by one, with numbers, for a target."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+
+from specc.ir import ops
+from specc.ir.dim import Dim
+from specc.ir.graph import Builder, Graph, Input, Parameter
+from specc.ir.precision import Precision
+from specc.ir.types import Type
+from specc.weights import lowbits
+from specc_onnx import build, target
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Map:
+    """A linear map by a rounded weight: the graph, its numbers, and the form."""
+
+    graph: Graph
+    weights: dict[str, Array]
+    form: Precision
+
+    def model(self, target_name: str, opset: int = 23) -> onnx.ModelProto:
+        """In ONNX, the weights inside."""
+        built = build(self.graph, target(target_name), opset)
+        for name, tensor in built.weights.items():
+            value = self.weights[name]
+            packed = name == "w:int4" and self.form.dtype == "i4"
+            tensor.raw_data = halves(value) if packed else value.tobytes()
+        return built.model
+
+
+def halves(whole: Array) -> bytes:
+    """Numbers of 4 bits two to a byte, the earlier one in the lower half."""
+    flat = [int(n) & 15 for n in whole.reshape(-1)]
+    flat += [0] * (len(flat) % 2)
+    return bytes(a | b << 4 for a, b in zip(flat[::2], flat[1::2], strict=True))
+
+
+def stored(weight: Array, form: Precision) -> tuple[Array, Array]:
+    """The numbers and scales of a weight `[out, in]`, in columns where the form has them."""
+    blocks = lowbits.in_blocks(weight.astype(np.float32), form.block)
+    scales = lowbits.scales_of(blocks, form.bits)
+    numbers = lowbits.packed(
+        lowbits.rounded(blocks, scales, form.bits), weight.shape[1], form
+    )
+    scales = scales if form.block else scales[:, 0]
+    if form.layout == "columns":
+        return np.ascontiguousarray(numbers.T), np.ascontiguousarray(scales.T)
+    return numbers, scales
+
+
+def rounded_map(
+    weight: Array,
+    form: Precision,
+    lead: tuple[str | int, ...] = ("b",),
+    bias: Array | None = None,
+) -> Map:
+    """`linear_q` of rows with these leading axes."""
+    wide = weight.shape[1]
+    numbers, scales = stored(weight, form)
+    b = Builder()
+    axes = [Dim.symbol(a) if isinstance(a, str) else Dim.of(a) for a in lead]
+    x = b.input("x", Input(Type("f32", (*axes, Dim.of(wide)))))
+    weights = {form.numbers("w"): numbers, form.scales("w"): scales}
+    types = {form.numbers("w"): form.dtype, form.scales("w"): "f32"}
+    if bias is not None:
+        weights["bias"], types["bias"] = bias.astype(np.float32), "f32"
+    given = [
+        b.parameter(
+            Parameter(name=n, type=Type.of(types[n], *w.shape), initial="zeros")
+        )
+        for n, w in weights.items()
+    ]
+    op = ops.LinearQ(form.bits, form.block, form.layout, form.rounding)
+    y = b.one(op, x, *given, *([] if bias is not None else [None]))
+    return Map(b.finish("map", {"y": y}), weights, form)

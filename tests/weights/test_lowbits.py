@@ -1,0 +1,90 @@
+"""Rounding weights: what the numbers stand for is near, whatever they are."""
+
+import math
+
+import numpy as np
+import pytest
+from support.rounded import halves, stored
+
+from specc.ir.ops.quantized import Layout
+from specc.ir.precision import Precision
+from specc.weights import lowbits
+from specc.weights.quantized import Quantized
+from specc.weights.rules import Wanted
+from specc.weights.values import Seeded
+
+FORMS = [
+    Precision(bits=bits, block=block, layout=layout, rounding="none", turned=turned)
+    for bits, block in ((8, 0), (8, 16), (4, 16), (4, 32))
+    for layout in ("rows", "columns")
+    for turned in (False, True)
+]
+RNG = np.random.default_rng(3)
+
+
+@pytest.mark.parametrize("form", FORMS, ids=str)
+@pytest.mark.parametrize(("out", "wide"), [(3, 40), (1, 1), (5, 16)])
+def test_back_again_is_half_a_step_away_at_most(
+    form: Precision, out: int, wide: int
+) -> None:
+    weight = RNG.normal(size=(out, wide)).astype(np.float32)
+    numbers, scales = stored(weight, form)
+    shape = (wide, out) if form.turned else (out, wide)
+    assert (numbers.shape, scales.shape) == form.shapes(shape)
+    again = lowbits.dequantized(numbers, scales, wide, form)
+    again = again.T if form.turned else again
+    step = np.abs(lowbits.scales_of(lowbits.in_blocks(weight, form.block), form.bits))
+    each = np.repeat(step, form.block or wide, 1)[:, :wide]
+    # of 4 bits the far end of the other side is a whole step away
+    most = each * (0.5 if form.bits == 8 else 1.0)
+    assert (np.abs(again - weight) <= most * (1 + 1e-6)).all()
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_rows_of_zeros_and_of_one_number_stay(bits: int) -> None:
+    form = Precision(bits=bits, block=16, layout="rows", rounding="none")
+    weight = np.zeros((4, 20), np.float32)
+    weight[1], weight[2], weight[3] = 3.0, -0.25, 1e-42
+    again = lowbits.dequantized(*stored(weight, form), 20, form)
+    assert np.allclose(again[:3], weight[:3], rtol=1e-6)
+    assert np.isfinite(again).all()
+
+
+@pytest.mark.parametrize("form", FORMS, ids=str)
+def test_streamed_by_pieces_it_is_the_same(
+    form: Precision, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shape = (37, 11)
+    base = Seeded(1, {"w": Wanted("w", shape)}, {"w": "normal(1.0)"})
+    values = Quantized(base, {"w": form})
+    whole = np.frombuffer(b"".join(base.chunks("w", "f32")), np.float32).reshape(shape)
+    numbers, scales = stored(whole.T if form.turned else whole, form)
+    monkeypatch.setattr("specc.weights.quantized.AT_ONCE", 30)
+    got = b"".join(values.chunks(form.numbers("w"), form.dtype))
+    assert got == (halves(numbers) if form.dtype == "i4" else numbers.tobytes())
+    assert b"".join(values.chunks(form.scales("w"), "f32")) == scales.tobytes()
+    count = math.prod(values.wanted[form.numbers("w")].shape)
+    assert len(got) == -(-count // 2) if form.dtype == "i4" else count
+    again = lowbits.dequantized(
+        numbers, scales, shape[0] if form.turned else shape[1], form
+    )
+    lost = np.linalg.norm(again - whole) / np.linalg.norm(whole)
+    assert values.made["w"].loss.relative == pytest.approx(float(lost), rel=1e-4)
+
+
+def test_scales_can_be_asked_for_first() -> None:
+    form = FORMS[0]
+    values = Quantized(
+        Seeded(1, {"w": Wanted("w", (3, 4))}, {"w": "normal(1.0)"}), {"w": form}
+    )
+    first = b"".join(values.chunks("w:scale", "f32"))
+    b"".join(values.chunks("w:int8", "i8"))
+    assert b"".join(values.chunks("w:scale", "f32")) == first
+
+
+def test_layouts_are_what_they_say() -> None:
+    layouts: tuple[Layout, ...] = ("rows", "columns")
+    found = [
+        Precision(bits=4, block=32, layout=x, rounding="none").dtype for x in layouts
+    ]
+    assert found == ["u8", "i4"]
