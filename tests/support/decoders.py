@@ -52,7 +52,8 @@ def headed(base: Case, head: str, results: Mapping[str, str]) -> Case:
     family = base.config.removesuffix("Config")
     if not hasattr(transformers, f"{family}{head}"):
         family = family.removesuffix("Text")
-    tiny = {**base.tiny, "num_labels": 3}
+    # a span has two ends, whatever number of labels a file says
+    tiny = {**base.tiny, "num_labels": 2 if len(results) > 1 else 3}
     return replace(base, model=f"{family}{head}", results=results, tiny=tiny)
 
 
