@@ -16,7 +16,7 @@ from numbers import Integral, Real
 from pathlib import Path
 
 from specc.artifact.manifest import Manifest
-from specc.backend import Computing
+from specc.backend import Computing, ModelFile
 from specc.compiler import spec as driver
 from specc.compiler.asked import check_arguments
 from specc.compiler.job import Compiled, Options
@@ -216,6 +216,11 @@ class Model:
     def manifest(self) -> Manifest:
         """What the whole graph says about itself."""
         return self.whole.manifest
+
+    @property
+    def file(self) -> ModelFile:
+        """The file of the whole graph."""
+        return self.whole.file
 
     @property
     def session(self) -> Computing:
