@@ -6,17 +6,17 @@ symbol. Sizes that the spec's own `require` forbids are not tried.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from specc.elaborate.budget import Steps
 from specc.elaborate.config import Reader, derived, first_tried
 from specc.elaborate.context import Library, undecided
-from specc.elaborate.model import elaborate
+from specc.elaborate.model import context_of, elaborate, requirements
 from specc.elaborate.modules import Program
 from specc.elaborate.needs import NeedsValue
 from specc.elaborate.parts import tried
-from specc.elaborate.values import Known, Picked
+from specc.elaborate.values import Known, Picked, Record
 from specc.ir.dim import Dim
 from specc.ir.model import Model
 from specc.lang import tree
@@ -44,32 +44,36 @@ def check_symbolic(program: Program, library: Library, graph: str = "") -> list[
     try:
         return _free_or_derived(program, library, graph)
     except Failed as failed:
-        raise _overridden(program, library, graph, failed) from None
+        return _overridden(program, library, graph, failed)
 
 
 def _overridden(
     program: Program, library: Library, graph: str, failed: Failed
-) -> Failed:
-    """A fault that is there because a number that follows from others is given another
-    value, shown at that value.
+) -> list[Trial]:
+    """The readings without a number that is given and follows from others, where both
+    are one: `side = 8` of 32 / 4. Raises a fault that is there because they are not
+    shown at that number, and any other as it is.
     """
     fields = program.paths()
     given = {
         p: a for p, a in program.assigned.items() if p in fields and derived(fields[p])
     }
     if not given or not _of_shapes(failed):
-        return failed
+        raise failed from None
     others = {p: a for p, a in program.assigned.items() if p not in given}
+    without = replace(program, assigned=others)
     try:
-        _free_or_derived(replace(program, assigned=others), library, graph)
+        trials = _free_or_derived(without, library, graph)
     except Failed:
-        return failed
+        raise failed from None
+    if _alike(library, program, without, given):
+        return trials
     found, (path, value) = failed.diagnostics[0], next(iter(given.items()))
     default, primary = fields[path].default, found.primary
     if value.span is None or default is None or default.span is None:
-        return failed
+        raise failed from None
     says = f"left out, `{path}` is {default.span.text}"
-    return Failed(
+    raise Failed(
         replace(
             found,
             title=f"`{path}` does not fit what it follows from: {found.title}",
@@ -77,7 +81,29 @@ def _overridden(
             others=(*((primary,) if primary else ()), *found.others),
             helps=(f"leave `{path}` out, or change what it follows from",),
         )
-    )
+    ) from None
+
+
+def _alike(
+    library: Library, one: Program, other: Program, paths: Iterable[str]
+) -> bool:
+    """Whether two programs have the same numbers at some paths, with the values and
+    defaults that there are.
+    """
+    try:
+        both = [
+            requirements(context_of(library), program, Reader())
+            for program in (one, other)
+        ]
+    except (Failed, NeedsValue):
+        return False
+    return all(_at(both[0], path) == _at(both[1], path) for path in paths)
+
+
+def _at(values: Mapping[str, Known], path: str) -> Known:
+    name, _, rest = path.partition(".")
+    value = values.get(name)
+    return _at(value.fields, rest) if rest and isinstance(value, Record) else value
 
 
 def _free_or_derived(program: Program, library: Library, graph: str) -> list[Trial]:

@@ -15,7 +15,7 @@ from specc.elaborate.values import (
     Record,
     WordFunction,
 )
-from specc.ir.dim import Dim
+from specc.ir.dim import Dim, Part
 from specc.lang import tree
 from specc.text.diagnostic import Failed
 
@@ -40,10 +40,13 @@ def assume(
             whole, divisor = _dim(context, a, env), _dim(context, b, env)
             if not whole or not divisor:
                 return config
+            # of `side % window == 0`, with `side` as `image / patch`, `image` is the
+            # product of all three
+            parted, by = _parts_of(whole) or (whole, Dim.of(1))
             # `d % d == 0` and the like say nothing: `d` would be made of itself
-            if whole.name and whole.name not in divisor.symbols():
-                quotient = Dim.symbol(f"{whole} / {divisor}", whole.origin)
-                return _replaced(config, {whole.name: divisor * quotient})
+            if parted.name and parted.name not in (by * divisor).symbols():
+                quotient = Dim.symbol(f"{whole} / {divisor}", parted.origin)
+                return _replaced(config, {parted.name: by * divisor * quotient})
         case tree.Compare(ops=("==",), operands=(a, b)):
             # `a == b` of two symbols: one is put for the other everywhere
             left_dim, right_dim = _dim(context, a, env), _dim(context, b, env)
@@ -51,6 +54,14 @@ def assume(
                 if one and other and one.name and one.name not in other.symbols():
                     return _replaced(config, {one.name: other})
     return config
+
+
+def _parts_of(length: Dim) -> tuple[Dim, Dim] | None:
+    """The `p` and `q` of a length that is `p / q` and no more."""
+    match length.terms:
+        case (((((Part("/", args), 1),)), 1),):
+            return args
+    return None
 
 
 def _joined(condition: tree.Binary) -> list[tree.Expr]:

@@ -34,8 +34,8 @@ def only_an_instance(module: Module) -> None:
         match item:
             case tree.Block(kind="graph"):
                 spoken = "a graph"
-            case tree.Dims() | tree.Require():
-                spoken = f"`{type(item).__name__.lower()}`"
+            case tree.Dims():
+                spoken = "`dims`"
             case tree.Use(owns=True):
                 spoken = "a spec with a config and weights of its own"
             case _:
@@ -48,7 +48,8 @@ def only_an_instance(module: Module) -> None:
             notes=[
                 "such a spec gives values to the config of the other, and may define "
                 "masks, scores, biases, normalizers and blocks for them; it may also say "
-                "how inputs are read, where weights come from and what is generated"
+                "what it requires of them, how inputs are read, where weights come from "
+                "and what is generated"
             ],
             helps=["drop `extends`, or move this"],
         )

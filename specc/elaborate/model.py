@@ -148,13 +148,16 @@ def requirements(
     """The config's values, held against what the spec requires of them."""
     config = _values(context, program, reader)
     given = {path: value.span for path, value in program.assigned.items()}
-    for item, _ in program.items(tree.Require):
+    # What an instance requires may hang on what the spec does that it extends.
+    for item, module in sorted(
+        program.items(tree.Require), key=lambda pair: -program.chain.index(pair[1])
+    ):
+        env = Env(module=module, config=config)
         try:
             with context.catching():
-                require(context, item, Env(module=program.module, config=config), given)
+                require(context, item, env, given)
         # it hangs on symbols: then it is taken as a fact about them
         except NeedsValue:
-            env = Env(module=program.module, config=config)
             _take(config, assume(context, item.condition, config, env))
     if context.diagnostics:
         raise Failed(*context.diagnostics)

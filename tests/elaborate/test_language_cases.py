@@ -85,6 +85,56 @@ def test_a_wrong_one_is_seen_whatever_the_numbers(tmp_path: Path) -> None:
     assert refused(tmp_path, text).code == "E0301"
 
 
+@pytest.mark.parametrize("sets", [("side=6",), ("image=8", "side=4")])
+def test_the_same_value_for_it_is_no_fault(
+    sets: tuple[str, ...], tmp_path: Path
+) -> None:
+    text = PATCHED.format(
+        side="image / patch", require="", result="merge(x, axis=1)", rows="side ** 2"
+    )
+    spec = open_spec(written(tmp_path, text), sets=sets)
+    assert check(spec).trials[0].values["side"] == "image / patch"
+    rows = int(sets[-1].partition("=")[2]) ** 2
+    assert str(elaborated(spec).graph.outputs["y"].type) == f"f32[batch, {rows}, 8]"
+
+
+def test_what_is_required_of_a_quotient_says_what_its_parts_are(
+    tmp_path: Path,
+) -> None:
+    """`image` is `patch` times `window` times a whole number, so windows hold `window` rows."""
+    text = PATCHED.format(
+        side="image / patch",
+        require="require side % window == 0",
+        result='rearrange(x, "b (r p) (c q) d -> b (r c) (p q) d", '
+        "sizes=[side / window, side / window])",
+        rows="_, window * window",
+    )
+    spec = open_spec(written(tmp_path, text))
+    check(spec)
+    assert str(elaborated(spec).graph.outputs["y"].type) == "f32[batch, 4, 9, 8]"
+
+
+INSTANCE = """specc 1
+model small
+extends "patched.specc"
+config {{ image = {image} }}
+mask few(n: int) = j < n
+require image / patch % 2 == 0, "as many squares on either side of the middle"
+require patch < image
+"""
+
+
+def test_an_instance_requires_more(tmp_path: Path) -> None:
+    text = PATCHED.format(
+        side="image / patch", require="", result="merge(x, axis=1)", rows="side ** 2"
+    )
+    written(tmp_path, text, "patched.specc")
+    check(open_spec(written(tmp_path, INSTANCE.format(image=16))))
+    said = refused(tmp_path, INSTANCE.format(image=18))
+    assert said.code == "E0404"
+    assert said.title == "as many squares on either side of the middle"
+
+
 def test_another_value_for_it_is_shown_where_it_is_given(tmp_path: Path) -> None:
     text = PATCHED.format(
         side="image / patch", require="", result="merge(x, axis=1)", rows="side ** 2"

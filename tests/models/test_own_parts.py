@@ -231,7 +231,6 @@ def test_what_std_has_written_again_is_the_same(spec: str, tmp_path: Path) -> No
     [
         ("graph g(x: float[batch]) -> (y: float[batch]) { return x }", "E0209"),
         ("dims other", "E0209"),
-        ("require heads > 1", "E0209"),
         ("mask heads = j <= i", "E0225"),
         ("mask seq = j <= i", "E0225"),
         ("mask near = j <= i\nmask near = j < i", "E0217"),
