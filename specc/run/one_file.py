@@ -59,12 +59,12 @@ def decoded(session: Session, asked: Asked) -> Made:
 def _inputs(session: Session, asked: Asked) -> dict[str, Array]:
     """What the model takes of what is prepared; the rest it computes itself."""
     entrance, takes = asked.writer.entrance, {*session.inputs, *session.optional}
-    known, prepared = takes, asked.prepared
+    known = takes
     if asked.begun and entrance.growing in session.optional:
         # it begins by itself, and knows that its first row exists
-        own = {entrance.growing, keep_of(entrance.graph, entrance.growing)}
-        takes, known = takes - own, takes | own
-    _check_padding(known, entrance, prepared)
+        begun = {entrance.growing, keep_of(entrance.graph, entrance.growing)}
+        takes, known = takes - begun, takes | begun
+    _check_computed(known, entrance, asked.prepared)
     return {n: v for n, v in asked.prepared.items() if n in takes}
 
 
@@ -149,28 +149,35 @@ def _fitting(name: str, value: float) -> float:
     return value
 
 
-def _check_padding(
-    takes: Collection[str], entrance: Entrance, prepared: Mapping[str, Array]
+def _check_computed(
+    known: Collection[str], entrance: Entrance, prepared: Mapping[str, Array]
 ) -> None:
-    """What the model finds out by itself must be what the caller means."""
+    """What the model finds out by itself must be what the caller means. `known` are
+    inputs that it takes, or begins with.
+    """
     facts = entrance.graph.input_facts
-    known = {n for n, f in facts.items() if f.keep and n in prepared and n not in takes}
-    hidden = sorted(known - entrance.unread)
+    hidden = sorted(prepared.keys() & facts.keys() - {*known} - entrance.unread)
     own = entrance.prepared({n: v for n, v in prepared.items() if n not in hidden})
     for name in hidden:
         if not np.array_equal(own[name], prepared[name]):
-            fail(
-                "E0912",
-                "this model finds out by itself which tokens exist, and comes to "
-                "something else",
-                notes=[
-                    f"it computes `{name}`; prompts of unequal length are padded with 0"
-                ],
-                helps=[
-                    "run prompts of one length together, or use a package: compile "
-                    "with `--for step`"
-                ],
-            )
+            _computed(name, entrance)
+
+
+def _computed(name: str, entrance: Entrance) -> NoReturn:
+    """E0912 for an input that the model computes, and that the caller means otherwise."""
+    package = "use a package: compile with `--for step`"
+    if not entrance.graph.input_facts[name].keep:
+        title = f"this model computes `{name}` by itself, and comes to something else"
+        fail("E0912", title, helps=[package])
+    note = f"it computes `{name}`"
+    if name == keep_of(entrance.graph, entrance.growing):
+        note += "; prompts of unequal length are padded with 0"
+    fail(
+        "E0912",
+        "this model finds out by itself which tokens exist, and comes to something else",
+        notes=[note],
+        helps=[f"run prompts of one length together, or {package}"],
+    )
 
 
 def check_fixed(asked: Settings, compiled: Mapping[str, object]) -> None:

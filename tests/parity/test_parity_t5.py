@@ -1,49 +1,108 @@
-"""`t5` is transformers' T5ForConditionalGeneration, as it was and with the gated
-network of version 1.1.
+"""`t5` is each of transformers' T5 and MT5 classes, as it was and with the gated networks
+of version 1.1.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
-import torch
+from support.families import Case, check_scores, check_translating, read_again
 from support.padded import Ids, Keep, samples
-from support.published import assert_published, loaded, randomized
-from transformers import T5Config, T5ForConditionalGeneration
 
 pytestmark = pytest.mark.parity
 
 SOURCE = {"source": Ids("src", 31), "source_keep": Keep("src")}
 TARGET = {"target": Ids("tgt", 31), "target_keep": Keep("tgt")}
 GIVEN = samples({**SOURCE, **TARGET}, {"src": (15, 1, 4), "tgt": (13, 2, 3)})
+"""Texts are longer than the farthest distance that has a bucket of its own."""
+RENAMED = {
+    "source": "input_ids",
+    "source_keep": "attention_mask",
+    "target": "decoder_input_ids",
+    "target_keep": "decoder_attention_mask",
+}
+PAD, END = 0, 1
+SMALL: dict[str, Any] = {
+    "vocab_size": 31, "d_model": 32, "d_kv": 8, "d_ff": 40, "num_layers": 2, "num_decoder_layers": 3, "num_heads": 4,
+    "relative_attention_num_buckets": 8, "relative_attention_max_distance": 12, "decoder_start_token_id": PAD,
+}  # fmt: skip
+FORMS: dict[str, tuple[str, dict[str, Any]]] = {
+    "as it was": ("T5", {}),
+    "version 1.1": (
+        "T5",
+        {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False},
+    ),
+    "silu": ("T5", {"feed_forward_proj": "gated-silu", "num_decoder_layers": None}),
+    "of many languages": ("MT5", {}),
+}
 
 
-@pytest.mark.parametrize("gated", [False, True], ids=["as it was", "version 1.1"])
-def test_t5(gated: bool, tmp_path: Path) -> None:
-    """Texts are longer than the farthest distance that has a bucket of its own.
-
-    Queries are as small as training starts with: the published softmax is in float32,
-    and scores are not scaled.
+def case(
+    form: str,
+    model: str = "ForConditionalGeneration",
+    results: Mapping[str, str] | None = None,
+    **more: Any,
+) -> Case:
+    """Queries are as small as training starts with: the published softmax is in
+    float32, and scores are not scaled.
     """
-    config = T5Config(
-        vocab_size=31, d_model=32, d_kv=8, d_ff=40, num_layers=2, num_decoder_layers=3, num_heads=4,
-        feed_forward_proj="gated-gelu" if gated else "relu", tie_word_embeddings=not gated,
-        relative_attention_num_buckets=8, relative_attention_max_distance=12, decoder_start_token_id=0,
-    )  # fmt: skip
-    theirs = randomized(T5ForConditionalGeneration(config))
-    with torch.no_grad():
-        for name, weight in theirs.named_parameters():
-            if name.endswith("Attention.q.weight"):
-                weight *= config.d_kv**-0.5
-    theirs.save_pretrained(tmp_path)
-    ours = loaded("t5", tmp_path)
-    theirs.double()
+    family, settings = FORMS[form]
+    return Case(
+        config=f"{family}Config",
+        model=f"{family}{model}",
+        tiny={**SMALL, **settings},
+        results=results or {"logits": "tgt"},
+        given=GIVEN,
+        renamed=RENAMED,
+        sides=("left", "right"),
+        softer={"Attention.q.weight": SMALL["d_kv"] ** -0.5},
+        **more,
+    )
 
-    def published(x: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
-        made = theirs(
-            input_ids=x["source"], attention_mask=x["source_keep"].long(), decoder_input_ids=x["target"],
-            decoder_attention_mask=x["target_keep"].long(),
-        )  # fmt: skip
-        return {"logits": made.logits}
 
-    assert_published(ours, GIVEN, published, {"logits": "tgt"}, ("left", "right"))
+@pytest.mark.parametrize("form", FORMS)
+def test_scores(form: str, tmp_path: Path) -> None:
+    check_scores(case(form), tmp_path)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_writing(form: str, tmp_path: Path) -> None:
+    """As many layers on either side: the published cache counts those of the encoder."""
+    told = case(form, seed=3, louder=1.3)
+    check_translating(
+        replace(told, tiny={**told.tiny, "num_decoder_layers": 2}), tmp_path
+    )
+
+
+@pytest.mark.parametrize("form", ["as it was", "of many languages"])
+@pytest.mark.parametrize("head", ["ForSequenceClassification", "ForQuestionAnswering"])
+def test_heads_over_a_text_that_is_read_again(
+    head: str, form: str, tmp_path: Path
+) -> None:
+    family, settings = FORMS[form]
+    tiny = {**SMALL, **settings}
+    soft = {"Attention.q.weight": SMALL["d_kv"] ** -0.5}
+    case = read_again(f"{family}Config", f"{family}{head}", tiny, END, softer=soft)
+    check_scores(case, tmp_path)
+
+
+ENCODERS = {
+    "EncoderModel": {"last_hidden_state": "src"},
+    "ForTokenClassification": {"logits": "src"},
+}
+ALONE = samples(SOURCE, {"src": (15, 1, 4)})
+
+
+@pytest.mark.parametrize("form", ["as it was", "of many languages"])
+@pytest.mark.parametrize("model", ENCODERS)
+def test_encoders(model: str, form: str, tmp_path: Path) -> None:
+    plain = case(form, model, ENCODERS[model])
+    check_scores(replace(plain, given=ALONE), tmp_path)
+
+
+@pytest.mark.parametrize("form", ["as it was", "of many languages"])
+def test_states(form: str, tmp_path: Path) -> None:
+    results = {"last_hidden_state": "tgt", "encoder_last_hidden_state": "src"}
+    check_scores(case(form, "Model", results), tmp_path)

@@ -2,16 +2,13 @@
 transformers saves.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-import torch
-from support.families import TOKENS, Case, check_scores
+from support.families import Case, check_scores, check_translating, read_again
 from support.padded import Ids, Keep, samples
-
-import specc
 
 pytestmark = pytest.mark.parity
 
@@ -39,16 +36,23 @@ SMALL: dict[str, Any] = {
 }  # fmt: skip
 
 
-def case(family: str, model: str = "ForConditionalGeneration", **more: Any) -> Case:
+def case(
+    family: str,
+    model: str = "ForConditionalGeneration",
+    results: Mapping[str, str] | None = None,
+    single: bool = False,
+    **more: Any,
+) -> Case:
     return Case(
         config=f"{family}Config",
         model=f"{family}{model}",
         tiny={**SMALL, **more},
-        results={"logits": "tgt"},
+        results=results or {"logits": "tgt"},
         given=GIVEN,
         renamed=RENAMED,
         seed=1,
         louder=1.5,
+        single=single,
     )
 
 
@@ -60,6 +64,15 @@ CASES = {
     "pegasus": case("Pegasus", scale_embedding=True),
     "blenderbot": case("Blenderbot"),
     "m2m_100": case("M2M100"),
+    # its mask of what is ahead is only made where nothing is kept between steps
+    "fsmt": case(
+        "FSMT",
+        single=True,
+        src_vocab_size=35,
+        tgt_vocab_size=31,
+        use_cache=False,
+        num_beams=1,
+    ),
 }
 
 
@@ -71,28 +84,23 @@ def test_scores(case: Case, tmp_path: Path) -> None:
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_writing(case: Case, tmp_path: Path) -> None:
     """Twenty tokens, greedily and by beams, for sources of different lengths."""
-    theirs = case.saved(tmp_path).double()
-    specc.compile(str(tmp_path), tmp_path / "package", parts="step")
-    model = specc.load(tmp_path / "package", threads=1)
-    given = GIVEN.together("right")
-    for beams in (1, 4):
-        with torch.no_grad():
-            wanted = theirs.generate(
-                torch.tensor(given["source"]),
-                attention_mask=torch.tensor(given["source_keep"]).long(),
-                do_sample=False,
-                num_beams=beams,
-                max_new_tokens=TOKENS,
-                early_stopping=False,
-            )
-        how: dict[str, Any] = {"max_tokens": TOKENS}
-        if beams > 1:
-            how |= {"strategy": "beam", "beams": beams, "early_stopping": False}
-        made = model.generate(
-            source=given["source"], source_keep=given["source_keep"], **how
-        )
-        for row, texts in enumerate(made.results()):
-            text = list(texts[0].tokens)
-            theirs_too = wanted[row][1 : len(text) + 1].tolist()
-            assert text == theirs_too, f"{beams} beams, text {row}"
-            assert np.isin(wanted[row][len(text) + 1 :], [PAD, STOP]).all()
+    check_translating(case, tmp_path)
+
+
+HEADS = {
+    f"{family}{head}": read_again(f"{family}Config", f"{family}{head}", SMALL, STOP)
+    for family in ("Bart", "MBart")
+    for head in ("ForSequenceClassification", "ForQuestionAnswering")
+}
+
+
+@pytest.mark.parametrize("case", HEADS.values(), ids=HEADS)
+def test_heads_over_a_text_that_is_read_again(case: Case, tmp_path: Path) -> None:
+    check_scores(case, tmp_path)
+
+
+@pytest.mark.parametrize("family", ["Bart", "MBart"])
+def test_states(family: str, tmp_path: Path) -> None:
+    """The model without a head, whose files have no prefix."""
+    plain = case(family, "Model", results={"last_hidden_state": "tgt"})
+    check_scores(plain, tmp_path)

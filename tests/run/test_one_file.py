@@ -27,6 +27,18 @@ graph lm(memory: float[batch, src, 4], ids: int[batch, seq], seen: keep[batch, s
 }
 generate text of ids from logits { start = 1  stop = 0 }
 """
+BESIDE = """
+specc 1
+model m
+dims batch, src, n
+graph main(source: int[batch, src], seen: keep[batch, src] = source != 0, kinds: int[batch, src] = 0 * source,
+           ids: int[batch, n]) -> (logits: float[batch, n, 9]) {
+  m = (embedding(source, size=9, dim=8) @ words) + (embedding(kinds, size=2, dim=8) @ kinds)
+  x = cumsum(embedding(ids, size=9, dim=8) @ targets)
+  return linear(x * insert(masked_mean(m, seen), axis=1) * 50.0, out=9) @ out
+}
+generate text of ids from logits { start = 1  max_tokens = 6 }
+"""
 PLAIN = """
 specc 1
 model m
@@ -159,6 +171,27 @@ def test_what_nothing_reads_may_be_given_or_left_out(way: str, tmp_path: Path) -
     )
     with pytest.raises(specc.Failed, match="E0912"):
         tokens(model, ids=[[3, 4]], memory=memory, mkeep=exist[:, :2])
+
+
+@pytest.mark.parametrize(
+    ("more", "what"),
+    [
+        ({"kinds": [[1, 1, 1]]}, "computes `kinds` by itself"),
+        ({"seen": [[True, False, False]]}, "which tokens exist"),
+    ],
+)
+def test_what_the_model_computes_is_not_given_otherwise(
+    more: dict[str, Any], what: str, tmp_path: Path
+) -> None:
+    """It begins by itself, and finds out what stands beside its source; what agrees may
+    be given.
+    """
+    model = made(tmp_path, BESIDE, "one.onnx")
+    agrees = {"kinds": [[0, 0, 0]], "seen": [[True, True, False]]}
+    given = {"source": [[3, 4, 0]]}
+    assert tokens(model, **given, **agrees) == tokens(model, **given)
+    with pytest.raises(specc.Failed, match=what):
+        tokens(model, **given, **more)
 
 
 LONGER = """

@@ -16,7 +16,7 @@ import transformers
 
 import specc
 from support.padded import Ids, Keep, Samples, Side, samples
-from support.published import assert_published, loaded, randomized
+from support.published import assert_published, loaded, of_sines, randomized
 from support.recorded import record
 from support.spec_models import opened
 
@@ -39,9 +39,11 @@ class Case:
     runs along, or none. `renamed` maps our inputs to theirs where they differ.
     `places`: position ids count what is kept, as `generate` has it; else none are
     given. `sides` are those that the published model can be padded on. `louder` scales
-    matrices so that what is written varies. `eager`: the fused kernel leaves out what
-    the model asks for, such as a bound on scores, and the other one gives no numbers in
-    float64 for texts that are padded on the left: those are then taken one by one.
+    matrices so that what is written varies, `softer` those whose names end so. `eager`:
+    the fused kernel leaves out what the model asks for, such as a bound on scores, and
+    the other one gives no numbers in float64 for texts that are padded on the left:
+    those are then taken one by one.
+    `single`: the published code runs in float32 alone.
     `written` says how the files are saved.
     `context`: what it is compiled for.
     """
@@ -55,8 +57,10 @@ class Case:
     sides: tuple[Side, ...] = ("right",)
     places: bool = False
     louder: float = 1.0
+    softer: Mapping[str, float] = field(default_factory=dict)
     seed: int = 0
     eager: bool = False
+    single: bool = False
     written: Mapping[str, Any] = field(default_factory=dict)
     context: int = 0
 
@@ -72,8 +76,11 @@ class Case:
         theirs = randomized(kind(config), self.seed)
         with torch.no_grad():
             for name, weight in theirs.named_parameters():
-                if weight.dim() > 1:
+                # sines are a weight where the published class has them as one
+                if weight.dim() > 1 and not of_sines(theirs, name):
                     weight *= self.louder
+                for ending, scale in self.softer.items():
+                    weight *= scale if name.endswith(ending) else 1.0
                 if weight.dim() == 3 and "experts" in name:
                     # all experts in one: as large as each alone would be
                     weight *= weight.shape[1] ** 0.5
@@ -115,13 +122,61 @@ class Case:
         return whole
 
 
+class ReadAgain(Case):
+    """A head over what the decoder makes of the source itself: classes are read off
+    where the text ends, answers off every row.
+
+    The published model wants as many ends in every row of a batch, and looks for them
+    in the padding too: texts are given to it one by one.
+    """
+
+    def published(
+        self, theirs: Any, x: Mapping[str, torch.Tensor]
+    ) -> dict[str, torch.Tensor]:
+        ids, keep = x["source"], x["source_keep"]
+        made: dict[str, list[torch.Tensor]] = {name: [] for name in self.results}
+        for row, kept in zip(ids, keep, strict=True):
+            given = theirs(input_ids=row[kept][None], use_cache=False)
+            for name, dim in self.results.items():
+                rows = given[name][0]
+                # zeros stand where there is no text
+                more = [0] * (2 * rows.dim() - 1) + [len(row) - len(rows)]
+                padded = torch.nn.functional.pad(rows, more) if dim else rows
+                made[name].append(padded)
+        return {name: torch.stack(rows) for name, rows in made.items()}
+
+
+def read_again(
+    config: str, model: str, tiny: Mapping[str, Any], end: int, **more: Any
+) -> Case:
+    """A case of `ReadAgain`, whose texts end as `end` says and nowhere else."""
+    given = samples(
+        {"source": Ids("src", 29), "source_keep": Keep("src")}, {"src": (7, 1, 4)}
+    )
+    for row in given.rows:
+        row["source"][row["source"] == end] = 7
+        row["source"][-1] = end
+    asked = "Question" in model
+    return ReadAgain(
+        config=config,
+        model=model,
+        tiny={**tiny, "num_labels": 2 if asked else 4},
+        results={"start_logits": "src", "end_logits": "src"}
+        if asked
+        else {"logits": ""},
+        given=given,
+        **more,
+    )
+
+
 def check_scores(case: Case, folder: Path) -> None:
     """The compiled folder gives what the published model gives: a text alone, and three
     in a padded batch, within 1e-5.
     """
     theirs = case.saved(folder)
     ours = loaded(str(folder), folder, case.context)
-    theirs.double()
+    if not case.single:
+        theirs.double()
     assert_published(
         ours, case.given, lambda x: case.published(theirs, x), case.results, case.sides
     )
@@ -155,6 +210,53 @@ def check_writing(case: Case, folder: Path, beams: Sequence[int] = (1, 4)) -> No
                     f"{path.name}, {count} beams, {len(prompts)} texts"
                 )
     record(opened(str(folder)).model, written=TOKENS)
+
+
+def check_translating(case: Case, folder: Path) -> None:
+    """The compiled folder writes 20 tokens as the published model does for a source,
+    greedily and by beams: as a package for sources of different lengths, and as one
+    file.
+    """
+    theirs = case.saved(folder)
+    if not case.single:
+        theirs.double()
+    together, alone = case.given.together("right"), case.given.alone(0)
+    # one file finds out by itself what is padding: there is none among its words
+    pad = theirs.config.pad_token_id
+    alone["source"] = np.where(alone["source"] == pad, 3, alone["source"])
+    for count in (1, 4):
+        how: dict[str, Any] = {"max_tokens": TOKENS}
+        if count > 1:
+            how |= {"strategy": "beam", "beams": count, "early_stopping": False}
+        package, one = folder / f"package{count}", folder / f"one{count}.onnx"
+        specc.compile(str(folder), package, parts="step")
+        specc.compile(str(folder), one, parts="generate", settings=how)
+        for path, given in ((package, together), (package, alone), (one, alone)):
+            told = {name: given[name] for name in ("source", "source_keep")}
+            made = specc.load(path, threads=1).generate(**told, **how)
+            wanted = _translated(theirs, given, count)
+            for row, texts in enumerate(made.results()):
+                text = list(texts[0].tokens)
+                what = f"{path.name}, {count} beams, text {row} of {len(wanted)}"
+                # the first token is the start, which we do not hand out
+                assert text == wanted[row][1 : len(text) + 1].tolist(), what
+                ends = [theirs.config.pad_token_id, theirs.config.eos_token_id]
+                assert np.isin(wanted[row][len(text) + 1 :], ends).all(), what
+    record(opened(str(folder)).model, written=TOKENS)
+
+
+def _translated(theirs: Any, given: Mapping[str, Any], beams: int) -> Any:
+    """What transformers' `generate` writes for each source."""
+    with torch.no_grad():
+        return theirs.generate(
+            torch.tensor(given["source"]),
+            attention_mask=torch.tensor(given["source_keep"]).long(),
+            do_sample=False,
+            num_beams=beams,
+            max_new_tokens=TOKENS,
+            early_stopping=False,
+            use_cache=True,
+        ).numpy()
 
 
 def written_by(theirs: Any, prompts: Sequence[Sequence[int]], beams: int) -> list[Any]:

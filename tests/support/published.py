@@ -29,16 +29,26 @@ Run = Callable[[Mapping[str, torch.Tensor]], Mapping[str, torch.Tensor]]
 
 
 def randomized(model: torch.nn.Module, seed: int = 0) -> Any:
-    """The model with random weights (numbers that f32 holds), ready to run in float64."""
+    """The model with random weights (numbers that f32 holds), ready to run in float64.
+
+    Tables of sines stay as they are: nobody trains them.
+    """
     source = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, p in model.named_parameters():
+            if of_sines(model, name):
+                continue
             drawn = torch.randn(p.shape, generator=source)
             if p.dim() > 1:
                 p.copy_(drawn * 1.5 / p[0].numel() ** 0.5)
             else:
                 p.copy_(0.3 * drawn + float(name.endswith("weight")))
     return model.eval()
+
+
+def of_sines(model: torch.nn.Module, name: str) -> bool:
+    """Whether a parameter is a table of sines, which a few classes have as a weight."""
+    return "Sinusoidal" in type(model.get_submodule(name.rpartition(".")[0])).__name__
 
 
 @dataclass(frozen=True)

@@ -71,6 +71,7 @@ FAMILIES: dict[str, dict[str, object]] = {
     "electra": WORDS | {"e": 8},
     "ernie4_5": GROUPED | {"head_dim": 8},
     "falcon": TRANSFORMER | {"stop": [2]},
+    "fsmt": PAIRED | {"source_vocab": 13},
     "gemma": GROUPED | {"head_dim": 8},
     "gemma2": GROUPED | {"head_dim": 8, "sliding": 3},
     "gemma3_text": GROUPED | {"head_dim": 8, "sliding": 3, "every": 2},
