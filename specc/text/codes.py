@@ -232,6 +232,8 @@ LINES = {
     "E0852": "nothing of the model can be rounded",
     "E0853": "weights cannot be rounded in blocks of this size",
     "E0855": "a product by rounded weights is not what whole numbers give",
+    "E0856": "a model with rounded weights lost more than it may",
+    "E0857": "the models that are compared are not of one spec",
     "E0870": "a Parquet file cannot be read",
     "E0871": "a row of a file is too long",
     "E0872": "a CSV file does not name its columns",
@@ -332,7 +334,7 @@ _FAMILIES = {
         "E0922",
         "E0940",
     },
-    Family.DIFFERENT: {"E0855", "E0930"},
+    Family.DIFFERENT: {"E0855", "E0856", "E0930"},
     Family.UNTOLD: {"E0932"},
 }
 """The codes that are in a family other than that of their first letter."""

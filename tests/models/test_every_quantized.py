@@ -3,7 +3,10 @@ stand for, and each product that of whole numbers. A few in the default suite, a
 them, in every form and for both targets, under `slow`.
 """
 
+import sys
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -104,3 +107,47 @@ def test_precision_changes_no_inputs_and_no_results(tmp_path: Path) -> None:
     )
     a, b = (m.run(**given)["logits"] for m in (plain, low))
     assert 0 < np.abs(a - b).max() < 0.2 * np.abs(a).max()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "least"), [("int8", 1.0), ("int4", 0.99)])
+@pytest.mark.parametrize("name", ["dates", "numbers"])
+def test_trained_demos_write_what_they_wrote(
+    name: str, kind: str, least: float, tmp_path: Path
+) -> None:
+    """On texts that training never saw, as many are right as with all bits."""
+    pairs = HELD_OUT[name](demo(name))
+    right = []
+    for quantize in ("", kind):
+        path = tmp_path / f"{name}{quantize}"
+        specc.compile(name, path, parts=["encode", "step"], quantize=quantize)
+        model = specc.load(path)
+        found: list[str] = []
+        for start in range(0, len(pairs), 50):
+            texts = [given for given, _ in pairs[start : start + 50]]
+            made = model.generate(texts, strategy="greedy").results()
+            found += [best[0].text for best in made]
+        wanted = [text for _, text in pairs]
+        right.append(sum(a == b for a, b in zip(found, wanted, strict=True)))
+    assert right[1] >= least * right[0]
+
+
+def demo(name: str) -> ModuleType:
+    """The texts of a demo, under a name that is no module's."""
+    path = Path(__file__).parents[2] / "docs" / "demos" / name / "data.py"
+    spec = spec_from_file_location(f"demo_{name}", path)
+    assert spec
+    assert spec.loader
+    module = module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def _numbers(data: ModuleType) -> list[tuple[str, str]]:
+    ways = (data.read_english, data.read_german, data.write_english, data.write_german)
+    return [pair for way in ways for pair in data.evaluation(way, 50)]
+
+
+HELD_OUT = {"dates": lambda data: data.held_out(200), "numbers": _numbers}
+"""Pairs of texts that training never saw, by demo."""

@@ -1,0 +1,145 @@
+"""What a model with rounded weights lost beside the same model without: on the same
+random inputs, result by result.
+
+For what a text is drawn from also how far its distributions are apart, and how often
+the likeliest token is another.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from specc.ir.array import Array
+from specc.ir.fitting import fitting
+from specc.ir.graph import Graph
+from specc.passes.measure.limits import limits, rows_taken
+from specc.run.loaded import Loaded
+from specc.run.verify import random_inputs, sizes_for
+from specc.text.diagnostic import fail
+
+MEASURES = {
+    "error": "the largest difference, of the largest value",
+    "angle": "1 - cosine",
+    "kl": "the mean Kullback-Leibler divergence of what is drawn from",
+    "changed": "the share of rows whose likeliest token is another",
+}
+"""What can be asked for, and what it is."""
+LONG = 24
+"""Rows along each axis whose length is free."""
+
+
+@dataclass(kw_only=True)
+class Loss:
+    """Sums over all that was compared of one result."""
+
+    apart: float = 0.0
+    largest: float = 0.0
+    dot: float = 0.0
+    squares: tuple[float, float] = (0.0, 0.0)
+    divergence: float = 0.0
+    changed: int = 0
+    rows: int = 0
+
+    def see(self, low: Array, full: Array, drawn: bool) -> None:
+        """One result of both; of the one that is `drawn` from, rows of logits."""
+        a, b = low.astype(np.float64), full.astype(np.float64)
+        both = np.isfinite(a) & np.isfinite(b)
+        a, b = np.where(both, a, 0), np.where(both, b, 0)
+        self.apart = max(self.apart, float(np.abs(a - b).max(initial=0)))
+        self.largest = max(self.largest, float(np.abs(b).max(initial=0)))
+        self.dot += float((a * b).sum())
+        one, other = self.squares
+        self.squares = one + float((a * a).sum()), other + float((b * b).sum())
+        if drawn and a.size:
+            p, q = log_softmax(b), log_softmax(a)
+            self.divergence += float((np.exp(p) * (p - q)).sum())
+            self.changed += int((a.argmax(-1) != b.argmax(-1)).sum())
+            self.rows += a[..., 0].size
+
+    @property
+    def measures(self) -> dict[str, float]:
+        """Each measure that this result has."""
+        size = (self.squares[0] * self.squares[1]) ** 0.5
+        found = {
+            "error": self.apart / self.largest if self.largest else self.apart,
+            "angle": max(0.0, 1 - self.dot / size) if size else 0.0,
+        }
+        if self.rows:
+            found["kl"] = max(0.0, self.divergence / self.rows)
+            found["changed"] = self.changed / self.rows
+        return found
+
+
+def log_softmax(x: Array) -> Array:
+    """Logarithms of the probabilities of each row."""
+    moved = x - x.max(-1, keepdims=True)
+    made: Array = moved - np.log(np.exp(moved).sum(-1, keepdims=True))
+    return made
+
+
+@dataclass
+class Compared:
+    """Two models on the same inputs, and what the first lost by result."""
+
+    low: Loaded
+    full: Loaded
+    losses: dict[str, Loss] = field(default_factory=dict)
+
+    def run(self, seed: int, rounds: int) -> None:
+        """Compare on random inputs. E0857 where the two are not of one spec."""
+        graph = self.low.manifest.graph
+        self._check()
+        rng = np.random.default_rng(seed)
+        generates = self.low.manifest.generates
+        for _ in range(max(rounds, 1)):
+            inputs = random_inputs(graph, _sizes(graph), rng)
+            low, full = (m.session.run(inputs) for m in (self.low, self.full))
+            for name, value in low.items():
+                if value.dtype.kind == "f":
+                    drawn = generates is not None and name == generates.source
+                    self.losses.setdefault(name, Loss()).see(value, full[name], drawn)
+
+    def lines(self) -> Iterator[str]:
+        """A line a result."""
+        for name, loss in self.losses.items():
+            told = ", ".join(f"{n} {v:.2e}" for n, v in loss.measures.items())
+            yield f"`{name}` beside the other: {told}"
+
+    def check(self, most: Mapping[str, float]) -> None:
+        """E0856 where a measure of a result is more than it may be."""
+        for name, loss in self.losses.items():
+            for measure, value in loss.measures.items():
+                if value > most.get(measure, np.inf):
+                    fail(
+                        "E0856",
+                        f"`{name}` lost more than it may: {measure} {value:.2e}, at "
+                        f"most {most[measure]:g}",
+                        notes=[f"{measure} is {MEASURES[measure]}"],
+                        helps=["keep more weights as they are: `--keep PATTERN`"],
+                    )
+
+    def _check(self) -> None:
+        one, other = (
+            [(n, str(v.type)) for n, v in (*g.inputs.items(), *g.outputs.items())]
+            for g in (self.low.manifest.graph, self.full.manifest.graph)
+        )
+        if one != other:
+            fail(
+                "E0857",
+                "the two models do not take and give the same",
+                notes=[f"only one has {', '.join(n for n, _ in {*one} ^ {*other})}"],
+                helps=["compile both from one spec, with the same config"],
+            )
+
+
+def _sizes(graph: Graph) -> dict[str, int]:
+    """Lengths of about `LONG`, as far as the graph allows them."""
+    above = {symbol: limit.most for symbol, limit in limits(graph).items()}
+    least = rows_taken(graph)
+    usual = sizes_for(graph, 1)
+    wanted = {
+        symbol: max(min(LONG, above.get(symbol, LONG)), least.get(symbol, 1))
+        for symbol in usual
+    }
+    return fitting(graph, wanted, above) or usual

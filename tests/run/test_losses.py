@@ -1,0 +1,85 @@
+"""`verify --against` says what rounding lost, and `--at-most` makes it a condition."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.small import SMALL
+
+import specc
+from specc.cli.main import main
+from specc.run.losses import Loss, log_softmax
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    folder = tmp_path_factory.mktemp("losses")
+    for kind in ("", "int8", "int4"):
+        path = folder / f"gpt2{kind}.onnx"
+        specc.compile("gpt2", path, set=SMALL["gpt2"], init=0, quantize=kind)
+    specc.compile("gru_lm", folder / "other.onnx", set=SMALL["gru_lm"], init=0)
+    return {p.stem: str(p) for p in folder.glob("*.onnx")}
+
+
+def test_what_is_lost_is_told(
+    models: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = []
+    for kind in ("int8", "int4"):
+        assert main(["verify", models[f"gpt2{kind}"], "--against", models["gpt2"]]) == 0
+        line = capsys.readouterr().out.splitlines()[-1]
+        assert line.startswith("`logits` beside the other: error ")
+        told.append(dict(part.split() for part in line.split(": ")[1].split(", ")))
+    for measure in ("error", "angle", "kl", "changed"):
+        assert 0 <= float(told[0][measure]) <= 1
+    assert float(told[0]["error"]) > 1e-5
+
+
+def test_nothing_is_lost_beside_itself(models: dict[str, str]) -> None:
+    given = ["verify", models["gpt2int8"], "--against", models["gpt2int8"]]
+    assert main([*given, "--at-most", "error=0", "--at-most", "kl=0"]) == 0
+
+
+def test_more_than_may_be_is_an_error(
+    models: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ["verify", models["gpt2int8"], "--against", models["gpt2"]]
+    assert main([*given, "--at-most", "error=1e-6"]) == 4
+    assert "E0856" in capsys.readouterr().err
+    assert main([*given, "--at-most", "error=0.5"]) == 0
+
+
+def test_another_model_is_none_to_compare_with(
+    models: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["verify", models["gpt2int8"], "--against", models["other"]]) == 1
+    assert "E0857" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("wrong", ["kl", "size=1", "kl=-1", "kl=nan", "kl=inf"])
+def test_bounds_that_are_none(wrong: str, models: dict[str, str]) -> None:
+    given = ["verify", models["gpt2"], "--against", models["gpt2"], "--at-most", wrong]
+    assert main(given) == 2
+
+
+def test_measures_by_hand() -> None:
+    full = np.array([[[0.0, 1.0], [2.0, 0.0]]], np.float32)
+    low = np.array([[[0.0, 1.0], [2.0, 3.0]]], np.float32)
+    loss = Loss()
+    loss.see(low, full, drawn=True)
+    p, q = log_softmax(full.astype(float)[0, 1]), log_softmax(low.astype(float)[0, 1])
+    found = loss.measures
+    assert found["changed"] == 0.5
+    assert found["error"] == 1.5
+    assert found["kl"] == pytest.approx(float((np.exp(p) * (p - q)).sum()) / 2)
+    assert found["angle"] == pytest.approx(1 - 5 / (14**0.5 * 5**0.5))
+
+
+def test_a_package_is_compared_by_what_scores(tmp_path: Path) -> None:
+    for kind in ("", "int8"):
+        path = tmp_path / f"m{kind}"
+        specc.compile(
+            "gpt2", path, set=SMALL["gpt2"], init=0, parts=["score"], quantize=kind
+        )
+    given = ["verify", str(tmp_path / "mint8"), "--against", str(tmp_path / "m")]
+    assert main([*given, "--rounds", "1", "--at-most", "changed=1"]) == 0
