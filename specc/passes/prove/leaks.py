@@ -116,6 +116,14 @@ FIXED: Mapping[type[Op], Said] = {
     ops.ArgMax: CHOSEN,
     ops.Sort: CHOSEN,
     ops.Gather: CHOSEN,
+    ops.TopK: Said(
+        "E0711",
+        "this takes as many of every position, which at first there are not",
+        helps=(
+            "among keys, `weights_by(topk(8), z, mask=causal)` weighs the greatest, and "
+            "`sort(z, axis=-1, descending=true)` has them first",
+        ),
+    ),
 }
 """The words for ops of which there is one thing to say."""
 

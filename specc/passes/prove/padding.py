@@ -33,11 +33,11 @@ from fractions import Fraction
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Node, Value
-from specc.ir.op import Op
 from specc.ir.reach import Link, links
 from specc.passes.prove.causality import span_of, spoken
 from specc.passes.prove.clean import Reading, to_the_end
 from specc.passes.prove.held import counted_anew, in_order, mixed
+from specc.passes.prove.kept_out import mend_of
 from specc.passes.prove.padded import stands
 from specc.passes.prove.places import Places, places_of
 from specc.passes.prove.rotation import Turned, turned_of
@@ -359,42 +359,6 @@ def _warning(graph: Graph, dirt: Dirt, output: str, keep: str) -> Diagnostic:
         "W0601",
         f"padded rows reach `{output}`: {how}",
         Label(span, what) if span else None,
-        helps=tuple(h for h in (_help(graph, dirt, keep),) if h),
+        helps=tuple(h for h in (mend_of(graph, dirt, keep),) if h),
         severity="warning",
     )
-
-
-def _help(graph: Graph, dirt: Dirt, keep: str) -> str:
-    """What to write instead; nothing where nothing is known to help."""
-    if dirt.shifted and not isinstance(dirt.node.op, LOOPS):
-        lengths = ", ".join(map(str, graph.inputs[keep].type.shape))
-        return f"declare `{keep}: keep[{lengths}] right`"
-    if dirt.counted and not isinstance(dirt.node.op, LOOPS):
-        return f"use `positions({keep})`"
-    return _hidden(dirt.node.op, keep)
-
-
-LOOPS = (ops.Rnn, ops.Gru, ops.Lstm, ops.Scan)
-
-
-def _hidden(op: Op, keep: str) -> str:
-    """How an op is told which rows exist; nothing where no way is known."""
-    match op:
-        case ops.Rnn() | ops.Gru() | ops.Lstm():
-            return f"add `keep={keep}`"
-        case ops.Scan():
-            return f"add `keep {keep}`"
-        case ops.Conv():
-            # Behind a stride it is what the convolution before gives.
-            return f"add `keep={keep}`, or the second result of the `conv` before"
-        case ops.MaxPool():
-            return f"hide them first: `where(insert({keep}, axis=2), x, -inf)`"
-        case ops.Reduce() | ops.CumSum() | ops.Delay() | ops.AveragePool():
-            return f"multiply by `{keep}` first"
-        case ops.GroupNorm():
-            return "normalize each row alone: `layer_norm(x, eps=1e-5) @ norm`"
-        case ops.Stride(step=step):
-            return f"let the slice run to the end of the axis: `x[:, ::{step}]`"
-        case ops.Roll() | ops.Pad() | ops.Resize():
-            return ""  # no mask is taken, and no zero would make a row unseen
-    return f"use `& visible({keep})`"

@@ -2,10 +2,13 @@
 behind, full of something else.
 """
 
+from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 from support.padding_said import ONE, ROWS, graph_of, moves
+from support.spec_models import by_reference, opened, random_weights
 
 from specc.passes.prove.padding import padding
 
@@ -127,3 +130,37 @@ def test_what_is_said_is_what_numbers_show(
     graph = graph_of(tmp_path, body, shape, side)
     assert (padding(graph) == []) == bool(clean)
     assert clean is None or moves(graph, side) != clean
+
+
+@pytest.mark.parametrize(
+    ("window", "rows", "own"),
+    [
+        ("kernel=2, stride=2", "2 * n", lambda n: 2 * n),
+        ("kernel=4, stride=2, padding=1", "2 * n", lambda n: 2 * n),
+        ("kernel=3, stride=2", "2 * n + 1", lambda n: 2 * n + 1),
+        ("kernel=3, stride=3, padding=1, extra=1", "3 * n - 1", lambda n: 3 * n - 1),
+        ("kernel=3, dilation=2", "n + 4", lambda n: n + 4),
+    ],
+)
+def test_rows_made_longer_are_as_alone_where_it_says_so(
+    window: str, rows: str, own: Callable[[int], int], tmp_path: Path
+) -> None:
+    """Of rows times `keep` as many as the help of the warning says, padded on the right."""
+    path = tmp_path / "m.specc"
+    path.write_text(
+        "specc 1\nmodel m\ndims b, n\n"
+        "graph g(x: float[b, n, 4], keep: keep[b, n] right) -> (y: float[b, _, 3]) {\n"
+        "  x = x * insert(cast(keep, to=float), axis=2)\n"
+        f"  return conv_transpose(x, out=3, {window}) @ c\n}}\n"
+    )
+    spec = opened(str(path))
+    (said,) = padding(spec.model.graph)
+    assert f"the {rows} are then as they are alone" in said.helps[0]
+    weights, rng = random_weights(spec), np.random.default_rng(0)
+    x, keep = rng.normal(size=(1, 5, 4)), np.arange(5)[None] < 3
+    padded = by_reference(spec, weights, {"x": x, "keep": keep})["y"]
+    alone = {"x": x[:, :3], "keep": keep[:, :3]}
+    wanted = by_reference(spec, weights, alone)["y"]
+    assert wanted.shape[1] == own(3)
+    np.testing.assert_allclose(padded[:, : own(3)], wanted, atol=1e-12)
+    assert padded.shape[1] > own(3)
