@@ -20,8 +20,15 @@ FIXED = (
     "n_best",
     "length_penalty",
     "early_stopping",
+    "suppress",
+    "begin_suppress",
+    "min_tokens",
+    "min_length",
+    "no_repeat",
+    "begin",
+    "last_token",
 )
 """Settings that such a model was compiled with."""
 
-TOLD = (*FIXED, *SCALARS, "stop_strings")
+TOLD = (*FIXED, *SCALARS, "stop_strings", "max_length")
 """Settings that it says of itself: what is not fixed is its default."""

@@ -7,6 +7,8 @@ from specc.decode.options import STRATEGIES
 
 HELP = {
     "--max": ("N", "write at most N tokens; otherwise the spec's number, or 256"),
+    "--min": ("N", "write at least N tokens before a text may end"),
+    "--no-repeat": ("N", "write no N tokens in a row that are there already"),
     "--temperature": (
         "T",
         "sample, with logits divided by T: below 1 the likely become likelier",
@@ -35,8 +37,8 @@ HELP = {
         "the number that samples are drawn from; the same one draws the same text",
     ),
 }
-WHOLE = ("--max", "--top-k", "--beams", "--n-best", "--seed")
-NAMES = {"--max": "max_tokens"}
+WHOLE = ("--max", "--min", "--no-repeat", "--top-k", "--beams", "--n-best", "--seed")
+NAMES = {"--max": "max_tokens", "--min": "min_tokens"}
 
 
 def choosing_arguments(parser: ArgumentParser, title: str) -> Any:

@@ -151,6 +151,7 @@ def generating(job: Job, graph: Graph, derived: Derived | None = None) -> Genera
     if derived is None or whole is not graph:
         derived = derived_of(whole, generation, defaults=job.model.defaults)
     chosen = _settings(job)
+    _check_alone(chosen)
     _check_tokens(whole, derived, generation, job.options.settings)
     decoding = Decoding(
         source=generation.source,
@@ -158,6 +159,11 @@ def generating(job: Job, graph: Graph, derived: Derived | None = None) -> Genera
         start=chosen.start,
         stop=chosen.stop,
         pad=chosen.pad,
+        suppress=chosen.suppress,
+        begin_suppress=chosen.begin_suppress,
+        min_tokens=chosen.min_tokens,
+        begin=chosen.begin,
+        last_token=chosen.last_token,
         penalized=chosen.repetition_penalty != 1,
         beams=chosen.beams,
         best=chosen.n_best,
@@ -170,6 +176,23 @@ def generating(job: Job, graph: Graph, derived: Derived | None = None) -> Genera
 def _settings(job: Job) -> Settings:
     """The spec's settings, and before them those of the options."""
     return settings_of(generation_of(job.model).settings, **job.options.settings)
+
+
+def _check_alone(chosen: Settings) -> None:
+    """E0733 for settings that look at whole texts, which a loop in a graph does not."""
+    for name, value in (
+        ("no_repeat", chosen.no_repeat),
+        ("min_length", chosen.min_length),
+    ):
+        if value:
+            fail(
+                "E0733",
+                f"`{name}` is for a program that writes, not for a model that does by itself",
+                helps=[
+                    "compile a package, which writes the same: `--for step`",
+                    f"or without it: `{name}=0` in the settings",
+                ],
+            )
 
 
 def _check_tokens(

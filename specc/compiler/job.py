@@ -19,6 +19,7 @@ from specc.artifact.manifest import Manifest
 from specc.backend import Compiler, Emitted, How, Target, Written
 from specc.compiler import precision
 from specc.compiler import reading as readings
+from specc.compiler.generation_file import as_published
 from specc.compiler.spec import Spec, elaborated
 from specc.compiler.weights import Sources, facts_of, values_of
 from specc.data.reading import Reading
@@ -97,8 +98,8 @@ class Job:
     `model` is what the spec elaborates to; `graph` is the model's, with the taps and
     defaults that were asked for, as the manifest shows it. `values` are the numbers of
     its parameters. `folders` are those that a tokenizer may lie in, `reading` says how
-    inputs are read and results shown. `forms` is filled with what the backend tells of
-    attentions.
+    inputs are read and results shown, `remarks` what files beside the weights say.
+    `forms` is filled with what the backend tells of attentions.
     """
 
     spec: Spec
@@ -108,6 +109,7 @@ class Job:
     values: Binding | Seeded
     folders: tuple[Path, ...]
     reading: Reading
+    remarks: tuple[str, ...] = ()
     forms: list[str] = field(default_factory=list)
 
     @cached_property
@@ -189,6 +191,7 @@ class Job:
         remarks = (
             *self.spec.remarks,
             *readings.remarks(self.model, self.folders),
+            *self.remarks,
             *remarks,
             *_remarks_of(written, self.options, self.spec),
             *_too_large_here(self.values),
@@ -208,7 +211,10 @@ def open_job(spec: Spec, options: Options) -> Iterator[Job]:
     """Elaborate, find the weights and the readings; the files of weights are let go of
     afterwards. Fails with a diagnostic of the stage that cannot go on.
     """
-    model = elaborated(spec, options.graph)
+    weights = options.weights or spec.checkpoint
+    folders = readings.folders_of(weights, spec.config_file)
+    told = as_published(elaborated(spec, options.graph), folders)
+    model = told.model
     graph = with_taps(model.graph, options.taps)
     if options.defaults_inside and model.defaults:
         graph = pipeline.inline(graph, model.defaults)
@@ -219,8 +225,6 @@ def open_job(spec: Spec, options: Options) -> Iterator[Job]:
         adapter=options.adapter,
     )
     with closing(values_of(spec, graph, sources)) as values:
-        weights = options.weights or spec.checkpoint
-        folders = readings.folders_of(weights, spec.config_file)
         yield Job(
             spec=spec,
             options=options,
@@ -229,6 +233,7 @@ def open_job(spec: Spec, options: Options) -> Iterator[Job]:
             values=values,
             folders=folders,
             reading=readings.reading_of(spec.program, model, folders),
+            remarks=told.remarks,
         )
 
 

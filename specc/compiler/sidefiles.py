@@ -111,7 +111,7 @@ def beside(kind: str, folders: Sequence[Path]) -> list[Path]:
     names: tuple[str, ...] = (PREPROCESSOR, PROCESSOR) if kind in EXTRACTORS else ()
     if kind == "transcript":
         names = (VOCABULARY, TOKENIZER, ADDED)
-    found = [_found(folders, name) for name in names]
+    found = [found_in(folders, name) for name in names]
     return [path for path in found if path is not None]
 
 
@@ -126,11 +126,11 @@ def preprocessor(folders: Sequence[Path]) -> tuple[Path | None, dict[str, object
     """The file that says how inputs are prepared, and what it says; of one that is for a
     whole processor the part about sound. Nothing where there is none.
     """
-    path = _found(folders, PREPROCESSOR)
+    path = found_in(folders, PREPROCESSOR)
     if path is not None:
-        return path, _object(path)
-    path = _found(folders, PROCESSOR)
-    part = _object(path).get("feature_extractor") if path else None
+        return path, object_in(path)
+    path = found_in(folders, PROCESSOR)
+    part = object_in(path).get("feature_extractor") if path else None
     return (path, part) if isinstance(part, dict) else (None, {})
 
 
@@ -189,12 +189,12 @@ def spoken_by(folders: Sequence[Path], span: Span | None) -> dict[str, object] |
     """The options of `transcript` from the `vocab.json` and `tokenizer_config.json` in
     the first folder that has the former; None where none has. Fails with E0845.
     """
-    path = _found(folders, VOCABULARY)
+    path = found_in(folders, VOCABULARY)
     if path is None:
         return None
     about = path.parent / TOKENIZER
-    config = _object(about) if os.path.lexists(about) else {}
-    ids = dict(_ids(_of_language(_object(path), config, path, span), path, span))
+    config = object_in(about) if os.path.lexists(about) else {}
+    ids = dict(_ids(_of_language(object_in(path), config, path, span), path, span))
     for number, token in _added(path.parent, config):
         ids.setdefault(number, token)
     unknown = _token(config.get("unk_token"), "<unk>")
@@ -246,7 +246,7 @@ def _added(folder: Path, config: Mapping[str, object]) -> Iterator[tuple[int, st
         if key.isascii() and key.isdigit() and len(key) < 10:
             yield int(key), _token(value, "")
     if os.path.lexists(folder / ADDED):
-        for token, number in _object(folder / ADDED).items():
+        for token, number in object_in(folder / ADDED).items():
             if isinstance(number, int) and 0 <= number < MOST_IDS:
                 yield number, token
 
@@ -267,12 +267,12 @@ def _no_vocabulary(path: Path, why: str, span: Span | None) -> NoReturn:
     )
 
 
-def _found(folders: Sequence[Path], name: str) -> Path | None:
+def found_in(folders: Sequence[Path], name: str) -> Path | None:
     """The file of that name in the first folder that has one."""
     return next((f / name for f in folders if os.path.lexists(f / name)), None)
 
 
-def _object(path: Path) -> dict[str, object]:
+def object_in(path: Path) -> dict[str, object]:
     """The JSON object in a file. Fails with E0802 and E0846."""
     try:
         data = read_regular(path, LARGEST)

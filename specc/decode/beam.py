@@ -17,6 +17,7 @@ import numpy as np
 
 from specc.decode.choose import best, log_softmax
 from specc.decode.penalties import first_seen, repetition
+from specc.decode.rules import Place, lengths_of, ruled, texts_of
 from specc.decode.settings import Settings
 from specc.decode.stepper import Bools, Floats, Ints, Stepper, check_prompt, logits_of
 
@@ -87,8 +88,11 @@ def searched(
     live = searches
     logits = logits_of(stepper.step(prompt), np.ones(len(prompt), np.bool_))
     seen = first_seen(prompt, logits.shape[1], settings.repetition_penalty, keep)
+    lengths = lengths_of(prompt, keep)
+    prompts = texts_of(prompt, keep) if settings.no_repeat else []
     while True:
-        parents = _advance(live, logits, seen, settings, ends)
+        place = _place(live, lengths, prompts)
+        parents = _advance(live, logits, seen, settings, place, ends)
         # A search that is over leaves the batch, and the rows of its beams with it:
         # of searches [0, 1, 2], 1 over, rows go on of 0 and 2, still in that order.
         rows = _going(live, parents)
@@ -101,6 +105,20 @@ def searched(
         texts = [search.row for search in live for _ in search.beams]
         every = np.ones(len(rows), np.bool_)
         logits = logits_of(stepper.step(newest[:, None]), every, texts)
+
+
+def _place(
+    live: Sequence[_Search], lengths: Ints, prompts: Sequence[Sequence[int]]
+) -> Place:
+    """Where the beams of all searches are."""
+    rows = [search.row for search in live for _ in search.beams]
+    beams = [beam for search in live for beam in search.beams]
+    texts = [
+        [*prompts[row], *b.tokens]
+        for row, b in zip(rows, beams, strict=True)
+        if prompts
+    ]
+    return Place(step=len(beams[0].tokens), prompts=lengths[rows], texts=texts)
 
 
 def _newest(searches: Sequence[_Search]) -> Ints:
@@ -130,6 +148,7 @@ def _advance(
     logits: Floats,
     seen: Bools | None,
     settings: Settings,
+    place: Place,
     ends: Ends | None,
 ) -> list[list[int]]:
     """One step of every search; for each the row of `logits` f32[beams of all, vocab]
@@ -137,6 +156,7 @@ def _advance(
     """
     raw = log_softmax(logits)
     scores = raw if seen is None else repetition(raw, seen, settings.repetition_penalty)
+    scores = ruled(scores, settings, place)
     parents, first = [], 0
     for search in searches:
         count, vocab = len(search.beams), logits.shape[1]
@@ -147,8 +167,8 @@ def _advance(
             sums.reshape(1, -1), max(2, 1 + len(settings.stop)) * settings.beams
         )[0]
         continued: list[tuple[int, _Beam]] = []
-        for place in places:
-            row, token = divmod(int(place), vocab)
+        for at in places:
+            row, token = divmod(int(at), vocab)
             if sums[row, token] == -np.inf:
                 break  # what is impossible is no text, and the rest is no better
             old = search.beams[row]

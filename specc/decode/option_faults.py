@@ -101,8 +101,13 @@ class Vocabulary:
         self, word: str, value: object, span: Span | None = None
     ) -> Diagnostic | None:
         """E0732 where the setting `word` names a token that the model does not have."""
-        most = {"start": self.taken, "pad": self.taken, "stop": self.drawn}.get(word)
+        most = {"start": self.taken, "pad": self.taken}.get(word)
+        if word in ("stop", "begin", "last_token"):
+            most = self.drawn
         tokens = value if isinstance(value, list | tuple) else (value,)
+        if word == "begin":
+            places = (p if isinstance(p, list | tuple) else (p,) for p in tokens)
+            tokens = [token for place in places for token in place]
         wrong = [t for t in tokens if most is not None and whole(t, most)]
         if not wrong:
             return None

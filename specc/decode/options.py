@@ -88,14 +88,22 @@ def _tokens(value: object) -> bool:
     )
 
 
+def _places(value: object) -> bool:
+    return (
+        isinstance(value, list | tuple)
+        and len(value) <= STOPS
+        and all(_tokens(v) and v not in ([], ()) for v in value)
+    )
+
+
 _SAMPLE, _BEAM = ("sample",), ("beam",)
 OPTIONS: tuple[Option, ...] = (
     Option(
         name="start",
         word="start",
         strategies=(),
-        range="a token's number, 0 or more",
-        takes=lambda v: whole(v, 0),
+        range=f"a token's number, 0 or more, or a list of at most {STOPS}",
+        takes=_tokens,
         foreign=("bos", "bos_token_id", "decoder_start_token_id"),
     ),
     Option(
@@ -128,7 +136,69 @@ OPTIONS: tuple[Option, ...] = (
         strategies=(),
         range="a whole number from 1 to 2**53",
         takes=lambda v: whole(v, 1),
-        foreign=("max", "max_new_tokens", "max_length"),
+        foreign=("max", "max_new_tokens"),
+    ),
+    Option(
+        name="max_length",
+        word="max_length",
+        strategies=(),
+        range="a whole number from 1 to 2**53",
+        takes=lambda v: whole(v, 1),
+    ),
+    Option(
+        name="min_tokens",
+        word="min_tokens",
+        strategies=(),
+        range="a whole number from 0 to 2**53",
+        takes=lambda v: whole(v, 0),
+        foreign=("min", "min_new_tokens"),
+    ),
+    Option(
+        name="min_length",
+        word="min_length",
+        strategies=(),
+        range="a whole number from 0 to 2**53",
+        takes=lambda v: whole(v, 0),
+    ),
+    Option(
+        name="no_repeat",
+        word="no_repeat",
+        strategies=(),
+        range="a whole number from 1 to 2**53, or 0 for none",
+        takes=lambda v: whole(v, 0),
+        foreign=("no_repeat_ngram_size", "no_repeat_ngram"),
+    ),
+    Option(
+        name="suppress",
+        word="suppress",
+        strategies=(),
+        range=f"a token's number, 0 or more, or a list of at most {STOPS}",
+        takes=_tokens,
+        foreign=("suppress_tokens", "bad_words_ids", "bad_words"),
+    ),
+    Option(
+        name="begin_suppress",
+        word="begin_suppress",
+        strategies=(),
+        range=f"a token's number, 0 or more, or a list of at most {STOPS}",
+        takes=_tokens,
+        foreign=("begin_suppress_tokens",),
+    ),
+    Option(
+        name="begin",
+        word="begin",
+        strategies=(),
+        range=f"a list of at most {STOPS} tokens, or of lists of tokens to choose from",
+        takes=_places,
+        foreign=("forced_bos_token_id", "forced_decoder_ids"),
+    ),
+    Option(
+        name="last_token",
+        word="last_token",
+        strategies=(),
+        range="a token's number, 0 or more",
+        takes=lambda v: whole(v, 0),
+        foreign=("forced_eos_token_id",),
     ),
     Option(
         name="strategy",

@@ -12,6 +12,7 @@ import numpy as np
 
 from specc.decode.choose import draw, kept, log_softmax, uniforms
 from specc.decode.penalties import first_seen, repetition
+from specc.decode.rules import Place, lengths_of, ruled, texts_of
 from specc.decode.settings import Settings
 from specc.decode.stepper import (
     Bools,
@@ -51,8 +52,11 @@ def written(
     ended = np.zeros(len(prompt), np.bool_)
     logits = logits_of(stepper.step(prompt), ~ended)
     seen = first_seen(prompt, logits.shape[1], settings.repetition_penalty, keep)
+    lengths = lengths_of(prompt, keep)
+    texts = texts_of(prompt, keep) if settings.no_repeat else []
     for step in range(settings.max_tokens):
-        chosen = chosen_from(logits, seen, settings, step)
+        place = Place(step=step, prompts=lengths, texts=texts)
+        chosen = chosen_from(logits, seen, settings, place)
         tokens = np.where(ended, settings.filler, chosen)
         scores = (
             _log_probs(logits, chosen, ended) if settings.log_probabilities else None
@@ -60,6 +64,8 @@ def written(
         if seen is not None:
             # of a row that has ended too: nothing of it is read any more
             seen[rows, chosen] = True
+        for text, token in zip(texts, chosen, strict=False):
+            text.append(int(token))
         ended = ended | np.isin(tokens, settings.stop)
         if watch is not None:
             ended = ended | watch(tokens, ended.copy())
@@ -70,17 +76,20 @@ def written(
 
 
 def chosen_from(
-    logits: Floats, seen: Bools | None, settings: Settings, step: int
+    logits: Floats, seen: Bools | None, settings: Settings, place: Place
 ) -> Ints:
     """The next token of every row, i64[rows], from logits f32[rows vocab]; `seen`
     bool[rows vocab] is penalized.
     """
     if seen is not None:
         logits = repetition(logits, seen, settings.repetition_penalty)
+    logits = ruled(logits, settings, place)
     if settings.strategy == "greedy":
         best: Ints = logits.argmax(axis=1)
         return best
-    return draw(kept(logits, settings), uniforms(settings.seed, len(logits), step))
+    return draw(
+        kept(logits, settings), uniforms(settings.seed, len(logits), place.step)
+    )
 
 
 def _log_probs(logits: Floats, chosen: Ints, ended: Bools) -> Floats:

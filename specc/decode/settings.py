@@ -22,6 +22,10 @@ from specc.text.diagnostic import Diagnostic, Failed
 
 Strategy: TypeAlias = Literal["greedy", "sample", "beam"]
 Early: TypeAlias = bool | Literal["never"]
+SETS = ("stop", "stop_strings", "suppress", "begin_suppress")
+"""Settings of which one may be given, or several, in any order."""
+WHOLE = ("pad", "max_length", "last_token")
+"""Whole numbers that may be none."""
 BEAMS = 4
 """Beams of a search for which nobody says how many; as many as the texts asked for, if
 those are more.
@@ -35,7 +39,14 @@ class Settings:
     `max_tokens` counts written tokens, the stop included, the prompt not. `top_k` 0,
     `top_p` 1, `min_p` 0, a `temperature` and a `repetition_penalty` of 1 change
     nothing. `stop` are the tokens that end a text, `stop_strings` the texts before
-    which it ends. `start` is what the spec begins with where there is no prompt.
+    which it ends. `start` is what the spec begins with where there is no prompt: one
+    token, or several.
+
+    `suppress` are tokens that are never written, `begin_suppress` those that are not the
+    first. No stop is written before there are `min_tokens`, or `min_length` with the
+    prompt; `max_length` is the most with the prompt. No `no_repeat` tokens in a row are
+    there twice. What is written first is at each place of `begin` one of its tokens, and
+    `begin_suppress` counts behind it; `last_token` comes at the greatest length.
     `log_probabilities` asks for the logarithm of each written token's probability under
     the model as it is: of its logits before any penalty, temperature or cut.
     """
@@ -51,7 +62,15 @@ class Settings:
     length_penalty: float = 1.0
     early_stopping: Early = False
     n_best: int = 1
-    start: int | None = None
+    max_length: int | None = None
+    min_tokens: int = 0
+    min_length: int = 0
+    no_repeat: int = 0
+    suppress: tuple[int, ...] = ()
+    begin_suppress: tuple[int, ...] = ()
+    begin: tuple[tuple[int, ...], ...] = ()
+    last_token: int | None = None
+    start: tuple[int, ...] = ()
     stop: tuple[int, ...] = ()
     stop_strings: tuple[str, ...] = ()
     pad: int | None = None
@@ -152,7 +171,15 @@ def _clashes(
 def _plain(name: str, value: Any) -> Any:
     """A checked value as `Settings` holds it."""
     kind = _KINDS[name]
-    if name in ("stop", "stop_strings"):
+    if name == "start":
+        begins = value if isinstance(value, list | tuple) else (value,)
+        return tuple(int(token) for token in begins)
+    if name == "begin":
+        return tuple(
+            tuple(map(int, place)) if isinstance(place, list | tuple) else (int(place),)
+            for place in value
+        )
+    if name in SETS:
         many: Iterable[Any] = value if isinstance(value, list | tuple) else (value,)
         return tuple(dict.fromkeys(v if isinstance(v, str) else int(v) for v in many))
     if kind is float:
@@ -160,6 +187,4 @@ def _plain(name: str, value: Any) -> Any:
     return int(value) if kind is int else value
 
 
-_KINDS = {
-    f.name: int if f.name in ("start", "pad") else f.type for f in fields(Settings)
-}
+_KINDS = {f.name: int if f.name in WHOLE else f.type for f in fields(Settings)}

@@ -93,21 +93,30 @@ class Decoding:
     """How a model that decodes by itself does so, as far as that is settled when it is
     written.
 
-    `source` is the result of the step whose newest row tells the next token. `start` is
-    the token every row starts with; None where the caller gives a prompt. `stop` are
+    `source` is the result of the step whose newest row tells the next token. `start` are
+    the tokens every row starts with; none where the caller gives a prompt. `stop` are
     the tokens that end a row, `pad` stands behind them (None: the stop itself).
     `penalized` models take `repetition_penalty`.
 
     For beam search: `beams` hypotheses are followed and the `best` given; scores are
     divided by `length ** length_penalty`; `early` stops as soon as `beams` are
     finished, "never" only when none can get better.
+
+    `suppress` and `begin_suppress` are tokens that are never written, or not first; no
+    stop comes before `min_tokens`; one of each place of `begin` comes first, and
+    `last_token` at the greatest length.
     """
 
     source: str
     strategy: Literal["greedy", "sample", "beam"] = "greedy"
-    start: int | None = None
+    start: tuple[int, ...] = ()
     stop: tuple[int, ...] = ()
     pad: int | None = None
+    suppress: tuple[int, ...] = ()
+    begin_suppress: tuple[int, ...] = ()
+    min_tokens: int = 0
+    begin: tuple[tuple[int, ...], ...] = ()
+    last_token: int | None = None
     penalized: bool = False
     beams: int = 4
     best: int = 1

@@ -182,13 +182,21 @@ def _computed(name: str, entrance: Entrance) -> NoReturn:
 
 def check_fixed(asked: Settings, compiled: Mapping[str, object]) -> None:
     """E0733 where a setting differs from what the model was compiled with."""
-    values = asdict(asked)
+    values, unsaid = asdict(asked), asdict(Settings())
     for name in FIXED:
-        known = compiled.get(name)
-        said = list(values[name]) if isinstance(values[name], tuple) else values[name]
+        known = compiled.get(name, unsaid[name])
+        if isinstance(unsaid[name], tuple) and not isinstance(known, list):
+            # what was compiled by an earlier version has one start, or none
+            known = list(unsaid[name]) if known in (None, ()) else [known]
+        said = _listed(values[name])
         beam = name in ("beams", "n_best", "length_penalty", "early_stopping")
         if said != known and not (beam and asked.strategy != "beam"):
             _settled(name, known, said)
+
+
+def _listed(value: object) -> object:
+    """Tuples as lists, as JSON has them."""
+    return [_listed(v) for v in value] if isinstance(value, tuple) else value
 
 
 def _settled(name: str, known: object, said: object) -> NoReturn:

@@ -3,6 +3,7 @@ what of both a model can bear.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 
 import numpy as np
 
@@ -21,11 +22,11 @@ from specc.text.diagnostic import Failed, fail
 def prepared_for(
     entrance: Entrance,
     inputs: Mapping[str, object],
-    start: int | None,
+    start: Sequence[int],
     begins: bool = False,
 ) -> dict[str, Array]:
     """Arrays for every input, what grows among them: prompts as one batch, or where nobody
-    gives a prompt, the token that each text starts with; no token where a text `begins`
+    gives a prompt, the tokens that each text starts with; none where a text `begins`
     with what stands before it.
     """
     growing = entrance.growing
@@ -40,16 +41,15 @@ def prepared_for(
 
 
 def _started(
-    entrance: Entrance, inputs: Mapping[str, object], start: int | None, begins: bool
+    entrance: Entrance, inputs: Mapping[str, object], start: Sequence[int], begins: bool
 ) -> dict[str, object]:
-    """The inputs with the token that each text starts with, where the spec names one, or
+    """The inputs with the tokens that each text starts with, where the spec names any, or
     with none where it begins by itself.
     """
-    if start is None and not begins:
+    if not start and not begins:
         return dict(inputs)
-    count = 0 if start is None else 1
-    first = np.full((_rows(entrance, inputs), count), start or 0)
-    # the first token exists, even where it is the pad's
+    first = np.tile(np.array(start, np.int64), (_rows(entrance, inputs), 1))
+    # they exist, even one that is the pad's
     keep = keep_of(entrance.graph, entrance.growing)
     exists = {keep: np.ones(first.shape, np.bool_)} if keep else {}
     return {**exists, **inputs, entrance.growing: first}
@@ -135,7 +135,8 @@ def check_settings(source: Source, settings: Settings) -> None:
     """E0732 and E0733 for what fits no text of this model."""
     growing = source.entrance.growing
     grows = source.entrance.graph.inputs[growing].type
-    for name, token in (("pad", settings.pad), ("start", settings.start)):
+    named = ("pad", "start", "begin", "last_token")
+    for name, token in ((n, asdict(settings)[n]) for n in named):
         if fault := source.vocabulary.beyond(name, token):
             raise Failed(fault)
     if settings.strategy == "beam" and grows.shape[0].number is not None:
@@ -160,3 +161,17 @@ def check_context(source: Source, prompt: Ints) -> None:
         notes=[reason(source.table, source.context)] if source.table else [],
         helps=["give a shorter prompt"],
     )
+
+
+def left_of(most: int, prompt: Ints) -> int:
+    """How many tokens may be written where a text and its prompt have at most so many.
+    E0733 where there are none.
+    """
+    left = most - len(prompt[0]) if len(prompt) else most
+    if left < 1:
+        fail(
+            "E0733",
+            f"the prompt has {prompt.shape[1]} tokens, and `max_length` is {most}",
+            helps=["say `max_tokens` instead: what is written, without the prompt"],
+        )
+    return left

@@ -30,7 +30,7 @@ from specc.run.inputs import Entrance, unread_of
 from specc.run.loaded import Loaded
 from specc.run.one_file import check_fixed
 from specc.run.package import Package
-from specc.run.prompts import check_context, check_settings, prepared_for
+from specc.run.prompts import check_context, check_settings, left_of, prepared_for
 from specc.run.source import Source
 from specc.run.steppers import FullStepper, StateStepper
 from specc.text.diagnostic import Failed, fail
@@ -95,7 +95,7 @@ class Writer(Source):
     def begin(self, inputs: Mapping[str, object], settings: Settings) -> Writing:
         """Begin with inputs by name and settings that are checked."""
         growing = self.entrance.growing
-        begun = growing not in inputs and (settings.start is not None or self.begins)
+        begun = growing not in inputs and (bool(settings.start) or self.begins)
         prepared = prepared_for(self.entrance, inputs, settings.start, self.begins)
         prompt = prepared[growing]
         check_context(self, prompt)
@@ -109,6 +109,8 @@ class Writer(Source):
         if self.context is not None:
             # the last token that is written is never fed, so it needs no position
             room = self.context - prompt.shape[1] + 1
+        if settings.max_length is not None:
+            room = min(room, left_of(settings.max_length, prompt))
         return Writing(
             writer=self,
             settings=settings,

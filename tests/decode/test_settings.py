@@ -29,7 +29,7 @@ def test_a_spec_that_says_nothing_writes_greedily() -> None:
 def test_words_of_a_spec_become_settings() -> None:
     made = settings_of(BEAM)
     assert (made.strategy, made.beams, made.length_penalty) == ("beam", 12, 0.6)
-    assert (made.start, made.stop, made.filler) == (1, (2,), 2)
+    assert (made.start, made.stop, made.filler) == ((1,), (2,), 2)
     drawn = settings_of(
         {
             "strategy": {"kind": "sample", "temperature": 1, "top_k": 5},

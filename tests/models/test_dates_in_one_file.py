@@ -73,7 +73,7 @@ def texts(tokens: np.ndarray[Any, Any]) -> list[str]:
 
 
 def test_greedy_writes_the_dates_as_iso(tmp_path: Path) -> None:
-    path = written(tmp_path, Decoding(source="logits", start=START, stop=(END,)))
+    path = written(tmp_path, Decoding(source="logits", start=(START,), stop=(END,)))
     session = onnxruntime.InferenceSession(
         str(path), providers=["CPUExecutionProvider"]
     )
@@ -94,7 +94,12 @@ def test_beams_are_as_sure(tmp_path: Path) -> None:
     path = written(
         tmp_path,
         Decoding(
-            source="logits", strategy="beam", start=START, stop=(END,), beams=4, best=2
+            source="logits",
+            strategy="beam",
+            start=(START,),
+            stop=(END,),
+            beams=4,
+            best=2,
         ),
     )
     session = onnxruntime.InferenceSession(
@@ -108,7 +113,7 @@ def test_beams_are_as_sure(tmp_path: Path) -> None:
 
 
 def test_the_same_file_is_written_each_time(tmp_path: Path) -> None:
-    decoding = Decoding(source="logits", start=START, stop=(END,))
+    decoding = Decoding(source="logits", start=(START,), stop=(END,))
     first, second = (written(tmp_path, decoding, name) for name in ("first", "second"))
     assert first.read_bytes() == second.read_bytes()
 
@@ -121,7 +126,7 @@ def test_weights_beside_are_written_once(strategy: Any, tmp_path: Path) -> None:
     model = onnx.load(
         written(
             tmp_path,
-            Decoding(source="logits", strategy=strategy, start=START, stop=(END,)),
+            Decoding(source="logits", strategy=strategy, start=(START,), stop=(END,)),
         )
     )
     names = [t.name for t in model.graph.initializer]

@@ -40,6 +40,11 @@ def decoding_of(settings: Settings, source: str, penalized: bool) -> Decoding:
         source=source,
         strategy=settings.strategy,
         start=settings.start,
+        suppress=settings.suppress,
+        begin_suppress=settings.begin_suppress,
+        min_tokens=settings.min_tokens,
+        begin=settings.begin,
+        last_token=settings.last_token,
         stop=settings.stop,
         pad=settings.pad,
         penalized=penalized,
@@ -80,7 +85,9 @@ class Case:
         self.growing, self.source = model.generation.growing, model.generation.source
         if self.prompt is None:
             start = self.settings.start
-            self.prompt = PROMPT if start is None else np.full((BATCH, 1), start)
+            self.prompt = (
+                np.tile(np.array(start, np.int64), (BATCH, 1)) if start else PROMPT
+            )
         self.inputs = self.inputs or _inputs(self.spec, self.growing, len(self.prompt))
         derived = derive(model.graph, self.growing, {self.source: "newest"})
         decoding = decoding_of(
@@ -197,8 +204,9 @@ def settings_of(spec: Opened, strategy: str = "greedy", **more: Any) -> Settings
     said: Mapping[str, Any] = spec.model.generation.settings
     stop = said.get("stop", ())
     stops = tuple(stop) if isinstance(stop, list | tuple) else (stop,)
+    start = said.get("start")
     own: dict[str, Any] = {
-        "start": said.get("start"),
+        "start": () if start is None else (start,),
         "stop": stops,
         "max_tokens": 10,
         "log_probabilities": True,

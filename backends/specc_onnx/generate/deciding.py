@@ -21,6 +21,7 @@ from specc_onnx.generate.decoding import (
     PENALTY,
     SEED,
 )
+from specc_onnx.generate.rules import ruled
 from specc_onnx.generate.uniforms import check_drawing
 from specc_onnx.lower.arrange import cast, cut, typed, unsqueeze
 from specc_onnx.lower.emitter import Emitter, Tensor
@@ -77,6 +78,11 @@ class Start:
         seen = sampling.seen_in(g, self.prompt, self.keep, self.vocabulary)
         # a step's batch is all its rows
         return [Carry("seen", Type.of("bool", self.batch, self.vocabulary), seen)]
+
+    def ruled(self, g: Emitter, d: Decoding, scores: str, iteration: str) -> str:
+        """Scores without what may not come at this step."""
+        limit = self.scalars[MAX_TOKENS]
+        return ruled(g, d, scores, iteration, limit, self.vocabulary)
 
 
 class Strategy(Protocol):
@@ -139,6 +145,7 @@ class OneByOne:
             if seen
             else logits
         )
+        weighed = self.start.ruled(g, self.d, weighed, iteration)
         if self.sampler:
             chosen = sampling.drawn(g, self.sampler, weighed, iteration)
         else:
@@ -204,6 +211,7 @@ class BeamSearch:
         logs = g.node("LogSoftmax", logits, axis=1)
         if seen:
             logs = sampling.penalized(g, logs, seen[0], self.start.scalars[PENALTY])
+        logs = self.start.ruled(g, self.d, logs, iteration)
         made = g.node("Add", iteration, g.constant(1, "i64"))
         limit = self.start.scalars[MAX_TOKENS]
         search = beam.Search(

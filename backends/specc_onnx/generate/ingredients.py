@@ -58,14 +58,14 @@ class Ingredients(Generating):
         graph, growing = self.graph, self.derived.growing
         batch = graph.inputs[growing].type.shape[0]
         others = [t for n, t in self.inputs.items() if n not in (growing, *self.keeps)]
-        return (self.decoding.start is not None or self.begins) and any(
+        return (bool(self.decoding.start) or self.begins) and any(
             d == batch for t in others for d in t.shape
         )
 
     @property
     def begins(self) -> bool:
         """Whether the first token of a text without a prompt is drawn from rows before it."""
-        return self.decoding.start is None and bool(self.derived.first)
+        return not self.decoding.start and bool(self.derived.first)
 
     @property
     def inputs(self) -> dict[str, Type]:

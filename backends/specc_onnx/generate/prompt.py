@@ -50,11 +50,15 @@ def _begin(work: Work) -> str | None:
     rows = _prompt(work, growing)
     if not work.whole.begins:
         absent = g.node("Equal", g.node("Shape", rows, start=1, end=2), g.vector(0))
-        # `[batch, 1]` or `[batch, 0]`: a column in front that is there or not, without
-        # an `If`, whose two branches would have to agree on a shape.
-        count = cast(g, absent, "bool", "i64")
-        column = g.node("Concat", g.shape([work.batch]), count, axis=0)
-        start = g.node("Expand", g.constant(work.decoding.start, type.dtype), column)
+        # Columns in front that are there or not, without an `If`, whose two branches
+        # would have to agree on a shape.
+        tokens = g.constant([list(work.decoding.start)], type.dtype)
+        many = g.node("Concat", g.shape([work.batch]), g.vector(1), axis=0)
+        count = g.node(
+            "Mul", cast(g, absent, "bool", "i64"), g.vector(len(work.decoding.start))
+        )
+        start = g.node("Expand", tokens, many)
+        start = g.node("Slice", start, g.vector(0), count, g.vector(1))
         rows = g.node("Concat", start, rows, axis=1)
     work.outer[growing] = Tensor(rows, type)
     # The length of the prompt is that of this value from here on: the input's own may

@@ -53,7 +53,7 @@ def config(
     }
     longest = longest_text(model, generation)
     tokens = {
-        "bos_token_id": said.get("start"),
+        "bos_token_id": _start(said),
         "eos_token_id": _stops(said),
         "pad_token_id": _pad(said),
     }
@@ -86,6 +86,12 @@ def longest_text(model: Model, generation: Generation) -> int:
         if isinstance(context, int) and not isinstance(context, bool) and context > 0
         else UNBOUNDED
     )
+
+
+def _start(said: Mapping[str, object]) -> object:
+    """The first of the tokens that a text starts with."""
+    start = said.get("start")
+    return start[0] if isinstance(start, list | tuple) and start else start
 
 
 def _stops(said: Mapping[str, object]) -> object:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from support.onnx_pieces import Piece
 
 from specc.decode.penalties import seen_in
+from specc.decode.rules import Place, lengths_of
 from specc.decode.sampling import chosen_from
 from specc.decode.settings import Settings
 from specc.decode.stepper import Floats
@@ -94,7 +95,8 @@ def test_every_draw_is_the_same(settings: Settings) -> None:
         logits = (3 * rng.standard_normal((16, VOCABULARY))).astype(np.float32)
         prompt = rng.integers(-1, VOCABULARY + 2, (16, 6))
         keep = rng.random((16, 6)) < 0.7
-        wanted = chosen_from(logits, seen_in(prompt, VOCABULARY, keep), settings, step)
+        place = Place(step=step, prompts=lengths_of(prompt, keep))
+        wanted = chosen_from(logits, seen_in(prompt, VOCABULARY, keep), settings, place)
         assert drawn(model, logits, settings, step, prompt, keep) == wanted.tolist(), (
             f"step {step}"
         )

@@ -1,0 +1,67 @@
+"""Which tokens may come next, as ONNX nodes; `specc.decode.rules` in Python.
+
+Everything here is known when the model is written, but for the number of the step.
+"""
+
+from collections.abc import Collection
+
+from specc.ir.derived import Decoding
+from specc_onnx.lower.emitter import Emitter
+
+NEVER = float("-inf")
+
+
+def ruled(
+    g: Emitter, d: Decoding, scores: str, iteration: str, limit: str, vocabulary: int
+) -> str:
+    """`scores` f32[rows, vocabulary] with minus infinity for what may not come at step
+    `iteration` i64[] of at most `limit` i64[].
+    """
+    if d.min_tokens and d.stop:
+        early = g.node("Less", iteration, g.constant(d.min_tokens, "i64"))
+        scores = _without(g, scores, d.stop, vocabulary, early)
+    for step, tokens in enumerate(d.begin):
+        scores = _only(g, scores, tokens, vocabulary, _at(g, iteration, step))
+    if d.last_token is not None:
+        made = g.node("Add", iteration, g.constant(1, "i64"))
+        last = g.node("Equal", made, limit)
+        scores = _only(g, scores, (d.last_token,), vocabulary, last)
+    if d.suppress:
+        scores = _without(g, scores, d.suppress, vocabulary)
+    if d.begin_suppress:
+        behind = _at(g, iteration, len(d.begin))
+        scores = _without(g, scores, d.begin_suppress, vocabulary, behind)
+    return scores
+
+
+def _at(g: Emitter, iteration: str, step: int) -> str:
+    """Whether this is that step, bool[]."""
+    return g.node("Equal", iteration, g.constant(step, "i64"))
+
+
+def _only(
+    g: Emitter, scores: str, tokens: Collection[int], vocabulary: int, when: str
+) -> str:
+    """Nothing but these tokens where `when` bool[] is true; of a single one, which is
+    certain then, the score is 0.
+    """
+    if len(tokens) > 1:
+        others = {*range(vocabulary)} - {*tokens}
+        return _without(g, scores, others, vocabulary, when)
+    only = [[0.0 if i in tokens else NEVER for i in range(vocabulary)]]
+    return g.node("Where", when, g.constant(only, "f32"), scores)
+
+
+def _without(
+    g: Emitter,
+    scores: str,
+    tokens: Collection[int],
+    vocabulary: int,
+    when: str | None = None,
+) -> str:
+    """Scores without these tokens, where `when` bool[] is true."""
+    those = {*tokens}
+    banned = g.constant([[i in those for i in range(vocabulary)]], "bool")
+    if when is not None:
+        banned = g.node("And", banned, when)
+    return g.node("Where", banned, g.constant(NEVER, "f32"), scores)

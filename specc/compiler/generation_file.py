@@ -1,0 +1,277 @@
+"""`generation_config.json` beside the weights: how a published model is meant to write.
+
+What it says goes before what the spec says, whose settings are those of the family, and
+behind what `compile` or a caller is told. Every key is followed, known to change nothing
+here, told of, or refused where the text would be another.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import NoReturn
+
+from specc.compiler.sidefiles import found_in, object_in
+from specc.decode.option_faults import spec_faults
+from specc.files.read import shown
+from specc.ir.model import Model
+from specc.text.diagnostic import fail
+
+NAME = "generation_config.json"
+BESIDE: Mapping[str, str] = {
+    "eos_token_id": "stop",
+    "pad_token_id": "pad",
+    "decoder_start_token_id": "start",
+    "max_new_tokens": "max_tokens",
+    "max_length": "max_length",
+    "min_new_tokens": "min_tokens",
+    "no_repeat_ngram_size": "no_repeat",
+    "suppress_tokens": "suppress",
+    "begin_suppress_tokens": "begin_suppress",
+    "forced_eos_token_id": "last_token",
+    "stop_strings": "stop_strings",
+}
+"""Keys that are settings beside the strategy, under our words."""
+SAMPLED = ("temperature", "top_k", "top_p", "min_p")
+SEARCHED = {
+    "length_penalty": "length_penalty",
+    "early_stopping": "early_stopping",
+    "num_return_sequences": "n_best",
+}
+USUAL_TOP_K = 50
+"""Where a published model draws and its file does not say among how many."""
+OTHERWISE = {
+    "the strategy": "do_sample num_beams repetition_penalty",
+    "lengths and tokens": "min_length bad_words_ids forced_bos_token_id",
+    "what a dictation begins with": "forced_decoder_ids language task lang_to_id "
+    "task_to_id is_multilingual return_timestamps no_timestamps_token_id",
+}
+"""Keys that are read in other ways."""
+HARMLESS = {
+    "says who wrote the file": "_from_model_config transformers_version",
+    "a prompt, or another key, says it": "bos_token_id prev_sot_token_id",
+    "how it is computed, not what": "use_cache cache_implementation cache_config "
+    "low_memory disable_compile compile_config prefill_chunk_size trust_remote_code "
+    "num_assistant_tokens num_assistant_tokens_schedule assistant_early_exit "
+    "assistant_confidence_threshold assistant_lookbehind target_lookbehind "
+    "is_assistant prompt_lookup_num_tokens max_matching_ngram_size token_healing",
+    "what is given out beside tokens": "output_attentions output_hidden_states "
+    "output_scores output_logits return_dict_in_generate return_legacy_cache",
+    "of times, which are not written": "max_initial_timestamp_index alignment_heads "
+    "median_filter_width",
+    "of programs that talk": "chat_format max_window_size",
+    "stops by the clock": "max_time",
+    "there are no scores that are no numbers": "remove_invalid_values",
+}
+"""Keys that do not change what is written here, each with the reason."""
+OFF: Mapping[str, tuple[object, ...]] = {
+    "num_beam_groups": (1,),
+    "diversity_penalty": (0,),
+    "typical_p": (1,),
+    "epsilon_cutoff": (0,),
+    "eta_cutoff": (0,),
+    "penalty_alpha": (0,),
+    "encoder_repetition_penalty": (1,),
+    "encoder_no_repeat_ngram_size": (0,),
+    "renormalize_logits": (False,),
+    "guidance_scale": (1,),
+    "top_h": (),
+    "sequence_bias": (),
+    "exponential_decay_length_penalty": (),
+    "watermarking_config": (),
+    "constraints": (),
+    "force_words_ids": (),
+    "dola_layers": (),
+}
+"""Keys that are not followed, with the values at which they change nothing."""
+
+
+@dataclass(frozen=True)
+class Told:
+    """A model as the file has it write, and what to say of that."""
+
+    model: Model
+    remarks: tuple[str, ...] = ()
+
+
+@dataclass
+class _File:
+    """The keys of a file; `settings` are ours, made of them."""
+
+    path: Path
+    keys: Mapping[str, object]
+    settings: dict[str, object] = field(default_factory=dict)
+
+    def given(self, key: str) -> object:
+        """The value of a key; None where it is absent or null."""
+        return self.keys.get(key)
+
+    def refuse(self, key: str, why: str) -> NoReturn:
+        """E0847 for a key."""
+        fail(
+            "E0847",
+            f"`{key}` in `{shown(str(self.path))}` {why}",
+            helps=[
+                "take it out of the file, if the texts may be others than there",
+                "or compile from a folder without that file",
+            ],
+        )
+
+
+def as_published(model: Model, folders: Sequence[Path]) -> Told:
+    """The model with the settings of the file in the first folder that has one.
+
+    Fails with E0846 for a file that is no JSON object, E0847 for what is not followed.
+    """
+    path = found_in(folders, NAME) if model.generation else None
+    if path is None or model.generation is None:
+        return Told(model)
+    file = _File(path, object_in(path))
+    _beside(file)
+    said = dict(model.generation.settings)
+    _begun(file, said)
+    _strategy(file)
+    _refuse_what_is_not_followed(file)
+    if faults := spec_faults(file.settings):
+        file.refuse("generation", f"cannot be followed: {faults[0].title}")
+    settings = {**said, **file.settings}
+    generation = replace(model.generation, settings=settings)
+    return Told(replace(model, generation=generation), tuple(_remarks(file)))
+
+
+def _remarks(file: _File) -> Iterator[str]:
+    yield f"texts are written as `{shown(str(file.path))}` says"
+    listed = (*OTHERWISE.values(), *HARMLESS.values())
+    known = {
+        *BESIDE,
+        *SAMPLED,
+        *SEARCHED,
+        *OFF,
+        *(k for ks in listed for k in ks.split()),
+    }
+    for key in sorted(file.keys.keys() - known):
+        yield f"nothing follows `{shown(key)[:60]}` in `{shown(str(file.path))}`"
+
+
+def _beside(file: _File) -> None:
+    """The settings beside the strategy."""
+    for key, word in BESIDE.items():
+        value = file.given(key)
+        if value is not None and value != []:
+            file.settings[word] = value
+    last = file.settings.get("last_token")
+    if isinstance(last, list):
+        # of several that could end a text the first is written
+        file.settings["last_token"] = last[0]
+    if "max_length" in file.settings:
+        file.settings.setdefault("max_tokens", file.settings["max_length"])
+    words = file.given("bad_words_ids")
+    if isinstance(words, list) and words:
+        if not all(isinstance(word, list) and len(word) == 1 for word in words):
+            file.refuse(
+                "bad_words_ids", "bans runs of several tokens, which is not followed"
+            )
+        more = file.settings.get("suppress", [])
+        known = list(more) if isinstance(more, list) else [more]
+        file.settings["suppress"] = [*known, *(word[0] for word in words)]
+
+
+def _begun(file: _File, said: Mapping[str, object]) -> None:
+    """What stands before a text, and what it begins with."""
+    start = file.settings.get("start", said.get("start"))
+    starts = list(start) if isinstance(start, list | tuple) else [start]
+    starts = [token for token in starts if token is not None]
+    places: list[object] = []
+    if (first := file.given("forced_bos_token_id")) is not None:
+        places = [first]
+    if "decoder_start_token_id" in file.keys and _is_dictation(file):
+        places = _dictated(file)
+        while places and not isinstance(places[0], list):
+            # what is known stands before the text, and is read at once
+            starts.append(places.pop(0))
+    if len(starts) > 1:
+        file.settings["start"] = starts
+    if places:
+        file.settings["begin"] = places
+    least = file.given("min_length")
+    if isinstance(least, int) and least > 0:
+        if starts:
+            file.settings.setdefault("min_tokens", max(least - len(starts), 0))
+        else:
+            file.settings["min_length"] = least
+
+
+def _is_dictation(file: _File) -> bool:
+    """Whether the file is one of Whisper's, which says language and task by tokens."""
+    return any(
+        k in file.keys
+        for k in ("forced_decoder_ids", "lang_to_id", "no_timestamps_token_id")
+    )
+
+
+def _dictated(file: _File) -> list[object]:
+    """What stands behind Whisper's start (arXiv:2212.04356, fig. 1): the language, of
+    which the model chooses where none is said; the task; and that there are no times.
+    """
+    languages, tasks = file.given("lang_to_id"), file.given("task_to_id")
+    languages = languages if isinstance(languages, dict) else {}
+    tasks = tasks if isinstance(tasks, dict) else {}
+    language, task = file.given("language"), file.given("task")
+    places: list[object] = []
+    if language is None and task is None:
+        forced = file.given("forced_decoder_ids")
+        for number, pair in enumerate(forced if isinstance(forced, list) else [], 1):
+            if not isinstance(pair, list) or len(pair) != 2 or pair[0] != number:
+                file.refuse(
+                    "forced_decoder_ids", "forces no tokens one behind the other"
+                )
+            places.append(pair[1])
+    if language is not None:
+        named = languages.get(language, languages.get(f"<|{language}|>"))
+        if named is None:
+            file.refuse("language", "is none of its `lang_to_id`")
+        places[:1] = [named]
+    elif languages and (not places or places[0] is None):
+        places[:1] = [sorted(languages.values())]
+    if task is not None or language is not None:
+        named = tasks.get(task or "transcribe")
+        places += [] if named is None else [named]
+    times = file.given("no_timestamps_token_id")
+    if file.given("return_timestamps") is True:
+        file.refuse("return_timestamps", "asks for times, which are not written")
+    if times is not None and (not places or places[-1] != times):
+        places.append(times)
+    return [place for place in places if place is not None]
+
+
+def _strategy(file: _File) -> None:
+    """The strategy with its options, where the file says of any."""
+    sampled, beams = file.given("do_sample") is True, file.given("num_beams")
+    wide = isinstance(beams, int) and beams > 1
+    if sampled and wide:
+        file.refuse(
+            "do_sample", "asks to draw in a search over beams, which is not followed"
+        )
+    options: dict[str, object] = {}
+    if sampled:
+        options = {k: file.given(k) for k in SAMPLED if file.given(k) is not None}
+        options.setdefault("top_k", USUAL_TOP_K)
+    if wide:
+        options = {
+            word: file.given(key)
+            for key, word in SEARCHED.items()
+            if file.given(key) is not None
+        }
+        options["width"] = beams
+    if file.given("repetition_penalty") is not None:
+        options["repetition_penalty"] = file.given("repetition_penalty")
+    if options or "do_sample" in file.keys or "num_beams" in file.keys:
+        kind = "sample" if sampled else "beam" if wide else "greedy"
+        file.settings["strategy"] = {"kind": kind, **options}
+
+
+def _refuse_what_is_not_followed(file: _File) -> None:
+    """E0847 for a key that would change the text."""
+    for key, idle in OFF.items():
+        value = file.given(key)
+        if value is not None and value not in idle and value != []:
+            file.refuse(key, f"is {shown(str(value))[:60]}, which is not followed")

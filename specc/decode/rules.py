@@ -1,0 +1,102 @@
+"""Which tokens may come next, whatever their logits say: tokens that are never written, not
+yet, not again, or alone.
+
+As in transformers 5, behind the penalty on repetition and before temperature; on logits
+where one text is written, on log-probabilities in a search over beams.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from specc.decode.settings import Settings
+from specc.decode.stepper import Bools, Floats, Ints
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where the texts are: how many tokens are written of each, `step`; how many stood
+    before, `prompts` i64[rows]; and, where tokens may not repeat, all of them, `texts`.
+    """
+
+    step: int
+    prompts: Ints
+    texts: Sequence[Sequence[int]] = ()
+
+
+def lengths_of(prompt: Ints, keep: Bools | None) -> Ints:
+    """How many tokens of each prompt i64[rows n] are no padding, i64[rows]."""
+    if keep is None:
+        return np.full(len(prompt), prompt.shape[1], np.int64)
+    made: Ints = np.asarray(keep, np.bool_).sum(axis=1)
+    return made
+
+
+def texts_of(prompt: Ints, keep: Bools | None) -> list[list[int]]:
+    """The tokens of each prompt that are no padding."""
+    if keep is None:
+        return [[int(t) for t in row] for row in prompt]
+    exist = np.asarray(keep, np.bool_)
+    return [
+        [int(t) for t in row[there]] for row, there in zip(prompt, exist, strict=True)
+    ]
+
+
+def ruled(scores: Floats, settings: Settings, place: Place) -> Floats:
+    """f32[rows vocab] with minus infinity for what may not come next."""
+    banned = _banned(scores.shape, settings, place)
+    if banned is not None:
+        scores = np.where(banned, np.float32(-np.inf), scores)
+    if place.step < len(settings.begin):
+        scores = _only(scores, settings.begin[place.step])
+    if settings.last_token is not None and place.step + 1 == settings.max_tokens:
+        scores = _only(scores, (settings.last_token,))
+    never = [
+        *settings.suppress,
+        *(settings.begin_suppress if place.step == len(settings.begin) else ()),
+    ]
+    known = [token for token in never if token < scores.shape[1]]
+    if known:
+        scores = scores.copy()
+        scores[:, known] = -np.inf
+    return scores
+
+
+def _only(scores: Floats, tokens: Sequence[int]) -> Floats:
+    """Nothing but these tokens; of a single one, which is certain then, the score is 0."""
+    made = np.full_like(scores, -np.inf)
+    made[:, tokens] = scores[:, tokens] if len(tokens) > 1 else 0
+    return made
+
+
+def _banned(shape: tuple[int, ...], settings: Settings, place: Place) -> Bools | None:
+    """bool[rows vocab]: stops that come too early, and what would repeat; None where
+    nothing does.
+    """
+    early = place.prompts + place.step < settings.min_length
+    early |= place.step < settings.min_tokens
+    stops = [token for token in settings.stop if token < shape[1]]
+    if not settings.no_repeat and not (stops and early.any()):
+        return None
+    banned = np.zeros(shape, np.bool_)
+    for token in stops:
+        banned[early, token] = True
+    for row, text in enumerate(place.texts):
+        again = [t for t in _again(text, settings.no_repeat) if t < shape[1]]
+        banned[row, again] = True
+    return banned
+
+
+def _again(text: Sequence[int], size: int) -> list[int]:
+    """The tokens that would end a run of `size` which the text has already (Paulus et al.
+    2017, arXiv:1705.04304, sec. 2.5).
+    """
+    if len(text) + 1 < size:
+        return []
+    newest = list(text[len(text) - size + 1 :])
+    return [
+        text[at + size - 1]
+        for at in range(len(text) - size + 1)
+        if list(text[at : at + size - 1]) == newest
+    ]

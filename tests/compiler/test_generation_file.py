@@ -1,0 +1,98 @@
+"""What a `generation_config.json` comes to, key by key; against transformers it is tried in
+`tests/parity/test_parity_generation_config.py`.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specc.compiler.generation_file import Told, as_published
+from specc.decode.settings import settings_of
+from specc.ir.graph import Graph
+from specc.ir.model import Generation, Model
+from specc.text.diagnostic import Failed
+
+NOTHING = Graph(
+    name="g", inputs={}, input_facts={}, parameters={}, parameter_facts={}, nodes=(), outputs={},
+)  # fmt: skip
+
+
+def told(folder: Path, said: dict[str, Any], **keys: Any) -> Told:
+    (folder / "generation_config.json").write_text(json.dumps(keys))
+    generation = Generation("text", "ids", "logits", said)
+    model = Model(name="m", doc="", graph=NOTHING, generation=generation)
+    return as_published(model, [folder])
+
+
+def settings(folder: Path, said: dict[str, Any], **keys: Any) -> dict[str, Any]:
+    generation = told(folder, said, **keys).model.generation
+    assert generation
+    settings_of(generation.settings)
+    return dict(generation.settings)
+
+
+@pytest.mark.parametrize(
+    ("keys", "wanted"),
+    [
+        ({"eos_token_id": [2, 3]}, {"stop": [2, 3]}),
+        ({"max_length": 9}, {"max_length": 9, "max_tokens": 9}),
+        ({"max_length": 9, "max_new_tokens": 5}, {"max_length": 9, "max_tokens": 5}),
+        ({"min_length": 9}, {"min_length": 9}),
+        (
+            {"min_length": 9, "decoder_start_token_id": 1},
+            {"start": 1, "min_tokens": 8},
+        ),
+        ({"do_sample": True, "temperature": 0.5}, {"strategy": {"kind": "sample", "temperature": 0.5, "top_k": 50}}),
+        ({"do_sample": False, "temperature": 0.5}, {"strategy": {"kind": "greedy"}}),
+        ({"num_beams": 3, "length_penalty": 2}, {"strategy": {"kind": "beam", "length_penalty": 2, "width": 3}}),
+        ({"repetition_penalty": 1.1}, {"strategy": {"kind": "greedy", "repetition_penalty": 1.1}}),
+        ({"bad_words_ids": [[4]], "suppress_tokens": [5]}, {"suppress": [5, 4]}),
+        ({"forced_bos_token_id": 0, "forced_eos_token_id": [2, 3]}, {"begin": [0], "last_token": 2}),
+        ({"typical_p": 1.0, "guidance_scale": None, "use_cache": False}, {}),
+    ],
+)  # fmt: skip
+def test_keys(keys: dict[str, Any], wanted: dict[str, Any], tmp_path: Path) -> None:
+    assert settings(tmp_path, {}, **keys) == wanted
+
+
+def test_what_the_file_says_goes_before_the_spec(tmp_path: Path) -> None:
+    said = {"stop": 7, "start": 1, "max_tokens": 4}
+    made = settings(tmp_path, said, eos_token_id=2)
+    assert made == {**said, "stop": 2}
+
+
+def test_keys_that_nobody_knows_are_named(tmp_path: Path) -> None:
+    assert "`odd`" in told(tmp_path, {}, odd=1).remarks[-1]
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"typical_p": 0.9},
+        {"do_sample": True, "num_beams": 2},
+        {"bad_words_ids": [[1, 2]]},
+        {"max_new_tokens": 0},
+        {"decoder_start_token_id": 1, "forced_decoder_ids": [[2, 3]]},
+        {"decoder_start_token_id": 1, "lang_to_id": {"<|en|>": 3}, "language": "xx"},
+    ],
+)
+def test_what_is_not_followed_is_refused(keys: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(Failed, match="E0847"):
+        told(tmp_path, {}, **keys)
+
+
+def test_a_dictation_begins_with_its_language(tmp_path: Path) -> None:
+    """Where none is said, the model chooses among all."""
+    keys = {
+        "decoder_start_token_id": 9,
+        "lang_to_id": {"<|de|>": 3, "<|en|>": 2},
+        "task_to_id": {"transcribe": 5, "translate": 6},
+        "no_timestamps_token_id": 7,
+    }
+    forced = {"forced_decoder_ids": [[1, None], [2, 5]]}
+    assert settings(tmp_path, {}, **keys, **forced)["begin"] == [[2, 3], 5, 7]
+    assert settings(tmp_path, {}, **keys, language="de")["start"] == [9, 3, 5, 7]
+    english = settings(tmp_path, {}, **keys, language="<|en|>", task="translate")
+    assert english["start"] == [9, 2, 6, 7]

@@ -1,0 +1,89 @@
+"""Which tokens may come next, against the definitions and small models by hand."""
+
+import numpy as np
+import pytest
+
+from specc.decode.beam import searched
+from specc.decode.rules import Place, lengths_of, ruled, texts_of
+from specc.decode.sampling import written
+from specc.decode.settings import Settings
+
+VOCAB = 6
+
+
+class Same:
+    """A stepper that likes tokens in a fixed order, whatever came before."""
+
+    def __init__(self, liked: list[int]) -> None:
+        self.row = np.zeros(VOCAB, np.float32)
+        self.row[liked] = np.arange(len(liked), 0, -1)
+
+    def step(self, tokens: np.ndarray) -> np.ndarray:
+        return np.tile(self.row, (len(tokens), 1))
+
+    def reorder(self, rows: np.ndarray) -> None:
+        """Every row is the same."""
+
+
+def text(settings: Settings, prompt: tuple[int, ...] = (1,)) -> list[int]:
+    """What is written greedily behind a prompt, the liked ones being 2, 3 and 4."""
+    made = written(Same([2, 3, 4]), np.array([prompt]), settings)
+    return [int(step.tokens[0]) for step in made]
+
+
+def test_what_is_suppressed_is_never_written() -> None:
+    assert text(Settings(max_tokens=3, suppress=(2, 99))) == [3, 3, 3]
+    assert text(Settings(max_tokens=3, begin_suppress=(2,))) == [3, 2, 2]
+
+
+def test_what_a_text_begins_with_is_written() -> None:
+    """A token at a place, or the best of several; `begin_suppress` counts behind it."""
+    begun = Settings(max_tokens=4, begin=((5,), (4, 3)), begin_suppress=(2,))
+    assert text(begun) == [5, 3, 3, 2]
+
+
+def test_no_stop_comes_too_early() -> None:
+    assert text(Settings(max_tokens=9, stop=(2,))) == [2]
+    assert text(Settings(max_tokens=9, stop=(2,), min_tokens=2)) == [3, 3, 2]
+    assert text(Settings(max_tokens=9, stop=(2,), min_length=2)) == [3, 2]
+
+
+def test_the_last_token_comes_at_the_greatest_length() -> None:
+    assert text(Settings(max_tokens=3, last_token=0)) == [2, 2, 0]
+
+
+def test_runs_do_not_repeat_those_of_the_prompt_included() -> None:
+    """Two in a row: behind 1 2 no 2 may follow a 1, and so on."""
+    assert text(Settings(max_tokens=5, no_repeat=2), (1, 2, 1)) == [3, 2, 2, 3, 3]
+    assert text(Settings(max_tokens=4, no_repeat=1)) == [2, 3, 4, 0]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+def test_runs_do_not_repeat_by_their_definition(size: int) -> None:
+    rng = np.random.default_rng(size)
+    for _ in range(50):
+        past = rng.integers(0, 3, rng.integers(1, 9)).tolist()
+        place = Place(step=1, prompts=np.array([len(past)]), texts=[past])
+        made = ruled(np.zeros((1, 3), np.float32), Settings(no_repeat=size), place)
+        runs = {tuple(past[n : n + size]) for n in range(len(past) - size + 1)}
+        wanted = [tuple([*past, t][-size:]) in runs for t in range(3)]
+        assert np.isneginf(made[0]).tolist() == wanted
+
+
+def test_padding_of_a_prompt_does_not_count() -> None:
+    prompt, keep = np.array([[0, 0, 4, 3]]), np.array([[False, False, True, True]])
+    assert lengths_of(prompt, keep).tolist() == [2]
+    assert texts_of(prompt, keep) == [[4, 3]]
+
+
+def test_a_search_keeps_to_the_rules() -> None:
+    """What is forced costs nothing."""
+    prompt = np.array([[1], [1]])
+    settings = Settings(
+        strategy="beam", beams=2, max_tokens=3, begin=((5,),), no_repeat=1, last_token=0
+    )
+    found = searched(Same([2, 3, 4]), prompt, settings)
+    assert [row[0].tokens for row in found] == [(5, 2, 0), (5, 2, 0)]
+    row = Same([2, 3, 4]).row
+    share = float(row[2] - np.log(np.exp(row).sum()))
+    assert abs(found[0][0].score - share / 3) < 1e-6
