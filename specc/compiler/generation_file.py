@@ -106,10 +106,11 @@ class _File:
         return self.keys.get(key)
 
     def refuse(self, key: str, why: str) -> NoReturn:
-        """E0847 for a key."""
+        """E0847 for a key, or for the file where none is named."""
+        what = f"`{key}` in " if key else ""
         fail(
             "E0847",
-            f"`{key}` in `{shown(str(self.path))}` {why}",
+            f"{what}`{shown(str(self.path))}` {why}",
             helps=[
                 "take it out of the file, if the texts may be others than there",
                 "or compile from a folder without that file",
@@ -132,7 +133,7 @@ def as_published(model: Model, folders: Sequence[Path]) -> Told:
     _strategy(file)
     _refuse_what_is_not_followed(file)
     if faults := spec_faults(file.settings):
-        file.refuse("generation", f"cannot be followed: {faults[0].title}")
+        file.refuse("", f"cannot be followed: {faults[0].title}")
     settings = {**said, **file.settings}
     generation = replace(model.generation, settings=settings)
     return Told(replace(model, generation=generation), tuple(_remarks(file)))
@@ -188,6 +189,10 @@ def _begun(file: _File, said: Mapping[str, object]) -> None:
         while places and not isinstance(places[0], list):
             # what is known stands before the text, and is read at once
             starts.append(places.pop(0))
+        # the published `max_length` counts what is said, as `max_tokens` does
+        most = file.settings.pop("max_length", None)
+        if isinstance(most, int) and file.given("max_new_tokens") is None:
+            file.settings["max_tokens"] = most + len(places)
     if len(starts) > 1:
         file.settings["start"] = starts
     if places:

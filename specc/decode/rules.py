@@ -45,11 +45,12 @@ def texts_of(prompt: Ints, keep: Bools | None) -> list[list[int]]:
 
 def ruled(scores: Floats, settings: Settings, place: Place) -> Floats:
     """f32[rows vocab] with minus infinity for what may not come next."""
+    if place.step < len(settings.begin):
+        # what a text has to begin with is not held to what else is said
+        return _only(scores, settings.begin[place.step])
     banned = _banned(scores.shape, settings, place)
     if banned is not None:
         scores = np.where(banned, np.float32(-np.inf), scores)
-    if place.step < len(settings.begin):
-        scores = _only(scores, settings.begin[place.step])
     if settings.last_token is not None and place.step + 1 == settings.max_tokens:
         scores = _only(scores, (settings.last_token,))
     never = [

@@ -40,6 +40,8 @@ def test_what_a_text_begins_with_is_written() -> None:
     """A token at a place, or the best of several; `begin_suppress` counts behind it."""
     begun = Settings(max_tokens=4, begin=((5,), (4, 3)), begin_suppress=(2,))
     assert text(begun) == [5, 3, 3, 2]
+    suppressed = Settings(max_tokens=3, begin=((5,), (4, 3)), suppress=(2, 3, 5))
+    assert text(suppressed) == [5, 3, 4]
 
 
 def test_no_stop_comes_too_early() -> None:

@@ -107,7 +107,7 @@ DICTATED = {
     "is_multilingual": True,
     "no_timestamps_token_id": 37,
     "return_timestamps": False,
-    "suppress_tokens": [1, 2, 7, 32, 33, 34, 35, 36, 37, 38],
+    "suppress_tokens": [1, 2, 7, *range(31, 41)],
     "begin_suppress_tokens": [5, 30],
     "max_length": 20,
 }

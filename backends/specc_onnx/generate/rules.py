@@ -17,39 +17,33 @@ def ruled(
     """`scores` f32[rows, vocabulary] with minus infinity for what may not come at step
     `iteration` i64[] of at most `limit` i64[].
     """
+    free = scores
     if d.min_tokens and d.stop:
         early = g.node("Less", iteration, g.constant(d.min_tokens, "i64"))
         scores = _without(g, scores, d.stop, vocabulary, early)
-    for step, tokens in enumerate(d.begin):
-        scores = _only(g, scores, tokens, vocabulary, _at(g, iteration, step))
     if d.last_token is not None:
         made = g.node("Add", iteration, g.constant(1, "i64"))
         last = g.node("Equal", made, limit)
-        scores = _only(g, scores, (d.last_token,), vocabulary, last)
+        only = [[0.0 if i == d.last_token else NEVER for i in range(vocabulary)]]
+        scores = g.node("Where", last, g.constant(only, "f32"), scores)
     if d.suppress:
         scores = _without(g, scores, d.suppress, vocabulary)
     if d.begin_suppress:
         behind = _at(g, iteration, len(d.begin))
         scores = _without(g, scores, d.begin_suppress, vocabulary, behind)
+    # what a text has to begin with is not held to what else is said
+    for step, tokens in enumerate(d.begin):
+        others = g.constant([[i not in tokens for i in range(vocabulary)]], "bool")
+        # of a single one, which is certain, the score is 0
+        known = free if len(tokens) > 1 else g.constant(0.0, "f32")
+        those = g.node("Where", others, g.constant(NEVER, "f32"), known)
+        scores = g.node("Where", _at(g, iteration, step), those, scores)
     return scores
 
 
 def _at(g: Emitter, iteration: str, step: int) -> str:
     """Whether this is that step, bool[]."""
     return g.node("Equal", iteration, g.constant(step, "i64"))
-
-
-def _only(
-    g: Emitter, scores: str, tokens: Collection[int], vocabulary: int, when: str
-) -> str:
-    """Nothing but these tokens where `when` bool[] is true; of a single one, which is
-    certain then, the score is 0.
-    """
-    if len(tokens) > 1:
-        others = {*range(vocabulary)} - {*tokens}
-        return _without(g, scores, others, vocabulary, when)
-    only = [[0.0 if i in tokens else NEVER for i in range(vocabulary)]]
-    return g.node("Where", when, g.constant(only, "f32"), scores)
 
 
 def _without(
