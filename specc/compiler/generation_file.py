@@ -105,6 +105,11 @@ class _File:
         """The value of a key; None where it is absent or null."""
         return self.keys.get(key)
 
+    def table(self, key: str) -> dict[str, object]:
+        """An object, empty where there is none."""
+        value = self.given(key)
+        return value if isinstance(value, dict) else {}
+
     def refuse(self, key: str, why: str) -> NoReturn:
         """E0847 for a key, or for the file where none is named."""
         what = f"`{key}` in " if key else ""
@@ -181,71 +186,97 @@ def _begun(file: _File, said: Mapping[str, object]) -> None:
     start = file.settings.get("start", said.get("start"))
     starts = list(start) if isinstance(start, list | tuple) else [start]
     starts = [token for token in starts if token is not None]
-    places: list[object] = []
-    if (first := file.given("forced_bos_token_id")) is not None:
-        places = [first]
+    first = file.given("forced_bos_token_id")
+    places = [] if first is None else [first]
     if "decoder_start_token_id" in file.keys and _is_dictation(file):
-        places = _dictated(file)
-        while places and not isinstance(places[0], list):
-            # what is known stands before the text, and is read at once
-            starts.append(places.pop(0))
-        # the published `max_length` counts what is said, as `max_tokens` does
-        most = file.settings.pop("max_length", None)
-        if isinstance(most, int) and file.given("max_new_tokens") is None:
-            file.settings["max_tokens"] = most + len(places)
+        places = _begun_by(file, starts)
     if len(starts) > 1:
         file.settings["start"] = starts
     if places:
         file.settings["begin"] = places
+    _least(file, len(starts))
+
+
+def _least(file: _File, before: int) -> None:
+    """`min_length`, which counts what stands before a text."""
     least = file.given("min_length")
-    if isinstance(least, int) and least > 0:
-        if starts:
-            file.settings.setdefault("min_tokens", max(least - len(starts), 0))
-        else:
-            file.settings["min_length"] = least
+    if not isinstance(least, int) or least <= 0:
+        return
+    if before:
+        file.settings.setdefault("min_tokens", max(least - before, 0))
+    else:
+        file.settings["min_length"] = least
+
+
+def _begun_by(file: _File, starts: list[object]) -> list[object]:
+    """What a dictation begins with from the first place on that the model has to choose;
+    what is known before stands behind `starts`, and is read at once.
+    """
+    places = _dictated(file)
+    while places and not isinstance(places[0], list):
+        starts.append(places.pop(0))
+    # the published `max_length` counts what is said, as `max_tokens` does
+    most = file.settings.pop("max_length", None)
+    if isinstance(most, int) and file.given("max_new_tokens") is None:
+        file.settings["max_tokens"] = most + len(places)
+    return places
 
 
 def _is_dictation(file: _File) -> bool:
     """Whether the file is one of Whisper's, which says language and task by tokens."""
-    return any(
-        k in file.keys
-        for k in ("forced_decoder_ids", "lang_to_id", "no_timestamps_token_id")
-    )
+    signs = ("forced_decoder_ids", "lang_to_id", "no_timestamps_token_id")
+    return any(sign in file.keys for sign in signs)
 
 
 def _dictated(file: _File) -> list[object]:
     """What stands behind Whisper's start (arXiv:2212.04356, fig. 1): the language, of
     which the model chooses where none is said; the task; and that there are no times.
     """
-    languages, tasks = file.given("lang_to_id"), file.given("task_to_id")
-    languages = languages if isinstance(languages, dict) else {}
-    tasks = tasks if isinstance(tasks, dict) else {}
-    language, task = file.given("language"), file.given("task")
-    places: list[object] = []
-    if language is None and task is None:
-        forced = file.given("forced_decoder_ids")
-        for number, pair in enumerate(forced if isinstance(forced, list) else [], 1):
-            if not isinstance(pair, list) or len(pair) != 2 or pair[0] != number:
-                file.refuse(
-                    "forced_decoder_ids", "forces no tokens one behind the other"
-                )
-            places.append(pair[1])
-    if language is not None:
-        named = languages.get(language, languages.get(f"<|{language}|>"))
-        if named is None:
-            file.refuse("language", "is none of its `lang_to_id`")
-        places[:1] = [named]
-    elif languages and (not places or places[0] is None):
-        places[:1] = [sorted(languages.values())]
-    if task is not None or language is not None:
-        named = tasks.get(task or "transcribe")
-        places += [] if named is None else [named]
-    times = file.given("no_timestamps_token_id")
     if file.given("return_timestamps") is True:
         file.refuse("return_timestamps", "asks for times, which are not written")
-    if times is not None and (not places or places[-1] != times):
+    # what is said by its name goes before the numbers of older files
+    named = any(file.given(key) is not None for key in ("language", "task"))
+    places = _named(file) if named else _forced(file)
+    spoken = _spoken(file)
+    if spoken is not None and not any(places[:1]):
+        places[:1] = [spoken]
+    times = file.given("no_timestamps_token_id")
+    if times is not None and places[-1:] != [times]:
         places.append(times)
     return [place for place in places if place is not None]
+
+
+def _named(file: _File) -> list[object]:
+    """The language, null for one that the model chooses, and the task; who names only a
+    language wants it transcribed.
+    """
+    language, tasks = file.given("language"), file.table("task_to_id")
+    found = None
+    if language is not None:
+        languages = file.table("lang_to_id")
+        found = languages.get(str(language), languages.get(f"<|{language}|>"))
+        if found is None:
+            file.refuse("language", "is none of its `lang_to_id`")
+    task = tasks.get(str(file.given("task") or "transcribe"))
+    return [found] if task is None else [found, task]
+
+
+def _forced(file: _File) -> list[object]:
+    """The tokens of `forced_decoder_ids`, which are numbered from 1; null is for one that
+    nobody says.
+    """
+    forced, places = file.given("forced_decoder_ids"), list[object]()
+    for number, pair in enumerate(forced if isinstance(forced, list) else [], 1):
+        if not isinstance(pair, list) or len(pair) != 2 or pair[0] != number:
+            file.refuse("forced_decoder_ids", "forces no tokens one behind the other")
+        places.append(pair[1])
+    return places
+
+
+def _spoken(file: _File) -> object:
+    """The tokens of all languages that there are; None where there are none."""
+    languages = file.table("lang_to_id")
+    return sorted(languages.values(), key=str) if languages else None
 
 
 def _strategy(file: _File) -> None:
@@ -253,24 +284,20 @@ def _strategy(file: _File) -> None:
     sampled, beams = file.given("do_sample") is True, file.given("num_beams")
     wide = isinstance(beams, int) and beams > 1
     if sampled and wide:
-        file.refuse(
-            "do_sample", "asks to draw in a search over beams, which is not followed"
-        )
-    options: dict[str, object] = {}
+        why = "asks to draw in a search over beams, which is not followed"
+        file.refuse("do_sample", why)
+    kind = "sample" if sampled else "beam" if wide else "greedy"
+    words = {
+        "sample": {key: key for key in SAMPLED},
+        "beam": {**SEARCHED, "num_beams": "width"},
+        "greedy": {},
+    }[kind]
+    words = {**words, "repetition_penalty": "repetition_penalty"}
+    given = {word: file.given(key) for key, word in words.items()}
+    options = {word: value for word, value in given.items() if value is not None}
     if sampled:
-        options = {k: file.given(k) for k in SAMPLED if file.given(k) is not None}
         options.setdefault("top_k", USUAL_TOP_K)
-    if wide:
-        options = {
-            word: file.given(key)
-            for key, word in SEARCHED.items()
-            if file.given(key) is not None
-        }
-        options["width"] = beams
-    if file.given("repetition_penalty") is not None:
-        options["repetition_penalty"] = file.given("repetition_penalty")
     if options or "do_sample" in file.keys or "num_beams" in file.keys:
-        kind = "sample" if sampled else "beam" if wide else "greedy"
         file.settings["strategy"] = {"kind": kind, **options}
 
 
