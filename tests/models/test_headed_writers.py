@@ -195,3 +195,18 @@ def test_texts_are_those_of_full_passes(name: str, strategy: str, folder: Path) 
         results = begun.generate(**GIVEN[name], **chosen).results()
         want = by_full_passes(name, folder, PROMPTS["none"], settings)
         assert [[r.tokens for r in row] for row in results] == want, "left out"
+
+
+@pytest.mark.parametrize("tokens", [1, 3])
+def test_rows_before_a_text_take_positions_of_its_table(
+    tokens: int, tmp_path: Path
+) -> None:
+    sets = {**SMALL["soft_prompt_lm"], "context": 8, "tokens": tokens, "layers": 1}
+    output = tmp_path / "soft"
+    specc.compile("soft_prompt_lm", output, init=1, set=sets, parts=["encode", "step"])
+    model = specc.load(output)
+    made = model.generate(ids=[[1, 2]], max_tokens=20, stop=[]).results()
+    # the last token that is written is never fed, and needs no position
+    assert len(made[0][0].tokens) == 8 - tokens - 2 + 1
+    with pytest.raises(specc.Failed, match="E0943"):
+        model.generate(ids=[[1] * (9 - tokens)])

@@ -39,7 +39,7 @@ class Limit:
 def reason(table: str, most: int) -> str:
     """Why a length is at most `most`."""
     if table != ROTARY:
-        return f"the table `{table}` has {most} positions"
+        return f"the table `{table}` has positions for {most}"
     return (
         f"it turns by the frequencies of texts up to {most} tokens, "
         "which `--context` decides when it is compiled"
@@ -133,14 +133,13 @@ def _greatest(value: Value) -> tuple[str, int] | None:
     """
     match value.node:
         case Node(ops.Extent(axis=axis), (Value() as x,)):
-            name = x.type.shape[axis].name
-            return (name, -1) if name else None
+            rows = _rows(x.type.shape[axis])
+            return (rows[0], rows[1] - 1) if rows else None
         case Node(
             ops.CumSum(axis=axis),
             (Value(node=Node(ops.Cast(), (Value() as keep,))) as x,),
         ):
-            name = x.type.shape[axis].name
-            return (name, 0) if name and keep.type.dtype == "bool" else None
+            return _rows(x.type.shape[axis]) if keep.type.dtype == "bool" else None
         case Node(
             ops.Arith(fn="add" | "sub" as fn),
             (Value() as x, Value(node=Node(ops.Constant(value=c)))),
@@ -162,3 +161,13 @@ def _greatest(value: Value) -> tuple[str, int] | None:
             return _greatest(x)
         case _:
             return None
+
+
+def _rows(length: Dim) -> tuple[str, int] | None:
+    """`(n, c)` of a length `n + c`: so many fixed rows stand before or behind `n`."""
+    match length.terms:
+        case ((((str() as symbol, 1),), 1),):
+            return symbol, 0
+        case ((((str() as symbol, 1),), 1), ((), more)) if more > 0:
+            return symbol, more
+    return None
