@@ -137,6 +137,10 @@ CASES: dict[str, tuple[str, Callable[[Builder, Value], Value]]] = {
             ops.MatMul(), b.one(ops.Einsum("b q d, b k d -> b q k"), x, x), x
         ),
     ),
+    "this takes as many of every position, which at first there are not": (
+        "E0711",
+        lambda b, x: b.add(ops.TopK(1, Dim.of(2)), x)[0],
+    ),
     "of the rows of a growing axis none but the first can be picked by number": (
         "E0711",
         lambda b, x: b.one(ops.Index(1, Dim.of(1)), x),
