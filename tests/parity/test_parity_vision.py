@@ -1,0 +1,177 @@
+"""ViT, DeiT, BEiT, DINOv2, YOLOS and SegFormer with their heads, from the folders that
+transformers saves: a picture alone and three of a batch.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from support.padded import Numbers, Samples, samples
+from support.published import assert_published, loaded, randomized
+
+import specc
+
+pytestmark = pytest.mark.parity
+
+SMALL: dict[str, Any] = {
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 24,
+    "image_size": 12,
+    "patch_size": 4,
+    "id2label": {0: "a", 1: "b", 2: "c"},
+}
+STAGES: dict[str, Any] = {
+    "num_encoder_blocks": 2,
+    "depths": [1, 2],
+    "hidden_sizes": [8, 12],
+    "sr_ratios": [2, 1],
+    "patch_sizes": [7, 3],
+    "strides": [4, 2],
+    "num_attention_heads": [1, 2],
+    "mlp_ratios": [2, 3],
+    "decoder_hidden_size": 10,
+    "id2label": {0: "a", 1: "b", 2: "c"},
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """A class, what it is made of, and the size of its pictures."""
+
+    config: str
+    model: str
+    settings: Mapping[str, Any]
+    size: tuple[int, int] = (12, 12)
+    results: tuple[str, ...] = ("logits",)
+    given: Mapping[str, object] = field(default_factory=dict)
+    squares: int = 0
+    pixels: str = "pixel_values"
+
+    @property
+    def samples(self) -> Samples:
+        fields = {self.pixels: Numbers((3, *self.size))}
+        if self.squares:
+            fields["bool_masked_pos"] = Numbers((self.squares,), uniform=True)
+        made = samples(fields, {})
+        for row in made.rows if self.squares else ():
+            row["bool_masked_pos"] = row["bool_masked_pos"] > 0.5
+        return made
+
+
+BASE = ("last_hidden_state", "pooler_output")
+OBLONG = {"image_size": [8, 12]}
+PAINT = {"encoder_stride": 4}
+NOTHING: dict[str, Any] = {}
+BOTH = {"use_relative_position_bias": True}
+
+
+def vit(config: str, model: str, **more: Any) -> Seen:
+    return Seen(**{
+        "config": config,
+        "model": model,
+        **more,
+        "settings": SMALL | more.get("settings", {}),
+    })
+
+
+CASES = {
+    "vit": vit("ViTConfig", "ViTForImageClassification", pixels="pixels"),
+    "vit base": vit("ViTConfig", "ViTModel", results=BASE, pixels="pixels",
+                    settings={"pooler_output_size": 10, "pooler_act": "relu"}),
+    "vit paints": vit("ViTConfig", "ViTForMaskedImageModeling", settings=PAINT, squares=9,
+                      results=("reconstruction",), pixels="pixels"),
+    "deit": vit("DeiTConfig", "DeiTForImageClassification"),
+    "deit oblong": vit("DeiTConfig", "DeiTForImageClassification", settings=OBLONG, size=(8, 12)),
+    "deit, teacher": vit("DeiTConfig", "DeiTForImageClassificationWithTeacher",
+                         results=("logits", "cls_logits", "distillation_logits")),
+    "deit paints": vit("DeiTConfig", "DeiTForMaskedImageModeling", settings=PAINT, squares=9,
+                       results=("reconstruction",)),
+    "deit base": vit("DeiTConfig", "DeiTModel", results=BASE),
+    "beit": vit("BeitConfig", "BeitForImageClassification", settings=BOTH),
+    "beit, shared": vit("BeitConfig", "BeitForImageClassification", settings={
+        "use_shared_relative_position_bias": True, "use_absolute_position_embeddings": True,
+        "use_mean_pooling": False, "layer_scale_init_value": 0.0}),
+    "beit, all": vit("BeitConfig", "BeitForImageClassification", settings=BOTH | {
+        "use_shared_relative_position_bias": True}),
+    "beit guesses": vit("BeitConfig", "BeitForMaskedImageModeling", squares=9, settings=BOTH | {
+        "vocab_size": 13, "use_mask_token": True}),
+    "beit base": vit("BeitConfig", "BeitModel", results=BASE),
+    "dinov2": vit("Dinov2Config", "Dinov2ForImageClassification", settings={"mlp_ratio": 2}),
+    "dinov2, gated": vit("Dinov2Config", "Dinov2ForImageClassification",
+                         settings={"use_swiglu_ffn": True}),
+    "dinov2, stretched": vit("Dinov2Config", "Dinov2ForImageClassification", size=(20, 16),
+                             given={"image": [20, 16]}),
+    "dinov2 base": vit("Dinov2Config", "Dinov2Model", results=BASE),
+    "dinov2, registers": vit("Dinov2WithRegistersConfig", "Dinov2WithRegistersForImageClassification",
+                             settings={"num_register_tokens": 3}),
+    "dinov2, registers, base": vit("Dinov2WithRegistersConfig", "Dinov2WithRegistersModel",
+                                   results=BASE),
+    "yolos": vit("YolosConfig", "YolosForObjectDetection", size=(8, 12),
+                 results=("logits", "pred_boxes"), settings=OBLONG | {"num_detection_tokens": 3}),
+    "yolos, plain": vit("YolosConfig", "YolosForObjectDetection",
+                        results=("logits", "pred_boxes"),
+                        settings={"image_size": [12, 12], "num_detection_tokens": 2,
+                                  "use_mid_position_embeddings": False}),
+    "yolos base": vit("YolosConfig", "YolosModel", results=BASE,
+                      settings={"image_size": [12, 12], "num_detection_tokens": 2}),
+    "segformer": Seen(config="SegformerConfig", model="SegformerForSemanticSegmentation",
+                      settings=STAGES, size=(32, 48), given={"image": [32, 48]}),
+    "segformer, odd": Seen(config="SegformerConfig", model="SegformerForSemanticSegmentation",
+                           settings=STAGES | {"hidden_act": "relu"}, size=(68, 72),
+                           given={"image": [68, 72]}),
+    "segformer, classes": Seen(config="SegformerConfig", model="SegformerForImageClassification",
+                               settings=STAGES, size=(32, 32), given={"image": 32}),
+    "segformer base": Seen(config="SegformerConfig", model="SegformerModel", settings=STAGES,
+                           size=(32, 32), given={"image": 32}, results=("last_hidden_state",)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=list(CASES))
+def test_scores(case: Seen, tmp_path: Path) -> None:
+    config = getattr(transformers, case.config)(**case.settings)
+    theirs = randomized(getattr(transformers, case.model)(config)).eval()
+    for module in theirs.modules():
+        if isinstance(module, torch.nn.BatchNorm2d):  # statistics of a fresh model say nothing
+            module.running_mean.normal_()
+            module.running_var.uniform_(0.5, 2.0)
+    theirs.save_pretrained(tmp_path)
+    ours = loaded(str(tmp_path), tmp_path, **case.given)
+    theirs.double()
+
+    def published(x: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        x = {"pixel_values" if n == case.pixels else n: v for n, v in x.items()}
+        made = theirs(**x)
+        return {name: made[name] for name in case.results}
+
+    named = dict.fromkeys(case.results, "")
+    assert_published(ours, case.samples, published, named)
+
+
+def test_a_picture_is_named_by_its_class(tmp_path: Path) -> None:
+    """From a folder with a `preprocessor_config.json`, by the command line's own reading."""
+    config = transformers.DeiTConfig(**SMALL)
+    model = randomized(transformers.DeiTForImageClassification(config)).eval()
+    model.save_pretrained(tmp_path)
+    processor = transformers.DeiTImageProcessorPil(
+        size={"height": 14, "width": 14}, crop_size={"height": 12, "width": 12}
+    )
+    processor.save_pretrained(tmp_path)
+    specc.compile(str(tmp_path), tmp_path / "m.onnx")
+    picture = np.random.default_rng(0).integers(0, 256, (30, 20, 3), np.uint8)
+    from PIL import Image
+
+    Image.fromarray(picture).save(tmp_path / "p.png")
+    ours = specc.load(tmp_path / "m.onnx").run(
+        pixel_values=Image.open(tmp_path / "p.png")
+    )
+    given = processor(Image.fromarray(picture), return_tensors="pt")["pixel_values"]
+    with torch.no_grad():
+        wanted = model.double()(given.double()).logits.numpy()
+    np.testing.assert_allclose(ours["logits"], wanted, rtol=2e-5, atol=2e-5)
