@@ -227,6 +227,10 @@ class Model:
         """The whole graph in the runtime."""
         return self.whole.session
 
+    def exact(self) -> Loaded:
+        """The whole graph with nothing rounded but weights."""
+        return self.whole.exact()
+
     def weights(self) -> dict[str, Array]:
         """The parameters by the spec's names."""
         return self.whole.weights()
