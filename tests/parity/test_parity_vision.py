@@ -73,12 +73,14 @@ BOTH = {"use_relative_position_bias": True}
 
 
 def vit(config: str, model: str, **more: Any) -> Seen:
-    return Seen(**{
-        "config": config,
-        "model": model,
-        **more,
-        "settings": SMALL | more.get("settings", {}),
-    })
+    return Seen(
+        **{
+            "config": config,
+            "model": model,
+            **more,
+            "settings": SMALL | more.get("settings", {}),
+        }
+    )
 
 
 CASES = {
@@ -138,7 +140,9 @@ def test_scores(case: Seen, tmp_path: Path) -> None:
     config = getattr(transformers, case.config)(**case.settings)
     theirs = randomized(getattr(transformers, case.model)(config)).eval()
     for module in theirs.modules():
-        if isinstance(module, torch.nn.BatchNorm2d):  # statistics of a fresh model say nothing
+        if isinstance(
+            module, torch.nn.BatchNorm2d
+        ):  # statistics of a fresh model say nothing
             module.running_mean.normal_()
             module.running_var.uniform_(0.5, 2.0)
     theirs.save_pretrained(tmp_path)

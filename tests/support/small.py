@@ -46,9 +46,20 @@ TOWERS = {
 FAMILIES: dict[str, dict[str, object]] = {
     "deit": IMAGE,
     "beit": IMAGE | {"words": 7},
-    "dinov2": {k: v for k, v in IMAGE.items() if k not in ("image", "hidden")} | {"seen": 8, "image": 12},
+    "dinov2": {k: v for k, v in IMAGE.items() if k not in ("image", "hidden")}
+    | {"seen": 8, "image": 12},
     "yolos": IMAGE | {"found": 3},
-    "segformer": {"image": 16, "depths": [1, 1], "widths": [4, 8], "heads": [1, 2], "fewer": [2, 1], "sizes": [7, 3], "strides": [4, 2], "ratios": [2, 2], "together": 6},
+    "segformer": {
+        "image": 16,
+        "depths": [1, 1],
+        "widths": [4, 8],
+        "heads": [1, 2],
+        "fewer": [2, 1],
+        "sizes": [7, 3],
+        "strides": [4, 2],
+        "ratios": [2, 2],
+        "together": 6,
+    },
     "albert": WORDS | {"e": 8},
     "ast": {
         "d": 16,
