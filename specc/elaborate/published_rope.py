@@ -316,13 +316,13 @@ class _Scaling:
         if top is None and self.usual.original is not None:
             return int(self.usual.original)
         member = top or self.table.given(key)
-        return int(_number(member, self.entry)) if member else self.length()
+        return self.rows(member) if member else self.length()
 
     def length(self) -> int:
         """How long texts may be."""
         member = self.data.given("max_position_embeddings")
         if member is not None:
-            return int(_number(member, self.entry))
+            return self.rows(member)
         if self.usual.context is None:
             title = f'the rotary scaling "{self.kind}" does not say how long texts were before'
             helps = ['give "original_max_position_embeddings" beside its factor']
@@ -334,6 +334,14 @@ class _Scaling:
                 helps=helps,
             )
         return int(self.usual.context)
+
+    def rows(self, member: Member) -> int:
+        """A length of texts, of one token at least."""
+        rows = int(_number(member, self.entry))
+        if not 0 < rows < 2**31:
+            title = f"{member.key.text} is no length of texts"
+            fail("E0403", title, member.value.span, others=_declared(self.entry))
+        return rows
 
     def number(self, key: str) -> float | None:
         """The number under a key; nothing where it is absent or null."""

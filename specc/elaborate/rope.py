@@ -5,6 +5,9 @@ import math
 from specc.elaborate.values import Rope, RopeNumber, Unknown
 from specc.ir.dim import Dim
 
+MOST_STRETCH = 1e30
+"""How much greater theta may become: far beyond it nothing turns."""
+
 
 def _not_above_zero(rope: Rope) -> str:
     for name, value in (("theta", rope.theta), *rope.numbers):
@@ -28,8 +31,8 @@ def fault(rope: Rope) -> str:
     numbers = _Numbers(rope)
     if rope.kind == "llama3" and numbers["low"] >= numbers["high"]:
         return "the low frequency factor must be less than the high one"
-    if rope.kind == "dynamic" and _stretch(numbers) <= 0:
-        return f"a `factor` of {numbers['factor']:g} leaves nothing of `theta`"
+    if rope.kind == "dynamic" and not 0 < _stretch(numbers) <= MOST_STRETCH:
+        return f"a `factor` of {numbers['factor']:g} leaves no `theta` to turn by"
     return ""
 
 

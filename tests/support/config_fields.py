@@ -1,0 +1,288 @@
+"""What the tests of config fields share: a published class made small from a config.json,
+the spec read from the same file, and every field of the class with other values.
+"""
+
+import copy
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+
+import specc_numpy
+from specc.compiler import weights as loading
+from specc.compiler.rules import rules_of, wanted_of
+from specc.compiler.spec import open_spec
+from specc.elaborate.context import Env
+from specc.elaborate.model import context_of, elaborate, requirements
+from specc.text.diagnostic import Failed
+from specc.weights.values import array_of
+from support.published import Arrays
+
+WITHIN = 1e-5
+IDS = np.array([[3, 17, 1, 29, 8, 8, 22, 5, 11, 2, 30, 19]])
+SHORT = IDS[:, :7] % 31
+
+
+@dataclass(frozen=True)
+class Family:
+    """A spec, the published class it is, a tiny configuration, and how both are run;
+    `without` are fields of which the class itself is wrong.
+    """
+
+    spec: str
+    config: str
+    model: str
+    tiny: Mapping[str, Any]
+    inputs: Callable[[Mapping[str, Any]], Arrays]
+    run: Callable[[Any, Mapping[str, torch.Tensor]], Mapping[str, torch.Tensor]]
+    others: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    without: tuple[str, ...] = ()
+
+
+def text_inputs(config: Mapping[str, Any]) -> Arrays:
+    """A text without padding."""
+    return {"input_ids": IDS, "attention_mask": np.ones(IDS.shape, bool)}
+
+
+def run_decoder(
+    model: Any, x: Mapping[str, torch.Tensor]
+) -> Mapping[str, torch.Tensor]:
+    """The scores of each next word."""
+    return {
+        "logits": model(
+            input_ids=x["input_ids"], use_cache=False, return_dict=True
+        ).logits
+    }
+
+
+ACTIVATIONS = ("relu", "gelu", "gelu_new", "quick_gelu", "silu", "mish")
+SIZES = {
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 40,
+    "hidden_size": 32,
+}
+DECODER = {"vocab_size": 31, "max_position_embeddings": 20, **SIZES}
+YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 100.0,
+    "factor": 4.0,
+    "original_max_position_embeddings": 16,
+}
+LLAMA3 = {
+    "rope_type": "llama3", "rope_theta": 1e4, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 16,
+}  # fmt: skip
+DIVISORS = [1.0 + n / 4 for n in range(4)]
+ROPES: tuple[Any, ...] = (
+    {"rope_type": "default", "rope_theta": 50.0},
+    {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5},
+    {"rope_type": "linear", "rope_theta": 1e4, "factor": 3.0},
+    {"rope_type": "linear", "rope_theta": 1e4, "factor": 3.0, "partial_rotary_factor": 0.5},
+    {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 3.0},
+    {"rope_type": "proportional", "rope_theta": 1e4, "partial_rotary_factor": 0.5},
+    {"rope_type": "longrope", "rope_theta": 1e4, "short_factor": DIVISORS, "long_factor": DIVISORS, "factor": 4.0},
+    YARN,
+    *({**YARN, **more} for more in (
+        {"mscale": 0.7}, {"mscale": 0.7, "mscale_all_dim": 0.4}, {"mscale_all_dim": 0.4}, {"truncate": False},
+        {"mscale": 0, "mscale_all_dim": 0.4}, {"mscale": 1.0, "mscale_all_dim": 1.0}, {"attention_factor": 1.3},
+        {"attention_factor": 1.3, "mscale": 0.7, "mscale_all_dim": 0.4}, {"beta_fast": 8.0}, {"beta_slow": 0.2},
+        {"beta_fast": 0}, {"beta_slow": 0}, {"beta_fast": None}, {"factor": 1.0}, {"factor": None},
+        {"partial_rotary_factor": 0.5}, {"rope_theta": 3.0}, {"original_max_position_embeddings": 4},
+        {"type": "linear"}, {"beta_fast": 8.0, "beta_slow": 0.2, "truncate": False})),
+    {k: v for k, v in YARN.items() if k != "original_max_position_embeddings"},
+    {k: v for k, v in YARN.items() if k != "rope_theta"},
+    {k: v for k, v in YARN.items() if k != "factor"},
+    LLAMA3,
+    {k: v for k, v in LLAMA3.items() if k != "original_max_position_embeddings"},
+    {k: v for k, v in LLAMA3.items() if k != "low_freq_factor"},
+    {k: v for k, v in LLAMA3.items() if k != "high_freq_factor"},
+    {k: v for k, v in LLAMA3.items() if k != "factor"},
+    {**LLAMA3, "partial_rotary_factor": 0.5},
+    {},
+)  # fmt: skip
+OLD_ROPES: tuple[Any, ...] = tuple(
+    {("type" if k == "rope_type" else k): v for k, v in rope.items() if k != "rope_theta"}
+    for rope in (ROPES[2], YARN, {**YARN, "mscale": 0.7, "mscale_all_dim": 0.4}, LLAMA3,
+                 {"rope_type": "yarn", "factor": 4.0}, {"rope_type": "dynamic", "factor": 2.0})
+)  # fmt: skip
+ROTARY: Mapping[str, tuple[Any, ...]] = {
+    "rope_parameters": ROPES,
+    "rope_scaling": OLD_ROPES,
+    "rope_theta": (50.0, 7),
+    "partial_rotary_factor": (0.5,),
+    "original_max_position_embeddings": (8,),
+    "default_theta": (77.0,),
+    "num_key_value_heads": (4, 2, 1),
+    "head_dim": (6, 16),
+    "layer_types": (["full_attention", "sliding_attention"],),
+}
+
+
+def others(name: str, value: Any) -> tuple[Any, ...]:
+    """Other values of a field, by its kind and what it is now."""
+    if isinstance(value, str) and name.endswith(
+        ("_act", "activation_function", "act_fn")
+    ):
+        return ACTIVATIONS
+    match value:
+        case bool():
+            return (not value,)
+        case int():
+            return (max(2 * value, 1),)
+        case float():
+            return (value * 3 + 0.1,)
+        case str():
+            return ("relu",)
+        case None:
+            return (True, 3, 0.5)
+        case list():
+            return ([*value, *value],)
+        case dict():
+            return ({"0": "a", "1": "b", "2": "c"},)
+    return ()
+
+
+def changes(family: Family) -> Iterator[tuple[str, Any]]:
+    """Every field of the class, and of the tiny configuration, with each other value it
+    is tried with.
+    """
+    usual = getattr(transformers, family.config)(**family.tiny).to_dict()
+    for name in sorted({*usual, *family.others} - {*family.without}):
+        tried = (*family.others.get(name, ()), *others(name, usual.get(name)))
+        yield from ((name, value) for value in tried)
+
+
+@dataclass(frozen=True)
+class Made:
+    """A published model made small, and its results."""
+
+    model: Any
+    results: Arrays
+
+    def weights(self) -> Arrays:
+        """Every weight, tied ones under each name."""
+        return {n: p.numpy() for n, p in self.model.state_dict().items()}
+
+    def same(self, other: "Made") -> bool:
+        """Whether neither weights nor results differ."""
+        pairs = ((self.weights(), other.weights()), (self.results, other.results))
+        return all(
+            a.keys() == b.keys() and all(np.array_equal(x, b[n]) for n, x in a.items())
+            for a, b in pairs
+        )
+
+
+def published(family: Family, settings: Mapping[str, Any], folder: Path) -> Made:
+    """What transformers makes of a config.json, with weights that only their names and
+    shapes decide.
+    """
+    (folder / "config.json").write_text(json.dumps(settings))
+    config = getattr(transformers, family.config).from_pretrained(
+        folder, attn_implementation="eager", experts_implementation="eager"
+    )
+    model = getattr(transformers, family.model)(config).float().eval()
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            drawn = np.random.default_rng(list(name.encode())).standard_normal(
+                tuple(p.shape)
+            )
+            drawn = (
+                drawn / p[0].numel() ** 0.5
+                if p.dim() > 1
+                else 0.3 * drawn + name.endswith("weight")
+            )
+            p.copy_(torch.from_numpy(drawn))
+        given = {
+            n: torch.from_numpy(x.copy()) for n, x in family.inputs(settings).items()
+        }
+        # run on a copy: some classes change their weights when they first run
+        made = family.run(copy.deepcopy(model).double(), given)
+    return Made(model, {n: x.double().numpy() for n, x in made.items()})
+
+
+def ours(
+    family: Family, settings: Mapping[str, Any], theirs: Any, folder: Path
+) -> Arrays:
+    """What the spec gives in float64 for the same config.json and the file that the
+    model is saved as.
+    """
+    theirs.float().save_pretrained(folder / "saved")
+    (folder / "saved" / "config.json").write_text(json.dumps(settings))
+    spec = open_spec(family.spec, config=str(folder / "saved"))
+    model = elaborate(spec.program, spec.library, spec.reader)
+    context = context_of(spec.library)
+    config = requirements(context, spec.program, spec.reader)
+    rules = rules_of(
+        context, spec.program, Env(module=spec.program.module, config=config)
+    )
+    values = loading.bound(
+        wanted_of(model.graph), rules, str(folder / "saved" / "model.safetensors")
+    )
+    weights = {
+        name: array_of(values, values.tied_to(name) or name) for name in values.wanted
+    }
+    return specc_numpy.run(model.graph, family.inputs(settings), weights)
+
+
+def agree(found: Arrays, wanted: Arrays) -> bool:
+    """Whether all results are those that are due."""
+    return all(
+        found[n].shape == x.shape
+        and np.abs(found[n] - x).max(initial=0) <= WITHIN * np.abs(x).max(initial=0)
+        for n, x in wanted.items()
+    )
+
+
+def check_every_field(family: Family, folder: Path, most: float = 1 / 3) -> None:
+    """Every other value of every field is obeyed or refused. At most so many of the
+    values are ones that transformers itself cannot use.
+    """
+    base = {
+        "model_type": getattr(transformers, family.config).model_type,
+        **family.tiny,
+    }
+    usual = published(family, base, folder)
+    assert agree(ours(family, base, usual.model, folder), usual.results)
+    usual.model.double()
+    outcome: Counter[str] = Counter()
+    for name, value in changes(family):
+        outcome[
+            tried(family, {**base, name: value}, usual, folder) or f"{name}: {value}"
+        ] += 1
+    wrong = sorted(outcome.keys() - OUTCOMES)
+    assert not wrong, f"passed over: {wrong}"
+    assert outcome["obeyed"] >= 5, outcome
+    assert outcome["breaks"] < outcome.total() * most, outcome
+
+
+OUTCOMES = {"breaks", "the same", "no numbers", "refused", "obeyed"}
+"""What may come of another value: transformers itself cannot use it (its own error, or
+results that are no numbers); nothing changes; the spec refuses it; the spec obeys it.
+"""
+
+
+def tried(
+    family: Family, settings: Mapping[str, Any], usual: Made, folder: Path
+) -> str:
+    """One of `OUTCOMES`, or nothing where the spec gives other numbers without a word."""
+    try:
+        made = published(family, settings, folder)
+    except Exception:
+        # whatever transformers, torch or Python say of a value that no model can have
+        return "breaks"
+    if made.same(usual):
+        return "the same"
+    if not all(np.isfinite(x).all() for x in made.results.values()):
+        return "no numbers"
+    try:
+        found = ours(family, settings, made.model, folder)
+    except Failed:
+        return "refused"
+    return "obeyed" if agree(found, made.results) else ""
