@@ -46,12 +46,15 @@ def _stored(fields: Fields) -> Stored:
     bits = fields.integer("bits", min(BITS), max(BITS))
     if bits not in BITS:
         fields.refuse("bits", "is neither 4 nor 8")
+    block = fields.integer("block", 0, MOST_BLOCK)
+    if block & (block - 1) or (not block and bits != 8):
+        fields.refuse("block", "is no length of a block of such numbers")
     layout = fields.choice("layout", tuple(LAYOUTS))
     rounding = fields.choice("rounding", tuple(ROUNDINGS))
     return Stored(
         form=Precision(
             bits=bits,
-            block=fields.integer("block", 0, MOST_BLOCK),
+            block=block,
             layout=LAYOUTS[layout],
             rounding=ROUNDINGS[rounding],
             turned=fields.flag("turned"),

@@ -65,6 +65,11 @@ def arguments(parser: ArgumentParser) -> None:
         "in it; otherwise what fits",
     )
     parser.add_argument(
+        "--dtype",
+        choices=["f32", "f16", "bf16"],
+        help="store matrices in this type; a processor computes in f32 all the same",
+    )
+    parser.add_argument(
         "--hash",
         choices=["header", "full"],
         default="header",
@@ -159,6 +164,7 @@ def run(given: Namespace) -> int:
             taps=tuple(given.tap),
             defaults_inside=given.defaults == "inside",
             weights_as=given.weights_as,
+            dtype=given.dtype or "",
             hash_full=given.hash == "full",
             try_load=not given.no_load,
             force=given.force,

@@ -50,11 +50,12 @@ class Options:
     numbers; `init_missing` is the seed of a head that the weights lack, `adapter` a
     folder of changes that are merged in.
 
-    `weights_as` is `link`, `copy`, `inline`, or empty for what fits best. `parts` are
-    the graphs of a package (`score`, `encode`, `step`, `generate`), `names` whose names
-    its inputs and outputs have (`specc.compiler.profiles`), `settings` how the one that
-    decodes by itself chooses tokens (`specc.decode.settings`). `precision` says which
-    weights are rounded.
+    `dtype` is the type in which matrices of f32 are stored, `f16`, `bf16` or `f32`;
+    empty, that of the checkpoint where they stay in it. `weights_as` is `link`, `copy`,
+    `inline`, or empty for what fits best. `parts` are the graphs of a package (`score`,
+    `encode`, `step`, `generate`), `names` whose names its inputs and outputs have
+    (`specc.compiler.profiles`), `settings` how the one that decodes by itself chooses
+    tokens (`specc.decode.settings`). `precision` says which weights are rounded.
     """
 
     output: str
@@ -68,6 +69,7 @@ class Options:
     taps: tuple[str, ...] = ()
     defaults_inside: bool = False
     weights_as: str = ""
+    dtype: str = ""
     parts: tuple[str, ...] = ()
     names: str = "specc"
     settings: Mapping[str, object] = field(default_factory=dict)

@@ -45,6 +45,7 @@ def _compiled(job: Job) -> Compiled:
         target=job.target,
         opset=job.opset,
         weights_as=job.weights_as,
+        dtype=job.options.dtype,
         metadata=texts,
         load=job.options.try_load,
         beside=[(SUFFIX, file.content) for file in job.reading.files if file.name],

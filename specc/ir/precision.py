@@ -51,5 +51,10 @@ class Precision:
         return (out, wide), (out,)
 
 
+def is_part(name: str) -> bool:
+    """Whether this is what the numbers or scales of a rounded weight are called."""
+    return name.endswith((":scale", *(f":int{bits}" for bits in BITS)))
+
+
 Plan: TypeAlias = Mapping[str, Precision]
 """The form of each weight that is rounded, by its name."""

@@ -8,6 +8,9 @@ from specc.ir.graph import Value
 from specc.text.diagnostic import fail
 from specc.weights.lowbits import dequantized
 
+KINDS = {"i8": "int8", "u8": "uint8", "i4": "int4"}
+"""NumPy's names of the types that whole numbers are stored in."""
+
 
 def weights_in(file: ModelFile, manifest: Manifest) -> dict[str, Array]:
     """Every parameter by the spec's name. E0917 where a rounded one is of another shape
@@ -18,7 +21,9 @@ def weights_in(file: ModelFile, manifest: Manifest) -> dict[str, Array]:
     for name, one in manifest.rounded.items():
         shape = _shape(manifest.graph.parameters[name])
         wanted = one.form.shapes(shape)
-        if (found[name].shape, scales[name].shape) != wanted:
+        kinds = found[name].dtype.name, scales[name].dtype.name
+        shapes = found[name].shape, scales[name].shape
+        if shapes != wanted or kinds != (KINDS[one.form.dtype], "float32"):
             fail(
                 "E0917",
                 f"the description inside `{shown(str(file.path))}` cannot be used: "

@@ -3,21 +3,27 @@ stand for, and each product that of whole numbers. A few in the default suite, a
 them, in every form and for both targets, under `slow`.
 """
 
+import json
 import sys
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 
 import numpy as np
+import onnx
 import pytest
+from ml_dtypes import bfloat16
 from support.small import SMALL
 
 import specc
 from specc.api import Model
+from specc.cli.main import main
 from specc.ir.array import Array
 from specc.run.opened import open_compiled
 from specc.run.verify import random_inputs, verify
 from specc.run.verify_package import verify_opened
+from specc.weights.formats.safetensors import write_safetensors
+from specc_onnx.lower.elements import CODE
 
 TRAINED = {"dates", "digits", "numbers", "xor"}
 NOTHING = {"kernel_regression", "kv_lookup"}
@@ -56,14 +62,17 @@ def test_every_spec_agrees(spec: str, target: str, kind: str, tmp_path: Path) ->
     assert list(verify(specc.load(path).whole, rounds=2))
 
 
-@pytest.mark.parametrize("spec", ["gpt2", "rnnsearch"])
+@pytest.mark.parametrize(
+    "spec", ["gpt2", pytest.param("rnnsearch", marks=pytest.mark.slow)]
+)
 def test_a_package_is_rounded_as_a_whole(spec: str, tmp_path: Path) -> None:
-    path = compiled(spec, tmp_path / "m", parts="all", quantize="int8")
+    parts = ["score", "encode", "step"]
+    path = compiled(spec, tmp_path / "m", parts=parts, quantize="int8")
     lines = list(verify_opened(open_compiled(str(path)), seed=0, rounds=1))
     assert {line.split(":")[0] for line in lines} >= {"score", "step"}
     assert sum("products" in line for line in lines) >= 2
     data = sum(f.stat().st_size for f in path.glob("*.data"))
-    plain = compiled(spec, tmp_path / "plain", parts="all")
+    plain = compiled(spec, tmp_path / "plain", parts=parts)
     assert data < 0.7 * sum(f.stat().st_size for f in plain.glob("*.data"))
 
 
@@ -107,6 +116,108 @@ def test_precision_changes_no_inputs_and_no_results(tmp_path: Path) -> None:
     )
     a, b = (m.run(**given)["logits"] for m in (plain, low))
     assert 0 < np.abs(a - b).max() < 0.2 * np.abs(a).max()
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("bits", 4),
+        ("bits", 5),
+        ("bits", True),
+        ("block", 16),
+        ("block", -1),
+        ("layout", "columns"),
+        ("layout", "heaps"),
+        ("turned", 1),
+        ("scales", "no such thing"),
+        ("scales", "w"),
+        ("error", "much"),
+    ],
+)
+def test_a_record_that_does_not_fit_is_refused(
+    field: str, value: object, tmp_path: Path
+) -> None:
+    path = compiled("gpt2", tmp_path / "m.onnx", quantize="int8")
+    model = onnx.load(path)
+    (text,) = [p for p in model.metadata_props if p.key == "specc"]
+    data = json.loads(text.value)
+    name = next(n for n in data["precision"]["rounded"] if "mlp.c_fc" in n)
+    data["precision"]["rounded"][name][field] = (
+        data["stored"][name] if value == "w" else value
+    )
+    text.value = json.dumps(data)
+    onnx.save(model, path)
+    with pytest.raises(specc.Failed, match=r"E0917|E0925"):
+        specc.load(path).weights()
+
+
+def test_a_record_of_a_weight_that_is_none_is_refused(tmp_path: Path) -> None:
+    path = compiled("gpt2", tmp_path / "m.onnx", quantize="int8")
+    model = onnx.load(path)
+    (text,) = [p for p in model.metadata_props if p.key == "specc"]
+    data = json.loads(text.value)
+    rounded = data["precision"]["rounded"]
+    rounded[next(n for n in data["stored"] if "ln_f.weight" in n)] = next(
+        iter(rounded.values())
+    )
+    text.value = json.dumps(data)
+    onnx.save(model, path)
+    with pytest.raises(specc.Failed, match="E0917"):
+        specc.load(path)
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+def test_matrices_are_stored_in_sixteen_bits(dtype: str, tmp_path: Path) -> None:
+    """Vectors, such as those of norms, and scales of rounded weights are not."""
+    sizes = {}
+    for given in (["--dtype", "f32"], ["--dtype", dtype]):
+        path = tmp_path / f"{given[1]}.onnx"
+        small = [f"--set={name}={value}" for name, value in SMALL["gpt2"].items()]
+        assert (
+            main(["compile", "gpt2", *small, "--init=0", *given, "-o", str(path)]) == 0
+        )
+        assert all("agree" in line for line in verify(specc.load(path).whole, rounds=2))
+        kinds = {
+            t.data_type for t in onnx.load(path).graph.initializer if len(t.dims) > 1
+        }
+        sizes[given[1]] = sum(w.nbytes for w in specc.load(path).weights().values())
+        assert kinds == {CODE[given[1]]}
+    assert sizes[dtype] < 0.7 * sizes["f32"]
+
+
+def test_what_is_linked_is_of_the_type_asked_for(tmp_path: Path) -> None:
+    weights = {
+        "head.weight": np.ones((3, 4), bfloat16),
+        "head.bias": np.ones(3, bfloat16),
+    }
+    write_safetensors(tmp_path / "w.safetensors", weights)
+    spec = tmp_path / "m.specc"
+    spec.write_text(HEAD)
+    for dtype, linked in (("bf16", True), ("f32", False), ("f16", False)):
+        path = tmp_path / f"{dtype}.onnx"
+        given = ["--weights", str(tmp_path / "w.safetensors"), "--dtype", dtype]
+        given += ["--weights-as", "link" if linked else "copy"]
+        assert main(["compile", str(spec), *given, "-o", str(path)]) == 0
+        (w,) = [
+            t
+            for t in onnx.load(path, load_external_data=False).graph.initializer
+            if len(t.dims) == 2
+        ]
+        assert w.data_type == CODE[dtype]
+        assert (w.external_data[0].value == "w.safetensors") == linked
+
+
+HEAD = """\
+specc 1
+model m
+
+dims batch, n
+
+graph g(x: float[batch, n, 4]) -> (y: float[batch, n, 3]) {
+  y = linear(x, out=3) @ head
+  return y
+}
+"""
 
 
 @pytest.mark.slow

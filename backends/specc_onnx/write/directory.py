@@ -34,6 +34,7 @@ def package_graphs(
     about: About,
     opset: int = legal.USUAL,
     weights_as: How = "auto",
+    dtype: str = "",
     extras: Sequence[Extra] = (),
     stem: str = "model",
     load: bool = True,
@@ -60,6 +61,7 @@ def package_graphs(
         target=target,
         opset=opset,
         weights_as=weights_as,
+        dtype=dtype,
         load=load,
     )
     gone = unread(folder, superseded(folder, old), but=old.files) if old else []

@@ -39,6 +39,7 @@ def package(
     target: Target,
     opset: int = legal.USUAL,
     weights_as: How = "auto",
+    dtype: str = "",
     metadata: Texts | None = None,
     load: bool = True,
     beside: Sequence[tuple[str, bytes]] = (),
@@ -59,6 +60,7 @@ def package(
         target=target,
         opset=opset,
         weights_as=weights_as,
+        dtype=dtype,
         load=load,
     )
     stem = plain_stem(path.stem)
@@ -88,13 +90,20 @@ def prepare(
     target: Target,
     opset: int,
     weights_as: How,
+    dtype: str = "",
     load: bool = True,
 ) -> Prepared:
     """Decide, lower and check graphs that are to be written to `folder` together."""
     legal.check_opset(opset)
     weighed = [_weighed(g) for g in graphs]
     stored = decide(
-        weighed, values, folder, weights_as, opset, alignment=target.alignment
+        weighed,
+        values,
+        folder,
+        weights_as,
+        opset,
+        alignment=target.alignment,
+        store=dtype,
     )
     if stored.plan.copied:
         need_space(

@@ -18,6 +18,7 @@ from onnx import TensorProto
 from specc.artifact.external import Beside
 from specc.backend import How
 from specc.ir.graph import Graph
+from specc.ir.precision import is_part
 from specc.ir.types import Type
 from specc.text.diagnostic import fail
 from specc.weights.external import (
@@ -73,20 +74,26 @@ def decide(
     opset: int,
     *,
     alignment: int = 1,
+    store: str = "",
 ) -> Stored:
     """Where the weights of all graphs go when they are written to `folder`. E0823 if
     they cannot stand inline.
 
-    Several graphs have theirs in a file unless `inline` is asked for, which repeats
+    `store` is the element type in which matrices of f32 are stored, if one was asked
+    for. Several graphs have theirs in a file unless `inline` is asked for, which repeats
     what they share.
     """
     types = united(graphs)
     ties = {name: own for name in types if (own := values.tied_to(name)) is not None}
-    dtypes = {ties.get(name, name): type.dtype for name, type in types.items()}
+    dtypes = {
+        ties.get(name, name): _wanted(values, name, type.dtype, store)
+        for name, type in types.items()
+    }
     link = how in ("auto", "link")
     reasons: dict[Path, str] = {}
+    homes = _homes(values, dtypes, folder if link else None, store)
     pieces = [
-        _piece(n, dtype, values, folder if link else None, opset, reasons)
+        _piece(n, dtype, values, homes.get(n), opset, reasons)
         for n, dtype in dtypes.items()
     ]
     total = sum(p.nbytes for p in pieces)
@@ -105,6 +112,31 @@ def decide(
     if how == "link":
         _all_linked(decided, pieces, folder)
     return Stored({p.name: p for p in pieces}, ties, decided, inline)
+
+
+def _wanted(values: Values, name: str, dtype: str, store: str) -> str:
+    """The element type that was asked for of a matrix. Vectors are few numbers, and
+    norms and biases need all of theirs.
+    """
+    narrow = dtype == "f32" and len(values.wanted[name].shape) > 1
+    # scales of rounded weights are of the type that products read
+    return store if store and narrow and not is_part(name) else dtype
+
+
+def _homes(
+    values: Values, dtypes: Mapping[str, str], folder: Path | None, store: str
+) -> dict[str, Path]:
+    """The folder of the model for each weight that may lie in its checkpoint: no matrix
+    does in another type than was asked for.
+    """
+    if folder is None:
+        return {}
+    asked = {n for n in dtypes if store and len(values.wanted[n].shape) > 1}
+    return {
+        name: folder
+        for name, dtype in dtypes.items()
+        if name not in asked or values.stored_dtype(name) == dtype
+    }
 
 
 def united(graphs: Sequence[Graph]) -> dict[str, Type]:
