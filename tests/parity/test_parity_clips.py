@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tokenizers
 import torch
 import transformers
 from support.families import Case
@@ -82,3 +83,73 @@ def test_what_a_recording_says(
     for path, text in zip(paths, wanted, strict=True):
         assert printed(capsys, model, str(path)) == [text]
     assert printed(capsys, model, *map(str, paths)) == wanted
+
+
+WHISPER: dict[str, Any] = {
+    "vocab_size": 41, "d_model": 24, "encoder_layers": 1, "decoder_layers": 2, "encoder_attention_heads": 3,
+    "decoder_attention_heads": 2, "encoder_ffn_dim": 40, "decoder_ffn_dim": 36, "num_mel_bins": 16, "max_source_positions": 50,
+    "max_target_positions": 30, "pad_token_id": 30, "bos_token_id": 30, "eos_token_id": 30, "decoder_start_token_id": 31,
+    "suppress_tokens": None, "begin_suppress_tokens": None,
+}  # fmt: skip
+
+
+def test_what_whisper_writes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A second of sound, of two recordings: the language is chosen, and what says it is
+    no part of the text.
+    """
+    case = Case(
+        config="WhisperConfig",
+        model="WhisperForConditionalGeneration",
+        tiny=WHISPER,
+        louder=2.0,
+    )
+    theirs = case.saved(tmp_path)
+    own = theirs.generation_config
+    own.lang_to_id, own.is_multilingual = {"<|en|>": 32, "<|de|>": 33}, True
+    own.task_to_id = {"transcribe": 34, "translate": 35}
+    own.no_timestamps_token_id, own.suppress_tokens = 36, [3, *range(31, 41)]
+    own.forced_decoder_ids, own.max_length = [[1, None], [2, 34]], 12
+    own.return_timestamps = False
+    own.save_pretrained(tmp_path)
+    extractor = transformers.WhisperFeatureExtractor(feature_size=16, chunk_length=1)
+    extractor.save_pretrained(tmp_path)
+    words = {f"w{i}": i for i in range(41)}
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, "w0"))
+    tokenizer.add_special_tokens([f"w{i}" for i in range(30, 41)])
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    specc.compile(str(tmp_path), tmp_path / "package", parts="step")
+    for n, seconds in enumerate((0.4, 0.9)):
+        sound = clip(tmp_path / f"{n}.wav", seconds, n)
+        heard = extractor(sound, sampling_rate=16_000, return_tensors="pt")
+        with torch.no_grad():
+            made = theirs.generate(heard.input_features)[0].tolist()
+        wanted = tokenizer.decode(made)
+        assert wanted
+        got = printed(capsys, str(tmp_path / "package"), str(tmp_path / f"{n}.wav"))
+        assert got == [wanted]
+
+
+def test_what_a_spectrogram_is_of(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The class that is most probable, of a recording shorter than the model hears."""
+    tiny = {
+        "hidden_size": 24, "num_hidden_layers": 1, "num_attention_heads": 3, "intermediate_size": 40, "patch_size": 8,
+        "frequency_stride": 5, "time_stride": 6, "max_length": 40, "num_mel_bins": 20,
+        "id2label": {0: "dog", 1: "rain", 2: "bell"},
+    }  # fmt: skip
+    case = Case(config="ASTConfig", model="ASTForAudioClassification", tiny=tiny)
+    theirs = case.saved(tmp_path)
+    extractor = transformers.ASTFeatureExtractor(
+        num_mel_bins=20, max_length=40, mean=-3.0, std=3.5
+    )
+    extractor.save_pretrained(tmp_path)
+    specc.compile(str(tmp_path), tmp_path / "m.onnx")
+    sound = clip(tmp_path / "a.wav", 0.31, 0)
+    given = extractor(sound, sampling_rate=16_000, return_tensors="pt")
+    with torch.no_grad():
+        best = theirs(**given).logits.argmax(-1)[0]
+    shown = printed(capsys, str(tmp_path / "m.onnx"), str(tmp_path / "a.wav"))
+    assert shown[0].split()[0] == tiny["id2label"][int(best)]
