@@ -81,15 +81,18 @@ def _in_order(builder: Builder, captured: Iterable[Value]) -> list[Value]:
     """Values in the order in which a graph has them: inputs, parameters, and what nodes
     make of them; such as are of no graph yet first.
     """
-    places: dict[Value | Node, int] = {}
-    for kind in (builder.inputs.values(), builder.parameters.values(), builder.nodes):
-        for one in kind:
-            places[one] = len(places)
+    given = {v: n for n, v in enumerate(builder.inputs.values())}
+    found = list(captured)
+    if any(v.node is None and v not in given for v in found):
+        weights = enumerate(builder.parameters.values(), len(given))
+        given |= {v: n for n, v in weights}
 
     def place(value: Value) -> tuple[int, int]:
-        return places.get(value.node or value, -1), value.index
+        if value.node is None:
+            return given.get(value, -1), 0
+        return len(given) + builder.places[value.node], value.index
 
-    return sorted(captured, key=place)
+    return sorted(found, key=place)
 
 
 def _dependent(

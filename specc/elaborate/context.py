@@ -214,6 +214,9 @@ class Context:
     `caller` is the user's text whose call is worked out in the standard library,
     `normalizer` the name of one whose weights are being made.
     `stacks` are the experts whose block is being elaborated, the innermost last.
+    `numbers` are the row numbers that masks were asked for, of queries and of keys, by
+    the lengths of both; `sorted` are lengths along which rows have been put into another
+    order, and may be ranks.
     `longest` is how long texts may be where that decides how positions turn, or 0.
     """
 
@@ -238,6 +241,8 @@ class Context:
     normalizer: str = ""
     longest: int = 0
     stacks: list[Stack] = field(default_factory=list)
+    numbers: dict[tuple[str, Dim | None, Dim], Tensor] = field(default_factory=dict)
+    sorted: set[Dim] = field(default_factory=set)
 
     @contextmanager
     def called(self, at: Span | None, *, standard: bool) -> Iterator[None]:
@@ -252,6 +257,17 @@ class Context:
             raise Failed(*map(self.placed, failed.diagnostics)) from None
         finally:
             self.caller = outer
+
+    @contextmanager
+    def apart(self) -> Iterator[None]:
+        """While the body of a loop or of an expert is read: what outside has it may
+        use, what it makes is its own.
+        """
+        outside, self.numbers = self.numbers, dict(self.numbers)
+        try:
+            yield
+        finally:
+            self.numbers = outside
 
     def at(self, span: Span | None) -> Span | None:
         """A place in the library with the user's text that led there, and one in a

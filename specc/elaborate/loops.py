@@ -101,7 +101,9 @@ def _body(
     inner.names.update({n: Tensor(v, statement.span) for n, v in before.items()})
     state = iter([Tensor(v, statement.span) for v in carries.values()])
     inner.names.update({name: rebuilt(value, state) for name, value in starts.items()})
-    if run_body(context, statement.body, inner) is not None:
+    with context.apart():
+        returned = run_body(context, statement.body, inner)
+    if returned is not None:
         fail("E0214", "`return` cannot stand inside `scan`", statement.span)
     # only now is every name bound to what it is after a step
     given = iter(carries.values())

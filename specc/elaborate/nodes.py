@@ -43,6 +43,8 @@ def add(
     except DimLimit as error:
         fail("E0309", f"`{called}`: {error}", span)
     _check_lengths(results, called, span)
+    if isinstance(op, ops.Sort):
+        context.sorted.add(results[0].type.shape[op.axis])
     # what is made of nothing but constants follows from the spec alone: it may be
     # worked out while compiling, and then takes memory there
     if all(v is None or v in context.fixed for v in values):

@@ -12,6 +12,7 @@ from specc.elaborate import nodes
 from specc.elaborate.context import Context, Env
 from specc.elaborate.values import Tensor, describe
 from specc.ir import ops
+from specc.ir.dim import Dim
 from specc.lang import tree
 from specc.text.diagnostic import fail
 from specc.text.source import Span
@@ -33,13 +34,28 @@ def row_names(
     along the axis beside it. A query that has none is in no row, so there is no `i`.
     """
     key, along = keys
-    j = nodes.one(context, ops.Extent(along), key)
-    rows = {"j": j}
     query, axis = queries
+    pair = (query.shape[axis] if axis is not None else None, key.shape[along])
+    rows = {"j": _numbers(context, key, along, ("j", *pair))}
     if axis is not None:
-        i = nodes.one(context, ops.Extent(axis), query)
+        i = _numbers(context, query, axis, ("i", *pair))
         rows["i"] = nodes.one(context, ops.Insert(1), i)
     return rows
+
+
+def _numbers(
+    context: Context, x: Tensor, axis: int, role: tuple[str, Dim | None, Dim]
+) -> Tensor:
+    """The row numbers of an axis. Queries of one run-time length have the same wherever
+    keys have one length too, so that all layers of a model have one mask, which is
+    looked through once.
+    """
+    length = x.shape[axis]
+    if length.number is not None or length in context.sorted:
+        return nodes.one(context, ops.Extent(axis), x)
+    if role not in context.numbers:
+        context.numbers[role] = nodes.one(context, ops.Extent(axis), x)
+    return context.numbers[role]
 
 
 def reads_rows(expr: tree.Index, env: Env) -> bool:

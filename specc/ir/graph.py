@@ -130,6 +130,8 @@ class Builder:
     made: dict[Node, Made] = field(default_factory=dict)
     seen: dict[Node, tuple[Made, set[str | Span | None]]] = field(default_factory=dict)
     """The same scopes and spans to look up: one node may be asked for at thousands of places."""
+    places: dict[Node, int] = field(default_factory=dict)
+    """Where each node stands among all."""
     free: dict[str, dict[Node, None]] = field(default_factory=dict)
     """Of a length that only bodies of experts know, what they made of it alone."""
 
@@ -161,6 +163,7 @@ class Builder:
         if (results := self.nodes.get(node)) is None:
             types = op.infer(*(a.type if a else None for a in args))
             results = tuple(Value(t, node, n) for n, t in enumerate(types))
+            self.places[node] = len(self.nodes)
             self.nodes[node] = results
         if scope or span:
             self._remember(node, scope, span)

@@ -170,7 +170,8 @@ def _made(
     context.stacks.append(stack)
     try:
         there = replace(site.env, names=names, lengths=lengths)
-        made = first(context.evaluator.call(context, inner, there))
+        with context.apart():
+            made = first(context.evaluator.call(context, inner, there))
     except Failed as failed:
         shown = show_type(rows.type)
         raise Failed(*(_told(d, shown) for d in failed.diagnostics)) from None

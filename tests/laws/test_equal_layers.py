@@ -1,0 +1,196 @@
+"""Layers that are equal cost as much each however many there are, and share their masks;
+nothing else differs.
+"""
+
+import resource
+import subprocess
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import pytest
+from support.small import SMALL
+from support.spec_models import opened_anew, random_weights
+
+import specc_numpy
+from specc.compiler.spec import check, open_spec
+from specc.elaborate import nodes, rows
+from specc.elaborate.context import Context
+from specc.elaborate.values import Tensor
+from specc.ir import ops
+from specc.ir.graph import Graph
+from specc.ir.model import Model
+from specc.passes.prove.facts import Report, report
+from specc.run.verify import random_inputs
+
+SEQ = 5
+
+
+def each_its_own(context: Context, x: Tensor, axis: int, role: object) -> Tensor:
+    """Row numbers as they would be without sharing: of each tensor its own."""
+    return nodes.one(context, ops.Extent(axis), x)
+
+
+def proved(model: Model) -> Report:
+    """What is proved of a model."""
+    grows = model.generation
+    if grows is None:
+        return report(model.graph)
+    return report(model.graph, grows.growing, grows.source, model.defaults)
+
+
+def told(found: Report) -> Any:
+    """A report as people see it; spans by their places."""
+    faults = [
+        (d.code, d.title, d.primary and (d.primary.span.start, d.primary.span.end))
+        for d in (*found.errors, *found.warnings)
+    ]
+    return found.lines(), faults
+
+
+def numbers(graph: Graph, weights: dict[str, Any], seed: int = 0) -> dict[str, Any]:
+    """The results of a graph for inputs that the seed decides."""
+    symbols = {
+        s for v in graph.inputs.values() for d in v.type.shape for s in d.symbols()
+    }
+    sizes = {
+        s: max(SEQ, graph.least.get(s, 0)) for s in sorted(symbols - {*graph.facts})
+    }
+    inputs = random_inputs(graph, sizes, np.random.default_rng(seed))
+    with np.errstate(all="ignore"):
+        return specc_numpy.run(graph, inputs, weights)
+
+
+def differs(spec: str, monkeypatch: pytest.MonkeyPatch, *, run: bool) -> str:
+    """How a spec differs from itself read without sharing; nothing where it does not."""
+    shared = opened_anew(spec, **SMALL[spec])
+    with monkeypatch.context() as patched:
+        patched.setattr(rows, "_numbers", each_its_own)
+        apart = opened_anew(spec, **SMALL[spec])
+    one, other = shared.model.graph, apart.model.graph
+    if one.parameter_facts != other.parameter_facts or len(one.nodes) > len(
+        other.nodes
+    ):
+        return "weights or nodes"
+    if told(proved(shared.model)) != told(proved(apart.model)):
+        return "proofs"
+    if run:
+        weights = random_weights(shared)
+        found, wanted = numbers(one, weights), numbers(other, weights)
+        if not all(np.array_equal(found[n], wanted[n], equal_nan=True) for n in wanted):
+            return "numbers"
+    return ""
+
+
+FEW = ("deepseek_v3", "gemma2", "sparsemax_lm")
+
+
+@pytest.mark.parametrize("spec", FEW)
+def test_sharing_changes_nothing(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not differs(spec, monkeypatch, run=False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("spec", sorted({*SMALL} - {*FEW}))
+def test_sharing_changes_no_shipped_spec(
+    spec: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not differs(spec, monkeypatch, run=True)
+
+
+def test_layers_have_one_mask() -> None:
+    graph = opened_anew("llama", **SMALL["llama"]).model.graph
+    masks = {n.args[3] for n, _ in graph.nodes if isinstance(n.op, ops.Attend)}
+    assert len(masks) == 1
+
+
+def test_rows_in_another_order_have_numbers_of_their_own(tmp_path: Any) -> None:
+    """Sorted rows are ranks: what is numbered as these are may not be mistaken for rows."""
+    path = tmp_path / "m.specc"
+    path.write_text("""specc 1
+model m
+dims batch, n
+graph g(x: float[batch, n, 4], keep: keep[batch, n]) -> (y: float[batch, n, 4]) {
+  a, _ = attend(x, x, x, mask=visible(keep) & causal)
+  s, _ = sort(where(insert(keep, axis=2), a, -inf), axis=1)
+  b, _ = attend(s, s, s, mask=causal)
+  return b
+}
+""")
+    graph = opened_anew(str(path)).model.graph
+    counted = [n for n, _ in graph.nodes if isinstance(n.op, ops.Extent)]
+    assert len(counted) == 2  # query and key of each attention are one tensor
+
+
+def calls(work: Callable[[], object]) -> int:
+    """How many functions are called."""
+    count = 0
+
+    def seen(frame: FrameType, event: str, arg: object) -> None:
+        nonlocal count
+        count += event == "call"
+
+    before = sys.getprofile()
+    sys.setprofile(seen)
+    try:
+        work()
+    finally:
+        sys.setprofile(before)
+    return count
+
+
+def cost(spec: str, layers: int, **more: object) -> int:
+    """The work of checking a spec of so many layers, proofs included."""
+    sizes = SMALL[spec] | {"layers": layers} | more
+    sets = [
+        f"{k}={str(v).lower() if isinstance(v, bool) else v}" for k, v in sizes.items()
+    ]
+
+    def work() -> None:
+        found = open_spec(spec, sets=sets)
+        model = check(found).model
+        assert model is not None
+        proved(model)
+
+    return calls(work)
+
+
+def assert_even(spec: str, layers: int) -> None:
+    """Twice as many layers more are at most twice the work more."""
+    cost(spec, 1)  # what is read and worked out once
+    few, some, many = (cost(spec, n) for n in (layers, 2 * layers, 4 * layers))
+    assert many - some <= 2.1 * (some - few), (few, some, many)
+
+
+def test_a_layer_costs_as_much_as_the_one_before() -> None:
+    assert_even("mixtral", 2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("spec", sorted(n for n, s in SMALL.items() if "layers" in s))
+def test_layers_of_every_spec(spec: str) -> None:
+    assert_even(spec, 6)
+
+
+@pytest.mark.slow
+def test_sixty_one_layers_of_256_experts_are_checked_in_two_seconds() -> None:
+    """DeepSeek-V3 as its published class has it by default, by the clock of the
+    processor, starting Python included; the best of three.
+    """
+    taken = []
+    for _ in range(3):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        done = subprocess.run(
+            [sys.executable, "-m", "specc", "check", "deepseek_v3"],
+            capture_output=True,
+            check=True,
+            text=True,
+        )
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        taken.append(
+            after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+        )
+    assert "671 026 419 200 parameters" in done.stdout
+    assert min(taken) < 2.0
