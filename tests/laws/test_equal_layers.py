@@ -23,9 +23,7 @@ from specc.ir import ops
 from specc.ir.graph import Graph
 from specc.ir.model import Model
 from specc.passes.prove.facts import Report, report
-from specc.run.verify import random_inputs
-
-SEQ = 5
+from specc.run.verify import random_inputs, sizes_for
 
 
 def each_its_own(context: Context, x: Tensor, axis: int, role: object) -> Tensor:
@@ -52,12 +50,7 @@ def told(found: Report) -> Any:
 
 def numbers(graph: Graph, weights: dict[str, Any], seed: int = 0) -> dict[str, Any]:
     """The results of a graph for inputs that the seed decides."""
-    symbols = {
-        s for v in graph.inputs.values() for d in v.type.shape for s in d.symbols()
-    }
-    sizes = {
-        s: max(SEQ, graph.least.get(s, 0)) for s in sorted(symbols - {*graph.facts})
-    }
+    sizes = sizes_for(graph, 2, None)
     inputs = random_inputs(graph, sizes, np.random.default_rng(seed))
     with np.errstate(all="ignore"):
         return specc_numpy.run(graph, inputs, weights)
