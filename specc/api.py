@@ -196,6 +196,13 @@ class Model:
         )
         return run_job(job)
 
+    def chat(self, messages: object, **settings: object) -> Writing:
+        """Write what comes next in a chat: a text that the user says, or messages with
+        `role` and `content`. E0423 to E0426 where there is no template for it.
+        """
+        ids = self.opened.chat(messages)
+        return self.generate(**{self.entrance.growing: [ids]}, **settings)
+
     def prepared(self, inputs: Mapping[str, object]) -> dict[str, Array]:
         """Checked arrays for every input of the whole graph, defaults filled in."""
         return self.whole.prepared(inputs)

@@ -10,13 +10,17 @@ from specc.cli.run_inputs import read_arguments
 from specc.cli.run_options import arguments
 from specc.cli.run_outputs import Outputs, outputs_of, print_results, say
 from specc.cli.writing_options import settings_given
+from specc.data.chat import MOST_TEXT
 from specc.data.show import show
-from specc.files.read import shown
+from specc.files.json import ANY, parse
+from specc.files.read import Unreadable, read_regular, shown
 from specc.ir.array import Array
 from specc.run.attention import look, look_back
 from specc.run.generation import Writing, arrays_of
 from specc.run.opened import Opened, open_compiled
+from specc.text.diagnostic import fail
 
+CHAT = 'write [{"role": "user", "content": "a text"}, …]'
 __all__ = ["arguments", "run"]
 
 
@@ -29,11 +33,29 @@ def run(given: Namespace) -> int:
     read = read_arguments(entrance, given.inputs)
     outputs = outputs_of(given, [*opened.files, *map(Path, read.files)])
     outputs.check()
-    if opened.computes(read.inputs, settings):
+    if given.chat is not None:
+        said = {**read.inputs, entrance.growing: [opened.chat(_messages(given.chat))]}
+        _write(opened, opened.begin(said, settings), outputs)
+    elif opened.computes(read.inputs, settings):
         _compute(opened, read.inputs, outputs)
     else:
         _write(opened, opened.begin(read.inputs, settings), outputs)
     return 0
+
+
+def _messages(given: str) -> object:
+    """A chat of the command line: a text, or the messages in a file. E0802 and E0425."""
+    if not given.startswith("@"):
+        return given
+    try:
+        text = read_regular(Path(given[1:]), MOST_TEXT).decode("utf-8-sig")
+        return parse(text, ANY)
+    except Unreadable as error:
+        what = f"the chat `{shown(given[1:])}` cannot be read: {error.reason}"
+        fail("E0802", what, helps=["check the path"])
+    except ValueError as error:
+        # no UTF-8, no JSON, a name given twice
+        fail("E0425", f"this is no chat: {shown(str(error))[:200]}", helps=[CHAT])
 
 
 def _compute(opened: Opened, inputs: Mapping[str, Array], outputs: Outputs) -> None:

@@ -21,6 +21,12 @@ def arguments(parser: ArgumentParser) -> None:
         "are a batch (docs/inputs.md)",
     )
     parser.add_argument(
+        "--chat",
+        default=None,
+        metavar="TEXT|@FILE",
+        help="write behind a chat: what the user says, or a JSON file of messages",
+    )
+    parser.add_argument(
         "--graph",
         default="",
         metavar="NAME",

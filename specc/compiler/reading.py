@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
+from specc.compiler.chats import chat_files, chat_in
 from specc.compiler.pictures import found_beside, of_pictures, seen_as
 from specc.compiler.sidefiles import (
     beside,
@@ -167,6 +168,8 @@ def files_of(program: Program, model: Model, given: Sequence[Path]) -> list[Path
     """The files that the readings name: vocabularies, and tokenizers said or given."""
     folders = {m.path: m.folder for m in program.chain}
     found = [tokenizer_in(given), found_beside(given)] if given else []
+    if found and found[0] is not None:
+        found += chat_files(found[0].parent)
     entries: list[Any] = [*model.reading.values(), *model.showing.values()]
     for data in entries:
         found += beside(data.get("kind", ""), given) if given else ()
@@ -326,7 +329,10 @@ def _tokenizer(args: list[Any], place: _Place) -> dict[str, Any]:
         place.span,
     )
     place.files[file.sha256] = file
-    return {"file": file.sha256}
+    # beside the tokenizer, and of the same origin
+    chat = None if args else chat_in(path.parent, place.span)
+    said = {"file": file.sha256}
+    return {**said, "chat": chat.to_json()} if chat else said
 
 
 def tokenizer_in(folders: Sequence[Path]) -> Path | None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NoReturn
 
+from specc.data.chat import ChatTemplate
 from specc.files.fields import Fields
 from specc.files.json import Json
 from specc.files.read import Unreadable, read_regular, shown
@@ -146,21 +147,25 @@ class TextTokenizer:
 
     `special` adds what the file itself puts around a text, such as [CLS] and [SEP];
     `start` and `end` are put there too, each unless the file has put it there already.
+    `chat` makes a text of messages.
     """
 
     file: TokenizerFile
     end: int | None = None
     start: int | None = None
     special: bool = True
+    chat: ChatTemplate | None = None
 
     def to_json(self) -> Json:
         """The record as JSON; the file stands elsewhere, under its hash."""
+        chat = {"chat": self.chat.to_json()} if self.chat else {}
         return {
             "kind": "tokenizer",
             "file": self.file.sha256,
             "end": self.end,
             "start": self.start,
             "special": self.special,
+            **chat,
         }
 
     @staticmethod
@@ -173,7 +178,12 @@ class TextTokenizer:
             fields.refuse("file", "names no tokenizer that the model has")
         end, start = fields.identity("end", MAX_ID), fields.identity("start", MAX_ID)
         special = fields.flag("special") if fields.has("special") else True
-        return TextTokenizer(files[sha], end, start, special)
+        chat = (
+            ChatTemplate.from_fields(fields.child("chat"))
+            if fields.has("chat")
+            else None
+        )
+        return TextTokenizer(files[sha], end, start, special, chat)
 
 
 def files_to_json(files: Iterable[TokenizerFile]) -> dict[str, Json]:

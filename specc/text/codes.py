@@ -139,6 +139,10 @@ LINES = {
     "E0420": "no graph is made for this architecture",
     "E0421": "the weights of the checkpoint are quantized",
     "E0422": "pictures that a model was trained on cannot be made",
+    "E0423": "a chat template cannot be used",
+    "E0424": "the model has no chat template",
+    "E0425": "this is no chat",
+    "E0426": "a chat template needs jinja2",
     "E0435": "no frequencies hang on the length of texts",
     "E0501": "weights of the model are not in the checkpoint",
     "E0502": "the weights file is something else",
@@ -320,6 +324,7 @@ _FAMILIES = {
         "E0921",
     },
     Family.ENVIRONMENT: {
+        "E0426",
         "E0801",
         "E0802",
         "E0804",

@@ -42,7 +42,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "specc.ir.array", "specc.ir", "specc.text", "specc.files", "specc.weights.random", "specc.weights.names",
         "specc.weights.formats", "specc.weights.lowbits", "numpy", "ml_dtypes",
     },
-    "specc.data": {"specc.ir.array", "specc.text", "specc.ir", "specc.files", "numpy", "PIL", "tokenizers"},
+    "specc.data": {"specc.ir.array", "specc.text", "specc.ir", "specc.files", "numpy", "PIL", "tokenizers", "jinja2"},
     "specc.decode": {"specc.ir.array", "specc.weights.random", "specc.decode.options", "specc.decode.option_faults", "specc.text", "numpy"},
     "specc.artifact": {
         "specc.ir.array", "specc.version", "specc.text", "specc.files", "specc.ir", "specc.data",

@@ -1,0 +1,155 @@
+"""Trains a small Llama on the help texts of Python, from its spec, and saves it as a
+checkpoint that transformers wrote: learned weights have scales that random ones lack.
+
+There is no model in this file. `specs/models/llama.specc` says what is computed;
+`specc_torch` makes a module of it, whose parameters bear the names of published files.
+So what is learned is read by transformers as it stands, and saved by its own
+`save_pretrained`; `tests/parity/test_parity_learned.py` reads that back and compares.
+
+    python docs/demos/learned/train.py --steps 800     # what is shipped: one core, 6 minutes
+    python docs/demos/learned/train.py --steps 50 --out /tmp/learned     # to see it work
+"""
+
+import argparse
+import json
+import math
+import pydoc_data.topics
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import tokenizers
+import torch
+import transformers
+from torch import Tensor
+from torch.nn import functional
+
+from specc.compiler.spec import elaborated, open_spec
+from specc.weights.formats.safetensors import write_safetensors
+from specc_torch import SpecModule
+
+HERE = Path(__file__).resolve().parent
+WORDS, LENGTH, BATCH = 1024, 128, 16
+RATE, WARMUP, SHOWN = 3e-3, 100, 50
+HELD_BACK = 8  # topics that nothing is learned from
+CONFIG = {
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": WORDS, "hidden_size": 160,
+    "intermediate_size": 432, "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2,
+    "max_position_embeddings": 512, "rms_norm_eps": 1e-5, "tie_word_embeddings": True, "hidden_act": "silu",
+    "bos_token_id": 0, "eos_token_id": 0, "pad_token_id": None,
+}  # fmt: skip
+
+
+def texts() -> tuple[list[str], list[str]]:
+    """The help texts of this Python, in order of their names: to learn from, and held back."""
+    topics = pydoc_data.topics.topics
+    every = [topics[name] for name in sorted(topics)]
+    return every[HELD_BACK:], every[:HELD_BACK]
+
+
+def tokenizer_of(lines: list[str]) -> tokenizers.Tokenizer:
+    """Pairs of bytes that are frequent in the texts, joined until there are enough."""
+    made = tokenizers.Tokenizer(tokenizers.models.BPE())
+    made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = tokenizers.decoders.ByteLevel()
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=WORDS,
+        special_tokens=["<end>"],
+        initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    made.train_from_iterator(lines, trainer)
+    return made
+
+
+def ids_of(made: tokenizers.Tokenizer, lines: list[str]) -> Tensor:
+    """i64[n]: all texts, each with its end."""
+    found = [id for line in lines for id in (*made.encode(line).ids, 0)]
+    return torch.tensor(found)
+
+
+def batches(ids: Tensor, seed: int) -> Iterator[Tensor]:
+    """i64[BATCH, LENGTH + 1] for each step: pieces from anywhere."""
+    source = torch.Generator().manual_seed(seed)
+    while True:
+        starts = torch.randint(len(ids) - LENGTH, (BATCH,), generator=source)
+        yield torch.stack([ids[s : s + LENGTH + 1] for s in starts.tolist()])
+
+
+def loss_of(model: SpecModule, rows: Tensor) -> Tensor:
+    """How improbable the model finds each next token, on average."""
+    logits = model(input_ids=rows[:, :-1])["logits"]
+    return functional.cross_entropy(logits.flatten(0, 1), rows[:, 1:].flatten())
+
+
+def held_back(model: SpecModule, ids: Tensor) -> float:
+    """The loss on texts that nothing was learned from."""
+    rows = ids[: len(ids) // (LENGTH + 1) * (LENGTH + 1)].view(-1, LENGTH + 1)[:32]
+    with torch.no_grad():
+        return float(loss_of(model, rows))
+
+
+def rate(step: int, steps: int) -> float:
+    """A linear rise, then half a wave down to a tenth."""
+    if step < WARMUP:
+        return (step + 1) / WARMUP
+    done = (step - WARMUP) / max(1, steps - WARMUP)
+    return 0.1 + 0.45 * (1 + math.cos(math.pi * min(done, 1)))
+
+
+def train(model: SpecModule, learned: Tensor, other: Tensor, steps: int) -> None:
+    """Fit the model's parameters, in place."""
+    optimizer = torch.optim.AdamW(
+        model.parameters(), RATE, betas=(0.9, 0.95), weight_decay=0.1
+    )
+    rows = batches(learned, seed=0)
+    for step in range(steps):
+        for group in optimizer.param_groups:
+            group["lr"] = RATE * rate(step, steps)
+        loss = loss_of(model, next(rows))
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        if step % SHOWN == SHOWN - 1:
+            print(
+                f"{step + 1}: {float(loss.detach()):.3f}, held back {held_back(model, other):.3f}",
+                flush=True,
+            )
+
+
+def save(model: SpecModule, made: tokenizers.Tokenizer, out: Path) -> None:
+    """By transformers' own `save_pretrained`, which reads what we learned first."""
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        (folder / "config.json").write_text(json.dumps(CONFIG), encoding="utf-8")
+        weights = {name: p.detach().numpy() for name, p in model.named_parameters()}
+        weights.pop("lm_head.weight", None)  # the table of words, which is there
+        write_safetensors(folder / "model.safetensors", weights, {"format": "pt"})
+        theirs = transformers.LlamaForCausalLM.from_pretrained(folder)
+    theirs.save_pretrained(out)
+    made.save(str(out / "tokenizer.json"))
+
+
+def main() -> None:
+    """Train, report, save."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--steps", type=int, default=800)
+    parser.add_argument("--out", type=Path, default=HERE / "llama")
+    given = parser.parse_args()
+    learned, other = texts()
+    made = tokenizer_of(learned)
+    torch.set_num_threads(1)  # tensors this small gain little from more
+    with tempfile.TemporaryDirectory() as place:
+        (Path(place) / "config.json").write_text(json.dumps(CONFIG), encoding="utf-8")
+        spec = open_spec("llama", config=place)
+        described = elaborated(spec, "decoder")
+        model = SpecModule(described.graph, defaults=described.defaults)
+    print(f"{sum(p.numel() for p in model.parameters())} parameters")
+    train(model, ids_of(made, learned), ids_of(made, other), given.steps)
+    given.out.mkdir(parents=True, exist_ok=True)
+    save(model, made, given.out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,104 @@
+"""A chat template filled in: the whole of a process of its own, whose time and memory are
+bounded by the system.
+
+`specc.data.chat` starts it. A template is a program of somebody else: the sandbox keeps it
+from the machine, but not from looping for hours or filling the memory; that only the
+system can. What is given stands on the standard input, as JSON; what comes of it goes to
+the standard output: `{"text": …}`, or `{"fault": …}`.
+"""
+
+import json
+import sys
+from typing import Any
+
+
+def main() -> None:
+    """Read, fill in, tell."""
+    given: dict[str, Any] = json.loads(sys.stdin.buffer.read())
+    # where the parent finds its packages: this process was started without any
+    sys.path[:] = given["path"]
+    try:
+        told = {"text": _filled(given)}
+        if len(told["text"]) > given["most"]:
+            told = {"fault": f"it gives more than {given['most']} characters"}
+    except MemoryError:
+        told = {"fault": "it takes too much memory"}
+    except RecursionError:
+        told = {"fault": "it is nested too deep"}
+    except Exception as error:  # a template may raise anything
+        told = {"fault": f"{type(error).__name__}: {error}"[:500]}
+    sys.stdout.write(json.dumps(told))
+
+
+def _filled(given: dict[str, Any]) -> str:
+    """The text, by the environment that transformers makes for such templates."""
+    from datetime import datetime
+
+    import jinja2
+    from jinja2 import nodes
+    from jinja2.ext import Extension, loopcontrols
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    class Generation(Extension):
+        """`{% generation %} … {% endgeneration %}`: what stands inside, as it stands."""
+
+        tags = {"generation"}  # noqa: RUF012 - as the base class has it
+
+        def parse(self, parser: Any) -> Any:
+            """The block, as one that gives back what is in it."""
+            line = next(parser.stream).lineno
+            body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+            call = self.call_method("inside", [])
+            return nodes.CallBlock(call, [], [], body).set_lineno(line)
+
+        def inside(self, caller: Any) -> Any:
+            """What stands inside."""
+            return caller()
+
+    def refuse(message: str) -> None:
+        raise jinja2.exceptions.TemplateError(message)
+
+    def tojson(
+        value: Any,
+        ensure_ascii: bool = False,
+        indent: int | None = None,
+        separators: tuple[str, str] | None = None,
+        sort_keys: bool = False,
+    ) -> str:
+        # not jinja's own, which escapes for HTML
+        return json.dumps(
+            value,
+            ensure_ascii=ensure_ascii,
+            indent=indent,
+            separators=separators,
+            sort_keys=sort_keys,
+        )
+
+    made = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols]
+    )
+    made.filters["tojson"] = tojson
+    made.globals["raise_exception"] = refuse
+    made.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
+    _bound(given["seconds"], given["bytes"])
+    return made.from_string(given["template"]).render(
+        messages=given["messages"],
+        tools=None,
+        documents=None,
+        add_generation_prompt=True,
+        **given["tokens"],
+    )
+
+
+def _bound(seconds: int, size: int) -> None:
+    """What the system grants from here on."""
+    if sys.platform == "win32":
+        return  # it has no such calls; the parent's own limit of time holds
+    import resource
+
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
+    resource.setrlimit(resource.RLIMIT_AS, (size, size))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,153 @@
+"""Chat templates: filled in as published, kept from the machine, bounded in time and
+memory, and refused with a code.
+"""
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specc.compiler.chats import chat_in
+from specc.data import chat
+from specc.data.chat import ChatTemplate, filled, messages_of
+from specc.data.reading import input_reading
+from specc.data.tokenizer import TextTokenizer, TokenizerFile
+from specc.text.diagnostic import Failed
+
+HELLO: Any = [{"role": "user", "content": "hello"}]
+
+
+def said(template: str, messages: Any = HELLO, **tokens: str) -> str:
+    return filled(ChatTemplate(template, tokens), messages)
+
+
+def fault(template: str, messages: Any = HELLO) -> str:
+    with pytest.raises(Failed) as failed:
+        said(template, messages)
+    (diagnostic,) = failed.value.diagnostics
+    assert diagnostic.code == "E0423"
+    return diagnostic.notes[0]
+
+
+def test_what_a_template_may_use() -> None:
+    """Special tokens, loops that end early, JSON as it is, blocks for training, blanks."""
+    template = """\
+{{ bos_token }}
+{%- for m in messages %}
+    {%- if loop.index > 1 %}{% break %}{% endif %}
+    {% generation %}[{{ m | tojson }}]{% endgeneration %}
+
+{%- endfor %}
+{% if add_generation_prompt %}>{% endif %}
+"""
+    wanted = '<s>[{"role": "user", "content": "hé<"}]>'
+    assert (
+        said(template, [{"role": "user", "content": "hé<"}], bos_token="<s>") == wanted
+    )
+
+
+HOSTILE = {
+    "reaches for the machine": "{{ ''.__class__.__mro__[1].__subclasses__() }}",
+    "changes what it is given": "{{ messages.append(1) }}",
+    "takes all memory": "{{ ['a' * 1000000000] * 1000000 }}{% set x = namespace(v='a') %}{% for i in range(60) %}{% set x.v = x.v + x.v %}{% endfor %}{{ x.v }}",
+    "fills with blanks": "{{ 'a'.center(100000000000) }}",
+    "writes too much": "{% for i in range(99999) %}{{ '0123456789012345' }}{% endfor %}",
+    "nests without end": "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
+    "says no": "{{ raise_exception('only\\x1b[31m users') }}",
+    "is damaged": "{% for %}",
+    "names what is not there": "{{ messages[7].role.x }}",
+    "counts too far": "{% for i in range(10**9) %}{% endfor %}",
+    "is a large product": "{{ 10 ** (10 ** 10) }}",
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", HOSTILE)
+def test_hostile_templates_end_soon(what: str) -> None:
+    start = time.monotonic()
+    note = fault(HOSTILE[what])
+    assert time.monotonic() - start < 4 * chat.SECONDS + 10
+    assert note
+    assert "\x1b" not in note
+
+
+@pytest.mark.slow
+def test_a_template_that_never_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chat, "SECONDS", 1)
+    turns = "{% for i in range(99999) %}" * 3 + "{% endfor %}" * 3
+    start = time.monotonic()
+    assert "too much time" in fault(turns) or "seconds" in fault(turns)
+    assert time.monotonic() - start < 20
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        [], {}, 3, None, [3], [{"role": "user"}], [{"content": "x"}], [{"role": 3, "content": "x"}],
+        [{"role": "user", "content": {1, 2}}], [{"role": "user", "content": "x" * 1_000_001}],
+    ],
+)  # fmt: skip
+def test_what_is_no_chat(given: object) -> None:
+    with pytest.raises(Failed, match="E0425"):
+        messages_of(given)
+
+
+def test_without_the_package_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chat, "find_spec", lambda name: None)
+    with pytest.raises(Failed, match="E0426"):
+        said("x")
+
+
+CONFIGS = [
+    ({"chat_template": "a"}, None, "a"),
+    ({"chat_template": "a"}, "b", "b"),
+    ({}, "b", "b"),
+    ({}, None, None),
+    ({"chat_template": [{"name": "rag", "template": "r"}, {"name": "default", "template": "d"}]}, None, "d"),
+    ({"chat_template": [{"name": "rag", "template": "r"}]}, None, "r"),
+    ({"chat_template": None}, None, None),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("config", "own", "wanted"), CONFIGS)
+def test_where_a_template_is_said(
+    config: dict[str, Any], own: str | None, wanted: str | None, tmp_path: Path
+) -> None:
+    more = {
+        "bos_token": "<s>", "eos_token": {"content": "</s>", "lstrip": False}, "model_max_length": int(1e30),
+    }  # fmt: skip
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({**config, **more}))
+    if own is not None:
+        (tmp_path / "chat_template.jinja").write_text(own)
+    found = chat_in(tmp_path, None)
+    assert (found and found.text) == wanted
+    if found:
+        assert found.tokens == {"bos_token": "<s>", "eos_token": "</s>"}
+
+
+@pytest.mark.parametrize("text", ["[1]", '{"chat_template": 3}', "{", "\xff"])
+def test_a_damaged_file_is_told(text: str, tmp_path: Path) -> None:
+    (tmp_path / "tokenizer_config.json").write_bytes(text.encode("latin-1"))
+    with pytest.raises(Failed, match="E0423"):
+        chat_in(tmp_path, None)
+
+
+def test_a_model_carries_it() -> None:
+    file = TokenizerFile.of("{}")
+    record = TextTokenizer(file, chat=ChatTemplate("t", {"bos_token": "<s>"}))
+    assert input_reading(record.to_json(), files={file.sha256: file}) == record
+
+
+@pytest.mark.parametrize(
+    "data",
+    [{"text": 3, "tokens": {}}, {"text": "", "tokens": {}}, {"text": "x" * 256_001, "tokens": {}},
+     {"text": "x", "tokens": {"a b": "c"}}, {"text": "x", "tokens": {"a": 3}}, {"text": "x", "tokens": 3},
+     {"text": "x", "tokens": {}, "more": 1}, "x"],
+)  # fmt: skip
+def test_a_foreign_model_may_say_anything(data: object) -> None:
+    file = TokenizerFile.of("{}")
+    record = {"kind": "tokenizer", "file": file.sha256, "chat": data}
+    with pytest.raises(Failed, match="E0915"):
+        input_reading(record, files={file.sha256: file})

@@ -1,0 +1,134 @@
+"""Chats as transformers makes texts and ids of them, by templates of the forms that are
+published.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tokenizers
+import transformers
+from support.published import randomized
+
+import specc
+from specc.cli.main import main
+from specc.compiler.chats import chat_in
+from specc.data.chat import filled, messages_of
+
+pytestmark = [pytest.mark.parity, pytest.mark.filterwarnings("ignore")]
+
+TEMPLATES = {
+    "marked": """\
+{% for message in messages %}
+{{ '<|start|>' + message['role'] + '\\n' + message['content'] | trim + '<|stop|>' + '\\n' }}
+{% endfor %}
+{% if add_generation_prompt %}{{ '<|start|>assistant\\n' }}{% endif %}""",
+    "in turns": """\
+{{ bos_token }}{% if messages[0]['role'] == 'system' %}{% set loop_messages = messages[1:] %}\
+{% set system_message = messages[0]['content'] %}{% else %}{% set loop_messages = messages %}\
+{% set system_message = false %}{% endif %}{% for message in loop_messages %}\
+{% if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}\
+{{ raise_exception('roles must alternate') }}{% endif %}\
+{% if loop.index0 == 0 and system_message %}{% set content = '<<' + system_message + '>>' + message['content'] %}\
+{% else %}{% set content = message['content'] %}{% endif %}\
+{% if message['role'] == 'user' %}{{ '[I] ' + content.strip() + ' [/I]' }}{% else %}\
+{{ ' ' + content.strip() + ' ' + eos_token }}{% endif %}{% endfor %}""",
+    "of blocks": """\
+{{- bos_token }}
+{%- for m in messages %}
+    {%- if loop.index > 2 %}{% break %}{% endif %}
+    {% generation %}[{{ m | tojson }}]{% endgeneration %}
+
+    {{- m.content | upper }}
+{%- endfor %}
+{% if tools is not none %}tools{% endif %}
+{% if add_generation_prompt %}>{% endif %}
+""",
+    "with a namespace": """\
+{%- set ns = namespace(n=0) -%}
+{%- for message in messages if message.role != 'system' -%}
+  {%- set ns.n = ns.n + 1 -%}
+  {{ '<' ~ ns.n ~ ':' ~ message.role ~ '>' ~ message.content ~ eos_token }}
+{%- endfor -%}
+{{ {'b': 1, 'a': [1, 2]} | tojson(indent=2) }}
+""",
+}
+CHATS: list[list[dict[str, Any]]] = [
+    [{"role": "user", "content": "hello  "}],
+    [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "a é < 'b'\n"},
+    ],
+    [
+        {"role": "user", "content": "a"},
+        {"role": "assistant", "content": "b"},
+        {"role": "user", "content": "c d"},
+    ],
+]
+
+
+def tokenizer_at(folder: Path, template: str) -> Any:
+    """A fast tokenizer with the template, saved as people find it."""
+    made = tokenizers.Tokenizer(tokenizers.models.BPE(unk_token="<unk>"))
+    made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = tokenizers.decoders.ByteLevel()
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=280,
+        special_tokens=["<unk>", "<s>", "</s>", "<|start|>", "<|stop|>"],
+        initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    made.train_from_iterator(["hello Be brief"], trainer)
+    made.post_processor = tokenizers.processors.TemplateProcessing(
+        single="<s> $A", special_tokens=[("<s>", 1)]
+    )
+    theirs = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=made, bos_token="<s>", eos_token="</s>", unk_token="<unk>"
+    )
+    theirs.chat_template = template
+    theirs.save_pretrained(folder)
+    return theirs
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_texts_are_those_of_transformers(name: str, tmp_path: Path) -> None:
+    theirs = tokenizer_at(tmp_path, TEMPLATES[name])
+    template = chat_in(tmp_path, None)
+    assert template is not None
+    for chat in CHATS:
+        wanted = theirs.apply_chat_template(
+            chat, tokenize=False, add_generation_prompt=True
+        )
+        assert filled(template, messages_of(chat)) == wanted
+
+
+def test_a_package_writes_behind_a_chat(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The same ids as transformers, special tokens once; the same text from Python and
+    the command line, from a text and a file.
+    """
+    config = transformers.LlamaConfig(
+        vocab_size=300, hidden_size=16, intermediate_size=24, num_hidden_layers=1,
+        num_attention_heads=2, num_key_value_heads=1, eos_token_id=2, bos_token_id=1,
+    )  # fmt: skip
+    model = randomized(transformers.LlamaForCausalLM(config))
+    model.save_pretrained(tmp_path)
+    theirs = tokenizer_at(tmp_path, TEMPLATES["in turns"])
+    out = tmp_path / "package"
+    specc.compile(tmp_path, out, parts="step")
+    ours = specc.load(out)
+    for chat in CHATS:
+        wanted = theirs.apply_chat_template(chat, add_generation_prompt=True)[
+            "input_ids"
+        ]
+        assert ours.opened.chat(chat) == wanted
+    (written,) = ours.chat("hello  ", max_tokens=8).results()
+    (tmp_path / "chat.json").write_text(json.dumps(CHATS[0]), encoding="utf-8")
+    capsys.readouterr()
+    for said in ("hello  ", f"@{tmp_path / 'chat.json'}"):
+        assert main(["run", str(out), "--chat", said, "--max", "8"]) == 0
+        assert capsys.readouterr().out.rstrip("\n") == (written[0].text or "").rstrip(
+            "\n"
+        )
