@@ -28,6 +28,7 @@ from specc.ir.array import Array
 from specc.lang.limits import NESTING
 from specc.map.job import Report, run_job
 from specc.map.planning import Job
+from specc.run.chat import chat_ids
 from specc.run.generation import Writing
 from specc.run.inputs import Entrance
 from specc.run.loaded import Loaded
@@ -200,7 +201,7 @@ class Model:
         """Write what comes next in a chat: a text that the user says, or messages with
         `role` and `content`. E0423 to E0426 where there is no template for it.
         """
-        ids = self.opened.chat(messages)
+        ids = chat_ids(self.entrance, messages)
         return self.generate(**{self.entrance.growing: [ids]}, **settings)
 
     def prepared(self, inputs: Mapping[str, object]) -> dict[str, Array]:

@@ -16,6 +16,7 @@ from specc.files.json import ANY, parse
 from specc.files.read import Unreadable, read_regular, shown
 from specc.ir.array import Array
 from specc.run.attention import look, look_back
+from specc.run.chat import chat_ids
 from specc.run.generation import Writing, arrays_of
 from specc.run.opened import Opened, open_compiled
 from specc.text.diagnostic import fail
@@ -34,7 +35,10 @@ def run(given: Namespace) -> int:
     outputs = outputs_of(given, [*opened.files, *map(Path, read.files)])
     outputs.check()
     if given.chat is not None:
-        said = {**read.inputs, entrance.growing: [opened.chat(_messages(given.chat))]}
+        said = {
+            **read.inputs,
+            entrance.growing: [chat_ids(entrance, _messages(given.chat))],
+        }
         _write(opened, opened.begin(said, settings), outputs)
     elif opened.computes(read.inputs, settings):
         _compute(opened, read.inputs, outputs)

@@ -20,12 +20,7 @@ def arguments(parser: ArgumentParser) -> None:
         "a file (.png, .npy, .npz, .json); NAME=INPUT says which input it is; several "
         "are a batch (docs/inputs.md)",
     )
-    parser.add_argument(
-        "--chat",
-        default=None,
-        metavar="TEXT|@FILE",
-        help="write behind a chat: what the user says, or a JSON file of messages",
-    )
+    _chat_argument(parser)
     parser.add_argument(
         "--graph",
         default="",
@@ -58,3 +53,13 @@ def arguments(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--force", action="store_true", help=FORCE)
     writing_arguments(parser)
+
+
+def _chat_argument(parser: ArgumentParser) -> None:
+    """Declare what stands for the text that is gone on behind."""
+    parser.add_argument(
+        "--chat",
+        default=None,
+        metavar="TEXT|@FILE",
+        help="write behind a chat: what the user says, or a JSON file of messages",
+    )

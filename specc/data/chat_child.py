@@ -32,15 +32,45 @@ def main() -> None:
 
 def _filled(given: dict[str, Any]) -> str:
     """The text, by the environment that transformers makes for such templates."""
+    made = _environment()
+    _bound(given["seconds"], given["bytes"])
+    text: str = made.from_string(given["template"]).render(
+        messages=given["messages"],
+        tools=None,
+        documents=None,
+        add_generation_prompt=True,
+        **given["tokens"],
+    )
+    return text
+
+
+def _environment() -> Any:
+    """The sandbox, with what templates may use."""
     from datetime import datetime
 
     import jinja2
-    from jinja2 import nodes
-    from jinja2.ext import Extension, loopcontrols
+    from jinja2.ext import loopcontrols
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+    def refuse(message: str) -> None:
+        raise jinja2.exceptions.TemplateError(message)
+
+    made = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[_generation(), loopcontrols]
+    )
+    made.filters["tojson"] = _tojson
+    made.globals["raise_exception"] = refuse
+    made.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
+    return made
+
+
+def _generation() -> Any:
+    """`{% generation %} … {% endgeneration %}`: what stands inside, as it stands."""
+    from jinja2 import nodes
+    from jinja2.ext import Extension
+
     class Generation(Extension):
-        """`{% generation %} … {% endgeneration %}`: what stands inside, as it stands."""
+        """The blocks that are for training, which changes nothing of a text."""
 
         tags = {"generation"}  # noqa: RUF012 - as the base class has it
 
@@ -55,38 +85,23 @@ def _filled(given: dict[str, Any]) -> str:
             """What stands inside."""
             return caller()
 
-    def refuse(message: str) -> None:
-        raise jinja2.exceptions.TemplateError(message)
+    return Generation
 
-    def tojson(
-        value: Any,
-        ensure_ascii: bool = False,
-        indent: int | None = None,
-        separators: tuple[str, str] | None = None,
-        sort_keys: bool = False,
-    ) -> str:
-        # not jinja's own, which escapes for HTML
-        return json.dumps(
-            value,
-            ensure_ascii=ensure_ascii,
-            indent=indent,
-            separators=separators,
-            sort_keys=sort_keys,
-        )
 
-    made = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols]
-    )
-    made.filters["tojson"] = tojson
-    made.globals["raise_exception"] = refuse
-    made.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
-    _bound(given["seconds"], given["bytes"])
-    return made.from_string(given["template"]).render(
-        messages=given["messages"],
-        tools=None,
-        documents=None,
-        add_generation_prompt=True,
-        **given["tokens"],
+def _tojson(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """JSON as it is; jinja's own filter escapes it for HTML."""
+    return json.dumps(
+        value,
+        ensure_ascii=ensure_ascii,
+        indent=indent,
+        separators=separators,
+        sort_keys=sort_keys,
     )
 
 

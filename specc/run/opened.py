@@ -7,16 +7,13 @@ is first asked for.
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import NoReturn
 
 from specc.artifact.chance import Chance
 from specc.artifact.index import NAME, read_index
-from specc.data.chat import filled, messages_of
-from specc.data.tokenizer import TextTokenizer
-from specc.data.tokenizing import ids_of
 from specc.files.read import shown
 from specc.run.generation import Writing
 from specc.run.inputs import Entrance
@@ -135,23 +132,6 @@ class Opened:
         if self.writer is None:
             self._nothing_to_set()
         return self.writer.generate(**given, **settings)
-
-    def chat(self, messages: object) -> list[int]:
-        """A chat as the ids that the model is to go on behind: of a text, or of messages
-        with `role` and `content`. E0424 where the model has no template, else as
-        `specc.data.chat` does.
-        """
-        growing = self.entrance.growing
-        record = self.entrance.reading.of_input(growing) if growing else None
-        if not isinstance(record, TextTokenizer) or record.chat is None:
-            fail(
-                "E0424",
-                "this model has no chat template",
-                helps=["give the text itself as the prompt"],
-            )
-        text = filled(record.chat, messages_of(messages))
-        # the template has put special tokens where they belong
-        return ids_of(text, replace(record, special=False))
 
     def looked_at(self) -> Loaded:
         """The whole graph, whose attention can be seen. E0931 where a package lacks it."""

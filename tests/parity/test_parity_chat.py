@@ -15,6 +15,7 @@ import specc
 from specc.cli.main import main
 from specc.compiler.chats import chat_in
 from specc.data.chat import filled, messages_of
+from specc.run.chat import chat_ids
 
 pytestmark = [pytest.mark.parity, pytest.mark.filterwarnings("ignore")]
 
@@ -123,7 +124,7 @@ def test_a_package_writes_behind_a_chat(
         wanted = theirs.apply_chat_template(chat, add_generation_prompt=True)[
             "input_ids"
         ]
-        assert ours.opened.chat(chat) == wanted
+        assert chat_ids(ours.entrance, chat) == wanted
     (written,) = ours.chat("hello  ", max_tokens=8).results()
     (tmp_path / "chat.json").write_text(json.dumps(CHATS[0]), encoding="utf-8")
     capsys.readouterr()

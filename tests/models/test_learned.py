@@ -1,0 +1,29 @@
+"""The checkpoint in docs/demos/learned: found, compiled and run as a user's own folder is."""
+
+from pathlib import Path
+
+import numpy as np
+
+import specc
+
+FOLDER = Path(__file__).parents[2] / "docs" / "demos" / "learned" / "llama"
+TEXT = 'The "while" statement is used for repeated execution as long as an expression is true'
+
+
+def test_it_knows_what_it_has_read(tmp_path: Path) -> None:
+    """Each token of a text like those it was trained on costs half of what chance would,
+    at most.
+    """
+    specc.compile(FOLDER, tmp_path / "m.onnx")
+    model = specc.load(tmp_path / "m.onnx", threads=1)
+    ids = model.prepared({"input_ids": TEXT})["input_ids"]
+    logits = model.run(input_ids=ids)["logits"][0, :-1].astype(np.float64)
+    shares = np.exp(logits - logits.max(-1, keepdims=True))
+    shares /= shares.sum(-1, keepdims=True)
+    of_right = np.take_along_axis(shares, ids[0, 1:, None], axis=-1)
+    assert -np.log(of_right).mean() < np.log(1024) / 2
+
+
+def test_it_is_small() -> None:
+    """At most 10 MB of a repository are for weights that are only read back."""
+    assert sum(p.stat().st_size for p in FOLDER.iterdir()) < 10_000_000

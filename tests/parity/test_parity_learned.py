@@ -1,0 +1,95 @@
+"""Weights that were learned, as transformers saved them: their scales are not those of
+random numbers. What they were learned with is docs/demos/learned/train.py.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from support.families import APART
+from support.padded import Ids, Keep, samples
+from support.published import assert_published, loaded
+
+import specc
+
+pytestmark = pytest.mark.parity
+FOLDER = Path(__file__).parents[2] / "docs" / "demos" / "learned" / "llama"
+PROMPT = 'The "while" statement is used for'
+
+
+def theirs() -> Any:
+    return transformers.LlamaForCausalLM.from_pretrained(FOLDER).eval().double()
+
+
+def copied(folder: Path) -> Path:
+    """The checkpoint beside what is compiled of it."""
+    for path in FOLDER.iterdir():
+        (folder / path.name).write_bytes(path.read_bytes())
+    return folder
+
+
+def test_the_weights_were_learned() -> None:
+    """Else this file shows no more than random ones do: norms are far from ones, and words
+    that are frequent have longer rows than those that never came.
+    """
+    weights = {n: p.detach() for n, p in theirs().named_parameters()}
+    assert (
+        max(float((w - 1).abs().max()) for w in weights.values() if w.dim() == 1) > 0.5
+    )
+    rows = weights["model.embed_tokens.weight"].norm(dim=1)
+    assert float(rows.max() / rows.min()) > 2
+
+
+def test_logits_are_those_of_transformers(tmp_path: Path) -> None:
+    """On texts, of different lengths, padded on either side."""
+    folder = copied(tmp_path)
+    tokenizer = transformers.PreTrainedTokenizerFast(
+        tokenizer_file=str(FOLDER / "tokenizer.json")
+    )
+    model = theirs()
+    given = samples(
+        {"input_ids": Ids("seq", 1024), "attention_mask": Keep("seq")}, {"seq": (24, 3, 11)}
+    )  # fmt: skip
+    texts = [
+        PROMPT + " repeated execution as long as an expression is true",
+        "An",
+        PROMPT,
+    ]
+    for row, text in zip(given.rows, texts, strict=True):
+        ids = np.array(tokenizer(text)["input_ids"])
+        row["input_ids"][: len(ids)] = ids[: len(row["input_ids"])]
+
+    def published(x: Any) -> dict[str, torch.Tensor]:
+        keep = x["attention_mask"].long()
+        places = (keep.cumsum(1) - 1).clamp(min=0)
+        made = model(input_ids=x["input_ids"], attention_mask=keep, position_ids=places)
+        return {"logits": made.logits}
+
+    assert_published(
+        loaded(str(folder), folder), given, published, {"logits": "seq"}, ("right", "left")
+    )  # fmt: skip
+
+
+def test_what_it_writes_is_what_transformers_writes(tmp_path: Path) -> None:
+    """Greedily: text in, the same text out."""
+    folder = copied(tmp_path)
+    specc.compile(folder, tmp_path / "package", parts="step")
+    tokenizer = transformers.PreTrainedTokenizerFast(
+        tokenizer_file=str(FOLDER / "tokenizer.json")
+    )
+    ids = torch.tensor([tokenizer(PROMPT)["input_ids"]])
+    with torch.no_grad():
+        made = theirs().generate(
+            ids, do_sample=False, max_new_tokens=40, output_logits=True,
+            return_dict_in_generate=True, pad_token_id=0,
+        )  # fmt: skip
+    best = np.sort(torch.stack(made.logits).numpy()[:, 0], axis=-1)
+    gaps = (best[:, -1] - best[:, -2]) / (best[:, -1] - best[:, 0])
+    assert gaps.min() > APART, "two tokens are too close: take another prompt"
+    wanted = made.sequences[0, ids.shape[1] :].tolist()
+    ours = specc.load(tmp_path / "package", threads=1)
+    (written,) = ours.generate(PROMPT, max_tokens=40, strategy="greedy").results()
+    assert list(written[0].tokens) == wanted
