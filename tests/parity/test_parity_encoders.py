@@ -13,6 +13,8 @@ from support.padded import Ids, Keep, samples
 from support.published import loaded
 from support.spec_models import assert_agrees
 
+import specc
+
 pytestmark = pytest.mark.parity
 
 TEXTS = {"input_ids": Ids("seq", VOCAB), "attention_mask": Keep("seq")}
@@ -183,3 +185,42 @@ def test_multiple_choice(family: Family, tmp_path: Path) -> None:
         # ones and zeros: one family counts on numbers there
         wanted = theirs(**{n: torch.tensor(v).long() for n, v in given.items()}).logits
     assert_agrees(ours.compiled.run(**given)["logits"], wanted.numpy(), "logits", 1e-5)
+
+
+SENTENCES = [
+    next(f for f in FAMILIES if f.name == name)
+    for name in ("Roberta", "DistilBert", "Albert", "MPNet", "ModernBert")
+]
+POOLED = {
+    "mean": lambda x, keep: (x * keep).sum(1) / keep.sum(1),
+    "cls": lambda x, keep: x[:, 0],
+    "max": lambda x, keep: x.masked_fill(keep == 0, -np.inf).amax(1),
+    "last": lambda x, keep: x[range(len(x)), keep[..., 0].sum(1).long() - 1],
+}
+
+
+@pytest.mark.parametrize(
+    ("family", "pooling"),
+    [(f, "mean") for f in SENTENCES] + [(Family("Bert", SMALL), p) for p in POOLED],
+    ids=lambda value: value if isinstance(value, str) else value.name,
+)
+def test_sentences(family: Family, pooling: str, tmp_path: Path) -> None:
+    """A vector of length 1 for each text, as sentence encoders make it of the states:
+    their files hold the body alone, without a head, and often without its pooler.
+    """
+    case = case_of(family, "Model", {})
+    theirs = case.saved(tmp_path).double()
+    for normalized in (True, False):
+        path = tmp_path / f"{normalized}.onnx"
+        sets = {"sentence_pooling": pooling, "normalized": normalized}
+        specc.compile(tmp_path, path, graph="sentences", set=sets)
+        ours = specc.load(path, threads=1)
+        for given in (case.given.alone(0), case.given.together("right")):
+            with torch.no_grad():
+                told = {n: torch.tensor(v).long() for n, v in given.items()}
+                keep = told["attention_mask"][..., None].double()
+                wanted = POOLED[pooling](theirs(**told).last_hidden_state, keep)
+                if normalized:
+                    wanted = torch.nn.functional.normalize(wanted)
+            found = ours.run(**given)["sentence_embedding"]
+            assert_agrees(found, wanted.numpy(), pooling, 1e-5)
