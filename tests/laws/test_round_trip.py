@@ -358,7 +358,15 @@ made = st.lists(
     unique_by=lambda s: s.name,
 ).map(tuple)
 items = st.one_of(
-    st.builds(tree.Use, texts, names, remarks),
+    st.builds(
+        tree.Use,
+        path=texts,
+        name=names,
+        others=st.lists(texts, max_size=2).map(tuple),
+        sources=st.lists(texts, max_size=2).map(tuple),
+        under=st.none() | paths,
+        remarks=remarks,
+    ),
     st.builds(
         tree.Config,
         st.lists(entries, max_size=3, unique_by=lambda e: e.name).map(tuple),
