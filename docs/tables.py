@@ -5,6 +5,7 @@ compares.
 """
 
 import ast
+import re
 from pathlib import Path
 
 from specc.elaborate.vocabulary import WORDS
@@ -63,7 +64,21 @@ def checked(name: str, base: str) -> str:
                 )
                 if " is " in said:
                     return said.split(" is ", 1)[-1].rstrip(".")
-    return "the float64 reference"
+    return published(name) or "the float64 reference"
+
+
+def published(name: str) -> str:
+    """The classes that the graphs of a spec say they are, where the tests of families
+    name them; empty where none is.
+    """
+    path = ROOT / "specs" / "models" / f"{name}.specc"
+    said = path.read_text(encoding="utf-8") if path.exists() else ""
+    # `for LlamaForCausalLM {`: what stands before the head is the family
+    family = re.search(r"\bfor ([A-Z]\w*?)(?:For[A-Z]\w*|LMHeadModel|Model)\b", said)
+    tests = (ROOT / "tests" / "parity").glob("test_parity_*.py")
+    if family and any(f'"{family[1]}' in t.read_text(encoding="utf-8") for t in tests):
+        return f"transformers' {family[1]} classes, from the folders that they save"
+    return ""
 
 
 def ops_page() -> str:
