@@ -166,7 +166,7 @@ def test_thousands_of_graphs_behind_heads(start: int) -> None:
 def test_what_an_empty_text_begins_with_is_made_of_its_row_alone() -> None:
     """Most graphs behind heads have such a row, and contractions for it work on it alone."""
     seen = alone = 0
-    for seed in range(30):
+    for seed in range(20):
         graph = headed_graph(seed)
         if "x" not in graph.inputs or prove(graph, "seq", "x", ["y"]):
             continue
@@ -181,7 +181,7 @@ def test_what_an_empty_text_begins_with_is_made_of_its_row_alone() -> None:
         known = {n for n, _ in plain.encode.nodes} if plain.encode else set()
         more = [r for n, r in derived.encode.nodes if n not in known and n.op.heavy]
         alone += any(r[0].type.shape[1] == 1 for r in more if r[0].type.rank > 1)
-    assert seen > 5, seen
+    assert seen > 3, seen
     assert alone > 2, alone
 
 

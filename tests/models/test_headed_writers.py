@@ -154,7 +154,7 @@ def _ended(row: Sequence[int]) -> tuple[int, ...]:
     return tuple(row[: row.index(0) + 1] if 0 in row else row)
 
 
-QUICK = {("pictured", "greedy"), ("prefix", "beam"), ("told", "sample")}
+QUICK = {("pictured", "greedy"), ("prefix", "beam")}
 CASES = [
     pytest.param(
         name, strategy, marks=[] if (name, strategy) in QUICK else pytest.mark.slow
@@ -197,7 +197,7 @@ def test_texts_are_those_of_full_passes(name: str, strategy: str, folder: Path) 
         assert [[r.tokens for r in row] for row in results] == want, "left out"
 
 
-@pytest.mark.parametrize("tokens", [1, 3])
+@pytest.mark.parametrize("tokens", [3])
 def test_rows_before_a_text_take_positions_of_its_table(
     tokens: int, tmp_path: Path
 ) -> None:
