@@ -1,7 +1,9 @@
-"""ViT, DeiT, BEiT, DINOv2, YOLOS and SegFormer with their heads, from the folders that
+"""ViT, DeiT, BEiT, DINOv2, YOLOS, DETR and SegFormer with their heads, from the folders that
 transformers saves: a picture alone and three of a batch.
 """
 
+import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import safetensors.torch
 import torch
 import transformers
 from support.padded import Numbers, Samples, samples
@@ -156,6 +159,84 @@ def test_scores(case: Seen, tmp_path: Path) -> None:
 
     named = dict.fromkeys(case.results, "")
     assert_published(ours, case.samples, published, named)
+
+
+RESNET = {"depths": [1, 2, 1, 1], "hidden_sizes": [8, 12, 12, 16], "embedding_size": 6}
+DETR: dict[str, Any] = {
+    "d_model": 16,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "encoder_attention_heads": 2,
+    "decoder_attention_heads": 4,
+    "encoder_ffn_dim": 24,
+    "decoder_ffn_dim": 20,
+    "num_queries": 5,
+    "use_timm_backbone": False,
+    "use_pretrained_backbone": False,
+    "backbone": None,
+    "id2label": {0: "a", 1: "b", 2: "c"},
+}
+TIMM = [
+    (r"embedder\.embedder\.convolution", "conv1"),
+    (r"embedder\.embedder\.normalization", "bn1"),
+    (
+        r"encoder\.stages\.(\d)\.layers\.(\d)\.",
+        lambda m: f"layer{int(m[1]) + 1}.{m[2]}.",
+    ),
+    (r"shortcut\.convolution", "downsample.0"),
+    (r"shortcut\.normalization", "downsample.1"),
+    (r"(?<=\d\.)layer\.(\d)\.convolution", lambda m: f"conv{int(m[1]) + 1}"),
+    (r"(?<=\d\.)layer\.(\d)\.normalization", lambda m: f"bn{int(m[1]) + 1}"),
+]
+"""The names of the same tensors in timm's ResNets, which older files have."""
+
+
+def as_timm(folder: Path) -> None:
+    """The files of a model as if its ResNet were timm's."""
+    tensors = safetensors.torch.load_file(folder / "model.safetensors")
+    renamed = {}
+    for name, value in tensors.items():
+        head, prefix, inner = name.partition("conv_encoder.model.")
+        for old, new in TIMM if prefix else ():
+            inner = re.sub(old, new, inner)
+        renamed[head + prefix + inner] = value
+    safetensors.torch.save_file(renamed, folder / "model.safetensors")
+    config = json.loads((folder / "config.json").read_text())
+    config |= {
+        "backbone": "resnet50",
+        "use_timm_backbone": True,
+        "backbone_config": None,
+    }
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+@pytest.mark.parametrize("form", ["resnet", "timm"])
+@pytest.mark.parametrize("model", ["DetrForObjectDetection", "DetrModel"])
+def test_detr(model: str, form: str, tmp_path: Path) -> None:
+    backbone = transformers.ResNetConfig(**RESNET, out_features=["stage4"])
+    config = transformers.DetrConfig(**DETR, backbone_config=backbone)
+    theirs = randomized(getattr(transformers, model)(config)).eval()
+    for name, numbers in theirs.named_buffers():
+        if name.endswith("running_mean"):
+            numbers.normal_()
+        elif name.endswith("running_var"):
+            numbers.uniform_(0.5, 2.0)
+    theirs.save_pretrained(tmp_path)
+    given: dict[str, object] = {"image": [64, 96]}
+    if form == "timm":
+        as_timm(tmp_path)
+        given |= {"depths": [1, 2, 1, 1], "widths": [8, 12, 12, 16], "stem": 6}
+    ours = loaded(str(tmp_path), tmp_path, **given)
+    theirs.double()
+    names = {"DetrModel": ("last_hidden_state", "encoder_last_hidden_state")}
+    results = names.get(model, ("logits", "pred_boxes"))
+
+    def published(x: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        made = theirs(**x)
+        return {name: made[name] for name in results}
+
+    pictures = samples({"pixel_values": Numbers((3, 64, 96))}, {})
+    assert_published(ours, pictures, published, dict.fromkeys(results, ""))
 
 
 def test_a_picture_is_named_by_its_class(tmp_path: Path) -> None:

@@ -44,6 +44,20 @@ TOWERS = {
     **{f"vision.{k}": v for k, v in (IMAGE | {"channels": 3}).items()},
 }
 FAMILIES: dict[str, dict[str, object]] = {
+    "detr": {
+        "d": 16,
+        "encoder_layers": 1,
+        "decoder_layers": 1,
+        "encoder_heads": 2,
+        "decoder_heads": 2,
+        "encoder_hidden": 8,
+        "decoder_hidden": 8,
+        "found": 3,
+        "image": 32,
+        "stem": 4,
+        "depths": [1, 1, 1, 1],
+        "widths": [4, 4, 8, 8],
+    },
     "deit": IMAGE,
     "beit": IMAGE | {"words": 7},
     "dinov2": {k: v for k, v in IMAGE.items() if k not in ("image", "hidden")}
