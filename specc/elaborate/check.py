@@ -153,9 +153,12 @@ def _trials(
         if path not in fixed and value == _taken(fields[path]):
             trials.append(Trial({path: _shown(value)}, model))
             continue
-        tried = {**fixed, path: value}
+        # What was tried for one of several used specs is not for another.
+        inside = f"{path}."
+        tried = {p: v for p, v in fixed.items() if not p.startswith(inside)}
         try:
-            trials.append(Trial({path: _shown(value)}, settling.settle(tried)))
+            made = settling.settle(tried | {path: value})
+            trials.append(Trial({path: _shown(value)}, made))
         except Failed as failed:
             note = f"seen with {path} = {_shown(value)}"
             faults += [

@@ -11,8 +11,11 @@ from typing import Any
 import pytest
 from support.small import SMALL
 
+from specc.compiler.rules import rules_of
 from specc.compiler.spec import Spec, open_spec
-from specc.elaborate.model import elaborate
+from specc.elaborate.beside import graphs_of
+from specc.elaborate.context import Env
+from specc.elaborate.model import context_of, elaborate, requirements
 from specc.ir.write import write
 from specc.lang import tree
 from specc.text.diagnostic import Failed
@@ -23,23 +26,17 @@ OTHERS = {
     "rope": ["rope(theta=77.0)"],
 }  # fmt: skip
 FREE = {
-    "labels": "only names what `show` says, and how many classes there are, which "
-    "SMALL sets itself",
+    "labels": "only names what `show` says",
+    "wide": "a part of other specs, which look at it",
 }
 """Fields that change no number, by reason."""
 
 
 def fields(spec: Spec) -> Iterator[tuple[str, tree.TypeName]]:
-    """Every field by its dotted path."""
-
-    def inside(prefix: str, entries: Any) -> Iterator[tuple[str, tree.TypeName]]:
-        for entry in entries:
-            if entry.type.name == "record":
-                yield from inside(f"{prefix}{entry.name}.", entry.type.fields)
-            else:
-                yield f"{prefix}{entry.name}", entry.type
-
-    return inside("", spec.program.fields())
+    """Every field by its dotted path, those of the specs it uses too."""
+    for path, entry in spec.program.paths().items():
+        if entry.type.name != "record":
+            yield path, entry.type
 
 
 def others(type: tree.TypeName, now: Any) -> list[str]:
@@ -63,20 +60,25 @@ def meaning(name: str, sets: dict[str, Any]) -> str:
     ]
     try:
         spec = open_spec(name, sets=given)
-        model = elaborate(spec.program, spec.library, spec.reader)
+        context = context_of(spec.library)
+        config = requirements(context, spec.program, spec.reader)
     except Failed as failed:
         return ", ".join(d.code for d in failed.diagnostics)
-    ties = [
-        r
-        for i, _ in spec.program.items(tree.Weights)
-        for r in i.rules
-        if isinstance(r, tree.Tie) and r.condition
-    ]
-    tied = [
-        v for k, v in model.config.items() if any(k in repr(r.condition) for r in ties)
-    ]
+    env = Env(module=spec.program.module, config=config)
+    rules = repr(rules_of(context, spec.program, env))
+    return rules + "".join(
+        of_graph(spec, graph.name) for graph in graphs_of(spec.program)
+    )
+
+
+def of_graph(spec: Spec, graph: str) -> str:
+    """What one graph of a spec says, or the codes with which it is refused."""
+    try:
+        model = elaborate(spec.program, spec.library, spec.reader, graph)
+    except Failed as failed:
+        return ", ".join(d.code for d in failed.diagnostics)
     whole = [write(g) for g in (model.graph, model.defaults) if g]
-    return repr((whole, model.generation, model.reading, model.showing, tied))
+    return repr((whole, model.generation, model.reading, model.showing))
 
 
 QUICK = {"kernel_regression", "kv_lookup", "luong_location", "seq2seq", "vit_mae"}

@@ -154,6 +154,13 @@ FAMILIES: dict[str, dict[str, object]] = {
     },
     "whisper": PAIRED_SIZES
     | {"context": 32, "bins": 4, "heard": 6, "start": 16, "eos": [2]},
+    "trocr": WORDS | {"pad": 16, "start": 15, "stop": [2]},
+    "vision_encoder_decoder": {
+        **{f"encoder.{k}": v for k, v in (IMAGE | {"channels": 3}).items()},
+        **{f"decoder.{k}": v for k, v in (WORDS | {"pad": 16, "start": 15}).items()},
+        "start": 15,
+        "stop": [2],
+    },
 }
 """Published families that differ from others in little."""
 SMALL: dict[str, dict[str, object]] = FAMILIES | {

@@ -1,0 +1,204 @@
+"""A picture side before a text decoder, every pair of a kind, from the folders that
+transformers saves; TrOCR's decoder by itself.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from numpy.typing import NDArray
+from support.families import TOKENS, ended
+from support.padded import Ids, Keep, Numbers, samples
+from support.published import assert_published, loaded, randomized
+
+import specc
+
+pytestmark = pytest.mark.parity
+
+START, STOP = 3, 2
+SMALL: dict[str, Any] = {
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 40,
+}
+PATCHES = SMALL | {"hidden_size": 32, "image_size": 12, "patch_size": 4}
+WORDS: dict[str, Any] = {"vocab_size": 31, "eos_token_id": STOP, "bos_token_id": START}
+LAYERS = SMALL | WORDS | {"hidden_size": 24, "max_position_embeddings": 40}
+TROCR = WORDS | {
+    "d_model": 24, "decoder_layers": 2, "decoder_attention_heads": 3, "decoder_ffn_dim": 40,
+    "max_position_embeddings": 32, "decoder_start_token_id": START,
+}  # fmt: skip
+SIDES: dict[str, tuple[str, dict[str, Any]]] = {
+    "vit": ("ViTConfig", PATCHES | {"qkv_bias": False}),
+    "deit": ("DeiTConfig", PATCHES),
+    "swin": (
+        "SwinConfig",
+        {
+            "image_size": 12, "patch_size": 2, "embed_dim": 8, "depths": [2, 1], "num_heads": [2, 4],
+            "window_size": 2,
+        },
+    ),
+    "vit of one width": ("ViTConfig", PATCHES | {"hidden_size": 24}),
+}  # fmt: skip
+DECODERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "trocr": ("TrOCRConfig", TROCR),
+    "trocr, as printed": (
+        "TrOCRConfig",
+        TROCR
+        | {
+            "use_learned_position_embeddings": False, "scale_embedding": True, "layernorm_embedding": False,
+            "activation_function": "relu", "cross_attention_hidden_size": 32, "tie_word_embeddings": False,
+        },
+    ),
+    "gpt2": ("GPT2Config", WORDS | {"n_embd": 24, "n_layer": 2, "n_head": 3, "n_positions": 40}),
+    "gpt2, by layer": (
+        "GPT2Config",
+        WORDS
+        | {
+            "n_embd": 24, "n_layer": 2, "n_head": 3, "n_positions": 40,
+            "scale_attn_by_inverse_layer_idx": True,
+        },
+    ),
+    "bert": ("BertConfig", LAYERS),
+    "roberta": ("RobertaConfig", LAYERS | {"pad_token_id": 1}),
+}  # fmt: skip
+PAIRS = [
+    *(("vit", decoder) for decoder in DECODERS),
+    ("deit", "trocr"),
+    ("deit", "roberta"),
+    ("swin", "bert"),
+    ("swin", "gpt2"),
+    ("vit of one width", "trocr"),
+]
+SLOW = [p for p in PAIRS if p[0] != "vit"]
+VARIED = {
+    ("vit", "trocr, as printed"): 1, ("vit", "gpt2"): 11, ("vit", "gpt2, by layer"): 11, ("deit", "trocr"): 11,
+    ("swin", "bert"): 1, ("swin", "gpt2"): 8, ("vit of one width", "trocr"): 8,
+}  # fmt: skip
+"""Seeds of pairs that write many different words, where the usual one does not."""
+
+
+def saved(
+    encoder: str, decoder: str, folder: Path, seed: int = 4, louder: float = 1.0
+) -> Any:
+    """A published pair, random, as files in `folder`; `louder` matrices vary more in what
+    they write.
+    """
+    parts = [
+        getattr(transformers, kind)(**settings)
+        for kind, settings in (SIDES[encoder], DECODERS[decoder])
+    ]
+    made = transformers.VisionEncoderDecoderConfig
+    config = made.from_encoder_decoder_configs(*parts)
+    config.decoder_start_token_id, config.pad_token_id = START, 0
+    config.eos_token_id = STOP
+    kind = transformers.VisionEncoderDecoderModel
+    theirs = randomized(kind(config), seed)
+    with torch.no_grad():
+        for weight in theirs.parameters():
+            weight *= louder if weight.dim() > 1 else 1.0
+    theirs.tie_weights()
+    theirs.save_pretrained(folder)
+    return theirs
+
+
+GIVEN = samples(
+    {
+        "pixels": Numbers((3, 12, 12)),
+        "target": Ids("seq", 31),
+        "target_keep": Keep("seq"),
+    },
+    {"seq": (7, 1, 4)},
+)
+
+
+@pytest.mark.parametrize(("encoder", "decoder"), PAIRS)
+def test_scores(encoder: str, decoder: str, tmp_path: Path) -> None:
+    theirs = saved(encoder, decoder, tmp_path)
+    ours = loaded(str(tmp_path), tmp_path)
+    theirs.double()
+
+    def published(x: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
+        made = theirs(
+            pixel_values=x["pixels"],
+            decoder_input_ids=x["target"],
+            decoder_attention_mask=x["target_keep"].long(),
+        )
+        return {"logits": made.logits}
+
+    assert_published(ours, GIVEN, published, {"logits": "seq"})
+
+
+def written_by(theirs: Any, pixels: NDArray[np.float32], beams: int) -> list[list[int]]:
+    """What transformers' `generate` writes for each picture."""
+    with torch.no_grad():
+        made = theirs.generate(
+            pixel_values=torch.tensor(pixels).double(),
+            do_sample=False,
+            num_beams=beams,
+            max_new_tokens=TOKENS,
+            decoder_start_token_id=START,
+            pad_token_id=0,
+            eos_token_id=STOP,
+        )
+    return [ended(row[1:].tolist(), STOP) for row in made]
+
+
+@pytest.mark.parametrize("beams", [1, 4])
+@pytest.mark.parametrize(
+    ("encoder", "decoder"),
+    [pytest.param(*p, marks=pytest.mark.slow) if p in SLOW else p for p in PAIRS],
+)
+def test_it_writes_the_same(
+    encoder: str, decoder: str, beams: int, tmp_path: Path
+) -> None:
+    seed = VARIED.get((encoder, decoder), 6)
+    theirs = saved(encoder, decoder, tmp_path, seed, louder=2.0).double()
+    how: dict[str, Any] = {"max_tokens": TOKENS}
+    if beams > 1:
+        how |= {"strategy": "beam", "beams": beams, "early_stopping": False}
+    package, one = tmp_path / "package", tmp_path / "one.onnx"
+    specc.compile(str(tmp_path), package, parts="step")
+    specc.compile(str(tmp_path), one, parts="generate", settings=how)
+    pictures = np.stack([row["pixels"] for row in GIVEN.rows])
+    wanted: Sequence[Sequence[int]] = []
+    for count in (1, len(pictures)):
+        wanted = written_by(theirs, pictures[:count], beams)
+        for path in (package, one):
+            made = specc.load(path, threads=1).generate(pixels=pictures[:count], **how)
+            got = [list(row[0].tokens) for row in made.results()]
+            assert got == wanted, f"{path.name}, {count} pictures"
+    assert len({token for text in wanted for token in text}) > 3, "too dull to tell"
+
+
+@pytest.mark.parametrize("decoder", ["trocr", "trocr, as printed"])
+def test_the_decoder_of_trocr_alone(decoder: str, tmp_path: Path) -> None:
+    config = transformers.TrOCRConfig(**DECODERS[decoder][1])
+    theirs = randomized(transformers.TrOCRForCausalLM(config))
+    theirs.tie_weights()
+    theirs.save_pretrained(tmp_path)
+    ours = loaded(str(tmp_path), tmp_path)
+    theirs.double()
+    wide = config.cross_attention_hidden_size or config.d_model
+    given = samples(
+        {
+            "input_ids": Ids("seq", 31),
+            "attention_mask": Keep("seq"),
+            "memory": Numbers((5, wide)),
+        },
+        {"seq": (7, 1, 4)},
+    )
+
+    def published(x: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
+        made = theirs(
+            input_ids=x["input_ids"],
+            attention_mask=x["attention_mask"].long(),
+            encoder_hidden_states=x["memory"],
+        )
+        return {"logits": made.logits}
+
+    assert_published(ours, given, published, {"logits": "seq"})
