@@ -116,7 +116,10 @@ GIVEN = samples(
 )
 
 
-@pytest.mark.parametrize(("encoder", "decoder"), PAIRS)
+@pytest.mark.parametrize(
+    ("encoder", "decoder"),
+    [pytest.param(*p, marks=pytest.mark.slow) if p in SLOW else p for p in PAIRS],
+)
 def test_scores(encoder: str, decoder: str, tmp_path: Path) -> None:
     theirs = saved(encoder, decoder, tmp_path)
     ours = loaded(str(tmp_path), tmp_path)
