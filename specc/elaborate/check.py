@@ -288,7 +288,9 @@ def _alternatives(
 ) -> Iterator[tuple[str, Known]]:
     """Other values to try, one at a time."""
     for path, entry in program.paths().items():
-        if path in program.assigned:
+        # Values that are given to one of several used specs are not for another.
+        given = any(p == path or p.startswith(f"{path}.") for p in program.assigned)
+        if given:
             continue
         match entry.type.name:
             case "bool":

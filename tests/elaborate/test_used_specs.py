@@ -176,6 +176,15 @@ def test_a_fault_of_a_spec_that_is_not_the_first_is_seen(folder: Path) -> None:
     assert "seen with text = large.specc" in failed.value.diagnostics[0].notes
 
 
+def test_values_given_to_one_spec_are_not_tried_with_another(folder: Path) -> None:
+    (folder / "large.specc").write_text(
+        LARGE.replace("d: int", "e: int").replace("d)", "e)")
+    )
+    found = check(spec_of(folder, sets=["text.d=3"]))
+    assert found.model is not None
+    assert dict(found.model.config["text"])["d"] == 3
+
+
 def test_both_syntaxes_say_it(folder: Path) -> None:
     plain = write(elaborated(spec_of(folder)).graph)
     tree = read(Source("outer.specc", OUTER))
