@@ -106,6 +106,7 @@ FAMILIES: dict[str, dict[str, object]] = {
     "gemma2": GROUPED | {"head_dim": 8, "sliding": 3},
     "gemma3_text": GROUPED | {"head_dim": 8, "sliding": 3, "every": 2},
     "glm4": GROUPED | {"head_dim": 8, "stop": [2]},
+    "openai_gpt": {"vocab": 17, "d": 16, "heads": 2, "layers": 2, "context": 32},
     "gpt_neo": WORDS | {"sliding": 3, "stop": [2]},
     "gpt_neox": TRANSFORMER,
     "gpt_oss": SPARSE | {"sliding": 3},

@@ -1,0 +1,33 @@
+"""The first GPT, under every head, from the folders that transformers saves."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from support.decoders import check_classes
+from support.families import Case, check_scores, check_writing
+
+pytestmark = pytest.mark.parity
+
+CASE = Case(
+    config="OpenAIGPTConfig", model="OpenAIGPTLMHeadModel", sides=("left", "right"), places=True,
+    tiny={"vocab_size": 31, "n_positions": 64, "n_embd": 32, "n_layer": 2, "n_head": 4, "pad_token_id": 30, "bos_token_id": 0, "eos_token_id": 2},
+)  # fmt: skip
+CASES = {
+    "lm": CASE,
+    "untied": replace(CASE, tiny={**CASE.tiny, "tie_word_embeddings": False}),
+    "body": replace(CASE, model="OpenAIGPTModel", results={"last_hidden_state": "seq"}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_scores(name: str, tmp_path: Path) -> None:
+    check_scores(CASES[name], tmp_path)
+
+
+def test_classes(tmp_path: Path) -> None:
+    check_classes(CASE, tmp_path)
+
+
+def test_writing(tmp_path: Path) -> None:
+    check_writing(replace(CASE, louder=3.0), tmp_path)
