@@ -2,6 +2,8 @@
 rows; and what it is known to do wrong is not written.
 """
 
+import itertools
+
 import numpy as np
 import onnxruntime
 import pytest
@@ -88,11 +90,12 @@ def test_a_row_is_the_same_alone_and_among_others(form: Precision) -> None:
 
 
 def test_no_rows_and_maps_of_one() -> None:
-    for form in (ROW, COLUMN, blocked(4, 16)):
-        made = rounded_map(normal(1, 1), form, ("b", "t"))
+    forms = (ROW, COLUMN, blocked(4, 16))
+    for form, (out, wide) in itertools.product(forms, ((1, 1), (3, 5))):
+        made = rounded_map(normal(out, wide), form, ("b", "t"))
         session = open_quietly(made.model("ort-cpu"))
-        for shape in ((0, 3, 1), (2, 0, 1), (1, 1, 1), (2, 2, 1)):
-            given = {"x": normal(*shape)}
+        for lead in ((0, 3), (2, 0), (1, 1), (2, 2)):
+            given = {"x": normal(*lead, wide)}
             want = specc_numpy.run(made.graph, given, made.weights)
             agree(want, session.run(None, given))
 
