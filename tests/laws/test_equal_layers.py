@@ -6,6 +6,7 @@ import resource
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 from support.small import SMALL
 from support.spec_models import opened_anew, random_weights
+from support.writing_specs import LETTERS, writing_spec
 
 import specc_numpy
 from specc.compiler.spec import check, open_spec
@@ -22,6 +24,7 @@ from specc.elaborate.values import Tensor
 from specc.ir import ops
 from specc.ir.graph import Graph
 from specc.ir.model import Model
+from specc.ir.verify import verify
 from specc.passes.prove.facts import Report, report
 from specc.run.verify import random_inputs, sizes_for
 
@@ -58,10 +61,11 @@ def numbers(graph: Graph, weights: dict[str, Any], seed: int = 0) -> dict[str, A
 
 def differs(spec: str, monkeypatch: pytest.MonkeyPatch, *, run: bool) -> str:
     """How a spec differs from itself read without sharing; nothing where it does not."""
-    shared = opened_anew(spec, **SMALL[spec])
+    small = SMALL.get(spec, {})
+    shared = opened_anew(spec, **small)
     with monkeypatch.context() as patched:
         patched.setattr(rows, "_numbers", each_its_own)
-        apart = opened_anew(spec, **SMALL[spec])
+        apart = opened_anew(spec, **small)
     one, other = shared.model.graph, apart.model.graph
     if one.parameter_facts != other.parameter_facts or len(one.nodes) > len(
         other.nodes
@@ -93,13 +97,26 @@ def test_sharing_changes_no_shipped_spec(
     assert not differs(spec, monkeypatch, run=True)
 
 
+@pytest.mark.parametrize(
+    "seeds", [range(6), pytest.param(range(6, 200), marks=pytest.mark.slow)]
+)
+def test_sharing_changes_no_random_spec(
+    seeds: range, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "letters.vocab").write_text("\n".join(LETTERS) + "\n")
+    for seed in seeds:
+        path = tmp_path / f"m{seed}.specc"
+        path.write_text(writing_spec(seed).text)
+        assert not differs(str(path), monkeypatch, run=True), seed
+
+
 def test_layers_have_one_mask() -> None:
     graph = opened_anew("llama", **SMALL["llama"]).model.graph
     masks = {n.args[3] for n, _ in graph.nodes if isinstance(n.op, ops.Attend)}
     assert len(masks) == 1
 
 
-def test_rows_in_another_order_have_numbers_of_their_own(tmp_path: Any) -> None:
+def test_rows_in_another_order_have_numbers_of_their_own(tmp_path: Path) -> None:
     """Sorted rows are ranks: what is numbered as these are may not be mistaken for rows."""
     path = tmp_path / "m.specc"
     path.write_text("""specc 1
@@ -115,6 +132,28 @@ graph g(x: float[batch, n, 4], keep: keep[batch, n]) -> (y: float[batch, n, 4]) 
     graph = opened_anew(str(path)).model.graph
     counted = [n for n, _ in graph.nodes if isinstance(n.op, ops.Extent)]
     assert len(counted) == 2  # query and key of each attention are one tensor
+
+
+LOOPED = """specc 1
+model m
+dims batch, turns, n
+graph g(x: float[batch, turns, n, 4]) -> (y: float[batch, n, 4]) {
+  h = x[:, 0]
+  scan row in x along turns carry h {
+    h, _ = attend(row + h, row + h, row, mask=causal)
+  }
+  y, _ = attend(h, h, h, mask=causal)
+  return y
+}
+"""
+
+
+def test_what_a_loop_counts_stays_in_it(tmp_path: Path) -> None:
+    path = tmp_path / "m.specc"
+    path.write_text(LOOPED)
+    graph = opened_anew(str(path)).model.graph
+    verify(graph)
+    assert numbers(graph, {})["y"].shape[-1] == 4
 
 
 def calls(work: Callable[[], object]) -> int:
