@@ -134,6 +134,26 @@ graph g(x: float[batch, n, 4], keep: keep[batch, n]) -> (y: float[batch, n, 4]) 
     assert len(counted) == 2  # query and key of each attention are one tensor
 
 
+CROSSED = """specc 1
+model m
+dims batch, few, many, n
+graph g(a: float[batch, few, 4], b: float[batch, many, 4], x: float[batch, n, 4])
+    -> (y: float[batch, few, 4], z: float[batch, many, 4]) {
+  y, _ = attend(a, x, x, mask=causal)
+  z, _ = attend(b, x, x, mask=causal)
+  return y, z
+}
+"""
+
+
+def test_queries_of_other_lengths_have_numbers_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "m.specc"
+    path.write_text(CROSSED)
+    assert not differs(str(path), monkeypatch, run=True)
+
+
 LOOPED = """specc 1
 model m
 dims batch, turns, n
@@ -196,8 +216,10 @@ def assert_even(spec: str, layers: int) -> None:
     assert many - some <= 2.1 * (some - few), (few, some, many)
 
 
-def test_a_layer_costs_as_much_as_the_one_before() -> None:
-    assert_even("mixtral", 2)
+@pytest.mark.parametrize("spec", ["mixtral", "sparsemax_lm"])
+def test_a_layer_costs_as_much_as_the_one_before(spec: str) -> None:
+    """The second has masks and grids in each layer that nothing shares."""
+    assert_even(spec, 2)
 
 
 @pytest.mark.slow
