@@ -49,7 +49,7 @@ def _matrix(
 ) -> Tensor:
     """The matrix `[out, in]`, in the type of the scales."""
     if layout == "columns":
-        w, scales = w.T, scales.T
+        w, scales = w.T, scales.T if block else scales
     elif block:
         w = w.to(torch.int16)
         if bits == 4:
