@@ -2,7 +2,7 @@
 
 What it says goes before what the spec says, whose settings are those of the family, and
 behind what `compile` or a caller is told. Every key is followed, known to change nothing
-here, told of, or refused where the text would be another.
+here, or told of; what makes no sense is refused.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -136,7 +136,6 @@ def as_published(model: Model, folders: Sequence[Path]) -> Told:
     said = dict(model.generation.settings)
     _begun(file, said)
     _strategy(file)
-    _refuse_what_is_not_followed(file)
     if faults := spec_faults(file.settings):
         file.refuse("", f"cannot be followed: {faults[0].title}")
     settings = {**said, **file.settings}
@@ -146,6 +145,8 @@ def as_published(model: Model, folders: Sequence[Path]) -> Told:
 
 def _remarks(file: _File) -> Iterator[str]:
     yield f"texts are written as `{shown(str(file.path))}` says"
+    for what in _lacking(file):
+        yield f"texts may be others than there: {what} is not followed"
     listed = (*OTHERWISE.values(), *HARMLESS.values())
     known = {
         *BESIDE,
@@ -301,9 +302,9 @@ def _strategy(file: _File) -> None:
         file.settings["strategy"] = {"kind": kind, **options}
 
 
-def _refuse_what_is_not_followed(file: _File) -> None:
-    """E0847 for a key that would change the text."""
+def _lacking(file: _File) -> Iterator[str]:
+    """The mechanisms that a file asks for and specc does not have, each with its value."""
     for key, idle in OFF.items():
         value = file.given(key)
         if value is not None and value not in idle and value != []:
-            file.refuse(key, f"is {shown(str(value))[:60]}, which is not followed")
+            yield f"`{key}` {shown(str(value))[:60]}"

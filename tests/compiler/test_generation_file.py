@@ -67,10 +67,15 @@ def test_keys_that_nobody_knows_are_named(tmp_path: Path) -> None:
     assert "`odd`" in told(tmp_path, {}, odd=1).remarks[-1]
 
 
+def test_mechanisms_that_are_not_followed_are_told(tmp_path: Path) -> None:
+    made = told(tmp_path, {}, typical_p=0.9, encoder_no_repeat_ngram_size=3)
+    assert "`typical_p` 0.9 is not followed" in made.remarks[1]
+    assert "`encoder_no_repeat_ngram_size` 3" in made.remarks[2]
+
+
 @pytest.mark.parametrize(
     "keys",
     [
-        {"typical_p": 0.9},
         {"do_sample": True, "num_beams": 2},
         {"bad_words_ids": [[1, 2]]},
         {"max_new_tokens": 0},
