@@ -31,7 +31,7 @@ test: $(VENV)/dev
 
 # data sets through Ray, which is half a gigabyte
 scale: $(VENV)/dev
-	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[ray,dev,image]'
+	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[ray,dev,image]' 'tritonclient[grpc]'
 	$(BIN)/python -m pytest -m scale -n 0
 
 parity: $(VENV)/parity

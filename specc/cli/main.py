@@ -31,6 +31,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "make an ONNX model of a spec, or a package that writes text",
     ),
     "run": ("specc.cli.run", "run a compiled model: it shows results, or writes text"),
+    "export": ("specc.cli.export", "a compiled model as a server's folder: Triton"),
     "map": ("specc.cli.map", "run a compiled model over a data set"),
     "verify": (
         "specc.cli.verify",

@@ -258,6 +258,7 @@ LINES = {
     "E0886": "a column of the data has the name of a result",
     "E0887": "more rows have no result than is granted",
     "E0888": "Ray is missing, or its cluster cannot be reached",
+    "E0889": "a graph cannot be served in batches",
     "E0890": "there is no such pass to look behind",
     "E0902": "reading a picture needs Pillow",
     "E0903": "a file is not a picture",

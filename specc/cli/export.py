@@ -1,0 +1,36 @@
+"""Write a compiled model as the folder that another server reads: `export triton`."""
+
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from pathlib import Path
+
+from specc.files.read import shown
+from specc.run.opened import open_compiled
+from specc.run.triton import write_repository
+
+
+def arguments(parser: ArgumentParser) -> None:
+    """Declare the options."""
+    add = parser.add_argument
+    add("to", choices=["triton"], help="NVIDIA's Triton Inference Server")
+    add("model", metavar="MODEL", help="a compiled model, or a package")
+    add("-o", "--output", required=True, metavar="FOLDER", help="the model repository")
+    add("--name", default="", help="the model's name there; else that of its spec")
+    add("--graph", default="", metavar="ROLE", help="this graph of a package")
+    add("--batch", type=_count, default=64, metavar="N", help="rows at once, at most")
+    add("--force", action="store_true", help="replace what specc did not write")
+
+
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdigit()) or not 0 < int(text[:12]) < 2**31:
+        raise ArgumentTypeError(f"{text[:40]!r} is no count")
+    return int(text[:12])
+
+
+def run(given: Namespace) -> int:
+    """Write the folder, and say which files it has."""
+    model = open_compiled(given.model, graph=given.graph).whole
+    name = given.name or model.manifest.name
+    folder, most = Path(given.output), given.batch
+    for path in write_repository(model, name, folder, most, force=given.force):
+        print(shown(str(path)))
+    return 0
