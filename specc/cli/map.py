@@ -85,7 +85,7 @@ def _how(parser: ArgumentParser) -> None:
     )
     add(
         "--max-errors",
-        type=int,
+        type=_none_or_some,
         metavar="N",
         help="stop where more rows than these have no result",
     )
@@ -97,6 +97,10 @@ def _count(text: str) -> int:
     return int(text[:12])
 
 
+def _none_or_some(text: str) -> int:
+    return 0 if text == "0" else _count(text)
+
+
 def run(given: Namespace) -> int:
     """Do the work, and say what came of it."""
     job = Job(
@@ -104,7 +108,11 @@ def run(given: Namespace) -> int:
         data=given.data,
         out=given.output,
         columns=_columns(given.column),
-        keep=given.keep.split(",") if given.keep is not None else None,
+        keep=None
+        if given.keep is None
+        else given.keep.split(",")
+        if given.keep
+        else [],
         settings=settings_given(given),
         raw=given.raw,
         graph=given.graph,

@@ -114,7 +114,7 @@ def pad(
     its places exist.
     """
     longest = max((len(row) for row in rows), default=0)
-    kind = rows[0].dtype if rows else np.dtype(np.int64)
+    kind = np.result_type(*rows) if rows else np.dtype(np.int64)
     ids = np.full((len(rows), longest), fill, kind)
     keep = np.zeros(ids.shape, np.bool_)
     for i, row in enumerate(rows):

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from specc.data.arrays import exact
 from specc.data.batch import TEXT, keep_of, row_inputs
 from specc.data.image import decode, prepare, read_image
 from specc.data.json_arrays import nested_array
@@ -66,12 +67,12 @@ class Taking:
 
     def _row(self, table: Rows, number: int) -> Row | Diagnostic:
         arrays = {}
+        for values in table.values():
+            if isinstance(bad := values[number], Bad):
+                return Diagnostic(BROKEN, f"the row cannot be read: {bad.why}")
         for name, column in self.columns.items():
-            value = table[column][number]
-            if isinstance(value, Bad):
-                return Diagnostic(BROKEN, f"the row cannot be read: {value.why}")
             try:
-                arrays[name] = self._array(name, value)
+                arrays[name] = self._array(name, table[column][number])
             except Failed as failed:
                 return failed.diagnostics[0]
         return Row(number, arrays)
@@ -93,7 +94,8 @@ class Taking:
             title = f"the column `{self.columns[name]}` holds {_axes(made.ndim)} here"
             note = f"a row of `{name}` has {_axes(wanted)}"
             raise Failed(Diagnostic("E0911", title, notes=(note,)))
-        return made
+        # as alone: beside others it would be taken for what they are
+        return exact(made, self.entrance.graph.inputs[name].type.dtype, name)
 
     def inputs(self, rows: Sequence[Row]) -> dict[str, object]:
         """The rows as a batch; the keep inputs beside those that are padded."""

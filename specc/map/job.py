@@ -97,6 +97,8 @@ def run_job(job: Job, watch: Watch = lambda report: None) -> Report:
             _check_errors(job, report)
         watch(report)
     _errors_of(report)
+    for left in (out / FOLDER).glob("*.now"):  # of who was killed behind a part
+        left.unlink(missing_ok=True)
     return report
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from specc.ir.array import Array
 
-NUMBERS = ("f32", "f64", "i64", "i32", "bool")
+NUMBERS = ("f32", "f64", "i64", "u64", "i32", "bool")
 OTHERS = ("text", "binary", "json")
 """`json` is any value, written as JSON text where a format has no such thing."""
 

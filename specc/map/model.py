@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from specc.data.batch import TEXT, keep_of
+from specc.files.read import shown
 from specc.ir.array import Array
 from specc.ir.graph import Graph
 from specc.map.batches import Formulas
@@ -97,18 +98,26 @@ class Mapped:
 
     @cached_property
     def results(self) -> Shown | Written:
-        """What is given of each row."""
+        """What is given of each row. E0731 to E0733 for settings, E0879 for outputs of
+        a model that writes.
+        """
         writer = self.opened.writer
         if not self.writes or writer is None:
             manifest = self.opened.whole.manifest
             return Shown(manifest.graph, manifest.reading, self.raw)
-        chosen = {**writer.generation.settings, **self.settings}
-        beam = chosen.get("strategy") == "beam" or "beams" in self.settings
+        if self.raw:
+            fail(
+                "E0879",
+                f"the model writes, and gives no `{shown(self.raw[0])}`",
+                helps=["name a graph that gives it: --graph ROLE"],
+            )
+        chosen = writer.chosen(self.settings)
+        beam = chosen.strategy == "beam"
         return Written(
             text=writer.decode is not None,
             scores=beam,
-            log_probs=bool(chosen.get("log_probabilities")),
-            several=int(chosen.get("n_best") or 1) > 1,
+            log_probs=chosen.log_probabilities,
+            several=beam and chosen.n_best > 1,
         )
 
     def result_columns(self) -> tuple[Column, ...]:

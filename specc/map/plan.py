@@ -16,6 +16,7 @@ from specc.artifact.index import NAME, is_package
 from specc.files.json import NotJson, parse, plain
 from specc.files.read import shown
 from specc.files.write import atomic_write
+from specc.map.formats.pictures import pictures_in
 from specc.map.formats.source import Block
 from specc.map.kinds import Column, Kind
 from specc.text.diagnostic import fail
@@ -200,6 +201,6 @@ def file_of(path: Path) -> File:
     if not path.is_dir():
         facts = path.stat()
         return File(str(path), facts.st_size, facts.st_mtime_ns)
-    inside = [p.stat() for p in path.rglob("*") if p.is_file()]
+    inside = [p.stat() for p in pictures_in(path)]
     newest = max((f.st_mtime_ns for f in inside), default=0)
     return File(str(path), sum(f.st_size for f in inside), newest)

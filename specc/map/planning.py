@@ -7,12 +7,22 @@ from pathlib import Path
 
 from specc.data.batch import keep_of
 from specc.files.read import shown
+from specc.map.formats.lines import JsonLines
 from specc.map.formats.parquet import arrow
 from specc.map.formats.registry import files_of, format_of
 from specc.map.formats.source import Block
 from specc.map.kinds import NULL, Column, Kind
 from specc.map.model import Mapped, text_inputs
-from specc.map.plan import FORMATS, File, Limits, Plan, file_of, hash_of_model
+from specc.map.plan import (
+    FILE,
+    FOLDER,
+    FORMATS,
+    File,
+    Limits,
+    Plan,
+    file_of,
+    hash_of_model,
+)
 from specc.map.results import ERROR
 from specc.run.opened import open_compiled
 from specc.text.diagnostic import fail
@@ -51,9 +61,9 @@ class Job:
 
 def plan_of(job: Job) -> Plan:
     """The plan of a job. E0870 to E0885 for what cannot be read, mapped or written."""
-    files = files_of(job.data)
+    files = _files(job)
     columns = _table(files)
-    to = _format_to(job)
+    to = _format_to(job, files)
     chosen = dict(job.columns) or _obvious(job, columns)
     for name, column in chosen.items():
         if column not in columns:
@@ -88,17 +98,40 @@ def plan_of(job: Job) -> Plan:
     )
 
 
+def _files(job: Job) -> list[Path]:
+    """What is read; no parts that the job itself has written into the same folder."""
+    files, out = files_of(job.data), Path(job.out).resolve()
+    if not (out / FOLDER / FILE).is_file():
+        return files
+    return [
+        p
+        for p in files
+        if not (p.name.startswith("part-") and p.resolve().parent == out)
+    ]
+
+
 def _absolute(path: Path) -> File:
     return file_of(Path(os.path.abspath(path)))
 
 
 def _table(files: Sequence[Path]) -> dict[str, Column]:
-    """The columns that all files have. E0884 where one has others."""
+    """The columns of all files. E0884 where one has others, but an object of JSON may
+    lack any.
+    """
     first: dict[str, Kind] = {}
+    lacked = True
     for path in files:
-        found = {c.name: c.kind for c in format_of(path).columns(path)}
-        first = first or found
-        both = {n: _both(kind, found.get(n)) for n, kind in first.items()}
+        reader = format_of(path)
+        found = {c.name: c.kind for c in reader.columns(path)}
+        lacks = isinstance(reader, JsonLines)
+        both = {
+            n: _both(
+                first.get(n, found.get(n) if lacked else None),
+                found.get(n, first.get(n) if lacks else None),
+            )
+            for n in {**first, **found}
+        }
+        lacked = lacked and lacks
         odd = sorted(n for n, kind in both.items() if kind is None)
         if odd:
             fail(
@@ -114,10 +147,10 @@ def _table(files: Sequence[Path]) -> dict[str, Column]:
     }
 
 
-def _both(one: Kind, other: Kind | None) -> Kind | None:
+def _both(one: Kind | None, other: Kind | None) -> Kind | None:
     """The kind of a column that is of these kinds in two files; None for no such kind."""
-    if other is None or one == other:
-        return other
+    if one is None or other is None or one == other:
+        return other if one is not None else None
     if NULL in (one.of, other.of):
         return one if other.of == NULL else other
     numbers = {"i64", "f64"}
@@ -125,9 +158,9 @@ def _both(one: Kind, other: Kind | None) -> Kind | None:
     return Kind("f64") if plain and {one.of, other.of} == numbers else None
 
 
-def _format_to(job: Job) -> str:
+def _format_to(job: Job, files: Sequence[Path]) -> str:
     """What is written: as asked for, else as what is read."""
-    tables = any(p.suffix.lower() == ".parquet" for p in files_of(job.data))
+    tables = any(p.suffix.lower() == ".parquet" for p in files)
     to = job.to or ("parquet" if tables else "jsonl")
     if to not in FORMATS:
         fail(
@@ -168,7 +201,11 @@ def _no_column(name: str, columns: Mapping[str, Column], what: str) -> None:
     fail(
         "E0885",
         f"the data has no column `{shown(name)}` for {what}",
-        notes=[f"the columns are {', '.join(map(shown, columns))}"],
+        notes=[
+            f"the columns are {', '.join(map(shown, columns))}"
+            if columns
+            else "it has no row that can be read"
+        ],
         helps=["check the name"],
     )
 

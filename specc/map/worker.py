@@ -9,6 +9,7 @@ import json
 import os
 import sys
 import threading
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from queue import SimpleQueue
@@ -39,6 +40,9 @@ def main(folder: str) -> None:
         first = failed.diagnostics[0]
         told = [first.code, first.title, list(first.notes), list(first.helps)]
         _say(answers, failed=told)
+    except Exception:
+        traceback.print_exc()
+        os._exit(1)  # the thread that listens would hold up an orderly end
 
 
 def _asked() -> Iterator[int]:

@@ -61,9 +61,9 @@ class Writer(Source):
                 helps=[f"they are {', '.join(free)}"],
             )
         inputs |= dict(zip(free, given, strict=False))
-        return self.begin(inputs, self._chosen(settings))
+        return self.begin(inputs, self.chosen(settings))
 
-    def _chosen(self, given: Mapping[str, object]) -> Settings:
+    def chosen(self, given: Mapping[str, object]) -> Settings:
         """The settings that hold, checked: a caller's before those that the model was
         compiled with before the spec's.
         """

@@ -155,3 +155,43 @@ def test_folders_of_tables(tmp_path: Path) -> None:
         files_of([str(tmp_path / "none")])
     with pytest.raises(Failed, match="E0802"):
         files_of([str(tmp_path / "absent.csv")])
+
+
+def test_csv_whose_quotes_stand_inside_values(tmp_path: Path) -> None:
+    """A quote opens where a value begins; a blank line is no row, a lost end one row."""
+    path = tmp_path / "t.csv"
+    path.write_bytes(b'a,b\n5" disk,1\n\nx,"2\n"\ny,3\n\n')
+    rows = [('5" disk', "1"), ("x", "2\n"), ("y", "3")]
+    assert all(every(path, ["a", "b"], size) == rows for size in (1, 2, 9))
+    path.write_bytes(b"a,b\rx,1\ry,2\r")
+    with pytest.raises(Failed, match="E0872"):
+        format_of(path).columns(path)
+
+
+def test_a_quote_that_nobody_closes_takes_no_longer_than_the_file(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "t.csv"
+    path.write_bytes(b'a\nx\n"y\n' + b"z\n" * 30_000)
+    assert [block.rows for block in format_of(path).blocks(path, 0, 9)] == [2]
+
+
+def test_values_that_python_has_not(tmp_path: Path) -> None:
+    """A value of Parquet that is damaged costs its row, times are never cut short."""
+    text = pa.array([b"\xff", b"a"]).view(pa.string())
+    times = pa.array([1_234_567_891, 2**62 // 10**6 * 10**3], pa.timestamp("ns"))
+    path = tmp_path / "t.parquet"
+    pq.write_table(pa.table({"text": text, "at": times}), path)
+    (bad, at), (good, _) = every(path, ["text", "at"], 9)
+    assert isinstance(bad, Bad)
+    assert (good, at) == ("a", "1970-01-01 00:00:01.234567891")
+    pq.write_table(pa.table([text[1:], text[1:]], names=["a", "a"]), path)
+    with pytest.raises(Failed, match="E0870"):
+        format_of(path).columns(path)
+
+
+def test_rows_that_are_nested_without_end(tmp_path: Path) -> None:
+    path = tmp_path / "t.jsonl"
+    path.write_text('{"a": ' + "[" * 900 + "]" * 900 + "}\n")
+    [(value,)] = every(path, ["a"], 9)
+    assert isinstance(value, Bad)

@@ -12,14 +12,15 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
+from typing import IO, NoReturn
 
 from specc.map.block import Done
+from specc.map.plan import FOLDER
 from specc.map.worker import ENDED
 from specc.text.diagnostic import Diagnostic, Failed, fail
 
 MOST_DEATHS = 3
-"""So often a process may die before it has begun with anything; then it is no row's
+"""So often a process may die without a row that it has begun with; then it is no row's
 fault.
 """
 
@@ -32,7 +33,7 @@ class Progress:
     done: Done | None = None
 
 
-@dataclass
+@dataclass(kw_only=True)
 class _Worker:
     """A process, and the block that it does."""
 
@@ -41,6 +42,8 @@ class _Worker:
     ready: bool = False
     rest: bytes = b""
     reported: int = 0
+    journal: bytes = b""
+    """What the journal of the block was when it was given."""
 
     @property
     def answers(self) -> IO[bytes]:
@@ -99,7 +102,7 @@ class Local:
             stdout=subprocess.PIPE,
             env=environment,
         )
-        worker = _Worker(process)
+        worker = _Worker(process=process)
         self.alive.append(worker)
         answers.register(worker.answers, selectors.EVENT_READ, worker)
         self._next(worker)
@@ -107,8 +110,14 @@ class Local:
     def _next(self, worker: _Worker) -> None:
         """Gives a process its next block, or lets it end."""
         worker.block = self.waiting.popleft() if self.waiting else None
-        worker.reported = 0
+        worker.reported, worker.journal = 0, self._journal(worker.block)
         worker.ask(ENDED if worker.block is None else worker.block)
+
+    def _journal(self, block: int | None) -> bytes:
+        """What is written down of a block that is being done."""
+        with suppress(OSError):
+            return (self.out / FOLDER / f"{block or 0:06}.now").read_bytes()
+        return b""
 
     def _hear(
         self, worker: _Worker, answers: selectors.BaseSelector
@@ -125,11 +134,12 @@ class Local:
     def _take(self, worker: _Worker, said: dict[str, object]) -> Iterator[Progress]:
         match said:
             case {"ready": True}:
-                worker.ready, self.deaths = True, 0
+                worker.ready = True
             case {"rows": int() as rows}:
                 worker.reported += rows
                 yield Progress(rows=rows)
             case {"done": dict() as done}:
+                self.deaths = 0
                 yield Progress(done=Done.read(done))
                 self._next(worker)
             case {"failed": [str() as code, str() as title, list() as n, list() as h]}:
@@ -146,14 +156,10 @@ class Local:
             return
         yield Progress(rows=-worker.reported)
         self.waiting.appendleft(worker.block)
-        self.deaths += not worker.ready
+        blamed = worker.ready and self._journal(worker.block) != worker.journal
+        self.deaths = 0 if blamed else self.deaths + 1
         if self.deaths >= MOST_DEATHS:
-            fail(
-                "E0883",
-                "the processes that should do the work end before they begin",
-                notes=[f"the last one ended with status {status}"],
-                helps=["try it with one row: specc run MODEL …"],
-            )
+            _hopeless(worker, status)
         self._start(answers)
 
     def _stop(self) -> None:
@@ -162,3 +168,16 @@ class Local:
             worker.process.kill()
             worker.end()
         self.alive.clear()
+
+
+def _hopeless(worker: _Worker, status: int) -> NoReturn:
+    """E0883: another process would die as well."""
+    work, see = "the work end before they begin", "with one row: specc run MODEL …"
+    if worker.ready:
+        work, see = f"block {worker.block} end, of none of its rows", "--engine serial"
+    fail(
+        "E0883",
+        f"the processes that should do {work}",
+        notes=[f"the last one ended with status {status}"],
+        helps=[f"try it {see}"],
+    )

@@ -9,11 +9,12 @@ block is done.
 import csv
 import io
 import json
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from specc.files.json import ANY, Json, parse
+from specc.files.json import Json, Limits, parse
 from specc.files.read import shown
 from specc.map.formats.source import Bad, Block, Rows
 from specc.map.kinds import NULL, Column, Kind, kind_of, merged
@@ -21,6 +22,14 @@ from specc.text.diagnostic import fail
 
 LONGEST = 64 * 2**20
 """Bytes of a row; a file without line ends would fill the memory."""
+
+GRANTED = Limits(depth=200, below=None)
+"""So deep may a row be nested: it is written again."""
+
+QUOTED = re.compile(rb'(?:^|,)"(?:[^"]|"")*("?)')
+"""A value in quotes, which only begin where a value does; without the last one where
+they are still open.
+"""
 
 MARK = b"\xef\xbb\xbf"
 """What some programs write before UTF-8."""
@@ -146,7 +155,7 @@ def _object(line: bytes) -> dict[str, Json] | Bad:
     if isinstance(text, Bad):
         return text
     try:
-        value = parse(text, ANY)
+        value = parse(text, GRANTED)
     except json.JSONDecodeError as fault:
         return Bad(f"the line is no JSON: {fault.msg.lower()} at character {fault.pos}")
     except ValueError as fault:
@@ -156,7 +165,7 @@ def _object(line: bytes) -> dict[str, Json] | Bad:
 
 class Csv:
     """Comma-separated values, with the names of the columns in the first row. A text in
-    quotes may hold line ends.
+    quotes may hold line ends. A blank line is no row.
     """
 
     def columns(self, path: Path) -> tuple[Column, ...]:
@@ -216,18 +225,27 @@ def _in_block(data: bytes) -> Iterator[bytes]:
 
 
 def _joined(lines: Iterator[Line]) -> Iterator[Line]:
-    """Lines put together until every quote is closed."""
-    record, after = b"", 0
+    """Lines put together until every quote is closed. A blank one is no record."""
+    record, after, size, inside = list[bytes](), 0, 0, False
     for line in lines:
-        record, after = record + line.data, line.after
-        # a quote inside quotes is written twice, so an odd count is an open one
-        if record.count(b'"') % 2 == 0:
-            yield Line(record, after)
-            record = b""
-        elif len(record) > LONGEST:
+        if not inside and not line.data.strip(b"\r\n"):
+            continue
+        record.append(line.data)
+        after, size = line.after, size + len(line.data)
+        inside = _open(line.data, inside)
+        if not inside:
+            yield Line(b"".join(record), after)
+            record, size = [], 0
+        elif size > LONGEST:
             break  # a quote that nobody closes: the rest is one damaged row
     if record:
-        yield Line(record, after)
+        yield Line(b"".join(record), after)
+
+
+def _open(line: bytes, inside: bool) -> bool:
+    """Whether a value in quotes goes on behind this line, as one may before it."""
+    found = [m[1] for m in QUOTED.finditer(b'"' + line if inside else line)]
+    return bool(found) and not found[-1]
 
 
 def _values(record: bytes, names: Sequence[str]) -> list[str] | Bad:
@@ -247,4 +265,4 @@ def _values(record: bytes, names: Sequence[str]) -> list[str] | Bad:
 
 def _fields(text: str) -> list[str]:
     csv.field_size_limit(LONGEST)
-    return next(csv.reader(io.StringIO(text, newline=""), strict=True), [""])
+    return next(csv.reader([text], strict=True), [""])

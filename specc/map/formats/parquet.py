@@ -3,6 +3,7 @@ written.
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import numpy as np
 
 from specc.files.read import shown
 from specc.ir.array import Array
-from specc.map.formats.source import Block, Rows
+from specc.map.formats.source import Bad, Block, Rows
 from specc.map.kinds import Column, Kind, plain_value
 from specc.text.diagnostic import fail
 
@@ -31,6 +32,11 @@ def arrow(name: str = "pyarrow") -> Any:
             ],
         )
     return pyarrow.parquet if name == "pyarrow.parquet" else pyarrow
+
+
+TEXTS = ("string", "large_string", "string_view")
+BYTES = ("binary", "large_binary", "binary_view")
+"""Names of Arrow's types."""
 
 
 @dataclass
@@ -54,8 +60,16 @@ class Parquet:
         return self.opened[path]
 
     def columns(self, path: Path) -> tuple[Column, ...]:
-        """The columns of its schema."""
+        """The columns of its schema. E0870 for two of one name."""
         schema = self._file(path).schema_arrow
+        names = schema.names
+        if twice := [n for n in names if names.count(n) > 1]:
+            fail(
+                "E0870",
+                f"`{shown(str(path))}` is no Parquet file that can be read",
+                notes=[f"it has two columns of the name `{shown(twice[0])}`"],
+                helps=["rename one of them"],
+            )
         return tuple(Column(f.name, _kind(f.type)) for f in schema)
 
     def blocks(self, path: Path, file: int, rows: int) -> list[Block]:
@@ -93,26 +107,47 @@ class Parquet:
                 )
             self.group = (*key, table)
         part = self.group[3].slice(block.at, block.rows)
-        return {name: part.column(name).to_pylist() for name in columns}
+        return {name: _read(name, part.column(name)) for name in columns}
+
+
+def _read(name: str, column: Any) -> list[object]:
+    """Values as Python's own, one by one where there is none that is like it."""
+    try:
+        return list(column.to_pylist())
+    except (ValueError, OverflowError):
+        return [_value(name, value) for value in column]
+
+
+def _value(name: str, value: Any) -> object:
+    """A value; as text where Python counts no such times, and `Bad` if that fails."""
+    with suppress(ValueError, OverflowError):
+        return value.as_py()
+    with suppress(ValueError, NotImplementedError):
+        text = str(value.cast(arrow().string()).as_py())
+        if not text.startswith("<"):  # what is beyond the calendar
+            return text
+    return Bad(f"`{name}` holds no {value.type} that can be read")
 
 
 def _kind(type: Any) -> Kind:
-    """What values of an Arrow type are here."""
+    """What values of an Arrow type are here; lists of what has no type of its own are
+    no type of their own.
+    """
     pa = arrow()
     of = pa.types
-    if of.is_fixed_size_list(type):
+    fixed = of.is_fixed_size_list(type)
+    if fixed or of.is_list(type) or of.is_large_list(type):
         inner = _kind(type.value_type)
-        return Kind(inner.of, (type.list_size, *inner.sizes))
-    if of.is_list(type) or of.is_large_list(type):
-        inner = _kind(type.value_type)
-        return Kind(inner.of, (None, *inner.sizes))
+        size = type.list_size if fixed else None
+        return inner if inner.of == "json" else Kind(inner.of, (size, *inner.sizes))
     kinds = {
         "bool": of.is_boolean(type),
+        "u64": of.is_uint64(type),
         "i64": of.is_integer(type),
         "f32": of.is_float32(type) or of.is_float16(type),
         "f64": of.is_float64(type),
-        "text": of.is_string(type) or of.is_large_string(type) or _texts(type),
-        "binary": of.is_binary(type) or of.is_large_binary(type),
+        "text": str(type) in TEXTS or _texts(type),
+        "binary": str(type) in BYTES or of.is_fixed_size_binary(type),
     }
     return Kind(next((kind for kind, fits in kinds.items() if fits), "json"))
 
@@ -120,7 +155,7 @@ def _kind(type: Any) -> Kind:
 def _texts(type: Any) -> bool:
     """Whether values are numbers of texts in a table of their own."""
     types = arrow().types
-    return bool(types.is_dictionary(type) and types.is_string(type.value_type))
+    return bool(types.is_dictionary(type) and str(type.value_type) in TEXTS)
 
 
 def table_bytes(
@@ -129,7 +164,8 @@ def table_bytes(
     """A Parquet file of one row group, the same bytes for the same rows."""
     pa = arrow()
     arrays = [_column(c.kind, rows[c.name]) for c in columns]
-    schema = pa.schema([(c.name, a.type) for c, a in zip(columns, arrays, strict=True)])
+    names = [_utf8(c.name) for c in columns]
+    schema = pa.schema([(n, a.type) for n, a in zip(names, arrays, strict=True)])
     sink = pa.BufferOutputStream()
     table = pa.Table.from_arrays(arrays, schema=schema)
     count = max(table.num_rows, 1)
@@ -141,8 +177,9 @@ def _type(kind: Kind) -> Any:
     pa = arrow()
     text = pa.string()
     numbers = {"f32": pa.float32(), "f64": pa.float64(), "i32": pa.int32()}
-    others = {"i64": pa.int64(), "bool": pa.bool_(), "binary": pa.binary()}
-    made = (numbers | others).get(kind.of, text)
+    whole = {"i64": pa.int64(), "u64": pa.uint64()}
+    others = {"bool": pa.bool_(), "binary": pa.binary()}
+    made = (numbers | whole | others).get(kind.of, text)
     for size in reversed(kind.sizes):
         made = pa.list_(made) if size is None else pa.list_(made, size)
     return made
@@ -155,7 +192,22 @@ def _column(kind: Kind, values: Sequence[object]) -> Any:
     vectors = len(kind.sizes) == 1 and kind.sizes[0] is not None
     if vectors and arrays and len(arrays) == len(values):
         return _vectors(kind, arrays)
-    return pa.array([plain_value(v) for v in values], type=_type(kind))
+    plain = [plain_value(v) for v in values]
+    if kind == Kind("f64"):  # files of JSON have whole numbers among others
+        plain = [None if v is None else float(v) for v in plain]
+    try:
+        return pa.array(plain, type=_type(kind))
+    except UnicodeEncodeError:
+        return pa.array([_utf8(v) for v in plain], type=_type(kind))
+
+
+def _utf8(value: Any) -> Any:
+    """Texts with halves of characters written as JSON writes them."""
+    if isinstance(value, list):
+        return [_utf8(item) for item in value]
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    return value
 
 
 def _vectors(kind: Kind, values: Sequence[Array]) -> Any:
