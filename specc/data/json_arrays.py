@@ -130,7 +130,7 @@ def _number(value: object, at: tuple[int, ...], where: str) -> bool | int | floa
     elif not isinstance(value, bool | int | float):
         why = "is null" if value is None else "is no number"
     elif isinstance(value, float) and not math.isfinite(value):
-        why = "is too large for a number"
+        why = "is NaN" if math.isnan(value) else "is too large for a number"
     elif isinstance(value, int) and not -(2**63) <= value < 2**63:
         why = "is a whole number beyond 64 bits"
     else:

@@ -220,7 +220,10 @@ def _kept(
     for name in job.keep or ():
         if name not in columns:
             _no_column(name, columns, "the rows that are written")
-    names = job.keep if job.keep is not None else [n for n in columns if n != "image"]
+    pictures = {"image"} & {*read.values()}
+    names = (
+        job.keep if job.keep is not None else [n for n in columns if n not in pictures]
+    )
     made = {c.name for c in results}
     twice = [n for n in names if n in made]
     if twice and job.keep is not None:

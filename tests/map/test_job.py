@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 import specc
 import specc.map.block
 import specc.map.journal
+from specc.data.json_arrays import nested_array
 from specc.map.block import Blocks
 from specc.map.engines.local import Local
 from specc.map.inputs import Row
@@ -421,11 +422,13 @@ def test_every_kind_of_column_is_carried_over(small: Path, tmp_path: Path) -> No
         "times": pa.array([1_234_567_891], pa.timestamp("ns")),
         "bytes": pa.array([b"ab"], pa.binary(2)),
         "view": pa.array(["b"], pa.string_view()),
+        "image": ["no picture here"],
     }
     pq.write_table(pa.table(kinds), table)
     run_job(job_of(small, table, tmp_path / "out"))
     [row] = pq.read_table(tmp_path / "out" / "part-000000.parquet").to_pylist()
     assert (row["large"], row["bytes"], row["view"]) == (2**64 - 1, b"ab", "b")
+    assert row["image"] == "no picture here"
     assert json.loads(row["lists"]) == [{"x": 1}]
     assert json.loads(row["times"]) == "1970-01-01 00:00:01.234567891"
     lines = tmp_path / "rows.jsonl"
@@ -489,6 +492,8 @@ def test_numbers_are_taken_as_alone(small: Path, tmp_path: Path) -> None:
     rows = tmp_path / "rows.jsonl"
     rows.write_text("".join(f'{{"text": [{x}]}}\n' for x in ("1", "1.5", "true", "2")))
     report = run_job(job_of(small, rows, tmp_path / "out", limits=Limits()))
+    with pytest.raises(Failed, match="is NaN"):
+        nested_array([1.0, float("nan")], "a row")
     found = [str(row["error"])[:5] for row in rows_in(tmp_path / "out")]
     assert (report.errors, found) == (2, ["None", "E0907", "E0907", "None"])
 
