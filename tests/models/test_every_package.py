@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.small import SMALL
+from support.small import FAMILIES, SMALL
 
 import specc
 import specc.run.package
@@ -23,12 +23,21 @@ from specc.run.verify import random_inputs, verify
 from specc.run.writer import Writer
 
 GENERATING = sorted(n for n in SMALL if any(open_spec(n).program.items(tree.Generate)))
+BESIDE = [n for n in GENERATING if n in FAMILIES][1::2]
+"""Every other family waits for the long sweep: the parity suite has all of them write
+as the published classes do.
+"""
 TRAINED = {"dates"}
 TOKENS = 7
 APART = 1e-4
 
 
-@pytest.fixture(scope="module", params=GENERATING)
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(n, marks=[pytest.mark.slow] * (n in BESIDE)) for n in GENERATING
+    ],
+)
 def model(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Model:

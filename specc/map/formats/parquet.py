@@ -113,15 +113,29 @@ class Parquet:
 def _read(name: str, column: Any) -> list[object]:
     """Values as Python's own, one by one where there is none that is like it."""
     try:
+        if _finer(column.type):
+            return [_value(name, value) for value in column]
         return list(column.to_pylist())
     except (ValueError, OverflowError):
         return [_value(name, value) for value in column]
 
 
+def _finer(type: Any) -> bool:
+    """Whether times are counted in steps that Python has not; what pyarrow makes of
+    them hangs on which other packages there are.
+    """
+    types = arrow().types
+    timed = types.is_timestamp(type) or types.is_duration(type) or types.is_time64(type)
+    return bool(timed) and type.unit == "ns"
+
+
 def _value(name: str, value: Any) -> object:
     """A value; as text where Python counts no such times, and `Bad` if that fails."""
+    if not value.is_valid:
+        return None
     with suppress(ValueError, OverflowError):
-        return value.as_py()
+        if not _finer(value.type):
+            return value.as_py()
     with suppress(ValueError, NotImplementedError):
         text = str(value.cast(arrow().string()).as_py())
         if not text.startswith("<"):  # what is beyond the calendar
