@@ -38,8 +38,10 @@ def families() -> Iterator[tuple[str, str]]:
                 yield from ((name, type) for type in entry.values)
 
 
-OTHERS = ("vit_segmenter",)
-"""Specs that read the files of a class and are another model."""
+OTHERS = ("vit_segmenter", "vision_encoder_decoder")
+"""Specs that read the files of a class and are another model; or are made of two others,
+which a file always names: without them it is refused (E0227).
+"""
 
 
 def reader_of(data: dict[str, Any]) -> Reader:
