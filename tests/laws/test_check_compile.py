@@ -112,7 +112,7 @@ def hold(given: Mutant, folder: Path) -> bool:
 
 
 def test_mutants_beside_the_graph(tmp_path: Path) -> None:
-    assert sum(hold(beside(seed), tmp_path) for seed in range(12, 32))
+    assert sum(hold(beside(seed), tmp_path) for seed in range(80, 95))
 
 
 @pytest.mark.slow
