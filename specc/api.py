@@ -8,24 +8,22 @@ Everything that is wrong with what is given is raised as `specc.Failed`, whose
 `diagnostics` hold code, text, place and help.
 """
 
-import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from numbers import Integral, Real
 from pathlib import Path
 
 from specc.artifact.manifest import Manifest
 from specc.backend import Computing, ModelFile
 from specc.compiler import spec as driver
 from specc.compiler.asked import check_arguments
+from specc.compiler.given import opened
 from specc.compiler.job import Compiled, Options
 from specc.compiler.model import compile_spec
 from specc.compiler.package import compile_package, parts_of
 from specc.compiler.precision import wish_of
 from specc.files.read import shown
 from specc.ir.array import Array
-from specc.lang.limits import NESTING
 from specc.map.job import Report, run_job
 from specc.map.planning import Job
 from specc.run.chat import chat_ids
@@ -49,7 +47,7 @@ def check(
     with the config's numbers.
     """
     check_arguments(spec=spec, config=config, set=set)
-    return driver.check(_open(spec, config, set))
+    return driver.check(opened(spec, config=config, given=set))
 
 
 def compile(
@@ -101,7 +99,7 @@ def compile(
         force=force,
     )
     run = compile_package if chosen else compile_spec
-    return run(_open(spec, config, set, options.weights, int(context)), options)
+    return run(_open(spec, config, set, options.weights, context), options)
 
 
 @dataclass(frozen=True)
@@ -279,62 +277,9 @@ def _open(
     spec: str | Path,
     config: str | Path,
     given: Mapping[str, object] | None,
-    weights: str = "",
-    longest: int = 0,
+    weights: str,
+    longest: int,
 ) -> driver.Spec:
-    sets = [f"{name}={text}" for name, text in _texts("", given or {})]
-    return driver.open_spec(
-        str(spec),
-        config=str(config) if config else "",
-        sets=sets,
-        weights=weights,
-        longest=longest,
-    )
-
-
-def _texts(
-    prefix: str, given: Mapping[str, object], depth: int = 0
-) -> Iterator[tuple[str, str]]:
-    """Config values by dotted path, as the language writes them."""
-    if depth > NESTING:
-        fail(
-            "E0203",
-            f"values are nested more than {NESTING} deep",
-            helps=["does a value hold itself?"],
-        )
-    for key, value in given.items():
-        path = f"{prefix}{key}"
-        if "=" in path:
-            fail("E0407", f"`{shown(path)}` is no name of a config value")
-        if isinstance(value, Mapping):
-            yield from _texts(f"{path}.", value, depth + 1)
-        else:
-            yield path, _text(value, path)
-
-
-def _text(value: object, path: str, depth: int = 0) -> str:
-    """A Python value as the language writes it. E0203 for one that has no such form."""
-    if depth > NESTING:
-        fail(
-            "E0203",
-            f"the value of `{shown(path)}` is nested more than {NESTING} deep",
-            helps=["does it hold itself?"],
-        )
-    match value:
-        case None:
-            return "none"
-        case bool():
-            return str(value).lower()
-        case str():
-            return value
-        case list() | tuple():
-            return f"[{', '.join(_text(item, path, depth + 1) for item in value)}]"
-        case Integral():
-            return str(int(value))
-        case Real() if math.isfinite(value):
-            return repr(float(value))
-    fail(
-        "E0203",
-        f"`{shown(path)}` cannot be set to {shown(repr(value))[:60]}",
-        helps=["give a number, a truth, a text, a list or none"],
+    return opened(
+        spec, config=config, given=given, weights=weights, longest=int(longest)
     )

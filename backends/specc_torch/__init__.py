@@ -1,8 +1,10 @@
 """The PyTorch backend: a spec's graph as an `nn.Module` under the spec's parameter
 names, to train it.
 
-`SpecModule(graph)` starts with seeded weights; `module.save(path)` writes what
-`compile --weights` reads.
+    model = specc_torch.module("my.yaml")
+    specc_torch.save(model, "my.safetensors")
+
+docs/training.md has the whole of it. `SpecModule(graph)` makes a module of a graph alone.
 """
 
 from specc_torch import (
@@ -16,19 +18,25 @@ from specc_torch import (
     rows,
     tensor,
 )
-from specc_torch.module import SpecModule
+from specc_torch.spec_module import SpecModule
 from specc_torch.table import evaluate
+from specc_torch.training import Dataset, batch, check_output, module, save
 
 __all__ = [
+    "Dataset",
     "SpecModule",
+    "batch",
+    "check_output",
     "conv",
     "evaluate",
     "loop",
+    "module",
     "nn",
     "position",
     "quantized",
     "recurrent",
     "route",
     "rows",
+    "save",
     "tensor",
 ]

@@ -68,7 +68,7 @@ def _assigned(sets: Sequence[str]) -> dict[str, Assigned]:
 
 
 def open_spec(
-    spec: str,
+    spec: str | Source,
     *,
     config: str = "",
     sets: Sequence[str] = (),
@@ -81,17 +81,17 @@ def open_spec(
     The config.json of a checkpoint folder `weights` is read where the spec takes values
     from one and no other is given. `spec` may be a checkpoint folder itself: then its
     config.json tells the spec, unless that is `own`. `longest` is how long texts may
-    be, where that decides how positions turn.
+    be, where that decides how positions turn. A `Source` is the text of a spec.
     """
     library = Files()
-    folder = spec if is_checkpoint(spec) else ""
+    folder = _folder(spec)
     remarks: tuple[str, ...] = ()
     if folder:
         config = config or folder
         spec = own or spec_for(config)
         remarks = (f"`{shown(folder)}` is read by the spec `{shown(spec)}`",)
     elif own:
-        _no_folder(spec)
+        _no_folder(_name(spec))
     program = program_of(library.open(spec), library)
     if not config and uses_config(program) and has_config(weights):
         config = weights
@@ -101,8 +101,19 @@ def open_spec(
         program = chosen(program, data)
     program = assign(program, _assigned(sets))
     reader = Reader(longest=longest)
-    made = Spec(program, library, reader, spec, config, remarks, checkpoint=folder)
+    named = _name(spec)
+    made = Spec(program, library, reader, named, config, remarks, checkpoint=folder)
     return made if data is None else _configured(made, data)
+
+
+def _name(spec: str | Source) -> str:
+    """What messages call a spec."""
+    return spec.name if isinstance(spec, Source) else spec
+
+
+def _folder(spec: str | Source) -> str:
+    """The folder of a checkpoint that is named in place of a spec; empty for any other."""
+    return spec if isinstance(spec, str) and is_checkpoint(spec) else ""
 
 
 def _configured(spec: Spec, data: JsonObject) -> Spec:

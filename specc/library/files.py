@@ -81,8 +81,10 @@ class Files:
         """Every name std defines."""
         return tuple(self._std)
 
-    def open(self, spec: str) -> Module:
-        """The spec a user names: a path, or the name of a shipped one."""
+    def open(self, spec: str | Source) -> Module:
+        """The spec a user names: a path, the name of a shipped one, or its text."""
+        if isinstance(spec, Source):
+            return self._written(spec)
         path = Path(spec)
         # a file of the user goes before a shipped spec of its name
         if path.suffix not in SUFFIXES and not path.is_file():
@@ -95,6 +97,16 @@ class Files:
                 helps=suggest(spec, models, f"shipped specs: {', '.join(models)}"),
             )
         return self.module(path, spec=spec)
+
+    def _written(self, source: Source) -> Module:
+        """The module of a text that lies in no file; paths in it are seen from the
+        current folder.
+        """
+        made = module_of(read(source), source.name)
+        made.folder = _resolved(Path(), source.name, None)
+        # no file is called so, whatever the text is called
+        self.modules[made.folder / "\0"] = made
+        return made
 
     def module(self, path: Path, spec: str, span: Span | None = None) -> Module:
         """The module of a file, read once."""

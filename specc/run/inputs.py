@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from specc import backend
+from specc.artifact.bounds import bounds_of
 from specc.data.arrays import exact
 from specc.data.batch import TEXT, encode_each, with_texts
 from specc.data.check import Bound, InputSpec, check_inputs
@@ -18,6 +19,7 @@ from specc.ir.defaults import closed, reads
 from specc.ir.dim import DimError
 from specc.ir.dim_text import parse_dim
 from specc.ir.graph import Graph
+from specc.passes.measure.strides import strides_before
 from specc.text.diagnostic import Diagnostic, fail
 
 
@@ -118,6 +120,20 @@ class Entrance:
         return {
             n: exact(np.asarray(v), inputs[n].type.dtype, n) for n, v in asked.items()
         }
+
+
+def entrance_of(
+    graph: Graph, reading: Reading, defaults: Graph | None, growing: str
+) -> Entrance:
+    """What may be given to a whole graph, as it says itself."""
+    return Entrance(
+        graph=graph,
+        reading=reading,
+        defaults=defaults,
+        growing=growing,
+        bounds=bounds_of(graph),
+        strides=strides_before(graph),
+    )
 
 
 def _in_strides(name: str, keep: Array, stride: int) -> None:

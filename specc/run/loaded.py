@@ -11,17 +11,15 @@ from typing import NoReturn
 
 from specc import backend
 from specc.artifact import external as beside
-from specc.artifact.bounds import bounds_of
 from specc.artifact.manifest import KEY, Manifest, load
 from specc.backend import Computing, ModelFile, Product, Session
 from specc.data.check import InputSpec
 from specc.files.memory import check_room
 from specc.files.read import shown
 from specc.ir.array import Array
-from specc.passes.measure.strides import strides_before
 from specc.run.attention_weights import weights_of
 from specc.run.buffered import Buffered
-from specc.run.inputs import Entrance
+from specc.run.inputs import Entrance, entrance_of
 from specc.run.rounded import weights_in
 from specc.text.diagnostic import fail
 
@@ -76,14 +74,7 @@ class Loaded:
         """What may be given to it."""
         manifest = self.manifest
         growing = str((manifest.generation or {}).get("growing", ""))
-        return Entrance(
-            graph=manifest.graph,
-            reading=manifest.reading,
-            defaults=manifest.defaults,
-            growing=growing,
-            bounds=bounds_of(manifest.graph),
-            strides=strides_before(manifest.graph),
-        )
+        return entrance_of(manifest.graph, manifest.reading, manifest.defaults, growing)
 
     def prepared(self, inputs: Mapping[str, object]) -> dict[str, Array]:
         """Checked arrays for every input, defaults filled in."""

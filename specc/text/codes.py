@@ -295,6 +295,8 @@ LINES = {
     "E0943": "the prompt is longer than the model can see",
     "E0944": "an input beside the growing one is not known for what is written",
     "E0945": "the model's tokens are no text",
+    "E0946": "rows of training data do not fit the model",
+    "E0947": "what a row wants of a model cannot be learned",
     "E0961": "the model's scores for the next token are no numbers",
     "E0962": "a text was broken off while it was written",
     "W0418": "keys of a config.json that nothing reads",

@@ -2,16 +2,18 @@
 calendar.
 
 There is no model in this file. `specs/models/dates.yaml` says what is computed and how
-a text is read; `specc_torch` makes a module of it whose parameters bear the spec's
-names. Texts go through the same code that `specc run` reads them with. The model learns
-to continue the true beginning of an answer; the report at the end is on answers that it
-writes alone, for days that it has never seen in any form.
+a text is read; `specc_torch` makes a module of it, and batches of texts by the same code
+that `specc run` reads them with (docs/training.md). The model learns to continue the true
+beginning of an answer; the report at the end is on answers that it writes alone, as it is
+compiled, for days that it has never seen in any form.
 
     python docs/demos/dates/train.py
 """
 
 import argparse
+import json
 import math
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -20,24 +22,14 @@ import data
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional
+from torch.nn import Module, functional
 
-from specc.compiler.reading import reading_of
-from specc.compiler.spec import elaborated, open_spec
-from specc.data.record import TextCharacters
-from specc.data.text import decode, encode, pad
-from specc.data.vocabulary import write_vocabulary
-from specc.files.place import WEIGHTS, WORDS, place
-from specc.files.write import atomic_write
-from specc.passes.simplify.rewrite import rewrite
-from specc.passes.simplify.split_scan import split_scan
-from specc_torch import SpecModule
+import specc
+import specc_torch
 
 HERE = Path(__file__).resolve()
 SPEC = HERE.parents[3] / "specs" / "models" / "dates.yaml"
 SPECIALS = ("<pad>", "<start>", "<end>")  # ids 0, 1, 2, as in the config of rnnsearch
-PAD, START, END = range(3)
-ANSWER = 10  # characters of an ISO date
 BATCH = 128
 # batches that are drawn together and sorted by length, so that little is padding
 POOL = 16
@@ -45,13 +37,11 @@ RATE = 4e-3
 TEST_PAIRS = 2000
 DUE = 0.98
 
-Batch = tuple[Tensor, Tensor, Tensor]
+Batch = tuple[dict[str, Tensor], dict[str, Tensor]]
 
 
-def batches(record: TextCharacters, count: int, seed: int) -> Iterator[Batch]:
-    """`count` batches: source `i64[b, src]`, the answer behind its start `i64[b, 11]`,
-    with its end `i64[b, 11]`.
-    """
+def batches(model: Module, count: int, seed: int) -> Iterator[Batch]:
+    """`count` batches: what the model is given, and what it should have said."""
     order = np.random.default_rng(seed)
     for pool in range(math.ceil(count / POOL)):
         pairs = sorted(
@@ -59,29 +49,22 @@ def batches(record: TextCharacters, count: int, seed: int) -> Iterator[Batch]:
         )
         chunks = [pairs[i : i + BATCH] for i in range(0, len(pairs), BATCH)]
         for n in order.permutation(len(chunks))[: count - pool * POOL]:
-            yield batch(record, chunks[n])
+            rows = [{"source": text, "target": meant} for text, meant in chunks[n]]
+            yield specc_torch.batch(model, rows)
 
 
-def batch(record: TextCharacters, pairs: Sequence[tuple[str, str]]) -> Batch:
-    """Pairs as ids."""
-    source, _ = pad([encode(written, record) for written, _ in pairs], PAD)
-    answer = torch.from_numpy(np.stack([encode(meant, record) for _, meant in pairs]))
-    start = torch.full((len(pairs), 1), START)
-    return torch.from_numpy(source), torch.cat([start, answer[:, :-1]], dim=1), answer
-
-
-def train(model: SpecModule, record: TextCharacters, steps: int, seed: int) -> None:
+def train(model: Module, steps: int, seed: int) -> None:
     """Fit the model's parameters, in place."""
     optimizer = torch.optim.Adam(model.parameters(), lr=RATE)
     schedule = torch.optim.lr_scheduler.OneCycleLR(
         optimizer, RATE, steps, pct_start=0.15
     )
     total, since = 0.0, time.monotonic()
-    for step, (source, given, wanted) in enumerate(
-        batches(record, steps, seed), start=1
-    ):
-        logits = model(source=source, target=given)["logits"]
-        loss = functional.cross_entropy(logits.flatten(0, 1), wanted.flatten())
+    for step, (given, wanted) in enumerate(batches(model, steps, seed), start=1):
+        logits = model(**given)["logits"]
+        loss = functional.cross_entropy(
+            logits.flatten(0, 1), wanted["logits"].flatten()
+        )
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -96,31 +79,37 @@ def train(model: SpecModule, record: TextCharacters, steps: int, seed: int) -> N
             total = 0.0
 
 
-def answers(
-    model: SpecModule, record: TextCharacters, written: Sequence[str]
-) -> list[str]:
-    """What the model writes by itself, always the most probable character."""
-    source = torch.from_numpy(pad([encode(text, record) for text in written], PAD)[0])
-    made = torch.full((len(written), 1), START)
-    with torch.no_grad():
-        for _ in range(ANSWER + 1):
-            logits = model(source=source, target=made)["logits"]
-            made = torch.cat([made, logits[:, -1:].argmax(-1)], dim=1)
-    return [decode(row, record) for row in made[:, 1:].numpy()]
+def answers(model: specc.api.Model, written: Sequence[str]) -> list[str]:
+    """What the compiled model writes by itself, always the most probable character."""
+    found = model.generate(list(written), strategy="greedy").results()
+    return [best.text or "" for best, *_ in found]
 
 
-def exact(model: SpecModule, record: TextCharacters) -> float:
+def exact(spec: Path, weights: Path) -> float:
     """The share of held-out pairs whose answer is right to the last character."""
     pairs = data.held_out(TEST_PAIRS)
-    found = [
-        a
-        for i in range(0, len(pairs), 500)
-        for a in answers(model, record, [w for w, _ in pairs[i : i + 500]])
-    ]
+    with tempfile.TemporaryDirectory() as folder:
+        specc.compile(spec, f"{folder}/dates", weights=weights, parts="encode,step")
+        model = specc.load(f"{folder}/dates")
+        found = [
+            a
+            for i in range(0, len(pairs), 500)
+            for a in answers(model, [w for w, _ in pairs[i : i + 500]])
+        ]
     wrong = [(w, a, m) for (w, m), a in zip(pairs, found, strict=True) if a != m]
     for text, answer, meant in wrong[:10]:
         print(f"  {text!r}: {answer}, not {meant}")
     return 1 - len(wrong) / len(pairs)
+
+
+def write_words(path: Path, force: bool) -> None:
+    """The characters that the model knows, one a line; a space as a JSON text."""
+    symbols = [*SPECIALS, *data.characters()]
+    lines = [json.dumps(symbol) if symbol.isspace() else symbol for symbol in symbols]
+    words = "".join(f"{line}\n" for line in lines)
+    if path.exists() and path.read_text(encoding="utf-8") != words and not force:
+        raise SystemExit(f"{path.name} is there and holds other words; see --force")
+    path.write_text(words, encoding="utf-8")
 
 
 def main() -> None:
@@ -136,37 +125,29 @@ def main() -> None:
     )
     args = parser.parse_args()
     path = args.spec.with_name("dates.safetensors")
-    place(path, WEIGHTS, force=args.force)  # before any work
+    specc_torch.check_output(path, force=args.force)  # before any work
 
     torch.set_num_threads(
         1
     )  # tensors this small gain nothing from more, and sums keep one order
     torch.manual_seed(args.seed)
     torch.use_deterministic_algorithms(True)
-    vocabulary = args.spec.with_name("dates.vocab")
-    made = write_vocabulary([*SPECIALS, *data.characters()]).encode()
-    atomic_write(place(vocabulary, WORDS, content=made, force=args.force), [made])
-    spec = open_spec(str(args.spec))
-    described = elaborated(spec)
-    record = reading_of(spec.program, described).of_input("source")
-    assert isinstance(record, TextCharacters), "the dates spec reads characters"
-    # what no step of a loop needs leaves the loop, as in a compiled model
-    model = SpecModule(
-        rewrite(described.graph, [split_scan]),
-        seed=args.seed,
-        defaults=described.defaults,
-    )
+    write_words(args.spec.with_name("dates.vocab"), args.force)
+    model = specc_torch.module(args.spec, init=args.seed)
     print(
         f"{sum(p.numel() for p in model.parameters())} parameters, "
         f"{args.steps * BATCH} pairs to train on"
     )
 
-    train(model, record, args.steps, args.seed)
-    right = exact(model, record)
+    train(model, args.steps, args.seed)
+    with tempfile.TemporaryDirectory() as folder:
+        learned = Path(folder) / path.name
+        specc_torch.save(model, learned)
+        right = exact(args.spec, learned)
     print(f"exact match: {right:.2%} of {TEST_PAIRS} held-out pairs")
     if right < DUE:
         raise SystemExit(f"less than {DUE:.0%}: nothing is saved")
-    model.save(path, force=args.force)
+    specc_torch.save(model, path, force=args.force)
     print(f"wrote {path.name}, {path.stat().st_size / 1000:.0f} kB")
 
 

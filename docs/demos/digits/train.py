@@ -2,9 +2,9 @@
 bundled 8×8 digits.
 
 There is no model in this file. `specs/models/digits.yaml` says what is computed and how
-a picture is read; `specc_torch` makes a module of it whose parameters bear the spec's
-names. Pictures go through the same code that `specc run` reads files with, so that
-training and use cannot differ. Every fifth picture (index % 5 == 0) is held out and
+a picture is read; `specc_torch` makes a module of it, and batches of pictures by the
+same code that `specc run` reads files with, so that training and use cannot differ
+(docs/training.md). Every fifth picture (index % 5 == 0) is held out and
 never trained on; the settings below were chosen on other fifths.
 
     python docs/demos/digits/train.py
@@ -17,16 +17,12 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from PIL import Image
 from sklearn.datasets import load_digits
 from torch import Tensor
-from torch.nn import functional
+from torch.nn import Module, functional
 
-from specc.compiler.reading import reading_of
-from specc.compiler.spec import elaborated, open_spec
-from specc.data.image import prepare
-from specc.data.record import Image
-from specc.files.place import WEIGHTS, place
-from specc_torch import SpecModule
+import specc_torch
 
 HERE = Path(__file__).resolve()
 SPEC = HERE.parents[3] / "specs" / "models" / "digits.yaml"
@@ -40,14 +36,18 @@ TURN = math.radians(12)
 STRETCH, SHIFT = 0.10, 0.14  # shares of the picture's size
 
 
-def pictures(record: Image) -> tuple[Tensor, Tensor]:
+def pictures(model: Module) -> tuple[Tensor, Tensor]:
     """All digits as the runner would read them from paper, `f32[n, 1, 8, 8]`, and what
     they are, `i64[n]`.
     """
     digits = load_digits()
-    paper = 255 * (1 - digits.images[..., None] / MOST_INK)
-    pixels = np.concatenate([prepare(page, record) for page in paper])
-    return torch.from_numpy(pixels), torch.from_numpy(digits.target.astype(np.int64))
+    paper = np.round(255 * (1 - digits.images / MOST_INK)).astype(np.uint8)
+    rows = [
+        {"pixels": Image.fromarray(page), "logits": str(digit)}
+        for page, digit in zip(paper, digits.target, strict=True)
+    ]
+    inputs, wanted = specc_torch.batch(model, rows)
+    return inputs["pixels"], wanted["logits"]
 
 
 def held_out(count: int) -> Tensor:
@@ -74,7 +74,7 @@ def moved(pixels: Tensor, ground: float) -> Tensor:
     return functional.grid_sample(pixels - ground, grid, align_corners=False) + ground
 
 
-def accuracy(model: SpecModule, pixels: Tensor, target: Tensor) -> float:
+def accuracy(model: Module, pixels: Tensor, target: Tensor) -> float:
     """The share of pictures whose most probable digit is the right one."""
     with torch.no_grad():
         return float(
@@ -82,7 +82,7 @@ def accuracy(model: SpecModule, pixels: Tensor, target: Tensor) -> float:
         )
 
 
-def train(model: SpecModule, pixels: Tensor, target: Tensor, epochs: int) -> None:
+def train(model: Module, pixels: Tensor, target: Tensor, epochs: int) -> None:
     """Fit the model's parameters, in place."""
     ground = float(pixels.min())
     gains = [p for p in model.parameters() if p.ndim < 2]
@@ -113,7 +113,7 @@ def train(model: SpecModule, pixels: Tensor, target: Tensor, epochs: int) -> Non
             print(f"epoch {epoch + 1:3d}  loss {total / len(pixels):.4f}")
 
 
-def mistakes(model: SpecModule, pixels: Tensor, target: Tensor) -> NDArray[np.int64]:
+def mistakes(model: Module, pixels: Tensor, target: Tensor) -> NDArray[np.int64]:
     """How often each digit (row) was read as which (column)."""
     with torch.no_grad():
         read = model(pixels=pixels)["logits"].argmax(-1)
@@ -136,20 +136,16 @@ def main() -> None:
         "--force", action="store_true", help="replace files that specc did not write"
     )
     args = parser.parse_args()
-    place(args.output, WEIGHTS, force=args.force)  # before any work
+    specc_torch.check_output(args.output, force=args.force)  # before any work
 
     torch.set_num_threads(
         1
     )  # tensors this small gain nothing from more, and sums keep one order
     torch.manual_seed(args.seed)
     torch.use_deterministic_algorithms(True)
-    spec = open_spec(str(SPEC))
-    described = elaborated(spec)
-    record = reading_of(spec.program, described).of_input("pixels")
-    assert isinstance(record, Image), "the digits spec reads pictures"
-    pixels, target = pictures(record)
+    model = specc_torch.module(SPEC, init=args.seed)
+    pixels, target = pictures(model)
     kept = held_out(len(pixels))
-    model = SpecModule(described.graph, seed=args.seed)
     print(
         f"{sum(p.numel() for p in model.parameters())} parameters, "
         f"{int((~kept).sum())} pictures to train on"
@@ -163,7 +159,7 @@ def main() -> None:
             f"  {digit}: {row[digit]} of {row.sum()} right{f'; {wrong}' if wrong else ''}"
         )
     print(f"held-out accuracy: {right:.2%} of {int(kept.sum())} pictures")
-    model.save(args.output, force=args.force)
+    specc_torch.save(model, args.output, force=args.force)
     print(f"wrote {args.output.name}, {args.output.stat().st_size / 1000:.0f} kB")
 
 

@@ -22,11 +22,9 @@ import tokenizers
 import torch
 import transformers
 from torch import Tensor
-from torch.nn import functional
+from torch.nn import Module, functional
 
-from specc.compiler.spec import elaborated, open_spec
-from specc.weights.formats.safetensors import write_safetensors
-from specc_torch import SpecModule
+import specc_torch
 
 HERE = Path(__file__).resolve().parent
 WORDS, LENGTH, BATCH = 1024, 128, 16
@@ -76,13 +74,13 @@ def batches(ids: Tensor, seed: int) -> Iterator[Tensor]:
         yield torch.stack([ids[s : s + LENGTH + 1] for s in starts.tolist()])
 
 
-def loss_of(model: SpecModule, rows: Tensor) -> Tensor:
+def loss_of(model: Module, rows: Tensor) -> Tensor:
     """How improbable the model finds each next token, on average."""
     logits = model(input_ids=rows[:, :-1])["logits"]
     return functional.cross_entropy(logits.flatten(0, 1), rows[:, 1:].flatten())
 
 
-def held_back(model: SpecModule, ids: Tensor) -> float:
+def held_back(model: Module, ids: Tensor) -> float:
     """The loss on texts that nothing was learned from."""
     rows = ids[: len(ids) // (LENGTH + 1) * (LENGTH + 1)].view(-1, LENGTH + 1)[:32]
     with torch.no_grad():
@@ -97,7 +95,7 @@ def rate(step: int, steps: int) -> float:
     return 0.1 + 0.45 * (1 + math.cos(math.pi * min(done, 1)))
 
 
-def train(model: SpecModule, learned: Tensor, other: Tensor, steps: int) -> None:
+def train(model: Module, learned: Tensor, other: Tensor, steps: int) -> None:
     """Fit the model's parameters, in place."""
     optimizer = torch.optim.AdamW(
         model.parameters(), RATE, betas=(0.9, 0.95), weight_decay=0.1
@@ -118,14 +116,13 @@ def train(model: SpecModule, learned: Tensor, other: Tensor, steps: int) -> None
             )
 
 
-def save(model: SpecModule, made: tokenizers.Tokenizer, out: Path) -> None:
+def save(model: Module, made: tokenizers.Tokenizer, out: Path) -> None:
     """By transformers' own `save_pretrained`, which reads what we learned first."""
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         (folder / "config.json").write_text(json.dumps(CONFIG), encoding="utf-8")
-        weights = {name: p.detach().numpy() for name, p in model.named_parameters()}
-        weights.pop("lm_head.weight", None)  # the table of words, which is there
-        write_safetensors(folder / "model.safetensors", weights, {"format": "pt"})
+        # the head is the table of words, which stands in the file once
+        specc_torch.save(model, folder / "model.safetensors", {"format": "pt"})
         theirs = transformers.LlamaForCausalLM.from_pretrained(folder)
     theirs.save_pretrained(out)
     made.save(str(out / "tokenizer.json"))
@@ -142,9 +139,7 @@ def main() -> None:
     torch.set_num_threads(1)  # tensors this small gain little from more
     with tempfile.TemporaryDirectory() as place:
         (Path(place) / "config.json").write_text(json.dumps(CONFIG), encoding="utf-8")
-        spec = open_spec("llama", config=place)
-        described = elaborated(spec, "decoder")
-        model = SpecModule(described.graph, defaults=described.defaults)
+        model = specc_torch.module("llama", config=place, init=0, graph="decoder")
     print(f"{sum(p.numel() for p in model.parameters())} parameters")
     train(model, ids_of(made, learned), ids_of(made, other), given.steps)
     given.out.mkdir(parents=True, exist_ok=True)

@@ -13,6 +13,7 @@ language. The same seed and number of steps give the same file on the same machi
 """
 
 import argparse
+import json
 import math
 import os
 import time
@@ -26,16 +27,9 @@ import torch
 from batches import STEPS as TOGETHER
 from batches import Alphabet, Half, made_ahead
 from torch import Tensor
-from torch.nn import functional
+from torch.nn import Module, functional
 
-from specc.compiler.reading import reading_of
-from specc.compiler.spec import elaborated, open_spec
-from specc.data.record import TextCharacters
-from specc.data.text import decode, encode, pad
-from specc.data.vocabulary import write_vocabulary
-from specc.files.place import WEIGHTS, WORDS, place
-from specc.files.write import atomic_write
-from specc_torch import SpecModule
+import specc_torch
 
 HERE = Path(__file__).resolve()
 SPEC = HERE.parents[3] / "specs" / "models" / "numbers.yaml"
@@ -90,18 +84,24 @@ class Plan:
         ) or now - self.since > self.seconds
 
 
-def alphabet_of(record: TextCharacters) -> Alphabet:
-    """The ids that `encode` gives to single characters."""
-    known = set(record.vocab)
-    ids = tuple(
-        int(encode(chr(c), record)[0]) if chr(c) in known else -1 for c in range(256)
-    )
-    assert record.end is not None
-    return Alphabet(ids, PAD, record.end)
+SYMBOLS = [*SPECIALS, *data.characters()]
+"""What the lines of the vocabulary file stand for, in order."""
+
+
+def alphabet() -> Alphabet:
+    """The ids of single characters: their lines in the vocabulary file."""
+    ids = {symbol: n for n, symbol in enumerate(SYMBOLS)}
+    return Alphabet(tuple(ids.get(chr(c), -1) for c in range(256)), PAD, END)
+
+
+def text_of(ids: Sequence[int]) -> str:
+    """The characters of an answer, up to its end."""
+    ended = [*ids, END].index(END)
+    return "".join(SYMBOLS[n] for n in ids[:ended] if n >= len(SPECIALS))
 
 
 def halves(
-    record: TextCharacters, batch: int, seed: int, workers: int, device: torch.device
+    batch: int, seed: int, workers: int, device: torch.device
 ) -> Iterator[list[tuple[Tensor, Tensor]]]:
     """For each step: texts given `i64[b, src]` and wanted `i64[b, tgt]`, once to be
     read and once to be written.
@@ -111,13 +111,13 @@ def halves(
         given, wanted = (torch.from_numpy(x).to(device) for x in half)
         return given, wanted
 
-    for both in made_ahead(alphabet_of(record), batch, seed, workers):
+    for both in made_ahead(alphabet(), batch, seed, workers):
         moved = [there(half) for half in both]
         for step in range(TOGETHER):
             yield [(given[step].long(), wanted[step].long()) for given, wanted in moved]
 
 
-def loss_of(model: SpecModule, source: Tensor, wanted: Tensor) -> Tensor:
+def loss_of(model: Module, source: Tensor, wanted: Tensor) -> Tensor:
     """How improbable the model finds each next character of the answers, on average."""
     start = torch.full_like(wanted[:, :1], START)
     logits = model(source=source, target=torch.cat([start, wanted[:, :-1]], dim=1))[
@@ -129,7 +129,7 @@ def loss_of(model: SpecModule, source: Tensor, wanted: Tensor) -> Tensor:
 
 
 def train(
-    model: SpecModule, steps: Iterator[list[tuple[Tensor, Tensor]]], plan: Plan
+    model: Module, steps: Iterator[list[tuple[Tensor, Tensor]]], plan: Plan
 ) -> int:
     """Fit the model's parameters, in place. The number of steps done."""
     parameters = list(model.parameters())
@@ -163,14 +163,10 @@ def train(
     return step
 
 
-def answers(
-    model: SpecModule, record: TextCharacters, texts: Sequence[str]
-) -> list[str]:
+def answers(model: Module, texts: Sequence[str]) -> list[str]:
     """What the model writes by itself, always the most probable character."""
     device = next(model.parameters()).device
-    source = torch.from_numpy(pad([encode(text, record) for text in texts], PAD)[0]).to(
-        device
-    )
+    source = torch.from_numpy(alphabet().rows(texts)).long().to(device)
     made = torch.full((len(texts), 1), START, device=device)
     ended = torch.zeros(len(texts), dtype=torch.bool, device=device)
     with torch.no_grad():
@@ -178,17 +174,15 @@ def answers(
             newest = model(source=source, target=made)["logits"][:, -1].argmax(-1)
             ended |= newest == END
             made = torch.cat([made, newest[:, None]], dim=1)
-    return [decode(row, record) for row in made[:, 1:].cpu().numpy()]
+    return [text_of(row) for row in made[:, 1:].tolist()]
 
 
-def exact(
-    model: SpecModule, record: TextCharacters, direction: data.Words, count: int
-) -> float:
+def exact(model: Module, direction: data.Words, count: int) -> float:
     """The share of held-out pairs whose answer is right to the last character; the
     first wrong ones are shown.
     """
     pairs = data.evaluation(direction, count)
-    found = answers(model, record, [given for given, _ in pairs])
+    found = answers(model, [given for given, _ in pairs])
     wrong = [
         (given, a, wanted)
         for (given, wanted), a in zip(pairs, found, strict=True)
@@ -199,26 +193,15 @@ def exact(
     return 1 - len(wrong) / len(pairs)
 
 
-def report(model: SpecModule, record: TextCharacters, count: int) -> float:
+def report(model: Module, count: int) -> float:
     """Exact match in each direction, printed, and in all of them together."""
     shares = []
     for name, direction in data.DIRECTIONS.items():
-        shares.append(exact(model, record, direction, count // len(data.DIRECTIONS)))
+        shares.append(exact(model, direction, count // len(data.DIRECTIONS)))
         print(f"{name}: {shares[-1]:.2%}", flush=True)
     right = float(np.mean(shares))
     print(f"exact match: {right:.2%} of {count} held-out pairs")
     return right
-
-
-def opened(
-    path: Path, seed: int, sets: Sequence[str] = ()
-) -> tuple[SpecModule, TextCharacters]:
-    """The spec as a module with fresh parameters, and how it reads text."""
-    spec = open_spec(str(path), sets=sets)
-    described = elaborated(spec)
-    record = reading_of(spec.program, described).of_input("source")
-    assert isinstance(record, TextCharacters), "the numbers spec reads characters"
-    return SpecModule(described.graph, seed=seed, defaults=described.defaults), record
 
 
 def arguments() -> argparse.Namespace:
@@ -261,9 +244,12 @@ def arguments() -> argparse.Namespace:
 
 
 def write_words(path: Path, force: bool) -> None:
-    """The characters that the model knows, one a line."""
-    words = write_vocabulary([*SPECIALS, *data.characters()]).encode()
-    atomic_write(place(path, WORDS, content=words, force=force), [words])
+    """The characters that the model knows, one a line; a space as a JSON text."""
+    lines = [json.dumps(symbol) if symbol.isspace() else symbol for symbol in SYMBOLS]
+    words = "".join(f"{line}\n" for line in lines)
+    if path.exists() and path.read_text(encoding="utf-8") != words and not force:
+        raise SystemExit(f"{path.name} is there and holds other words; see --force")
+    path.write_text(words, encoding="utf-8")
 
 
 def main() -> None:
@@ -278,10 +264,10 @@ def main() -> None:
     torch.set_num_threads(1)  # tensors this small gain nothing from more
     out = args.out or args.spec.parent
     for name in ("numbers.safetensors", "numbers.unfinished.safetensors"):
-        place(out / name, WEIGHTS, force=args.force)  # before any work
+        specc_torch.check_output(out / name, force=args.force)  # before any work
     for folder in dict.fromkeys((args.spec.parent, out)):
         write_words(folder / "numbers.vocab", args.force)
-    model, record = opened(args.spec, args.seed)
+    model = specc_torch.module(args.spec, init=args.seed)
     model.to(device)
     print(
         f"{sum(p.numel() for p in model.parameters())} parameters, {2 * args.batch} pairs a step"
@@ -289,9 +275,7 @@ def main() -> None:
 
     steps = 20000 if args.steps is None and args.minutes == math.inf else args.steps
     plan = Plan(args.warmup, steps, 60 * args.minutes)
-    done = train(
-        model, halves(record, args.batch, args.seed, args.workers, device), plan
-    )
+    done = train(model, halves(args.batch, args.seed, args.workers, device), plan)
     again = (
         f"the same again: --steps {done} --warmup {args.warmup} --batch "
         f"{args.batch} --seed {args.seed}"
@@ -299,11 +283,11 @@ def main() -> None:
     print(
         f"{done} steps; {again if done == plan.steps else f'cut short of {plan.steps} by the time'}"
     )
-    right = report(model, record, args.test_pairs)
+    right = report(model, args.test_pairs)
     path = out / (
         "numbers.safetensors" if right >= DUE else "numbers.unfinished.safetensors"
     )
-    model.save(path, force=args.force)
+    specc_torch.save(model, path, force=args.force)
     print(f"wrote {path.name}, {path.stat().st_size / 1000:.0f} kB")
     if right < DUE:
         raise SystemExit(f"less than {DUE:.0%} are right")

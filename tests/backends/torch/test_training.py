@@ -1,13 +1,12 @@
 """A spec is trained as it is; the digits demo keeps what its script trained."""
 
 import importlib.util
+import re
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-from specc.compiler.reading import reading_of
-from specc.compiler.spec import elaborated, open_spec
 from specc.weights.formats.safetensors import open_tensors
 
 torch = pytest.importorskip("torch")
@@ -31,37 +30,39 @@ def script() -> ModuleType:
 
 
 def test_the_kept_weights_read_what_was_held_out(script: ModuleType) -> None:
-    spec = open_spec(str(script.SPEC))
-    described = elaborated(spec)
     with open_tensors(script.SPEC.with_name("digits.safetensors")) as file:
         assert file.size < 1_000_000
-        values = {name: file.array(name) for name in file.tensors}
-    assert set(values) == set(described.graph.parameters)
-    pixels, target = script.pictures(
-        reading_of(spec.program, described).of_input("pixels")
-    )
+        names = set(file.tensors)
+    model = specc_torch.module(script.SPEC)  # whose spec names them
+    assert names == {name for name, _ in model.named_parameters()}
+    pixels, target = script.pictures(model)
     kept = script.held_out(len(pixels))
-    model = specc_torch.SpecModule(described.graph, values)
     assert script.accuracy(model, pixels[kept], target[kept]) >= 0.97
 
 
 def test_a_few_steps_make_the_loss_smaller_and_are_the_same_again(
     script: ModuleType, tmp_path: Path
 ) -> None:
-    spec = open_spec(str(script.SPEC), sets=["d=16", "layers=1", "hidden=16"])
-    described = elaborated(spec)
-    pixels, target = script.pictures(
-        reading_of(spec.program, described).of_input("pixels")
-    )
-    few, shown = pixels[:256], target[:256]
+    small = {"d": 16, "layers": 1, "hidden": 16}
     files = []
     for turn in range(2):
         torch.manual_seed(0)
-        model = specc_torch.SpecModule(described.graph, seed=7)
+        model = specc_torch.module(script.SPEC, init=7, set=small)
+        pixels, target = script.pictures(model)
+        few, shown = pixels[:256], target[:256]
         before = torch.nn.functional.cross_entropy(model(pixels=few)["logits"], shown)
         script.train(model, few, shown, epochs=3)
         after = torch.nn.functional.cross_entropy(model(pixels=few)["logits"], shown)
         assert after.item() < before.item()
-        model.save(tmp_path / f"{turn}.safetensors")
+        specc_torch.save(model, tmp_path / f"{turn}.safetensors")
         files.append((tmp_path / f"{turn}.safetensors").read_bytes())
     assert files[0] == files[1]
+
+
+@pytest.mark.parametrize("name", ["digits", "dates", "numbers", "learned"])
+def test_the_demos_import_nothing_from_inside(name: str) -> None:
+    path = ROOT / "docs" / "demos" / name / "train.py"
+    found = re.findall(
+        r"^(?:from|import) (specc\S*)", path.read_text(encoding="utf-8"), re.M
+    )
+    assert set(found) <= {"specc", "specc_torch"}

@@ -15,6 +15,7 @@ from specc.ir.bind import bind
 from specc.ir.defaults import closed
 from specc.ir.graph import Graph, Value
 from specc.ir.types import LETTER, Type
+from specc.run.lessons import Lessons
 from specc.text.diagnostic import fail
 from specc.weights.drawn import fill
 from specc.weights.formats.dtypes import NUMPY
@@ -42,7 +43,8 @@ class SpecModule(nn.Module):
     `values` are the numbers of the parameters by name; those it lacks start as the spec
     says, from `seed` and their names (`specc.weights.initial`). What the spec ties is
     one parameter here; `ties` maps a tied parameter to the one it shares where
-    something else is meant. `defaults` computes the inputs that may be left out.
+    something else is meant. `defaults` computes the inputs that may be left out;
+    `lessons`, where the spec is known, how rows of data are read.
     """
 
     def __init__(
@@ -53,10 +55,12 @@ class SpecModule(nn.Module):
         seed: int = 0,
         ties: Mapping[str, str] | None = None,
         defaults: Graph | None = None,
+        lessons: Lessons | None = None,
     ) -> None:
         super().__init__()
         self.graph = graph
         self.defaults = defaults
+        self.lessons = lessons
         said = {n: f.tied_to for n, f in graph.parameter_facts.items() if f.tied_to}
         self.ties = said if ties is None else dict(ties)
         _check_copies(self.ties, values or {})

@@ -1,0 +1,186 @@
+"""A spec as an `nn.Module` with its readings, rows of data as its tensors, and its weights
+back to a file that `specc compile` reads.
+
+    model = specc_torch.module("my.yaml")
+    data = specc_torch.Dataset(model, rows)
+    for inputs, wanted in data.loader(64):
+        loss = cross_entropy(model(**inputs)["logits"], wanted["logits"])
+    specc_torch.save(model, "my.safetensors")
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+from torch.utils.data import Dataset as TorchDataset
+
+from specc.compiler.asked import check_arguments
+from specc.compiler.given import opened
+from specc.compiler.training import trainee
+from specc.compiler.weights import Sources
+from specc.files.place import WEIGHTS, place
+from specc.ir.array import Array
+from specc.run.lessons import Lessons, Row
+from specc.text.diagnostic import fail
+from specc_torch.spec_module import SpecModule
+
+Tensors: TypeAlias = dict[str, Tensor]
+
+
+def module(
+    spec: str | Path,
+    *,
+    weights: str | Path = "",
+    init: int | None = None,
+    init_missing: int | None = None,
+    adapter: str | Path = "",
+    config: str | Path = "",
+    set: Mapping[str, object] | None = None,
+    context: int = 0,
+    graph: str = "",
+) -> SpecModule:
+    """The graph of a spec as an `nn.Module`, whose parameters bear the spec's names and
+    are shared where the spec ties them. `model(pixels=x)` gives results by name.
+
+    The arguments are those of `specc.compile`. Parameters start from `weights`, from the
+    seed `init`, or from the weights that the spec names; where nothing is said of any,
+    from the seed 0. Fails as `specc.compile` does.
+    """
+    check_arguments(**locals())  # all of them, before anything else has a name
+    described = opened(
+        spec, config=config, given=set, weights=str(weights), longest=int(context)
+    )
+    sources = Sources(
+        path=str(weights) if weights else "",
+        init=None if init is None else int(init),
+        missing=None if init_missing is None else int(init_missing),
+        adapter=str(adapter) if adapter else "",
+    )
+    found = trainee(described, sources, graph)
+    return SpecModule(
+        found.graph,
+        found.values,
+        ties=found.ties,
+        defaults=found.defaults,
+        lessons=Lessons(
+            graph=found.graph,
+            reading=found.reading,
+            defaults=found.defaults,
+            generation=found.generation,
+        ),
+    )
+
+
+def batch(model: nn.Module, rows: Sequence[Row]) -> tuple[Tensors, Tensors]:
+    """What the model is given and what it should have said, for some rows of data, where
+    the model is. See `Dataset`. Fails with E0946, E0947, and E09xx on inputs.
+    """
+    own = plain(model)
+    place = next((p.device for p in own.parameters()), torch.device("cpu"))
+    inputs, wanted = _lessons(own).batch(rows)
+    return _tensors(inputs, place), _tensors(wanted, place)
+
+
+class Dataset(TorchDataset[Row]):
+    """Rows of data, read as the spec's `reading` says when they are asked for.
+
+    A row names inputs as `Model.run` takes them (arrays, texts, pictures or their
+    files), and results: a label, a text, numbers. For a model that writes it names the
+    growing input with a whole text; the model is given that text behind its start, and
+    should have said each next token and a stop. Fails with E0946 and E0947.
+    """
+
+    def __init__(self, model: nn.Module, rows: Sequence[Row]) -> None:
+        self.lessons = _lessons(plain(model))
+        self.rows = rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> Row:
+        return self.rows[index]
+
+    def collate(self, rows: Sequence[Row]) -> tuple[Tensors, Tensors]:
+        """Rows as `(inputs, wanted)`: `model(**inputs)` takes the first; the second is
+        i64 or f32 by result, -100 where nothing should have been said.
+        """
+        inputs, wanted = self.lessons.batch(rows)
+        place = torch.device("cpu")
+        return _tensors(inputs, place), _tensors(wanted, place)
+
+    def loader(
+        self, size: int, *, shuffle: bool = True, seed: int = 0, workers: int = 0
+    ) -> DataLoader[Row]:
+        """Batches of `size` rows, in an order that the seed decides, read by `workers`
+        further processes.
+        """
+        order = torch.Generator().manual_seed(seed)
+        return DataLoader(
+            self,
+            batch_size=size,
+            shuffle=shuffle,
+            generator=order,
+            num_workers=workers,
+            collate_fn=self.collate,
+        )
+
+
+def save(
+    model: nn.Module,
+    path: str | Path,
+    metadata: Mapping[str, str] | None = None,
+    *,
+    force: bool = False,
+) -> None:
+    """The parameters as a safetensors file, which `specc compile --weights` and the
+    spec's own `weights: - from: …` read. Shared ones stand in it once.
+
+    All or nothing; a file that specc did not write is replaced with `force` alone
+    (E0833). A module inside another (of `torch.compile`, of `DataParallel`) is found.
+    """
+    plain(model).save(path, metadata, force=force)
+
+
+def check_output(path: str | Path, *, force: bool = False) -> None:
+    """Fails now with what `save` would fail with in the end, as far as it can be known:
+    E0811, E0816, E0833. Nothing is written.
+    """
+    place(path, WEIGHTS, force=force)
+
+
+def plain(model: nn.Module) -> SpecModule:
+    """The module of a spec, taken out of those that stand around it. E0820 for another."""
+    inner = model
+    # what torch.compile and the parallel wrappers call what they hold
+    while not isinstance(inner, SpecModule):
+        names = [n for n in ("_orig_mod", "module") if n in inner._modules]
+        found = inner._modules[names[0]] if names else None
+        if found is None:
+            fail(
+                "E0820",
+                f"`model` is a module that specc_torch made, not a {type(model).__name__}",
+                helps=['make one with specc_torch.module("my.yaml")'],
+            )
+        inner = found
+    return inner
+
+
+def _lessons(model: SpecModule) -> Lessons:
+    if model.lessons is None:
+        fail(
+            "E0820",
+            "this module was made of a graph alone, which does not say how data is read",
+            helps=['make it with specc_torch.module("my.yaml")'],
+        )
+    return model.lessons
+
+
+def _tensors(arrays: Mapping[str, Array], place: torch.device) -> Tensors:
+    return {
+        name: torch.from_numpy(np.ascontiguousarray(array)).to(place)
+        for name, array in arrays.items()
+    }

@@ -1,0 +1,155 @@
+"""Rows of training data become what a model is given and what it should have said."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import specc
+from specc.compiler.given import opened
+from specc.compiler.training import trainee
+from specc.compiler.weights import Sources
+from specc.data.image import read_image
+from specc.data.record import Image
+from specc.run.lessons import Lessons
+from specc.run.taught import PASSED_OVER
+
+DIGITS = Path(__file__).parents[2] / "docs" / "demos" / "digits"
+WORDS = """specc 1
+model words
+dims batch, n
+graph g(ids: int[batch, n], keep: keep[batch, n] = ids >= 0) -> (logits: float[batch, n, 9]) {
+  x = embedding(ids, size=9, dim=4) @ e
+  h, _ = attend(x, x, x, mask=causal & visible(keep))
+  return linear(x + h, out=9) @ w
+}
+generate text of ids from logits { SAID stop = 8 }
+reading { ids = text(characters(["<pad>", "a", "b", "c", "d", "e", "f", "g", "<end>"])) }
+"""
+
+
+def lessons(spec: str) -> Lessons:
+    found = trainee(opened(spec), Sources(init=0))
+    return Lessons(
+        graph=found.graph,
+        reading=found.reading,
+        defaults=found.defaults,
+        generation=found.generation,
+    )
+
+
+@pytest.fixture(scope="module")
+def digits() -> Lessons:
+    return lessons("digits")
+
+
+@pytest.fixture(scope="module")
+def dates() -> Lessons:
+    return lessons("dates")
+
+
+def test_a_picture_is_read_as_run_reads_it(digits: Lessons) -> None:
+    paths = [str(DIGITS / f"{name}.png") for name in ("seven", "three")]
+    record = digits.reading.of_input("pixels")
+    assert isinstance(record, Image)
+    pixels = np.concatenate([read_image(path, record) for path in paths])
+    labels = ["7", "3"]
+    made = digits.batch(
+        [{"pixels": p, "logits": n} for p, n in zip(paths, labels, strict=True)]
+    )
+    assert made.wanted["logits"].tolist() == [7, 3]
+    assert made.wanted["logits"].dtype == np.int64
+    np.testing.assert_array_equal(made.inputs["pixels"], pixels)
+    # pixels as the model takes them, and numbers of classes, are as good
+    again = digits.batch(
+        [{"pixels": pixels[:1], "logits": 7}, {"pixels": pixels[1], "logits": 3}]
+    )
+    np.testing.assert_array_equal(again.inputs["pixels"], pixels)
+    assert again.wanted["logits"].tolist() == [7, 3]
+
+
+def test_a_text_is_learned_behind_its_start_with_its_stop(dates: Lessons) -> None:
+    rows = [
+        {"source": "3 mai 1979", "target": "1979-05-03"},
+        {"source": "25/12/79", "target": "1979-12-25"},
+    ]
+    given, wanted = dates.batch(rows)
+    assert given["source_keep"].sum(-1).tolist() == [11, 9]  # with their ends
+    # start = 1, stop = 2 (rnnsearch's config): the text is shifted by one token
+    assert given["target"][:, 0].tolist() == [1, 1]
+    assert wanted["logits"][:, -1].tolist() == [2, 2]
+    np.testing.assert_array_equal(given["target"][:, 1:], wanted["logits"][:, :-1])
+
+
+def test_of_texts_without_a_start_the_first_token_is_only_given() -> None:
+    made = lessons(WORDS.replace("SAID", ""))
+    given, wanted = made.batch([{"ids": "abc"}, {"ids": "d"}])
+    assert given["ids"].tolist() == [[1, 2, 3], [4, 0, 0]]
+    assert given["keep"].tolist() == [[True, True, True], [True, False, False]]
+    assert wanted["logits"].tolist() == [[2, 3, 8], [8, PASSED_OVER, PASSED_OVER]]
+
+
+def test_a_start_of_several_tokens_is_not_learned() -> None:
+    made = lessons(WORDS.replace("SAID", "start = [7, 6]"))
+    given, wanted = made.batch([{"ids": "ab"}])
+    assert given["ids"].tolist() == [[7, 6, 1, 2]]
+    assert wanted["logits"].tolist() == [[PASSED_OVER, 1, 2, 8]]
+
+
+def test_who_says_what_is_wanted_has_taken_texts_apart() -> None:
+    made = lessons(WORDS.replace("SAID", ""))
+    ids = np.array([1, 2, 3])
+    given, wanted = made.batch([{"ids": ids, "logits": ids + 1}])
+    assert given["ids"].tolist() == [[1, 2, 3]]
+    assert wanted["logits"].tolist() == [[2, 3, 4]]
+
+
+def test_rows_of_unequal_length_are_padded_where_the_model_can_tell() -> None:
+    made = lessons(WORDS.replace("SAID", ""))
+    rows = [
+        {"ids": np.array([1, 2]), "logits": np.array([2, 3])},
+        {"ids": np.array([4]), "logits": np.array([8])},
+    ]
+    given, wanted = made.batch(rows)
+    assert given["keep"].tolist() in (
+        [[True, True], [True, False]],
+        [[True, True], [False, True]],
+    )
+    assert wanted["logits"].tolist() == [[2, 3], [8, PASSED_OVER]]
+
+
+@pytest.mark.parametrize(
+    ("rows", "code"),
+    [
+        ([], "E0946"),
+        ([3], "E0946.*type int"),
+        ([{"pixels": "x.png"}], "E0946.*teach nothing"),
+        ([{"pixls": "x.png", "logits": 1}], "E0946.*`pixls`"),
+        ([{"\x1b[31m": 1}], r"E0946.*\\x1b"),
+        ([{"pixels": "x.png", "logits": 1}, {"pixels": "x.png"}], "E0946: row 1"),
+        ([{"pixels": "x.png", "logits": "seven"}], "E0947.*`seven`"),
+        ([{"pixels": "no such.png", "logits": 1}], "E0802"),
+        ([{"pixels": np.zeros((1, 9, 8)), "logits": 1}], "E0912"),
+        ([{"pixels": np.zeros((1, 8, 8)), "logits": [1]}, {"pixels": np.zeros((1, 8, 8)), "logits": 1}], "E0947"),
+    ],
+)  # fmt: skip
+def test_rows_that_do_not_fit_are_refused(
+    digits: Lessons, rows: list[object], code: str
+) -> None:
+    with pytest.raises(specc.Failed, match=code):
+        digits.batch(rows)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("row", "code"),
+    [
+        ({"ids": ""}, "E0947.*too short"),
+        ({"ids": "xyz"}, "E0908"),
+        ({"ids": "ab", "logits": "ab"}, "E0947.*no text"),
+    ],
+)
+def test_texts_that_teach_nothing_are_refused(
+    row: dict[str, object], code: str
+) -> None:
+    with pytest.raises(specc.Failed, match=code):
+        lessons(WORDS.replace("SAID", "")).batch([row])
