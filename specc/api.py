@@ -21,7 +21,7 @@ from specc.compiler.given import opened
 from specc.compiler.job import Compiled, Options
 from specc.compiler.model import compile_spec
 from specc.compiler.package import compile_package, parts_of
-from specc.compiler.precision import wish_of
+from specc.compiler.rounding import Asked
 from specc.files.read import shown
 from specc.ir.array import Array
 from specc.map.job import Report, run_job
@@ -72,6 +72,8 @@ def compile(
     settings: Mapping[str, object] | None = None,
     quantize: str = "",
     keep: Sequence[str] = (),
+    block: int | None = None,
+    dtype: str = "",
     force: bool = False,
 ) -> Compiled:
     """Compile a spec to the ONNX model `output`; options are those of `specc compile`.
@@ -91,11 +93,12 @@ def compile(
         taps=tuple(taps),
         graph=graph,
         weights_as=weights_as,
+        dtype=dtype,
         defaults_inside=defaults_inside,
         parts=chosen,
         names=names,
         settings=dict(settings or {}),
-        precision=wish_of(quantize, keep=tuple(keep)),
+        precision=Asked(kind=quantize, keep=tuple(keep), block=block),
         force=force,
     )
     run = compile_package if chosen else compile_spec

@@ -4,7 +4,7 @@ import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 
 from specc.cli import messages
-from specc.cli.precision_options import precision_arguments, wish_given
+from specc.cli.precision_options import asked, precision_arguments
 from specc.cli.spec_options import FORCE, seed, spec_arguments, spec_of
 from specc.cli.writing_options import choosing_arguments, flag_of, settings_given
 from specc.compiler.job import Options
@@ -171,7 +171,7 @@ def run(given: Namespace) -> int:
             parts=given.parts,
             names=given.names,
             settings=settings_given(given),
-            precision=wish_given(given),
+            precision=asked(given),
         ),
     )
     messages.report(made.warnings, given.format, given.color)

@@ -2,18 +2,18 @@
 
 from argparse import ArgumentParser, Namespace
 
-from specc.compiler.precision import wish_of
-from specc.passes.quantize.plan import BLOCK, KINDS, Wish
+from specc.compiler.rounding import NONE, Asked
+from specc.passes.quantize.plan import BLOCK, KINDS
 
 
 def precision_arguments(parser: ArgumentParser) -> None:
     """`--quantize` and what belongs to it."""
     parser.add_argument(
         "--quantize",
-        choices=KINDS,
+        choices=[*KINDS, NONE],
         help="round weights: int8 (whole numbers on both sides, a scale a row), "
         "int8-weights (weights alone), or int4 (least memory, for texts written by "
-        "few)",
+        "few); none, though the spec says so",
     )
     parser.add_argument(
         "--keep",
@@ -36,14 +36,15 @@ def precision_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--quantize-all",
         action="store_true",
+        default=None,
         help="with int4: 4 bits for small maps and the first attention, too",
     )
 
 
-def wish_given(given: Namespace) -> Wish | None:
-    """What is asked for. E0753 for options of rounding where nothing is rounded."""
-    return wish_of(
-        given.quantize or "",
+def asked(given: Namespace) -> Asked:
+    """What the options say of rounding."""
+    return Asked(
+        kind=given.quantize or "",
         keep=tuple(given.keep),
         block=given.block,
         head=given.quantize_head or "",

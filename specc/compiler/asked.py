@@ -9,12 +9,17 @@ from collections.abc import Callable, Mapping, Sequence
 from numbers import Integral
 from typing import NamedTuple
 
+from specc.compiler.rounding import NONE
 from specc.files.read import shown
 from specc.passes.quantize.plan import KINDS as ROUNDED
 from specc.text.diagnostic import Diagnostic, Failed
 
 WAYS = ("link", "copy", "inline")
 """Where weights may be; nothing said is what fits."""
+
+
+STORED = ("f32", "f16", "bf16")
+"""The types that matrices are stored in; nothing said is that of the checkpoint."""
 
 
 class Kind(NamedTuple):
@@ -76,8 +81,13 @@ KINDS = {
     "threads": WHOLE,
     "keep": Kind("a list of texts", _is_texts),
     "quantize": Kind(
-        "one of " + ", ".join(f'"{kind}"' for kind in ROUNDED),
-        lambda value: isinstance(value, str) and value in ("", *ROUNDED),
+        "one of " + ", ".join(f'"{kind}"' for kind in (*ROUNDED, NONE)),
+        lambda value: isinstance(value, str) and value in ("", *ROUNDED, NONE),
+    ),
+    "block": Kind("None or a whole number", lambda v: v is None or _is_whole(v)),
+    "dtype": Kind(
+        "one of " + ", ".join(f'"{kind}"' for kind in STORED),
+        lambda value: isinstance(value, str) and value in ("", *STORED),
     ),
     "taps": Kind("a list of texts", _is_texts),
     "weights_as": Kind(

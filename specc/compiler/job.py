@@ -20,7 +20,8 @@ from specc.backend import Compiler, Emitted, How, Target, Written
 from specc.compiler import precision
 from specc.compiler import reading as readings
 from specc.compiler.generation_file import as_published
-from specc.compiler.spec import Spec, elaborated
+from specc.compiler.rounding import Asked, Spoken, spoken
+from specc.compiler.spec import Spec, elaborated, others
 from specc.compiler.weights import Sources, facts_of, values_of
 from specc.data.reading import Reading
 from specc.files.memory import free_memory, gigabytes, in_words, would_fit
@@ -29,7 +30,7 @@ from specc.ir.derived import Source
 from specc.ir.graph import Graph
 from specc.ir.model import Model
 from specc.passes import pipeline
-from specc.passes.quantize.plan import Decision, Wish
+from specc.passes.quantize.plan import Decision
 from specc.text.diagnostic import Diagnostic, fail
 from specc.weights.external import bytes_of
 from specc.weights.quantized import Quantized
@@ -55,7 +56,8 @@ class Options:
     `inline`, or empty for what fits best. `parts` are the graphs of a package (`score`,
     `encode`, `step`, `generate`), `names` whose names its inputs and outputs have
     (`specc.compiler.profiles`), `settings` how the one that decodes by itself chooses
-    tokens (`specc.decode.settings`). `precision` says which weights are rounded.
+    tokens (`specc.decode.settings`). `precision` says which weights are rounded, beside
+    what the spec says of it.
     """
 
     output: str
@@ -73,7 +75,7 @@ class Options:
     parts: tuple[str, ...] = ()
     names: str = "specc"
     settings: Mapping[str, object] = field(default_factory=dict)
-    precision: Wish | None = None
+    precision: Asked = field(default_factory=Asked)
     hash_full: bool = False
     force: bool = False
     try_load: bool = True
@@ -159,18 +161,25 @@ class Job:
         return sorted(set(files))
 
     @cached_property
+    def rounding(self) -> Spoken:
+        """Which weights the spec and the options want rounded."""
+        return spoken(self.spec.program, self.options.precision)
+
+    @cached_property
     def simplified(self) -> Graph:
         """The graph as targets get it, its weights not yet rounded."""
-        return pipeline.simplify(self.graph, fused=self.options.precision is None)
+        return pipeline.simplify(self.graph, fused=self.rounding.wish is None)
 
     @cached_property
     def precision(self) -> Decision:
         """Which weights are rounded. Fails with E0850 to E0853."""
-        wish = self.options.precision
-        if wish is None:
-            return Decision({}, {})
         return precision.decided(
-            self.simplified, wish, self.target, self.opset, self.values
+            self.simplified,
+            self.rounding,
+            self.target,
+            self.opset,
+            self.values,
+            lambda: others(self.spec, self.graph.name),
         )
 
     @cached_property
@@ -194,6 +203,7 @@ class Job:
             *self.spec.remarks,
             *readings.remarks(self.model, self.folders),
             *self.remarks,
+            *self.rounding.remarks,
             *remarks,
             *_remarks_of(written, self.options, self.spec),
             *_too_large_here(self.values),

@@ -2,70 +2,42 @@
 and the numbers that they read.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NoReturn
 
 from specc.backend import Emitted, Target
+from specc.compiler.rounding import Spoken, check_matched
 from specc.files.read import shown
 from specc.ir.derived import Derived, Generating, InPlace, Source
 from specc.ir.graph import Graph
 from specc.ir.ops.quantized import Layout
 from specc.ir.precision import LEAST_BLOCK, MOST_BLOCK, Plan
 from specc.passes import pipeline
-from specc.passes.quantize.plan import BLOCK, KINDS, Decision, Kind, Wish, decide
-from specc.text.diagnostic import Diagnostic, Failed, fail
-from specc.text.suggest import suggest
+from specc.passes.quantize.plan import Decision, Wish, decide
+from specc.text.diagnostic import fail
 from specc.weights.quantized import Quantized
 from specc.weights.values import Values
 
-KIND_OF: Mapping[str, Kind] = {kind: kind for kind in KINDS}
-"""The kinds of rounding by their names."""
 BLOCKS_OF_4 = 21
 """The opset from which the standard has numbers of 4 bits."""
 
 
-def wish_of(
-    kind: str,
-    *,
-    keep: tuple[str, ...] = (),
-    block: int | None = None,
-    head: str = "",
-    every: bool = False,
-) -> Wish | None:
-    """What was asked for in options; None where no rounding was. E0753 for options of
-    rounding where nothing is rounded.
-    """
-    if kind:
-        return Wish(
-            kind=KIND_OF[kind],
-            keep=keep,
-            block=BLOCK if block is None else block,
-            head="none" if head == "none" else KIND_OF[head] if head else "",
-            every=every,
-        )
-    said = {
-        "--keep": bool(keep),
-        "--block": block not in (None, BLOCK),
-        "--quantize-head": bool(head),
-        "--quantize-all": every,
-    }
-    for option in (name for name, given in said.items() if given):
-        fail(
-            "E0753",
-            f"`{option}` is about rounded weights, and none are asked for",
-            helps=["add `--quantize int8`"],
-        )
-    return None
-
-
 def decided(
-    graph: Graph, wish: Wish, target: Target, opset: int, values: Values
+    graph: Graph,
+    told: Spoken,
+    target: Target,
+    opset: int,
+    values: Values,
+    others: Callable[[], Iterable[Graph]],
 ) -> Decision:
-    """What becomes of each weight of `graph`.
+    """What becomes of each weight of `graph`; `others` are those of the same spec.
 
     E0850 for a pattern that names nothing, E0851 for a target that has no such numbers,
     E0852 where nothing can be rounded, E0853 for a block of another size.
     """
+    wish = told.wish
+    if wish is None:
+        return Decision({}, {})
     size = wish.block
     if not LEAST_BLOCK <= size <= MOST_BLOCK or size & (size - 1):
         fail(
@@ -77,8 +49,7 @@ def decided(
     ties = {n: own for n in values.wanted if (own := values.tied_to(n)) is not None}
     layout: Layout = "rows" if target.rounded else "columns"
     found = decide(graph, wish, layout, ties)
-    if found.unmatched:
-        _unmatched(found)
+    check_matched(found.unmatched, found.names, told.places, others)
     if not found.plan:
         _nothing(graph, found)
     return found
@@ -103,25 +74,6 @@ def _check_target(wish: Wish, target: Target, opset: int) -> None:
                 "or with `--target ort-cpu`, whose operators are ONNX Runtime's own",
             ],
         )
-
-
-def _unmatched(found: Decision) -> NoReturn:
-    raise Failed(
-        *(
-            Diagnostic(
-                "E0850",
-                f"`{shown(pattern)}` names no weight and no part of the model",
-                helps=tuple(
-                    suggest(
-                        pattern,
-                        found.names,
-                        f"there are {', '.join(found.names[:8])} …",
-                    )
-                ),
-            )
-            for pattern in found.unmatched
-        )
-    )
 
 
 def _nothing(graph: Graph, found: Decision) -> NoReturn:

@@ -9,6 +9,7 @@ from typing import NoReturn
 
 from specc.compiler import reading as readings
 from specc.compiler.family import graph_for, is_checkpoint, spec_for
+from specc.compiler.rounding import Asked, check_spoken, spoken
 from specc.compiler.rules import check_rules
 from specc.compiler.ties import with_ties
 from specc.elaborate.blame import blamed
@@ -181,6 +182,8 @@ def check(spec: Spec, graph: str = "") -> Checked:
     """Elaborate with symbols, then with numbers where the config is complete."""
     graph = graph or _usual(spec)
     trials = check_symbolic(spec.program, spec.library, graph)
+    # the words of `quantize` need no value of the config, its patterns do
+    spoken(spec.program, Asked())
     try:
         model = elaborate(spec.program, spec.library, spec.reader, graph)
     except Failed as failed:
@@ -191,6 +194,7 @@ def check(spec: Spec, graph: str = "") -> Checked:
         warnings = (*spec.warnings, *_unshared(spec, trials))
         return Checked(trials, None, tuple(missing), warnings)
     _check_beside(spec, model)
+    check_spoken(spec.program, model.graph, lambda: others(spec, model.graph.name))
     _check_longest(spec, model)
     unneeded = _unshared(spec, trials, model)
     return Checked(trials, model, (), (*spec.warnings, *unneeded, *model.warnings))

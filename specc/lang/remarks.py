@@ -143,6 +143,7 @@ BODIES = (
     tree.Reading,
     tree.Weights,
     tree.Generate,
+    tree.Quantize,
 )
 """Classes with an `end`: what is commented behind their first line and behind their
 last differs.

@@ -639,11 +639,42 @@ class Generate:
     span: Spot = spot()
 
 
+@dataclass(frozen=True, slots=True)
+class Rounds:
+    """`int4 = ["*.mlp.*"]` in `quantize`: a word, and its value or the weights that it is
+    about. A single value is the same as a list of one.
+    """
+
+    name: str
+    values: tuple[Text, ...]
+    remarks: Remarks = NONE
+    span: Spot = spot()
+
+
+@dataclass(frozen=True, slots=True)
+class Quantize:
+    """`quantize { default = int8  keep = ["lm_head"] }`: which weights are rounded."""
+
+    entries: tuple[Rounds, ...]
+    remarks: Remarks = NONE
+    end: tuple[str, ...] = ()
+    span: Spot = spot()
+
+
 Item: TypeAlias = (
-    Use | Config | Dims | Require | Block | Definition | Reading | Weights | Generate
+    Use
+    | Config
+    | Dims
+    | Require
+    | Block
+    | Definition
+    | Reading
+    | Weights
+    | Generate
+    | Quantize
 )
 Remarked: TypeAlias = (
-    Statement | Item | ConfigEntry | ReadingEntry | WeightRule | Setting
+    Statement | Item | ConfigEntry | ReadingEntry | WeightRule | Setting | Rounds
 )
 """What takes lines of its own, so that comments can belong to it."""
 

@@ -239,6 +239,7 @@ LINES = {
     "E0855": "a product by rounded weights is not what whole numbers give",
     "E0856": "a model with rounded weights lost more than it may",
     "E0857": "the models that are compared are not of one spec",
+    "E0858": "a word of `quantize` has another value",
     "E0870": "a Parquet file cannot be read",
     "E0871": "a row of a file is too long",
     "E0872": "a CSV file does not name its columns",

@@ -357,6 +357,13 @@ made = st.lists(
     max_size=3,
     unique_by=lambda s: s.name,
 ).map(tuple)
+rounds = st.builds(
+    tree.Rounds,
+    words,
+    st.lists(words.map(tree.Text), max_size=3).map(tuple),
+    remarks,
+)
+rounded = st.lists(rounds, max_size=3, unique_by=lambda r: r.name).map(tuple)
 items = st.one_of(
     st.builds(
         tree.Use,
@@ -422,6 +429,7 @@ items = st.one_of(
     st.builds(tree.Reading, reads, remarks, ends),
     st.builds(tree.Weights, st.lists(rules, max_size=3).map(tuple), remarks, ends),
     builds(tree.Generate, names, names, names, made, remarks, ends),
+    st.builds(tree.Quantize, rounded, remarks, ends),
 )
 files = builds(
     tree.File,

@@ -1,7 +1,7 @@
-"""Grammar rules of `reading`, `weights` and `generate` → tree."""
+"""Grammar rules of `reading`, `weights`, `generate` and `quantize` → tree."""
 
 from specc.lang import tree
-from specc.lang.dsl.build import Build, rule
+from specc.lang.dsl.build import Build, present, rule
 from specc.lang.dsl.build_statement import behind, braced
 from specc.lang.dsl.lexer import Token
 from specc.lang.remarks import Body
@@ -115,3 +115,34 @@ def _generate(
 @rule("setting")
 def _setting(b: Build, span: Span, name: Token, value: tree.Expr) -> tree.Setting:
     return tree.Setting(b.bound(name), value, span=span)
+
+
+@rule("quantize")
+def _quantize(
+    b: Build, span: Span, opened: Token, *rest: tree.Rounds | Token
+) -> tree.Quantize:
+    body: Body[tree.Rounds] = braced(b, opened, rest)
+    b.twice("the word", ((e.name, e.span) for e in body.children))
+    return tree.Quantize(body.children, behind(body.behind), body.end, span=span)
+
+
+@rule("rounds")
+def _rounds(
+    b: Build,
+    span: Span,
+    name: tree.Text,
+    values: tree.Text | tuple[tree.Text, ...],
+) -> tree.Rounds:
+    several = values if isinstance(values, tuple) else (values,)
+    return tree.Rounds(name.value, several, span=span)
+
+
+@rule("words")
+def _words(b: Build, span: Span, *values: tree.Text | None) -> tuple[tree.Text, ...]:
+    return present(values)
+
+
+@rule("word")
+def _word(b: Build, span: Span, token: Token) -> tree.Text:
+    text = b.unquoted(token) if token.kind == "STRING" else token.text
+    return tree.Text(text, span=span)

@@ -15,6 +15,7 @@ from specc.lang.dsl.write_expression import (
     quote,
     title,
     type_pieces,
+    word,
 )
 
 STEP = 2
@@ -102,6 +103,8 @@ def statement(node: tree.Remarked, indent: int) -> list[str]:
         case tree.Generate():
             head_text = f"generate {node.name} of {node.growing} from {node.source}"
             return above + braced(head_text, node.settings, node, indent, short=3)
+        case tree.Quantize():
+            return above + braced("quantize", node.entries, node, indent, short=2)
         case tree.Field():
             return above + behind(field(node, indent), node.remarks)
         case _:
@@ -111,7 +114,7 @@ def statement(node: tree.Remarked, indent: int) -> list[str]:
 def braced(
     head: str,
     children: Sequence[tree.Remarked],
-    node: tree.Config | tree.Reading | tree.Weights | tree.Generate,
+    node: tree.Config | tree.Reading | tree.Weights | tree.Generate | tree.Quantize,
     indent: int,
     short: int,
 ) -> list[str]:
@@ -197,6 +200,7 @@ def leaf(node: tree.Remarked) -> Pieces:
             | tree.Setting()
             | tree.Reads()
             | tree.Shows()
+            | tree.Rounds()
         ):
             return entry(node)
         case tree.From() | tree.Tie() | tree.Load() | tree.Ignore() | tree.Share():
@@ -206,15 +210,25 @@ def leaf(node: tree.Remarked) -> Pieces:
 
 
 def entry(
-    node: tree.Expect | tree.Unread | tree.Assign | tree.Setting | tree.ReadingEntry,
+    node: tree.Expect
+    | tree.Unread
+    | tree.Assign
+    | tree.Setting
+    | tree.ReadingEntry
+    | tree.Rounds,
 ) -> Pieces:
-    """A line of `config`, `reading` or `generate`."""
+    """A line of `config`, `reading`, `generate` or `quantize`."""
     match node:
         case tree.Expect():
             values = joined([title(v)] for v in node.values)
             return [f"expect {quote(node.key)} in ", "(", *values, ")"]
         case tree.Unread():
             return ["ignore ", *joined([quote(key)] for key in node.keys)]
+        case tree.Rounds(values=[only]):
+            return [f"{title(node.name)} = ", word(only.value)]
+        case tree.Rounds():
+            several = joined([word(v.value)] for v in node.values)
+            return [f"{title(node.name)} = ", "[", *several, "]"]
         case tree.Shows():
             return [f"show {node.name} = ", *pieces(node.value)]
         case _:

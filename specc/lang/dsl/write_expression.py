@@ -22,6 +22,7 @@ BINARY = {
 }
 COMPONENT = r"(?:[A-Za-z_][A-Za-z0-9_]*|0|[1-9][0-9]{0,8})"
 DOTTED = re.compile(rf"{COMPONENT}(?:\.{COMPONENT})*")
+COUNT = re.compile(r"0|[1-9][0-9]{0,8}")
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 RESERVED = frozenset(
     ["in", "if", "else", "for", "not", "repeat", "scan", "when", "return", "require"]
@@ -50,6 +51,11 @@ def visible(character: str) -> bool:
 def title(text: str) -> str:
     """The name of a model or a choice: bare if it is a name."""
     return text if NAME.fullmatch(text) and text not in RESERVED else quote(text)
+
+
+def word(text: str) -> str:
+    """A word of `quantize`: bare if it is a name or a number."""
+    return text if COUNT.fullmatch(text) else title(text)
 
 
 def path(name: tree.WeightName) -> str:

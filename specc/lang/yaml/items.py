@@ -172,6 +172,25 @@ def setting(reader: Reader, entry: Entry) -> tree.Setting:
     return tree.Setting(set_name, expression(reader, entry.value), span=whole(entry))
 
 
+def quantize(reader: Reader, entry: Entry) -> Items:
+    """`quantize: {default: int8, keep: [lm_head]}`."""
+    example = "`{default: int8, keep: [lm_head]}`"
+    nodes = reader.mapping(entry.value, "`quantize`", example)
+    body = extent.body(reader, entry, [rounds(reader, e) for e in nodes])
+    behind = tree.Remarks(behind=body.behind)
+    span = extent.entry_extent(reader, entry)
+    return [tree.Quantize(body.children, behind, body.end, span=span)]
+
+
+def rounds(reader: Reader, entry: Entry) -> tree.Rounds:
+    """A word of `quantize` with its value, or a list of patterns."""
+    value = entry.value
+    nodes = value.items if isinstance(value, Sequence) else [value]
+    what = f"`{entry.name}`"
+    values = tuple(tree.Text(reader.raw(n, what), span=n.span) for n in nodes)
+    return tree.Rounds(entry.name, values, span=whole(entry))
+
+
 # --- entries of `items:` --------------------------------------------------------------
 
 
@@ -319,6 +338,7 @@ TOP_ITEMS: dict[str, Callable[[Reader, Entry], Items]] = {
     "reading": reading,
     "weights": lambda reader, entry: [weights(reader, entry)],
     "generate": generates,
+    "quantize": quantize,
 }
 LISTED: dict[str, Callable[[Reader, Mapping], Items]] = {
     "block": block,
@@ -328,6 +348,6 @@ LISTED: dict[str, Callable[[Reader, Mapping], Items]] = {
     "require": listed_require,
     **{
         key: listed(key, TOP_ITEMS[key])
-        for key in ("config", "dims", "reading", "weights", "generate")
+        for key in ("config", "dims", "reading", "weights", "generate", "quantize")
     },
 }

@@ -38,6 +38,7 @@ TOP = (
     "reading",
     "weights",
     "generate",
+    "quantize",
 )
 
 

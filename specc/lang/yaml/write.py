@@ -11,7 +11,7 @@ from specc.lang.yaml.layout import Item, List, Map, Pair, Value, block, comments
 from specc.lang.yaml.write_statement import block_map, expression, require
 
 FIELD = {"type", "from", "default", "doc"}
-SINGLE = ("config", "dims", "reading", "weights")
+SINGLE = ("config", "dims", "reading", "weights", "quantize")
 """Top keys that hold one item."""
 
 
@@ -129,7 +129,13 @@ def top(run: Run) -> Pair:
                     tall=True,
                 ),
             )
-        case tree.Config() | tree.Dims() | tree.Reading() | tree.Weights():
+        case (
+            tree.Config()
+            | tree.Dims()
+            | tree.Reading()
+            | tree.Weights()
+            | tree.Quantize()
+        ):
             return single(item)
         case _:
             raise AssertionError("blocks and definitions stand in `items`")
@@ -150,7 +156,9 @@ def generate(node: tree.Generate) -> Pair:
     return Pair(node.name, Map(pairs, node.end), node.remarks, headed=True)
 
 
-def single(item: tree.Config | tree.Dims | tree.Reading | tree.Weights) -> Pair:
+def single(
+    item: tree.Config | tree.Dims | tree.Reading | tree.Weights | tree.Quantize,
+) -> Pair:
     """A key with the one item it holds."""
     match item:
         case tree.Config():
@@ -182,6 +190,12 @@ def single(item: tree.Config | tree.Dims | tree.Reading | tree.Weights) -> Pair:
             if value == "":
                 value = Map([], item.end, tall=True)
             return Pair("weights", value, item.remarks, headed=True)
+        case tree.Quantize():
+            words = [
+                Pair(e.name, one_or_list([v.value for v in e.values]), e.remarks)
+                for e in item.entries
+            ]
+            return Pair("quantize", body(words, item.end), item.remarks, headed=True)
 
 
 def body(pairs: list[Pair], end: tuple[str, ...]) -> Map:

@@ -82,9 +82,23 @@ def decide(
             plan.update(dict.fromkeys(sharing, form))
         else:
             kept.update(dict.fromkeys(sharing, form))
-    known = dict.fromkeys(n for name in every for n in _names(name, every[name]))
-    unmatched = tuple(p for p in wish.patterns if not _any(known, (p,)))
-    return Decision(plan, kept, unmatched, tuple(known))
+    known = _known(every)
+    return Decision(plan, kept, unmatched(wish.patterns, known), known)
+
+
+def names_of(graph: Graph) -> tuple[str, ...]:
+    """What patterns may call the weights of a graph as every target gets it."""
+    return _known(uses_of(opened(graph)))
+
+
+def unmatched(patterns: Iterable[str], names: Iterable[str]) -> tuple[str, ...]:
+    """The patterns that none of these names fits."""
+    names = tuple(names)
+    return tuple(p for p in patterns if not _any(names, (p,)))
+
+
+def _known(every: Mapping[str, Uses]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(n for name in every for n in _names(name, every[name])))
 
 
 def _together(names: Iterable[str], ties: Mapping[str, str]) -> Iterable[list[str]]:

@@ -1,0 +1,279 @@
+"""Which weights are to be rounded: what a spec's `quantize { … }` says and what the
+options say, as one wish.
+
+The nearest spec of a chain has the last word of each thing, the command of all.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal, NoReturn, TypeAlias
+
+from specc.elaborate.modules import Program
+from specc.files.read import shown
+from specc.ir.graph import Graph
+from specc.lang import tree
+from specc.passes import pipeline
+from specc.passes.quantize.plan import BLOCK, KINDS, Kind, Wish, names_of, unmatched
+from specc.text.diagnostic import Diagnostic, Failed, Label, fail
+from specc.text.source import Span
+from specc.text.suggest import suggest
+
+KIND_OF: Mapping[str, Kind] = {kind: kind for kind in KINDS}
+"""The kinds of rounding by their names."""
+NUMBER = re.compile(r"(?<=\.)[0-9]+(?=\.|$)")
+"""The number of a layer in the name of a weight."""
+NONE = "none"
+"""Nothing is rounded."""
+HEADS = ("int8", "int4", NONE)
+Head: TypeAlias = Kind | Literal["none", ""]
+WORDS = ("default", "keep", *KINDS, "block", "head", "all")
+"""What `quantize` in a spec may say."""
+OPTIONS = {
+    "default": "--quantize",
+    "keep": "--keep",
+    "block": "--block",
+    "head": "--quantize-head",
+    "all": "--quantize-all",
+}
+"""The options that say the same."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What the options say of rounding; what is empty or None is not said.
+
+    `samples` is how many texts of the model's own are written to round by, `calibrate` a
+    file of inputs to do it by instead.
+    """
+
+    kind: str = ""
+    keep: tuple[str, ...] = ()
+    block: int | None = None
+    head: str = ""
+    every: bool | None = None
+    samples: int | None = None
+    calibrate: str = ""
+
+    @property
+    def said(self) -> dict[str, bool]:
+        """Which options beside `--quantize` are given."""
+        return {
+            "--keep": bool(self.keep),
+            "--block": self.block not in (None, BLOCK),
+            "--quantize-head": bool(self.head),
+            "--quantize-all": bool(self.every),
+            "--samples": self.samples is not None,
+            "--calibrate": bool(self.calibrate),
+        }
+
+
+@dataclass(frozen=True)
+class Spoken:
+    """The wish, None where no weight is rounded; where the spec says each of its patterns,
+    and what the options took the place of.
+    """
+
+    wish: Wish | None = None
+    places: Mapping[str, Span] = field(default_factory=dict)
+    remarks: tuple[str, ...] = ()
+
+
+def spoken(program: Program, asked: Asked) -> Spoken:
+    """What the spec and the options come to. E0201 and E0858 for what a spec says wrongly,
+    E0753 for options of rounding where nothing is rounded.
+    """
+    words = _words(program)
+    wish, places = _of_spec(words)
+    remarks = tuple(_replaced(words, asked))
+    wish = None if asked.kind == NONE else _overridden(wish, asked)
+    if wish is None:
+        _check_needed(asked)
+    return Spoken(wish, places, remarks)
+
+
+def check_spoken(
+    program: Program, graph: Graph, others: Callable[[], Iterable[Graph]]
+) -> None:
+    """Fails as `spoken` does, and with E0850 for patterns of the spec that name nothing
+    in this graph and in none of the others.
+    """
+    told = spoken(program, Asked())
+    if told.wish is None:
+        return
+    names = names_of(pipeline.simplify(graph, fused=False))
+    missing = unmatched(told.wish.patterns, names)
+    check_matched(missing, names, told.places, others)
+
+
+def check_matched(
+    missing: Iterable[str],
+    names: tuple[str, ...],
+    places: Mapping[str, Span],
+    others: Callable[[], Iterable[Graph]],
+) -> None:
+    """E0850 for the patterns that are `missing` among the `names` of a graph. One that the
+    spec has at one of `places` may be for another graph of the spec.
+    """
+    missing = tuple(missing)
+    spec_s = [pattern for pattern in missing if pattern in places]
+    for other in others() if spec_s else ():
+        elsewhere = names_of(pipeline.simplify(other, fused=False))
+        spec_s = list(unmatched(spec_s, elsewhere))
+    wrong = [p for p in missing if p in spec_s or p not in places]
+    if wrong:
+        raise Failed(*(_names_nothing(p, names, places.get(p)) for p in wrong))
+
+
+def _names_nothing(pattern: str, names: tuple[str, ...], at: Span | None) -> Diagnostic:
+    known = f"there are {', '.join(names[:8])} …"
+    # who writes patterns means all layers: `h.*.attn` is near where `h.0.attn` is not
+    near = dict.fromkeys((*names, *(NUMBER.sub("*", name) for name in names)))
+    return Diagnostic(
+        "E0850",
+        f"`{shown(pattern)}` names no weight and no part of the model",
+        Label(at, "this pattern") if at else None,
+        helps=tuple(suggest(pattern, near, known)),
+    )
+
+
+# --- the spec -------------------------------------------------------------------------
+
+
+def _words(program: Program) -> dict[str, tree.Rounds]:
+    """The entries of `quantize` by their words, the nearest file's last. E0201."""
+    found: dict[str, tree.Rounds] = {}
+    for item, _ in reversed(list(program.items(tree.Quantize))):
+        for entry in item.entries:
+            if entry.name not in WORDS:
+                known = f"there are {', '.join(WORDS)}"
+                fail(
+                    "E0201",
+                    f"`quantize` has no word `{shown(entry.name)}`",
+                    entry.span,
+                    "unknown word",
+                    helps=suggest(entry.name, WORDS, known),
+                )
+            # behind those of the spec that is extended: of patterns the last counts
+            found.pop(entry.name, None)
+            found[entry.name] = entry
+    return found
+
+
+def _of_spec(words: Mapping[str, tree.Rounds]) -> tuple[Wish | None, dict[str, Span]]:
+    """The wish of a spec, and where its patterns stand."""
+    kind = _one(words, "default", (*KINDS, NONE))
+    head = _one(words, "head", HEADS)
+    every = _one(words, "all", ("true", "false"))
+    kept = words.get("keep")
+    own = [
+        (pattern, KIND_OF[name])
+        for name, entry in words.items()
+        if name in KIND_OF
+        for pattern in entry.values
+    ]
+    places = {
+        pattern.value: pattern.span
+        for pattern in (*(kept.values if kept else ()), *(p for p, _ in own))
+        if pattern.span is not None
+    }
+    wish = Wish(
+        kind=KIND_OF.get(kind),
+        keep=tuple(p.value for p in kept.values) if kept else (),
+        own=tuple((pattern.value, name) for pattern, name in own),
+        block=_block(words),
+        head=_head(head),
+        every=every == "true",
+    )
+    # `keep` alone rounds nothing
+    return (wish if wish.kind or wish.own else None), places
+
+
+def _one(words: Mapping[str, tree.Rounds], name: str, known: Iterable[str]) -> str:
+    """The one value of a word, empty where it is not said. E0858."""
+    entry = words.get(name)
+    if entry is None:
+        return ""
+    known = tuple(known)
+    if len(entry.values) != 1 or entry.values[0].value not in known:
+        _wrong(entry, f"`{name}` is one of {', '.join(known)}", known)
+    return entry.values[0].value
+
+
+def _block(words: Mapping[str, tree.Rounds]) -> int:
+    """How many numbers share a scale. E0858 for what is no number."""
+    entry = words.get("block")
+    if entry is None:
+        return BLOCK
+    text = entry.values[0].value if len(entry.values) == 1 else ""
+    # more digits are no size of a block, whatever they say
+    if not (text.isascii() and text.isdigit() and len(text) < 10):
+        _wrong(entry, "`block` is how many numbers share a scale", ())
+    return int(text)
+
+
+def _head(text: str) -> Head:
+    """What becomes of the maps that make results; empty where nothing is said."""
+    return KIND_OF.get(text, "none" if text == NONE else "")
+
+
+def _wrong(entry: tree.Rounds, title: str, known: tuple[str, ...]) -> NoReturn:
+    """E0858."""
+    given = entry.values[0].value if len(entry.values) == 1 else ""
+    example = f"{entry.name} = {known[0] if known else BLOCK}"
+    fail(
+        "E0858",
+        title,
+        entry.span,
+        "this is something else",
+        helps=suggest(given, known, f"for example `{example}`"),
+    )
+
+
+# --- the options ----------------------------------------------------------------------
+
+
+def _overridden(wish: Wish | None, asked: Asked) -> Wish | None:
+    """The wish with what the options say in place of it."""
+    if wish is None and not asked.kind:
+        return None
+    wish = wish or Wish(kind=None)
+    return replace(
+        wish,
+        kind=KIND_OF[asked.kind] if asked.kind else wish.kind,
+        keep=asked.keep or wish.keep,
+        block=wish.block if asked.block is None else asked.block,
+        head=_head(asked.head) if asked.head else wish.head,
+        every=wish.every if asked.every is None else asked.every,
+    )
+
+
+def _replaced(words: Mapping[str, tree.Rounds], asked: Asked) -> Iterator[str]:
+    """What options take the place of, a line each."""
+    if asked.kind == NONE and words:
+        yield "`--quantize none`: no weight is rounded, though the spec says `quantize`"
+        return
+    given = {
+        "default": bool(asked.kind),
+        "keep": bool(asked.keep),
+        "block": asked.block is not None,
+        "head": bool(asked.head),
+        "all": asked.every is not None,
+    }
+    for name, said in given.items():
+        if said and name in words:
+            values = ", ".join(v.value for v in words[name].values)
+            yield (
+                f"`{OPTIONS[name]}` stands in place of `{name}` in the spec, which says "
+                f"{shown(values) or 'nothing'}"
+            )
+
+
+def _check_needed(asked: Asked) -> None:
+    """E0753."""
+    for option in (name for name, given in asked.said.items() if given):
+        fail(
+            "E0753",
+            f"`{option}` is about rounded weights, and none are asked for",
+            helps=["add `--quantize int8`"],
+        )

@@ -1,0 +1,152 @@
+"""`quantize` in a spec is what the options say, in both syntaxes; options win, and say so."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import specc
+from specc.cli.main import main
+from specc.compiler.rounding import Asked, Spoken, spoken
+from specc.elaborate.modules import program_of
+from specc.library.files import Files
+
+HEAD = "specc 1\nmodel m\nextends gpt2\n"
+SMALL = "config { layers = 2  d = 16  heads = 2  vocab = 64  context = 16 }\n"
+SAID = """
+quantize {
+  default = int8
+  keep = "h.0.attn.*"
+  int4 = ["h.*.mlp.c_fc", lm_head]
+  block = 16
+  head = none
+}
+"""
+YAML = """\
+specc: 1
+model: m
+extends: gpt2
+config: {layers: 2, d: 16, heads: 2, vocab: 64, context: 16}
+quantize:
+  default: int8
+  keep: [h.0.attn.*]
+  int4: ['h.*.mlp.c_fc', lm_head]
+  block: 16
+  head: none
+"""
+
+
+def told(path: Path, asked: Asked | None = None) -> Spoken:
+    library = Files()
+    program = program_of(library.open(str(path)), library)
+    return spoken(program, asked or Asked())
+
+
+def written(tmp_path: Path, text: str, name: str = "m.specc") -> Path:
+    path = tmp_path / name
+    path.write_text(text)
+    return path
+
+
+def test_both_syntaxes_say_one_wish(tmp_path: Path) -> None:
+    first = told(written(tmp_path, HEAD + SAID)).wish
+    assert first is not None
+    assert (first.kind, first.block, first.head) == ("int8", 16, "none")
+    assert first.keep == ("h.0.attn.*",)
+    assert first.own == (("h.*.mlp.c_fc", "int4"), ("lm_head", "int4"))
+    assert told(written(tmp_path, YAML, "m.yaml")).wish == first
+
+
+def test_each_weight_becomes_what_is_said_of_it(tmp_path: Path) -> None:
+    spec = written(tmp_path, HEAD + SMALL + SAID)
+    specc.compile(spec, tmp_path / "m.onnx", init=0)
+    manifest = specc.load(tmp_path / "m.onnx").manifest
+    bits = {name: one.form.bits for name, one in manifest.rounded.items()}
+    assert bits["h.0.mlp.c_fc.weight"] == bits["h.1.mlp.c_fc.weight"] == 4
+    assert bits["h.1.attn.c_attn.weight"] == bits["h.0.mlp.c_proj.weight"] == 8
+    assert not any(name.startswith("h.0.attn") for name in bits)
+
+
+def test_a_spec_s_words_are_the_options(tmp_path: Path) -> None:
+    words = "quantize { default = int4  keep = [wte]  block = 32  all = true }\n"
+    spec = written(tmp_path, HEAD + SMALL + words)
+    plain = written(tmp_path, HEAD + SMALL, "plain.specc")
+    given = ["--quantize=int4", "--keep=wte", "--block=32", "--quantize-all"]
+    for path, options in ((spec, []), (plain, given)):
+        out = str(path.with_suffix(".onnx"))
+        assert main(["compile", str(path), "--init=0", *options, "-o", out]) == 0
+    a, b = (specc.load(p.with_suffix(".onnx")) for p in (spec, plain))
+    assert a.manifest.rounded == b.manifest.rounded
+    assert a.manifest.rounded
+    for name, value in a.weights().items():
+        assert np.array_equal(value, b.weights()[name])
+
+
+def test_options_stand_in_place_of_words_and_say_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spec = written(tmp_path, HEAD + SMALL + SAID)
+    given = ["compile", str(spec), "--init=0", "-o", str(tmp_path / "m.onnx")]
+    assert main([*given, "--quantize", "int8-weights", "--block", "64"]) == 0
+    err = capsys.readouterr().err
+    assert "`--quantize` stands in place of `default` in the spec" in err
+    assert "`--block` stands in place of `block` in the spec, which says 16" in err
+    manifest = specc.load(tmp_path / "m.onnx").manifest
+    assert manifest.rounded["h.1.mlp.c_proj.weight"].form.block == 64
+    assert manifest.rounded["h.1.mlp.c_fc.weight"].form.bits == 4
+
+    assert main([*given, "--quantize", "none"]) == 0
+    assert "no weight is rounded" in capsys.readouterr().err
+    assert not specc.load(tmp_path / "m.onnx").manifest.rounded
+
+
+def test_the_nearest_spec_has_the_last_word(tmp_path: Path) -> None:
+    written(tmp_path, HEAD + SAID, "base.specc")
+    text = 'specc 1\nmodel n\nextends "base.specc"\n'
+    near = text + 'quantize { default = none  int8 = "h.*.mlp.c_fc" }\n'
+    wish = told(written(tmp_path, near, "near.specc")).wish
+    assert wish is not None
+    assert wish.kind is None
+    assert (wish.block, wish.keep) == (16, ("h.0.attn.*",))
+    assert wish.own[-1] == ("h.*.mlp.c_fc", "int8")
+
+
+@pytest.mark.parametrize(
+    "words", ["", "keep = wte", "default = none", "default = none  head = int8"]
+)
+def test_what_rounds_nothing_is_no_wish(words: str, tmp_path: Path) -> None:
+    assert told(written(tmp_path, f"{HEAD}quantize {{ {words} }}\n")).wish is None
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "default = int5",
+        "default = [int8, int4]",
+        "default = []",
+        'head = "int8-weights"',
+        "all = 1",
+        "block = 1.5",
+        'block = "\\u{1}"',
+        "block = [16, 32]",
+        'block = "99999999999999999999"',
+    ],
+)
+def test_wrong_values_are_refused(words: str, tmp_path: Path) -> None:
+    with pytest.raises(specc.Failed, match="E0858"):
+        specc.check(written(tmp_path, f"{HEAD}quantize {{ {words} }}\n"))
+
+
+def test_a_pattern_may_be_for_another_graph_of_the_spec(tmp_path: Path) -> None:
+    words = 'quantize { default = int8  keep = "classifier" }\n'
+    specc.check(written(tmp_path, HEAD + words))
+    wrong = 'quantize { default = int8  keep = "clasifier" }\n'
+    with pytest.raises(specc.Failed, match="E0850"):
+        specc.check(written(tmp_path, HEAD + wrong))
+
+
+def test_patterns_of_all_layers_are_near(tmp_path: Path) -> None:
+    words = 'quantize { default = int8  keep = "h.*.attn.c_atn" }\n'
+    with pytest.raises(specc.Failed) as failed:
+        specc.check(written(tmp_path, HEAD + words))
+    assert failed.value.diagnostics[0].helps == ("did you mean `h.*.attn.c_attn`?",)
