@@ -16,12 +16,11 @@ from pathlib import Path
 from specc.artifact.manifest import Manifest
 from specc.backend import Computing, ModelFile
 from specc.compiler import spec as driver
-from specc.compiler.asked import check_arguments
+from specc.compiler.asked import check_arguments, options_of
 from specc.compiler.given import opened
-from specc.compiler.job import Compiled, Options
+from specc.compiler.job import Compiled
 from specc.compiler.model import compile_spec
 from specc.compiler.package import compile_package, parts_of
-from specc.compiler.rounding import Asked
 from specc.files.read import shown
 from specc.ir.array import Array
 from specc.map.job import Report, run_job
@@ -80,27 +79,11 @@ def compile(
     Of `parts` a folder is made, of which `settings` are for one that decodes; `force`
     replaces what specc did not write.
     """
-    check_arguments(**locals())  # all of them, before anything else has a name
-    _check_settings(settings, chosen := parts_of(parts))
-    options = Options(
-        output=os.fspath(output),
-        weights=str(weights) if weights else "",
-        adapter=str(adapter) if adapter else "",
-        init=None if init is None else int(init),
-        init_missing=None if init_missing is None else int(init_missing),
-        target=target,
-        opset=int(opset),
-        taps=tuple(taps),
-        graph=graph,
-        weights_as=weights_as,
-        dtype=dtype,
-        defaults_inside=defaults_inside,
-        parts=chosen,
-        names=names,
-        settings=dict(settings or {}),
-        precision=Asked(kind=quantize, keep=tuple(keep), block=block),
-        force=force,
-    )
+    given = dict(locals())  # all of them, before anything else has a name
+    check_arguments(**given)
+    chosen = parts_of(parts)
+    _check_settings(settings, chosen)
+    options = options_of(given, chosen)
     run = compile_package if chosen else compile_spec
     return run(_open(spec, config, set, options.weights, context), options)
 

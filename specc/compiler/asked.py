@@ -7,9 +7,10 @@ not meant would pass for something else: `force="no"` is true, `taps="a"` a sequ
 import os
 from collections.abc import Callable, Mapping, Sequence
 from numbers import Integral
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from specc.compiler.rounding import NONE
+from specc.compiler.job import Options
+from specc.compiler.rounding import NONE, Asked
 from specc.files.read import shown
 from specc.passes.quantize.plan import KINDS as ROUNDED
 from specc.text.diagnostic import Diagnostic, Failed
@@ -115,3 +116,33 @@ def check_arguments(**given: object) -> None:
                 for name in wrong
             )
         )
+
+
+def options_of(given: Mapping[str, Any], parts: tuple[str, ...]) -> Options:
+    """What `compile` is told, of arguments that are of their kinds; `parts` are the graphs
+    of a package.
+    """
+    weights, init, missing = (given[n] for n in ("weights", "init", "init_missing"))
+    return Options(
+        output=os.fspath(given["output"]),
+        weights=str(weights) if weights else "",
+        adapter=str(given["adapter"]) if given["adapter"] else "",
+        init=None if init is None else int(init),
+        init_missing=None if missing is None else int(missing),
+        target=given["target"],
+        opset=int(given["opset"]),
+        taps=tuple(given["taps"]),
+        graph=given["graph"],
+        weights_as=given["weights_as"],
+        dtype=given["dtype"],
+        defaults_inside=given["defaults_inside"],
+        parts=parts,
+        names=given["names"],
+        settings=dict(given["settings"] or {}),
+        precision=Asked(
+            kind=given["quantize"],
+            keep=tuple(given["keep"]),
+            block=None if given["block"] is None else int(given["block"]),
+        ),
+        force=given["force"],
+    )

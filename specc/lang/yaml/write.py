@@ -191,11 +191,16 @@ def single(
                 value = Map([], item.end, tall=True)
             return Pair("weights", value, item.remarks, headed=True)
         case tree.Quantize():
-            words = [
-                Pair(e.name, one_or_list([v.value for v in e.values]), e.remarks)
-                for e in item.entries
-            ]
-            return Pair("quantize", body(words, item.end), item.remarks, headed=True)
+            return quantized(item)
+
+
+def quantized(item: tree.Quantize) -> Pair:
+    """`quantize: {default: int8, keep: [lm_head]}`."""
+    words = [
+        Pair(e.name, one_or_list([v.value for v in e.values]), e.remarks)
+        for e in item.entries
+    ]
+    return Pair("quantize", body(words, item.end), item.remarks, headed=True)
 
 
 def body(pairs: list[Pair], end: tuple[str, ...]) -> Map:
