@@ -72,6 +72,8 @@ def compile(
     quantize: str = "",
     keep: Sequence[str] = (),
     block: int | None = None,
+    samples: int | None = None,
+    calibrate: str | Path = "",
     dtype: str = "",
     force: bool = False,
 ) -> Compiled:

@@ -2,6 +2,7 @@
 
 from argparse import ArgumentParser, Namespace
 
+from specc.cli.spec_options import samples
 from specc.compiler.rounding import NONE, Asked
 from specc.passes.quantize.plan import BLOCK, KINDS
 
@@ -34,6 +35,19 @@ def precision_arguments(parser: ArgumentParser) -> None:
         help="what is done to the weights that make the results",
     )
     parser.add_argument(
+        "--samples",
+        type=samples,
+        metavar="N",
+        help="with int4: round by so many texts that the model writes itself; 0: each "
+        "number to the nearest",
+    )
+    parser.add_argument(
+        "--calibrate",
+        default="",
+        metavar="FILE",
+        help="with int4: round by these inputs, .npz or a JSON object a line",
+    )
+    parser.add_argument(
         "--quantize-all",
         action="store_true",
         default=None,
@@ -49,4 +63,6 @@ def asked(given: Namespace) -> Asked:
         block=given.block,
         head=given.quantize_head or "",
         every=given.quantize_all,
+        samples=given.samples,
+        calibrate=given.calibrate,
     )

@@ -79,6 +79,11 @@ def rounds(text: str) -> int:
     return _number(text, 1, 1000, "a number of rounds")
 
 
+def samples(text: str) -> int:
+    """How many texts a model writes to be rounded by."""
+    return _number(text, 0, 100_000, "a number of texts")
+
+
 def _number(text: str, least: int, most: int, what: str) -> int:
     if not (
         text.isascii()

@@ -86,6 +86,8 @@ KINDS = {
         lambda value: isinstance(value, str) and value in ("", *ROUNDED, NONE),
     ),
     "block": Kind("None or a whole number", lambda v: v is None or _is_whole(v)),
+    "samples": Kind("None or a number of texts", lambda v: v is None or _is_length(v)),
+    "calibrate": PATH,
     "dtype": Kind(
         "one of " + ", ".join(f'"{kind}"' for kind in STORED),
         lambda value: isinstance(value, str) and value in ("", *STORED),
@@ -143,6 +145,8 @@ def options_of(given: Mapping[str, Any], parts: tuple[str, ...]) -> Options:
             kind=given["quantize"],
             keep=tuple(given["keep"]),
             block=None if given["block"] is None else int(given["block"]),
+            samples=None if given["samples"] is None else int(given["samples"]),
+            calibrate=str(given["calibrate"]) if given["calibrate"] else "",
         ),
         force=given["force"],
     )

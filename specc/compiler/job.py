@@ -17,6 +17,7 @@ from pathlib import Path
 from specc import backend
 from specc.artifact.manifest import Manifest
 from specc.backend import Compiler, Emitted, How, Target, Written
+from specc.calibrate.products import Factors
 from specc.compiler import precision
 from specc.compiler import reading as readings
 from specc.compiler.generation_file import as_published
@@ -33,7 +34,7 @@ from specc.passes import pipeline
 from specc.passes.quantize.plan import Decision
 from specc.text.diagnostic import Diagnostic, fail
 from specc.weights.external import bytes_of
-from specc.weights.quantized import Quantized
+from specc.weights.quantized import Quantized, no_factor
 from specc.weights.values import Binding, Seeded, Values
 
 HOW: Mapping[str, How] = {
@@ -103,7 +104,8 @@ class Job:
     defaults that were asked for, as the manifest shows it. `values` are the numbers of
     its parameters. `folders` are those that a tokenizer may lie in, `reading` says how
     inputs are read and results shown, `remarks` what files beside the weights say.
-    `forms` is filled with what the backend tells of attentions.
+    `forms` is filled with what the backend tells of attentions. `factors` say how the
+    numbers of 4 bits make up for each other, `recipe` how these are rounded, for people.
     """
 
     spec: Spec
@@ -115,6 +117,8 @@ class Job:
     reading: Reading
     remarks: tuple[str, ...] = ()
     forms: list[str] = field(default_factory=list)
+    factors: Factors | None = None
+    recipe: str = ""
 
     @cached_property
     def compiler(self) -> Compiler:
@@ -178,15 +182,23 @@ class Job:
             self.rounding,
             self.target,
             self.opset,
-            self.values,
+            self.ties,
             lambda: others(self.spec, self.graph.name),
         )
 
     @cached_property
     def numbers(self) -> Values:
         """The numbers as they are stored: `values`, rounded where that was asked for."""
-        plan = self.precision.plan
-        return Quantized(self.values, plan) if plan else self.values
+        plan, factors = self.precision.plan, self.factors
+        if not plan:
+            return self.values
+        return Quantized(self.values, plan, factors.of if factors else no_factor)
+
+    @cached_property
+    def ties(self) -> Mapping[str, str]:
+        """The weight whose numbers another has."""
+        tied = {name: self.values.tied_to(name) for name in self.values.wanted}
+        return {name: own for name, own in tied.items() if own is not None}
 
     def rounded(self, source: Source) -> Source:
         """What a model is made from, with the weights rounded that are to be."""
@@ -204,6 +216,7 @@ class Job:
             *readings.remarks(self.model, self.folders),
             *self.remarks,
             *self.rounding.remarks,
+            *([self.recipe] if self.recipe else []),
             *remarks,
             *_remarks_of(written, self.options, self.spec),
             *_too_large_here(self.values),
@@ -300,7 +313,8 @@ def _precision_of(job: Job, graph: Graph, emitted: Emitted) -> dict[str, object]
     """What the manifest says of rounded weights; nothing where there are none."""
     if not isinstance(job.numbers, Quantized):
         return {}
-    return precision.facts_of(graph, job.numbers, job.precision.kept, emitted)
+    kept = job.precision.kept
+    return precision.facts_of(graph, job.numbers, kept, emitted, job.recipe)
 
 
 def _forms(graph: str, emitted: Emitted) -> Iterator[str]:

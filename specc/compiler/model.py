@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from specc.artifact.manifest import KEY
 from specc.backend import Emitted
+from specc.compiler.calibrating import calibrated
 from specc.compiler.job import (
     Compiled,
     Job,
@@ -13,6 +14,7 @@ from specc.compiler.job import (
     manifest_of,
     open_job,
 )
+from specc.compiler.package import write_folder
 from specc.compiler.spec import Spec
 from specc.data.tokenizer import SUFFIX
 from specc.files.place import MODEL, place
@@ -23,8 +25,8 @@ def compile_spec(spec: Spec, options: Options) -> Compiled:
     """Elaborate, bind the weights, lower, write. Fails with a diagnostic of the stage
     that cannot go on.
     """
-    with open_job(spec, options) as job:
-        return _compiled(job)
+    with open_job(spec, options) as job, calibrated(job, write_folder) as ready:
+        return _compiled(ready)
 
 
 def _compiled(job: Job) -> Compiled:

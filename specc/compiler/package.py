@@ -8,6 +8,7 @@ from typing import NoReturn
 
 from specc.artifact.manifest import KEY
 from specc.backend import About, Emitted, Extra, Part, Texts
+from specc.compiler.calibrating import calibrated
 from specc.compiler.generating import (
     decodes_of,
     derived_of,
@@ -52,10 +53,10 @@ def compile_package(spec: Spec, options: Options) -> Compiled:
     E0701 where the spec does not generate, E0711 to E0717 where it cannot.
     """
     check_profile(options.names)
-    with open_job(spec, options) as job:
+    with open_job(spec, options) as job, calibrated(job, write_folder) as ready:
         if options.parts == ("generate",) and options.output.endswith(".onnx"):
-            return _one_file(job)
-        return _folder(job)
+            return _one_file(ready)
+        return write_folder(ready)
 
 
 def parts_of(said: object) -> tuple[str, ...]:
@@ -108,7 +109,7 @@ def _one_file(job: Job) -> Compiled:
     return job.compiled(written, *_left_out(job))
 
 
-def _folder(job: Job) -> Compiled:
+def write_folder(job: Job) -> Compiled:
     """The package, over none of the files that it is made from."""
     tokenizers = {file.sha256: "tokenizer.json" for file in job.reading.files}
     job = job.with_reading(job.reading.named(tokenizers))

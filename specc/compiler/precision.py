@@ -16,7 +16,6 @@ from specc.passes import pipeline
 from specc.passes.quantize.plan import Decision, Wish, decide
 from specc.text.diagnostic import fail
 from specc.weights.quantized import Quantized
-from specc.weights.values import Values
 
 BLOCKS_OF_4 = 21
 """The opset from which the standard has numbers of 4 bits."""
@@ -27,7 +26,7 @@ def decided(
     told: Spoken,
     target: Target,
     opset: int,
-    values: Values,
+    ties: Mapping[str, str],
     others: Callable[[], Iterable[Graph]],
 ) -> Decision:
     """What becomes of each weight of `graph`; `others` are those of the same spec.
@@ -46,7 +45,6 @@ def decided(
             helps=[f"a block is a power of two from {LEAST_BLOCK} to {MOST_BLOCK}"],
         )
     _check_target(wish, target, opset)
-    ties = {n: own for n in values.wanted if (own := values.tied_to(n)) is not None}
     layout: Layout = "rows" if target.rounded else "columns"
     found = decide(graph, wish, layout, ties)
     check_matched(found.unmatched, found.names, told.places, others)
@@ -118,15 +116,22 @@ def _one(graph: Graph, plan: Plan) -> Graph:
 
 
 def facts_of(
-    graph: Graph, values: Quantized, kept: Mapping[str, str], emitted: Emitted
+    graph: Graph,
+    values: Quantized,
+    kept: Mapping[str, str],
+    emitted: Emitted,
+    recipe: str,
 ) -> dict[str, object]:
-    """What a manifest says of each rounded weight of a graph, and of those that are not."""
+    """What a manifest says of each rounded weight of a graph, and of those that are not;
+    `recipe` says by what numbers of 4 bits are rounded.
+    """
     facts: dict[str, object] = {}
     for name in graph.parameters:
         form = values.plan.get(name)
         if form is None:
             continue
-        loss = values.made[values.base.tied_to(name) or name].loss
+        made = values.made[values.base.tied_to(name) or name]
+        loss = made.loss
         facts[name] = {
             "bits": form.bits,
             "block": form.block,
@@ -134,11 +139,12 @@ def facts_of(
             "rounding": form.rounding,
             "turned": form.turned,
             "scales": emitted.held[form.scales(name)],
-            "recipe": "nearest",
+            "recipe": made.recipe,
             "error": float(f"{loss.relative:.4g}"),
             "worst": float(f"{loss.worst:.4g}"),
         }
     return {
         "rounded": facts,
+        "recipe": recipe,
         "kept": {n: why for n, why in kept.items() if n in graph.parameters},
     }

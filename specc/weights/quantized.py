@@ -5,7 +5,7 @@ turned over is there once as it comes, or once in bytes. What each lost is measu
 the same pass.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -14,7 +14,7 @@ import numpy as np
 
 from specc.ir.array import Array
 from specc.ir.precision import Plan, Precision
-from specc.weights import lowbits
+from specc.weights import gptq, lowbits
 from specc.weights.rules import Wanted
 from specc.weights.values import Run, Values, array_of
 
@@ -52,6 +52,7 @@ class Rounded:
     shape: tuple[int, int]
     loss: Loss = field(default_factory=Loss)
     scales: Array | None = None
+    recipe: str = "nearest"
 
     @property
     def out(self) -> int:
@@ -64,12 +65,20 @@ class Rounded:
         return self.shape[0] if self.form.turned else self.shape[1]
 
 
+def no_factor(name: str) -> Array | None:
+    """Of no weight is known what it reads: all are rounded to the nearest."""
+
+
 @dataclass(frozen=True)
 class Quantized:
-    """The numbers of a model some of whose weights are rounded. Implements `Values`."""
+    """The numbers of a model some of whose weights are rounded. Implements `Values`.
+
+    `factor` gives what is known of the inputs of a weight (`specc.weights.gptq`).
+    """
 
     base: Values
     plan: Plan
+    factor: Callable[[str], Array | None] = no_factor
     made: dict[str, Rounded] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -147,14 +156,19 @@ class Quantized:
         """The whole numbers of a weight, whose scales are noted on the way."""
         one, form = self.made[name], self.plan[name]
         one.loss, scales = Loss(), []
+        factor = self.factor(name)
+        one.recipe = "nearest" if factor is None else "gptq"
         whole = None
         if form.layout == "columns":
             whole = np.empty((one.wide, one.out), np.int8)
         at = 0
         for rows in self._rows(name):
-            blocks = lowbits.in_blocks(rows, form.block)
-            units = lowbits.scales_of(blocks, form.bits)
-            numbers = lowbits.rounded(blocks, units, form.bits)
+            if factor is None:
+                blocks = lowbits.in_blocks(rows, form.block)
+                units = lowbits.scales_of(blocks, form.bits)
+                numbers = lowbits.rounded(blocks, units, form.bits)
+            else:
+                numbers, units = gptq.rounded(rows, factor, form.block)
             again = (numbers * units[..., None]).reshape(len(rows), -1)
             one.loss.see(rows, again[:, : one.wide])
             scales.append(units if form.block else units[:, 0])

@@ -1,0 +1,113 @@
+"""Inputs that a user gives to round weights by: arrays by name in an `.npz` file, or a
+JSON object a line, each one run of the model.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import NoReturn
+
+import numpy as np
+
+from specc.calibrate.products import Sample
+from specc.data.arrays import read_arrays
+from specc.data.files import MAX_ARRAY_BYTES, read_bytes
+from specc.data.json_arrays import load_json
+from specc.files.read import shown
+from specc.ir.array import Array
+from specc.run.inputs import Entrance
+from specc.text.diagnostic import Failed, fail
+
+TOGETHER = 8
+"""Rows of a batch that are run at once."""
+
+
+def given_samples(path: str, entrance: Entrance) -> Iterator[Sample]:
+    """Checked inputs for each run. E0802 and E0904 for a file that cannot be read, E0854
+    for one that holds no inputs of the model.
+    """
+    count = 0
+    for place, record in _records(path):
+        for sample in _batches(_prepared(record, place, entrance), entrance):
+            count += 1
+            yield sample
+    if not count:
+        _misfit(path, "it is empty", entrance)
+
+
+def _records(path: str) -> Iterator[tuple[str, Mapping[str, object]]]:
+    """What is given for each run, and where it stands."""
+    if path.lower().endswith(".npz"):
+        yield shown(path), dict(read_arrays(path))
+        return
+    lines = read_bytes(path, MAX_ARRAY_BYTES).split(b"\n")
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        place = f"{shown(path)}, line {number}"
+        value = load_json(line, place)
+        if not isinstance(value, dict):
+            fail(
+                "E0854",
+                f"{place} is no object of inputs by name",
+                helps=['a line is `{"input_ids": [1, 2, 3]}`'],
+            )
+        yield place, value
+
+
+def _prepared(
+    record: Mapping[str, object], place: str, entrance: Entrance
+) -> dict[str, Array]:
+    """Arrays for every input of one run. E0854."""
+    inputs = entrance.graph.inputs
+    given = {
+        name: _with_batch(value, inputs[name].type.rank if name in inputs else 0)
+        for name, value in record.items()
+    }
+    try:
+        made = entrance.prepared(given)
+    except Failed as failed:
+        _misfit(place, failed.diagnostics[0].title, entrance)
+    for name, array in made.items():
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            _misfit(place, f"`{name}` holds numbers that are not finite", entrance)
+        if not array.size:
+            _misfit(place, f"`{name}` is empty", entrance)
+    return made
+
+
+def _with_batch(value: object, rank: int) -> object:
+    """A line of a file is one text, or one picture: the axis of the batch is not asked
+    for.
+    """
+    depth, inner = 0, value
+    while isinstance(inner, list) and inner:
+        depth, inner = depth + 1, inner[0]
+    numbers = isinstance(inner, int | float)
+    return [value] if numbers and depth == rank - 1 else value
+
+
+def _batches(inputs: dict[str, Array], entrance: Entrance) -> Iterator[Sample]:
+    """The same in pieces of a few rows, where all inputs have one first axis."""
+    graph = entrance.graph
+    leading = {
+        v.type.shape[0].name if v.type.rank else None for v in graph.inputs.values()
+    }
+    lengths = {len(a) for a in inputs.values() if a.ndim}
+    if len(leading) != 1 or None in leading or len(lengths) != 1:
+        yield inputs
+        return
+    (rows,) = lengths
+    for start in range(0, rows, TOGETHER):
+        yield {n: a[start : start + TOGETHER] for n, a in inputs.items()}
+
+
+def _misfit(place: str, why: str, entrance: Entrance) -> NoReturn:
+    """E0854."""
+    wanted = [
+        f"`{name}`: {value.type}" for name, value in entrance.graph.inputs.items()
+    ]
+    fail(
+        "E0854",
+        f"{place} holds no inputs of this model: {why}",
+        notes=[f"it takes {', '.join(wanted)}"],
+        helps=["give arrays by these names in an .npz file, or a JSON object a line"],
+    )

@@ -1,0 +1,153 @@
+"""Weights of 4 bits rounded by what the model does with inputs, where there are any: those
+of a file, or texts of its own.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from specc import backend
+from specc.artifact.bounds import bounds_of
+from specc.calibrate.given import given_samples
+from specc.calibrate.own import no_texts, own_samples
+from specc.calibrate.products import Factors, Sample, Samples, factors_of
+from specc.calibrate.readers import Readers, readers_of, tapped
+from specc.compiler.job import Compiled, Job
+from specc.compiler.rounding import NONE, Asked
+from specc.files.read import shown
+from specc.passes.measure.strides import strides_before
+from specc.run.inputs import Entrance
+from specc.text.diagnostic import Failed, fail
+from specc.weights.values import Seeded
+
+USUAL = 64
+"""Texts that a model writes to be rounded by."""
+Package = Callable[[Job], Compiled]
+"""Writes the package of a job."""
+
+
+@contextmanager
+def calibrated(job: Job, package: Package) -> Iterator[Job]:
+    """The job, its weights of 4 bits rounded by samples where that is asked for, or is
+    usual. `package` writes a model that writes.
+
+    Fails with E0753 for options that mean nothing here, E0854 and E0859 for samples.
+    """
+    asked, plan = job.options.precision, job.precision.plan
+    readers = readers_of(job.simplified, plan, job.ties)
+    _check(asked, readers)
+    if not readers.spots:
+        yield job
+        return
+    with TemporaryDirectory(prefix="specc-") as folder:
+        samples, told = _samples(job, package, Path(folder))
+        if samples is None:
+            yield replace(job, recipe=told)
+            return
+        factors = _factors(job, readers, samples, Path(folder))
+        yield replace(job, factors=factors, recipe=told)
+
+
+def _check(asked: Asked, readers: Readers) -> None:
+    """E0753."""
+    for option in ("--samples", "--calibrate"):
+        if asked.said[option] and not readers.spots:
+            fail(
+                "E0753",
+                f"`{option}` is for weights of 4 bits, and no linear map has any",
+                helps=[
+                    "add `--quantize int4`",
+                    "small maps have them by `--quantize-all`",
+                ],
+            )
+    if asked.said["--samples"] and asked.said["--calibrate"]:
+        fail(
+            "E0753",
+            "weights are rounded by the model's own texts or by a file, not by both",
+            helps=["leave out --samples or --calibrate"],
+        )
+
+
+def _samples(job: Job, package: Package, folder: Path) -> tuple[Samples | None, str]:
+    """What the model is run on, and a line that says so; None where weights are rounded
+    by themselves.
+    """
+    asked, entrance = job.options.precision, entrance_of(job)
+    nearest = "weights of 4 bits are rounded to the nearest"
+    if asked.calibrate:
+        # its name alone: this line is kept in the model, which may go elsewhere
+        name = shown(Path(asked.calibrate).name)
+        told = f"weights of 4 bits are rounded by `{name}` (GPTQ)"
+        return lambda: given_samples(asked.calibrate, entrance), told
+    if asked.samples == 0:
+        return None, nearest
+    if asked.samples is None and isinstance(job.values, Seeded):
+        return None, f"{nearest}: they are drawn, and nothing was learned"
+    writes = job.model.generation is not None
+    if not writes and asked.samples is None:
+        return None, f"{nearest}; `--calibrate FILE` rounds them by inputs"
+    count = USUAL if asked.samples is None else asked.samples
+    try:
+        texts = _texts(job, package, folder, count)
+    except Failed:
+        # whoever asks for texts is told why there are none
+        if asked.samples is not None:
+            raise
+        return None, f"{nearest}: it cannot write one token after another"
+    told = f"weights of 4 bits are rounded by {count} texts of the model's own (GPTQ)"
+    return lambda: texts, told
+
+
+def _texts(job: Job, package: Package, folder: Path, count: int) -> list[Sample]:
+    """What the model writes with all its bits."""
+    if job.model.generation is None:
+        no_texts()
+    options = replace(
+        job.options,
+        output=str(folder / "writes"),
+        parts=("encode", "step"),
+        names="specc",
+        dtype="",
+        taps=(),
+        settings={},
+        target="ort-cpu",
+        opset=0,
+        weights_as="",
+        precision=Asked(kind=NONE),
+    )
+    package(replace(job, options=options, forms=[]))
+    return list(own_samples(folder / "writes", entrance_of(job), count))
+
+
+def _factors(job: Job, readers: Readers, samples: Samples, folder: Path) -> Factors:
+    """What the samples say of each weight."""
+    path = folder / "reads.onnx"
+    job.compiler.package(
+        tapped(job.simplified, readers.values),
+        path,
+        job.values,
+        target=job.compiler.target("ort-cpu"),
+        opset=job.compiler.USUAL,
+        weights_as="copy",
+        dtype="",
+        metadata=None,
+        load=False,
+        beside=(),
+    )
+    session = backend.runner().read_model(path).open("cpu")
+    return factors_of(session, readers, samples, folder)
+
+
+def entrance_of(job: Job) -> Entrance:
+    """What may be given to the whole graph."""
+    generation = job.model.generation
+    return Entrance(
+        graph=job.graph,
+        reading=job.reading,
+        defaults=None if job.options.defaults_inside else job.model.defaults,
+        growing=generation.growing if generation else "",
+        bounds=bounds_of(job.graph),
+        strides=strides_before(job.graph),
+    )

@@ -1,0 +1,62 @@
+"""Rounding weights so that what they do to known inputs changes least: GPTQ (Frantar et
+al., 2022, https://arxiv.org/abs/2210.17323, Algorithm 1).
+
+Columns are rounded in order. What is lost of one is made up for by those that are not
+rounded yet, as far as the inputs `x` tell them apart: with `H = XᵀX` and `UᵀU = H⁻¹`, U
+upper, column j loses `e = (w - q) / U[j, j]`, and the columns behind it become
+`w - e U[j, :]`. A scale is set where its block begins, from the numbers as they are then.
+"""
+
+import numpy as np
+
+from specc.ir.array import Array
+from specc.weights import lowbits
+
+BITS, LOW, HIGH = 4, -8, 7
+DAMP = 0.01
+"""Of the mean of the diagonal of H, added to it, so that it can be inverted."""
+
+
+def factor_of(products: Array) -> Array:
+    """The upper U with `UᵀU = H⁻¹` of the sums of products `XᵀX`, f64."""
+    made = np.array(products, np.float64)
+    diagonal = np.einsum("ii->i", made)
+    # An input that is always 0 says nothing of its column, which is rounded by itself.
+    diagonal[diagonal == 0] = 1.0
+    diagonal += DAMP * diagonal.mean()
+    # H = V Vᵀ with V upper is the usual factor of H read backwards; then U = V⁻¹.
+    backwards = np.linalg.cholesky(made[::-1, ::-1])[::-1, ::-1]
+    factor: Array = np.triu(np.linalg.inv(backwards))
+    return factor
+
+
+def rounded(rows: Array, factor: Array, block: int) -> tuple[Array, Array]:
+    """Whole numbers of 4 bits `[out, blocks, block]` and scales `[out, blocks]` of the rows
+    `[out, in]`, one for each result.
+    """
+    left = rows.astype(np.float64)
+    wide = rows.shape[1]
+    numbers, scales = [], []
+    for start in range(0, wide, block):
+        end = min(start + block, wide)
+        here = lowbits.in_blocks(left[:, start:end].astype(np.float32), block)
+        unit = lowbits.scales_of(here, BITS)
+        whole, lost = _block(left[:, start:end], factor[start:end, start:end], unit)
+        left[:, end:] -= lost @ factor[start:end, end:]
+        numbers.append(np.pad(whole, ((0, 0), (0, block - (end - start)))))
+        scales.append(unit)
+    return np.stack(numbers, 1), np.concatenate(scales, 1)
+
+
+def _block(left: Array, factor: Array, unit: Array) -> tuple[Array, Array]:
+    """The whole numbers of the columns of a block, and what each lost, over its `U[j, j]`."""
+    left = left.copy()
+    whole = np.empty(left.shape, np.int8)
+    lost = np.empty_like(left)
+    scale = unit[:, 0].astype(np.float64)
+    for j in range(left.shape[1]):
+        number = np.clip(np.rint(left[:, j] / scale), LOW, HIGH)
+        whole[:, j] = number
+        lost[:, j] = (left[:, j] - number * scale) / factor[j, j]
+        left[:, j + 1 :] -= np.outer(lost[:, j], factor[j, j + 1 :])
+    return whole, lost

@@ -1,0 +1,179 @@
+"""Weights of 4 bits rounded by what a model does: with texts of its own, with a file."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.small import SMALL
+
+import specc
+from specc.cli.main import main
+from specc.ir.array import Array
+from specc.run.losses import log_softmax
+
+LLAMA = Path(__file__).parents[2] / "docs" / "demos" / "learned" / "llama"
+ALL = ["--quantize", "int4", "--quantize-all", "--block", "16"]
+
+
+def compiled(out: Path, spec: str, *given: str) -> Path:
+    assert (
+        main(["compile", spec, *small(spec), "--init=0", *given, "-o", str(out)]) == 0
+    )
+    return out
+
+
+def small(spec: str) -> list[str]:
+    values = SMALL[spec].items()
+    return [f"--set={name}={json.dumps(value)}" for name, value in values]
+
+
+def recipes(path: Path) -> dict[str, str]:
+    rounded = specc.load(path).manifest.rounded
+    return {name: one.recipe for name, one in rounded.items() if one.form.bits == 4}
+
+
+def test_a_model_is_rounded_by_its_own_texts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = compiled(tmp_path / "a.onnx", "gpt2", *ALL, "--samples", "3")
+    assert "by 3 texts of the model's own (GPTQ)" in capsys.readouterr().err
+    assert set(recipes(path).values()) == {"gptq"}
+    again = compiled(tmp_path / "b" / "a.onnx", "gpt2", *ALL, "--samples", "3")
+    assert again.read_bytes() == path.read_bytes()
+    assert main(["verify", str(path), "--rounds", "1"]) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", ["ort-cpu", "onnx"])
+def test_what_encodes_and_writes_is_rounded_so_too(target: str, tmp_path: Path) -> None:
+    given = [*ALL, "--samples", "2", "--target", target, "--for", "encode,step,score"]
+    path = compiled(tmp_path / "m", "transformer", *given)
+    whole = specc.load(path).manifest.rounded
+    found = {one.recipe for one in whole.values() if one.form.bits == 4}
+    assert "gptq" in found
+    assert main(["verify", str(path), "--rounds", "1"]) == 0
+
+
+def test_drawn_weights_are_rounded_to_the_nearest_unless_asked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = compiled(tmp_path / "m.onnx", "gpt2", *ALL)
+    assert "rounded to the nearest: they are drawn" in capsys.readouterr().err
+    assert set(recipes(path).values()) == {"nearest"}
+
+
+def test_a_loop_s_weights_are_rounded_by_themselves(tmp_path: Path) -> None:
+    """What they read changes from turn to turn; what stands outside is measured."""
+    path = compiled(tmp_path / "m.onnx", "lstm_lm", *ALL, "--samples", "2")
+    assert set(recipes(path).values()) == {"gptq", "nearest"}
+    assert main(["verify", str(path), "--rounds", "1"]) == 0
+
+
+def test_a_file_of_inputs_does_as_well(tmp_path: Path) -> None:
+    """The same ids as arrays and as lines give the same bytes: of BERT, which writes
+    nothing.
+    """
+    ids = np.random.default_rng(3).integers(0, 17, (6, 9))
+    np.savez(tmp_path / "ids.npz", input_ids=ids)
+    lines = [json.dumps({"input_ids": row.tolist()}) for row in ids]
+    (tmp_path / "ids.jsonl").write_text("\n".join(lines) + "\n")
+    made = {}
+    for name in ("ids.npz", "ids.jsonl"):
+        given = [*ALL, "--calibrate", str(tmp_path / name)]
+        path = compiled(tmp_path / f"{name[-3:]}.onnx", "bert", *given)
+        assert "gptq" in recipes(path).values()
+        made[name] = specc.load(path).weights()
+    for name, value in made["ids.npz"].items():
+        # eight rows at once and one by one may differ in the last bit of a sum
+        assert np.mean(value != made["ids.jsonl"][name]) < 0.01
+
+
+@pytest.mark.slow
+def test_less_is_lost_of_a_trained_model(tmp_path: Path) -> None:
+    """On texts that it writes from another seed than those it was rounded by, and beside
+    the same with rounding to the nearest.
+    """
+    given = {"quantize": "int4", "block": 32}
+    for name, options in {
+        "full": {},
+        "near": {**given, "samples": 0},
+        "gptq": {**given, "samples": 16},
+    }.items():
+        specc.compile(LLAMA, tmp_path / f"{name}.onnx", **options)  # type: ignore[arg-type]
+    models = {n: specc.load(tmp_path / f"{n}.onnx") for n in ("full", "near", "gptq")}
+    start = np.full((4, 1), 0)
+    written = models["full"].generate(
+        start, strategy="sample", seed=77, max_tokens=40, stop=[]
+    )
+    rows = [[0, *row[0].tokens] for row in written.results()]
+    logits = {n: m.run(input_ids=rows)["logits"] for n, m in models.items()}
+    near, gptq = (divergence(logits["full"], logits[n]) for n in ("near", "gptq"))
+    assert gptq < 0.75 * near
+
+
+def divergence(full: Array, low: Array) -> float:
+    p, q = (log_softmax(x.astype(np.float64)) for x in (full, low))
+    return float((np.exp(p) * (p - q)).sum(-1).mean())
+
+
+@pytest.mark.parametrize(
+    ("content", "code"),
+    [
+        ('{"input_ids": [1, 2], "other": [1]}', "E0854"),
+        ('{"input_ids": [[[1]]]}', "E0854"),
+        ('{"input_ids": [1.5]}', "E0854"),
+        ('{"input_ids": [99999]}', "E0854"),
+        ('{"input_ids": []}', "E0854"),
+        ('{"input_ids": [[], []]}', "E0854"),
+        ("[1, 2]", "E0854"),
+        ("", "E0854"),
+        ("{", "E0906"),
+        ('{"input_ids": [NaN]}', "E0906"),
+        ("\x00\x01", "E0906"),
+    ],
+)
+def test_a_file_of_something_else_is_refused(
+    content: str, code: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "ids.jsonl").write_text(content)
+    given = ["compile", "gpt2", "--init=0", "-o", str(tmp_path / "m.onnx"), *ALL]
+    given += [*small("gpt2"), "--calibrate", str(tmp_path / "ids.jsonl")]
+    assert main(given) == 1
+    assert code in capsys.readouterr().err
+    assert not list(tmp_path.glob("m*"))
+
+
+def test_arrays_with_holes_are_refused(tmp_path: Path) -> None:
+    pixels = np.full((2, 3, 4, 4), np.nan, np.float32)
+    np.savez(tmp_path / "x.npz", pixel_values=pixels)
+    words = "\nquantize { default = int4  all = true  block = 16 }\n"
+    spec = tmp_path / "m.specc"
+    spec.write_text("specc 1\nmodel m\nextends vit\n" + words)
+    with pytest.raises(specc.Failed, match="E0854"):
+        specc.compile(
+            spec,
+            tmp_path / "m.onnx",
+            set=SMALL["vit"],
+            init=0,
+            calibrate=tmp_path / "x.npz",
+        )
+
+
+@pytest.mark.parametrize(
+    ("spec", "given", "code"),
+    [
+        ("bert", [*ALL, "--samples", "4"], "E0859"),
+        ("gpt2", ["--quantize", "int8", "--samples", "4"], "E0753"),
+        ("gpt2", ["--samples", "4"], "E0753"),
+        ("gpt2", ["--calibrate", "x.npz"], "E0753"),
+        ("gpt2", [*ALL, "--calibrate", "x.npz", "--samples", "4"], "E0753"),
+        ("gpt2", [*ALL, "--calibrate", "there/is/none.npz"], "E0802"),
+    ],
+)
+def test_options_that_mean_nothing_here(
+    spec: str, given: list[str], code: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    args = ["compile", spec, *small(spec), "--init=0", *given, "-o", "m.onnx"]
+    assert main(args) == (3 if code == "E0802" else 1)
+    assert code in capsys.readouterr().err

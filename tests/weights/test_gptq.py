@@ -1,0 +1,91 @@
+"""Rounding by inputs, beside the same read from the paper in another way: optimal brain
+quantization (Frantar and Alistarh, 2022, https://arxiv.org/abs/2208.11580, eq. 2 to 4)
+with its columns in order, by the inverse itself and not by factors of it.
+"""
+
+import numpy as np
+import pytest
+
+from specc.ir.array import Array
+from specc.weights import gptq, lowbits
+
+
+def brute(row: Array, inputs: Array, block: int) -> tuple[Array, Array]:
+    """The numbers and scales of one row, column by column, in float64."""
+    hessian = inputs.T @ inputs
+    diagonal = np.diag(hessian).copy()
+    diagonal[diagonal == 0] = 1.0
+    np.fill_diagonal(hessian, diagonal + gptq.DAMP * diagonal.mean())
+    inverse = np.linalg.inv(hessian)
+    left = row.astype(np.float64)
+    numbers = np.zeros(len(row), np.int64)
+    scales = []
+    for j in range(len(row)):
+        if j % block == 0:
+            here = left[j : j + block].astype(np.float32)
+            far = here[np.abs(here).argmax()]
+            scales.append(np.float32(far / np.float32(-8)) if far else np.float32(1))
+        scale = float(scales[-1])
+        numbers[j] = min(max(round(left[j] / scale), -8), 7)
+        lost = (left[j] - numbers[j] * scale) / inverse[j, j]
+        left = left - lost * inverse[:, j]
+        # the column is gone: what is left of the inverse is that of the others
+        inverse = inverse - np.outer(inverse[:, j], inverse[j]) / inverse[j, j]
+        inverse[j, j] = 1.0
+    return numbers, np.array(scales, np.float32)
+
+
+@pytest.mark.parametrize(("wide", "block"), [(32, 16), (40, 16), (5, 16), (1, 16)])
+def test_it_is_optimal_brain_quantization(wide: int, block: int) -> None:
+    rng = np.random.default_rng(wide)
+    inputs = rng.normal(size=(64, wide)) @ rng.normal(size=(wide, wide))
+    rows = rng.normal(size=(7, wide)).astype(np.float32)
+    numbers, scales = gptq.rounded(rows, gptq.factor_of(inputs.T @ inputs), block)
+    for n, row in enumerate(rows):
+        wanted, units = brute(row, inputs, block)
+        assert np.array_equal(numbers[n].reshape(-1)[:wide], wanted)
+        assert np.allclose(scales[n], units, rtol=1e-6)
+    assert not numbers.reshape(7, -1)[:, wide:].any()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_less_is_lost_on_the_inputs_than_to_the_nearest(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    inputs = rng.normal(size=(200, 64)) @ rng.normal(size=(64, 64))
+    rows = rng.normal(size=(16, 64)).astype(np.float32)
+    numbers, scales = gptq.rounded(rows, gptq.factor_of(inputs.T @ inputs), 32)
+    blocks = lowbits.in_blocks(rows, 32)
+    units = lowbits.scales_of(blocks, 4)
+    near = lowbits.rounded(blocks, units, 4) * units[..., None]
+    made = numbers * scales[..., None]
+    wanted = inputs @ rows.T
+    lost, usual = (
+        np.linalg.norm(inputs @ w.reshape(16, -1).T - wanted) for w in (made, near)
+    )
+    assert lost < 0.9 * usual
+
+
+def test_inputs_that_are_never_there_change_nothing() -> None:
+    """Columns that only zeros meet are rounded to the nearest, and so is everything where
+    there is no input at all.
+    """
+    rng = np.random.default_rng(0)
+    inputs = rng.normal(size=(50, 32))
+    inputs[:, 3] = 0
+    rows = rng.normal(size=(4, 32)).astype(np.float32)
+    for seen in (inputs, 0 * inputs):
+        numbers, scales = gptq.rounded(rows, gptq.factor_of(seen.T @ seen), 32)
+        assert (
+            numbers[:, 0, 3] == np.rint(rows[:, 3] / scales[:, 0]).clip(-8, 7)
+        ).all()
+    blocks = lowbits.in_blocks(rows, 32)
+    assert (numbers == lowbits.rounded(blocks, lowbits.scales_of(blocks, 4), 4)).all()
+
+
+def test_rows_of_zeros_stay() -> None:
+    inputs = np.random.default_rng(1).normal(size=(40, 16))
+    numbers, scales = gptq.rounded(
+        np.zeros((2, 16), np.float32), gptq.factor_of(inputs.T @ inputs), 16
+    )
+    assert not numbers.any()
+    assert (scales == 1).all()
