@@ -35,6 +35,20 @@ def readers_of(graph: Graph, plan: Plan, ties: Mapping[str, str]) -> Readers:
 
     What a loop reads changes from turn to turn and cannot be looked at from outside.
     """
+    met = _met(graph, plan, ties)
+    spots: dict[tuple[Value, ...], list[str]] = {}
+    left: list[str] = []
+    for name, values in met.items():
+        wide = values[0].type.shape[-1].number or 0 if values else 0
+        if 0 < wide <= WIDEST:
+            spots.setdefault(tuple(dict.fromkeys(values)), []).append(name)
+        else:
+            left.append(name)
+    return Readers({spot: tuple(each) for spot, each in spots.items()}, tuple(left))
+
+
+def _met(graph: Graph, plan: Plan, ties: Mapping[str, str]) -> dict[str, list[Value]]:
+    """What each weight of 4 bits is multiplied by outside of loops."""
     wanted = [n for n, form in plan.items() if form.bits == BITS and n not in ties]
     names = {v: ties.get(n, n) for n, v in graph.parameters.items()}
     met: dict[str, list[Value]] = {name: [] for name in wanted}
@@ -45,15 +59,7 @@ def readers_of(graph: Graph, plan: Plan, ties: Mapping[str, str]) -> Readers:
         name = names.get(weight, "") if weight is not None else ""
         if x is not None and name in met:
             met[name].append(x)
-    spots: dict[tuple[Value, ...], list[str]] = {}
-    left: list[str] = []
-    for name, values in met.items():
-        wide = values[0].type.shape[-1].number or 0 if values else 0
-        if 0 < wide <= WIDEST:
-            spots.setdefault(tuple(dict.fromkeys(values)), []).append(name)
-        else:
-            left.append(name)
-    return Readers({spot: tuple(each) for spot, each in spots.items()}, tuple(left))
+    return met
 
 
 def tapped(graph: Graph, values: tuple[Value, ...]) -> Graph:

@@ -9,16 +9,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from specc import backend
-from specc.artifact.bounds import bounds_of
-from specc.calibrate.given import given_samples
+from specc.calibrate.given import Entrance, given_samples, whole_entrance
 from specc.calibrate.own import no_texts, own_samples
 from specc.calibrate.products import Factors, Sample, Samples, factors_of
 from specc.calibrate.readers import Readers, readers_of, tapped
 from specc.compiler.job import Compiled, Job
 from specc.compiler.rounding import NONE, Asked
 from specc.files.read import shown
-from specc.passes.measure.strides import strides_before
-from specc.run.inputs import Entrance
 from specc.text.diagnostic import Failed, fail
 from specc.weights.values import Seeded
 
@@ -143,11 +140,9 @@ def _factors(job: Job, readers: Readers, samples: Samples, folder: Path) -> Fact
 def entrance_of(job: Job) -> Entrance:
     """What may be given to the whole graph."""
     generation = job.model.generation
-    return Entrance(
-        graph=job.graph,
-        reading=job.reading,
-        defaults=None if job.options.defaults_inside else job.model.defaults,
-        growing=generation.growing if generation else "",
-        bounds=bounds_of(job.graph),
-        strides=strides_before(job.graph),
+    return whole_entrance(
+        job.graph,
+        job.reading,
+        None if job.options.defaults_inside else job.model.defaults,
+        generation.growing if generation else "",
     )

@@ -70,10 +70,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         # no other room asks for it, so that who trains finds specs and readings here
         "specc.compiler", "specc.files", "specc.run", "torch",
     },
-    # what a model takes: whoever rounds by inputs checks them the same way
-    "specc.run.inputs": {"specc.backend", "specc.data", "specc.ir", "specc.ir.array", "specc.text", "numpy"},
     "specc.run": {
-        "specc.run.inputs",
         "specc.ir.array", "specc.artifact", "specc.backend", "specc.data", "specc.decode", "specc.files", "specc.ir", "specc.text",
         "specc.passes.measure", "specc.decode.options", "specc.decode.option_faults", "specc.weights.lowbits", "numpy",
     },
@@ -82,11 +79,11 @@ MAY_IMPORT: dict[str, set[str]] = {
         "specc.text", "specc.version", "numpy", "pyarrow", "ray",
     },
     "specc.calibrate": {
-        "specc.ir.array", "specc.backend", "specc.data", "specc.files", "specc.ir", "specc.passes.quantize",
-        "specc.run", "specc.text", "specc.weights", "numpy",
+        "specc.ir.array", "specc.artifact", "specc.backend", "specc.data", "specc.files", "specc.ir", "specc.passes.measure",
+        "specc.passes.quantize", "specc.run", "specc.text", "specc.weights", "numpy",
     },
     "specc.compiler": {
-        "specc.ir.array", "specc.artifact", "specc.calibrate", "specc.run.inputs", "specc.backend", "specc.data", "specc.decode", "specc.decode.option_faults", "specc.elaborate",
+        "specc.ir.array", "specc.artifact", "specc.calibrate", "specc.backend", "specc.data", "specc.decode", "specc.decode.option_faults", "specc.elaborate",
         "specc.files", "specc.ir", "specc.lang", "specc.library", "specc.passes.derive", "specc.passes.measure",
         "specc.passes.pipeline", "specc.passes.prove", "specc.passes.quantize", "specc.text", "specc.weights",
         "specc.weights.formats", "specc.weights.names", "specc.weights.random", "numpy",
