@@ -1,5 +1,6 @@
 """Show an architecture as a tree, with shapes, weights and multiply-adds as formulas or numbers."""
 
+import re
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NoReturn
@@ -125,7 +126,20 @@ def tree_of(graph: Graph, at: Mapping[str, int], count: str) -> list[str]:
         cells = [text.ljust(width) for text, width in zip(row, widths, strict=True)]
         lines.append("  ".join(cells).rstrip())
     lines += [f"result  {n}: {type_at(v.type, at)}" for n, v in graph.outputs.items()]
-    return [*lines, count]
+    done = substituted(tree.all_work() - tree.all_spared(), at).number
+    # in letters only where it is a number: a formula stands in the tree
+    return [*lines, count, *([f"{rounded(done)} multiply-adds"] if done else [])]
+
+
+UNITS = ((10**12, "trillion"), (10**9, "billion"), (10**6, "million"))
+
+
+def rounded(number: int) -> str:
+    """`137 billion`; a small number as it is."""
+    for size, unit in UNITS:
+        if number >= size:
+            return f"{number / size:.3g} {unit}"
+    return grouped(number)
 
 
 def _row(graph: Graph, depth: int, part: Part, at: Mapping[str, int]) -> Row:
@@ -238,18 +252,27 @@ def type_at(type: Type, at: Mapping[str, int]) -> str:
     return f"{type.dtype}[{', '.join(formula(d, at) for d in type.shape)}]"
 
 
-def formula(dim: Dim, at: Mapping[str, int]) -> str:
-    """A dim as mathematics writes it: `2·batch·seq²·768`, or a number where all is known."""
+def substituted(dim: Dim, at: Mapping[str, int]) -> Dim:
+    """A dim with numbers for lengths. E0407 where they do not fit."""
     try:
-        dim = dim.substitute(at)
+        return dim.substitute(at)
     except DimError as error:
         fail("E0407", f"these lengths do not fit the model: {error}")
+
+
+def formula(dim: Dim, at: Mapping[str, int]) -> str:
+    """A dim as mathematics writes it: `2·batch·seq²·768`, or a number where all is known."""
+    dim = substituted(dim, at)
     if dim.number is not None:
         return grouped(dim.number)
     text = str(dim)
     for power, sign in (("^2", "²"), ("^3", "³")):
         text = text.replace(power, sign)
-    return text.replace("*", "·")
+    return LONG_NUMBER.sub(lambda n: grouped(int(n[0])), text.replace("*", "·"))
+
+
+LONG_NUMBER = re.compile(r"(?<!\w)\d{4,15}(?!\w)")
+"""A factor of four digits and more, not digits in the name of a length."""
 
 
 def grouped(number: int) -> str:

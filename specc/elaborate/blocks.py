@@ -64,6 +64,7 @@ def call_block(
         return results
     finally:
         context.calls.pop()
+        context.scope = caller.scope
 
 
 def _inside(

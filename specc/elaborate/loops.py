@@ -72,9 +72,21 @@ def run_scan(
         *(tensor for _, tensor in first_ones),
         *(Tensor(c) for c in captures),
     ]
-    results = iter(nodes.add(context, op, operands, statement.span, env.scope, "scan"))
+    scope = env.scope or _home(op)
+    results = iter(nodes.add(context, op, operands, statement.span, scope, "scan"))
     env.names.update({name: rebuilt(value, results) for name, value in starts.items()})
     env.names.update(zip(statement.collect, results, strict=True))
+
+
+def _home(op: ops.Scan) -> str:
+    """Where a loop of the outermost scope belongs: to the cell that makes what it carries,
+    so that its states are called after that.
+    """
+    for value in op.nexts():
+        made = op.body.made.get(value.node) if value.node else None
+        if made and made.scopes:
+            return made.scopes[0]
+    return ""
 
 
 def _body(

@@ -21,22 +21,22 @@ def add(
     op: Op,
     operands: Sequence[Tensor | None],
     span: Span | None,
-    scope: str = "",
+    scope: str | None = None,
     word: str = "",
     at: Span | None = None,
 ) -> tuple[Tensor, ...]:
-    """The results of `op`, or E0301/E0302 under the text of the operands. `word` is
-    what the user called it, `at` the sign or word itself where that is less than
-    `span`.
+    """The results of `op`, or E0301/E0302 under the text of the operands. `scope` is
+    that of the statement where none is given, `word` what the user called it, `at` the
+    sign or word itself where that is less than `span`.
     """
     if len(context.builder.nodes) >= MOST_NODES:
         fail("E0109", f"this spec expands to more than {MOST_NODES} operations", span)
     called = word or op.name
     values = [o.value if o else None for o in operands]
+    # the outermost scope has an empty name, which is one all the same
+    under = context.scope if scope is None else scope
     try:
-        results = context.builder.add(
-            op, *values, scope=scope or context.scope, span=context.at(span)
-        )
+        results = context.builder.add(op, *values, scope=under, span=context.at(span))
     except ShapeError as error:
         meeting = Meeting(op, operands, at or span, called, context.lengths)
         raise Failed(clash(error, meeting)) from None
@@ -68,7 +68,7 @@ def one(
     op: Op,
     *operands: Tensor | None,
     span: Span | None = None,
-    scope: str = "",
+    scope: str | None = None,
 ) -> Tensor:
     """The first result of `op`."""
     return add(context, op, operands, span, scope)[0]

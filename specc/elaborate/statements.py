@@ -37,6 +37,8 @@ def run_body(
     """
     # a `return` inside `when` ends the whole body, not only its branch
     for statement in body:
+        # what a block before left there is not where this one stands
+        context.scope = env.scope
         returned = RULES[type(statement)](context, statement, env)
         if returned is not None:
             return returned

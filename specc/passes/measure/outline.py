@@ -5,8 +5,9 @@ Scopes are the paths weights live under: `h.3.attn.c_proj` is part of `h.3.attn`
 is part of `h.3`.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 from specc.ir.dim import Dim, product, total
 from specc.ir.graph import Graph, Node, Value
@@ -52,8 +53,10 @@ class Part:
         ) * self.times
 
     def shape_of_it(self) -> tuple[object, ...]:
-        """What must agree for two parts to be shown as one."""
-        inner = tuple((n, p.shape_of_it()) for n, p in self.parts.items())
+        """What must agree for two parts to be shown as one: everything but the order of
+        what is inside, which is that of the text that asked first.
+        """
+        inner = tuple((n, self.parts[n].shape_of_it()) for n in sorted(self.parts))
         own = (self.weights, self.work, self.spared, self.times)
         return (str(self.type), self.op, *own, inner)
 
@@ -72,6 +75,7 @@ def outline(graph: Graph, at: Mapping[str, int] | None = None) -> Part:
     padded = [graph.inputs[n] for n, f in graph.input_facts.items() if f.keep]
     # The number of rows where it is told, or how many there are at most.
     rows = {s: limit.most for s, limit in limits(graph).items()} | dict(at or {})
+    _in_order(graph, root)
     for node, results in graph.nodes:
         _enter(graph, root, node, results[0].type).spared += _spared(node, padded, rows)
     for name, facts in graph.parameter_facts.items():
@@ -85,10 +89,25 @@ def outline(graph: Graph, at: Mapping[str, int] | None = None) -> Part:
     return root
 
 
+def _in_order(graph: Graph, root: Part) -> None:
+    """Open the parts in the order in which their weights are read. What has none, such
+    as a mask that is made ahead of everything, says nothing about who comes first.
+    """
+    weights = set(graph.parameters.values())
+    for node, _ in graph.nodes:
+        if node.op.heavy or weights.intersection(node.args):
+            _at(root, _scope(graph, node))
+
+
+def _scope(graph: Graph, node: Node) -> str:
+    """The path that a node was first built under."""
+    scopes = graph.made[node].scopes if node in graph.made else ()
+    return scopes[0] if scopes else ""
+
+
 def _enter(graph: Graph, root: Part, node: Node, type: Type) -> Part:
     """Put a node into the part that it belongs to, which is given."""
-    scopes = graph.made[node].scopes if node in graph.made else ()
-    part = _at(root, scopes[0] if scopes else "")
+    part = _at(root, _scope(graph, node))
     part.work = part.work + multiply_adds(node)
     part.type = type
     if node.op.heavy or not part.op:
@@ -127,33 +146,47 @@ def _find(root: Part, scope: str) -> Part | None:
 
 
 def _fold(part: Part) -> None:
-    """Runs of numbered parts that are alike become one: `0 … 11`."""
+    """Numbered parts that are alike become one, also where others stand between them:
+    `0 … 11`, `0, 2 … 24`.
+    """
     for inner in part.parts.values():
         _fold(inner)
-    folded: dict[str, Part] = {}
-    run: list[Part] = []
+    alike: dict[object, list[Part]] = {}
     for inner in part.parts.values():
-        if run and (
-            not inner.name.isdigit() or run[0].shape_of_it() != inner.shape_of_it()
-        ):
-            _close(run, folded)
-            run = []
-        if inner.name.isdigit():
-            run.append(inner)
+        numbered = inner.name.isdecimal()
+        alike.setdefault(inner.shape_of_it() if numbered else inner.name, []).append(
+            inner
+        )
+    part.parts = {}
+    for run in alike.values():
+        # by number: a layer may be read before those below it
+        run.sort(key=lambda p: int(p.name) if p.name.isdecimal() else 0)
+        first = run[0]
+        if len(run) > 1:
+            first.name = numbers_text([int(p.name) for p in run])
+            first.times = len(run)
+        part.parts[first.name] = first
+
+
+MOST_RUNS = 3
+"""Runs of layers that are named before a list is cut."""
+
+
+def numbers_text(numbers: Sequence[int]) -> str:
+    """Rising numbers, at least two, in few words: `0 … 11`, `1, 3 … 25`, `0 … 2, 4 … 6, …`."""
+    steps = {b - a for a, b in pairwise(numbers)}
+    if steps == {1}:
+        return f"{numbers[0]} … {numbers[-1]}"
+    if len(steps) == 1 and len(numbers) > 2:
+        return f"{numbers[0]}, {numbers[1]} … {numbers[-1]}"
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
         else:
-            folded[inner.name] = inner
-    _close(run, folded)
-    part.parts = folded
-
-
-def _close(run: list[Part], into: dict[str, Part]) -> None:
-    if not run:
-        return
-    first = run[0]
-    if len(run) > 1:
-        first.name = f"{first.name} … {run[-1].name}"
-        first.times = len(run)
-    into[first.name] = first
+            runs.append([number])
+    texts = [str(r[0]) if len(r) == 1 else f"{r[0]} … {r[-1]}" for r in runs]
+    return ", ".join([*texts[:MOST_RUNS], *(["…"] if len(texts) > MOST_RUNS else [])])
 
 
 def walk(part: Part, depth: int = 0) -> Iterator[tuple[int, Part]]:
