@@ -9,6 +9,7 @@ from specc.elaborate.application import Application
 from specc.elaborate.blame import entered
 from specc.elaborate.context import NOTHING, Context, Env, Module, Poisoned
 from specc.elaborate.expressions import decided
+from specc.elaborate.foreign import option_meant
 from specc.elaborate.names import say_shared
 from specc.elaborate.normalizers import of_type
 from specc.elaborate.statements import Returned, run_body
@@ -24,7 +25,7 @@ from specc.elaborate.values import (
 from specc.ir.dim import Dim
 from specc.lang import tree
 from specc.text.diagnostic import Diagnostic, Failed, fail
-from specc.text.suggest import did_you_mean, suggestion
+from specc.text.suggest import suggestion
 
 DEEPEST = 64
 """Blocks that run inside each other."""
@@ -182,7 +183,7 @@ def _pair(block: tree.Block, call: Application) -> list[tuple[tree.Param, tree.E
     for option in options:
         at = option.name_span or option.span
         if option.name not in by_name:
-            near = did_you_mean(option.name, by_name)
+            near = option_meant(option.name, by_name)
             takes = f"`{block.name}` takes: {', '.join(by_name)}"
             fail(
                 "E0201",

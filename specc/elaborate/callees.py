@@ -1,9 +1,9 @@
 """What a call calls: a name of this file, of a used one, of std, or a word."""
 
 from specc.elaborate.context import Context, Env
-from specc.elaborate.foreign import elsewhere
+from specc.elaborate.foreign import LIBRARIES, elsewhere, of_library
 from specc.elaborate.lookup import function, lookup, of_used
-from specc.elaborate.values import Function, describe
+from specc.elaborate.values import Function, Tensor, describe
 from specc.elaborate.vocabulary.registry import WORDS
 from specc.lang import tree
 from specc.text.diagnostic import fail
@@ -45,6 +45,17 @@ def _in_used(context: Context, name: tree.Name, env: Env) -> Function:
         return value
     if (used := of_used(context, name, env)) is not None:
         return used
+    known = [*env.module.names(), *context.library.standard_names(), *WORDS]
+    if isinstance(value, Tensor):
+        method = name.path.partition(".")[2]
+        title = f"`{alias}` is {describe(value)}, and has no `{method}`"
+        mend = of_library(name.path, known)
+        stands = "an operation stands in front of what it works on"
+        fail("E0204", title, name.span, stands, helps=[mend] if mend else ())
+    mend = of_library(name.path, known) if alias in LIBRARIES else ""
+    if mend:
+        title = f"`{name.path}` is of another language"
+        fail("E0204", title, name.span, "unknown operation", helps=[mend])
     write = f'write `use "file.specc" as {alias}` above'
     helps = suggest(alias, env.module.uses, write)
     fail("E0204", f"no used file is called `{alias}`", name.span, helps=helps)

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import NoReturn
 
 from specc.elaborate.context import Context, Env, Module, joined
+from specc.elaborate.foreign import elsewhere
 from specc.elaborate.json_nodes import JsonObject
 from specc.elaborate.values import (
     POISON,
@@ -16,6 +17,7 @@ from specc.elaborate.values import (
     RawConfig,
     Record,
     Results,
+    Tensor,
     WordFunction,
 )
 from specc.elaborate.vocabulary.registry import WORDS
@@ -194,7 +196,10 @@ def _member(value: Evaluated, part: str, name: tree.Name, quiet: bool) -> Evalua
             )
         case Results(values=values, names=names) if part in names:
             return values[names.index(part)]
-    fail("E0202", f"`{name.path}`: `{part}` is no part of it", name.span)
+    # `x.shape`, `x.T`
+    mend = elsewhere(part, WORDS) if isinstance(value, Tensor) else ""
+    title = f"`{name.path}`: `{part}` is no part of it"
+    fail("E0202", title, name.span, helps=[mend] if mend else ())
 
 
 def _unknown(context: Context, name: tree.Name, env: Env) -> NoReturn:

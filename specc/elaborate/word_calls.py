@@ -6,13 +6,14 @@ from typing import NoReturn
 from specc.elaborate.application import Application
 from specc.elaborate.arguments import argument
 from specc.elaborate.context import Context, Env, Poisoned
+from specc.elaborate.foreign import option_meant
 from specc.elaborate.kinds import words_of
 from specc.elaborate.values import Evaluated, Known, WordFunction
 from specc.elaborate.vocabulary.registry import MISSING, Site, Slot, Word
 from specc.ir.dim import DimError, DimLimit
 from specc.lang import tree
 from specc.text.diagnostic import Diagnostic, Failed, Fix, Label, fail
-from specc.text.suggest import did_you_mean, suggestion
+from specc.text.suggest import suggestion
 
 READ_FROM_SHAPES = {
     "attend": "the head count is read from the shape of `q`, so the option can go",
@@ -116,7 +117,7 @@ def _count(n: int) -> str:
 
 def no_option(called: str, option: tree.Option, known: Collection[str]) -> NoReturn:
     """E0201 for an option that a word does not have, mended where its name is sure."""
-    near = did_you_mean(option.name, known)
+    near = option_meant(option.name, known)
     at = option.name_span or option.span
     takes = f"`{called}` takes no options"
     if known:

@@ -82,7 +82,7 @@ WRONG = {
     "if": ("if n > 2 { x = x * 2.0 }", "E0101", "`when c { … } else { … }`"),
     "and": ("x = x if true and false else neg(x)", "E0101", "`and` is written `&`"),
     "in place": ("x *= 2.0", "E0101", "`x = x * …`"),
-    "reshape": ("x = reshape(x, [batch, n, 2, 4])", "E0204", "`split(x, into=[a, b], axis=1)`"),
+    "reshape": ("x = reshape(x, [batch, n, 2, 4])", "E0204", "`split(x, into=[2, 4], axis=2)`"),
     "conv2d": ("x = conv2d(x, out=3, kernel=3) @ c", "E0204", "write `conv`"),
     "dropout": ("x = dropout(x, 0.1)", "E0204", "leave it out"),
     "a slip": ("x = layer_nrom(x, eps=1e-5) @ norm", "E0204", "did you mean `layer_norm`?"),

@@ -7,7 +7,7 @@ followed at one. `TOLD` are pieces that are no text of a spec.
 """
 
 TOLD = {
-    "specc list", "specc list specs", "specc list types", "--init-missing 0", "--init-missing", "specc convert", "git lfs pull", "a and b", ": ", "(name: type, …)",
+    "specc list", "specc doc linear", "specc list specs", "specc list types", "--init-missing 0", "--init-missing", "specc convert", "git lfs pull", "a and b", ": ", "(name: type, …)",
     "extends …", "--config DIR", "--quantize int8", "--against MODEL", "theta: …", "width: …", "the 0.418 0.24968",
 }  # fmt: skip
 """Commands, what is replaced, and what only another file or command line can say."""
@@ -55,6 +55,10 @@ DONE: dict[str, list[tuple[str, str, str]]] = {
         ("when c { … } else { … }", "if n > 2 { x = x * 2.0 }", "when a { x = x * 2.0 } else { x = -x }"),
         ("a if c else b", "if n > 2 { x = x * 2.0 }", "x = x * 2.0 if a else x"),
         ("where(c, a, b)", "if n > 2 { x = x * 2.0 }", "x = where(x > 2.0, x * 2.0, x)"),
+    ],
+    "E0101-if-as-a-value": [
+        ("a if c else b", "if x > 0.0: x", "x if 2 == 1 else -x"),
+        ("where(c, a, b)", "if x > 0.0: x", "where(x > 0.0, x, -x)"),
     ],
     "E0101-in-place": [("x = x + …", "x += 1.0", "x = x + 1.0")],
     "E0101-missing-arrow": [
@@ -132,10 +136,16 @@ DONE: dict[str, list[tuple[str, str, str]]] = {
          "attend_by(dot, insert(x, axis=1), z, z, mask=ending(cast(x[:, :1], to=int), 3))\n  return squeeze(y, axis=1)"),
     ],
     "E0605-score": [("dot(a, b)", "half = q", "half = dot(q, k)")],
+    "E0204-conv2d": [("conv(p, out=8, kernel=3) @ c", "conv2d(x, out=8, kernel=3)", "conv(x, out=8, kernel=3)")],
+    "E0204-of-a-library": [
+        ("transpose(x, order=[0, 2, 1])", "x.permute(0, 2, 1)", "transpose(x, order=[0, 2, 1])"),
+        ("attend(q, k, v, mask=causal)", "softmax_causal(a)", "attend(x, x, x, mask=causal)"),
+        ("masked_softmax(matmul(q, transpose(k)), causal)", "softmax_causal(a)", "masked_softmax(matmul(x, transpose(x)), causal)"),
+    ],
     "E0204-reshape": [
-        ("split(x, into=[a, b], axis=1)", "reshape(x, [batch, n, 2, 4])", "merge(split(x, into=[2, 4], axis=2), axis=2)"),
+        ("split(x, into=[2, 4], axis=2)", "reshape(x, [batch, n, 2, 4])", "merge(split(x, into=[2, 4], axis=2), axis=2)"),
         ("merge(x, axis=1)", "reshape(x, [batch, n, 2, 4])", "split(merge(x, axis=1), into=[n, 8], axis=1)"),
-        ('rearrange(x, "b n (h d) -> b h n d", sizes=[h])', "reshape(x, [batch, n, 2, 4])",
+        ('rearrange(x, "b n (h d) -> b h n d", sizes=[2])', "reshape(x, [batch, n, 2, 4])",
          'rearrange(rearrange(x, "b n (h d) -> b h n d", sizes=[2]), "b h n d -> b n (h d)")'),
     ],
     "E0204-tril": [

@@ -38,6 +38,16 @@ STATEMENTS = {
 }
 """Words that begin a statement elsewhere, and what is written here."""
 
+VALUE_WORDS = {
+    "IF": CHOICE[1:],
+    "FOR": ("a list is `[f(i) for i in 3]`", *LOOP),
+    "REPEAT": (
+        "an axis of length 1 is repeated by `expand(x, axis=1, length=3)`",
+        *LOOP[:1],
+    ),
+}
+"""Words that stand where a value is due, by their kind, and what is written here."""
+
 VALUES = frozenset({"NAME", "NUMBER", "STRING", "RPAR", "RSQB"})
 """What a value ends with."""
 
@@ -47,7 +57,7 @@ JOINING = {"and": "&", "or": "|"}
 
 def of_other_languages(here: Misplaced) -> Diagnostic | None:
     """A word or sign that another language has at this place."""
-    return _statement(here) or _joined_by_word(here) or _in_place(here)
+    return _statement(here) or _value(here) or _joined_by_word(here) or _in_place(here)
 
 
 def _statement(here: Misplaced) -> Diagnostic | None:
@@ -66,6 +76,19 @@ def _statement(here: Misplaced) -> Diagnostic | None:
         f"`{word.text}` begins no statement",
         Label(here.span(word), "this word is of another language"),
         helps=STATEMENTS[word.text],
+    )
+
+
+def _value(here: Misplaced) -> Diagnostic | None:
+    """`y = if c: a`, `[f(i) for …]` turned around, `repeat(x, 2)` as an operation."""
+    token = here.token
+    if token.kind not in VALUE_WORDS or "NUMBER" not in here.expected:
+        return None
+    return Diagnostic(
+        "E0101",
+        f"`{token.text}` begins no value",
+        Label(here.span(token), "a value belongs here"),
+        helps=VALUE_WORDS[token.kind],
     )
 
 

@@ -1,0 +1,128 @@
+"""What people look for who come from elsewhere: every suggestion is itself a piece of
+the language, and is found under every name.
+"""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from specc.compiler.spec import check, open_spec
+from specc.elaborate.foreign import BY_NAME, OPTIONS
+from specc.elaborate.mends import MENDS, Mend
+from specc.elaborate.vocabulary import WORDS
+from specc.library.files import Files
+from specc.text.diagnostic import Failed
+
+SPEC = """specc 1
+model m
+
+dims batch, n, other
+
+{item}
+
+graph g(x: float[batch, n, 8], a: float[batch, n, 8], b: float[batch, n, 8], p: float[batch, 3, 8, 8],
+        q: float[batch, 2, n, 4], k: float[batch, 2, n, 4], v: float[batch, 2, n, 4], ids: int[batch, n],
+        seen: bool[batch, n, 8], keep: keep[batch, n]) -> (y: float[...]) {{
+  {statement}
+  return x
+}}
+"""
+PIECES = sorted(
+    {
+        (piece, mend.names[0])
+        for mend in MENDS
+        for piece in re.findall(r"`([^`]*)`", mend.text)
+        if re.search(r"[({\[]| [-+*/%=<>&|!]+ ", piece)
+    }
+)
+KNOWN = {*WORDS, *Files().standard_names()}
+
+
+def checked(tmp_path: Path, statement: str, item: str = "") -> None:
+    path = tmp_path / "m.specc"
+    path.write_text(SPEC.format(statement=statement, item=item), encoding="utf-8")
+    check(open_spec(str(path)), "")
+
+
+@pytest.mark.parametrize(("piece", "name"), PIECES, ids=[f"{n}-{p}" for p, n in PIECES])
+def test_what_is_suggested_compiles(piece: str, name: str, tmp_path: Path) -> None:
+    if piece.startswith("mask "):
+        checked(tmp_path, "", item=piece)
+    elif piece.startswith("repeat "):
+        checked(tmp_path, piece)
+    elif piece.startswith("keep["):
+        assert piece in SPEC  # the type of an input
+    elif " = " in piece:
+        checked(tmp_path, piece)
+    else:
+        checked(tmp_path, f"z = {piece}")
+
+
+def test_a_wrong_piece_is_noticed(tmp_path: Path) -> None:
+    with pytest.raises(Failed):
+        checked(tmp_path, "z = split(x, into=[3, 4], axis=2)")
+    with pytest.raises(Failed):
+        checked(tmp_path, "z = swish(x)")
+
+
+def test_there_are_many_names_and_no_name_stands_twice() -> None:
+    names = [name for mend in MENDS for name in mend.names]
+    assert len(names) == len(set(names)) == len(BY_NAME) > 150
+
+
+@pytest.mark.parametrize("mend", MENDS, ids=lambda mend: mend.names[0])
+def test_what_a_suggestion_needs_is_there(mend: Mend) -> None:
+    assert KNOWN.issuperset(mend.needs)
+    # a name that is a word here is never looked for
+    assert not KNOWN.intersection(mend.names)
+
+
+def said(tmp_path: Path, value: str) -> str:
+    with pytest.raises(Failed) as failed:
+        checked(tmp_path, f"z = {value}")
+    found = failed.value.diagnostics[0]
+    return " ".join((found.code, found.title, *found.helps))
+
+
+@pytest.mark.parametrize(
+    ("written", "code", "told"),
+    [
+        ("nn.Linear(x, 8)", "E0204", "`linear`"),
+        ("F.softmax(x)", "E0204", "`softmax`"),
+        ("nn.functional.softmax(x)", "E0204", "`softmax`"),
+        ("torch.cat([x, x])", "E0204", "concat("),
+        ("nn.LayerNorm(x)", "E0204", "`layer_norm`"),
+        ("nn.Dropout(x)", "E0204", "leave it out"),
+        ("x.reshape(3)", "E0204", "rearrange("),
+        ("x.softmax(3)", "E0204", "`softmax`"),
+        ("x.shape", "E0202", "length("),
+        ("x.T", "E0202", "transpose("),
+        ("swish(x)", "E0204", "silu("),
+        ("softmax_causal(x)", "E0204", "masked_softmax("),
+        ("masked_fill(x, 1)", "E0204", "where("),
+        ("print(x)", "E0204", "--tap"),
+        ("softmax(x, dim=1)", "E0201", "`axis`"),
+        ("linear(x, out_features=8) @ w", "E0201", "`out`"),
+        ("conv(x, out=8, kernel_size=3) @ w", "E0201", "`kernel`"),
+        ("attention(x, num_heads=2, mask=all) @ w", "E0201", "`heads`"),
+        # no library, and nothing that is known
+        ("other_file.f(x)", "E0204", "use"),
+        ("x.mystery(x)", "E0204", "no `mystery`"),
+        ("torch.mystery(x)", "E0204", "no used file"),
+    ],
+)
+def test_what_is_said(written: str, code: str, told: str, tmp_path: Path) -> None:
+    text = said(tmp_path, written)
+    assert text.startswith(code)
+    assert told in text, text
+
+
+def test_options_are_those_of_words_and_blocks() -> None:
+    library = Files()
+    takes = {slot.name for word in WORDS.values() for slot in word.slots}
+    for name in library.standard_names():
+        found = library.standard(name)
+        assert found is not None
+        takes |= {param.name for param in found[0].params or ()}
+    assert takes.issuperset(OPTIONS.values())
