@@ -2,6 +2,7 @@
 
 from argparse import ArgumentParser, Namespace
 
+from specc.files.read import shown
 from specc.library.files import explanations
 from specc.text.codes import CODES
 from specc.text.diagnostic import fail
@@ -15,7 +16,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 def run(given: Namespace) -> int:
     """Print the page of a code."""
-    code = given.code.upper()
+    code = meant(given.code)
     if code not in CODES:
         near = did_you_mean(code, CODES)
         hint = (
@@ -23,6 +24,15 @@ def run(given: Namespace) -> int:
             if near
             else f"codes run from {min(CODES)} to {max(CODES)}"
         )
-        fail("E0200", f"there is no code `{given.code}`", helps=[hint])
+        fail("E0200", f"there is no code `{shown(given.code)[:40]}`", helps=[hint])
     print(explanations()[code].read_text(encoding="utf-8").rstrip())
     return 0
+
+
+def meant(text: str) -> str:
+    """A code in its own form: `e302`, `302` and `E0302` are one, and so is `[E0302]`."""
+    text = text.strip("[]: ").upper()
+    letter, digits = text[:1], text[1:]
+    if text.isdecimal():
+        letter, digits = "E", text
+    return f"{letter}{digits:0>4}" if digits.isdecimal() and digits else text

@@ -33,9 +33,17 @@ class Kind:
     what: str
     endings: tuple[str, ...]
     recognized: Callable[[Path], bool] | None = None
+    folder: str = ""
+    """What makes a folder of the same."""
 
 
-MODEL = Kind("an ONNX model", (".onnx",), ours.is_model)
+MODEL = Kind(
+    "an ONNX model",
+    (".onnx",),
+    ours.is_model,
+    "or say what a folder is to hold: `--for all` for a model that writes, else "
+    "`--for score`",
+)
 PICTURE = Kind("a picture", (".png",), ours.is_picture)
 ARRAYS = Kind("arrays", (".npz",), ours.is_arrays)
 WEIGHTS = Kind("weights", (".safetensors",), ours.is_weights)
@@ -65,7 +73,7 @@ def place(
     refuse_inputs(path, inputs)
     real = followed(path)
     if path.suffix.lower() not in kind.endings:
-        usual = f"{path.stem or 'name'}{kind.endings[0]}"
+        usual = str(path.with_name(f"{path.stem or 'name'}{kind.endings[0]}"))
         fail(
             "E0816",
             f"{kind.what} cannot be written as `{shown(str(path))}`",
@@ -73,7 +81,9 @@ def place(
             helps=[
                 f"write `-o {shown(usual)}`"
                 if kind is not PICTURE
-                else f"name it `{shown(usual)}`"
+                else f"name it `{shown(usual)}`",
+                # a name without an ending is one of a folder
+                *([kind.folder] if kind.folder and not path.suffix else []),
             ],
         )
     if not force and not _replaceable(real, kind, content):

@@ -9,6 +9,7 @@ from specc.ir.interval import Interval
 from specc.passes.prove.batch import batch_symbol, mixing
 from specc.passes.prove.causality import growing_symbol, prove
 from specc.passes.prove.defaults import prove_defaults
+from specc.passes.prove.every_axis import Along, along_each, fields_of
 from specc.passes.prove.flow import flow
 from specc.passes.prove.padding import padding
 from specc.passes.simplify.inline import inline_defaults
@@ -22,7 +23,7 @@ class Report:
 
     `causal` and `apart` are None where there is nothing to prove. `fields` maps each
     output to the reach of its rows along `growing`: how far back it looks. `padded`
-    names the inputs that say what is padding.
+    names the inputs that say what is padding. `others` are the other run-time axes.
     """
 
     growing: str | None
@@ -31,6 +32,7 @@ class Report:
     batch: str | None
     apart: bool | None
     padded: tuple[str, ...]
+    others: tuple[Along, ...] = ()
     errors: tuple[Diagnostic, ...] = field(default=())
     warnings: tuple[Diagnostic, ...] = field(default=())
 
@@ -42,6 +44,7 @@ class Report:
             said += [
                 f"  {name} reads {_back(reach)}" for name, reach in self.fields.items()
             ]
+        said += [each.line() for each in self.others]
         if self.batch and self.apart:
             said.append(f"rows of {self.batch} stay apart")
         if self.padded and not any(w.code == "W0601" for w in self.warnings):
@@ -69,7 +72,7 @@ def report(
         errors = prove(graph, symbol, growing, wanted) or prove_defaults(
             graph, defaults, symbol, growing, wanted
         )
-        fields = _fields(graph, symbol)
+        fields = fields_of(graph, flow(graph, symbol))
     inside = inline_defaults(graph, defaults) if defaults else graph
     batch = batch_symbol(inside)
     mixed = mixing(inside, batch) if batch else []
@@ -80,16 +83,10 @@ def report(
         batch=batch,
         apart=not mixed if batch else None,
         padded=tuple(n for n, f in graph.input_facts.items() if f.keep),
+        others=() if errors else tuple(along_each(graph, (symbol, batch))),
         errors=tuple(errors),
         warnings=(*mixed, *padding(_computed(graph, defaults))),
     )
-
-
-def _fields(graph: Graph, symbol: str) -> dict[str, Interval]:
-    """How far back the rows of each output look; of a map of attention, its queries."""
-    found = flow(graph, symbol)
-    axes = {name: found.state(value).axes for name, value in graph.outputs.items()}
-    return {name: reach[min(reach)] for name, reach in axes.items() if reach}
 
 
 def _computed(graph: Graph, defaults: Graph | None) -> Graph:
