@@ -66,7 +66,7 @@ def _compute(opened: Opened, inputs: Mapping[str, Array], outputs: Outputs) -> N
     """All at once: results as their readings show them."""
     model = opened.whole
     if outputs.attention:
-        seen = look(model, inputs, scope=outputs.scope)
+        seen = look(model, inputs, scope=outputs.choice.scope)
         outputs.looked(seen)
         results = seen.results
     else:
@@ -93,7 +93,7 @@ def _write(opened: Opened, writing: Writing, outputs: Outputs) -> None:
         say(f"cut off after {len(best.tokens)} tokens, {why}")
     seen: dict[str, Array] = {}
     if outputs.attention:
-        looked = look_back(opened.looked_at(), writing, best, outputs.scope)
+        looked = look_back(opened.looked_at(), writing, best, outputs.choice.scope)
         outputs.looked(looked)
         seen = looked.results
     outputs.save({**seen, **arrays_of(writing, results)})

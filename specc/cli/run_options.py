@@ -32,18 +32,7 @@ def arguments(parser: ArgumentParser) -> None:
         default="cpu",
         help="cpu, cuda, … (an execution provider of ONNX Runtime)",
     )
-    parser.add_argument(
-        "--attention",
-        default="",
-        metavar="OUT.png",
-        help="draw where the model's attention looked",
-    )
-    parser.add_argument(
-        "--scope",
-        default="",
-        metavar="PATTERN",
-        help="which attention to draw, by its scope; the last one otherwise",
-    )
+    _attention_arguments(parser)
     parser.add_argument(
         "-o",
         "--output",
@@ -53,6 +42,36 @@ def arguments(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--force", action="store_true", help=FORCE)
     writing_arguments(parser)
+
+
+def _attention_arguments(parser: ArgumentParser) -> None:
+    """Declare what is drawn of attention, and how."""
+    parser.add_argument(
+        "--attention",
+        default="",
+        metavar="OUT.html|.svg|.png",
+        help="draw where the model's attention looked: a page with all of it, or a picture",
+    )
+    parser.add_argument(
+        "--scope",
+        default="",
+        metavar="PATTERN",
+        help="which attention to draw, by its scope; the last one otherwise, on a page all",
+    )
+    parser.add_argument(
+        "--layers",
+        default="",
+        metavar="0,2-5",
+        help="of which layers to draw attention",
+    )
+    parser.add_argument(
+        "--heads", default="", metavar="0,2-5", help="which heads of it to draw"
+    )
+    parser.add_argument(
+        "--log",
+        action="store_true",
+        help="color weights by powers of ten, so that small ones are seen",
+    )
 
 
 def _chat_argument(parser: ArgumentParser) -> None:

@@ -3,7 +3,7 @@
 import sys
 from argparse import Namespace
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -11,34 +11,41 @@ from zipfile import ZipFile
 
 import numpy as np
 
+from specc.data.pictures.raster import need_pillow
 from specc.files.ours import MARK
-from specc.files.place import ARRAYS, PICTURE, Kind, place
+from specc.files.place import ARRAYS, LOOK, PICTURE, Kind, place
 from specc.files.read import shown
 from specc.files.write import atomic_write
 from specc.run.attention import Look
+from specc.run.attention_choice import Choice, numbers
+from specc.run.attention_picture import picture_of
 from specc.run.generation import Result
 from specc.text.diagnostic import fail
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Outputs:
     """A picture of attention and an .npz of the results, where they were asked for,
     over none of the `inputs`.
 
-    `scope` is a pattern that says which attention the picture is of.
+    `choice` says which attention the picture is of, `log` that its colors go by powers
+    of ten.
     """
 
     attention: str
     arrays: str
     inputs: Sequence[Path]
     force: bool
-    scope: str = ""
+    choice: Choice = field(default_factory=Choice)
+    log: bool = False
 
     def check(self) -> None:
         """Refuses what cannot be written before anything is computed."""
-        for path, kind in ((self.attention, PICTURE), (self.arrays, ARRAYS)):
+        for path, kind in ((self.attention, LOOK), (self.arrays, ARRAYS)):
             if path:
                 self._place(path, kind)
+        if self.attention.lower().endswith(".png"):
+            need_pillow()
 
     def pictures(self, named: Iterable[tuple[str, bytes]]) -> None:
         """Results that are pictures, in the folder the user is in."""
@@ -46,10 +53,12 @@ class Outputs:
             self._write(name, PICTURE, png)
 
     def looked(self, seen: Look) -> None:
-        """The picture of attention."""
-        if seen.left_out:
-            say(seen.left_out)
-        self._write(self.attention, PICTURE, seen.png)
+        """The picture of attention, in the format that its name asks for."""
+        form = Path(self.attention).suffix.lower()
+        picture = picture_of(seen, form, self.choice, log=self.log)
+        for remark in picture.remarks:
+            say(remark)
+        self._write(self.attention, LOOK, picture.content)
 
     def save(self, results: Mapping[str, Any]) -> None:
         """An .npz with a fixed date, so that equal results are equal files, and our mark."""
@@ -73,18 +82,25 @@ class Outputs:
 
 def outputs_of(given: Namespace, inputs: Sequence[Path]) -> Outputs:
     """What the options ask for. E0753 for the scope of a picture that nobody wants."""
-    if given.scope and not given.attention:
+    which = ("scope", "layers", "heads", "log")
+    told = [name for name in which if vars(given)[name]]
+    if told and not given.attention:
         fail(
             "E0753",
-            "`--scope` says which attention to draw, and none is to be drawn",
-            helps=["add --attention OUT.png"],
+            f"`--{told[0]}` says how to draw attention, and none is to be drawn",
+            helps=["add --attention OUT.html"],
         )
     return Outputs(
         attention=given.attention,
         arrays=given.output,
         inputs=inputs,
         force=given.force,
-        scope=given.scope,
+        choice=Choice(
+            scope=given.scope,
+            layers=numbers(given.layers, "--layers") if given.layers else (),
+            heads=numbers(given.heads, "--heads") if given.heads else (),
+        ),
+        log=given.log,
     )
 
 

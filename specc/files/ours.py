@@ -23,6 +23,8 @@ PARTS = (".data", ".tokenizer.json")
 _PNG = b"\x89PNG\r\n\x1a\n"
 _PRODUCER, _METADATA = 2, 14
 """Fields of a model: who made it, and texts that it carries."""
+_MADE_BY, _HEAD = b"<!-- specc -->", 2048
+"""What drawings and pages say of themselves, and how far from their beginning."""
 _LONGEST_HEADER = 100_000_000
 _MOST_FIELDS = 10_000
 """A model of ours has a few; a file of any content may look like many."""
@@ -36,6 +38,11 @@ def is_model(path: Path) -> bool:
 def is_picture(path: Path) -> bool:
     """Whether a file is a PNG of ours."""
     return _holds(path, _picture)
+
+
+def is_drawing(path: Path) -> bool:
+    """Whether a file is an SVG, a page or a PNG of ours."""
+    return is_picture(path) or _holds(path, _drawing)
 
 
 def is_arrays(path: Path) -> bool:
@@ -182,6 +189,12 @@ def _picture(data: mmap.mmap) -> bool:
             return True
         at = body + length + 4
     return False
+
+
+def _drawing(data: mmap.mmap) -> bool:
+    """An SVG or a page that says who made it before anything that a user wrote."""
+    head = data[:_HEAD]
+    return head.startswith((b"<svg ", b"<!doctype html>")) and _MADE_BY in head
 
 
 def _weights(data: mmap.mmap) -> bool:

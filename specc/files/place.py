@@ -45,6 +45,9 @@ MODEL = Kind(
     "`--for score`",
 )
 PICTURE = Kind("a picture", (".png",), ours.is_picture)
+LOOK = Kind("a picture of attention", (".svg", ".html", ".png"), ours.is_drawing)
+DRAWING = Kind("a drawing", (".svg",), ours.is_drawing)
+PAGE = Kind("a page", (".html",), ours.is_drawing)
 ARRAYS = Kind("arrays", (".npz",), ours.is_arrays)
 WEIGHTS = Kind("weights", (".safetensors",), ours.is_weights)
 INDEX = Kind("the index of a package", (".json",), ours.is_index)
@@ -79,9 +82,9 @@ def place(
             f"{kind.what} cannot be written as `{shown(str(path))}`",
             notes=[f"its name ends in {' or '.join(kind.endings)}", NOTHING],
             helps=[
-                f"write `-o {shown(usual)}`"
-                if kind is not PICTURE
-                else f"name it `{shown(usual)}`",
+                f"name it `{shown(usual)}`{_why(path, kind)}"
+                if kind in (PICTURE, LOOK, DRAWING, PAGE)
+                else f"write `-o {shown(usual)}`",
                 # a name without an ending is one of a folder
                 *([kind.folder] if kind.folder and not path.suffix else []),
             ],
@@ -93,6 +96,13 @@ def place(
             "say --force to replace it, or give another name",
         )
     return real
+
+
+def _why(path: Path, kind: Kind) -> str:
+    """What speaks for the ending that is proposed."""
+    if path.suffix.lower() == ".pdf" and ".svg" in kind.endings:
+        return ", which is as sharp; a browser prints it as PDF"
+    return ""
 
 
 def settled(path: str | Path) -> Path:

@@ -15,7 +15,7 @@ from specc import backend
 from specc.ir import ops
 from specc.ir.array import Array
 from specc.ir.dim import Dim
-from specc.ir.graph import Builder, Graph, Node, Value
+from specc.ir.graph import Builder, Graph, Node, Value, needed
 from specc.ir.op import Op
 
 
@@ -29,6 +29,8 @@ class Place:
     queries: Dim
     keys: Dim
     loops: tuple[Node, ...] = ()
+    mask: Value | None = None
+    """What the weights were read through, where it is known."""
 
 
 def attentions(graph: Graph) -> dict[str, Place]:
@@ -50,11 +52,14 @@ def _places(graph: Graph, loops: tuple[Node, ...]) -> Iterator[tuple[str, Place]
         if isinstance(node.op, ops.Scan):
             yield from _places(node.op.body, (*loops, node))
             continue
+        mask: Value | None = None
         match node.op:
-            case ops.Attend():
+            case ops.Attend() as op:
                 value: Value | None = results[1]
+                mask = op.mask(node)
             case ops.Weigh():
                 value = node.first
+                mask = _mask_of(value)
             case _:
                 value = None
         if value is None:
@@ -65,7 +70,17 @@ def _places(graph: Graph, loops: tuple[Node, ...]) -> Iterator[tuple[str, Place]
             queries = _length(loops[-1])
         made = graph.made.get(node)
         for scope in (made.scopes if made else ()) or ("attention",):
-            yield scope, Place(value, queries, keys, loops)
+            yield scope, Place(value, queries, keys, loops, mask)
+
+
+def _mask_of(weights: Value | None) -> Value | None:
+    """The mask through which a normalizer made weights of scores."""
+    node = weights.node if weights else None
+    if node is None or not isinstance(
+        node.op, ops.MaskedSoftmax | ops.Hard | ops.Share
+    ):
+        return None
+    return node.op.mask(node)
 
 
 def _length(loop: Node) -> Dim:
@@ -90,14 +105,50 @@ def weights_of(
     where the rest need them.
     """
     places = attentions(graph)
+    found = _raw(graph, given, told, parameters)
+    shaped = {name: _shaped(found[name], place) for name, place in places.items()}
+    return {n: w for name, each in shaped.items() for n, w in _by_turn(name, each)}
+
+
+def hidden_of(
+    graph: Graph,
+    given: Mapping[str, Array],
+    shapes: Mapping[str, tuple[int, ...]],
+    parameters: Callable[[], Mapping[str, Array]],
+) -> dict[str, Array]:
+    """Where masks let nothing through, bool[batch, heads, query, key] by scope, for
+    attentions whose weights have these `shapes`. One without a mask is not among them.
+    """
+    masked = {n: p for n, p in attentions(graph).items() if p.mask is not None}
+    if not masked:
+        return {}
+    tapped = _tapped(graph, {n: (p.loops, p.mask) for n, p in masked.items() if p.mask})
+    needed = parameters() if tapped.parameters else {}
+    made = backend.reference().run(tapped, given, needed)
+    found: dict[str, Array] = {}
+    for name, place in masked.items():
+        hidden = ~np.asarray(made[f"weights of {name}"], np.bool_)
+        for turn, each in _by_turn(name, _shaped(hidden, place)):
+            if turn in shapes:
+                found[turn] = np.broadcast_to(each, shapes[turn])
+    return found
+
+
+def _raw(
+    graph: Graph,
+    given: Mapping[str, Array],
+    told: Mapping[str, Array],
+    parameters: Callable[[], Mapping[str, Array]],
+) -> dict[str, Array]:
+    """The weights of every attention as its loops stack them."""
+    places = attentions(graph)
     found = {n: told[n] for n, p in places.items() if _is_told(n, p, told, places)}
-    rest = {name: place for name, place in places.items() if name not in found}
+    rest = {n: (p.loops, p.value) for n, p in places.items() if n not in found}
     if rest:
         tapped = _tapped(graph, rest)
         made = backend.reference().run(tapped, given, parameters())
         found |= {n: np.asarray(made[f"weights of {n}"], np.float32) for n in rest}
-    shaped = {name: _shaped(found[name], place) for name, place in places.items()}
-    return {n: w for name, each in shaped.items() for n, w in _by_turn(name, each)}
+    return found
 
 
 TURN = " turn "
@@ -128,14 +179,17 @@ def _shaped(weights: Array, place: Place) -> Array:
     return weights[:, None] if weights.ndim == 3 else weights
 
 
-def _tapped(graph: Graph, places: Mapping[str, Place]) -> Graph:
-    """The graph with the weights of attentions as its only results."""
-    wanted: dict[str, tuple[tuple[Node, ...], Value]] = {
-        n: (p.loops, p.value) for n, p in places.items()
-    }
+def _tapped(
+    graph: Graph, wanted: Mapping[str, tuple[tuple[Node, ...], Value]]
+) -> Graph:
+    """The graph with what is wanted of its attentions as its only results, and no more
+    parameters than these need.
+    """
     made, taps = _with(graph, wanted)
+    read = {a for node in needed(taps.values()) for a in node.args} | {*taps.values()}
     return replace(
         made,
+        parameters={n: v for n, v in made.parameters.items() if v in read},
         outputs={f"weights of {name}": value for name, value in taps.items()},
         names={},
     )

@@ -15,8 +15,11 @@ from specc.cli import main as cli
 from specc.files import ours
 from specc.files.place import (
     ARRAYS,
+    DRAWING,
     INDEX,
+    LOOK,
     MODEL,
+    PAGE,
     PICTURE,
     SPEC,
     WEIGHTS,
@@ -297,8 +300,20 @@ def test_every_command_obeys_it(
     ("kind", "name"),
     [
         (k, f"a{e}")
-        for k in (MODEL, PICTURE, ARRAYS, WEIGHTS, SPEC, WORDS, INDEX)
+        for k in (
+            MODEL,
+            PICTURE,
+            LOOK,
+            DRAWING,
+            PAGE,
+            ARRAYS,
+            WEIGHTS,
+            SPEC,
+            WORDS,
+            INDEX,
+        )
         for e in (".txt", "", ".svg", ".pdf")
+        if e not in k.endings
     ],
 )
 def test_an_ending_of_another_format_is_refused(

@@ -3,7 +3,9 @@ the spec that reads them.
 """
 
 import importlib.util
+import json
 import random
+import re
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -253,21 +255,24 @@ def test_the_picture_of_its_attention_bears_what_was_read_and_written(
     text: str,
     answer: str,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Also where both are equally long."""
-    seen = []
-    monkeypatch.setattr(
-        "specc.run.attention.heatmap",
-        lambda maps, down, across, titles: seen.append((down, across)) or b"",
-    )
-    assert (
-        main(["run", str(package), text, "--attention", str(tmp_path / "a.png")]) == 0
-    )
-    ((down, across),) = seen
+    page = tmp_path / "a.html"
+    assert main(["run", str(package), text, "--attention", str(page)]) == 0
+    found = re.search(r'id="data">(.*?)</script>', page.read_text(encoding="utf-8"))
+    assert found
+    data = json.loads(found[1])
+    last = data["maps"][-1]
+    assert last["scope"] == "decoder.layers.2.encoder_attn"
+    down, across = (data["axes"][last[side]]["labels"] for side in ("queries", "keys"))
     assert "".join(down[:-1]) == answer
     assert [c for c in across[:-1] if c.isalnum()] == [c for c in text if c.isalnum()]
     assert len(across) == len(text) + 1
+    own = data["maps"][-2]
+    assert own["scope"] == "decoder.layers.2.self_attn"
+    fed = data["axes"][own["queries"]]
+    assert fed["role"] == "written"
+    assert "".join(fed["labels"][1:]) == answer, "what was fed begins with the start"
 
 
 def test_texts_of_unequal_length_in_one_file(tmp_path: Path) -> None:

@@ -1,0 +1,126 @@
+"""Attention as a page: every map, chosen by sliders, with the weight under the pointer and
+the tokens that a token looked at.
+
+Weights are kept as 32-bit floats, as the model gave them, so that what the page says is
+what a file of them would say; where that would be too much, maps are pooled, and the page
+says so.
+"""
+
+from base64 import b64encode
+from collections.abc import Sequence
+from html import escape
+
+import numpy as np
+
+from specc.data.pictures.colors import ANCHORS
+from specc.data.pictures.drawing import visible
+from specc.data.pictures.maps import AttentionMap, Axis, Doubles, Looks, pooled
+from specc.data.pictures.page import page, resource
+from specc.data.pictures.scale import DECADES, of_size
+from specc.files.json import Json
+
+MOST_CELLS = 1 << 20
+"""Cells of a page, 4 MiB of weights; with more, maps are pooled."""
+
+LONGEST = 120
+"""Characters of a label: a page has room to show them."""
+
+MOST_PIXELS = 512
+
+
+def attention_page(looks: Looks, *, log: bool = False) -> str:
+    """The page. The last attention is shown first."""
+    step = _step(looks.maps)
+    axes: list[Axis] = []
+    maps: list[Json] = [_map(m, axes, step) for m in looks.maps]
+    data: Json = {
+        "maps": maps,
+        "axes": [_axis(axis) for axis in axes],
+        "step": step,
+        "log": log,
+        "decades": DECADES,
+        "colors": [[int(c) for c in row] for row in ANCHORS],
+        "picture": _picture(looks),
+    }
+    said = f"Attention: {visible(looks.model, 80)}"
+    return page(
+        said,
+        _body(looks, step),
+        styles=[resource("page.css"), resource("attention.css")],
+        programs=[resource("page.js"), resource("attention.js")],
+        data=data,
+    )
+
+
+def _step(maps: Sequence[AttentionMap]) -> int:
+    """Cells of a map along a side of one cell of the page, so that all have room."""
+    step = 1
+    while sum(_cells(m, step) for m in maps) > MOST_CELLS:
+        step += 1
+    return step
+
+
+def _cells(attention: AttentionMap, step: int) -> int:
+    rows, columns = len(attention.queries.labels), len(attention.keys.labels)
+    return len(attention.heads) * -(-rows // step) * -(-columns // step)
+
+
+def _map(attention: AttentionMap, axes: list[Axis], step: int) -> Json:
+    """One attention; its axes are put among those there are."""
+    places = []
+    for axis in (attention.queries, attention.keys):
+        if axis not in axes:
+            axes.append(axis)
+        places.append(axes.index(axis))
+    sides = max(attention.weights.shape[1:])
+    cells, _ = pooled(attention.marked(), -(-sides // step))
+    return {
+        "scope": visible(attention.scope, LONGEST),
+        "heads": list(attention.heads),
+        "queries": places[0],
+        "keys": places[1],
+        "rows": cells.shape[1],
+        "columns": cells.shape[2],
+        "weights": as_base64(cells),
+    }
+
+
+def as_base64(weights: Doubles) -> str:
+    """Weights as 32-bit floats, the lowest byte first; minus infinity is hidden."""
+    return b64encode(weights.astype("<f4").tobytes()).decode("ascii")
+
+
+def _axis(axis: Axis) -> Json:
+    grid = axis.grid
+    return {
+        "role": axis.role,
+        "caption": axis.caption,
+        "labels": [visible(label, LONGEST) for label in axis.labels],
+        "grid": [grid.rows, grid.columns, grid.lead] if grid else None,
+    }
+
+
+def _picture(looks: Looks) -> Json:
+    """The picture as bytes red, green, blue, row by row."""
+    if looks.picture is None:
+        return None
+    pixels = of_size(looks.picture, 1, MOST_PIXELS)
+    return {
+        "rows": pixels.shape[0],
+        "columns": pixels.shape[1],
+        "pixels": b64encode(np.ascontiguousarray(pixels).tobytes()).decode("ascii"),
+    }
+
+
+def _body(looks: Looks, step: int) -> str:
+    pooled_note = (
+        f"<p class=note>The maps are large: a cell is the greatest weight of {step} × {step}. "
+        "Fewer layers or heads (--layers, --heads) are shown cell by cell.</p>"
+        if step > 1
+        else ""
+    )
+    return resource("attention.html").format(
+        model=escape(visible(looks.model, 80)),
+        given=escape(visible(looks.given, 2000)),
+        note=pooled_note,
+    )

@@ -1,0 +1,238 @@
+"""Attention as a drawing: a map a head, queries down and keys across, or laid over the
+picture that was read.
+
+The colors of all panels share one scale, which a bar beside them shows. Labels have room
+or are left out evenly, and then the caption of their axis says so.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from specc.data.pictures.drawing import (
+    FAINT,
+    Box,
+    Cells,
+    Drawing,
+    Mark,
+    Text,
+    text_width,
+    visible,
+)
+from specc.data.pictures.maps import AttentionMap, Axis, Doubles, Looks, pooled
+from specc.data.pictures.over import over_panels, panels_over
+from specc.data.pictures.panels import MARGIN, Block, arranged
+from specc.data.pictures.scale import HIDDEN, Scale, short
+
+GAP = 6
+BAR = 12
+MOST_CELLS = 1024  # a side; larger maps show the greatest weight of each block of cells
+LEAST_LEGIBLE = 9.0  # points of a row whose label can still be read
+MOST_LEGIBLE = 48  # rows that get as much room as their labels need
+LABEL = 10.5
+
+
+def sheet(looks: Looks, *, log: bool = False) -> Drawing:
+    """All maps of `looks`, one block below the other, with one scale for all."""
+    scale = Scale.over((w for m in looks.maps for w in _drawn(m, looks)), log=log)
+    widest = max((len(m.heads) for m in looks.maps), default=1)
+    blocks = [_block(m, looks, scale, widest) for m in looks.maps]
+    heading = [
+        Text(
+            x=MARGIN, y=MARGIN + 12, text=visible(looks.model, 60), size=14, bold=True
+        ),
+        Text(
+            x=MARGIN, y=MARGIN + 27, text=visible(looks.given, 90), size=10, color=FAINT
+        ),
+    ]
+    marks: list[Mark] = [*heading]
+    top, right = MARGIN + 44.0, max(_ends(mark) for mark in heading)
+    right = max(right, *(MARGIN + block.width for block in blocks), 200)
+    first = top + (blocks[0].head if blocks else 0)
+    for block in blocks:
+        marks += block.at(MARGIN, top)
+        top += block.height + MARGIN
+    height = max(top, first + 150)
+    hidden = any(m.hidden.any() for m in looks.maps)
+    marks += _bar(scale, right + MARGIN, first, hidden=hidden)
+    title = f"{visible(looks.model, 60)}: " + "; ".join(
+        f"{m.scope}, {m.queries.caption} by {m.keys.caption}" for m in looks.maps[:8]
+    )
+    drawing = Drawing(
+        width=right + MARGIN + 64, height=height, title=visible(title, 500)
+    )
+    drawing.add(marks)
+    return drawing
+
+
+def _is_over(attention: AttentionMap, looks: Looks) -> bool:
+    """Whether a map is laid over the picture."""
+    return looks.picture is not None and attention.keys.grid is not None
+
+
+def _drawn(attention: AttentionMap, looks: Looks) -> list[Doubles]:
+    """The weights that are seen, of which the scale is made."""
+    if _is_over(attention, looks):
+        return [weights for _, weights in panels_over(attention)]
+    return [attention.marked()]
+
+
+def _ends(mark: Text) -> float:
+    return mark.x + text_width(mark.text, mark.size)
+
+
+def _block(attention: AttentionMap, looks: Looks, scale: Scale, widest: int) -> Block:
+    """All heads of one attention below its scope."""
+    if looks.picture is not None and _is_over(attention, looks):
+        return over_panels(attention, looks.picture, scale)
+    return _heat_maps(attention, scale, widest)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Side:
+    """One axis of a map: how large a cell is along it, and the labels that have room."""
+
+    axis: Axis
+    cell: float
+    step: int
+    """Rows of the axis in one cell."""
+
+    @property
+    def size(self) -> float:
+        """Points of a label."""
+        return min(LABEL, max(7.5, self.cell * 0.82))
+
+    @property
+    def every(self) -> int:
+        """Of how many cells one is named."""
+        return max(1, math.ceil(self.size * 1.08 / self.cell))
+
+    def labels(self) -> list[tuple[int, str]]:
+        """The labels that are drawn, with the cells that they name."""
+        of_cells = self.axis.labels[:: self.step]
+        return [(n, visible(of_cells[n])) for n in range(0, len(of_cells), self.every)]
+
+    def caption(self, what: str) -> str:
+        """What is said beside them."""
+        named = self.every * self.step
+        some = f"; every {named}{_th(named)} is named" if named > 1 else ""
+        return f"{what}: {self.axis.caption}{some}"
+
+    def widest(self) -> float:
+        """Points that the longest label takes."""
+        return max((text_width(t, self.size) for _, t in self.labels()), default=0.0)
+
+
+def _th(number: int) -> str:
+    if 10 <= number % 100 <= 20:
+        return "th"
+    return {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+
+
+def _heat_maps(attention: AttentionMap, scale: Scale, widest: int) -> Block:
+    cells, step = pooled(attention.marked(), MOST_CELLS)
+    cell = _cell(max(cells.shape[1:]), widest)
+    down = _Side(axis=attention.queries, cell=cell, step=step)
+    across = _Side(axis=attention.keys, cell=cell, step=step)
+    upright = across.widest() > cell * across.every - 2
+    top_room = (across.widest() if upright else across.size) + GAP
+    left_room = 16 + down.widest() + GAP
+    height, width = (length * cell for length in cells.shape[1:])
+    several = len(attention.heads) > 1 or attention.heads[0] != 0
+    panels: list[list[Mark]] = []
+    for weights, name in zip(cells, attention.heads, strict=True):
+        marks = list(_map(weights, scale, width, height))
+        if several:
+            title = Text(x=0, y=-GAP, text=f"head {name}", size=10, color=FAINT)
+            marks.append(title)
+        panels.append(marks)
+    block = arranged(
+        panels,
+        (max(width, 40.0), height),
+        left=left_room,
+        top=top_room + 14,
+        title_room=16 if several else 0,
+        title=attention.scope,
+    )
+    for x, y in block.first_column:
+        block.marks += _beside(down, x, y, height)
+    x, y = block.first_column[0]
+    said = down.caption("query")
+    # A caption that is longer than the map goes on below it.
+    foot = y + max(height, text_width(said, 9.5))
+    left = x - GAP - down.widest() - 8
+    block.marks.append(
+        Text(x=left, y=foot, text=said, size=9.5, color=FAINT, upright=True)
+    )
+    block.height = max(block.height, foot)
+    for x, y in block.first_row:
+        block.marks += _above(across, x, y - (18 if several else 0), upright=upright)
+    x, y = block.first_row[0]
+    over = y - (18 if several else 0) - top_room - 3
+    caption = across.caption("key") + _of_blocks(step)
+    block.marks.append(Text(x=x, y=over, text=caption, size=9.5, color=FAINT))
+    block.width = max(block.width, x + text_width(caption, 9.5))
+    return block
+
+
+def _of_blocks(step: int) -> str:
+    return f"; a cell is the greatest of {step} × {step}" if step > 1 else ""
+
+
+def _map(weights: Doubles, scale: Scale, width: float, height: float) -> Iterator[Mark]:
+    yield Cells(x=0, y=0, width=width, height=height, colors=scale.colors(weights))
+    yield Box(x=0, y=0, width=width, height=height, stroke="#b9b9c2", weight=0.5)
+
+
+def _beside(side: _Side, x: float, y: float, height: float) -> Iterator[Mark]:
+    """The labels of queries."""
+    for n, label in side.labels():
+        middle = y + (n + side.every / 2 if side.every > 1 else n + 0.5) * side.cell
+        base = min(middle, y + height) + side.size * 0.35
+        yield Text(x=x - GAP, y=base, text=label, size=side.size, anchor="end")
+
+
+def _above(side: _Side, x: float, y: float, *, upright: bool) -> Iterator[Mark]:
+    for n, label in side.labels():
+        middle = x + (n + 0.5) * side.cell
+        base = middle + side.size * 0.35 if upright else middle
+        yield Text(
+            x=base,
+            y=y - GAP,
+            text=label,
+            size=side.size,
+            anchor="start" if upright else "middle",
+            upright=upright,
+        )
+
+
+def _cell(cells: int, heads: int) -> float:
+    """Points a cell is wide, so that a panel has a good size and labels can be read."""
+    goal = 460 if heads == 1 else 300 if heads <= 4 else 220 if heads <= 9 else 150
+    fair = min(28.0, goal / max(1, cells))
+    return max(fair, LEAST_LEGIBLE if cells <= MOST_LEGIBLE else 0.5)
+
+
+def _bar(scale: Scale, x: float, y: float, *, hidden: bool) -> Sequence[Mark]:
+    """The color scale, greatest weight on top, and what a mask hides."""
+    height = 120.0
+    ramp = np.linspace(1, 0, 128)[:, None]
+    values = (
+        scale.low * (scale.high / scale.low) ** ramp
+        if scale.log
+        else scale.low + (scale.high - scale.low) * ramp
+    )
+    marks: list[Mark] = [
+        Cells(x=x, y=y, width=BAR, height=height, colors=scale.colors(values)),
+    ]
+    for share, value in ((0, scale.high), (0.5, scale.middle()), (1, scale.low)):
+        least = "≤ " if scale.log and share == 1 else ""
+        base = y + 4 + share * height
+        marks.append(Text(x=x + BAR + 4, y=base, text=least + short(value), size=9))
+    if hidden:
+        gray = HIDDEN[None, None]
+        marks.append(Cells(x=x, y=y + height + 12, width=BAR, height=BAR, colors=gray))
+        marks.append(Text(x=x + BAR + 4, y=y + height + 22, text="masked", size=9))
+    return marks

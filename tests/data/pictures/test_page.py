@@ -1,0 +1,156 @@
+"""Pages: one file, no network, nothing from a model that runs, and the numbers that it gave."""
+
+import base64
+import hashlib
+import json
+import re
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+from support.looks import HOSTILE, attention, axis, looks, over
+
+from specc.data.pictures.attention_page import MOST_CELLS, attention_page
+from specc.data.pictures.drawing import visible
+from specc.data.pictures.page import as_data
+
+
+class Read(HTMLParser):
+    """The elements of a page, with their attributes and the text in them."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.inside: dict[str, list[str]] = {}
+        self.open = ""
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        self.open = tag
+        self.inside.setdefault(tag, []).append("")
+
+    def handle_data(self, data: str) -> None:
+        if self.open:
+            self.inside[self.open][-1] += data
+
+    def handle_endtag(self, tag: str) -> None:
+        self.open = ""
+
+
+def data_of(text: str) -> dict:
+    return json.loads(Read(text).inside["script"][0])
+
+
+def page_is_sound(text: str) -> None:
+    """What every page keeps to: only our style and program, by their hashes, and no
+    address anywhere.
+    """
+    read = Read(text)
+    names = [name for name, _ in read.elements]
+    assert names.count("script") == 2, "data and program"
+    assert names.count("style") == 1
+    assert not {"iframe", "object", "embed", "link", "base", "form"} & set(names)
+    (policy,) = [
+        a["content"]
+        for n, a in read.elements
+        if n == "meta" and a.get("http-equiv") == "Content-Security-Policy"
+    ]
+    for kind, inside in (("script", read.inside["script"][1]), ("style", read.inside["style"][0])):  # fmt: skip
+        digest = hashlib.sha256(inside.encode()).digest()
+        assert f"{kind}-src 'sha256-{base64.b64encode(digest).decode()}'" in policy
+    assert policy.startswith("default-src 'none';")
+    assert "unsafe" not in policy
+    for name, attributes in read.elements:
+        assert "style" not in attributes, name
+        assert not [a for a in attributes if a.startswith("on")], name
+        for address in ("href", "src"):
+            value = attributes.get(address) or "#"
+            assert value.startswith(("#", "data:image/png;base64,")), value
+    outside = re.sub(r'xmlns="http://www.w3.org/[^"]*"', "", text)
+    assert not re.search(r"https?:|//[a-z]+\.|@import|url\(", outside)
+
+
+def test_a_page_is_sound_whatever_the_tokens_are():
+    count = len(HOSTILE)
+    made = attention(np.eye(count)[None], axis(HOSTILE), axis(HOSTILE), HOSTILE[0])
+    text = attention_page(looks(made, model=HOSTILE[0], given=HOSTILE[1]))
+    page_is_sound(text)
+    data = data_of(text)
+    assert data["axes"][0]["labels"] == [visible(t, 120) for t in HOSTILE]
+    assert Read(text).inside["h1"] == [HOSTILE[0]]
+    text.encode("utf-8")
+
+
+def test_a_mistake_in_the_policy_would_be_seen():
+    text = attention_page(looks(attention(np.eye(2)[None])))
+    for broken in (
+        text.replace('"use strict";', '"use strict"; ', 1),
+        text.replace("<h1>", "<script>1</script><h1>"),
+        text.replace("<h1>", "<h1 style='color:red'>"),
+        text.replace("<h1>", "<img src='https://example.org/a.png'><h1>"),
+    ):
+        assert broken != text
+        with pytest.raises(AssertionError):
+            page_is_sound(broken)
+
+
+def test_the_numbers_in_a_page_are_those_of_the_model():
+    rng = np.random.default_rng(0)
+    weights = rng.dirichlet(np.ones(5), (3, 4)).astype(np.float32).astype(np.float64)
+    hidden = np.zeros(weights.shape, np.bool_)
+    hidden[:, 0, 3:] = True
+    weights[hidden] = 0
+    weights[1, 1, 1] = np.nan
+    data = data_of(attention_page(looks(attention(weights, hidden=hidden))))
+    (made,) = data["maps"]
+    found = np.frombuffer(base64.b64decode(made["weights"]), "<f4")
+    found = found.reshape(len(made["heads"]), made["rows"], made["columns"])
+    np.testing.assert_array_equal(np.isneginf(found), hidden)
+    np.testing.assert_array_equal(found[~hidden], weights.astype(np.float32)[~hidden])
+
+
+def test_a_large_page_is_pooled_and_says_so():
+    weights = np.zeros((2, 900, 900))
+    weights[1, 700, 701] = 0.5
+    text = attention_page(looks(attention(weights)))
+    data = data_of(text)
+    (made,) = data["maps"]
+    assert data["step"] == 2
+    assert len(made["heads"]) * made["rows"] * made["columns"] <= MOST_CELLS
+    found = np.frombuffer(base64.b64decode(made["weights"]), "<f4")
+    assert found.max() == 0.5
+    assert "the greatest weight of 2 × 2" in text
+    assert len(text) < 7_000_000
+    small = attention_page(looks(attention(weights[:, :30, :30])))
+    assert "the greatest weight of" not in small
+
+
+def test_a_picture_is_in_the_page():
+    given = over()
+    text = attention_page(given)
+    page_is_sound(text)
+    picture = data_of(text)["picture"]
+    pixels = np.frombuffer(base64.b64decode(picture["pixels"]), np.uint8)
+    np.testing.assert_array_equal(pixels.reshape(8, 8, 3), given.picture)
+    assert data_of(text)["axes"][0]["grid"] == [4, 4, 1]
+    assert data_of(attention_page(looks(*given.maps)))["picture"] is None
+
+
+def test_axes_that_several_maps_share_are_there_once():
+    one, other = axis(["a", "b"], "read"), axis(["x", "y", "z"], "written")
+    maps = (
+        attention(np.ones((1, 2, 2)), one, one, "enc"),
+        attention(np.ones((1, 3, 2)), other, one, "cross"),
+    )
+    data = data_of(attention_page(looks(*maps)))
+    assert len(data["axes"]) == 2
+    assert [(m["queries"], m["keys"]) for m in data["maps"]] == [(0, 0), (1, 0)]
+
+
+def test_data_ends_no_element():
+    for text in HOSTILE:
+        made = as_data([text])
+        assert not set("<>&") & set(made)
+        assert json.loads(made) == [text]

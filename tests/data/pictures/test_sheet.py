@@ -1,0 +1,240 @@
+"""Attention as a drawing, and the drawing as SVG and PNG."""
+
+import io
+import re
+from xml.etree import ElementTree as Xml
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image as Pillow
+from support.looks import HOSTILE, attention, axis, looks, over
+
+from specc.data.pictures.drawing import Cells, Drawing, Text, visible
+from specc.data.pictures.maps import pooled
+from specc.data.pictures.raster import DENSITY, lacking, png
+from specc.data.pictures.scale import HIDDEN, Scale
+from specc.data.pictures.sheet import MOST_LEGIBLE, sheet
+from specc.data.pictures.svg import MOST_PATHS, svg
+
+SVG = "{http://www.w3.org/2000/svg}"
+PATH = re.compile(r"M(\d+) (\d+)h(\d+)v1H\d+z")
+
+
+def texts(drawing: Drawing) -> list[str]:
+    return [mark.text for mark in drawing.marks if isinstance(mark, Text)]
+
+
+def cells(drawing: Drawing) -> list[Cells]:
+    """The tables of colors, without those of the scale."""
+    return [m for m in drawing.marks if isinstance(m, Cells) and m.width > 12]
+
+
+def painted(element: Xml.Element, shape: tuple[int, ...]) -> np.ndarray:
+    """The colors that the paths of a table paint, each cell once."""
+    found = np.zeros(shape, np.uint8)
+    times = np.zeros(shape[:2], int)
+    for path in element.iter(f"{SVG}path"):
+        color = [int(path.attrib["fill"][n : n + 2], 16) for n in (1, 3, 5)]
+        for x, y, count in (map(int, m) for m in PATH.findall(path.attrib["d"])):
+            found[y, x : x + count] = color
+            times[y, x : x + count] += 1
+    assert (times == 1).all()
+    return found
+
+
+@settings(max_examples=40)
+@given(st.integers(1, 12), st.integers(1, 12), st.integers(0, 2**32 - 1))
+def test_every_cell_is_painted_once_in_its_color(rows, columns, seed):
+    rng = np.random.default_rng(seed)
+    colors = rng.integers(0, 3, (rows, columns, 3), dtype=np.uint8)
+    drawing = Drawing(width=100, height=100)
+    drawing.add([Cells(x=0, y=0, width=90, height=90, colors=colors)])
+    (group,) = Xml.fromstring(svg(drawing)).iter(f"{SVG}g")
+    np.testing.assert_array_equal(painted(group, colors.shape), colors)
+
+
+def test_a_large_table_is_a_picture_inside():
+    side = int(MOST_PATHS**0.5) + 1
+    drawing = sheet(looks(attention(np.random.default_rng(0).random((1, side, side)))))
+    data = svg(drawing)
+    assert data.count("data:image/png;base64,") == 1
+    assert len(data) < 3_000_000
+
+
+def test_hostile_labels_are_text():
+    count = len(HOSTILE)
+    weights = np.eye(count)[None]
+    drawing = sheet(
+        looks(
+            attention(weights, axis(HOSTILE), axis(HOSTILE), scope=HOSTILE[0]),
+            model=HOSTILE[0],
+            given=HOSTILE[1],
+        )
+    )
+    data = svg(drawing)
+    tree = Xml.fromstring(data.encode())
+    names = {element.tag.removeprefix(SVG) for element in tree.iter()}
+    assert names <= {"svg", "title", "rect", "text", "g", "path", Xml.Comment}
+    shown = [element.text for element in tree.iter(f"{SVG}text")]
+    for label in HOSTILE:
+        assert shown.count(visible(label)) >= 2, ascii(label)
+    assert png(drawing).startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("count", [1, 2, 7, 30, MOST_LEGIBLE])
+@pytest.mark.parametrize("heads", [1, 4, 12])
+def test_every_label_of_a_short_text_is_there(count, heads):
+    names = [f"token {n}" for n in range(count)]
+    given_ = attention(np.ones((heads, count, count)), axis(names), axis(names))
+    drawing = sheet(looks(given_))
+    for name in names:
+        assert texts(drawing).count(name) >= 2
+    assert not any("is named" in text for text in texts(drawing))
+
+
+@pytest.mark.parametrize("count", [MOST_LEGIBLE + 50, 400, 3000])
+def test_labels_without_room_are_left_out_evenly_and_this_is_said(count):
+    names = [f"t{n}" for n in range(count)]
+    drawing = sheet(looks(attention(np.ones((1, count, 2)), axis(names), axis(2))))
+    (said,) = [t for t in texts(drawing) if t.startswith("query: ")]
+    every = int(re.search(r"every (\d+)", said)[1])
+    there = [t for t in texts(drawing) if re.fullmatch(r"t\d+", t)]
+    assert there == names[::every][: len(there)]
+    assert len(there) >= count // every - 1
+
+
+def test_labels_do_not_touch():
+    """A row that is named has room for its letters."""
+    for count in (5, 60, 500):
+        drawing = sheet(looks(attention(np.ones((4, count, count)))))
+        down = sorted(
+            {
+                round(m.y, 3)
+                for m in drawing.marks
+                if isinstance(m, Text) and m.anchor == "end" and not m.upright
+            }
+        )
+        assert min(np.diff(down), default=99) >= 7.5
+
+
+def test_what_a_mask_hides_is_no_zero():
+    weights = np.tril(np.full((1, 4, 4), 0.25))
+    weights[0, 3, 0] = 0
+    hidden = ~np.tril(np.ones((1, 4, 4), np.bool_))
+    drawing = sheet(looks(attention(weights, hidden=hidden)))
+    (table,) = cells(drawing)
+    gray = (table.colors == HIDDEN).all(-1)
+    np.testing.assert_array_equal(gray, hidden[0])
+    assert "masked" in texts(drawing)
+    assert "masked" not in texts(sheet(looks(attention(weights))))
+
+
+def test_a_weight_that_the_mask_should_hide_is_shown():
+    """What the model does goes before what the mask says."""
+    made = attention(np.full((1, 2, 2), 0.5), hidden=np.ones((1, 2, 2), np.bool_))
+    assert np.isfinite(made.marked()).all()
+
+
+def test_a_logarithmic_scale_tells_small_weights_apart():
+    values = np.array([0.0, 1e-6, 1e-4, 1e-3, 1e-2, 1.0])
+    scale = Scale.over([values], log=True)
+    np.testing.assert_allclose(scale.shares(values), [0, 0, 0, 0.25, 0.5, 1], atol=1e-9)
+    assert Scale.over([values]).shares(values)[3] == pytest.approx(1e-3)
+    text = texts(sheet(looks(attention(values[None, None])), log=True))
+    assert "≤ 0.0001" in text
+
+
+def test_large_maps_keep_their_peaks():
+    weights = np.zeros((1, 3000, 3000))
+    weights[0, 1234, 2345] = 1.0
+    small, step = pooled(weights, 1024)
+    assert small.shape == (1, 1000, 1000)
+    assert step == 3
+    assert small[0, 411, 781] == small.max() == 1.0
+    said = texts(sheet(looks(attention(weights))))
+    assert any("a cell is the greatest of 3 × 3" in text for text in said)
+
+
+@pytest.mark.parametrize(
+    "shape", [(1, 1, 1), (1, 3, 1), (3, 1, 40), (1, 200, 300), (12, 7, 7), (70, 2, 2)]
+)
+def test_any_size_gives_a_picture_with_a_margin(shape):
+    drawing = sheet(looks(attention(np.random.default_rng(0).random(shape))))
+    Xml.fromstring(svg(drawing))
+    with Pillow.open(io.BytesIO(png(drawing))) as picture:
+        found = np.asarray(picture)
+    size = (round(drawing.height * DENSITY), round(drawing.width * DENSITY), 3)
+    assert found.shape == size
+    for edge in (found[0], found[-1], found[:, 0], found[:, -1]):
+        assert (edge == 255).all()
+
+
+def test_a_png_has_the_colors_where_the_drawing_has_them():
+    drawing = sheet(looks(attention(np.random.default_rng(0).random((2, 3, 5)))))
+    with Pillow.open(io.BytesIO(png(drawing))) as picture:
+        found = np.asarray(picture)
+    for table in cells(drawing):
+        rows, columns = table.colors.shape[:2]
+        for r in range(rows):
+            for c in range(columns):
+                y = round((table.y + (r + 0.5) * table.height / rows) * DENSITY)
+                x = round((table.x + (c + 0.5) * table.width / columns) * DENSITY)
+                assert (found[y, x] == table.colors[r, c]).all()
+
+
+def test_equal_pictures_are_equal_bytes():
+    made = [sheet(looks(attention(np.eye(3)[None]))) for _ in range(2)]
+    assert svg(made[0]) == svg(made[1])
+    assert png(made[0]) == png(made[1])
+
+
+def test_what_no_font_has_is_written_by_number():
+    drawing = Drawing(width=200, height=40)
+    # a private character: nobody's font has it
+    drawing.add([Text(x=5, y=20, text="a\ue123b")])
+    assert lacking(drawing.marks) == "\ue123"
+    assert not lacking([Text(x=0, y=0, text="plain")])
+    assert png(drawing).startswith(b"\x89PNG")
+
+
+def test_a_model_of_pictures_is_asked_through_its_first_token():
+    given_ = over()
+    drawing = sheet(given_)
+    said = texts(drawing)
+    assert "layers.0.attn: [CLS] looks at 4 × 4 patches" in said
+    assert [
+        t for t in said if t in ("what it saw", "mean of heads") or "head " in t
+    ] == ["what it saw", "mean of heads", "head 0", "head 1"]
+    tables = cells(drawing)
+    assert len(tables) == 4
+    np.testing.assert_array_equal(tables[0].colors[:: len(tables[0].colors) // 8, 0], given_.picture[:, 0])  # fmt: skip
+
+
+def test_the_patch_that_was_looked_at_is_the_brightest():
+    given_ = over(size=8, side=2, heads=1)
+    given_.maps[0].weights[:] = 0
+    given_.maps[0].weights[0, 0, 2] = 1  # behind [CLS], row 0, column 1
+    given_.picture[:] = 0
+    table = cells(sheet(given_))[-1].colors.astype(int)
+    half = len(table) // 2
+    yellow = (table[:, :, 0] > 150) & (table[:, :, 2] < 80)
+    np.testing.assert_array_equal(yellow[:half, half:], True)
+    assert yellow.sum() == half * half
+
+
+def test_a_caption_says_how_many():
+    assert axis(1).caption == "read, 1 token"
+    assert axis(12, "seen").caption == "seen, 12 patches"
+    assert axis(1500, "heard", lasts=30.0).caption == "heard, 1 500 steps, 30 s"
+    assert axis(1500, "rows").caption == "1 500 rows"
+
+
+@pytest.mark.parametrize("shape", [(8, 8), (16, 12), (224, 224), (1, 1), (2000, 1500)])
+def test_pictures_of_any_size(shape):
+    made = over()
+    pixels = np.random.default_rng(0).integers(0, 256, (*shape, 3), dtype=np.uint8)
+    drawing = sheet(looks(*made.maps, picture=pixels))
+    assert len(svg(drawing)) < 4_000_000
+    assert png(drawing).startswith(b"\x89PNG")

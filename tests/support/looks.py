@@ -1,0 +1,61 @@
+"""Attention that no model made, for tests of its pictures."""
+
+import numpy as np
+
+from specc.data.pictures.maps import AttentionMap, Axis, Grid, Looks
+
+HOSTILE = (
+    "</script><script>alert(1)</script>",
+    '<img src=x onerror="alert(1)">',
+    "<!--",
+    "]]>",
+    "&amp;",
+    "\x00\x1b[31m",
+    "\u202eevil",
+    "\ud800",
+    "a\nb",
+    " ",
+    "漢字",
+    "עברית",
+    "'\" onload=",
+    "\u2028",
+)
+"""Tokens that a vocabulary may hold."""
+
+
+def axis(labels, role="read", **more) -> Axis:
+    """An axis with these labels, or so many numbers."""
+    if isinstance(labels, int):
+        labels = [str(n) for n in range(labels)]
+    return Axis(role=role, labels=tuple(labels), **more)
+
+
+def attention(
+    weights, queries=None, keys=None, scope="layers.0.attn", hidden=None
+) -> AttentionMap:
+    """A map of weights [heads, query, key]."""
+    weights = np.asarray(weights, np.float64)
+    heads, rows, columns = weights.shape
+    return AttentionMap(
+        scope=scope,
+        weights=weights,
+        hidden=np.zeros(weights.shape, np.bool_) if hidden is None else hidden,
+        heads=tuple(range(heads)),
+        queries=queries or axis(rows, "written"),
+        keys=keys or axis(columns),
+    )
+
+
+def looks(*maps: AttentionMap, picture=None, model="m", given="a text") -> Looks:
+    """What a model looked at, as these maps."""
+    return Looks(model=model, given=given, maps=maps, picture=picture)
+
+
+def over(size: int = 8, side: int = 4, lead: int = 1, heads: int = 2) -> Looks:
+    """A model of pictures: `side` squared patches behind `lead` tokens."""
+    count = lead + side * side
+    names = ["[CLS]"][:lead] + [f"{n}" for n in range(side * side)]
+    seen = axis(names, "seen", grid=Grid(rows=side, columns=side, lead=lead))
+    weights = np.random.default_rng(0).dirichlet(np.ones(count), (heads, count))
+    pixels = np.random.default_rng(1).integers(0, 256, (size, size, 3), dtype=np.uint8)
+    return looks(attention(weights, seen, seen), picture=pixels)
