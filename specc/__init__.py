@@ -10,9 +10,17 @@ from typing import TYPE_CHECKING, Any
 from specc.version import __version__
 
 if TYPE_CHECKING:
-    from specc.api import Failed, check, compile, load
+    from specc.api import Diagnostic, Failed, Result, check, compile, load
 
-__all__ = ["Failed", "__version__", "check", "compile", "load"]
+__all__ = [
+    "Diagnostic",
+    "Failed",
+    "Result",
+    "__version__",
+    "check",
+    "compile",
+    "load",
+]
 
 
 def __getattr__(name: str) -> Any:

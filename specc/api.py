@@ -9,7 +9,7 @@ Everything that is wrong with what is given is raised as `specc.Failed`, whose
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,14 +26,16 @@ from specc.ir.array import Array
 from specc.map.job import Report, run_job
 from specc.map.planning import Job
 from specc.run.chat import chat_ids
-from specc.run.generation import Writing
+from specc.run.each import each
+from specc.run.generation import Result, Writing
 from specc.run.inputs import Entrance
 from specc.run.loaded import Loaded
 from specc.run.opened import Opened, open_compiled
+from specc.run.refill import AT_ONCE
 from specc.run.writer import Writer
-from specc.text.diagnostic import Failed, fail
+from specc.text.diagnostic import Diagnostic, Failed, fail
 
-__all__ = ["Failed", "Model", "check", "compile", "load"]
+__all__ = ["Diagnostic", "Failed", "Model", "Result", "check", "compile", "load"]
 
 
 def check(
@@ -139,13 +141,19 @@ class Model:
         """Write behind what is given: see `specc.run.writer.Writer.generate`. E0701 for
         a model that does not.
         """
-        if self.writer is None:
-            fail(
-                "E0701",
-                "this model does not generate",
-                helps=["compile a spec that says `generate`"],
-            )
-        return self.writer.generate(*given, **settings)
+        return _writing(self).generate(*given, **settings)
+
+    def generate_each(
+        self, rows: Iterable[object], *, at_once: int = AT_ONCE, **settings: object
+    ) -> Iterator[Result | Diagnostic]:
+        """Write behind each of any number of rows: an iterator in, an iterator out, in
+        order; for a bad row what is wrong with it. See `specc.run.each`.
+
+        `at_once` texts stand beside each other, and one that has ended makes room for the
+        next. E0701 for a model that does not write, E0891 for a count that is none.
+        """
+        writer = _writing(self)
+        return each(writer, rows, at_once, writer.chosen(settings))
 
     def map(
         self,
@@ -228,6 +236,17 @@ class Model:
     def weights(self) -> dict[str, Array]:
         """The parameters by the spec's names."""
         return self.whole.weights()
+
+
+def _writing(model: Model) -> Writer:
+    """What writes. E0701 where nothing does."""
+    if model.writer is None:
+        fail(
+            "E0701",
+            "this model does not generate",
+            helps=["compile a spec that says `generate`"],
+        )
+    return model.writer
 
 
 def load(model: str | Path, *, provider: str = "cpu", threads: int = 0) -> Model:

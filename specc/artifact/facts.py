@@ -36,7 +36,8 @@ class Facts:
 
     `first` names the result of `encode` that the first token of an empty text is drawn
     from. `bounds` say what other lengths may be. `in_place` are the states that are buffers,
-    which a step writes into (`specc.run.steppers`).
+    which a step writes into (`specc.run.steppers`). With `apart` texts of unequal age may
+    stand beside each other in a step (`specc.run.beside`).
     """
 
     generation: Generation
@@ -52,6 +53,7 @@ class Facts:
     chance: Chance | None = None
     in_place: tuple[str, ...] = ()
     bounds: Mapping[str, Bound] = field(default_factory=dict)
+    apart: bool = False
 
     def dump(self) -> dict[str, Json]:
         """As JSON data."""
@@ -70,6 +72,7 @@ class Facts:
             "drawn": self.chance.count if self.chance else 0,
             "in_place": plain(self.in_place),
             "bounds": bounds_data(self.bounds),
+            "apart": self.apart,
         }
         return {KEY: facts}
 
@@ -134,6 +137,7 @@ def load(about: Mapping[str, object], step: Graph, path: str) -> Facts:
         chance=_chance(fields),
         in_place=_names(fields, "in_place", step, path),
         bounds=bounds_from(fields.maybe("bounds")),
+        apart=fields.maybe("apart") is True,
     )
 
 

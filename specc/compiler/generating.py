@@ -9,6 +9,7 @@ from specc.artifact.bounds import bounds_of
 from specc.artifact.chance import Chance
 from specc.artifact.decodes import TOLD
 from specc.artifact.facts import Facts, bounds_data
+from specc.compiler.apart import stand_apart
 from specc.compiler.job import Job
 from specc.data.check import Bound
 from specc.decode.option_faults import Vocabulary
@@ -94,6 +95,7 @@ def facts_of(
         chance=_chance(job),
         in_place=in_place,
         bounds=_bounds(job, graph),
+        apart=stand_apart(job.model, derived),
     )
 
 

@@ -9,6 +9,7 @@ uniform of a row belongs to (seed, row, step) alone, so what is drawn hangs neit
 the batch around the row nor on the past.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -117,6 +118,11 @@ def uniforms(seed: int, rows: int, step: int) -> Floats:
     """f32[rows] in [0, 1): element 0 of the stream of (seed, row, step); tokens made
     are counted from step 0.
     """
+    return uniforms_at(seed, [(row, step) for row in range(rows)])
+
+
+def uniforms_at(seed: int, places: Iterable[tuple[int, int]]) -> Floats:
+    """`uniforms` of rows and steps that go their own ways, each (row, step) → f32[places]."""
     key = key_of(seed, "sample")
-    drawn = [word(fold(fold(key, row), step), 0) >> 40 for row in range(rows)]
+    drawn = [word(fold(fold(key, row), step), 0) >> 40 for row, step in places]
     return np.array(drawn, np.float32) * np.float32(2**-24)

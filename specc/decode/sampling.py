@@ -6,11 +6,11 @@ token, by whoever watches, or with the last step. Behind its end stands filler, 
 fed too and changes nothing that is still read.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from specc.decode.choose import draw, kept, log_softmax, uniforms
+from specc.decode.choose import draw, kept, log_softmax, uniforms, uniforms_at
 from specc.decode.penalties import first_seen, repetition
 from specc.decode.rules import Place, lengths_of, ruled, texts_of
 from specc.decode.settings import Settings
@@ -33,13 +33,15 @@ def written(
     *,
     keep: Bools | None = None,
     watch: Watch | None = None,
+    numbers: Sequence[int] = (),
 ) -> Iterator[Made]:
     """The tokens behind `prompt` i64[rows n], a step at a time, until every row
     has ended.
 
     `keep` bool[rows n] says which tokens of the prompt are no padding; the stepper has
     its own way to know. The last token of each row is never fed. Log-probabilities are
-    of the model's own distribution, before penalty, temperature and cuts.
+    of the model's own distribution, before penalty, temperature and cuts. The seed draws
+    a row by its number, or by that of `numbers`.
     `settings.strategy` is greedy or sample; `specc.decode.beam.searched` is the third.
     """
     assert settings.strategy in ("greedy", "sample"), (
@@ -56,10 +58,11 @@ def written(
     texts = texts_of(prompt, keep) if settings.no_repeat else []
     for step in range(settings.max_tokens):
         place = Place(step=step, prompts=lengths, texts=texts)
-        chosen = chosen_from(logits, seen, settings, place)
+        uniform = _uniform(settings, numbers, step)
+        chosen = chosen_from(logits, seen, settings, place, uniform)
         tokens = np.where(ended, settings.filler, chosen)
         scores = (
-            _log_probs(logits, chosen, ended) if settings.log_probabilities else None
+            log_probs(logits, chosen, ended) if settings.log_probabilities else None
         )
         if seen is not None:
             # of a row that has ended too: nothing of it is read any more
@@ -75,11 +78,23 @@ def written(
         logits = logits_of(stepper.step(tokens[:, None]), ~ended)
 
 
+def _uniform(settings: Settings, numbers: Sequence[int], step: int) -> Floats | None:
+    """What draws rows of these numbers; None where nothing is drawn, or by their places."""
+    if not numbers or settings.strategy != "sample":
+        return None
+    return uniforms_at(settings.seed, [(number, step) for number in numbers])
+
+
 def chosen_from(
-    logits: Floats, seen: Bools | None, settings: Settings, place: Place
+    logits: Floats,
+    seen: Bools | None,
+    settings: Settings,
+    place: Place,
+    uniform: Floats | None = None,
 ) -> Ints:
     """The next token of every row, i64[rows], from logits f32[rows vocab]; `seen`
-    bool[rows vocab] is penalized.
+    bool[rows vocab] is penalized. `uniform` f32[rows] decides draws; without it, what
+    the seed says of a row by its number.
     """
     if seen is not None:
         logits = repetition(logits, seen, settings.repetition_penalty)
@@ -87,12 +102,12 @@ def chosen_from(
     if settings.strategy == "greedy":
         best: Ints = logits.argmax(axis=1)
         return best
-    return draw(
-        kept(logits, settings), uniforms(settings.seed, len(logits), place.step)
-    )
+    if uniform is None:
+        uniform = uniforms(settings.seed, len(logits), place.step)
+    return draw(kept(logits, settings), uniform)
 
 
-def _log_probs(logits: Floats, chosen: Ints, ended: Bools) -> Floats:
+def log_probs(logits: Floats, chosen: Ints, ended: Bools) -> Floats:
     """f32[rows]: log-probabilities of the chosen tokens, 0 where a row had ended before."""
     scores: Floats = np.take_along_axis(log_softmax(logits), chosen[:, None], axis=1)[
         :, 0

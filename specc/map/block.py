@@ -13,6 +13,7 @@ from pathlib import Path
 from specc.files.read import shown
 from specc.files.write import atomic_write
 from specc.map.batches import batches, waste
+from specc.map.flow import Flow
 from specc.map.formats.parquet import table_bytes
 from specc.map.formats.registry import format_of
 from specc.map.formats.source import Bad, Format, Rows
@@ -138,6 +139,18 @@ class Blocks:
                 _fault(values, done, number, row)
         report(count - len(good))
         memory = self.model.formulas.memory
+        if self.model.flows:
+            flow = Flow(self.model, self.plan.limits, self._first(done.number))
+            blamed = journal.blamed()
+            some = [row for row in good if row.number not in blamed]
+            for row_number, made in flow.write(some, journal):
+                if isinstance(made, Failed):
+                    _fault(values, done, row_number, made.diagnostics[0])
+                else:
+                    values[row_number] = made
+                report(1)
+            done.places, done.padding = flow.places, flow.padding
+            good = [row for row in good if row.number in blamed]
         for batch in batches(good, padded, self.plan.limits, memory):
             places, padding = waste(batch, padded)
             done.places, done.padding = done.places + places, done.padding + padding
@@ -145,6 +158,10 @@ class Blocks:
             report(len(batch))
         done.errors.sort()
         return values
+
+    def _first(self, number: int) -> int:
+        """The number that the first row of a block has in all data."""
+        return sum(block.rows for block in self.plan.blocks[:number])
 
     def _batch(
         self,
@@ -163,8 +180,10 @@ class Blocks:
             return self._each(batch, values, done, journal)
         journal.begin(numbers)
         try:
-            for row, made in zip(batch, self.model.compute(batch), strict=True):
-                values[row.number] = made
+            first = self._first(done.number)
+            made = self.model.compute(batch, first)
+            for row, value in zip(batch, made, strict=True):
+                values[row.number] = value
         except Failed as failed:
             if alone:
                 return _fault(values, done, numbers[0], failed.diagnostics[0])

@@ -2,16 +2,18 @@
 process that died knows what it died of.
 
 Rows that a process died of twice together are done one by one; one that it died of
-twice alone is given up, and nothing else.
+twice alone is given up, and nothing else. A line is added for what is begun, and the last
+whole one counts; nobody waits for the disk, which outlives a process as it is.
 """
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from specc.files.json import parse
-from specc.files.write import atomic_write
+from specc.files.place import explain
 
 TWICE = 2
 
@@ -28,10 +30,7 @@ class Journal:
     def open(path: Path) -> "Journal":
         """The journal of a block, with the death that it tells of counted."""
         journal = Journal(path)
-        try:
-            found = parse(path.read_text("utf-8"))
-        except (OSError, ValueError):
-            return journal  # none, or one that was torn: then nobody died of anything
+        found = _last(path)
         if isinstance(found, dict):
             died, now = found.get("died"), found.get("now")
             told = died.items() if isinstance(died, dict) else ()
@@ -44,15 +43,43 @@ class Journal:
         """These rows are worked on from now."""
         self.now = key_of(rows)
         data = {"died": self.died, "now": self.now}
-        atomic_write(self.path, [json.dumps(data).encode()])
+        append(self.path, f"{json.dumps(data)}\n")
 
     def fatal(self, rows: Sequence[int]) -> bool:
         """Whether processes died of these rows, twice."""
         return self.died.get(key_of(rows), 0) >= TWICE
 
+    def blamed(self) -> set[int]:
+        """The rows of which processes died twice, alone or together."""
+        keys = (key for key, count in self.died.items() if count >= TWICE)
+        return {int(n) for key in keys for n in key.split() if n.isdecimal()}
+
     def close(self) -> None:
         """The block is done."""
         self.path.unlink(missing_ok=True)
+
+
+def append(path: Path, line: str) -> None:
+    """A line more; E0811 to E0815 where that cannot be."""
+    try:
+        with path.open("a", encoding="utf-8") as journal:
+            journal.write(line)
+    except OSError as error:
+        explain(error, path)
+
+
+def _last(path: Path) -> object:
+    """What the last whole line says. None where there is no journal: then nobody died of
+    anything.
+    """
+    try:
+        lines = path.read_text("utf-8").splitlines()
+    except (OSError, ValueError):
+        return None
+    for line in reversed(lines):
+        with suppress(ValueError):  # the last one may be torn
+            return parse(line)
+    return None
 
 
 def key_of(rows: Sequence[int]) -> str:

@@ -14,6 +14,7 @@ from specc.map.batches import Formulas
 from specc.map.inputs import Row, Taking
 from specc.map.kinds import Column
 from specc.map.results import Padding, Shown, Written
+from specc.map.texts import Texts
 from specc.run.inputs import Entrance
 from specc.run.opened import Opened, open_compiled
 from specc.text.diagnostic import fail
@@ -111,14 +112,19 @@ class Mapped:
                 f"the model writes, and gives no `{shown(self.raw[0])}`",
                 helps=["name a graph that gives it: --graph ROLE"],
             )
-        chosen = writer.chosen(self.settings)
-        beam = chosen.strategy == "beam"
-        return Written(
-            text=writer.decode is not None,
-            scores=beam,
-            log_probs=chosen.log_probabilities,
-            several=beam and chosen.n_best > 1,
-        )
+        return self.texts.written
+
+    @cached_property
+    def texts(self) -> Texts:
+        """What is written. E0731 to E0733 for settings."""
+        writer = self.opened.writer
+        assert writer is not None, "it writes"
+        return Texts(writer, self.taking, writer.chosen(self.settings))
+
+    @property
+    def flows(self) -> bool:
+        """Whether texts that have ended make room for others."""
+        return self.writes and self.texts.flow
 
     def result_columns(self) -> tuple[Column, ...]:
         """The columns of the results."""
@@ -136,12 +142,14 @@ class Mapped:
             return scoring.manifest.graph
         return self.entrance.graph
 
-    def compute(self, rows: Sequence[Row]) -> list[dict[str, object]]:
-        """The results of a batch, row by row. Fails with E09xx."""
-        inputs = self.taking.inputs(rows)
+    def compute(self, rows: Sequence[Row], first: int = 0) -> list[dict[str, object]]:
+        """The results of a batch, row by row; `first` is the number of the block's first
+        row in all data. Fails with E09xx.
+        """
         if isinstance(self.results, Written):
-            made = self.opened.begin(inputs, self.settings).results()
+            made = self.texts.begun(rows, first).results()
             return [self.results.values(row) for row in made]
+        inputs = self.taking.inputs(rows)
         outputs: dict[str, Array] = self.opened.whole.run(**inputs)
         return self.results.values(outputs, rows, self._padding)
 

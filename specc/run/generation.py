@@ -123,7 +123,7 @@ class Writing(Asked):
             ended = bool(made.ended[row])
         return Result(
             tokens=tuple(tokens),
-            text=_text(self, tokens),
+            text=text_of(self, tokens),
             complete=ended,
             log_probs=tuple(scores) if self.settings.log_probabilities else None,
         )
@@ -133,21 +133,21 @@ def _found(writing: Writing, text: Hypothesis) -> Result:
     """What a search has found."""
     return Result(
         tokens=text.tokens,
-        text=_text(writing, text.tokens),
+        text=text_of(writing, text.tokens),
         complete=text.ended,
         score=text.score,
         log_probs=text.log_probs,
     )
 
 
-def _text(writing: Writing, tokens: Sequence[int]) -> str | None:
+def text_of(asked: Asked, tokens: Sequence[int]) -> str | None:
     """The text of tokens, up to a stop; None where tokens are no text."""
-    if writing.writer.decode is None:
+    if asked.writer.decode is None:
         return None
-    stop, strings = writing.settings.stop, writing.settings.stop_strings
+    stop, strings = asked.settings.stop, asked.settings.stop_strings
     # The stop is among the tokens, where callers count on it, and not in the text.
     shown = tokens[:-1] if tokens and tokens[-1] in stop else tokens
-    return cut(writing.writer.decode(shown), strings)
+    return cut(asked.writer.decode(shown), strings)
 
 
 def _texts(asked: Asked) -> Texts:
@@ -166,8 +166,14 @@ def _tokens(asked: Asked) -> Iterator[Made]:
         yield from steps_of(decoded(asked.writer.itself, asked), asked, watch)
         return
     stepper = asked.writer.stepper(asked.prepared)
-    keep = asked.keep
-    yield from written(stepper, asked.prompt, asked.bounded, keep=keep, watch=watch)
+    yield from written(
+        stepper,
+        asked.prompt,
+        asked.bounded,
+        keep=asked.keep,
+        watch=watch,
+        numbers=asked.numbers,
+    )
 
 
 def _beams(writing: Writing) -> Iterator[Made]:

@@ -3,7 +3,6 @@ what of both a model can bear.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 
 import numpy as np
 
@@ -135,8 +134,13 @@ def check_settings(source: Source, settings: Settings) -> None:
     """E0732 and E0733 for what fits no text of this model."""
     growing = source.entrance.growing
     grows = source.entrance.graph.inputs[growing].type
-    named = ("pad", "start", "begin", "last_token")
-    for name, token in ((n, asdict(settings)[n]) for n in named):
+    named = {
+        "pad": settings.pad,
+        "start": settings.start,
+        "begin": settings.begin,
+        "last_token": settings.last_token,
+    }
+    for name, token in named.items():
         if fault := source.vocabulary.beyond(name, token):
             raise Failed(fault)
     if settings.strategy == "beam" and grows.shape[0].number is not None:
@@ -163,15 +167,21 @@ def check_context(source: Source, prompt: Ints) -> None:
     )
 
 
-def left_of(most: int, prompt: Ints) -> int:
-    """How many tokens may be written where a text and its prompt have at most so many.
-    E0733 where there are none.
+def room_of(source: Source, settings: Settings, length: int) -> int:
+    """How many tokens may be written behind a prompt of so many. E0733 for none, where a
+    text and its prompt have at most `max_length`.
     """
-    left = most - len(prompt[0]) if len(prompt) else most
+    room = settings.max_tokens
+    if source.context is not None:
+        # the last token that is written is never fed, so it needs no position
+        room = source.context - length + 1
+    if settings.max_length is None:
+        return room
+    left = settings.max_length - length
     if left < 1:
         fail(
             "E0733",
-            f"the prompt has {prompt.shape[1]} tokens, and `max_length` is {most}",
+            f"the prompt has {length} tokens, and `max_length` is {settings.max_length}",
             helps=["say `max_tokens` instead: what is written, without the prompt"],
         )
-    return left
+    return min(room, left)

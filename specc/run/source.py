@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 
 from specc.artifact.chance import Chance
+from specc.artifact.facts import Facts
 from specc.backend import Session
 from specc.data.reading import Reading
 from specc.data.record import TextBytes, TextCharacters, TextOf
@@ -32,7 +33,8 @@ class Source:
 
     `stepper` begins one that is driven from here; `itself` runs one that decodes by
     itself, `compiled` as it says. Tokens are `drawn` from so many. A text `begins` by
-    itself where rows stand before it, of which its first token is drawn.
+    itself where rows stand before it, of which its first token is drawn. `apart` are the
+    facts of a step in which texts of unequal age may stand beside each other.
     """
 
     entrance: Entrance
@@ -46,6 +48,7 @@ class Source:
     compiled: Mapping[str, object] = field(default_factory=dict)
     drawn: int | None = None
     begins: bool = False
+    apart: Facts | None = None
 
     @cached_property
     def decode(self) -> Callable[[Sequence[int]], str] | None:
@@ -75,7 +78,8 @@ class Asked:
     `keep` says what is no padding.
 
     There is `room` for so many tokens. `begun` says that nobody gave a prompt: the first
-    token is the start, or there is none.
+    token is the start, or there is none. The seed draws texts by their `numbers`, which
+    are those of the rows where nobody gives any.
     """
 
     writer: Source
@@ -85,6 +89,7 @@ class Asked:
     keep: Bools | None
     room: int
     begun: bool = False
+    numbers: Sequence[int] = ()
 
     @property
     def bounded(self) -> Settings:

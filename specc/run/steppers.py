@@ -39,7 +39,8 @@ class Rows:
     is computed, from all that is there. One that says which rows exist is true where it
     has none, or declares a side: padding can stand only there. For any other nothing
     can be known. `given` has all rows, `fresh` the newest, `once` the other inputs,
-    `tokens` i64[batch n] the text; `tables` tell what defaults make of each token.
+    `tokens` i64[batch n] the text; `tables` tell what defaults make of each token. Of
+    texts that are `over`, bool[batch], nothing that is fed exists.
     """
 
     entrance: Entrance
@@ -48,6 +49,7 @@ class Rows:
     tokens: Ints
     fresh: dict[str, Array] = field(default_factory=dict)
     tables: dict[str, Array] = field(default_factory=dict)
+    over: Bools | None = None
 
     @classmethod
     def of(cls, entrance: Entrance, prepared: Mapping[str, Array]) -> "Rows":
@@ -56,7 +58,7 @@ class Rows:
         """
         growing, inputs = entrance.growing, entrance.graph.inputs
         length = inputs[growing].type.shape[1]
-        # What has a row for each token grows with them; all else stays as it is.
+        # what has a row for each token grows with them
         long = {n for n, v in inputs.items() if length in v.type.shape} - {growing}
         names = [name for name in inputs if name in long & prepared.keys()]
         facts = entrance.graph.input_facts
@@ -90,14 +92,15 @@ class Rows:
             if name not in self._following:
                 whole = np.ones(shape, np.bool_)
                 whole[tuple(slice(size) for size in old.shape)] = old
-            # A default that looks at one token at a time is taken from a table of all
-            # tokens.
+            # a default that looks at one token at a time: from a table of all tokens
             elif (each := self._following[name]) is not None:
                 new = self._of_tokens(name, each, tokens).astype(old.dtype)
                 whole = np.concatenate([old, new], axis=1)
             else:
                 whole = self._computed(name).astype(old.dtype)
                 whole[tuple(slice(size) for size in old.shape)] = old
+            if self.over is not None and inputs[name].type.dtype == "bool":
+                whole[self.over, -count:] = False
             self.given[name] = whole
             rows = np.arange(shape[last] - count, shape[last])
             self.fresh[name] = np.take(whole, rows, last)

@@ -30,7 +30,7 @@ from specc.run.inputs import Entrance, unread_of
 from specc.run.loaded import Loaded
 from specc.run.one_file import check_fixed
 from specc.run.package import Package
-from specc.run.prompts import check_context, check_settings, left_of, prepared_for
+from specc.run.prompts import check_context, check_settings, prepared_for, room_of
 from specc.run.source import Source
 from specc.run.steppers import FullStepper, StateStepper
 from specc.text.diagnostic import Failed, fail
@@ -105,12 +105,8 @@ class Writer(Source):
                 "E0912", f"`{growing}` is empty: a text begins with at least one token"
             )
         keep = keep_of(self.entrance.graph, growing)
-        room = settings.max_tokens
-        if self.context is not None:
-            # the last token that is written is never fed, so it needs no position
-            room = self.context - prompt.shape[1] + 1
-        if settings.max_length is not None:
-            room = min(room, left_of(settings.max_length, prompt))
+        length = prompt.shape[1] if len(prompt) else 0
+        room = room_of(self, settings, length)
         return Writing(
             writer=self,
             settings=settings,
@@ -236,6 +232,7 @@ def open_writer(package: Package, *, provider: str = "cpu", threads: int = 0) ->
         stepper=stepper,
         drawn=drawn_of(graph, facts.generation),
         begins=bool(facts.first),
+        apart=facts if facts.apart else None,
     )
 
 

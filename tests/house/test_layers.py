@@ -75,8 +75,8 @@ MAY_IMPORT: dict[str, set[str]] = {
         "specc.passes.measure", "specc.decode.options", "specc.decode.option_faults", "specc.weights.lowbits", "numpy",
     },
     "specc.map": {
-        "specc.artifact", "specc.data", "specc.files", "specc.ir", "specc.ir.array", "specc.passes.measure", "specc.run",
-        "specc.text", "specc.version", "numpy", "pyarrow", "ray",
+        "specc.artifact", "specc.data", "specc.decode", "specc.files", "specc.ir", "specc.ir.array",
+        "specc.passes.measure", "specc.run", "specc.text", "specc.version", "numpy", "pyarrow", "ray",
     },
     "specc.calibrate": {
         "specc.ir.array", "specc.artifact", "specc.backend", "specc.data", "specc.files", "specc.ir", "specc.passes.measure",

@@ -138,8 +138,18 @@ def dying(monkeypatch: pytest.MonkeyPatch, when: int) -> Callable[..., None]:
             raise Died
         real(path, chunks)
 
-    for module in (specc.map.block, specc.map.journal):
-        monkeypatch.setattr(module, "atomic_write", write)
+    def append(path: Path, line: str) -> None:
+        nonlocal count
+        count += 1
+        if count == when and when % 2:
+            added(path, line)
+        if count == when:
+            raise Died
+        added(path, line)
+
+    added = specc.map.journal.append
+    monkeypatch.setattr(specc.map.block, "atomic_write", write)
+    monkeypatch.setattr(specc.map.journal, "append", append)
     return write
 
 
@@ -180,10 +190,12 @@ def poison(monkeypatch: pytest.MonkeyPatch, numbers: set[int]) -> None:
     """Every process that computes one of these rows of a block ends."""
     real = Mapped.compute
 
-    def compute(self: Mapped, rows: list[Row]) -> list[dict[str, object]]:
+    def compute(
+        self: Mapped, rows: list[Row], first: int = 0
+    ) -> list[dict[str, object]]:
         if numbers & {row.number for row in rows}:
             raise Died
-        return real(self, rows)
+        return real(self, rows, first)
 
     monkeypatch.setattr(Mapped, "compute", compute)
 

@@ -40,6 +40,7 @@ ELSEWHERE = {
     "E0820": "tests/test_api.py",  # what only Python can give
     "E0754": "tests/test_api.py",  # the command line says it of its own argument
     # writing that was interrupted
+    "E0891": "tests/run/test_generate_each.py",
     "E0962": "tests/run/test_generate_again.py",
     # forms of inputs and outputs
     "E0751": "tests/compiler/profiles/test_refused.py",

@@ -26,7 +26,7 @@ The mean over the axis does:
     W0601 padded rows reach `mean`: `mean` reads them, no mask stands between
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
@@ -59,24 +59,34 @@ from specc.text.diagnostic import Diagnostic, Label
 def padding(graph: Graph) -> list[Diagnostic]:
     """A warning W0601 for each op that lets padded rows reach an output, in the graph's order."""
     faults: dict[tuple[Node, str], Diagnostic] = {}
-    for name, facts in graph.input_facts.items():
-        keep = graph.inputs[name]
-        if facts.keep and keep.type.rank and keep.type.shape[-1].name:
-            states = walk_of(graph, keep, facts.keep).run(graph)
-            for output, value in graph.outputs.items():
-                rows = states.get(value, PLAIN)
-                dirt = rows.dirt
-                if (
-                    not dirt
-                    and value.node
-                    and (rows.count or rows.count is None or rows.turned)
-                ):
-                    dirt = Dirt(value.node, counted=True)
-                if dirt:
-                    faults.setdefault(
-                        (dirt.node, name), _warning(graph, dirt, output, name)
-                    )
+    for name in graph.input_facts:
+        for output, dirt in _reached(graph, name):
+            if (dirt.node, name) not in faults:
+                faults[dirt.node, name] = _warning(graph, dirt, output, name)
     return list(faults.values())
+
+
+def reaches(graph: Graph, name: str, outputs: Collection[str]) -> bool:
+    """Whether rows that do not exist, by the keep input `name`, may reach any of `outputs`."""
+    return any(output in outputs for output, _ in _reached(graph, name))
+
+
+def _reached(graph: Graph, name: str) -> Iterator[tuple[str, Dirt]]:
+    """The outputs that padded rows may reach, each with the op that lets them in; none
+    for an input that says nothing of rows.
+    """
+    side, keep = graph.input_facts[name].keep, graph.inputs[name]
+    if not side or not keep.type.rank or not keep.type.shape[-1].name:
+        return
+    states = walk_of(graph, keep, side).run(graph)
+    for output, value in graph.outputs.items():
+        rows = states.get(value, PLAIN)
+        dirt = rows.dirt
+        counts = rows.count or rows.count is None or rows.turned
+        if not dirt and value.node and counts:
+            dirt = Dirt(value.node, counted=True)
+        if dirt:
+            yield output, dirt
 
 
 def walk_of(graph: Graph, keep: Value, side: str) -> "_Walk":

@@ -1,0 +1,267 @@
+"""Texts of unequal age beside each other: what a step keeps of some texts, and of others
+that have just begun, as one batch.
+
+All have their newest token in the last column. Of a younger text there are columns in
+front that do not exist: `keep` says so, and what is kept of them is a copy of a column
+that did not exist either. So a text counts its own tokens, sees its own keys and goes on
+from its own sums, at any age; `Facts.apart` says of which models that is proved.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from specc.backend import Held
+from specc.data.batch import keep_of
+from specc.decode.stepper import Ints
+from specc.ir.array import Array
+from specc.ir.derived import State
+from specc.ir.types import Type
+from specc.run.inputs import Entrance
+from specc.run.steppers import SHORTEST, StateStepper, batch_axis
+
+SPARE = 16
+"""Columns that a buffer has free behind a text, at least, when it is made anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Texts of a stepper that stay, i64[rows]."""
+
+    stepper: StateStepper
+    rows: Ints
+
+    @property
+    def columns(self) -> int:
+        """How many tokens each text has been given, those that do not exist included."""
+        return int(self.stepper.rows.tokens.shape[1])
+
+
+def margin_of(states: Sequence[State]) -> int:
+    """How many columns that do not exist stand in front of every text: one, of which
+    there is a copy for each column that is put there, where columns are kept at all.
+    """
+    return int(any(state.rows is not None for state in states))
+
+
+def with_margin(
+    entrance: Entrance, prepared: Mapping[str, Array], count: int
+) -> dict[str, Array]:
+    """Inputs for a prompt with so many columns in front that do not exist."""
+    graph, growing = entrance.graph, entrance.growing
+    names = {growing, keep_of(graph, growing)} if count else set()
+    return {
+        n: np.pad(v, ((0, 0), (count, 0))) if n in names else v
+        for n, v in prepared.items()
+    }
+
+
+def together(
+    entrance: Entrance, texts: Sequence[Mapping[str, Array]]
+) -> dict[str, Array]:
+    """Inputs of several texts, each prepared alone, as one batch. Where they have unequal
+    lengths they are padded on the side that their keep inputs say.
+    """
+    graph = entrance.graph
+    batch = graph.inputs[entrance.growing].type.shape[0]
+    made = {}
+    for name in texts[0]:
+        type = graph.inputs[name].type
+        arrays = [np.asarray(text[name]) for text in texts]
+        made[name] = stacked(arrays, batch_axis(type, batch), left_axes(entrance, type))
+    return made
+
+
+def shape_of(entrance: Entrance, prepared: Mapping[str, Array]) -> tuple[object, ...]:
+    """The lengths in which texts of one batch must agree: those that nothing pads."""
+    graph = entrance.graph
+    padded = {
+        symbol
+        for name, value in graph.inputs.items()
+        if keep_of(graph, name)
+        for d in value.type.shape[1:]
+        for symbol in d.symbols()
+    }
+    found: list[object] = [*sorted(prepared)]
+    for name, array in sorted(prepared.items()):
+        lengths = zip(graph.inputs[name].type.shape, array.shape, strict=True)
+        found += [size for d, size in lengths if not d.symbols() & padded]
+    return tuple(found)
+
+
+def stand_beside(
+    stepper: StateStepper, rows: Ints, other: StateStepper | None, chosen: Ints
+) -> None:
+    """From now on `stepper` goes on with its texts `rows` and, behind them, with the texts
+    `chosen` of `other`. Columns that no text has any more are dropped.
+    """
+    parts = [Part(stepper, rows)]
+    if other is not None and len(chosen):
+        parts.append(Part(other, chosen))
+    joint = _Joint.of(stepper, parts)
+    states, handed, once = joint.states(), joint.handed(), joint.once()
+    stepper.rows.given, stepper.rows.tokens = joint.given()
+    stepper.rows.once, stepper.past = once, joint.columns
+    stepper.states, stepper.handed = states, handed
+
+
+@dataclass(frozen=True)
+class _Joint:
+    """Parts that become one batch of `first`'s kind."""
+
+    first: StateStepper
+    parts: tuple[Part, ...]
+    columns: int
+
+    @staticmethod
+    def of(first: StateStepper, parts: Sequence[Part]) -> "_Joint":
+        """As many columns as the oldest text has, and the margin."""
+        oldest = max((_oldest(part) for part in parts), default=0)
+        return _Joint(first, tuple(parts), oldest + margin_of(first.facts.states))
+
+    def states(self) -> dict[str, Held]:
+        """What the step keeps of every text."""
+        facts, tensor = self.first.facts, self.first.run.tensor
+        return {s.name: tensor(self._state(s)) for s in facts.states}
+
+    def _state(self, state: State) -> Array:
+        if state.batch is None:  # how many columns there were
+            return np.array(self.columns, np.int64)
+        arrays = [p.stepper.states[state.name].numpy() for p in self.parts]
+        if state.rows is None:
+            return self._stacked(arrays, state.type, state.batch)
+        buffered = state.name in self.first.facts.in_place
+        heads, made = [], []
+        for part, array in zip(self.parts, arrays, strict=True):
+            kept = int(min(state.most, part.columns))
+            if buffered:
+                array = array[:, :, :kept]
+            rows = np.moveaxis(array, (state.batch, state.rows), (0, 1))[part.rows]
+            heads.append(rows[:, : rows.shape[1] - kept])
+            made.append(rows[:, rows.shape[1] - kept :])
+        return self._columns(state, heads, made, buffered)
+
+    def _columns(
+        self, state: State, heads: list[Array], made: list[Array], buffered: bool
+    ) -> Array:
+        """Heads and columns of all texts, [rows columns …], as one state. Heads of
+        unequal length are padded where the inputs are that they come from.
+        """
+        assert state.batch is not None, "a text has a state of its own"
+        assert state.rows is not None, "columns have an axis"
+        left = state.rows in left_axes(self.first.entrance, state.type)
+        head = max(h.shape[1] for h in heads)
+        kept = int(min(state.most, self.columns))
+        length = _room(kept) if buffered else head + kept
+        first = made[0]
+        count = sum(len(m) for m in made)
+        whole = np.zeros((count, length, *first.shape[2:]), first.dtype)
+        start = 0
+        for before, rows in zip(heads, made, strict=True):
+            texts = whole[start : start + len(rows)]
+            gap = head - before.shape[1] if left else 0
+            texts[:, gap : gap + before.shape[1]] = before
+            own = min(rows.shape[1], kept)
+            texts[:, head + kept - own : head + kept] = rows[:, rows.shape[1] - own :]
+            if own < kept and own:
+                texts[:, head : head + kept - own] = rows[:, :1]
+            start += len(rows)
+        return np.moveaxis(whole, (0, 1), (state.batch, state.rows))
+
+    def handed(self) -> dict[str, Held]:
+        """What `encode` handed over, or the caller."""
+        graph, run = self.first.graph, self.first.run
+        found = {}
+        for name in self.first.facts.handed:
+            arrays = [p.stepper.handed[name].numpy() for p in self.parts]
+            type = graph.inputs[name].type
+            batch = batch_axis(type, self.first.batch)
+            found[name] = run.tensor(self._stacked(arrays, type, batch))
+        return found
+
+    def once(self) -> dict[str, Array]:
+        """The caller's inputs that do not grow."""
+        inputs = self.first.entrance.graph.inputs
+        found = {}
+        for name in self.first.rows.once:
+            arrays = [p.stepper.rows.once[name] for p in self.parts]
+            type = inputs[name].type
+            found[name] = self._stacked(
+                arrays, type, batch_axis(type, self.first.batch)
+            )
+        return found
+
+    def given(self) -> tuple[dict[str, Array], Ints]:
+        """The inputs that grow, and the tokens: nothing stands in front."""
+        grown = {
+            name: np.concatenate(
+                [self._aligned(p.stepper.rows.given[name][p.rows]) for p in self.parts]
+            )
+            for name in self.first.rows.given
+        }
+        tokens = [self._aligned(p.stepper.rows.tokens[p.rows]) for p in self.parts]
+        return grown, np.concatenate(tokens)
+
+    def _aligned(self, value: Array) -> Array:
+        """[rows columns] with as many columns as all have, the newest last."""
+        own = min(value.shape[1], self.columns)
+        made = np.zeros((len(value), self.columns), value.dtype)
+        made[:, self.columns - own :] = value[:, value.shape[1] - own :]
+        return made
+
+    def _stacked(self, arrays: list[Array], type: Type, batch: int | None) -> Array:
+        """The rows that stay of each part, as one batch."""
+        if batch is not None:
+            pairs = zip(arrays, self.parts, strict=True)
+            arrays = [np.take(a, part.rows, batch) for a, part in pairs]
+        return stacked(arrays, batch, left_axes(self.first.entrance, type))
+
+
+def _oldest(part: Part) -> int:
+    """The columns of the oldest text of a part, from its first token that exists."""
+    entrance, columns = part.stepper.entrance, part.columns
+    keep = keep_of(entrance.graph, entrance.growing)
+    known = part.stepper.rows.given.get(keep)
+    if known is None or not len(part.rows):
+        return columns
+    exist = known[part.rows]
+    ages = np.where(exist.any(axis=1), columns - exist.argmax(axis=1), 0)
+    return int(ages.max())
+
+
+def _room(columns: int) -> int:
+    """How long a buffer is made that holds so many columns."""
+    length = SHORTEST
+    while length < columns + SPARE:
+        length *= 2
+    return length
+
+
+def left_axes(entrance: Entrance, type: Type) -> tuple[int, ...]:
+    """The axes of a value along which padding stands in front."""
+    graph, growing = entrance.graph, entrance.growing
+    left = set[str]()
+    for name in graph.inputs:
+        keep = keep_of(graph, name)
+        side = graph.input_facts[keep].keep if keep else ""
+        if side == "left" or (side == "any" and name == growing):
+            left |= {s for d in graph.inputs[name].type.shape[1:] for s in d.symbols()}
+    return tuple(n for n, d in enumerate(type.shape) if d.symbols() & left)
+
+
+def stacked(arrays: Sequence[Array], batch: int | None, left: Sequence[int]) -> Array:
+    """Arrays as one batch. Shorter ones are padded with zeros, along the axes `left` in
+    front; what has no batch is that of the longest.
+    """
+    sizes = [max(lengths) for lengths in zip(*(a.shape for a in arrays), strict=True)]
+    if batch is None:
+        return max(arrays, key=lambda a: a.size)
+    made = []
+    for array in arrays:
+        gaps = [
+            0 if n == batch else size - array.shape[n] for n, size in enumerate(sizes)
+        ]
+        sides = [(gap, 0) if n in left else (0, gap) for n, gap in enumerate(gaps)]
+        made.append(np.pad(array, sides) if any(gaps) else array)
+    return np.concatenate(made, batch)

@@ -1,0 +1,302 @@
+"""Texts written beside each other, of which one that has ended makes room for the next:
+each as alone, in the order in which they end.
+
+    batch = Batch(writer=writer, at_once=32, ask=ask, shape=shape)
+    for number, result in batch.write(enumerate(texts)): ...
+
+Who stands beside whom hangs on the texts alone, in the order in which they are given:
+whoever writes the same ones again gets the same, to the last bit.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Generic, TypeAlias, TypeVar
+
+import numpy as np
+
+from specc.decode.choose import uniforms_at
+from specc.decode.penalties import first_seen
+from specc.decode.rules import Place, lengths_of, texts_of
+from specc.decode.sampling import chosen_from, log_probs
+from specc.decode.settings import Settings
+from specc.decode.stepper import Bools, Floats, Ints, no_numbers
+from specc.decode.text import Texts
+from specc.run.beside import margin_of, stand_beside, with_margin
+from specc.run.generation import Result, Writing, text_of
+from specc.run.prompts import room_of
+from specc.run.source import Source
+from specc.run.steppers import StateStepper
+from specc.text.diagnostic import Failed
+
+AT_ONCE = 32
+"""Texts beside each other, where nobody says how many."""
+
+FREE = 8
+"""Of so many places one is free before others begin: to begin costs as much as a step."""
+
+T = TypeVar("T")
+"""A text before it is read, as the caller has it."""
+
+Ended: TypeAlias = tuple[int, list[Result] | Failed]
+"""The number of a text, and what was written, the best first, or what is wrong with it."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Lane(Generic[T]):
+    """One text that is being written, made of what was `given`; `prompt` is how many
+    tokens stand before it. `settings` say how many there may be at most.
+    """
+
+    number: int
+    given: T
+    asked: Writing
+    settings: Settings
+    prompt: int
+    seen: Bools | None
+    text: list[int]
+    watch: Texts | None
+    tokens: list[int] = field(default_factory=list)
+    log_probs: list[float] = field(default_factory=list)
+    complete: bool = False
+    over: bool = False
+
+    @staticmethod
+    def of(number: int, given: T, asked: Writing, row: int, vocab: int) -> "Lane[T]":
+        """The text in a row of some that begin together, of a model that scores `vocab`
+        tokens.
+        """
+        settings, own = asked.settings, slice(row, row + 1)
+        prompt, keep = (
+            asked.prompt[own],
+            None if asked.keep is None else asked.keep[own],
+        )
+        length = int(lengths_of(prompt, keep)[0])
+        columns = prompt.shape[1] - (0 if keep is None else _before(keep[0]))
+        most = min(settings.max_tokens, room_of(asked.writer, settings, columns))
+        seen = first_seen(prompt, vocab, settings.repetition_penalty, keep)
+        texts = texts_of(prompt, keep) if settings.no_repeat else [[]]
+        strings = settings.stop_strings
+        return Lane(
+            number=number,
+            given=given,
+            asked=asked,
+            settings=replace(settings, max_tokens=most),
+            prompt=length,
+            seen=None if seen is None else seen[0],
+            text=texts[0],
+            watch=Texts(asked.decode, 1, strings) if strings else None,
+        )
+
+    def take(self, token: int, log_prob: float | None) -> None:
+        """The next token of the text, which may be its last."""
+        self.tokens.append(token)
+        if log_prob is not None:
+            self.log_probs.append(log_prob)
+        if self.seen is not None:
+            self.seen[token] = True
+        if self.settings.no_repeat:
+            self.text.append(token)
+        self.complete = token in self.settings.stop
+        if self.watch is not None:
+            ended = np.array([self.complete])
+            met = self.watch.take(np.array([token]), ended)
+            self.complete = self.complete or bool(met[0])
+        self.over = self.complete or len(self.tokens) >= self.settings.max_tokens
+
+    def result(self) -> Result:
+        """What was written."""
+        scored = self.settings.log_probabilities
+        return Result(
+            tokens=tuple(self.tokens),
+            text=text_of(self.asked, self.tokens),
+            complete=self.complete,
+            log_probs=tuple(self.log_probs) if scored else None,
+        )
+
+
+def refills(writer: Source, settings: Settings) -> bool:
+    """Whether texts of unequal age are written together; otherwise each batch ends with
+    its last text.
+    """
+    return writer.apart is not None and settings.strategy != "beam"
+
+
+@dataclass(kw_only=True)
+class Batch(Generic[T]):
+    """Texts that are being written, at most `at_once`: `lanes` are the rows of `stepper`.
+
+    `ask` prepares some that begin together, which agree in their `shape`; `began` is told
+    the numbers of all that stand beside each other from now on. So many rows were `fed`
+    in all, of which so many were `used`.
+    """
+
+    writer: Source
+    at_once: int
+    ask: Callable[[Sequence[T]], Writing]
+    shape: Callable[[T], object]
+    began: Callable[[Sequence[int]], None] = lambda numbers: None
+    stepper: StateStepper | None = None
+    lanes: list[Lane[T]] = field(default_factory=list)
+    fed: int = 0
+    used: int = 0
+
+    def write(self, texts: Iterable[tuple[int, T]]) -> Iterator[Ended]:
+        """Texts by their numbers, as they end. The seed draws each by its number. One that
+        cannot go on fails alone.
+        """
+        coming = iter(texts)
+        ahead = next(coming, None)
+        while ahead is not None or self.live:
+            fresh: list[tuple[int, T]] = []
+            for _ in range(self.free):
+                if ahead is None or not self.suits(ahead[1], fresh):
+                    break
+                fresh.append(ahead)
+                ahead = next(coming, None)
+            yield from self.begin(fresh) if fresh else self.step()
+
+    @property
+    def live(self) -> list[int]:
+        """The rows of texts that go on."""
+        return [row for row, lane in enumerate(self.lanes) if not lane.over]
+
+    @property
+    def free(self) -> int:
+        """How many texts may begin now: none where that is not worth while yet."""
+        live = len(self.live)
+        free = self.at_once - live
+        return free if not live or free >= max(1, self.at_once // FREE) else 0
+
+    def suits(self, text: T, fresh: Sequence[tuple[int, T]]) -> bool:
+        """Whether a text can stand beside those that are here, and the `fresh` ones."""
+        here = [t for _, t in fresh[:1]] or [self.lanes[r].given for r in self.live[:1]]
+        return all(self.shape(other) == self.shape(text) for other in here)
+
+    def begin(self, fresh: Sequence[tuple[int, T]]) -> Iterator[Ended]:
+        """Texts that begin stand beside the others from now on."""
+        live = self.live
+        self.began([*(self.lanes[row].number for row in live), *(n for n, _ in fresh)])
+        try:
+            stepper, asked, logits = self._read([text for _, text in fresh])
+        except Failed as failed:
+            yield from self._alone(fresh, failed)
+            return
+        vocab = logits.shape[1]
+        lanes = [Lane.of(n, t, asked, row, vocab) for row, (n, t) in enumerate(fresh)]
+        self.used += sum(lane.prompt for lane in lanes)
+        yield from _chosen(lanes, logits)
+        going = np.array([n for n, lane in enumerate(lanes) if not lane.over], np.int64)
+        self.lanes = [*(self.lanes[row] for row in live), *(lanes[n] for n in going)]
+        if live and self.stepper is not None:
+            stand_beside(self.stepper, np.array(live), stepper, going)
+        else:
+            stand_beside(stepper, going, None, going)
+            self.stepper = stepper
+
+    def _read(self, fresh: Sequence[T]) -> tuple[StateStepper, Writing, Floats]:
+        """The prompts of some texts, read → f32[texts vocab]."""
+        facts, entrance = self.writer.apart, self.writer.entrance
+        assert facts is not None, "texts of unequal age need a step that bears them"
+        asked = self.ask(fresh)
+        prepared = with_margin(entrance, asked.prepared, margin_of(facts.states))
+        stepper = self.writer.stepper(prepared)
+        assert isinstance(stepper, StateStepper), "a step has states"
+        return stepper, asked, self._fed(stepper, prepared[entrance.growing])
+
+    def step(self) -> Iterator[Ended]:
+        """One token more for every text."""
+        assert self.stepper is not None, "there are texts to go on with"
+        live, over = self.live, np.array([lane.over for lane in self.lanes])
+        self.stepper.rows.over = over
+        # what follows the end of a text is read by nobody
+        tokens = np.array([[lane.tokens[-1]] for lane in self.lanes], np.int64)
+        lanes = [self.lanes[row] for row in live]
+        try:
+            logits = self._fed(self.stepper, tokens)
+        except Failed as failed:
+            self.lanes, self.stepper = [], None
+            yield from self._alone([(x.number, x.given) for x in lanes], failed)
+            return
+        self.used += len(live)
+        yield from _chosen(lanes, logits[live])
+        left = self.live
+        if left and 2 * len(left) <= len(self.lanes):
+            stand_beside(self.stepper, np.array(left), None, np.array([], np.int64))
+            self.lanes = [self.lanes[row] for row in left]
+
+    def _fed(self, stepper: StateStepper, tokens: Ints) -> Floats:
+        self.fed += tokens.size
+        return np.asarray(stepper.step(tokens), np.float32)
+
+    def _alone(self, texts: Sequence[tuple[int, T]], failed: Failed) -> Iterator[Ended]:
+        """Texts one of which something is wrong with, from their beginnings."""
+        if len(texts) == 1 and not self.lanes:
+            yield texts[0][0], failed
+            return
+        for text in texts:
+            one = replace(self, at_once=1, stepper=None, lanes=[], fed=0, used=0)
+            yield from one.write([text])
+            self.fed, self.used = self.fed + one.fed, self.used + one.used
+
+
+def _chosen(lanes: Sequence[Lane[T]], logits: Floats) -> Iterator[Ended]:
+    """The next token of every text, by f32[texts vocab]; gives those that are over."""
+    best = logits.max(axis=1, initial=-np.inf)  # is NaN where any of the row is
+    good = [n for n, value in enumerate(best) if np.isfinite(value)]
+    for lane in (lane for n, lane in enumerate(lanes) if n not in good):
+        lane.over = True
+        yield lane.number, _no_best(lane)
+    for rows in _alike(lanes, good):
+        some = [lanes[n] for n in rows]
+        for lane, token, score in _tokens(some, logits[rows]):
+            lane.take(token, score)
+            if lane.over:
+                yield lane.number, [lane.result()]
+
+
+def _before(keep: Bools) -> int:
+    """How many columns stand before the first that exists."""
+    return int(keep.argmax()) if keep.any() else len(keep)
+
+
+def _no_best(lane: Lane[T]) -> Failed:
+    try:
+        no_numbers(lane.number)
+    except Failed as failed:
+        return failed
+
+
+def _alike(lanes: Sequence[Lane[T]], rows: Sequence[int]) -> list[list[int]]:
+    """Rows for which the rules on tokens say the same: all, where they hang on no place."""
+    groups: dict[object, list[int]] = {}
+    for row in rows:
+        s = lanes[row].settings
+        early = s.stop and (s.min_tokens or s.min_length)
+        placed = s.begin or s.begin_suppress or s.last_token is not None or early
+        place = (len(lanes[row].tokens), s.max_tokens) if placed else None
+        groups.setdefault(place, []).append(row)
+    return [*groups.values()]
+
+
+def _tokens(
+    lanes: Sequence[Lane[T]], logits: Floats
+) -> Iterator[tuple[Lane[T], int, float | None]]:
+    """What is chosen for texts at one place, by f32[texts vocab], and how probable it was."""
+    settings, step = lanes[0].settings, len(lanes[0].tokens)
+    seen = [lane.seen for lane in lanes if lane.seen is not None]
+    place = Place(
+        step=step,
+        prompts=np.array([lane.prompt for lane in lanes]),
+        texts=[lane.text for lane in lanes] if settings.no_repeat else (),
+    )
+    uniform = None
+    if settings.strategy == "sample":
+        places = ((lane.number, len(lane.tokens)) for lane in lanes)
+        uniform = uniforms_at(settings.seed, places)
+    stacked = np.stack(seen) if seen else None
+    chosen = chosen_from(logits, stacked, settings, place, uniform)
+    scores: list[float | None] = [None] * len(lanes)
+    if settings.log_probabilities:
+        none_over = np.zeros(len(lanes), np.bool_)
+        scores = [float(x) for x in log_probs(logits, chosen, none_over)]
+    yield from zip(lanes, map(int, chosen), scores, strict=True)

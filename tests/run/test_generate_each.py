@@ -1,0 +1,193 @@
+"""Texts by themselves, any number of them: tokens are those of each alone, for whoever
+refills the places of texts that have ended and for whoever cannot.
+"""
+
+import random
+from collections.abc import Iterator
+from functools import cache
+from tempfile import mkdtemp
+from typing import Any
+
+import pytest
+from support.small import SMALL
+
+import specc
+from specc.api import Model
+from specc.run.each import in_batches, inputs_of, refilling
+from specc.run.refill import Batch
+from specc.text.diagnostic import Failed
+
+WINDOWED = {
+    "decoder.attention.mask": "causal & window(3)",
+    "encoder.attention.mask": "window(2, ahead=1)",
+}
+SPECS: dict[str, dict[str, object]] = {
+    "gpt2": SMALL["gpt2"] | {"layers": 1},
+    "small_translator": SMALL["small_translator"] | WINDOWED,
+    "rwkv": SMALL["rwkv"],
+    "conv_lm": SMALL["conv_lm"],  # whose texts end together
+}
+SETTINGS: dict[str, dict[str, Any]] = {
+    "greedy": {"strategy": "greedy"},
+    "drawn": {"strategy": "sample", "temperature": 1.5, "seed": 3, "top_k": 9},
+    "ruled": {
+        "strategy": "greedy",
+        "repetition_penalty": 1.3,
+        "no_repeat": 2,
+        "min_tokens": 3,
+        "begin_suppress": [7],
+        "last_token": 2,
+    },
+}
+VOCAB, COUNT, SOME = 17, 25, {"max_tokens": 9, "stop": [2, 3, 4, 5]}
+
+
+@cache
+def model(name: str, target: str = "ort-cpu") -> Model:
+    path = f"{mkdtemp()}/{name}"
+    specc.compile(name, path, init=3, set=SPECS[name], target=target, parts="step")
+    if name == "small_translator":
+        parts = ["encode", "step"]
+        specc.compile(name, path, init=3, set=SPECS[name], target=target, parts=parts)
+    return specc.load(path, threads=1)
+
+
+def rows_for(name: str) -> list[list[int]]:
+    rng = random.Random(name)
+    return [
+        [rng.randrange(6, VOCAB) for _ in range(rng.randint(1, 6))]
+        for _ in range(COUNT)
+    ]
+
+
+def alone(made: Model, number: int, row: object, asked: dict[str, Any]) -> Any:
+    """One text as it is by itself, drawn by its number."""
+    writer = made.writer
+    assert writer
+    text = writer.begin(inputs_of(writer, row), writer.chosen(asked))
+    (written,) = in_batches(writer, [(number, text)], 1)
+    assert not isinstance(written[1], Failed)
+    return written[1][0]
+
+
+@pytest.mark.parametrize("how", SETTINGS)
+@pytest.mark.parametrize("name", SPECS)
+def test_every_text_is_as_alone(name: str, how: str) -> None:
+    made, rows, asked = model(name), rows_for(name), SETTINGS[how] | SOME
+    assert made.writer
+    assert (made.writer.apart is None) == (name == "conv_lm")
+    found = list(made.generate_each(iter(rows), at_once=5, **asked))
+    assert len({len(r.tokens) for r in found if isinstance(r, specc.Result)}) > 2
+    for number, (row, got) in enumerate(zip(rows, found, strict=True)):
+        want = alone(made, number, row, asked)
+        assert isinstance(got, specc.Result)
+        assert (got.tokens, got.complete) == (want.tokens, want.complete), number
+
+
+def test_caches_that_grow_and_buffers_are_alike() -> None:
+    rows, asked = rows_for("gpt2"), SETTINGS["greedy"] | SOME
+    targets = [
+        list(model("gpt2", target).generate_each(rows, at_once=4, **asked))
+        for target in ("ort-cpu", "onnx")
+    ]
+    assert [r.tokens for r in targets[0] if isinstance(r, specc.Result)] == [
+        r.tokens for r in targets[1] if isinstance(r, specc.Result)
+    ]
+
+
+def test_who_stands_beside_whom_changes_no_token() -> None:
+    rows, asked = rows_for("gpt2"), SETTINGS["drawn"] | SOME
+    made = [
+        [
+            r.tokens
+            for r in model("gpt2").generate_each(rows, at_once=n, **asked)
+            if isinstance(r, specc.Result)
+        ]
+        for n in (1, 3, 16, 100)
+    ]
+    assert all(tokens == made[0] for tokens in made)
+
+
+def test_a_bad_row_fails_no_other() -> None:
+    """Ids that there are not, a thing that is no row, a prompt without room."""
+    rows: list[object] = [*rows_for("gpt2")[:3], [99], None, [6] * 40, [7, 8]]
+    found = list(model("gpt2").generate_each(rows, at_once=2, max_tokens=3))
+    faults = {n: r.code for n, r in enumerate(found) if isinstance(r, specc.Diagnostic)}
+    assert faults == {3: "E0913", 4: "E0906", 5: "E0943"}
+    assert [r.notes[-1] for r in found if isinstance(r, specc.Diagnostic)] == [
+        "it is row 4",
+        "it is row 5",
+        "it is row 6",
+    ]
+    assert len(found) == len(rows)
+
+
+def test_rows_are_taken_when_there_is_room() -> None:
+    taken = 0
+
+    def rows() -> Iterator[list[int]]:
+        nonlocal taken
+        while True:
+            taken += 1
+            yield [6 + taken % 5]
+
+    made = model("gpt2").generate_each(rows(), at_once=4, max_tokens=3)
+    assert isinstance(next(made), specc.Result)
+    assert taken <= 10
+
+
+def test_a_place_that_is_free_is_filled() -> None:
+    """Fewer rows are fed than where all of a batch wait for its longest text."""
+    made, rng = model("gpt2"), random.Random(1)
+    assert made.writer
+    writer = made.writer
+    settings = writer.chosen(SETTINGS["drawn"] | {"max_tokens": 30, "stop": [2, 3]})
+    rows = [[rng.randrange(6, VOCAB)] for _ in range(200)]
+    texts = [writer.begin({"input_ids": [row]}, settings) for row in rows]
+    batch = refilling(writer, 16)
+    ended = dict(batch.write(enumerate(texts)))
+    results = [found for found in ended.values() if not isinstance(found, Failed)]
+    lengths = [len(ended_row[0].tokens) for ended_row in results]
+    fixed = sum(16 * max(lengths[n : n + 16]) for n in range(0, 200, 16))
+    assert len(lengths) == 200
+    assert batch.fed * 1.5 < fixed
+    assert batch.used == sum(lengths)
+
+
+def test_what_a_runtime_refuses_is_said_of_each_row(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A step that fails for all is tried for each alone."""
+    made = model("gpt2")
+    real = Batch._fed
+
+    def fed(self: Any, stepper: Any, tokens: Any) -> Any:
+        if len(tokens) > 1 or (tokens == 16).any():
+            raise Failed(specc.Diagnostic("E0924", "it stopped"))
+        return real(self, stepper, tokens)
+
+    monkeypatch.setattr(Batch, "_fed", fed)
+    found = list(made.generate_each([[6], [16], [7]], at_once=3, max_tokens=2, stop=[]))
+    kinds = [isinstance(r, specc.Result) for r in found]
+    assert not kinds[1]
+    assert len(found) == 3
+
+
+@pytest.mark.parametrize("count", [0, -1, 4097, 2.5, True, "many", None])
+def test_a_count_that_is_none(count: Any) -> None:
+    with pytest.raises(Failed, match="E0891"):
+        model("gpt2").generate_each([[6]], at_once=count)
+
+
+def test_several_texts_of_a_row() -> None:
+    asked: dict[str, Any] = {"strategy": "beam", "n_best": 2}
+    with pytest.raises(Failed, match="E0891"):
+        model("gpt2").generate_each([[6]], **asked)
+    best = list(
+        model("gpt2").generate_each([[6], [7, 8]], strategy="beam", max_tokens=4)
+    )
+    whole = [
+        model("gpt2").generate([[6]], strategy="beam", max_tokens=4).results()[0][0]
+    ]
+    assert isinstance(best[0], specc.Result)
+    assert best[0].tokens == whole[0].tokens

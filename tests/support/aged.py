@@ -1,0 +1,272 @@
+"""Texts of unequal age in one batch, by the reference in float64: each row beside a full
+pass of that text alone.
+
+Texts join and leave a batch at random; every token that is fed is drawn, so that no tie
+of logits hides a fault.
+"""
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import specc_numpy
+from specc.artifact.facts import Facts
+from specc.compiler.apart import stand_apart
+from specc.data.batch import keep_of
+from specc.data.check import Bound
+from specc.data.reading import Reading
+from specc.ir.defaults import closed
+from specc.ir.derived import Derived
+from specc.ir.graph import Graph
+from specc.ir.model import Model
+from specc.passes import pipeline
+from specc.run import beside
+from specc.run.inputs import Entrance
+from specc.run.prompts import prepared_for
+from specc.run.steppers import StateStepper
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """A tensor that no runtime holds."""
+
+    array: Array
+
+    def numpy(self) -> Array:
+        return self.array
+
+    def shape(self) -> list[int]:
+        return list(self.array.shape)
+
+
+@dataclass
+class Exact:
+    """A graph in float64, as `specc.backend.Session`."""
+
+    graph: Graph
+    weights: Mapping[str, Array]
+
+    @property
+    def inputs(self) -> Mapping[str, Any]:
+        return self.graph.inputs
+
+    def tensor(self, array: Array) -> Numbers:
+        return Numbers(array)
+
+    def tensors(self, inputs: Mapping[str, Any], into: Any = None) -> dict[str, Any]:
+        given = {n: v.array if isinstance(v, Numbers) else v for n, v in inputs.items()}
+        own = {n: self.weights[n] for n in self.graph.parameters}
+        made = specc_numpy.run(
+            self.graph, {n: given[n] for n in self.graph.inputs}, own
+        )
+        return {n: Numbers(np.asarray(v)) for n, v in made.items()}
+
+
+@dataclass
+class Aged:
+    """A model that writes; `derived` is what is made of it."""
+
+    model: Model
+    derived: Derived
+    weights: dict[str, Array]
+    entrance: Entrance = field(init=False)
+
+    @staticmethod
+    def of(model: Model, seed: int = 0) -> "Aged":
+        """With drawn weights."""
+        generation = model.generation
+        assert generation
+        work = pipeline.Work(
+            graph=pipeline.simplify(model.graph),
+            defaults=model.defaults,
+            generation=generation,
+            begins=generation.settings.get("start") is None,
+        )
+        rng = np.random.default_rng(seed)
+        facts = model.graph.parameter_facts.items()
+        weights = {
+            n: rng.normal(size=[d.number for d in f.type.shape]) * 0.4 for n, f in facts
+        }
+        return Aged(model, pipeline.derive(work), weights)
+
+    def __post_init__(self) -> None:
+        generation, graph = self.model.generation, self.model.graph
+        assert generation
+        least = {n: Bound(low) for n, low in graph.least.items()}
+        grows = graph.inputs[generation.growing].type.shape[1].name
+        least.pop(grows or "", None)
+        self.entrance = Entrance(
+            graph=graph,
+            reading=Reading(),
+            defaults=self.model.defaults,
+            growing=generation.growing,
+            bounds=least,
+        )
+
+    @property
+    def apart(self) -> bool:
+        return stand_apart(self.model, self.derived)
+
+    def stepper(self, prepared: Mapping[str, Array]) -> StateStepper:
+        """What goes on with texts."""
+        derived, generation = self.derived, self.model.generation
+        assert generation
+        facts = Facts(
+            generation=generation,
+            signature=self.model.graph,
+            defaults=self.model.defaults,
+            reading=Reading(),
+            states=derived.states,
+            handed=derived.handed,
+            whole=derived.whole,
+            first=derived.first,
+        )
+        encode = Exact(derived.encode, self.weights) if derived.encode else None
+        step: Any = Exact(derived.step, self.weights)
+        return StateStepper(
+            facts=facts,
+            entrance=self.entrance,
+            encode=encode,  # type: ignore[arg-type]
+            step=step,
+            graph=derived.step,
+            prepared=prepared,
+        )
+
+    def alone(self, text: "Drawn", count: int) -> Array:
+        """The logits behind a text that has been given so many tokens, by a full pass."""
+        growing, generation = self.entrance.growing, self.model.generation
+        assert generation
+        keep = keep_of(self.model.graph, growing)
+        given = dict(text.prepared)
+        tokens = given[growing] = text.tokens[None, :count]
+        if keep:
+            own = text.prepared[keep].shape[1]
+            there = self._exists(keep, tokens)
+            there[:, :own] = text.prepared[keep][:, :count]
+            given[keep] = there
+        made = specc_numpy.run(self.model.graph, given, self.weights)
+        found: Array = made[generation.source]
+        return found[0] if found.ndim == 2 else found[0, -1]
+
+    def _exists(self, keep: str, tokens: Array) -> Array:
+        """Which tokens exist that are written: as the default says, else all."""
+        defaults = self.model.defaults
+        if self.model.graph.input_facts[keep].keep != "any" or not defaults:
+            return np.ones(tokens.shape, np.bool_)
+        if keep not in defaults.outputs:
+            return np.ones(tokens.shape, np.bool_)
+        given = {self.entrance.growing: tokens}
+        made = specc_numpy.run(closed(defaults, (keep,)), given, {})
+        return np.array(made[keep])
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A text: inputs of a batch of one with its prompt, and all tokens that it will have."""
+
+    prepared: Mapping[str, Array]
+    tokens: NDArray[np.int64]
+    prompt: int
+
+
+LONGEST = 9
+
+
+def drawn(aged: Aged, rng: random.Random, like: Mapping[str, int]) -> Drawn:
+    """A text with prompt and sources of any length; lengths that nothing pads are those
+    of `like`.
+    """
+    graph, growing = aged.model.graph, aged.entrance.growing
+    facts = graph.input_facts[growing]
+    vocab = facts.below.number if facts.below is not None else None
+    tokens = np.array([rng.randrange(1, vocab or 5) for _ in range(LONGEST)])
+    generation = aged.model.generation
+    assert generation
+    keep = keep_of(graph, growing)
+    length = rng.randint(1, 4) if keep else 2
+    inputs: dict[str, Any] = {growing: [tokens[:length].tolist()]}
+    lengths = {}
+    made = np.random.default_rng(rng.randrange(2**31))
+    for name in aged.entrance.asked:
+        type = graph.inputs[name].type
+        if name in (growing, keep):
+            continue
+        sizes = [1]
+        for d in type.shape[1:]:
+            symbol = d.name or ""
+            padded = keep_of(graph, name) or graph.input_facts[name].keep
+            most = rng.randint(1, 5) if padded else like.get(symbol, 3)
+            sizes.append(d.number or lengths.setdefault(symbol, most))
+        inputs[name] = _values(graph, name, sizes, made)
+    return Drawn(prepared_for(aged.entrance, inputs, ()), tokens, length)
+
+
+def _values(
+    graph: Graph, name: str, sizes: list[int], made: np.random.Generator
+) -> Array:
+    type, below = graph.inputs[name].type, graph.input_facts[name].below
+    if type.dtype == "bool":
+        return np.ones(sizes, np.bool_)
+    if type.dtype.startswith("i"):
+        most = below.number if below is not None and below.number else 5
+        return made.integers(1, most, sizes)
+    return made.normal(size=sizes).astype(np.float32)
+
+
+def difference(aged: Aged, seed: int, steps: int = 12) -> str:
+    """How logits differ where texts join and leave; empty where they do not."""
+    rng = random.Random(seed)
+    batch: StateStepper | None = None
+    rows: list[tuple[Drawn, int]] = []
+    growing = aged.entrance.growing
+    for turn in range(steps):
+        stay = [
+            n
+            for n, (text, count) in enumerate(rows)
+            if count < LONGEST and rng.random() < 0.85
+        ]
+        if batch is None or rng.random() < 0.5:
+            fresh = [drawn(aged, rng, {}) for _ in range(rng.randint(1, 2))]
+            prepared = beside.together(aged.entrance, [t.prepared for t in fresh])
+            margin = beside.margin_of(aged.derived.states)
+            prepared = beside.with_margin(aged.entrance, prepared, margin)
+            first = aged.stepper(prepared)
+            made = np.asarray(first.step(prepared[growing]), np.float64)
+            new = [(text, text.prompt) for text in fresh]
+            if fault := _compared(aged, new, made):
+                return f"turn {turn}, at the beginning: {fault}"
+            every = np.arange(len(fresh))
+            if batch is None or not stay:
+                beside.stand_beside(first, every, None, every)
+                batch, rows = first, new
+            else:
+                beside.stand_beside(batch, np.array(stay), first, every)
+                rows = [*(rows[n] for n in stay), *new]
+        elif 0 < len(stay) < len(rows):
+            none = np.zeros(0, np.int64)
+            beside.stand_beside(batch, np.array(stay), None, none)
+            rows = [rows[n] for n in stay]
+        over = np.array([count >= LONGEST for _, count in rows])
+        batch.rows.over = over
+        tokens = np.array([[t.tokens[min(c, LONGEST - 1)]] for t, c in rows])
+        rows = [(t, min(c + 1, LONGEST)) for t, c in rows]
+        made = np.asarray(batch.step(tokens), np.float64)
+        open_rows = [r for r, o in zip(rows, over, strict=True) if not o]
+        if fault := _compared(aged, open_rows, made[~over]):
+            return f"turn {turn}: {fault}"
+    return ""
+
+
+def _compared(aged: Aged, rows: list[tuple[Drawn, int]], made: Array) -> str:
+    for row, (text, count) in enumerate(rows):
+        want = aged.alone(text, count)
+        if not np.allclose(made[row], want, rtol=1e-9, atol=1e-9):
+            worst = np.abs(made[row] - want).max()
+            return f"row {row} with {count} tokens is {worst:.1e} away"
+    return ""
