@@ -186,7 +186,8 @@ def _rounded(data: Fields, graph: Graph, path: str) -> Mapping[str, Stored]:
     found = record_of(data).rounded
     for name in found:
         value = graph.parameters.get(name)
-        if value is None or value.type.rank != 2:
+        # a stack of matrices has one for each expert
+        if value is None or value.type.rank not in (2, 3):
             _damaged(path, f"it has no matrix `{shown(name)}` that could be rounded")
     return found
 

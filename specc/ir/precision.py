@@ -40,8 +40,17 @@ class Precision:
             return "u8" if self.block else "i8"
         return "i4" if self.bits == 4 else "i8"
 
-    def shapes(self, shape: tuple[int, int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The shapes of the numbers and of the scales of a weight of this shape."""
+    def shapes(self, shape: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The shapes of the numbers and of the scales of a weight of this shape, or of a
+        stack of such.
+        """
+        *stack, out, wide = shape
+        numbers, scales = self._shapes((out, wide))
+        return (*stack, *numbers), (*stack, *scales)
+
+    def _shapes(
+        self, shape: tuple[int, int]
+    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
         out, wide = shape[::-1] if self.turned else shape
         count = blocks_of(wide, self.block) if self.block else 0
         if self.layout == "columns":

@@ -1,5 +1,7 @@
 """Rounded weights of a compiled model, as the numbers that they stand for."""
 
+import numpy as np
+
 from specc.artifact.manifest import Manifest
 from specc.backend import ModelFile
 from specc.files.read import shown
@@ -8,6 +10,8 @@ from specc.ir.graph import Value
 from specc.text.diagnostic import fail
 from specc.weights.lowbits import dequantized
 
+STACK = 3
+"""The axes of a stack of matrices."""
 KINDS = {"i8": "int8", "u8": "uint8", "i4": "int4"}
 """NumPy's names of the types that whole numbers are stored in."""
 
@@ -29,11 +33,16 @@ def weights_in(file: ModelFile, manifest: Manifest) -> dict[str, Array]:
                 f"the description inside `{shown(str(file.path))}` cannot be used: "
                 f"`{shown(name)}` is not stored as it says",
             )
-        wide = shape[0] if one.form.turned else shape[1]
-        found[name] = dequantized(found[name], scales[name], wide, one.form)
+        wide = shape[-2] if one.form.turned else shape[-1]
+        numbers, own = found[name], scales[name]
+        # of a stack one for each expert
+        many = len(shape) == STACK
+        pairs = zip(numbers, own, strict=True) if many else [(numbers, own)]
+        made = [dequantized(n, s, wide, one.form) for n, s in pairs]
+        found[name] = np.stack(made) if many else made[0]
     return found
 
 
-def _shape(value: Value) -> tuple[int, int]:
-    out, wide = (d.number or 0 for d in value.type.shape)
-    return out, wide
+def _shape(value: Value) -> tuple[int, ...]:
+    """The lengths of a weight. E0917 is told of one that is no matrix by its numbers."""
+    return tuple(d.number or 0 for d in value.type.shape)

@@ -8,6 +8,7 @@ the same pass.
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from math import prod
 from pathlib import Path
 
 import numpy as np
@@ -46,10 +47,10 @@ class Loss:
 
 @dataclass
 class Rounded:
-    """A weight in its new form: scales are known once all rows are."""
+    """A weight in its new form, or a stack of them: scales are known once all rows are."""
 
     form: Precision
-    shape: tuple[int, int]
+    shape: tuple[int, ...]
     loss: Loss = field(default_factory=Loss)
     scales: Array | None = None
     recipe: str = "nearest"
@@ -57,12 +58,17 @@ class Rounded:
     @property
     def out(self) -> int:
         """The number of results."""
-        return self.shape[1] if self.form.turned else self.shape[0]
+        return self.shape[-1] if self.form.turned else self.shape[-2]
 
     @property
     def wide(self) -> int:
         """The numbers that a result is made of."""
-        return self.shape[0] if self.form.turned else self.shape[1]
+        return self.shape[-2] if self.form.turned else self.shape[-1]
+
+    @property
+    def stack(self) -> tuple[int, ...]:
+        """How many there are, where it is a stack."""
+        return self.shape[:-2]
 
 
 def no_factor(name: str) -> Array | None:
@@ -83,8 +89,7 @@ class Quantized:
 
     def __post_init__(self) -> None:
         for name, form in self.plan.items():
-            out, wide = self.base.wanted[name].shape
-            self.made[name] = Rounded(form, (out, wide))
+            self.made[name] = Rounded(form, self.base.wanted[name].shape)
 
     @cached_property
     def parts(self) -> Mapping[str, tuple[str, bool]]:
@@ -160,7 +165,7 @@ class Quantized:
         one.recipe = "nearest" if factor is None else "gptq"
         whole = None
         if form.layout == "columns":
-            whole = np.empty((one.wide, one.out), np.int8)
+            whole = np.empty((prod(one.stack), one.wide, one.out), np.int8)
         at = 0
         for rows in self._rows(name):
             if factor is None:
@@ -176,33 +181,41 @@ class Quantized:
             if whole is None:
                 yield _bytes(stored)
             else:
-                whole[:, at : at + len(rows)] = stored.T
+                # pieces end with a matrix, so that each is of one
+                which, start = divmod(at, one.out)
+                whole[which, :, start : start + len(rows)] = stored.T
             at += len(rows)
         joined = np.concatenate(scales) if scales else np.empty(0, np.float32)
+        joined = joined.reshape(*one.stack, one.out, *joined.shape[1:])
         by_column = form.layout == "columns" and form.block
-        one.scales = joined.T if by_column else joined
+        one.scales = np.swapaxes(joined, -1, -2) if by_column else joined
         if whole is not None:
             yield _bytes(_in_half(whole) if form.bits == 4 else whole)
 
     def _rows(self, name: str) -> Iterator[Array]:
-        """The rows `[some, in]` of a weight in order, f32, one for each result."""
+        """The rows `[some, in]` of a weight in order, f32, one for each result; of a
+        stack, never of two of its matrices at once.
+        """
         one = self.made[name]
         many = max(1, AT_ONCE // max(one.wide, 1))
         if one.form.turned:
             lying = array_of(self.base, name, "f32")
-            for start in range(0, one.out, many):
-                yield np.ascontiguousarray(lying[:, start : start + many].T)
+            for matrix in lying.reshape(-1, one.wide, one.out):
+                for start in range(0, one.out, many):
+                    yield np.ascontiguousarray(matrix[:, start : start + many].T)
             return
         left = np.empty(0, np.float32)
+        at = 0
         for chunk in self.base.chunks(name, "f32"):
             # Chunks end anywhere; what is left of a row waits for the next.
             left = np.concatenate([left, np.frombuffer(chunk, np.float32)])
             full = left.size // one.wide
             while full:
-                count = min(full, many)
+                count = min(full, many, one.out - at % one.out)
                 yield left[: count * one.wide].reshape(count, one.wide)
                 left = left[count * one.wide :]
                 full -= count
+                at += count
         assert not left.size, f"{name} ends within a row"
 
 

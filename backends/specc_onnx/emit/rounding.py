@@ -9,6 +9,7 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper
 
 from specc.backend import Product
 from specc_onnx.lower.reading import bodies_of
+from specc_onnx.lower.route import LOOP
 
 EXACT = 1
 """The accuracy level of `MatMulNBits` at which rows are not rounded."""
@@ -72,7 +73,7 @@ def _exact(node: NodeProto) -> Iterator[NodeProto]:
 def products_of(model: ModelProto) -> tuple[Product, ...]:
     """Every product by rounded weights, and every rounding of rows, with the names that
     their values have from now on as results of `model`. What stands in a branch is left
-    out.
+    out, and what experts do, each of which is sent other rows.
     """
     found: list[tuple[str, dict[str, str], Mapping[str, int]]] = []
     wanted: dict[str, int] = {}
@@ -133,7 +134,7 @@ def _give_out(graph: GraphProto, wanted: Mapping[str, int]) -> dict[str, str]:
     here |= {name for node in graph.node for name in node.output}
     shown: dict[str, str] = {}
     for node in list(graph.node):
-        if node.op_type in ("Scan", "Loop"):
+        if node.op_type in ("Scan", "Loop") and not _of_experts(node):
             shown |= _collected(node, wanted)
     for name in (n for n in wanted if n in here):
         # An input, or a value that is a result already, is none under its own name.
@@ -143,6 +144,11 @@ def _give_out(graph: GraphProto, wanted: Mapping[str, int]) -> dict[str, str]:
         kind = wanted[name]
         graph.output.append(helper.make_tensor_value_info(outer, kind, None))
     return shown
+
+
+def _of_experts(node: NodeProto) -> bool:
+    """Whether a loop is one over experts."""
+    return any(body.name.rpartition("/")[2] == LOOP for body in bodies_of(node))
 
 
 def _collected(node: NodeProto, wanted: Mapping[str, int]) -> dict[str, str]:

@@ -44,6 +44,9 @@ LIGHT = 1 << 26
 model is loaded. A loop reads what it needs from the file.
 """
 
+LOOP = "experts"
+"""What the body of a loop over experts is called, behind its place."""
+
 SHORT = 24
 """Nodes of a body that is written down once for each expert."""
 
@@ -141,7 +144,7 @@ class _Experts:
             after = self._added(before.name, expert, own)
             results = [g.alias(going.name, g.place("going")), after]
         return graph_of(
-            g.place("experts"),
+            g.place(LOOP),
             opened,
             results,
             [going.type, self.sums],

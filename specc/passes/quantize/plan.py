@@ -159,7 +159,8 @@ class _Choice:
     def _careful(self, sharing: list[str], uses: Uses, value: Value) -> Kind:
         """`int4`, or 8 bits where 4 lose too much or win nothing."""
         count = 1
-        for length in value.type.shape:
+        # of a stack each expert has a map of its own
+        for length in value.type.shape[-2:]:
             count *= length.number or 0
         named = set(sharing)
         asked = bool(self.wish.head) and bool(self.heads & named)
@@ -171,15 +172,17 @@ class _Choice:
 
     def _form(self, kind: Kind, uses: Uses) -> Precision:
         """A kind as this target reads it."""
-        shared_columns = self.layout == "columns" and uses.table
         # Of columns in blocks a standard runtime makes rows again for every product that
-        # it does not know: not where a table shares them, nor in a loop.
-        if kind == "int8" or (
-            self.layout == "columns" and (shared_columns or uses.looped)
-        ):
+        # it does not know: not where a table shares them, nor in a loop. Nor does the
+        # standard take one of a stack of numbers of 4 bits.
+        kept_whole = uses.table or uses.looped or uses.routed
+        if kind == "int8" or (self.layout == "columns" and kept_whole):
             layout = self.layout if uses.linear else "rows"
             return Precision(bits=8, block=0, layout=layout, rounding="row")
-        rounding: Rounding = "block" if self.layout == "rows" else "none"
+        # The kernel rounds rows only where weights are laid out for it beforehand, and
+        # those of an expert are picked when it is at work.
+        rounds = self.layout == "rows" and not uses.routed
+        rounding: Rounding = "block" if rounds else "none"
         return Precision(
             bits=4 if kind == "int4" else 8,
             block=self.wish.block,

@@ -16,7 +16,7 @@ from specc.ir.graph import Builder, Graph, Node, Parameter, Value
 from specc.ir.precision import Plan, Precision
 from specc.ir.types import Type
 from specc.passes.quantize.layers import opened
-from specc.passes.quantize.uses import captured
+from specc.passes.quantize.uses import captured, stacked_of
 
 
 @dataclass(frozen=True)
@@ -59,8 +59,8 @@ def quantize(graph: Graph, plan: Plan) -> Graph:
 
 def _pair(made: Builder, facts: Parameter, form: Precision) -> Pair:
     """The parameters that a weight becomes."""
-    out, wide = (d.number or 0 for d in facts.type.shape)
-    numbers, scales = form.shapes((out, wide))
+    shape = tuple(d.number or 0 for d in facts.type.shape)
+    numbers, scales = form.shapes(shape)
     return Pair(
         made.parameter(
             replace(
@@ -148,32 +148,45 @@ class _Walk:
         return self.made.add(op, ids and self.now[ids], pair.numbers, pair.scales)
 
     def _loop(self, node: Node, op: ops.Scan | ops.Route) -> tuple[Value, ...]:
-        """A loop whose body takes two tensors for each rounded weight."""
-        fixed = captured(op, node)
+        """A loop whose body takes two tensors for each rounded weight; of what is stacked
+        for experts, a part of each.
+        """
         values = [a for a in node.args if a is not None]
-        args = [self.now[a] for a in values[: len(values) - len(fixed)]]
         inputs = list(op.body.inputs.items())
+        changing = len(inputs) - len(captured(op, node)) - len(stacked_of(op, node))
+        outside = len(values) - (len(inputs) - changing)
+        args = [self.now[a] for a in values[:outside]]
         inner = Builder()
         inside = _Walk(inner, {})
-        for name, value in inputs[: len(inputs) - len(fixed)]:
+        for name, value in inputs[:changing]:
             inside.now[value] = inner.input(name, op.body.input_facts[name])
-        for (name, value), outer in zip(inputs[-len(fixed) :], fixed, strict=True):
+        stacked = len(stacked_of(op, node))
+        more = 0
+        for place, outer in enumerate(values[outside:]):
+            name, value = inputs[changing + place]
             facts = op.body.input_facts[name]
             if outer not in self.pairs:
                 inside.now[value] = inner.input(name, facts)
                 args.append(self.now[outer])
                 continue
-            pair = self.pairs[outer]
-            both = pair.numbers, pair.scales
+            pair, first = self.pairs[outer], place < stacked
+            more += first
             numbers, scales = (
-                inner.input(f"{name} {what}", replace(facts, type=v.type))
-                for what, v in zip(("numbers", "scales"), both, strict=True)
+                inner.input(f"{name} {what}", replace(facts, type=_part(v.type, first)))
+                for what, v in (("numbers", pair.numbers), ("scales", pair.scales))
             )
             inside.pairs[value] = replace(pair, numbers=numbers, scales=scales)
-            args += both
+            args += pair.numbers, pair.scales
         inside.nodes(op.body)
         outputs = {n: inside.now[v] for n, v in op.body.outputs.items()}
         body = inner.finish(
             op.body.name, outputs, least=op.body.least, facts=op.body.facts
         )
+        if isinstance(op, ops.Route):
+            return self.made.add(replace(op, body=body, stacked=stacked + more), *args)
         return self.made.add(replace(op, body=body), *args)
+
+
+def _part(type: Type, stacked: bool) -> Type:
+    """What the body of a loop is given of a tensor."""
+    return Type(type.dtype, type.shape[1:]) if stacked else type

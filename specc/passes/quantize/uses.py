@@ -3,12 +3,13 @@ a property of that, not of a model.
 
 A weight can be where all that reads it are linear maps, in which it is the matrix, and
 lookups by tokens, in which it is the table; on its way there it may be turned over, and
-cut along its results. A table that row numbers are looked up in is small, and every row
-of a text reads it: it stays as it is.
+cut along its results. A stack of matrices can be where experts take one each. A table
+that row numbers are looked up in is small, and every row of a text reads it: it stays
+as it is.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from specc.ir import ops
@@ -23,19 +24,24 @@ TOKENS = (
 """Operations whose results are tokens where one operand is."""
 
 
+STACK = 3
+"""The axes of a stack of matrices."""
+
+
 @dataclass
 class Uses:
     """The places where a weight is read, by scope.
 
     `linear` are linear maps; `turned` says of each whether the weight lies as `[in,
-    out]`. `table` are lookups. `looped` are those of them in the body of a loop. `other`
-    are ops that need it as it is.
+    out]`. `table` are lookups. `looped` are those of them in the body of a loop, `routed`
+    in that of experts. `other` are ops that need it as it is.
     """
 
     linear: list[str] = field(default_factory=list)
     turned: set[bool] = field(default_factory=set)
     table: list[str] = field(default_factory=list)
     looped: bool = False
+    routed: bool = False
     other: list[str] = field(default_factory=list)
 
     @property
@@ -52,47 +58,60 @@ class Uses:
             turned=self.turned | also.turned,
             table=[*self.table, *also.table],
             looped=self.looped or also.looped,
+            routed=self.routed or also.routed,
             other=[*self.other, *also.other],
         )
 
 
 @dataclass(frozen=True)
 class Sight:
-    """A weight as a value shows it: turned over or not, and cut along which of its axes."""
+    """A weight as a value shows it: turned over or not, and cut along which of its axes;
+    or a `stack` of one for each expert.
+    """
 
     name: str
     flipped: bool = False
     cut: frozenset[int] = frozenset()
+    stack: bool = False
 
 
 Sights: TypeAlias = Mapping[Value, Sight]
 
 
 def uses_of(graph: Graph) -> dict[str, Uses]:
-    """What reads each matrix of f32 among the weights."""
+    """What reads each matrix of f32 among the weights, and each stack of them."""
     walk = _Walk({n: Uses() for n, v in graph.parameters.items() if is_matrix(v)})
-    seen = {v: Sight(n) for n, v in graph.parameters.items() if n in walk.found}
+    seen = {
+        v: Sight(n, stack=v.type.rank == STACK)
+        for n, v in graph.parameters.items()
+        if n in walk.found
+    }
     tokens = {
         v
         for n, v in graph.inputs.items()
         if graph.input_facts[n].below is not None and is_whole(v)
     }
     walk.graph(graph, seen, tokens, "")
-    return walk.found
+    stacks = {sight.name for sight in seen.values() if sight.stack}
+    # other weights of three axes, such as those of convolutions, are no matrices
+    return {n: u for n, u in walk.found.items() if n not in stacks or u.routed}
 
 
 def is_matrix(value: Value) -> bool:
-    """Whether a weight is a matrix of f32 of known, positive lengths."""
+    """Whether a weight is a matrix, or a stack of them, of f32 of known, positive lengths."""
     lengths = [d.number for d in value.type.shape]
-    return value.type.dtype == "f32" and len(lengths) == 2 and all(lengths)
+    return value.type.dtype == "f32" and len(lengths) in (2, STACK) and all(lengths)
 
 
 @dataclass
 class _Walk:
-    """One walk over a graph and the bodies in it; `depth` counts those that are open."""
+    """One walk over a graph and the bodies in it; `depth` counts the loops that are open,
+    `routes` those of experts.
+    """
 
     found: dict[str, Uses]
     depth: int = 0
+    routes: int = 0
 
     def graph(
         self, graph: Graph, seen: Sights, tokens: Iterable[Value], around: str
@@ -120,9 +139,13 @@ class _Walk:
         """What an op shows of a weight that it moves; None where it reads the numbers,
         which is noted.
         """
+        uses = self.found[sight.name]
+        # The axes of a stack are others: only experts know what to do with it.
+        if sight.stack:
+            uses.other.append(told(node.op, scope))
+            return None
         if (shown := moved(node, sight)) is not None:
             return shown
-        uses = self.found[sight.name]
         match node.op:
             # a row of the matrix is a result: along these alone may it be cut
             case ops.Linear() if place == 1 and sight.cut <= {int(sight.flipped)}:
@@ -134,6 +157,7 @@ class _Walk:
             case _:
                 uses.other.append(told(node.op, scope))
         uses.looped |= self.depth > 0
+        uses.routed |= self.routes > 0
         return None
 
     def _body(
@@ -147,18 +171,30 @@ class _Walk:
         """Go into a loop, with what is captured under the names inside."""
         inside = dict(inside_of(op, node))
         fixed = set(captured(op, node))
+        stacked = set(stacked_of(op, node))
+        shown: dict[Value, Sight] = {}
+        for inner, outer in inside.items():
+            sight = here.get(outer)
+            if sight is None:
+                continue
+            if sight.stack and outer in stacked:
+                shown[inner] = replace(sight, stack=False)
+            elif outer in fixed:
+                shown[inner] = sight
         for value in node.args:
-            # What is scanned or carried changes from turn to turn: no weight there.
-            if value is not None and value in here and value not in fixed:
+            # What is scanned or carried changes from turn to turn: no weight there. Nor
+            # can one of several be a weight of its own, and all of them a stack.
+            if value is None or value not in here or value in fixed:
+                continue
+            if not (value in stacked and here[value].stack):
                 self.found[here[value].name].other.append(told(op, scope))
-        self.depth += 1
-        self.graph(
-            op.body,
-            {inner: here[a] for inner, a in inside.items() if a in here and a in fixed},
-            {inner for inner, a in inside.items() if a in tokens},
-            scope,
-        )
-        self.depth -= 1
+        routed = isinstance(op, ops.Route)
+        self.depth += not routed
+        self.routes += routed
+        tokens_in = {inner for inner, a in inside.items() if a in tokens}
+        self.graph(op.body, shown, tokens_in, scope)
+        self.depth -= not routed
+        self.routes -= routed
 
 
 def moved(node: Node, sight: Sight) -> Sight | None:
@@ -180,6 +216,14 @@ def captured(op: ops.Scan | ops.Route, node: Node) -> tuple[Value, ...]:
     count = len(op.body.inputs) - before
     values = [a for a in node.args if a is not None]
     return tuple(values[len(values) - count :])
+
+
+def stacked_of(op: ops.Scan | ops.Route, node: Node) -> tuple[Value, ...]:
+    """The operands of which each expert takes its part."""
+    if not isinstance(op, ops.Route):
+        return ()
+    values = [a for a in node.args if a is not None]
+    return tuple(values[op.first : op.first + op.stacked])
 
 
 def inside_of(op: ops.Scan | ops.Route, node: Node) -> Iterator[tuple[Value, Value]]:
