@@ -28,7 +28,7 @@ STACK = 3
 """The axes of a stack of matrices."""
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Uses:
     """The places where a weight is read, by scope.
 
