@@ -6,7 +6,7 @@ from specc.cli import messages
 from specc.cli.spec_options import spec_arguments, spec_of
 from specc.compiler.spec import Checked, Spec, check
 from specc.compiler.ties import own_parameters, with_ties
-from specc.passes.prove.facts import report
+from specc.passes.prove.facts import Report, report
 from specc.text.diagnostic import Failed
 
 
@@ -29,22 +29,53 @@ def run(given: Namespace) -> int:
     if proved.errors:
         raise Failed(*proved.errors)
     messages.report([*found.warnings, *proved.warnings], given.format, given.color)
-    if given.format in messages.PROGRAMS:
+    if messages.answer("check", _told(spec, found, proved)):
         return 0
-    print(f"{spec.program.name}: ok")
+    messages.done(f"{spec.program.name}: ok")
     for line in (*_tried(spec, found), *proved.lines()):
-        print(f"  {line}")
+        messages.done(f"  {line}")
     return 0
 
 
+def _told(spec: Spec, found: Checked, proved: Report) -> dict[str, object]:
+    """What holds, for programs."""
+    axes = [
+        {"axis": each.symbol, "causal": each.causal, "why": each.why}
+        for each in proved.others
+    ]
+    if proved.growing:
+        axes.insert(0, {"axis": proved.growing, "causal": proved.causal, "why": ""})
+    return {
+        "model": spec.program.name,
+        "tried": _trials(found),
+        "parameters": _parameters(spec, found),
+        "missing": [missing.title for missing in found.missing],
+        "axes": axes,
+        "batch": proved.batch,
+        "apart": proved.apart,
+        "padding": list(proved.padded),
+    }
+
+
+def _trials(found: Checked) -> list[str]:
+    """The values that were tried in turn, `layers = 2`."""
+    return sorted({f"{k} = {v}" for t in found.trials for k, v in t.values.items()})
+
+
+def _parameters(spec: Spec, found: Checked) -> int | None:
+    """How many numbers the weights have with this config, where it says enough."""
+    if found.model is None:
+        return None
+    model = with_ties(spec.program, spec.library, spec.reader, found.model)
+    return own_parameters(model.graph).number or 0
+
+
 def _tried(spec: Spec, found: Checked) -> list[str]:
-    tried = sorted({f"{k} = {v}" for t in found.trials for k, v in t.values.items()})
+    tried = _trials(found)
     lines = [
         "shapes hold for every size" + (f" (tried {', '.join(tried)})" if tried else "")
     ]
-    if found.model is not None:
-        model = with_ties(spec.program, spec.library, spec.reader, found.model)
-        count = own_parameters(model.graph).number or 0
+    if (count := _parameters(spec, found)) is not None:
         lines.append(f"with this config: {count:,} parameters".replace(",", " "))
     for missing in found.missing:
         lines.append(f"not checked with numbers: {missing.title}")

@@ -1,6 +1,5 @@
 """Compile a spec to an ONNX model, or with --for to a package of the graphs derived from it."""
 
-import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 
 from specc.cli import messages
@@ -175,14 +174,19 @@ def run(given: Namespace) -> int:
         ),
     )
     messages.report(made.warnings, given.format, given.color)
-    if given.format in messages.PROGRAMS:
+    told = {
+        "files": [{"path": str(path), "bytes": size} for path, size in made.files],
+        "notes": list(made.remarks),
+        "forms": list(made.forms),
+    }
+    if messages.answer("compile", told):
         return 0
     for form in made.forms if given.explain else ():
         print(form)
     for remark in made.remarks:
-        print(f"note: {remark}", file=sys.stderr)
+        messages.remark(remark)
     for path, size in made.files:
-        print(f"{shown(str(path))}  {size_text(size)}")
+        messages.done(f"{shown(str(path))}  {size_text(size)}")
     return 0
 
 

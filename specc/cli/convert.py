@@ -6,10 +6,12 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
 from specc.cli.spec_options import FORCE
+from specc.cli.standard_input import STDIN, spec_text
 from specc.files.place import SPEC, WEIGHTS, WORDS, place
 from specc.files.read import shown
 from specc.files.write import atomic_write
 from specc.lang.dsl.write import write
+from specc.lang.read import read, syntax
 from specc.lang.yaml.write import write_yaml
 from specc.library.files import read_file
 from specc.text.diagnostic import fail
@@ -22,7 +24,7 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "file",
         metavar="FILE",
-        help="a spec, or word vectors in GloVe's text format (.txt)",
+        help="a spec, - for one from stdin, or word vectors in GloVe's text format (.txt)",
     )
     parser.add_argument(
         "-o", "--output", default="", metavar="FILE", help="where to; stdout otherwise"
@@ -34,14 +36,21 @@ def run(given: Namespace) -> int:
     """Write DSL as YAML, YAML as DSL; with -o, what the file name says."""
     if given.file.endswith(".txt"):
         return vectors(given.file, given.output, force=given.force)
-    tree = read_file(Path(given.file), given.file)
-    target = given.output or ("x.yaml" if given.file.endswith(".specc") else "x.specc")
+    from_stdin = given.file == STDIN
+    tree = read(spec_text()) if from_stdin else read_file(Path(given.file), given.file)
+    assert tree.span is not None
+    is_dsl = syntax(tree.span.source) == "specc"
+    target = given.output or ("x.yaml" if is_dsl else "x.specc")
     text = write(tree) if target.endswith(".specc") else write_yaml(tree)
     if given.output:
         made = text.encode()
         atomic_write(
             place(
-                given.output, SPEC, inputs=[given.file], force=given.force, content=made
+                given.output,
+                SPEC,
+                inputs=() if from_stdin else [given.file],
+                force=given.force,
+                content=made,
             ),
             [made],
         )

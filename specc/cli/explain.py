@@ -2,6 +2,7 @@
 
 from argparse import ArgumentParser, Namespace
 
+from specc.cli.messages import answer
 from specc.files.read import shown
 from specc.library.files import explanations
 from specc.text.codes import CODES
@@ -25,7 +26,11 @@ def run(given: Namespace) -> int:
             else f"codes run from {min(CODES)} to {max(CODES)}"
         )
         fail("E0200", f"there is no code `{shown(given.code)[:40]}`", helps=[hint])
-    print(explanations()[code].read_text(encoding="utf-8").rstrip())
+    page = explanations()[code].read_text(encoding="utf-8").rstrip()
+    known = CODES[code]
+    told = {"code": code, "title": known.line, "status": known.status, "page": page}
+    if not answer("explain", told):
+        print(page)
     return 0
 
 

@@ -3,6 +3,7 @@
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from pathlib import Path
 
+from specc.cli.messages import answer, done
 from specc.files.read import shown
 from specc.run.opened import open_compiled
 from specc.run.triton import write_repository
@@ -31,6 +32,8 @@ def run(given: Namespace) -> int:
     model = open_compiled(given.model, graph=given.graph).whole
     name = given.name or model.manifest.name
     folder, most = Path(given.output), given.batch
-    for path in write_repository(model, name, folder, most, force=given.force):
-        print(shown(str(path)))
+    files = list(write_repository(model, name, folder, most, force=given.force))
+    if not answer("export", {"files": [str(path) for path in files]}):
+        for path in files:
+            done(shown(str(path)))
     return 0

@@ -5,9 +5,12 @@ import sys
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
+from specc.cli.messages import done
+from specc.cli.standard_input import STDIN, spec_text
 from specc.files.read import shown
 from specc.files.write import atomic_write
 from specc.lang.dsl.write import write
+from specc.lang.read import read, syntax
 from specc.lang.yaml.write import write_yaml
 from specc.library.files import read_file
 
@@ -15,7 +18,10 @@ from specc.library.files import read_file
 def arguments(parser: ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument(
-        "files", nargs="+", metavar="SPEC", help="a spec file, .specc or .yaml"
+        "files",
+        nargs="+",
+        metavar="SPEC",
+        help="a spec file, .specc or .yaml; - for one from stdin to stdout",
     )
     parser.add_argument(
         "--check",
@@ -32,10 +38,15 @@ def run(given: Namespace) -> int:
     changed = 0
     for name in given.files:
         path = Path(name)
-        tree = read_file(path, name)
-        text = write(tree) if path.suffix == ".specc" else write_yaml(tree)
+        from_stdin = name == STDIN
+        tree = read(spec_text()) if from_stdin else read_file(path, name)
         assert tree.span is not None
-        old = tree.span.source.text
+        source = tree.span.source
+        text = write(tree) if syntax(source) == "specc" else write_yaml(tree)
+        old = source.text
+        if from_stdin and not (given.check or given.diff):
+            sys.stdout.write(text)
+            continue
         if text == old:
             continue
         changed += 1
@@ -47,8 +58,8 @@ def run(given: Namespace) -> int:
                 )
             )
         elif given.check:
-            print(f"{shown(name)} would be reformatted", file=sys.stderr)
+            done(f"{shown(name)} would be reformatted", aside=True)
         else:
             atomic_write(path, [text.encode()])
-            print(f"{shown(name)} reformatted", file=sys.stderr)
+            done(f"{shown(name)} reformatted", aside=True)
     return 1 if changed and given.check else 0

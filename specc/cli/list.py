@@ -2,6 +2,7 @@
 
 from argparse import ArgumentParser, Namespace
 
+from specc.cli.messages import answer
 from specc.compiler.family import types_read
 from specc.elaborate.vocabulary import WORDS
 from specc.lang import tree
@@ -28,8 +29,16 @@ def arguments(parser: ArgumentParser) -> None:
 
 def run(given: Namespace) -> int:
     """Print one line each."""
-    for kind in [given.kind] if given.kind else KINDS:
-        rows = dict(sorted(_rows(kind).items()))
+    kinds = [given.kind] if given.kind else KINDS
+    listed = {kind: dict(sorted(_rows(kind).items())) for kind in kinds}
+    items = [
+        {"kind": kind, "name": name, "doc": doc}
+        for kind, rows in listed.items()
+        for name, doc in rows.items()
+    ]
+    if answer("list", {"items": items}):
+        return 0
+    for kind, rows in listed.items():
         width = max(map(len, rows), default=0)
         print(f"{kind}:")
         for name, text in rows.items():

@@ -16,6 +16,7 @@ from importlib import import_module
 from io import TextIOWrapper
 from typing import NoReturn
 
+from specc.cli import messages
 from specc.cli.messages import report
 from specc.files.read import shown
 from specc.text.codes import exit_status
@@ -95,7 +96,13 @@ def common(made: argparse.ArgumentParser) -> None:
         "--format",
         choices=forms,
         default="full",
-        help="how errors and warnings are written",
+        help="how errors and warnings are written; json: results too",
+    )
+    made.add_argument(
+        "-q",
+        "--quiet",
+        action="store_true",
+        help="say only what was asked for and errors: no notes, no warnings",
     )
     made.add_argument(
         "--color",
@@ -131,6 +138,7 @@ def main(words: Sequence[str]) -> int:
         command, arguments = _parse(words)
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else 2
+    said = messages.MANNER.set(messages.Manner(arguments.format, arguments.quiet))
     try:
         if arguments.debug:
             _verify_passes()
@@ -164,6 +172,8 @@ def main(words: Sequence[str]) -> int:
             file=sys.stderr,
         )
         return 70
+    finally:
+        messages.MANNER.reset(said)
 
 
 def _verify_passes() -> None:

@@ -6,9 +6,11 @@ from argparse import Namespace
 from collections.abc import Mapping
 from pathlib import Path
 
+from specc.cli.messages import answer, manner, remark
 from specc.cli.run_inputs import read_arguments
 from specc.cli.run_options import arguments
-from specc.cli.run_outputs import Outputs, outputs_of, print_results, say
+from specc.cli.run_outputs import Outputs, outputs_of, print_results
+from specc.cli.run_told import told_array, told_text
 from specc.cli.writing_options import settings_given
 from specc.data.chat import MOST_TEXT
 from specc.data.show import show
@@ -30,7 +32,7 @@ def run(given: Namespace) -> int:
     opened = open_compiled(given.model, graph=given.graph, provider=given.provider)
     entrance, settings = opened.entrance, settings_given(given)
     if opened.chance is not None:
-        say(str(opened.chance))
+        remark(str(opened.chance))
     read = read_arguments(entrance, given.inputs)
     outputs = outputs_of(given, [*opened.files, *map(Path, read.files)])
     outputs.check()
@@ -72,7 +74,12 @@ def _compute(opened: Opened, inputs: Mapping[str, Array], outputs: Outputs) -> N
     else:
         results = model.run(**inputs)
     found = show(model.manifest.reading, results)
-    print(*found.lines, sep="\n", end="\n" if found.lines else "")
+    told = {
+        "shown": list(found.lines),
+        "results": {name: told_array(array) for name, array in results.items()},
+    }
+    lines = () if answer("run", told) else found.lines
+    print(*lines, sep="\n", end="\n" if lines else "")
     outputs.pictures(found.pictures)
     outputs.save(results)
 
@@ -81,16 +88,19 @@ def _write(opened: Opened, writing: Writing, outputs: Outputs) -> None:
     """One text as it comes; several texts, or tokens that are none, when all are there."""
     at_once = writing.settings.n_best == 1 and len(writing.prompt) == 1
     as_it_comes = at_once and writing.writer.decode is not None
+    # a program reads one object, when all is there
+    as_it_comes = as_it_comes and not manner().for_programs
     if as_it_comes:
         for piece in writing.pieces():
             print(shown(piece[0], keep="\n\t"), end="", flush=True)
         print()
     results = writing.results()
-    if not as_it_comes:
+    told = {"texts": [[told_text(each) for each in row] for row in results]}
+    if not answer("run", told) and not as_it_comes:
         print_results(results)
     best = results[0][0]
     if why := writing.cut_off(best):
-        say(f"cut off after {len(best.tokens)} tokens, {why}")
+        remark(f"cut off after {len(best.tokens)} tokens, {why}")
     seen: dict[str, Array] = {}
     if outputs.attention:
         looked = look_back(opened.looked_at(), writing, best, outputs.choice.scope)

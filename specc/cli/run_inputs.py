@@ -5,7 +5,6 @@ What a word means depends on the word and on the input that it is for, never on 
 happens to lie in a folder.
 """
 
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from os.path import exists, splitext
@@ -13,6 +12,7 @@ from typing import NoReturn
 
 import numpy as np
 
+from specc.cli.standard_input import STDIN, standard_input
 from specc.data.arrays import read_arrays
 from specc.data.batch import TEXT, row_inputs
 from specc.data.files import MAX_TEXT_BYTES, read_bytes
@@ -33,7 +33,6 @@ ENDINGS = (".json", ".npy", ".npz")
 """A word that ends so is the name of a file that holds numbers."""
 MOST_TEXT = 2**20
 """Bytes of a file of texts, or of the standard input."""
-STDIN = "-"
 SOUND = (Waveform, LogMel, FilterBanks)
 
 
@@ -155,7 +154,7 @@ class _Words:
                     "E0910",
                     "the standard input is read once, and two inputs are to come from it",
                 )
-            data = _standard_input()
+            data = standard_input(MOST_TEXT)
         else:
             try:
                 data = read_bytes(word[1:], MOST_TEXT)
@@ -332,26 +331,6 @@ def _numbers(word: str, name: str, otherwise: str) -> Array | None:
             *([otherwise] if otherwise else []),
         ],
     )
-
-
-def _standard_input() -> bytes:
-    stream = sys.stdin
-    if stream is None or stream.closed:
-        fail(
-            "E0802",
-            "cannot read the standard input: it is closed",
-            helps=["give a text, or @FILE"],
-        )
-    try:
-        data = stream.buffer.read(MOST_TEXT + 1)
-    except OSError as error:
-        fail("E0802", f"cannot read the standard input: {str(error.strerror).lower()}")
-    if len(data) > MOST_TEXT:
-        helps = ["give less at once, or split it into several runs"]
-        fail(
-            "E0904", f"the standard input is larger than {MOST_TEXT} bytes", helps=helps
-        )
-    return data
 
 
 def _absent(word: str) -> NoReturn:

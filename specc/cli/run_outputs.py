@@ -1,6 +1,5 @@
 """What `specc run` prints of texts, what it remarks, and the files that it writes beside."""
 
-import sys
 from argparse import Namespace
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,6 +10,7 @@ from zipfile import ZipFile
 
 import numpy as np
 
+from specc.cli.messages import done, remark
 from specc.data.pictures.raster import need_pillow
 from specc.files.ours import MARK
 from specc.files.place import ARRAYS, LOOK, PICTURE, Kind, place
@@ -56,8 +56,8 @@ class Outputs:
         """The picture of attention, in the format that its name asks for."""
         form = Path(self.attention).suffix.lower()
         picture = picture_of(seen, form, self.choice, log=self.log)
-        for remark in picture.remarks:
-            say(remark)
+        for note in picture.remarks:
+            remark(note)
         self._write(self.attention, LOOK, picture.content)
 
     def save(self, results: Mapping[str, Any]) -> None:
@@ -77,7 +77,7 @@ class Outputs:
 
     def _write(self, path: str, kind: Kind, content: bytes) -> None:
         atomic_write(self._place(path, kind), [content])
-        print(f"{shown(path)} written", file=sys.stderr)
+        done(f"{shown(path)} written", aside=True)
 
 
 def outputs_of(given: Namespace, inputs: Sequence[Path]) -> Outputs:
@@ -102,11 +102,6 @@ def outputs_of(given: Namespace, inputs: Sequence[Path]) -> Outputs:
         ),
         log=given.log,
     )
-
-
-def say(remark: str) -> None:
-    """A note on stderr, where it does not mix with results."""
-    print(f"note: {remark}", file=sys.stderr)
 
 
 def print_results(results: Sequence[Sequence[Result]]) -> None:

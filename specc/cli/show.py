@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, NoReturn
 
 from specc.artifact.index import is_package
+from specc.cli.messages import answer
+from specc.cli.show_told import told_graph
 from specc.cli.spec_options import spec_arguments, spec_of
 from specc.compiler.spec import elaborated
 from specc.compiler.ties import own_parameters
@@ -60,20 +62,26 @@ def run(given: Namespace) -> int:
         from specc.run.overview import overview
         from specc.run.package import open_package
 
-        print("\n".join(overview(open_package(given.spec))))
-        return 0
+        return _say("\n".join(overview(open_package(given.spec))))
     manifest = _manifest_of(given)
     if manifest is not None and manifest.decodes is not None:
         if given.after:
             _no_pass(given.after, "none runs on a model that decodes by itself")
-        print("\n".join(_itself(manifest)))
-        return 0
+        return _say("\n".join(_itself(manifest)))
     if as_ir:
-        print(write(*_behind(given, manifest).graphs()), end="")
-        return 0
-    graph, count = graph_of(given, manifest)
+        return _say(write(*_behind(given, manifest).graphs()).rstrip("\n"))
+    graph, own = graph_of(given, manifest)
     at = sizes(given.at, graph)
-    print("\n".join(tree_of(graph, at, count)))
+    lines = tree_of(graph, at, _count(graph, own))
+    if not answer("show", told_graph(graph, at, own)):
+        print("\n".join(lines))
+    return 0
+
+
+def _say(text: str) -> int:
+    """What is text for programs, too."""
+    if not answer("show", {"text": text}):
+        print(text)
     return 0
 
 
@@ -201,8 +209,8 @@ def _itself(manifest: "Manifest") -> list[str]:
     return [*lines, "its parts are seen in a package: --for step"]
 
 
-def graph_of(given: Namespace, manifest: "Manifest | None") -> tuple[Graph, str]:
-    """The graph of a spec or of a compiled model, and how many parameters it has."""
+def graph_of(given: Namespace, manifest: "Manifest | None") -> tuple[Graph, Dim]:
+    """The graph of a spec or of a compiled model, and how many numbers its weights have."""
     if manifest is not None:
         stored = set(manifest.stored.values())
         held = [
@@ -211,10 +219,10 @@ def graph_of(given: Namespace, manifest: "Manifest | None") -> tuple[Graph, str]
             if manifest.stored.get(n) in stored
         ]
         own = {manifest.stored[f.name]: product(f.type.shape) for f in held}
-        return manifest.graph, _count(manifest.graph, total(own.values()))
+        return manifest.graph, total(own.values())
     spec = spec_of(given)
     graph = elaborated(spec, given.graph).graph
-    return graph, _count(graph, own_parameters(graph))
+    return graph, own_parameters(graph)
 
 
 def _lengths_of(graph: Graph) -> set[str]:

@@ -2,6 +2,7 @@
 
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 
+from specc.cli.standard_input import STDIN, spec_text
 from specc.compiler.spec import Spec, open_spec
 
 FORCE = "replace a file that specc did not write, too; never one that is read"
@@ -13,8 +14,9 @@ def spec_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "spec",
         metavar="SPEC",
-        help="a spec file, the name of a shipped spec (see `specc list`), or the "
-        "folder of a checkpoint, whose config.json tells the spec",
+        help="a spec file, the name of a shipped spec (see `specc list`), the "
+        "folder of a checkpoint, whose config.json tells the spec, or - for the "
+        "standard input",
     )
     parser.add_argument(
         "--spec",
@@ -54,8 +56,9 @@ def spec_arguments(parser: ArgumentParser) -> None:
 
 def spec_of(arguments: Namespace, weights: str = "") -> Spec:
     """The spec these options name; `weights` is the checkpoint it is to be filled from."""
+    given = spec_text() if arguments.spec == STDIN else arguments.spec
     return open_spec(
-        arguments.spec,
+        given,
         config=arguments.config,
         sets=arguments.set,
         weights=weights,

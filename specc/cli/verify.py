@@ -3,6 +3,7 @@
 import math
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 
+from specc.cli import messages
 from specc.cli.spec_options import rounds, seed
 from specc.files.read import shown
 from specc.run.loaded import Loaded
@@ -75,15 +76,20 @@ def run(given: Namespace) -> int:
     opened = open_compiled(
         given.model, graph=given.graph, provider=given.provider, contents=True
     )
+    lines = []
     for line in verify_opened(opened, seed=given.seed, rounds=given.rounds):
-        print(line)
+        messages.done(line)
+        lines.append(line)
+    lost: list[str] = []
     if given.against:
         full = open_compiled(given.against, graph=given.graph, provider=given.provider)
         compared = Compared(_whole(opened), _whole(full))
         compared.run(given.seed, given.rounds)
         for line in compared.lines():
-            print(line)
+            messages.done(line)
+            lost.append(line)
         compared.check(dict(given.at_most))
+    messages.answer("verify", {"agrees": True, "rounds": lines, "lost": lost})
     return 0
 
 

@@ -11,7 +11,9 @@ SMALL = {
 }
 
 
-def lines(name: str, *, growing: str | None = None, source: str | None = None) -> list[str]:
+def lines(
+    name: str, *, growing: str | None = None, source: str | None = None
+) -> list[str]:
     graph = elaborated(open_spec(name, sets=SMALL.get(name, []))).graph
     return report(graph, growing, source).lines()
 

@@ -1,0 +1,81 @@
+"""A small reader of JSON Schema: the words of draft-07 that our own schemas use. An
+unknown word fails, so that none is skipped.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+KINDS: dict[str, tuple[type, ...]] = {
+    "object": (dict,),
+    "array": (list,),
+    "string": (str,),
+    "integer": (int,),
+    "number": (int, float),
+    "boolean": (bool,),
+    "null": (type(None),),
+}
+HARMLESS = {"$schema", "title", "definitions", "description"}
+
+
+def faults(
+    value: object, schema: Mapping[str, Any], root: Mapping[str, Any], at: str = "$"
+) -> Iterator[str]:
+    """Where `value` is not what `schema` says."""
+    for word, said in schema.items():
+        match word:
+            case "$ref":
+                yield from faults(
+                    value,
+                    root["definitions"][said.removeprefix("#/definitions/")],
+                    root,
+                    at,
+                )
+            case "type":
+                kinds = [said] if isinstance(said, str) else said
+                # True is a number in Python, and none in JSON
+                if not any(
+                    isinstance(value, KINDS[k])
+                    and (isinstance(value, bool) == (k == "boolean"))
+                    for k in kinds
+                ):
+                    yield f"{at} is no {' or '.join(kinds)}: {value!r}"
+            case "const" | "enum":
+                if value not in ([said] if word == "const" else said):
+                    yield f"{at} is not {said!r}: {value!r}"
+            case "required":
+                yield from (
+                    f"{at} lacks {name}"
+                    for name in said
+                    if isinstance(value, dict) and name not in value
+                )
+            case "items":
+                for n, one in enumerate(value if isinstance(value, list) else ()):
+                    yield from faults(one, said, root, f"{at}[{n}]")
+            case "properties" | "additionalProperties":
+                yield from _members(value, word, schema, root, at)
+            case "oneOf":
+                fitting = [
+                    one for one in said if not list(faults(value, one, root, at))
+                ]
+                if len(fitting) != 1:
+                    yield f"{at} fits {len(fitting)} of {len(said)} forms"
+            case _ if word not in HARMLESS:
+                raise AssertionError(f"the reader does not know `{word}`")
+
+
+def _members(
+    value: object,
+    word: str,
+    schema: Mapping[str, Any],
+    root: Mapping[str, Any],
+    at: str,
+) -> Iterator[str]:
+    known = schema.get("properties", {})
+    for name, one in (value if isinstance(value, dict) else {}).items():
+        if word == "properties" and name in known:
+            yield from faults(one, known[name], root, f"{at}.{name}")
+        elif word == "additionalProperties" and name not in known:
+            if schema[word] is False:
+                yield f"{at}.{name} is not foreseen"
+            else:
+                yield from faults(one, schema[word], root, f"{at}.{name}")
