@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, runtime_checkable
 
 from specc.ir.derived import Cache, Source, State
-from specc.ir.graph import Graph
+from specc.ir.graph import Graph, Value
 from specc.text.diagnostic import fail
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ class Target:
     one by one, more are looped over.
     `rounded`: products by rounded weights are operators of ONNX Runtime's own, which
     read weights as PyTorch has them.
+    `computes` are the types of 16 bits that it computes in, where weights are stored so.
     `alignment` is what an offset of weights in a file must be a multiple of. `provider`
     is the one that opens models of this target unless the user names another.
     """
@@ -66,6 +67,7 @@ class Target:
     blocks: bool = False
     few_experts: int = 16
     rounded: bool = False
+    computes: frozenset[str] = frozenset()
 
 
 How: TypeAlias = Literal["auto", "link", "copy", "inline"]
@@ -265,14 +267,15 @@ class Session(Computing, Protocol):
     def tensor(self, array: "Array") -> Held:
         """An array as the runtime holds it."""
 
+    def rows_of(self, held: Held, axis: int, rows: "Array") -> Held:
+        """The same with row `rows[n]` of an axis in the place of row n."""
+
     def tensors(
         self,
         inputs: Mapping[str, "Array | Held"],
         into: "Mapping[str, Held] | None" = None,
     ) -> dict[str, Held]:
-        """All results as the runtime holds them, those named in `into` written to these
-        tensors; nothing is checked. Fails with E0924.
-        """
+        """All results as held, those in `into` written to these; unchecked. E0924."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,9 +301,7 @@ class ModelFile(Protocol):
         """The texts that it carries."""
 
     def outside(self) -> list[tuple[str, int]]:
-        """The files beside it that its tensors lie in, and how many bytes of each they
-        need; -1: unclear.
-        """
+        """The files beside it that its tensors lie in, and the bytes needed of each or -1."""
 
     def unbroken(self) -> bool:
         """Whether it is as it was written, to the last byte."""
@@ -348,8 +349,11 @@ class Reference(Protocol):
         parameters: Mapping[str, "Array"],
         *,
         wanted: tuple[str, ...] | None = None,
+        after: Callable[[Value, "Array"], "Array"] | None = None,
     ) -> dict[str, "Array"]:
-        """The results by name, in float64: all, or `wanted` values of the graph."""
+        """The results by name, in float64: all, or `wanted` values. What `after` makes of
+        a node's result is read in its place.
+        """
 
 
 # ---- Finding them

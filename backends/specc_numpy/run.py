@@ -9,7 +9,7 @@ from specc.ir.graph import Graph, Value
 from specc.ir.types import LETTER, Type
 from specc.text.diagnostic import fail
 from specc_numpy.table import Array
-from specc_numpy.walk import walk
+from specc_numpy.walk import After, walk
 
 ACCEPTED = {"f": "fiu", "i": "iu", "b": "b", "q": "iu"}
 """NumPy kinds that an input of each IR kind takes."""
@@ -28,11 +28,13 @@ def run(
     parameters: Mapping[str, Array],
     *,
     wanted: tuple[str, ...] | None = None,
+    after: After | None = None,
 ) -> dict[str, Array]:
     """The outputs of `graph` by name, floats in float64.
 
     `wanted` picks outputs, or any value of `graph.names`; without it every output is
-    computed. Fails with E0907 and E0910 to E0913 on inputs that the graph cannot take.
+    computed. What `after` makes of a node's result is read in its place. Fails with
+    E0907 and E0910 to E0913 on inputs that the graph cannot take.
     """
     given: dict[Value, Array] = {}
     sizes: list[tuple[str, Type, tuple[int, ...]]] = []
@@ -54,7 +56,7 @@ def run(
     named = {**graph.names, **graph.outputs}
     for name in asked:
         assert name in named, f"the graph has no value called `{name}`"
-    found = walk(graph, given, env, [named[name] for name in asked])
+    found = walk(graph, given, env, [named[name] for name in asked], after)
     return {name: found[named[name]] for name in asked}
 
 

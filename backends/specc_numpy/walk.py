@@ -1,20 +1,28 @@
 """One walk over the nodes of a graph. A value is forgotten after its last use."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeAlias
 
 import numpy as np
 
 from specc.ir.graph import Graph, Node, Value, needed
 from specc_numpy.table import Array, Env, evaluate, stored
 
+After: TypeAlias = Callable[[Value, Array], Array]
+
 
 def walk(
-    graph: Graph, given: Mapping[Value, Array], env: Env, wanted: Iterable[Value]
+    graph: Graph,
+    given: Mapping[Value, Array],
+    env: Env,
+    wanted: Iterable[Value],
+    after: After | None = None,
 ) -> dict[Value, Array]:
     """What `wanted` are when the inputs and parameters of `graph` are `given`.
 
-    A parameter may have any element type: it is converted when it is first read.
+    A parameter may have any element type: it is converted when it is first read. `after`
+    is given each result of a node, and gives what is read in its place.
     """
     wanted = list(wanted)
     nodes = _in_use(graph, wanted)
@@ -38,7 +46,8 @@ def walk(
             # A result that nobody reads, such as the weights of an attention, is not
             # kept at all.
             if left[result]:
-                known[result] = np.asarray(array)
+                made = np.asarray(array)
+                known[result] = made if after is None else after(result, made)
         _let_go(node, left, known)
     return {v: read(v) for v in wanted}
 

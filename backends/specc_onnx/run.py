@@ -11,8 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
+import ml_dtypes
 import numpy as np
+import onnx
 import onnxruntime
+from onnx import TensorProto
 
 from specc.backend import Held, Slot
 from specc.files.read import shown
@@ -20,6 +23,7 @@ from specc.ir.array import Array
 from specc.text.diagnostic import fail
 from specc_onnx.denormals import OPTION, flushed
 from specc_onnx.fitting import check_lengths, fitting
+from specc_onnx.picking import picked
 from specc_onnx.providers import (
     DEVICE,
     OPTIONS,
@@ -94,10 +98,27 @@ class RunningModel:
 
     def tensor(self, array: Array) -> Held:
         """An array as the runtime holds it, on the device of the model."""
+        array = np.asarray(array, order="C")
+        if array.dtype == ml_dtypes.bfloat16:
+            # NumPy alone has no such type: the bits travel, from the host, at the first
+            # run.
+            bits: Held = onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(
+                array.view(np.uint16), TensorProto.BFLOAT16
+            )
+            return bits
         held: Held = onnxruntime.OrtValue.ortvalue_from_numpy(
-            np.asarray(array, order="C"), DEVICE.get(self.provider, "cpu")
+            array, DEVICE.get(self.provider, "cpu")
         )
         return held
+
+    def rows_of(self, held: Held, axis: int, rows: Array) -> Held:
+        """`held` with row `rows[n]` of an axis in the place of row n, picked where it
+        lies.
+        """
+        if self.provider not in DEVICE:
+            return self.tensor(np.take(held.numpy(), rows, axis))
+        made: Held = picked(held, axis, rows, self.provider)
+        return made
 
     def tensors(
         self, inputs: Mapping[str, Array | Held], into: Mapping[str, Held] | None = None
@@ -183,9 +204,18 @@ def _open(
                 enable_fallback=0,
             )
     except Exception as error:  # as above
-        _refused(
-            "E0923", f"ONNX Runtime cannot load `{shown(name)}` for {provider}", error
-        )
+        title = f"ONNX Runtime cannot load `{shown(name)}` for {provider}"
+        if provider == "cpu" and _computes_in_bf16(model):
+            fail(
+                "E0923",
+                title,
+                notes=["it computes in bf16, and there are no kernels of that for cpu"],
+                helps=[
+                    "run it on a card: `--provider cuda`",
+                    "compile it with `--target ort-cpu`, which stores bf16 and computes in f32",
+                ],
+            )
+        _refused("E0923", title, error)
     if chosen not in session.get_providers():
         absent(
             provider,
@@ -210,6 +240,19 @@ def _open(
         inputs=inputs,
         outputs=outputs,
         optional=optional,
+    )
+
+
+def _computes_in_bf16(model: str | bytes) -> bool:
+    """Whether a model that could not be loaded makes numbers of that type."""
+    if isinstance(model, bytes):
+        held = onnx.ModelProto.FromString(model)
+    else:
+        held = onnx.load_model(model, load_external_data=False)
+    return any(
+        node.op_type == "Cast"
+        and any(a.i == TensorProto.BFLOAT16 for a in node.attribute)
+        for node in held.graph.node
     )
 
 

@@ -18,7 +18,7 @@ from specc import backend
 from specc.artifact.manifest import Manifest
 from specc.backend import Compiler, Emitted, How, Target, Written
 from specc.calibrate.products import Factors
-from specc.compiler import precision
+from specc.compiler import computing, precision
 from specc.compiler import reading as readings
 from specc.compiler.generation_file import as_published
 from specc.compiler.rounding import Asked, Spoken, spoken
@@ -27,7 +27,7 @@ from specc.compiler.weights import Sources, facts_of, values_of
 from specc.data.reading import Reading
 from specc.files.memory import free_memory, gigabytes, in_words, would_fit
 from specc.files.read import shown
-from specc.ir.derived import Source
+from specc.ir.derived import Derived, Source
 from specc.ir.graph import Graph
 from specc.ir.model import Model
 from specc.passes import pipeline
@@ -203,6 +203,14 @@ class Job:
     def rounded(self, source: Source) -> Source:
         """What a model is made from, with the weights rounded that are to be."""
         return precision.rounded(source, self.precision.plan)
+
+    def computed(self, graph: Graph) -> Graph:
+        """A graph in the width that the target computes in."""
+        return computing.graph_in(graph, self.options.dtype, self.target)
+
+    def computed_apart(self, derived: Derived) -> Derived:
+        """The same of one that was taken apart."""
+        return computing.derived_in(derived, self.options.dtype, self.target)
 
     def with_reading(self, reading: Reading) -> "Job":
         """The same job, its readings under the names that files have in the output."""

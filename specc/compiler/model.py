@@ -38,10 +38,14 @@ def _compiled(job: Job) -> Compiled:
     sources = {**dict.fromkeys(_paths(job), ""), **job.sources}
 
     def texts(emitted: Emitted) -> Mapping[str, str]:
-        return {KEY: manifest_of(job, job.graph, emitted, sources=sources).dump()}
+        return {
+            KEY: manifest_of(
+                job, job.computed(job.graph), emitted, sources=sources
+            ).dump()
+        }
 
     written = job.compiler.package(
-        job.rounded(job.simplified),
+        job.rounded(job.computed(job.simplified)),
         path,
         job.numbers,
         target=job.target,

@@ -9,6 +9,7 @@ from typing import NoReturn
 from specc.artifact.manifest import KEY
 from specc.backend import About, Emitted, Extra, Part, Texts
 from specc.compiler.calibrating import calibrated
+from specc.compiler.computing import generating_in
 from specc.compiler.generating import (
     decodes_of,
     derived_of,
@@ -93,7 +94,7 @@ def _one_file(job: Job) -> Compiled:
     # A target or backend that is not there is told of before the graph is proven.
     target = job.target
     graph = job.simplified
-    source = generating(job, graph)
+    source = in_width(job, generating(job, graph))
     written = job.compiler.package(
         job.rounded(source),
         path,
@@ -142,7 +143,8 @@ def contents_of(job: Job) -> Contents:
     wanted, graph = job.options.parts, job.simplified
     parts: dict[str, Part] = {}
     if "score" in wanted:
-        parts["score"] = Part(graph, "score.onnx", _texts(job, job.graph, whole=True))
+        texts = _texts(job, job.computed(job.graph), whole=True)
+        parts["score"] = Part(job.computed(graph), "score.onnx", texts)
     # The whole graph alone needs no proof that it can go on.
     if wanted == ("score",):
         return Contents(parts)
@@ -158,23 +160,29 @@ def contents_of(job: Job) -> Contents:
     extras: tuple[Extra, ...] = ()
     buffers: tuple[str, ...] = ()
     if {"encode", "step"} & set(wanted):
-        forms = dressed(job.options.names, job.model, derived)
+        computed = job.computed_apart(derived)
+        forms = dressed(job.options.names, job.model, computed)
         for stem, form in forms.graphs.items():
             parts[stem] = Part(form, f"{stem}.onnx", _texts(job, form, whole=False))
         extras = tuple(Extra.of_data(n, data) for n, data in forms.files.items())
         # Only our own runner knows how to feed a buffer; others are given caches that
         # grow.
         if ours:
-            parts["step"], buffers = _in_place(job, forms.graphs["step"], derived)
+            parts["step"], buffers = _in_place(job, forms.graphs["step"], computed)
     facts = None
     if ours and writes_tokens(job.model.graph, generation_of(job.model)):
-        facts = facts_of(job, graph, derived, buffers).dump()
+        facts = facts_of(job, graph, job.computed_apart(derived), buffers).dump()
     if "generate" in wanted:
         # other programs' names want other rows of the logits, so that what was derived
         # for them is not what decodes
-        source = generating(job, graph, derived if ours else None)
+        source = in_width(job, generating(job, graph, derived if ours else None))
         parts["generate"] = Part(source, "generate.onnx", _decoding_texts(job, source))
     return Contents(parts, extras, facts)
+
+
+def in_width(job: Job, source: Generating) -> Generating:
+    """What decodes by itself, in the width that the target computes in."""
+    return generating_in(source, job.options.dtype, job.target)
 
 
 def _in_place(job: Job, step: Graph, derived: Derived) -> tuple[Part, tuple[str, ...]]:

@@ -1,7 +1,7 @@
 """The passes that `compile` runs, in their order, by name.
 
-    elaborated graph ─ inline ─ fuse_scan ─ split_scan ─┬─ quantize ─ what is lowered
-                       (if asked)                       │  (if asked, each graph)
+    elaborated graph ─ inline ─ fuse_scan ─ split_scan ─┬─ quantize ─ narrow ─ what is lowered
+                       (if asked)                       │  (each if asked, each graph)
                                                         └─ prove ─ step ─ encode
 
 A pass takes a `Work`, the graphs with what is known beside them, and gives another.
@@ -22,6 +22,8 @@ from specc.ir.precision import Plan
 from specc.ir.verify import verify
 from specc.passes.derive.derive import Stepped, encoded, stepped
 from specc.passes.derive.plan import Rows
+from specc.passes.narrow.narrow import Half, narrow_derived
+from specc.passes.narrow.narrow import narrow as narrowed
 from specc.passes.prove.causality import growing_symbol, prove
 from specc.passes.prove.defaults import prove_defaults
 from specc.passes.prove.flow import flow
@@ -47,7 +49,8 @@ class Work:
     window keeps rows that it no longer sees. Where it `begins`, `encode` gives what the
     first token of an empty text is drawn from, if anything does. `outputs` are the
     results that a step can give, which `prove` finds; `plan` says which weights are
-    rounded, as `--quantize int8` does where it is None; `half` is what `step` made,
+    rounded, as `--quantize int8` does where it is None, `width` in how many bits is
+    computed what suffers no harm; `half` is what `step` made,
     `derived` that with `encode`.
     """
 
@@ -59,6 +62,7 @@ class Work:
     begins: bool = False
     outputs: Mapping[str, Rows] = field(default_factory=dict)
     plan: Plan | None = None
+    width: Half = "f16"
     half: Stepped | None = None
     derived: Derived | None = None
 
@@ -105,6 +109,10 @@ def _quantize(work: Work) -> Work:
     if plan is None:
         plan = decide(work.graph, Wish(kind="int8"), "rows", {}).plan
     return replace(work, graph=rounded(work.graph, plan))
+
+
+def _narrow(work: Work) -> Work:
+    return replace(work, graph=narrowed(work.graph, work.width))
 
 
 def _prove(work: Work) -> Work:
@@ -168,6 +176,7 @@ PASSES = (
     Pass("fuse_scan", "a loop over a known cell becomes a recurrent layer", _fuse),
     Pass("split_scan", "what no carry needs leaves its loop", _split),
     Pass("quantize", "weights are rounded to few bits", _quantize, True),
+    Pass("narrow", "what may be is computed in 16 bits", _narrow, True),
     Pass("prove", "no op lets a row see a later one; no graph is changed", _prove),
     Pass("step", "one step of a text, with rows kept from before", _step),
     Pass("encode", "what is computed once for all steps", _encode),
@@ -226,6 +235,21 @@ def simplify(graph: Graph, *, fused: bool = True) -> Graph:
 def quantize(graph: Graph, plan: Plan) -> Graph:
     """`graph` with the weights of `plan` rounded."""
     return run(Work(graph=graph, plan=plan), ("quantize",)).graph
+
+
+def narrow(graph: Graph, width: Half) -> Graph:
+    """`graph` computing in 16 bits what suffers no harm by it."""
+    return run(Work(graph=graph, width=width), ("narrow",)).graph
+
+
+def derived_narrow(derived: Derived, width: Half) -> Derived:
+    """The same of a graph that was taken apart, with the states between its graphs."""
+    made = narrow_derived(derived, width)
+    if VERIFYING.get():
+        for graph in (made.encode, made.step):
+            faults = verify(graph) if graph else []
+            assert not faults, "behind the pass `narrow`:\n" + "\n".join(faults)
+    return made
 
 
 def derive(work: Work) -> Derived:

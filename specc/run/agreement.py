@@ -117,10 +117,10 @@ def moves(
     rng = np.random.default_rng(0)
     most = dict.fromkeys(want, 0.0)
     for _ in range(DRAWS):
-        moved = numpy.run(graph, _nudged(inputs, rng), _nudged(weights, rng))
+        again = numpy.run(graph, _nudged(inputs, rng), _nudged(weights, rng))
         for name, value in want.items():
             most[name] = max(
-                most[name], _moved(np.asarray(moved[name]), np.asarray(value))
+                most[name], moved(np.asarray(again[name]), np.asarray(value))
             )
     return most
 
@@ -136,7 +136,10 @@ def _nudged(arrays: Mapping[str, Array], rng: np.random.Generator) -> dict[str, 
     return found
 
 
-def _moved(after: Array, before: Array) -> float:
+def moved(after: Array, before: Array) -> float:
+    """By how much of its largest value a result differs from that of before; of whole
+    numbers, the share of those that do.
+    """
     if before.dtype.kind in "ib":
         return float((after != before).mean()) if before.size else 0.0
     if _odd(after, before):

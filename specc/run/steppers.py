@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NoReturn
 
+import ml_dtypes
 import numpy as np
 
 from specc import backend
@@ -323,12 +324,11 @@ class StateStepper:
     def _picked(self, value: Held, axis: int | None, rows: Ints) -> Held:
         if axis is None:
             return value
-        array = value.numpy()
-        if array.shape[axis] == len(rows) and np.array_equal(
+        if value.shape()[axis] == len(rows) and np.array_equal(
             rows, np.arange(len(rows))
         ):
             return value
-        return self.run.tensor(np.take(array, rows, axis))
+        return self.run.rows_of(value, axis, rows)
 
 
 def _newest(logits: Array) -> Floats:
@@ -365,6 +365,7 @@ NUMPY = {
     "f32": np.float32,
     "f64": np.float64,
     "f16": np.float16,
+    "bf16": ml_dtypes.bfloat16,
     "i64": np.int64,
     "i32": np.int32,
     "bool": np.bool_,

@@ -21,6 +21,8 @@ from specc.ir.graph import Graph, Node, Value
 from specc.passes.measure.cost import multiply_adds
 from specc.passes.measure.limits import limits, rows_taken, ways
 from specc.run.agreement import EXPLAINED, NUDGE, TOLERANCE, Difference, compare, moves
+from specc.run.half import EXPLAINED as HALF_EXPLAINED
+from specc.run.half import form_of, roundings
 from specc.run.loaded import Loaded
 from specc.run.products import Whole
 from specc.text.diagnostic import fail
@@ -72,13 +74,16 @@ def verify(
     weights = model.weights()
     rng = np.random.default_rng(seed)
     shaky: list[str] = []
-    exact = model.exact()
+    exact, half = model.exact(), form_of(graph)
     whole = Whole.of(model)
     for sizes in _all_sizes(graph, rounds, most):
         inputs = (draw or random_inputs)(graph, sizes, rng)
         want = {n: np.asarray(v) for n, v in numpy.run(graph, inputs, weights).items()}
         apart = _apart(exact.session.run(inputs), want)
         shown = _lengths(sizes)
+        if half:
+            yield f"{shown}: {_in_half(half, graph, inputs, weights, want, apart)}"
+            continue
         wrong = {n: d for n, d in apart.items() if d.what}
         if not wrong:
             yield f"{shown}: {_agreeing(apart)}{whole.told(inputs, shown)}"
@@ -127,6 +132,27 @@ def _agreeing(apart: Mapping[str, Difference]) -> str:
     worst = max((d.size for d in apart.values()), default=0.0)
     agree = "1 result agrees" if len(apart) == 1 else f"{len(apart)} results agree"
     return f"{agree}, worst difference {worst:.1e} of the largest value"
+
+
+def _in_half(
+    half: str,
+    graph: Graph,
+    inputs: Mapping[str, Array],
+    weights: Mapping[str, Array],
+    want: Mapping[str, Array],
+    apart: Mapping[str, Difference],
+) -> str:
+    """What is said of results that were computed in 16 bits. Fails with E0930 where they
+    differ by more than that explains, E0980 where a number does not fit.
+    """
+    moved = roundings(graph, inputs, weights, want)
+    for name, difference in apart.items():
+        most = max(TOLERANCE, HALF_EXPLAINED * moved[name])
+        if difference.size > most:
+            lost = f"rounding to {half} makes {moved[name]:.1e} of it"
+            fail("E0930", difference.what, notes=[*difference.notes, lost])
+    most = max(moved.values(), default=0.0)
+    return f"{_agreeing(apart)}, of which {half} explains {most:.1e}"
 
 
 def _explained(difference: Difference, moved: float) -> bool:

@@ -305,6 +305,7 @@ LINES = {
     "E0954": "there is no such layer or head to draw",
     "E0961": "the model's scores for the next token are no numbers",
     "E0962": "a text was broken off while it was written",
+    "E0980": "a number does not fit into 16 bits",
     "W0418": "keys of a config.json that nothing reads",
     "W0504": "tied weights differ in the checkpoint",
     "W0505": "a `share` that no two calls need",
@@ -351,7 +352,7 @@ _FAMILIES = {
         "E0922",
         "E0940",
     },
-    Family.DIFFERENT: {"E0855", "E0856", "E0930"},
+    Family.DIFFERENT: {"E0855", "E0856", "E0930", "E0980"},
     Family.UNTOLD: {"E0932"},
 }
 """The codes that are in a family other than that of their first letter."""

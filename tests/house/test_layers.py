@@ -27,12 +27,14 @@ MAY_IMPORT: dict[str, set[str]] = {
     "specc.library": {"specc.elaborate", "specc.lang", "specc.files", "specc.text"},
     "specc.passes.simplify": {"specc.ir", "specc.text"},
     "specc.passes.quantize": {"specc.passes.simplify", "specc.ir", "specc.text"},
+    "specc.passes.narrow": {"specc.ir"},
     "specc.passes.measure": {"specc.passes.prove", "specc.ir", "specc.text"},
     "specc.passes.prove": {"specc.passes.simplify", "specc.ir", "specc.text"},
     "specc.passes.derive": {"specc.passes.prove", "specc.ir", "specc.text"},
     # the order of the passes, and nothing else
     "specc.passes.pipeline": {
-        "specc.passes.derive", "specc.passes.prove", "specc.passes.quantize", "specc.passes.simplify", "specc.ir", "specc.text",
+        "specc.passes.derive", "specc.passes.narrow", "specc.passes.prove", "specc.passes.quantize", "specc.passes.simplify",
+        "specc.ir", "specc.text",
     },
     "specc.passes": set(),
     "specc.weights.random": {"numpy"},
@@ -56,8 +58,9 @@ MAY_IMPORT: dict[str, set[str]] = {
         "specc.backend", "specc.files", "specc.ir.array", "specc.text", "specc_onnx.providers", "numpy",
     },
     "specc_onnx.denormals": set(),
+    "specc_onnx.picking": {"specc_onnx.providers", "specc.ir.array", "numpy", "onnx", "onnxruntime"},
     "specc_onnx.run": {
-        "specc.backend", "specc_onnx.denormals", "specc_onnx.fitting", "specc_onnx.providers",
+        "specc.backend", "specc_onnx.denormals", "specc_onnx.fitting", "specc_onnx.picking", "specc_onnx.providers",
         "specc.ir.array", "specc.text", "specc.files", "specc.ir", "specc_onnx.placement", "numpy", "onnx", "onnxruntime", "google",
         "ml_dtypes",
     },
@@ -72,7 +75,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "specc.run": {
         "specc.ir.array", "specc.artifact", "specc.backend", "specc.data", "specc.decode", "specc.files", "specc.ir", "specc.text",
-        "specc.passes.measure", "specc.decode.options", "specc.decode.option_faults", "specc.weights.lowbits", "numpy",
+        "specc.passes.measure", "specc.decode.options", "specc.decode.option_faults", "specc.weights.lowbits", "numpy", "ml_dtypes",
     },
     "specc.map": {
         "specc.artifact", "specc.data", "specc.decode", "specc.files", "specc.ir", "specc.ir.array",
@@ -85,7 +88,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "specc.compiler": {
         "specc.ir.array", "specc.artifact", "specc.calibrate", "specc.backend", "specc.data", "specc.decode", "specc.decode.option_faults", "specc.elaborate",
         "specc.files", "specc.ir", "specc.lang", "specc.library", "specc.passes.derive", "specc.passes.measure",
-        "specc.passes.pipeline", "specc.passes.prove", "specc.passes.quantize", "specc.text", "specc.weights",
+        "specc.passes.narrow", "specc.passes.pipeline", "specc.passes.prove", "specc.passes.quantize", "specc.text", "specc.weights",
         "specc.weights.formats", "specc.weights.names", "specc.weights.random", "numpy",
     },
     "specc.cli": {

@@ -39,6 +39,8 @@ ELSEWHERE = {
     "E0932": "tests/run/test_verify.py",
     "E0820": "tests/test_api.py",  # what only Python can give
     "E0754": "tests/test_api.py",  # the command line says it of its own argument
+    # a compiled model whose weights grow until a number does not fit
+    "E0980": "tests/run/test_half.py",
     # writing that was interrupted
     "E0891": "tests/run/test_generate_each.py",
     "E0962": "tests/run/test_generate_again.py",

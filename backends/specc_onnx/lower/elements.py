@@ -51,3 +51,6 @@ NAME: dict[int, str] = {code: name for name, code in CODE.items()}
 
 FLOATS = frozenset({"f32", "f64", "f16", "bf16"})
 """Element types that a graph computes with and that hold fractions."""
+
+HALVES = frozenset({"f16", "bf16"})
+"""Those of 16 bits, in which nothing is summed up one by one."""

@@ -35,6 +35,7 @@ from specc_onnx.lower.arrange import (
     unsqueeze,
     where,
 )
+from specc_onnx.lower.elements import HALVES
 from specc_onnx.lower.emitter import Emitter, Tensor, declare, graph_of
 from specc_onnx.lower.lengths import Lengths
 from specc_onnx.lower.table import lower, lower_nodes
@@ -57,7 +58,9 @@ def route(op: ops.Route, g: Emitter, *operands: Tensor) -> str:
     (made,) = g.site.types
     given = op.parts(operands)
     *lead, width = made.shape
-    sums = Type(made.dtype, (product(lead), width))
+    # Sums of 16 bits would lose what the later experts add, and ONNX Runtime has none.
+    dtype = "f32" if made.dtype in HALVES else made.dtype
+    sums = Type(dtype, (product(lead), width))
     experts = _Experts(
         op=op,
         g=g,
@@ -67,15 +70,15 @@ def route(op: ops.Route, g: Emitter, *operands: Tensor) -> str:
         ids=_named(op, g, given),
         sums=sums,
     )
-    start = full(g, 0, made.dtype, sums.shape)
+    start = full(g, 0, dtype, sums.shape)
     one_by_one = _stand_alone(op, g, given)
     total = experts.in_turn(start) if one_by_one else experts.looped(start)
-    return reshape(g, total, sums.shape, made.shape)
+    return cast(g, reshape(g, total, sums.shape, made.shape), dtype, made.dtype)
 
 
 def _stand_alone(op: ops.Route, g: Emitter, given: Routed[Tensor]) -> bool:
     """Whether experts are few and small, and their weights are weights of the model."""
-    stored = {t.name for t in g.parameters.values()}
+    stored = {t.name for t in g.parameters.values()} | {*g.narrow.values()}
     held = sum(product(t.type.shape).number or LIGHT for t in given.stacked)
     many = op.experts.number
     return (
@@ -182,7 +185,10 @@ class _Experts:
         at, share = self._rows_of(g.node("Equal", self.ids, expert))
         made = self._body(at, own)
         g.site = site  # nodes of the body set it to their own
-        added = g.node("Mul", made, share)
+        within, dtype = self.given.gates.type.dtype, self.sums.dtype
+        added = g.node(
+            "Mul", cast(g, made, within, dtype), cast(g, share, within, dtype)
+        )
         rows = unsqueeze(g, at, 1)
         return g.node("ScatterND", before, rows, added, reduction="add")
 

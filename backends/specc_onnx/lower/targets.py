@@ -53,6 +53,7 @@ TARGETS: Mapping[str, Target] = {
             cells=frozenset(),
             about="ONNX Runtime on an NVIDIA card",
             alignment=16,
+            computes=frozenset({"f16", "bf16"}),
         ),
     )
 }

@@ -185,6 +185,10 @@ def where_(
 def cast_(op: ops.Cast, g: Emitter, x: Tensor) -> str:
     """The values in another element type."""
     before = x.type.dtype
+    # A weight that is stored so was widened for whoever reads it otherwise.
+    stored = g.narrow.get(x.name)
+    if stored is not None and g.stored[stored].dtype == op.to:
+        return stored
     if op.to in WHOLE and before in FLOATS:
         return to_whole(g, x.name, before, op.to)
     return cast(g, x.name, before, op.to)

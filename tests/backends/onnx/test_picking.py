@@ -1,0 +1,39 @@
+"""Rows picked where a tensor lies, beside NumPy's own choice of rows."""
+
+import ml_dtypes
+import numpy as np
+import onnxruntime
+import pytest
+from onnx import TensorProto
+
+from specc_onnx.picking import picked
+
+TYPES = (np.float32, np.float16, np.int64, np.int32, np.bool_)
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_it_picks_rows(dtype: type, axis: int) -> None:
+    x = (np.random.default_rng(0).standard_normal((3, 3, 3, 2)) * 9).astype(dtype)
+    rows = np.array([2, 2, 0], np.int64)
+    held = onnxruntime.OrtValue.ortvalue_from_numpy(x)
+    found = picked(held, axis, rows, "cpu").numpy()
+    np.testing.assert_array_equal(found, np.take(x, rows, axis))
+    assert found.dtype == x.dtype
+
+
+def test_no_rows_and_more_rows() -> None:
+    x = np.zeros((2, 4, 0, 8), np.float16)
+    held = onnxruntime.OrtValue.ortvalue_from_numpy(x)
+    rows = np.array([1, 0, 1, 1, 0])
+    assert picked(held, 0, rows, "cpu").shape() == [5, 4, 0, 8]
+
+
+def test_bits_that_numpy_has_no_name_for() -> None:
+    x = np.arange(6).reshape(3, 2).astype(ml_dtypes.bfloat16)
+    held = onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(
+        x.view(np.uint16), TensorProto.BFLOAT16
+    )
+    found = picked(held, 0, np.array([2, 0]), "cpu")
+    assert found.element_type() == TensorProto.BFLOAT16
+    assert found.shape() == [2, 2]

@@ -1,0 +1,109 @@
+"""Models that compute in 16 bits: compiled for a card, run here by the processor, which
+has kernels for float16 and widens between them where it has none.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from support.small import SMALL
+
+from specc.cli import main as cli
+from specc.run.half import FORMS
+from specc.run.loaded import open_model
+from specc.run.verify import verify
+from specc.text.diagnostic import Failed
+
+SPECS = ("gpt2", "mixtral", "rnnsearch")
+BROKEN = """specc 1
+model broken
+dims batch
+graph g(x: float[batch, 3]) -> (y: float[batch, 4]) {
+  return linear(relu(linear(x, out=4) @ up) * 1000.0 * 1000.0, out=4) @ down
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"), [("f16", np.float16), ("bf16", ml_dtypes.bfloat16)]
+)
+def test_rounding_is_that_of_the_type(name: str, dtype: type) -> None:
+    """Beside NumPy's own conversions, down to numbers without all of their digits."""
+    rng = np.random.default_rng(0)
+    least = -30 if name == "f16" else -130
+    some = rng.standard_normal(4000) * 2.0 ** rng.integers(least, 16, 4000)
+    edges = [0.0, -0.0, 65504.0, 65519.0, 2.0**-24, 1 / 3, np.inf, -np.inf]
+    # bits that lie in the middle between two numbers, which go to the even one
+    middle = (1 + np.arange(64) / 64 + 2.0**-12) * 3
+    x = np.concatenate([some, edges, middle]).astype(np.float32)
+    with np.errstate(over="ignore"):
+        wanted = x.astype(dtype).astype(np.float64)
+    np.testing.assert_array_equal(FORMS[name].rounded(x.astype(np.float64)), wanted)
+
+
+def compiled(spec: str, out: Path, dtype: str, *more: str) -> int:
+    sets = [f"--set={k}={_text(v)}" for k, v in SMALL.get(spec, {}).items()]
+    options = ("--target", "ort-cuda", "--dtype", dtype, "--init", "1", "-o", str(out))
+    return cli.main(["compile", spec, *sets, *options, *more])
+
+
+def _text(value: object) -> str:
+    return (
+        str(value).lower() if isinstance(value, bool) else str(value).replace(" ", "")
+    )
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_a_package_agrees(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "package"
+    assert compiled(name, out, "f16", "--for", "score,encode,step") == 0
+    capsys.readouterr()
+    assert cli.main(["verify", str(out)]) == 0
+    told = capsys.readouterr().out
+    assert "of which f16 explains" in told
+
+
+def test_a_wrong_model_is_found(tmp_path: Path) -> None:
+    """Five percent of one row is more than float16 explains."""
+    out = tmp_path / "gpt2.onnx"
+    assert compiled("gpt2", out, "f16") == 0
+    model = open_model(str(out))
+    assert len(list(verify(model))) == 3
+
+    def off(inputs: dict[str, Any]) -> dict[str, Any]:
+        made = model.runtime.run(inputs)
+        return {name: value * 1.05 for name, value in made.items()}
+
+    wrong = SimpleNamespace(run=off, outputs=model.session.outputs)
+    with pytest.raises(Failed, match="E0930"):
+        list(verify(replace(model, session=wrong)))
+
+
+def test_a_number_too_large_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spec = tmp_path / "broken.specc"
+    spec.write_text(BROKEN)
+    out = tmp_path / "broken.onnx"
+    assert compiled(str(spec), out, "f16") == 0
+    capsys.readouterr()
+    assert cli.main(["verify", str(out)]) == 4
+    told = capsys.readouterr().err
+    assert "E0980" in told
+    assert "65504" in told
+
+
+def test_a_processor_says_that_it_cannot(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "gpt2.onnx"
+    assert compiled("gpt2", out, "bf16") == 0
+    capsys.readouterr()
+    assert cli.main(["verify", str(out)]) == 1
+    assert "bf16" in capsys.readouterr().err
