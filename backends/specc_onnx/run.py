@@ -15,6 +15,7 @@ import ml_dtypes
 import numpy as np
 import onnx
 import onnxruntime
+from google.protobuf.message import DecodeError
 from onnx import TensorProto
 
 from specc.backend import Held, Slot
@@ -204,18 +205,7 @@ def _open(
                 enable_fallback=0,
             )
     except Exception as error:  # as above
-        title = f"ONNX Runtime cannot load `{shown(name)}` for {provider}"
-        if provider == "cpu" and _computes_in_bf16(model):
-            fail(
-                "E0923",
-                title,
-                notes=["it computes in bf16, and there are no kernels of that for cpu"],
-                helps=[
-                    "run it on a card: `--provider cuda`",
-                    "compile it with `--target ort-cpu`, which stores bf16 and computes in f32",
-                ],
-            )
-        _refused("E0923", title, error)
+        _not_loaded(model, name, provider, error)
     if chosen not in session.get_providers():
         absent(
             provider,
@@ -243,12 +233,33 @@ def _open(
     )
 
 
+def _not_loaded(
+    model: str | bytes, name: str, provider: str, error: Exception
+) -> NoReturn:
+    """E0923."""
+    title = f"ONNX Runtime cannot load `{shown(name)}` for {provider}"
+    if provider == "cpu" and _computes_in_bf16(model):
+        fail(
+            "E0923",
+            title,
+            notes=["it computes in bf16, and there are no kernels of that for cpu"],
+            helps=[
+                "run it on a card: `--provider cuda`",
+                "compile it with `--target ort-cpu`, which stores bf16 and computes in f32",
+            ],
+        )
+    _refused("E0923", title, error)
+
+
 def _computes_in_bf16(model: str | bytes) -> bool:
     """Whether a model that could not be loaded makes numbers of that type."""
-    if isinstance(model, bytes):
-        held = onnx.ModelProto.FromString(model)
-    else:
-        held = onnx.load_model(model, load_external_data=False)
+    try:
+        if isinstance(model, bytes):
+            held = onnx.ModelProto.FromString(model)
+        else:
+            held = onnx.load_model(model, load_external_data=False)
+    except (DecodeError, OSError):
+        return False
     return any(
         node.op_type == "Cast"
         and any(a.i == TensorProto.BFLOAT16 for a in node.attribute)

@@ -204,6 +204,14 @@ class Job:
         """What a model is made from, with the weights rounded that are to be."""
         return precision.rounded(source, self.precision.plan)
 
+    @property
+    def told(self) -> Graph:
+        """The whole graph as the manifest shows it: as the spec has it, or with the casts
+        of the one that is lowered, which stand where loops were split.
+        """
+        narrow = self.computed(self.simplified)
+        return self.graph if narrow is self.simplified else narrow
+
     def computed(self, graph: Graph) -> Graph:
         """A graph in the width that the target computes in."""
         return computing.graph_in(graph, self.options.dtype, self.target)

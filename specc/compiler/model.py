@@ -38,11 +38,7 @@ def _compiled(job: Job) -> Compiled:
     sources = {**dict.fromkeys(_paths(job), ""), **job.sources}
 
     def texts(emitted: Emitted) -> Mapping[str, str]:
-        return {
-            KEY: manifest_of(
-                job, job.computed(job.graph), emitted, sources=sources
-            ).dump()
-        }
+        return {KEY: manifest_of(job, job.told, emitted, sources=sources).dump()}
 
     written = job.compiler.package(
         job.rounded(job.computed(job.simplified)),

@@ -143,7 +143,7 @@ def contents_of(job: Job) -> Contents:
     wanted, graph = job.options.parts, job.simplified
     parts: dict[str, Part] = {}
     if "score" in wanted:
-        texts = _texts(job, job.computed(job.graph), whole=True)
+        texts = _texts(job, job.told, whole=True)
         parts["score"] = Part(job.computed(graph), "score.onnx", texts)
     # The whole graph alone needs no proof that it can go on.
     if wanted == ("score",):

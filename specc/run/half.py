@@ -17,7 +17,7 @@ from specc.ir.graph import Graph, Value
 from specc.run.agreement import moved
 from specc.text.diagnostic import fail
 
-EXPLAINED = 8
+EXPLAINED = 4
 """A difference is put down to the roundings if it is at most so many times what they
 make: kernels round inside of themselves too.
 """

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from support.small import SMALL
 
+import specc
 from specc.cli import main as cli
 from specc.run.half import FORMS
 from specc.run.loaded import open_model
@@ -107,3 +108,21 @@ def test_a_processor_says_that_it_cannot(
     capsys.readouterr()
     assert cli.main(["verify", str(out)]) == 1
     assert "bf16" in capsys.readouterr().err
+
+
+def test_it_writes(tmp_path: Path) -> None:
+    """By steps, whose keys and values are of 16 bits, and by itself."""
+    out = tmp_path / "package"
+    assert compiled("gpt2", out, "f16", "--for", "all") == 0
+    found = []
+    for path in (out, out / "generate.onnx"):
+        writing = specc.load(path).generate(
+            input_ids=[[3, 5, 7], [4, 4, 9]], max_tokens=6
+        )
+        found.append([[int(t) for t in made.tokens] for made in writing])
+    assert len(found[0]) == 6
+    assert found[0] == found[1]
+    beams = specc.load(out).generate(
+        input_ids=[[3, 5, 7]], strategy="beam", beams=3, max_tokens=6
+    )
+    assert len(list(beams)) == 6
