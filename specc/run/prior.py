@@ -15,7 +15,7 @@ from specc.artifact.facts import Facts
 from specc.ir.array import Array
 from specc.ir.derived import OFFSET
 from specc.ir.graph import Graph
-from specc.run.steppers import NUMPY
+from specc.run.elements import NUMPY
 from specc.run.verify import random_inputs
 
 

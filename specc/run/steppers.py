@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NoReturn
 
-import ml_dtypes
 import numpy as np
 
 from specc import backend
@@ -21,10 +20,11 @@ from specc.data.batch import keep_of
 from specc.decode.stepper import Bools, Floats, Ints
 from specc.ir.array import Array
 from specc.ir.defaults import closed, of_each_token, reads
-from specc.ir.derived import OFFSET, State
+from specc.ir.derived import OFFSET
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph
 from specc.ir.types import Type
+from specc.run.elements import NUMPY, zeros_of
 from specc.run.inputs import Entrance
 from specc.text.diagnostic import fail
 
@@ -244,7 +244,7 @@ class StateStepper:
             n: made[n] if n in made else step.tensor(prepared[n]) for n in facts.handed
         }
         self.states = {
-            s.name: made[s.initial] if s.initial else step.tensor(_zeros(s, env))
+            s.name: made[s.initial] if s.initial else step.tensor(zeros_of(s, env))
             for s in facts.states
         }
         self.first = _newest(made[facts.first].numpy()) if facts.first else None
@@ -359,25 +359,6 @@ def lengths(graph: Graph, prepared: Mapping[str, Array]) -> dict[str, int]:
         for d, size in zip(value.type.shape, np.shape(prepared[name]), strict=True)
         if d.name
     }
-
-
-NUMPY = {
-    "f32": np.float32,
-    "f64": np.float64,
-    "f16": np.float16,
-    "bf16": ml_dtypes.bfloat16,
-    "i64": np.int64,
-    "i32": np.int32,
-    "bool": np.bool_,
-}
-
-
-def _zeros(state: State, env: Mapping[str, int]) -> Array:
-    """A state before the first row: zeros, without rows where it has an axis of them."""
-    shape = [
-        0 if n == state.rows else d.at(env) for n, d in enumerate(state.type.shape)
-    ]
-    return np.zeros(shape, NUMPY[state.type.dtype])
 
 
 def _unknown(name: str, growing: str) -> NoReturn:
