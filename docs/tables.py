@@ -8,6 +8,7 @@ import ast
 import re
 from pathlib import Path
 
+from specc.editors import schema, textmate
 from specc.elaborate.vocabulary import WORDS
 from specc.ir import ops
 from specc.ir.op import OPS
@@ -16,6 +17,7 @@ from specc.text.codes import CODES
 from specc.text.summary import summary
 
 ROOT = Path(__file__).parents[1]
+EXTENSION = ROOT / "editors" / "vscode"
 
 
 def specs_table(prefix: str) -> str:
@@ -167,6 +169,8 @@ def pages() -> dict[Path, str]:
     return {
         readme: text,
         ROOT / "specs" / "README.md": shelf + "\n",
+        ROOT / "specs" / "schema.json": schema.text(),
+        EXTENSION / "syntaxes" / "specc.tmLanguage.json": textmate.text(),
         ROOT / "docs" / "ops.md": ops_page(),
         ROOT / "docs" / "vocabulary.md": words_page(),
         ROOT / "docs" / "errors" / "README.md": codes_page(),

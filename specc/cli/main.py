@@ -53,6 +53,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "list": ("specc.cli.list", "shipped specs, blocks, masks, scores, words"),
     "doc": ("specc.cli.doc", "what one of these does and takes"),
+    "lsp": ("specc.cli.lsp", "serve an editor, over stdin and stdout"),
 }
 """Each command's module, loaded when it is the one that was asked for."""
 

@@ -76,6 +76,7 @@ def open_spec(
     weights: str = "",
     own: str = "",
     longest: int = 0,
+    library: Files | None = None,
 ) -> Spec:
     """Read a spec, what it extends, a config file and the values of `--set`.
 
@@ -83,8 +84,9 @@ def open_spec(
     from one and no other is given. `spec` may be a checkpoint folder itself: then its
     config.json tells the spec, unless that is `own`. `longest` is how long texts may
     be, where that decides how positions turn. A `Source` is the text of a spec.
+    `library` is where specs are looked for.
     """
-    library = Files()
+    library = library or Files()
     folder = _folder(spec)
     remarks: tuple[str, ...] = ()
     if folder:

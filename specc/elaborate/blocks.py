@@ -12,6 +12,7 @@ from specc.elaborate.expressions import decided
 from specc.elaborate.foreign import option_meant
 from specc.elaborate.names import say_shared
 from specc.elaborate.normalizers import of_type
+from specc.elaborate.noted import note
 from specc.elaborate.statements import Returned, run_body
 from specc.elaborate.typing import Place, fit_static, is_tensor, match_tensor
 from specc.elaborate.values import (
@@ -210,6 +211,7 @@ def bind(context: Context, block: tree.Block, pairs: Bound, env: Env) -> None:
             if is_tensor(param.type) == tensors:
                 try:
                     _bind_one(context, block, param, value, caller, env)
+                    note(param.span, env.names[param.name])
                 except Failed as failed:
                     faults += failed.diagnostics
                 except Poisoned:

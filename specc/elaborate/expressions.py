@@ -17,6 +17,7 @@ from specc.elaborate.context import Context, Env, Poisoned
 from specc.elaborate.lookup import lookup
 from specc.elaborate.names import filled
 from specc.elaborate.needs import NeedsValue
+from specc.elaborate.noted import note
 from specc.elaborate.rows import read_rows, reads_rows
 from specc.elaborate.values import (
     POISON,
@@ -109,11 +110,15 @@ def _text(context: Context, expr: tree.Text, env: Env) -> str:
 
 
 def _name(context: Context, expr: tree.Name, env: Env) -> Evaluated:
-    return lookup(context, expr, env)
+    value = lookup(context, expr, env)
+    note(expr.span, value)
+    return value
 
 
 def _call(context: Context, expr: tree.Call, env: Env) -> Evaluated:
-    return context.evaluator.call(context, expr, env)
+    value = context.evaluator.call(context, expr, env)
+    note(expr.function.span, value)
+    return value
 
 
 def _unary(context: Context, expr: tree.Unary, env: Env) -> Known:

@@ -19,6 +19,7 @@ from specc.elaborate.foreseen import Foreseen
 from specc.elaborate.modules import Program, assign, program_of
 from specc.elaborate.names import say_shared
 from specc.elaborate.needs import NeedsValue
+from specc.elaborate.noted import reading
 from specc.elaborate.parts import used_specs, within
 from specc.elaborate.statements import require, run_body
 from specc.elaborate.typing import Place, declared, is_tensor, match_tensor
@@ -57,9 +58,7 @@ def context_of(
     *,
     reader: Reader | None = None,
 ) -> Context:
-    """A fresh context with its knots tied. With symbols, what `program` calls `dims`
-    stays one when the model runs.
-    """
+    """A fresh context; with symbols, what `program` calls `dims` stays one at run time."""
     reader = reader or Reader()
     lengths: frozenset[str] = frozenset()
     if program is not None:
@@ -82,7 +81,7 @@ def elaborate(
     symbols also NeedsValue.
     """
     try:
-        with deep(program.module.file.span):
+        with deep(program.module.file.span), reading(symbolic=reader.symbolic):
             return _elaborated(program, library, reader, graph)
     except NeedsValue as need:
         if reader.symbolic:

@@ -7,6 +7,7 @@ from specc.elaborate.context import MOST_LAYERS, Context, Env, Poisoned
 from specc.elaborate.expressions import evaluate, number_of, plain, truth
 from specc.elaborate.loops import run_scan
 from specc.elaborate.names import weight_path
+from specc.elaborate.noted import note
 from specc.elaborate.typing import Place, fit_static, is_tensor, match_tensor
 from specc.elaborate.values import (
     POISON,
@@ -62,6 +63,7 @@ def _assign(context: Context, statement: tree.Let, value: Evaluated, env: Env) -
         if target.name == "_":
             continue
         env.names[target.name] = _typed(context, target, one, env, statement)
+        note(target.span, one)
         if isinstance(one, Tensor):
             path = f"{env.scope}:{target.name}" if env.scope else target.name
             context.builder.names[path] = one.value

@@ -51,7 +51,7 @@ def read_file(path: Path, shown: str, span: Span | None = None) -> tree.File:
     return _read(source.name, source.text)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def _read(name: str, text: str) -> tree.File:
     """The tree of a text, which is made once: trees never change."""
     return read(Source(name, text))
@@ -65,9 +65,14 @@ def _standard() -> Standard:
 
 @dataclass
 class Files:
-    """The library of one command: std, and files read once each."""
+    """The library of one command: std, and files read once each.
+
+    `unsaved` are texts that an editor holds, by where they will lie; they go before what
+    lies there.
+    """
 
     modules: dict[Path, Module] = field(default_factory=dict)
+    unsaved: Mapping[Path, str] = field(default_factory=dict)
 
     @cached_property
     def _std(self) -> Mapping[str, tuple[tree.Block | tree.Definition, Module]]:
@@ -114,7 +119,9 @@ class Files:
         # By where it lies, not by how it is called: `./a.specc` and `a.specc` are one
         # module, with one set of items.
         if key not in self.modules:
-            made = module_of(read_file(path, spec, span), spec)
+            text = self.unsaved.get(key)
+            file = read_file(path, spec, span) if text is None else _read(spec, text)
+            made = module_of(file, spec)
             made.folder = key.parent
             self.modules[key] = made
         return self.modules[key]

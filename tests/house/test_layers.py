@@ -91,7 +91,12 @@ MAY_IMPORT: dict[str, set[str]] = {
         "specc.passes.narrow", "specc.passes.pipeline", "specc.passes.prove", "specc.passes.quantize", "specc.text", "specc.weights",
         "specc.weights.formats", "specc.weights.names", "specc.weights.random", "numpy",
     },
+    "specc.editors": {
+        "specc.version", "specc.compiler", "specc.elaborate", "specc.files", "specc.lang", "specc.library", "specc.passes.prove",
+        "specc.text", "pygls", "lsprotocol",
+    },
     "specc.cli": {
+        "specc.editors",
         "specc.ir.array", "specc.version", "specc.artifact", "specc.compiler", "specc.data", "specc.decode.options", "specc.elaborate",
         "specc.files", "specc.ir", "specc.lang", "specc.library", "specc.passes.measure", "specc.passes.pipeline",
         "specc.passes.prove", "specc.passes.quantize", "specc.run", "specc.map", "specc.text", "specc.weights", "specc.weights.formats", "numpy",

@@ -26,7 +26,7 @@ import onnxruntime
 import pytest
 
 from specc import backend
-from specc.cli import check
+from specc.cli import check, lsp
 from specc.cli import main as cli
 from specc.data import chat
 from specc.files import write as output
@@ -198,6 +198,7 @@ BREAKS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "pyarrow is missing": lambda p: p.setitem(sys.modules, "pyarrow", None),
     "Pillow is missing": lambda p: p.setitem(sys.modules, "PIL", None),
     "tokenizers is missing": lambda p: p.setitem(sys.modules, "tokenizers", None),
+    "pygls is missing": lambda p: p.setattr(lsp, "find_spec", lambda name: None),
     "jinja2 is missing": lambda p: p.setattr(chat, "find_spec", lambda name: None),
     "the runtime stops": lambda p: p.setattr(
         onnxruntime.InferenceSession,

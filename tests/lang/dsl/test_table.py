@@ -13,8 +13,11 @@ from lark.exceptions import LarkError
 
 from specc.lang.dsl import table
 from specc.lang.dsl.build import RULES
+from specc.lang.dsl.fragment import whole
 from specc.lang.dsl.lalr import Rule, load
+from specc.lang.dsl.lexer import lex
 from specc.lang.dsl.parse import parse_dsl
+from specc.lang.dsl.standing import standing
 from specc.text.diagnostic import Failed
 from specc.text.source import Source
 
@@ -111,3 +114,16 @@ def test_a_callback_takes_as_many_children_as_its_rule_has() -> None:
         what = f"{r.callback}: {r.children} for {parameters}"
         assert len(plain) == least or (rest and len(plain) <= least), what
         assert rest or not repeated, what
+
+
+@pytest.mark.parametrize("path", EXAMPLES[:3], ids=lambda p: p.stem)
+def test_what_may_stand_at_a_place_is_what_lark_says(path: Path, lark: Lark) -> None:
+    text = path.read_text(encoding="utf-8")
+    tokens = lex(whole(Source(path.name, text)), load().words).tokens[:-1]
+    theirs = lark.parse_interactive("", start="file")
+    for n, token in enumerate(tokens):
+        if n % 7 == 0:  # each place takes lark some milliseconds
+            ours = standing(text, token.start)
+            assert ours is not None
+            assert ours.fits == theirs.accepts(), text[: token.start][-60:]
+        theirs.feed_token(Token(token.kind, token.text))

@@ -1,0 +1,43 @@
+"""Serve an editor: diagnostics, hovers, completion and more, over stdin and stdout."""
+
+import logging
+import sys
+from argparse import ArgumentParser, Namespace
+from importlib.util import find_spec
+
+from specc.library.files import root
+from specc.text.diagnostic import fail
+
+
+def arguments(parser: ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument(
+        "--schema",
+        action="store_true",
+        help="print the JSON Schema of specs in YAML, and serve nobody",
+    )
+    # editors say how they talk, though there is but one way
+    parser.add_argument(
+        "--stdio", action="store_true", help="what is done in any case; editors say so"
+    )
+
+
+def run(given: Namespace) -> int:
+    """Serve until the editor goes away."""
+    if given.schema:
+        print((root() / "schema.json").read_text(encoding="utf-8"), end="")
+        return 0
+    if find_spec("pygls") is None:
+        fail(
+            "E0968",
+            "serving an editor needs the package pygls",
+            helps=["install specc with the extra `lsp`"],
+        )
+    # a third of a second, which no other command needs
+    from specc.editors.server import Server
+
+    logging.basicConfig(stream=sys.stderr, level=logging.ERROR)
+    given_by, taken = sys.stdin.buffer, sys.stdout.buffer
+    # whatever is printed is for people, and must not stand between messages
+    sys.stdout = sys.stderr
+    return Server().serve(given_by, taken)

@@ -1,0 +1,207 @@
+"""What may be written at a character of a `.specc` text: names, words, options."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from specc.editors.analysis import Analysis, used_by
+from specc.editors.places import bindings, fields_of, item_around
+from specc.elaborate.context import Module
+from specc.elaborate.kinds import OneOf
+from specc.elaborate.lookup import FIXED
+from specc.elaborate.typing import STATIC, TENSORS
+from specc.elaborate.vocabulary import WORDS
+from specc.lang.dsl.lexer import Token
+from specc.lang.dsl.standing import Standing, standing
+from specc.lang.dsl.write_expression import type_text
+from specc.library.files import shipped
+from specc.text.summary import summary
+
+OPENING = {"LPAR", "LSQB", "LBRACE"}
+CLOSING = {"RPAR", "RSQB", "RBRACE"}
+MAY_BE_VALUES = {"NUMBER", "NAME"}
+
+
+@dataclass(frozen=True)
+class Offer:
+    """One thing that may be written. `kind` is what it is, in words of the protocol."""
+
+    text: str
+    kind: str
+    detail: str = ""
+    doc: str = ""
+
+
+def offers(known: Analysis, text: str, offset: int) -> list[Offer]:
+    """What may be written at a character, of a text that may be newer than what is known."""
+    start = offset
+    while start and (text[start - 1].isalnum() or text[start - 1] == "_"):
+        start -= 1
+    if start and text[start - 1] == ".":
+        return list(_members(known, _dotted(text, start - 1)))
+    here = standing(text, start)
+    if here is None:
+        return list(_quoted(text, start))
+    return expected(known, here, start)
+
+
+def expected(known: Analysis, here: Standing, offset: int) -> list[Offer]:
+    """What the grammar lets stand behind some tokens, by name."""
+    found = [Offer(kind.lower(), "keyword") for kind in sorted(here.keywords)]
+    last = here.before[-1].kind if here.before else ""
+    if here.fits >= MAY_BE_VALUES:
+        found += _words(here.before)
+        found += _options(known, here.before, offset)
+        found += _values(known, offset)
+    elif last in ("COLON", "ARROW") and "NAME" in here.fits:
+        found += [Offer(name, "type") for name in (*STATIC, *TENSORS, "list", "pair")]
+    elif last == "EXTENDS":
+        found += [Offer(name, "file", "a shipped spec") for name in shipped()]
+    elif "NAME" in here.fits and _in_config(here.before):
+        found += _keys(known)
+    seen: dict[str, Offer] = {}
+    for offer in found:
+        seen.setdefault(offer.text, offer)
+    return list(seen.values())
+
+
+def _dotted(text: str, end: int) -> str:
+    """The dotted name that ends at a character."""
+    start = end
+    while start and (text[start - 1].isalnum() or text[start - 1] in "_."):
+        start -= 1
+    return text[start:end]
+
+
+def _members(known: Analysis, head: str) -> Iterator[Offer]:
+    """What stands behind a dot: the blocks of a used file, values inside values."""
+    user = known.module.user(head) if known.module else None
+    used = used_by(known, user[1], user[0]) if user else None
+    for name, item in used.items.items() if used else ():
+        yield Offer(name, "function", doc=item.doc)
+    paths = known.spec.program.paths() if known.spec else {}
+    for path, field in paths.items():
+        above, _, name = path.rpartition(".")
+        if above and above == head.removeprefix("config."):
+            yield Offer(name, "property", type_text(field.type), field.doc)
+
+
+def _quoted(text: str, offset: int) -> Iterator[Offer]:
+    """Inside quotes behind `use`: shipped specs."""
+    line = text[text.rfind("\n", 0, offset) + 1 : offset].lstrip()
+    if line.startswith(('use "', 'extends "')):
+        yield from (Offer(name, "file", "a shipped spec") for name in shipped())
+
+
+def _options(known: Analysis, tokens: Sequence[Token], offset: int) -> Iterator[Offer]:
+    """The options of the call that a character is in, those not given yet."""
+    opened = _open_bracket(tokens)
+    if opened is None or tokens[opened].kind != "LPAR" or opened == 0:
+        return
+    # behind `name =` a value is due, and no option
+    if tokens[-1].kind == "EQUAL":
+        return
+    given = {
+        token.text
+        for token, after in zip(tokens[opened:], tokens[opened + 1 :], strict=False)
+        if after.kind == "EQUAL"
+    }
+    for offer in options_of(known, tokens[opened - 1].text):
+        if offer.text.removesuffix("=") not in given:
+            yield offer
+
+
+def _words(tokens: Sequence[Token]) -> Iterator[Offer]:
+    """Behind `name =` in the call of a word: the words that this option may be."""
+    opened = _open_bracket(tokens)
+    if not opened or len(tokens) < 2 or tokens[-1].kind != "EQUAL":
+        return
+    word = WORDS.get(tokens[opened - 1].text)
+    for slot in word.slots if word else ():
+        if slot.name == tokens[-2].text:
+            kinds = (k for k in slot.kinds if isinstance(k, OneOf))
+            yield from (Offer(w, "constant", slot.name) for k in kinds for w in k.words)
+
+
+def _open_bracket(tokens: Sequence[Token]) -> int | None:
+    """The last bracket that is not closed again."""
+    depth = 0
+    for n in range(len(tokens) - 1, -1, -1):
+        if tokens[n].kind in CLOSING:
+            depth += 1
+        elif tokens[n].kind in OPENING:
+            if depth == 0:
+                return n
+            depth -= 1
+    return None
+
+
+def _in_config(tokens: Sequence[Token]) -> bool:
+    """Whether names here are those of config values."""
+    opened = _open_bracket(tokens)
+    return (
+        opened is not None
+        and opened > 0
+        and tokens[opened].kind == "LBRACE"
+        and tokens[opened - 1].kind == "CONFIG"
+    )
+
+
+def _keys(known: Analysis) -> Iterator[Offer]:
+    """The config values of what is extended."""
+    base = known.module.extended if known.module else None
+    for field in fields_of(base.root.file) if base else ():
+        yield Offer(field.name, "property", type_text(field.type), field.doc)
+
+
+def options_of(known: Analysis, called: str) -> Iterator[Offer]:
+    """What a word, a block or a definition takes, by name."""
+    module = known.module
+    found = (module.found(called) if module else None) or known.library.standard(called)
+    if found is not None and not (found[1].standard and called in WORDS):
+        for param in found[0].params or ():
+            kind = type_text(param.type) if param.type else ""
+            yield Offer(f"{param.name}=", "option", kind)
+    elif called in WORDS:
+        for slot in WORDS[called].slots:
+            if not slot.many:
+                kinds = " or ".join(kind.name for kind in slot.kinds)
+                yield Offer(f"{slot.name}=", "option", kinds)
+
+
+def _values(known: Analysis, offset: int) -> Iterator[Offer]:
+    """Every name that has a value or can be called here, the nearest first."""
+    item = item_around(known.file, offset) if known.file else None
+    for bound in reversed(list(bindings(item, offset)) if item else []):
+        said = known.shapes.get((bound.span.start, bound.span.end), (bound.kind,))
+        yield Offer(bound.name, "variable", " or ".join(said))
+    paths = known.spec.program.paths() if known.spec else {}
+    for path, field in paths.items():
+        if "." not in path:
+            yield Offer(path, "property", type_text(field.type), field.doc)
+    if known.module is not None:
+        yield from _of_module(known.module)
+    yield from _standard(known)
+    yield from (Offer(name, "constant") for name in FIXED)
+
+
+def _of_module(module: Module) -> Iterator[Offer]:
+    """What a file gives names to besides its config."""
+    for name in module.root.dims:
+        yield Offer(name, "constant", "a length")
+    for name in module.names():
+        found = module.found(name)
+        yield Offer(name, "function", doc=found[0].doc if found else "")
+    for name in module.uses:
+        yield Offer(name, "module", "a used file")
+
+
+def _standard(known: Analysis) -> Iterator[Offer]:
+    """What ships: words, and the blocks and definitions of std."""
+    for name, word in WORDS.items():
+        yield Offer(name, "function", word.shown(), summary(word.doc))
+    for name in known.library.standard_names():
+        found = known.library.standard(name)
+        if found is None:
+            continue
+        kind = found[0].kind
+        yield Offer(name, "function", f"{kind} of std", found[0].doc)

@@ -1,0 +1,171 @@
+"""What may be written at a character of a YAML text: keys and words that the schema
+knows, and inside expressions what the language has.
+
+Where a line is half written there is no tree. Where a character stands follows from the
+columns of the lines above it alone.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+
+from specc.editors.analysis import Analysis
+from specc.editors.offers import Offer, expected, options_of
+from specc.lang.dsl.parse import EXPR
+from specc.lang.dsl.standing import standing
+from specc.library.files import root, shipped
+
+KEY = re.compile(
+    r"""(?P<blank>[ ]*(?:-[ ]+)*)(?P<key>[\w .]+|"[^"]*"|'[^']*')[ ]*:(?=[ ]|$)"""
+)
+DASHES = re.compile(r"[ ]*(?:-[ ]*)*")
+Schema = Mapping[str, object]
+DEEPEST = 24
+"""References of the schema that are followed, one inside the other."""
+
+
+@cache
+def schema() -> Schema:
+    """The schema that ships."""
+    data = json.loads((root() / "schema.json").read_text(encoding="utf-8"))
+    assert isinstance(data, dict)
+    return data
+
+
+def offers(known: Analysis, text: str, offset: int) -> list[Offer]:
+    """What may be written at a character, of a text that may be newer than what is known."""
+    start = text.rfind("\n", 0, offset) + 1
+    line = text[start:offset]
+    above = text[:start].splitlines()
+    found = KEY.match(line)
+    if found is None:
+        dashes = DASHES.match(line)
+        column = len(dashes.group()) if dashes else 0
+        path = _path(above, column)
+        return list(_keys(text, path))
+    column = len(found["blank"])
+    path = (*_path(above, column), found["key"].strip("\"' "))
+    value = line[found.end() :].lstrip()
+    return [*_words(text, path), *_in_expression(known, path, value, offset)]
+
+
+def _path(above: Sequence[str], column: int) -> tuple[str, ...]:
+    """The keys that a line at a column stands below, the outermost first."""
+    keys: list[str] = []
+    for line in reversed(above):
+        found = KEY.match(line)
+        if found is None or line.lstrip().startswith("#"):
+            continue
+        dashes = found["blank"]
+        at = len(dashes)
+        # entries of a list may stand in the column of its key
+        if at < column or (
+            at == column and "-" not in dashes and _is_list(above, line)
+        ):
+            keys.append(found["key"].strip("\"' "))
+            column = len(dashes) - len(dashes.lstrip())
+        if column == 0:
+            break
+    return tuple(reversed(keys))
+
+
+def _is_list(above: Sequence[str], line: str) -> bool:
+    """Whether what follows a line is its list: it ends with the colon of its key."""
+    return line.rstrip().endswith(":") and above[-1].lstrip().startswith("-")
+
+
+def _keys(text: str, path: Sequence[str]) -> Iterator[Offer]:
+    """The keys that a map at a path has."""
+    for made in _at(text, path):
+        for key, value in _properties(made).items():
+            yield Offer(f"{key}: ", "property", doc=_doc(value))
+
+
+def _words(text: str, path: Sequence[str]) -> Iterator[Offer]:
+    """The words that a value at a path may be."""
+    if tuple(path) == ("extends",):
+        yield from (Offer(name, "file", "a shipped spec") for name in shipped())
+    for made in _at(text, path):
+        words = made.get("enum", ())
+        for word in words if isinstance(words, list) else ():
+            yield Offer(
+                str(word).lower() if isinstance(word, bool) else str(word), "constant"
+            )
+
+
+def _doc(value: object) -> str:
+    text = value.get("description", "") if isinstance(value, dict) else ""
+    return str(text)
+
+
+def _properties(made: Schema) -> Mapping[str, object]:
+    found = made.get("properties", {})
+    return found if isinstance(found, dict) else {}
+
+
+def _at(text: str, path: Sequence[str]) -> list[Schema]:
+    """The schemas of what stands at a path."""
+    here = _spread(schema(), text)
+    for key in path:
+        below: list[Schema] = []
+        for made in here:
+            inner = _properties(made).get(key, made.get("additionalProperties"))
+            if isinstance(inner, dict):
+                below += _spread(inner, text)
+        here = below
+    return here
+
+
+def _spread(made: Schema, text: str, depth: int = 0) -> list[Schema]:
+    """A schema with all that it may be: alternatives, references, entries of lists."""
+    if depth > DEEPEST:
+        return []
+    found = [made]
+    reference = made.get("$ref")
+    if isinstance(reference, str):
+        target = schema()["definitions"]
+        assert isinstance(target, dict)
+        inner = target[reference.rpartition("/")[2]]
+        found += _spread(inner, text, depth + 1)
+    for key in ("anyOf", "allOf"):
+        several = made.get(key, ())
+        for inner in several if isinstance(several, list) else ():
+            found += _spread(inner, text, depth + 1)
+    if isinstance(items := made.get("items"), dict):
+        found += _spread(items, text, depth + 1)
+    if isinstance(then := made.get("then"), dict) and _holds(made.get("if"), text):
+        found += _spread(then, text, depth + 1)
+    return found
+
+
+def _holds(condition: object, text: str) -> bool:
+    """Whether the rule about a spec that is extended is for this text; what an item or a
+    statement is, its other keys would tell.
+    """
+    said = json.dumps(condition)
+    if '"extends"' not in said:
+        return True
+    extends = re.search(r"""^extends:[ ]*["']?([\w.-]+)""", text, re.MULTILINE)
+    return extends is not None and f'"const": "{extends[1]}"' in said
+
+
+def _in_expression(
+    known: Analysis, path: Sequence[str], value: str, offset: int
+) -> Iterator[Offer]:
+    """What the language has for a value, where the keys above say that one stands here."""
+    if path[0] in ("extends", "model", "doc", "specc") or path[-1] in (
+        "doc",
+        "because",
+    ):
+        return
+    if value.startswith(("{", "[")):
+        called = re.findall(r"(\w+):[ ]*\{[^{}]*$", value)
+        if called:
+            for offer in options_of(known, called[-1]):
+                yield Offer(offer.text.replace("=", ": "), "option", offer.detail)
+            return
+    plain = re.sub(r"[\w.]*$", "", value.lstrip("\"'{["))
+    here = standing(plain, len(plain), EXPR.symbol)
+    if here is not None:
+        yield from expected(known, here, offset)

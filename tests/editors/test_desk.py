@@ -1,0 +1,131 @@
+"""What the server keeps of texts: bugs are told, and the next text is read all the same."""
+
+import threading
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from specc.editors import desk as desks
+from specc.editors.analysis import Analysis, analyses, analyze
+from specc.editors.desk import Desk
+from specc.editors.mends import mends
+from specc.editors.positions import Lines
+
+GOOD = "specc 1\nmodel m\ndims b\ngraph g(x: float[b]) -> (y: float[b]) { return x }\n"
+
+
+@pytest.mark.skipif(not find_spec("pygls"), reason="needs the extra lsp")
+def test_a_bug_is_told_and_the_server_goes_on(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from specc.editors.server import Server
+
+    class Loop:
+        def call_soon_threadsafe(self, call: Callable[..., None], *given: Any) -> None:
+            call(*given)
+
+    def broken(path: Path, text: str, unsaved: object) -> Iterator[Analysis]:
+        raise RecursionError("too deep") if "bug" in text else StopIteration
+
+    said: dict[int, list[str]] = {}
+    server = Server()
+    server.loop = cast(Any, Loop())
+    monkeypatch.setattr(desks, "analyses", broken)
+    monkeypatch.setattr(
+        server,
+        "_publish",
+        lambda uri, found, version: said.update({version: [d.code for d in found]}),
+    )
+    server.desk.put("file:///a.specc", tmp_path / "a.specc", "a bug", 1)
+    server.desk.wait("file:///a.specc", 1, 10, settled=True)
+    assert said == {1: ["E0969"]}
+    monkeypatch.undo()
+    server.desk.put("file:///a.specc", tmp_path / "a.specc", GOOD, 2)
+    server.desk.wait("file:///a.specc", 2, 10, settled=True)
+    document = server.desk.get("file:///a.specc")
+    assert document is not None
+    assert document.known is not None
+    assert document.known.diagnostics == ()
+
+
+def test_a_newer_text_stops_the_reading_of_an_older(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    reads: list[str] = []
+    inside, go = threading.Event(), threading.Event()
+
+    def slow(path: Path, text: str, unsaved: Any) -> Iterator[Analysis]:
+        for known in (*analyses(path, text, unsaved),) * 3:
+            reads.append(text)
+            inside.set()
+            assert go.wait(10)
+            yield known
+
+    told: list[int] = []
+    monkeypatch.setattr(desks, "analyses", slow)
+    desk = Desk(lambda uri, version: told.append(version), lambda *given: None)
+    desk.put("u", tmp_path / "a.specc", GOOD, 1)
+    assert inside.wait(10)
+    desk.put("u", tmp_path / "a.specc", GOOD + "# newer\n", 2)
+    go.set()
+    desk.wait("u", 2, 10, settled=True)
+    assert reads == [GOOD, *[GOOD + "# newer\n"] * 3]
+    assert told == [2, 2, 2]
+
+
+@pytest.mark.parametrize(
+    ("encoding", "column"), [("utf-8", 9), ("utf-16", 5), ("utf-32", 4)]
+)
+def test_columns_are_counted_as_was_agreed(encoding: str, column: int) -> None:
+    lines = Lines("one\r\n é𝔁\x0c|x\rthree\u2028", encoding)
+    offset = lines.text.index("|")
+    assert lines.place(offset) == (1, column - (encoding == "utf-8"))
+    assert lines.offset(*lines.place(offset)) == offset
+    assert lines.place(len(lines.text)).line == 2
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "utf-32"])
+def test_every_character_has_a_place_of_its_own(encoding: str) -> None:
+    text = "a𝔁\ud800\n\n\tb\r\nc\r"
+    lines = Lines(text, encoding)
+    for offset in range(len(text) + 1):
+        back = lines.offset(*lines.place(offset))
+        # between the two characters of a line end nothing stands
+        assert back == offset or text[back:offset] == "\r"
+    assert lines.offset(99, 99) == len(text)
+    assert lines.offset(-1, -1) == 0
+    assert lines.offset(0, 99) == text.index("\n")
+
+
+HEAD = (
+    "specc 1\nmodel m\ndims b, n\ngraph g(x: float[b, n, 8]) -> (y: float[b, n, 8]) {\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right"),
+    [
+        ("return liner(x, out=8) @ w", "return linear(x, out=8) @ w"),
+        ("return linear(x, otu=8) @ w", "return linear(x, out=8) @ w"),
+        ("return x * parameter(shape=[8])", "return x * parameter(shape=[8]) @ name"),
+        ("return relu(x", "return relu(x)"),
+        ("return gelu(xx)", "return gelu(x)"),
+        ("y = x * 1_0.0\n  return x", None),
+        ("return layer_norm(x, eps=1_000) @ w", "return layer_norm(x, eps=1000) @ w"),
+    ],
+)
+def test_advice_becomes_an_edit_where_it_mends(wrong: str, right: str | None) -> None:
+    known = analyze(Path("/nowhere/a.specc"), f"{HEAD}  {wrong}\n}}\n")
+    fault = known.diagnostics[0]
+    made = [edit.applied(known.source.text) for edit in mends(known, fault)]
+    assert made == ([] if right is None else [f"{HEAD}  {right}\n}}\n"])
+
+
+def test_advice_that_does_not_mend_is_no_edit() -> None:
+    text = f"{HEAD}  return x + reshape(x, [2])\n}}\n"
+    known = analyze(Path("/nowhere/a.specc"), text)
+    assert known.diagnostics[0].helps
+    assert mends(known, known.diagnostics[0]) == []

@@ -1,0 +1,139 @@
+"""The schema for editors is what the generator writes, takes every shipped spec, and
+refuses what a key or a type alone can say.
+"""
+
+import json
+from pathlib import Path
+
+import jsonschema
+import pytest
+from support.yaml_values import values
+
+from specc.editors import schema
+from specc.lang import tree
+from specc.lang.read import read
+from specc.lang.yaml.config import FIELD
+from specc.lang.yaml.items import LISTED
+from specc.lang.yaml.read import TOP
+from specc.lang.yaml.statements import KEYS
+from specc.lang.yaml.write import write_yaml
+from specc.library.files import read_file, root, shipped
+from specc.text.diagnostic import Failed
+from specc.text.source import Source
+
+ROOT = Path(__file__).parents[2]
+SCHEMA = json.loads((ROOT / "specs" / "schema.json").read_text(encoding="utf-8"))
+GOLDEN = ROOT / "tests" / "golden"
+CODES = ("E0125", "E0126", "E0201", "E0203", "E0220")
+"""What a key, or the type of a value, can be at fault for."""
+
+
+def faults(text: str) -> list[str]:
+    found = jsonschema.Draft7Validator(SCHEMA).iter_errors(values(text))
+    return [f"{list(fault.absolute_path)}: {fault.message[:200]}" for fault in found]
+
+
+def wrong() -> list[object]:
+    """The golden cases of those codes that are written in YAML."""
+    found = []
+    for folder in ("errors", "errors-syntax"):
+        for path in sorted((GOLDEN / folder).glob("*.txt")):
+            case, _, told = path.read_text(encoding="utf-8").partition("\n----\n")
+            if case.startswith("specc: 1") and any(f"[{c}]" in told for c in CODES):
+                found.append(pytest.param(case, id=path.stem))
+    return found
+
+
+def test_it_is_a_schema_of_draft_7() -> None:
+    jsonschema.Draft7Validator.check_schema(SCHEMA)
+
+
+YAML = {name: path for name, path in shipped().items() if path.suffix == ".yaml"}
+
+
+@pytest.mark.parametrize("name", YAML)
+def test_shipped_yaml_is_taken(name: str) -> None:
+    assert not faults(YAML[name].read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("name", ["llama", "encoder_decoder", "llava"])
+def test_a_shipped_spec_turned_into_yaml_is_taken(name: str) -> None:
+    path = shipped()[name]
+    assert not faults(write_yaml(read_file(path, path.name)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "path",
+    [
+        *sorted(root().rglob("*.specc")),
+        *sorted((ROOT / "tests" / "lang" / "examples").glob("*.specc")),
+    ],
+    ids=lambda p: p.stem,
+)
+def test_any_spec_turned_into_yaml_is_taken(path: Path) -> None:
+    assert not faults(write_yaml(read_file(path, path.name)))
+
+
+@pytest.mark.parametrize("text", wrong())
+def test_what_a_key_or_a_type_says_is_refused(text: str) -> None:
+    assert faults(text)
+
+
+def test_there_are_such_cases() -> None:
+    assert len(wrong()) >= 5
+
+
+def test_every_key_of_the_reader_is_in_it() -> None:
+    """A key that the language has got since is written into `specc.editors.schema`."""
+    assert set(schema.TOP_KEYS) == set(schema.TOP_DOCS) == set(TOP)
+    assert set(schema.ITEMS) == set(LISTED)
+    assert set(schema.STATEMENT_DOCS) == set(KEYS)
+    field = SCHEMA["definitions"]["field"]["properties"]
+    assert set(field) == set(FIELD)
+
+
+HEAD = "specc: 1\nmodel: m\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        HEAD + "modle: x\n",
+        HEAD + "extends: vit\nconfig: {heds: 4}\n",
+        HEAD + "extends: vit\nconfig: {heads: 4.5}\n",
+        HEAD + "extends: vit\nconfig: {heads: true}\n",
+        HEAD + "extends: encoder_decoder\nconfig: {encoder: {layer: 4}}\n",
+        HEAD + "extends: luong\nconfig: {place: somewhere}\n",
+        HEAD + "config: {d: 4}\n",
+        HEAD + "config: {d: {type: itn}}\n",
+        HEAD + "items: [{graph: g, out: float, doo: []}]\n",
+        HEAD + "weights: [{tie: a}]\n",
+        "specc: 2\nmodel: m\n",
+        "model: m\n",
+        "[]",
+    ],
+)
+def test_a_slip_is_underlined(text: str) -> None:
+    assert faults(text)
+    if "out: float" not in text:
+        return
+    with pytest.raises(Failed):
+        read(Source("a.yaml", text))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        HEAD + "extends: vit\nconfig: {heads: 2 * 4, eps: 1e-5}\n",
+        HEAD + "extends: luong\nconfig: {place: 'local_p if true else local_m'}\n",
+        HEAD + "extends: mine.yaml\nconfig: {whatever: {there: is}}\n",
+        HEAD + "extends: vit\nconfig: {more: {type: int, default: 4}}\n",
+        HEAD + "use: [{file: vit, as: v, from: vision_config}]\nconfig: {v: {layers: 2}}\n",
+        HEAD + "items:\n- use: vit\n  as: v\n  from: k\n- config: {v: {layers: 2}}\n",
+        HEAD + "config:\nitems:\nweights:\n",
+    ],
+)  # fmt: skip
+def test_nothing_that_may_be_meant_is_refused(text: str) -> None:
+    assert not faults(text)
+    assert isinstance(read(Source("a.yaml", text)), tree.File)

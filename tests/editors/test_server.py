@@ -1,0 +1,370 @@
+"""The language server as an editor meets it: a process, messages over pipes."""
+
+import json
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.editor import Editor
+
+pytestmark = pytest.mark.skipif(not find_spec("pygls"), reason="needs the extra lsp")
+
+SPEC = """specc 1
+model m
+
+config {
+  d: int = 8 "the width"
+}
+
+dims b, n
+
+mask near(back: int) "close rows" = i - j < back
+
+block twice(x: float[b, n, d]) -> float[b, n, d] {
+  "two maps"
+  y = linear(x, out=d) @ one
+  return linear(y, out=d) @ two
+}
+
+graph g(x: float[b, n, d]) -> (z: float[b, n, d]) {
+  h = twice(x) @ maps
+  a = attend(h, h, h, mask=near(3))
+  return layer_norm(a, eps=1e-5) @ norm
+}
+"""
+YAML = """specc: 1
+model: mine
+extends: luong
+config:
+  words: 8
+  place: local_p
+"""
+
+
+@pytest.fixture(scope="module")
+def editor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Editor]:
+    made = Editor(tmp_path_factory.mktemp("specs"))
+    yield made
+    assert made.close() == 0
+    assert not made.errors
+
+
+@pytest.fixture
+def opened(editor: Editor) -> Iterator[Editor]:
+    """The editor with SPEC open."""
+    assert editor.open("a.specc", SPEC) == []
+    yield editor
+    editor.tell(
+        "textDocument/didClose", {"textDocument": {"uri": editor.uri("a.specc")}}
+    )
+    editor.published.clear()
+
+
+def hover(editor: Editor, marked: str, name: str = "a.specc", text: str = SPEC) -> str:
+    found = editor.at("hover", name, text, marked)
+    return "" if found is None else str(found["contents"]["value"])
+
+
+def labels(found: Any) -> list[str]:
+    return [item["label"] for item in found["items"]]
+
+
+def everywhere(editor: Editor, name: str) -> dict[str, Any]:
+    whole = {"start": {"line": 0, "character": 0}, "end": {"line": 99, "character": 0}}
+    return {"textDocument": {"uri": editor.uri(name)}, "range": whole}
+
+
+def test_a_fault_is_told_and_goes_away(opened: Editor) -> None:
+    opened.change("a.specc", SPEC.replace("twice(x)", "twise(x)"), 2)
+    (said,) = opened.diagnostics("a.specc", 2)
+    assert said["code"] == "E0204"
+    assert said["range"]["start"] == {"line": 18, "character": 6}
+    assert said["range"]["end"] == {"line": 18, "character": 11}
+    assert "did you mean `twice`?" in said["message"]
+    opened.change("a.specc", SPEC, 3)
+    assert opened.diagnostics("a.specc", 3) == []
+
+
+def test_columns_are_those_of_utf_16(opened: Editor) -> None:
+    wide = SPEC.replace('"two maps"\n  y = linear(x, out', '"𝔁𝔁" y = linear(x, uot')
+    opened.change("a.specc", wide, 2)
+    (said,) = opened.diagnostics("a.specc", 2)
+    line = wide.split("\n")[said["range"]["start"]["line"]]
+    units = line.encode("utf-16-le")
+    start, end = (said["range"][side]["character"] * 2 for side in ("start", "end"))
+    assert units[start:end].decode("utf-16-le") == "uot"
+
+
+def test_hover_says_shapes_signatures_and_docs(opened: Editor) -> None:
+    assert "`float[b, n, d]`" in hover(opened, "^h = twice")
+    assert "`float[b, n, 8]`" in hover(opened, "twice(^x)")
+    assert "two maps" in hover(opened, "h = tw^ice")
+    assert "the width" in hover(opened, "linear(x, out=^d)")
+    assert "eps=" in hover(opened, "^layer_norm")
+    assert "close rows" in hover(opened, "mask=^near")
+    assert "a length" in hover(opened, "dims b, ^n")
+    assert "decided" not in hover(opened, "^return layer_norm")
+    assert hover(opened, "model ^m") == ""
+
+
+def test_definitions_are_found_here_and_in_std(opened: Editor) -> None:
+    def line(marked: str) -> tuple[str, int]:
+        found = opened.at("definition", "a.specc", SPEC, marked)
+        return Path(found["uri"]).name, found["range"]["start"]["line"]
+
+    assert line("h = ^twice") == ("a.specc", 11)
+    assert line("mask=^near") == ("a.specc", 9)
+    assert line("attend(^h") == ("a.specc", 18)
+    assert line("linear(x, out=^d)") == ("a.specc", 4)
+    text = SPEC.replace("near(3)", "causal")
+    opened.change("a.specc", text, 2)
+    found = opened.at("definition", "a.specc", text, "mask=^causal")
+    assert found["uri"].endswith("/std/masks.specc")
+
+
+def test_completion_says_what_may_stand_there(opened: Editor) -> None:
+    def offered(before: str, after: str, marked: str, version: int) -> list[str]:
+        assert before in SPEC
+        text = SPEC.replace(before, after)
+        opened.change("a.specc", text, version)
+        return labels(opened.at("completion", "a.specc", text, marked))
+
+    inside = offered("twice(x) @ maps", "twice(", "h = twice(^", 2)
+    assert {"x", "linear", "d", "n"} <= set(inside)
+    assert "block" not in inside
+    assert {"q", "mask", "scale"} <= set(
+        offered("h, mask=near(3))", "h, ", "h, h, ^", 3)
+    )
+    items = offered("dims b, n\n", "dims b, n\n\n", "n\n^\n", 4)
+    assert {"graph", "weights"} <= set(items)
+    assert "h" not in items
+    types = offered("d: int = 8", "d: ", "d: ^ ", 5)
+    assert {"int", "float", "choice"} <= set(types)
+    assert "linear" not in types
+    begun = offered("h = twice", "h = twi", "h = twi^", 6)
+    assert "twice" in begun
+
+
+def test_completion_of_yaml(editor: Editor) -> None:
+    assert editor.open("b.yaml", YAML, "yaml") == []
+    text = YAML + "  \n"
+    editor.change("b.yaml", text, 2)
+    assert {"hidden", "score", "vocab"} <= set(
+        labels(editor.at("completion", "b.yaml", text, "local_p\n  ^\n"))
+    )
+    assert "local_m" in labels(
+        editor.at("completion", "b.yaml", text, "place: ^local_p")
+    )
+    text = YAML.replace("luong", "lu")
+    editor.change("b.yaml", text, 3)
+    assert "luong" in labels(editor.at("completion", "b.yaml", text, "extends: lu^"))
+
+
+def test_yaml_has_messages_hovers_definitions_and_format(editor: Editor) -> None:
+    wrong = YAML.replace("words:", "wrods:")
+    (said,) = editor.open("c.yaml", wrong, "yaml")
+    assert said["code"] == "E0201"
+    assert said["range"]["start"] == {"line": 4, "character": 2}
+    (action,) = editor.ask(
+        "textDocument/codeAction",
+        {**everywhere(editor, "c.yaml"), "context": {"diagnostics": []}},
+    )
+    (edit,) = action["edit"]["changes"][editor.uri("c.yaml")]
+    assert (edit["newText"], edit["range"]["start"]) == (
+        "words",
+        {"line": 4, "character": 2},
+    )
+    editor.change("c.yaml", YAML, 2)
+    assert editor.diagnostics("c.yaml", 2) == []
+    assert "choice(" in hover(editor, "pl^ace", "c.yaml", YAML)
+    found = editor.at("definition", "c.yaml", YAML, "extends: lu^ong")
+    assert found["uri"].endswith("/models/luong.specc")
+    editor.change("c.yaml", YAML.replace("words: 8", "words:    8"), 3)
+    (whole,) = editor.ask(
+        "textDocument/formatting",
+        {
+            **everywhere(editor, "c.yaml"),
+            "options": {"tabSize": 2, "insertSpaces": True},
+        },
+    )
+    assert "words: 8\n" in whole["newText"]
+
+
+def test_shapes_stand_behind_names(opened: Editor) -> None:
+    found = opened.ask("textDocument/inlayHint", everywhere(opened, "a.specc"))
+    said = {
+        (h["position"]["line"], h["position"]["character"]): h["label"] for h in found
+    }
+    assert said == {
+        (13, 3): ": float[b, n, d]",
+        (18, 3): ": float[b, n, d]",
+        (19, 3): ": float[b, n, d]",
+    }
+
+
+def test_format_is_that_of_fmt_and_nothing_for_a_broken_text(opened: Editor) -> None:
+    ask = {
+        **everywhere(opened, "a.specc"),
+        "options": {"tabSize": 2, "insertSpaces": True},
+    }
+    assert opened.ask("textDocument/formatting", ask) == []
+    opened.change("a.specc", SPEC.replace("  d: int = 8", "d:int=8"), 2)
+    (edit,) = opened.ask("textDocument/formatting", ask)
+    assert edit["newText"] == SPEC
+    opened.change("a.specc", SPEC + "{", 3)
+    assert opened.ask("textDocument/formatting", ask) is None
+
+
+def test_a_mend_is_an_edit_that_mends(opened: Editor) -> None:
+    wrong = SPEC.replace("near(3)", "naer(3)")
+    opened.change("a.specc", wrong, 2)
+    ask = {**everywhere(opened, "a.specc"), "context": {"diagnostics": []}}
+    (action,) = opened.ask("textDocument/codeAction", ask)
+    (edit,) = action["edit"]["changes"][opened.uri("a.specc")]
+    line = wrong.split("\n")[edit["range"]["start"]["line"]]
+    start, end = (edit["range"][side]["character"] for side in ("start", "end"))
+    assert line[:start] + edit["newText"] + line[end:] == SPEC.split("\n")[19]
+
+
+def test_results_of_an_older_text_are_dropped(opened: Editor) -> None:
+    opened.published.clear()
+    for version in range(2, 12):
+        opened.change("a.specc", SPEC + "#" * version + "\n}" * (version % 2), version)
+    assert len(opened.diagnostics("a.specc", 11)) == 1
+    versions = [
+        p["version"] for p in opened.published if p["uri"] == opened.uri("a.specc")
+    ]
+    assert versions == sorted(versions)
+    assert versions[-1] == 11
+
+
+def test_the_outline(opened: Editor) -> None:
+    found = opened.ask(
+        "textDocument/documentSymbol", {"textDocument": {"uri": opened.uri("a.specc")}}
+    )
+    assert [s["name"] for s in found] == ["config", "near", "twice", "g"]
+
+
+def test_a_text_uses_others_as_they_stand_in_the_editor(editor: Editor) -> None:
+    blocks = "specc 1\nmodel blocks\ndims b, n\nblock half(x: float[b, n]) -> float[b, n] { return x / 2.0 }\ngraph g(x: float[b, n]) -> (y: float[b, n]) { return half(x) }\n"
+    user = 'specc 1\nmodel user\nuse "blocks.specc" as v\ndims b, n\ngraph g(x: float[b, n]) -> (y: float[b, n]) {\n  return v.half(x)\n}\n'
+    (missing,) = editor.open("user.specc", user)
+    assert missing["code"] == "E0802"
+    assert missing["range"]["start"]["line"] == 2
+    assert editor.open("blocks.specc", blocks) == []
+    editor.change("user.specc", user + "\n", 2)
+    assert editor.diagnostics("user.specc", 2) == []
+    found = editor.at("definition", "user.specc", user, "v.^half")
+    assert (Path(found["uri"]).name, found["range"]["start"]["line"]) == (
+        "blocks.specc",
+        3,
+    )
+
+
+HOSTILE = {
+    "nothing": "",
+    "control characters": "specc 1\x00\x1b[31m\nmodel m\n",
+    "form feeds": "specc 1\x0cmodel m\u2028graph g(",
+    "half a pair": "specc 1\nmodel m \ud800",
+    "brackets": "specc 1\nmodel m\n" + "(" * 5000,
+    "operators": "specc 1\nmodel m\nrequire " + "- " * 5000 + "1",
+    "long": "specc 1\nmodel m\n" + "# a comment of a line\n" * 50_000,
+    "markup": 'specc 1\nmodel m "</script><img src=x onerror=alert(1)>"\n',
+    "bomb": "specc 1\nmodel m\n" + "".join(f"mask m{n}(k) = m{n - 1}(k) & m{n - 1}(k)\n" for n in range(1, 40)) + "mask m0(k) = i < k\ndims b, n\ngraph g(x: float[b, n, 8]) -> (y: float[b, n, 8]) {\n  return attend(x, x, x, mask=m39(3))\n}\n",
+    "yaml bomb": "specc: 1\nmodel: &a [x]\nconfig: *a\n",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_no_text_ends_the_server(editor: Editor, name: str) -> None:
+    ending = "yaml" if "yaml" in name else "specc"
+    said = editor.open(f"{name.replace(' ', '_')}.{ending}", HOSTILE[name], ending)
+    assert name == "long" or said
+    assert all(s["code"] for s in said)
+    assert "E0969" not in {s["code"] for s in said}
+    place = {"line": 1, "character": 9}
+    for method in ("hover", "definition", "completion", "documentSymbol"):
+        editor.answer(
+            f"textDocument/{method}",
+            {
+                "textDocument": {
+                    "uri": editor.uri(f"{name.replace(' ', '_')}.{ending}")
+                },
+                "position": place,
+            },
+        )
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "file:///a%00b.specc",
+        "untitled:Untitled-1",
+        "file:///nowhere/x.specc",
+        "http://[",
+        "file:///tmp/%ff.specc",
+    ],
+)
+def test_no_address_ends_the_server(editor: Editor, uri: str) -> None:
+    editor.tell(
+        "textDocument/didOpen",
+        {
+            "textDocument": {
+                "uri": uri,
+                "languageId": "specc",
+                "version": 1,
+                "text": SPEC,
+            }
+        },
+    )
+    editor.answer(
+        "textDocument/hover",
+        {"textDocument": {"uri": uri}, "position": {"line": 17, "character": 3}},
+    )
+
+
+def test_yaml_that_is_no_spec_is_left_alone(editor: Editor) -> None:
+    assert editor.open("compose.yaml", "services: {a: 1}\n", "yaml") == []
+    assert hover(editor, "ser^vices", "compose.yaml", "services: {a: 1}\n") == ""
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"{", b"[]", b"null", b'{"jsonrpc": "2.0"}', b'{"jsonrpc": "2.0", "id": 1, "method": 3}', b"\xff\xfe",
+     json.dumps({"jsonrpc": "2.0", "method": "textDocument/didChange", "params": {"textDocument": 7}}).encode()],
+)  # fmt: skip
+def test_no_message_ends_the_server(editor: Editor, body: bytes) -> None:
+    editor.send(b"Content-Length: %d\r\n\r\n%s" % (len(body), body))
+    editor.answer(
+        "textDocument/hover",
+        {
+            "textDocument": {"uri": editor.uri("none.specc")},
+            "position": {"line": 0, "character": 0},
+        },
+    )
+    editor.errors = b""  # it says so in its log
+
+
+def test_an_editor_that_goes_away_leaves_no_process(tmp_path: Path) -> None:
+    editor = Editor(tmp_path, encodings=["utf-8"])
+    assert editor.ready["capabilities"]["positionEncoding"] == "utf-8"
+    # a text that takes long to check is under way
+    text = (Path(__file__).parents[2] / "specs" / "models" / "t5.specc").read_text(
+        encoding="utf-8"
+    )
+    editor.tell(
+        "textDocument/didOpen",
+        {
+            "textDocument": {
+                "uri": editor.uri("t5.specc"),
+                "languageId": "specc",
+                "version": 1,
+                "text": text,
+            }
+        },
+    )
+    assert editor.process.stdin is not None
+    editor.process.stdin.close()
+    assert editor.gone(15) == 1
