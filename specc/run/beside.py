@@ -154,9 +154,13 @@ class _Joint:
         head = max(h.shape[1] for h in heads)
         kept = int(min(state.most, self.columns))
         length = _room(kept) if buffered else head + kept
-        first = made[0]
+        axes, first = (state.batch, state.rows), made[0]
         count = sum(len(m) for m in made)
-        whole = np.zeros((count, length, *first.shape[2:]), first.dtype)
+        # as the step has its axes, so that the runtime need not copy it
+        sizes = np.moveaxis(first, (0, 1), axes).shape
+        sizes = _with(sizes, {state.batch: count, state.rows: length})
+        state_array: Array = np.zeros(sizes, first.dtype)
+        whole = np.moveaxis(state_array, axes, (0, 1))
         start = 0
         for before, rows in zip(heads, made, strict=True):
             texts = whole[start : start + len(rows)]
@@ -167,7 +171,7 @@ class _Joint:
             if own < kept and own:
                 texts[:, head : head + kept - own] = rows[:, :1]
             start += len(rows)
-        return np.moveaxis(whole, (0, 1), (state.batch, state.rows))
+        return state_array
 
     def handed(self) -> dict[str, Held]:
         """What `encode` handed over, or the caller."""
@@ -228,6 +232,11 @@ def _oldest(part: Part) -> int:
     exist = known[part.rows]
     ages = np.where(exist.any(axis=1), columns - exist.argmax(axis=1), 0)
     return int(ages.max())
+
+
+def _with(sizes: tuple[int, ...], others: Mapping[int, int]) -> tuple[int, ...]:
+    """Lengths of which some are others."""
+    return tuple(others.get(n, size) for n, size in enumerate(sizes))
 
 
 def _room(columns: int) -> int:

@@ -15,7 +15,7 @@ from support.aged import Aged, difference
 from support.small import SMALL
 from support.writing_specs import LETTERS, writing_spec
 
-from specc.api import _texts as texts
+from specc.compiler.given import _texts as texts
 from specc.compiler.spec import elaborated, open_spec
 from specc.lang import tree
 from specc.run import beside

@@ -16,7 +16,7 @@ from support.small import SMALL
 from support.steps import begun, steps
 
 import specc_numpy
-from specc.api import _texts as texts
+from specc.compiler.given import _texts as texts
 from specc.compiler.spec import elaborated, open_spec
 from specc.ir import ops
 from specc.ir.derived import Derived

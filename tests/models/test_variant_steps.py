@@ -10,8 +10,8 @@ from support.small import SMALL
 from support.steps import steps
 
 import specc_numpy
-from specc.api import _texts as texts
 from specc.compiler.generating import derived_of
+from specc.compiler.given import _texts as texts
 from specc.compiler.spec import elaborated, open_spec
 from specc.passes import pipeline
 from specc.run.verify import random_inputs

@@ -3,7 +3,7 @@
 from collections import Counter
 from typing import Any
 
-from specc.api import _texts as texts
+from specc.compiler.given import _texts as texts
 from specc.compiler.spec import elaborated, open_spec
 from specc.ir import ops
 from specc.ir.derived import Derived
