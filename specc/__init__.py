@@ -1,8 +1,13 @@
 """specc: describe an attention model in a page, get an ONNX model that runs.
 
 >>> import specc
->>> specc.compile("digits", "digits.onnx")          # doctest: +SKIP
->>> specc.load("digits.onnx").run(pixels=image)     # doctest: +SKIP
+>>> specc.compile("xor", "xor.onnx")
+<specc compiled xor: xor.onnx, 1 file, ...>
+>>> specc.load("xor.onnx").run(x=[[0, 1]])["y"].tolist()
+[[1.0]]
+
+`check` says what is wrong with a spec, `compile` makes a model of it, `load` opens that as
+a `Model`; what is wrong with anything given is raised as `Failed`. docs/api.md has it all.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -10,11 +15,12 @@ from typing import TYPE_CHECKING, Any
 from specc.version import __version__
 
 if TYPE_CHECKING:
-    from specc.api import Diagnostic, Failed, Result, check, compile, load
+    from specc.api import Diagnostic, Failed, Model, Result, check, compile, load
 
 __all__ = [
     "Diagnostic",
     "Failed",
+    "Model",
     "Result",
     "__version__",
     "check",
@@ -32,3 +38,8 @@ def __getattr__(name: str) -> Any:
     from specc import api
 
     return vars(api)[name]
+
+
+def __dir__() -> list[str]:
+    """The public names, so that `help(specc)` and completion show them and no others."""
+    return [*__all__, "__all__", "__doc__", "__file__", "__name__", "__path__"]

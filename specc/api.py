@@ -10,17 +10,16 @@ Everything that is wrong with what is given is raised as `specc.Failed`, whose
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias, Unpack, overload
 
-from specc.artifact.manifest import Manifest
-from specc.backend import Computing, ModelFile
 from specc.compiler import spec as driver
 from specc.compiler.asked import check_arguments, options_of
-from specc.compiler.given import opened
+from specc.compiler.given import in_its_syntax, opened
 from specc.compiler.job import Compiled
 from specc.compiler.model import compile_spec
 from specc.compiler.package import compile_package, parts_of
+from specc.decode.wishes import Wishes
 from specc.files.read import shown
 from specc.ir.array import Array
 from specc.map.job import Report, run_job
@@ -28,29 +27,42 @@ from specc.map.planning import Job
 from specc.run.chat import chat_ids
 from specc.run.each import each
 from specc.run.generation import Result, Writing
-from specc.run.inputs import Entrance
-from specc.run.loaded import Loaded
-from specc.run.opened import Opened, open_compiled
+from specc.run.held import Held
+from specc.run.maps import Maps
+from specc.run.opened import open_compiled
 from specc.run.refill import AT_ONCE
+from specc.run.several import run_each
 from specc.run.writer import Writer
 from specc.text.diagnostic import Diagnostic, Failed, fail
 
 __all__ = ["Diagnostic", "Failed", "Model", "Result", "check", "compile", "load"]
 
+Results: TypeAlias = dict[str, Array]
+"""Arrays by the result's name."""
 
+
+@in_its_syntax()
 def check(
     spec: str | Path,
     *,
     config: str | Path = "",
     set: Mapping[str, object] | None = None,
 ) -> driver.Checked:
-    """Check a spec, a path or the name of a shipped one: shapes for every size, then
-    with the config's numbers.
+    r"""Check a spec, a path, the name of a shipped one or its whole text: shapes for every
+    size, then with the config's numbers.
+
+    >>> specc.check("xor")
+    <specc check: xor, predict: x f32[batch, 2] -> y f32[batch, 1], ...>
+    >>> specc.check("specc: 1\nmodel: mine\nextends: vit\nconfig: {lyers: 2}\n")
+    Traceback (most recent call last):
+    specc.text.diagnostic.Failed: error[E0201]: the config of `vit` has no `lyers`
+    ...
     """
     check_arguments(spec=spec, config=config, set=set)
     return driver.check(opened(spec, config=config, given=set))
 
 
+@in_its_syntax()
 def compile(
     spec: str | Path,
     output: str | Path,
@@ -82,6 +94,9 @@ def compile(
     """Compile a spec to the ONNX model `output`; options are those of `specc compile`.
     Of `parts` a folder is made, of which `settings` are for one that decodes; `force`
     replaces what specc did not write.
+
+    >>> specc.compile("xor", "xor.onnx")
+    <specc compiled xor: xor.onnx, 1 file, ...>
     """
     given = dict(locals())  # all of them, before anything else has a name
     check_arguments(**given)
@@ -92,36 +107,31 @@ def compile(
     return run(_open(spec, config, set, options.weights, context), options)
 
 
-@dataclass(frozen=True)
-class Model:
-    """A compiled model, or a package: `run` computes the whole graph, `generate` writes."""
+class Model(Held):
+    """A compiled model, or a package: `run` computes the whole graph, `generate` writes.
 
-    opened: Opened
+    `with specc.load(…) as model:` lets go of it in the end. Several threads may use one
+    model at the same time; a `Writing` belongs to the thread that iterates it.
+    """
 
-    @property
-    def scoring(self) -> Loaded | None:
-        """The whole graph, where there is one."""
-        return self.opened.scoring
+    @overload
+    def run(self, batches: Iterable[Mapping[str, object]], /) -> Iterator[Results]: ...
 
-    @property
-    def writer(self) -> Writer | None:
-        """What writes, where something does."""
-        return self.opened.writer
+    @overload
+    def run(self, **inputs: object) -> Results: ...
 
-    @property
-    def whole(self) -> Loaded:
-        """The whole graph. E0832 where a package lacks it."""
-        if self.scoring is None:
-            fail(
-                "E0832",
-                "this package has no `score` graph",
-                helps=["compile it with `score` among its parts"],
-            )
-        return self.scoring
+    def run(self, *batches: object, **inputs: object) -> Results | Iterator[Results]:
+        """The results by name for these inputs: arrays, nested lists, texts, pictures.
+        Of batches, each a mapping of inputs by name, the results of one after another,
+        made when they are asked for.
 
-    def run(self, **inputs: object) -> dict[str, Array]:
-        """The results by name for these inputs: arrays, nested lists, texts. E09xx on
-        inputs it cannot take.
+        >>> model = specc.load("xor.onnx")
+        >>> model.run(x=[[0, 1], [1, 1]])["y"].tolist()
+        [[1.0], [0.0]]
+        >>> [made["y"].item() for made in model.run({"x": [[a, 1]]} for a in (0, 1))]
+        [1.0, 0.0]
+
+        E09xx on inputs it cannot take.
         """
         if self.scoring is not None and self.scoring.manifest.decodes is not None:
             fail(
@@ -129,9 +139,11 @@ class Model:
                 "this model decodes by itself and has no other results",
                 helps=["use `generate`"],
             )
+        if batches:
+            return run_each(self.whole, batches, inputs)
         return self.whole.run(**inputs)
 
-    def attention(self, **inputs: object) -> tuple[dict[str, Array], dict[str, Array]]:
+    def attention(self, **inputs: object) -> tuple[Results, Maps]:
         """The results, and the weights of every attention by its scope: [batch, heads,
         query, key].
         """
@@ -144,7 +156,11 @@ class Model:
         return _writing(self).generate(*given, **settings)
 
     def generate_each(
-        self, rows: Iterable[object], *, at_once: int = AT_ONCE, **settings: object
+        self,
+        rows: Iterable[object],
+        *,
+        at_once: int = AT_ONCE,
+        **settings: Unpack[Wishes],
     ) -> Iterator[Result | Diagnostic]:
         """Write behind each of any number of rows: an iterator in, an iterator out, in
         order; for a bad row what is wrong with it. See `specc.run.each`.
@@ -166,7 +182,7 @@ class Model:
         engine: str = "local",
         workers: int = 0,
         max_errors: int | None = None,
-        **settings: object,
+        **settings: Unpack[Wishes],
     ) -> Report:
         """Rows of files in, rows of files out: `specc map` (docs/scale.md).
 
@@ -180,7 +196,7 @@ class Model:
             out=os.fspath(out),
             columns=dict(columns or {}),
             keep=keep,
-            settings=settings,
+            settings=dict(settings),
             raw=tuple(raw),
             graph=self.opened.graph,
             provider=self.opened.provider,
@@ -191,51 +207,12 @@ class Model:
         )
         return run_job(job)
 
-    def chat(self, messages: object, **settings: object) -> Writing:
+    def chat(self, messages: object, **settings: Unpack[Wishes]) -> Writing:
         """Write what comes next in a chat: a text that the user says, or messages with
         `role` and `content`. E0423 to E0426 where there is no template for it.
         """
         ids = chat_ids(self.entrance, messages)
         return self.generate(**{self.entrance.growing: [ids]}, **settings)
-
-    def prepared(self, inputs: Mapping[str, object]) -> dict[str, Array]:
-        """Checked arrays for every input of the whole graph, defaults filled in."""
-        return self.whole.prepared(inputs)
-
-    @property
-    def entrance(self) -> Entrance:
-        """What may be given to it."""
-        if self.scoring is None and self.writer:
-            return self.writer.entrance
-        return self.whole.entrance
-
-    @property
-    def path(self) -> Path:
-        """Where the whole graph lies."""
-        return self.whole.path
-
-    @property
-    def manifest(self) -> Manifest:
-        """What the whole graph says about itself."""
-        return self.whole.manifest
-
-    @property
-    def file(self) -> ModelFile:
-        """The file of the whole graph."""
-        return self.whole.file
-
-    @property
-    def session(self) -> Computing:
-        """The whole graph in the runtime."""
-        return self.whole.session
-
-    def exact(self) -> Loaded:
-        """The whole graph with nothing rounded but weights."""
-        return self.whole.exact()
-
-    def weights(self) -> dict[str, Array]:
-        """The parameters by the spec's names."""
-        return self.whole.weights()
 
 
 def _writing(model: Model) -> Writer:
@@ -252,6 +229,10 @@ def _writing(model: Model) -> Writer:
 def load(model: str | Path, *, provider: str = "cpu", threads: int = 0) -> Model:
     """Open a compiled model, or a package, on an execution provider: `cpu`, `cuda`, …
     There is no silent fall-back.
+
+    >>> with specc.load("xor.onnx") as model:
+    ...     model
+    <specc model xor, predict: x f32[batch, 2] -> y f32[batch, 1], cpu>
     """
     check_arguments(model=model, provider=provider, threads=threads)
     opened = Model(open_compiled(model, provider=provider, threads=threads))

@@ -130,7 +130,7 @@ def test_an_argument_of_another_kind_is_named(
 ) -> None:
     given: dict[str, object] = {"spec": "xor", "output": tmp_path / "x.onnx", "init": 0}
     given[argument] = value
-    with pytest.raises(specc.Failed, match=f"E0820: `{argument}`"):
+    with pytest.raises(specc.Failed, match=rf"E0820\]: `{argument}`"):
         specc.compile(**given)  # type: ignore[arg-type]
     assert not list(tmp_path.iterdir())
 

@@ -16,6 +16,7 @@ from specc.ir.defaults import closed
 from specc.ir.graph import Graph, Value
 from specc.ir.types import LETTER, Type
 from specc.run.lessons import Lessons
+from specc.text.brief import brief, number
 from specc.text.diagnostic import fail
 from specc.weights.drawn import fill
 from specc.weights.formats.dtypes import NUMPY
@@ -72,6 +73,10 @@ class SpecModule(nn.Module):
                     _start(graph, root, _of_any(root, self.ties, values or {}), seed)
                 )
             self._place(name, made[root])
+
+    def __repr__(self) -> str:
+        count = sum(p.numel() for p in self.parameters())
+        return brief(f"module {self.graph.signed()}, {number(count)} parameters")
 
     def forward(self, **inputs: Any) -> dict[str, Tensor]:
         """The graph's results by name, of tensors (or arrays) by input name.

@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
 from specc.compiler.asked import check_arguments
-from specc.compiler.given import opened
+from specc.compiler.given import in_its_syntax, opened
 from specc.compiler.training import trainee
 from specc.compiler.weights import Sources
 from specc.files.place import WEIGHTS, place
@@ -31,6 +31,7 @@ from specc_torch.spec_module import SpecModule
 Tensors: TypeAlias = dict[str, Tensor]
 
 
+@in_its_syntax()
 def module(
     spec: str | Path,
     *,

@@ -29,6 +29,7 @@ from specc.files.json import NotJson, parse
 from specc.files.json import plain as as_json
 from specc.files.read import Unreadable, read_regular, shown
 from specc.files.write import FileFacts
+from specc.text.brief import brief
 from specc.text.diagnostic import Failed, fail
 
 NAME = "specc.json"
@@ -62,6 +63,9 @@ class Index:
     about: Mapping[str, object] = field(default_factory=dict)
     sources: Mapping[str, str] = field(default_factory=dict)
     every_load: bool = False
+
+    def __repr__(self) -> str:
+        return brief(f"index of {self.model}: {', '.join(self.graphs)}")
 
     def dump(self) -> bytes:
         """As JSON, the same bytes for the same package, with their own hash in it."""

@@ -21,6 +21,7 @@ from specc.ir.graph import Graph
 from specc.ir.model import DEFAULTS, Generation
 from specc.ir.read import read as read_graphs
 from specc.ir.write import write as write_graphs
+from specc.text.brief import brief
 from specc.text.diagnostic import fail
 from specc.version import __version__
 
@@ -57,6 +58,9 @@ class Manifest:
     decodes: Mapping[str, object] | None = None
     precision: Mapping[str, object] = field(default_factory=dict)
     rounded: Mapping[str, Stored] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return brief(f"manifest {self.name}, {self.graph.signed()}, {self.target}")
 
     @property
     def chance(self) -> Chance | None:

@@ -4,17 +4,28 @@ text; and config values as Python has them.
 
 import math
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from numbers import Integral, Real
 from pathlib import Path
 
 from specc.compiler.spec import Spec, open_spec
 from specc.files.read import shown
 from specc.lang.limits import NESTING
-from specc.text.diagnostic import fail
+from specc.lang.read import answered
+from specc.text.diagnostic import Failed, fail
 from specc.text.source import Source
 
 WRITTEN = "<spec>"
 """What messages call a spec that is given as its text."""
+
+
+@contextmanager
+def in_its_syntax() -> Iterator[None]:
+    """What is wrong with a spec is said in the syntax of its file, as on the command line."""
+    try:
+        yield
+    except Failed as failed:
+        raise Failed(*answered(failed.diagnostics)) from failed.__cause__
 
 
 def opened(

@@ -31,6 +31,7 @@ from specc.lang import tree
 from specc.lang.dsl.parse import parse_expression
 from specc.library.config_file import config_at, has_config
 from specc.library.files import Files
+from specc.text.brief import brief, card
 from specc.text.diagnostic import Diagnostic, Failed, fail
 from specc.text.source import Source
 
@@ -178,6 +179,33 @@ class Checked:
     model: Model | None
     missing: tuple[Diagnostic, ...] = ()
     warnings: tuple[Diagnostic, ...] = ()
+
+    def __repr__(self) -> str:
+        return brief(f"check: {self._found}, {self._counted}")
+
+    def _repr_html_(self) -> str:
+        """What was found, for a notebook."""
+        return card(
+            "specc check",
+            [
+                ("model", self._found),
+                ("tried", self._counted),
+                *(("missing", d.title) for d in self.missing),
+                *(("warning", f"{d.code}: {d.title}") for d in self.warnings),
+            ],
+        )
+
+    @property
+    def _found(self) -> str:
+        if self.model is None:
+            # a config file would say what is missing
+            return f"right for every size, {len(self.missing)} values are missing"
+        return f"{self.model.name}, {self.model.graph.signed()}"
+
+    @property
+    def _counted(self) -> str:
+        warnings = f", {len(self.warnings)} warnings" if self.warnings else ""
+        return f"{len(self.trials)} symbolic readings{warnings}"
 
 
 def check(spec: Spec, graph: str = "") -> Checked:

@@ -27,6 +27,7 @@ from specc.data.tokenizer import TextTokenizer, TokenizerFile, files_from, files
 from specc.data.transcript import Transcript
 from specc.files.fields import Complain, Fields, damaged
 from specc.files.json import Json
+from specc.text.brief import brief, ports
 
 MAX_PORTS = 1000  # inputs or outputs with a reading
 SHOWN = ("choice", "numbers", "text", "transcript", "picture", "class_map")
@@ -43,6 +44,11 @@ class Reading:
 
     inputs: tuple[tuple[str, InputReading], ...] = ()
     shows: tuple[tuple[str, OutputReading], ...] = ()
+
+    def __repr__(self) -> str:
+        kinds = {name: type(record).__name__ for name, record in self.inputs}
+        shown = {name: type(record).__name__ for name, record in self.shows}
+        return brief(f"reading: {ports(kinds)}; shown: {ports(shown)}")
 
     def of_input(self, name: str) -> InputReading:
         """How the input `name` is read."""

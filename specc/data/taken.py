@@ -2,24 +2,28 @@
 that are open.
 
 Nothing of these libraries is imported. What can be seen as an array by `__array__`,
-`__array_interface__` or DLPack is one; a tensor that follows gradients, or lies on a
-device, is detached and copied first.
+`__array_interface__` or DLPack is one. A tensor that follows gradients is detached, which
+changes no number. What lies on a device is refused by name: copying it takes longer than
+most models run, so that whoever means it says so. So are rows of a column that hold nothing.
 """
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping, Set
+from pathlib import Path
+from typing import Any, NoReturn
 
 import numpy as np
 
-from specc.data.image import opened
+from specc.data.image import Floats, opened, read_image
 from specc.data.json_arrays import nested_array
 from specc.data.reading import Reading
 from specc.data.record import Image
 from specc.files.read import shown
 from specc.ir.array import Array
-from specc.text.diagnostic import fail
+from specc.text.diagnostic import Failed, fail
 
 SEEN = ("__array__", "__array_interface__", "__dlpack__")
+HOST = (1, 3)
+"""What DLPack calls the memory that this process reads: its own, and that pinned for CUDA."""
 DEPTH = 8
 """So deep in lists arrays are looked for; `nested_array` judges the rest."""
 
@@ -32,7 +36,9 @@ def _is_texts(array: Array) -> bool:
 
 
 def _pictures(value: object) -> list[object]:
-    """What is given as one picture or several; none where it is anything else."""
+    """What is given as one picture or several, open or as a `Path`; none where it is
+    anything else.
+    """
     several = list(value) if isinstance(value, list | tuple) else [value]
     return several if all(_is_picture(one) for one in several) else []
 
@@ -42,8 +48,10 @@ def taken(reading: Reading, name: str, value: object) -> object:
     numbers as they are.
     """
     record = reading.of_input(name)
+    if isinstance(value, str):
+        return str(value)  # NumPy's texts are seen as arrays too
     if isinstance(record, Image) and (pictures := _pictures(value)):
-        return np.concatenate([opened(one, record, name) for one in pictures])
+        return np.concatenate([_read(one, record, name) for one in pictures])
     if isinstance(value, list | tuple):
         arrays = any(_seen(item) for item in _within(value, DEPTH))
         return _listed(value, name) if arrays else value
@@ -53,18 +61,37 @@ def taken(reading: Reading, name: str, value: object) -> object:
     return array.tolist() if _is_texts(array) else array
 
 
+def _read(picture: object, record: Image, name: str) -> Floats:
+    if isinstance(picture, Path):
+        return read_image(str(picture), record)
+    return opened(picture, record, name)
+
+
 def as_array(value: object, name: str) -> Array:
     """An array, or nested lists of numbers as one. Fails with E0906."""
-    return (
-        value
-        if isinstance(value, np.ndarray)
-        else nested_array(value, f"what is given as `{name}`")
+    if isinstance(value, np.ndarray):
+        return value
+    if isinstance(value, bytes | bytearray | Mapping | Set | Iterator):
+        _no_list(value, name)
+    return nested_array(value, f"what is given as `{name}`")
+
+
+def _no_list(value: object, name: str) -> NoReturn:
+    """E0906 for what holds values and is no list of them."""
+    mend = "give a list of what it holds, in order: list(…)"
+    if isinstance(value, bytes | bytearray):
+        mend = "give a text, value.decode(), or an array, numpy.frombuffer(value, …)"
+    fail(
+        "E0906",
+        f"what is given as `{shown(name)}` is a value of type {type(value).__name__}",
+        notes=["arrays, lists of numbers and texts are read"],
+        helps=[mend],
     )
 
 
 def _is_picture(value: object) -> bool:
-    """Whether it is a picture of Pillow, opened or made."""
-    return any(
+    """Whether it is a picture of Pillow, opened or made, or where one lies."""
+    return isinstance(value, Path) or any(
         kind.__module__.startswith("PIL.") and kind.__name__ == "Image"
         for kind in type(value).__mro__
     )
@@ -103,10 +130,11 @@ def _array(value: Any, name: str) -> Array:
             ],
         )
     methods = dir(type(value))
+    _check_rows(value, methods, name)
     try:
-        # of a tensor that follows gradients, or lies on a device
-        for step in ("detach", "cpu"):
-            value = getattr(value, step)() if step in methods else value
+        _check_device(value, methods, name)
+        if "detach" in methods:
+            value = value.detach()
         # NumPy has none, and every one is a float
         if "dtype" in methods and str(value.dtype) == "torch.bfloat16":
             value = value.float()
@@ -115,6 +143,8 @@ def _array(value: Any, name: str) -> Array:
             if {"__array__", "__array_interface__"} & {*methods}
             else np.from_dlpack(value)
         )
+    except Failed:
+        raise
     except Exception as error:  # whatever a stranger's library raises
         fail(
             "E0907",
@@ -123,3 +153,32 @@ def _array(value: Any, name: str) -> Array:
             helps=["convert it yourself: numpy.asarray(…)"],
         )
     return made
+
+
+def _check_device(value: Any, methods: list[str], name: str) -> None:
+    """E0907 for what lies where only a copy can be read from."""
+    if "__dlpack_device__" not in methods:
+        return
+    kind = int(value.__dlpack_device__()[0])
+    if kind not in HOST:
+        fail(
+            "E0907",
+            f"what is given as `{shown(name)}` lies on a device",
+            notes=[f"a {type(value).__name__} there would be copied at every run"],
+            helps=["copy it yourself, once: `.cpu()` in PyTorch"],
+        )
+
+
+def _check_rows(value: Any, methods: list[str], name: str) -> None:
+    """E0907 for a column of Arrow with rows that hold nothing: as numbers they would be
+    something.
+    """
+    if "null_count" not in methods or not value.null_count:
+        return
+    row = value.to_pylist().index(None)
+    fail(
+        "E0907",
+        f"what is given as `{shown(name)}` holds nothing in row {row}",
+        notes=[f"{value.null_count} of its rows are null"],
+        helps=["fill them, `column.fill_null(…)`, or leave those rows out"],
+    )

@@ -20,6 +20,7 @@ from specc.elaborate.values import Known, Picked, Record
 from specc.ir.dim import Dim
 from specc.ir.model import Model
 from specc.lang import tree
+from specc.text.brief import brief
 from specc.text.diagnostic import Diagnostic, Failed, Label
 
 MOST_TRIALS = 48
@@ -31,6 +32,10 @@ class Trial:
 
     values: dict[str, str]
     model: Model
+
+    def __repr__(self) -> str:
+        tried = ", ".join(f"{name}={value}" for name, value in self.values.items())
+        return brief(f"trial {tried or 'of all symbols'}")
 
 
 def check_symbolic(program: Program, library: Library, graph: str = "") -> list[Trial]:

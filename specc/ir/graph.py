@@ -12,6 +12,7 @@ from typing import Literal, TypeVar
 from specc.ir.dim import Dim
 from specc.ir.op import Op
 from specc.ir.types import Type
+from specc.text.brief import brief, ports
 from specc.text.source import Span
 
 
@@ -111,6 +112,15 @@ class Graph:
     made: Mapping[Node, Made] = field(default_factory=dict)
     least: Mapping[str, int] = field(default_factory=dict)
     facts: Mapping[str, Dim] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return brief(f"graph {self.signed()}, {len(self.nodes)} nodes")
+
+    def signed(self) -> str:
+        """`classify: pixels f32[batch, 1, 8, 8] -> logits f32[batch, 10]`."""
+        given = {name: value.type for name, value in self.inputs.items()}
+        results = {name: value.type for name, value in self.outputs.items()}
+        return f"{self.name}: {ports(given)} -> {ports(results)}"
 
     def results(self) -> dict[Node, tuple[Value, ...]]:
         """The values each node makes."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from specc.ir.graph import Graph
+from specc.text.brief import brief
 from specc.text.diagnostic import Diagnostic
 
 DEFAULTS = "input defaults"
@@ -48,3 +49,6 @@ class Model:
     config: Mapping[str, object] = field(default_factory=dict)
     shares: Mapping[str, bool] = field(default_factory=dict)
     warnings: tuple[Diagnostic, ...] = ()
+
+    def __repr__(self) -> str:
+        return brief(f"spec {self.name}, {self.graph.signed()}")

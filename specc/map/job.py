@@ -20,6 +20,7 @@ from specc.map.block import Blocks, Done
 from specc.map.engines.local import Local, Progress
 from specc.map.plan import FOLDER, Plan, check_same, read_plan
 from specc.map.planning import Job, plan_of
+from specc.text.brief import brief
 from specc.text.diagnostic import fail
 
 ENGINES = ("local", "serial", "ray")
@@ -40,6 +41,10 @@ class Report:
     places: int = 0
     padding: int = 0
     began: float = field(default_factory=time.monotonic)
+
+    def __repr__(self) -> str:
+        faults = f", {self.errors} without a result" if self.errors else ""
+        return brief(f"map: {self.rows} rows{faults}, in {self.out}")
 
     @property
     def seconds(self) -> float:

@@ -12,6 +12,7 @@ from specc.decode.text import Texts, cut, ending
 from specc.ir.array import Array
 from specc.run.one_file import decoded, found_of, steps_of
 from specc.run.source import Asked
+from specc.text.brief import brief
 from specc.text.diagnostic import Diagnostic, Failed
 
 
@@ -30,6 +31,11 @@ class Result:
     score: float | None = None
     log_probs: tuple[float, ...] | None = None
 
+    def __repr__(self) -> str:
+        said = repr(self.tokens) if self.text is None else repr(self.text)
+        end = "" if self.complete else ", cut off"
+        return brief(f"text of {len(self.tokens)} tokens{end}: {said}")
+
 
 @dataclass(kw_only=True)
 class Writing(Asked):
@@ -44,6 +50,13 @@ class Writing(Asked):
     found: list[list[Hypothesis]] | None = None
     steps: Iterator[Made] | None = field(default=None, repr=False)
     fault: Failed | None = None
+
+    def __repr__(self) -> str:
+        rows = len(self.prompt)
+        return brief(
+            f"writing {self.writer.generation.name}: {rows} "
+            f"{'text' if rows == 1 else 'texts'}, {len(self.log)} tokens each so far"
+        )
 
     def __iter__(self) -> Iterator[Made]:
         """Tokens i64[rows] as they are made; a beam search finds whole texts first."""

@@ -20,6 +20,7 @@ from specc.ir.dim import DimError
 from specc.ir.dim_text import parse_dim
 from specc.ir.graph import Graph
 from specc.passes.measure.strides import strides_before
+from specc.text.brief import brief
 from specc.text.diagnostic import Diagnostic, fail
 
 
@@ -40,6 +41,9 @@ class Entrance:
     bounds: Mapping[str, Bound] = field(default_factory=dict)
     unread: frozenset[str] = frozenset()
     strides: Mapping[str, int] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return brief(f"entrance of {self.graph.signed()}")
 
     @property
     def specs(self) -> tuple[InputSpec, ...]:

@@ -20,7 +20,9 @@ from specc.ir.array import Array
 from specc.run.attention_weights import weights_of
 from specc.run.buffered import Buffered
 from specc.run.inputs import Entrance, entrance_of
+from specc.run.maps import Maps
 from specc.run.rounded import weights_in
+from specc.text.brief import brief
 from specc.text.diagnostic import fail
 
 
@@ -40,6 +42,9 @@ class Loaded:
     session: Computing = field(repr=False)
     runtime: Session = field(repr=False)
 
+    def __repr__(self) -> str:
+        return brief(f"graph {self.manifest.graph.signed()}, {self.provider}")
+
     @property
     def inputs(self) -> tuple[InputSpec, ...]:
         """What it takes."""
@@ -53,7 +58,7 @@ class Loaded:
         """
         return self.session.run(self.prepared(inputs))
 
-    def attention(self, **inputs: object) -> tuple[dict[str, Array], dict[str, Array]]:
+    def attention(self, **inputs: object) -> tuple[dict[str, Array], Maps]:
         """The results, and the weights of every attention by its scope: [batch, heads,
         query, key].
 
@@ -67,7 +72,7 @@ class Loaded:
         results = session.run(prepared)
         told = {scope: results[n] for scope, n in names.items()}
         weights = weights_of(self.manifest.graph, prepared, told, self.weights)
-        return {n: results[n] for n in self.session.outputs}, weights
+        return {n: results[n] for n in self.session.outputs}, Maps(weights)
 
     @property
     def entrance(self) -> Entrance:

@@ -20,6 +20,7 @@ from specc.run.inputs import Entrance
 from specc.run.loaded import Loaded, open_model
 from specc.run.package import Package, open_package
 from specc.run.writer import Writer, open_writer, writer_of
+from specc.text.brief import brief
 from specc.text.diagnostic import fail
 
 
@@ -37,6 +38,10 @@ class Opened:
     provider: str = "cpu"
     threads: int = 0
     contents: bool = False
+    closed: bool = False
+
+    def __repr__(self) -> str:
+        return brief(f"opened {self.path}, {self.provider}")
 
     @property
     def steps(self) -> bool:
@@ -72,6 +77,7 @@ class Opened:
         """How it writes; None for what computes only, and for one graph of a package
         that is run once.
         """
+        self.check_open()
         package = self.package
         if package is not None and self.steps:
             return open_writer(package, provider=self.provider, threads=self.threads)
@@ -143,7 +149,25 @@ class Opened:
             )
         return self.scoring
 
+    def close(self) -> None:
+        """Let go of what the runtime holds: its graphs, and the memory of their weights.
+        A text that is being written keeps what it is written with.
+        """
+        self.closed = True
+        for name in ("whole", "scoring", "writer"):
+            self.__dict__.pop(name, None)
+
+    def check_open(self) -> None:
+        """E0949 once it is closed."""
+        if self.closed:
+            fail(
+                "E0949",
+                f"`{shown(str(self.path))}` is closed",
+                helps=["load it again, or use it inside its `with` block"],
+            )
+
     def _load(self, role: str) -> Loaded:
+        self.check_open()
         if self.package is not None:
             return self.package.load(role, provider=self.provider, threads=self.threads)
         return open_model(

@@ -22,6 +22,7 @@ from specc.files.read import Unreadable, read_regular, shown
 from specc.files.write import FileFacts
 from specc.run.buffered import Buffered
 from specc.run.loaded import Loaded, loaded, manifest_in
+from specc.text.brief import brief
 from specc.text.diagnostic import Failed, fail
 from specc.text.suggest import suggest
 
@@ -36,6 +37,9 @@ class Package:
     path: Path
     index: Index
     models: Mapping[str, ModelFile] = field(repr=False)
+
+    def __repr__(self) -> str:
+        return brief(f"package {self.path}: {', '.join(self.roles)}")
 
     @property
     def roles(self) -> tuple[str, ...]:

@@ -9,7 +9,6 @@ from typing import NoReturn
 import numpy as np
 
 from specc.data.batch import TEXT, keep_of, row_inputs
-from specc.data.image import read_image
 from specc.data.reading import Reading
 from specc.data.record import Choice, Image, OutputReading, TextOf, TextReading
 from specc.data.taken import as_array, taken
@@ -56,9 +55,8 @@ def _picture(reading: Reading, name: str, value: object, record: Image) -> Array
     """A picture as `[1, channels, rows, columns]`: a file, an open picture, or pixels
     as the model takes them.
     """
-    if isinstance(value, str | Path):
-        return read_image(str(value), record)
-    array = as_array(taken(reading, name, value), name)
+    where = Path(value) if isinstance(value, str) else value
+    array = as_array(taken(reading, name, where), name)
     return array if array.ndim == 4 else array[None]
 
 

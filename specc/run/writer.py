@@ -33,12 +33,17 @@ from specc.run.package import Package
 from specc.run.prompts import check_context, check_settings, prepared_for, room_of
 from specc.run.source import Source
 from specc.run.steppers import FullStepper, StateStepper
+from specc.text.brief import brief
 from specc.text.diagnostic import Failed, fail
 
 
 @dataclass(kw_only=True)
 class Writer(Source):
     """A model that writes: `generate` starts a text."""
+
+    def __repr__(self) -> str:
+        made = self.generation
+        return brief(f"writer of {made.name}: {made.growing} from {made.source}")
 
     def generate(self, *given: object, **settings: object) -> Writing:
         """Begin to write behind what is given: inputs by name, or in the order in which

@@ -102,6 +102,17 @@ class Failed(Exception):
         super().__init__(*(f"{d.code}: {d.title}" for d in diagnostics))
         self.diagnostics = diagnostics
 
+    def __reduce__(self) -> tuple[type["Failed"], tuple[Diagnostic, ...]]:
+        """Sent to another process, it is made again of what it says, not of its texts."""
+        return type(self), self.diagnostics
+
+    def __str__(self) -> str:
+        """All that is to be said, as the command line says it."""
+        # the renderer reads diagnostics, so that it cannot be read before them
+        from specc.text.render import render
+
+        return render(self.diagnostics).rstrip("\n")
+
 
 def fail(
     code: str,

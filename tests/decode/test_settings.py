@@ -5,7 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from specc.decode.options import OPTIONS
 from specc.decode.settings import Settings, settings_of
+from specc.decode.wishes import Wishes
 from specc.text.diagnostic import Failed
 
 BEAM = {
@@ -157,3 +159,8 @@ def test_what_a_manifest_says_is_trusted_no_more() -> None:
 
 def test_all_faults_are_told_at_once() -> None:
     assert len(refusal({"stop": -1}, top_p=0, beam=1)) == 3
+
+
+def test_type_checkers_know_every_setting() -> None:
+    """`Wishes` names what `options` checks, no more and no less."""
+    assert set(Wishes.__annotations__) == {option.name for option in OPTIONS}

@@ -320,7 +320,7 @@ def test_an_ending_of_another_format_is_refused(
     kind: Kind, name: str, tmp_path: Path
 ) -> None:
     for force in (False, True):
-        with pytest.raises(Failed, match=r"E0816: .*"):
+        with pytest.raises(Failed, match=r"E0816\]: .*"):
             place(tmp_path / name, kind, force=force)
 
 

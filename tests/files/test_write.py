@@ -187,7 +187,7 @@ def test_parts_stay_when_only_the_last_confirmation_fails(
 
     monkeypatch.setattr(output.os, "fsync", fsync)
     with (
-        pytest.raises(Failed, match=r"E0815: .* is complete, but not confirmed"),
+        pytest.raises(Failed, match=r"E0815\]: .* is complete, but not confirmed"),
         OutputDirectory(tmp_path) as out,
     ):
         part = out.hashed("weights", ".bin", [b"1"])

@@ -126,7 +126,7 @@ def test_rows_of_unequal_length_are_padded_where_the_model_can_tell() -> None:
         ([{"pixels": "x.png"}], "E0946.*teach nothing"),
         ([{"pixls": "x.png", "logits": 1}], "E0946.*`pixls`"),
         ([{"\x1b[31m": 1}], r"E0946.*\\x1b"),
-        ([{"pixels": "x.png", "logits": 1}, {"pixels": "x.png"}], "E0946: row 1"),
+        ([{"pixels": "x.png", "logits": 1}, {"pixels": "x.png"}], "E0946.: row 1"),
         ([{"pixels": "x.png", "logits": "seven"}], "E0947.*`seven`"),
         ([{"pixels": "no such.png", "logits": 1}], "E0802"),
         ([{"pixels": np.zeros((1, 9, 8)), "logits": 1}], "E0912"),

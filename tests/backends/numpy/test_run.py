@@ -48,28 +48,31 @@ GOOD = {"ids": np.array([[1, 4]]), "scale": np.ones(1)}
 @pytest.mark.parametrize(
     ("inputs", "message"),
     [
-        ({"ids": GOOD["ids"]}, "E0910: the input `scale` is missing"),
-        ({**GOOD, "more": np.ones(1)}, "E0910: the model has no input called `more`"),
+        ({"ids": GOOD["ids"]}, r"E0910\]: the input `scale` is missing"),
+        (
+            {**GOOD, "more": np.ones(1)},
+            r"E0910\]: the model has no input called `more`",
+        ),
         (
             {**GOOD, "ids": np.ones((1, 2))},
-            "E0907: the input `ids` holds float64, whole numbers are expected",
+            r"E0907\]: the input `ids` holds float64, whole numbers are expected",
         ),
-        ({**GOOD, "ids": np.array([1])}, "E0911: `ids` has 1 axes, 2 are expected"),
+        ({**GOOD, "ids": np.array([1])}, r"E0911\]: `ids` has 1 axes, 2 are expected"),
         (
             {**GOOD, "scale": np.ones(3)},
-            "E0912: `batch` is 1 in `ids` but 3 in `scale`",
+            r"E0912\]: `batch` is 1 in `ids` but 3 in `scale`",
         ),
         (
             {**GOOD, "ids": np.ones((1, 0), int)},
-            "E0912: `seq` is 0, this model needs at least 1",
+            r"E0912\]: `seq` is 0, this model needs at least 1",
         ),
         (
             {**GOOD, "ids": np.array([[1, 5]])},
-            "E0913: an embedding table has rows 0 to 4, row 5 is asked for",
+            r"E0913\]: an embedding table has rows 0 to 4, row 5 is asked for",
         ),
         (
             {**GOOD, "ids": np.array([[-1, 0]])},
-            "E0913: an embedding table has rows 0 to 4, row -1 is asked for",
+            r"E0913\]: an embedding table has rows 0 to 4, row -1 is asked for",
         ),
     ],
 )

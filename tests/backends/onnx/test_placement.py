@@ -131,7 +131,7 @@ def test_a_model_of_which_a_part_was_left_to_the_processor_is_refused_by_name() 
     given = model(*LENGTHS, *REST).SerializeToString()
     providers.check_places(Session(LENGTHS), given, "m.onnx", "cuda")
     with pytest.raises(
-        Failed, match=r"E0923: cuda cannot compute all of `m\.onnx`"
+        Failed, match=r"E0923\]: cuda cannot compute all of `m\.onnx`"
     ) as caught:
         providers.check_places(Session([*LENGTHS, REST[0]]), given, "m.onnx", "cuda")
     assert caught.value.diagnostics[0].notes == (

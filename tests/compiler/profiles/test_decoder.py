@@ -169,7 +169,7 @@ def test_positions_are_an_input_where_the_spec_has_one() -> None:
 def test_an_input_there_is_no_place_for_is_named(
     beside: tuple[str, ...], why: str
 ) -> None:
-    with pytest.raises(Failed, match=f"E0752: .*: {why}"):
+    with pytest.raises(Failed, match=rf"E0752\]: .*: {why}"):
         decoder("hf", step("[batch, heads, rows, features]", *beside), "scores")
 
 

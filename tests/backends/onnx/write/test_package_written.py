@@ -181,7 +181,7 @@ def test_a_checkpoint_that_has_changed_is_refused_by_name(
     data[-1] ^= 1
     checkpoint.write_bytes(data)
     with pytest.raises(
-        Failed, match=r"E0830: `weights/model\.safetensors` does not belong"
+        Failed, match=r"E0830\]: `weights/model\.safetensors` does not belong"
     ):
         open_package(tmp_path / "pair")
 
@@ -257,7 +257,7 @@ def test_a_file_that_no_package_wrote_is_not_replaced(
 ) -> None:
     (tmp_path / "pair").mkdir()
     (tmp_path / "pair" / name).write_bytes(b"something else")
-    with pytest.raises(Failed, match=f"E0833: .*{name}` would be replaced"):
+    with pytest.raises(Failed, match=rf"E0833\]: .*{name}` would be replaced"):
         packed(tmp_path / "pair", extras=[Extra("tokenizer.json", b"[1]")])
     assert content(tmp_path / "pair") == {name: b"something else"}
 

@@ -1,0 +1,303 @@
+"""What is public says of itself in a line, and in a notebook in an escaped table; a model
+is closed, shared by threads, and run on batches.
+"""
+
+import doctest
+import pickle
+import pydoc
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import specc
+from specc import api
+from specc.api import Model
+from specc.text.brief import MOST, brief, card
+
+HOSTILE = "</script><img src=x onerror=alert(1)>\x1b[31m\n" * 9
+WRITER = """specc 1
+model m "<script>alert(1)</script> & more"
+dims batch, n
+graph g(ids: int[batch, n]) -> (logits: float[batch, n, 5]) {
+  x = embedding(ids, size=5, dim=4) @ e
+  h, _ = attend(x, x, x, mask=causal)
+  return linear(h, out=5) @ w
+}
+generate text of ids from logits { stop = 4  max_tokens = 6 }
+"""
+
+
+class Reader(HTMLParser):
+    """Counts what is opened and closed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: set[str] = set()
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        assert not attrs
+        self.open.append(tag)
+        self.tags.add(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def check_html(text: str) -> None:
+    reader = Reader()
+    reader.feed(text)
+    reader.close()
+    assert not reader.open
+    assert reader.tags <= {"table", "caption", "tr", "th", "td"}
+    assert "\x1b" not in text
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("looked at")
+    specc.compile(WRITER, made / "package", init=0, parts="all")
+    specc.compile("digits", made / "digits.onnx")
+    return made
+
+
+@pytest.fixture(scope="module")
+def model(folder: Path) -> Model:
+    return specc.load(folder / "package")
+
+
+def public(folder: Path) -> list[object]:
+    """One of everything that a caller gets."""
+    package, digits = specc.load(folder / "package"), specc.load(folder / "digits.onnx")
+    writing = package.generate([[1, 2]])
+    compiled = specc.compile("bert", folder / "b.onnx", init=0, set={"layers": 1, "d": 8, "heads": 2, "hidden": 8, "vocab": 9})  # fmt: skip
+    shut = specc.load(folder / "digits.onnx")
+    shut.close()
+    checked = specc.check("vit")
+    return [
+        package, digits, shut, digits.whole, digits.opened, digits.manifest, digits.entrance,
+        package.opened.package, package.opened.package and package.opened.package.index, package.writer, writing, writing.results()[0][0],
+        checked, checked.model, checked.trials[0], specc.check("llama"), compiled, digits.manifest.reading, digits.manifest.graph,
+        digits.attention(pixels=np.zeros((1, 1, 8, 8), np.float32))[1],
+    ]  # fmt: skip
+
+
+def test_everything_public_says_what_it_is_in_a_line(folder: Path) -> None:
+    for value in public(folder):
+        line = repr(value)
+        assert len(line) < 200, line
+        assert line.startswith("<specc "), line
+        assert line.isprintable()
+
+
+def test_a_notebook_shows_an_escaped_table(folder: Path) -> None:
+    shown = [v for v in public(folder) if "_repr_html_" in dir(v)]
+    assert len(shown) >= 7
+    for value in shown:
+        made = value._repr_html_()  # type: ignore[attr-defined]
+        check_html(made)
+        assert len(made) < 20_000
+
+
+def test_what_files_say_is_escaped() -> None:
+    assert len(brief(HOSTILE)) == MOST
+    assert brief(HOSTILE).isprintable()
+    made = card(HOSTILE, [(HOSTILE, HOSTILE), ("empty", "")] * 60)
+    check_html(made)
+    assert "empty" not in made
+    assert "20 more" in made
+
+
+def test_what_a_model_is_like_stands_in_its_line(folder: Path) -> None:
+    assert repr(specc.load(folder / "digits.onnx")) == (
+        "<specc model digits, classify: pixels f32[batch, 1, 8, 8] -> logits f32[batch, 10], cpu>"
+    )
+
+
+def test_a_fault_is_told_whole() -> None:
+    text = WRITER.replace("linear(h", "linaer(h")
+    with pytest.raises(specc.Failed) as failed:
+        specc.check(text)
+    said = str(failed.value)
+    assert "error[E0204]" in said
+    assert "--> <spec>:7:10" in said
+    assert "^^^^^^" in said
+    assert "did you mean `linear`" in said
+
+
+def test_a_fault_of_yaml_is_told_in_yaml(tmp_path: Path) -> None:
+    """As the command line does."""
+    (tmp_path / "m.yaml").write_text(
+        "specc: 1\nmodel: m\nextends: vit\nconfig:\n  lyers: 2\n"
+    )
+    with pytest.raises(specc.Failed) as failed:
+        specc.check(tmp_path / "m.yaml")
+    told = subprocess.run(
+        [sys.executable, "-m", "specc", "check", str(tmp_path / "m.yaml")],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert str(failed.value) == told.stderr.rstrip("\n")
+
+
+def test_help_shows_the_public_names() -> None:
+    page = pydoc.plain(pydoc.render_doc(specc))
+    for name in ("class Failed", "class Model", "check(", "compile(", "load("):
+        assert name in page
+    assert "_set_seed" not in page
+    assert {"Failed", "Model", "check", "compile", "load"} <= set(dir(specc))
+    with pytest.raises(AttributeError):
+        specc.chekc  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_the_examples_of_the_docstrings_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for module in (specc, api):
+        tried = doctest.testmod(
+            module, optionflags=doctest.ELLIPSIS, extraglobs={"specc": specc}
+        )
+        assert tried.attempted
+        assert not tried.failed
+
+
+# ---- A spec as its text
+
+
+def test_a_text_is_a_spec_like_its_file(tmp_path: Path) -> None:
+    (tmp_path / "m.specc").write_text(WRITER)
+    specc.compile(WRITER, tmp_path / "text.onnx", init=3)
+    specc.compile(tmp_path / "m.specc", tmp_path / "file.onnx", init=3)
+    one, other = (
+        specc.load(tmp_path / f"{n}.onnx").weights() for n in ("text", "file")
+    )
+    assert one.keys() == other.keys()
+    assert all(np.array_equal(one[n], other[n]) for n in one)
+
+
+def test_the_text_of_an_instance_is_one() -> None:
+    found = specc.check("specc: 1\nmodel: mine\nextends: vit\nconfig: {layers: 2}\n")
+    assert found.model is not None
+    assert found.model.config["layers"] == 2
+
+
+def test_a_text_sees_files_from_where_it_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "base.specc").write_text(WRITER)
+    text = "specc: 1\nmodel: mine\nextends: base\n"
+    assert specc.check(text).model is not None
+    with pytest.raises(specc.Failed, match="E0803"):
+        specc.check(text.replace("base", "../base.specc"))
+
+
+# ---- Closing
+
+
+def test_a_model_is_closed_behind_its_block(folder: Path) -> None:
+    pixels = np.zeros((1, 1, 8, 8), np.float32)
+    with specc.load(folder / "digits.onnx") as model:
+        assert model.run(pixels=pixels)
+    for ask in (
+        lambda: model.run(pixels=pixels), lambda: model.generate([[1]]), lambda: model.weights(),
+        lambda: model.attention(pixels=pixels), lambda: model.manifest, lambda: list(model.run([{"pixels": pixels}])),
+    ):  # fmt: skip
+        with pytest.raises(specc.Failed, match="E0949"):
+            ask()
+    assert "closed" in repr(model)
+    model.close()
+
+
+def test_a_package_is_closed_and_a_text_that_was_begun_ends(folder: Path) -> None:
+    with specc.load(folder / "package") as model:
+        whole = model.generate([[1, 2]]).results()[0][0].tokens
+        begun = model.generate([[1, 2]])
+        next(iter(begun))
+    assert begun.results()[0][0].tokens == whole
+    with pytest.raises(specc.Failed, match="E0949"):
+        model.generate([[1]])
+
+
+def test_a_block_that_fails_is_closed_too(folder: Path) -> None:
+    with pytest.raises(ZeroDivisionError), specc.load(folder / "digits.onnx") as model:
+        _ = 1 / 0
+    assert model.opened.closed
+
+
+# ---- Batches
+
+
+def test_batches_are_run_when_they_are_asked_for(model: Model) -> None:
+    taken = []
+
+    def batches():
+        for n in range(3):
+            taken.append(n)
+            yield {"ids": [[n, 1]]}
+
+    results = model.run(batches())
+    assert not taken
+    first = next(results)
+    assert taken == [0]
+    np.testing.assert_array_equal(first["logits"], model.run(ids=[[0, 1]])["logits"])
+    assert len(list(results)) == 2
+
+
+def test_a_fault_names_its_batch(model: Model) -> None:
+    results = model.run([{"ids": [[1]]}, {"ids": [[9]]}])
+    next(results)
+    with pytest.raises(specc.Failed, match=r"E0913[\s\S]*batch 2"):
+        next(results)
+
+
+@pytest.mark.parametrize(
+    "given", [{"ids": [[1]]}, np.ones((1, 2)), "text", 5, [[1, 2]], None]
+)
+def test_what_is_no_batch_is_refused(model: Model, given: object) -> None:
+    with pytest.raises(specc.Failed, match="E0910"):
+        list(model.run(given))  # type: ignore[arg-type]
+
+
+# ---- Threads
+
+
+def test_threads_share_a_model(model: Model, folder: Path) -> None:
+    """Each thread gets what it would get alone, of results and of texts."""
+    digits = specc.load(folder / "digits.onnx")
+    rng = np.random.default_rng(0)
+    pixels = rng.normal(size=(24, 1, 1, 8, 8)).astype(np.float32)
+    prompts = [[[int(t) for t in rng.integers(0, 5, 3)]] for _ in range(24)]
+    alone = [digits.run(pixels=x)["logits"] for x in pixels]
+    written = [model.generate(p).results()[0][0].tokens for p in prompts]
+    with ThreadPoolExecutor(6) as pool:
+        for _ in range(3):
+            found = list(pool.map(lambda x: digits.run(pixels=x)["logits"], pixels))
+            assert all(np.array_equal(a, b) for a, b in zip(alone, found, strict=True))
+            texts = list(
+                pool.map(lambda p: model.generate(p).results()[0][0].tokens, prompts)
+            )
+            assert texts == written
+
+
+def test_threads_compile_and_check_at_once(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        made = pool.map(
+            lambda n: specc.compile("xor", tmp_path / f"{n}.onnx"), range(8)
+        )
+        checked = pool.map(lambda name: specc.check(name), ["vit", "xor", "gpt2"])
+        assert len(list(made)) == 8
+        assert all(c.trials for c in checked)
+    contents = {(tmp_path / f"{n}.onnx").read_bytes() for n in range(8)}
+    assert len(contents) == 1
+
+
+def test_a_fault_can_be_sent_to_another_process() -> None:
+    with pytest.raises(specc.Failed) as failed:
+        specc.check("gpt3")
+    assert str(pickle.loads(pickle.dumps(failed.value))) == str(failed.value)
