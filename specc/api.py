@@ -15,8 +15,8 @@ from typing import TypeAlias, Unpack, overload
 
 from specc.compiler import spec as driver
 from specc.compiler.asked import check_arguments, options_of
+from specc.compiler.compiled import Compiled
 from specc.compiler.given import in_its_syntax, opened
-from specc.compiler.job import Compiled
 from specc.compiler.model import compile_spec
 from specc.compiler.package import compile_package, parts_of
 from specc.decode.wishes import Wishes

@@ -13,7 +13,8 @@ from specc.calibrate.given import Entrance, given_samples, whole_entrance
 from specc.calibrate.own import no_texts, own_samples
 from specc.calibrate.products import Factors, Sample, Samples, factors_of
 from specc.calibrate.readers import Readers, readers_of, tapped
-from specc.compiler.job import Compiled, Job
+from specc.compiler.compiled import Compiled
+from specc.compiler.job import Job
 from specc.compiler.rounding import NONE, Asked
 from specc.files.read import shown
 from specc.text.diagnostic import Failed, fail

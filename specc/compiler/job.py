@@ -20,6 +20,7 @@ from specc.backend import Compiler, Emitted, How, Target, Written
 from specc.calibrate.products import Factors
 from specc.compiler import computing, precision
 from specc.compiler import reading as readings
+from specc.compiler.compiled import Compiled
 from specc.compiler.generation_file import as_published
 from specc.compiler.rounding import Asked, Spoken, spoken
 from specc.compiler.spec import Spec, elaborated, others
@@ -32,8 +33,7 @@ from specc.ir.graph import Graph
 from specc.ir.model import Model
 from specc.passes import pipeline
 from specc.passes.quantize.plan import Decision
-from specc.text.brief import brief, card, number
-from specc.text.diagnostic import Diagnostic, fail
+from specc.text.diagnostic import fail
 from specc.weights.external import bytes_of
 from specc.weights.quantized import Quantized, no_factor
 from specc.weights.values import Binding, Seeded, Values
@@ -81,41 +81,6 @@ class Options:
     hash_full: bool = False
     force: bool = False
     try_load: bool = True
-
-
-@dataclass(frozen=True, kw_only=True)
-class Compiled:
-    """What `compile` wrote: files with their sizes, and what the user should know;
-    `forms` is how each attention is done, and why.
-    """
-
-    path: Path
-    files: tuple[tuple[Path, int], ...]
-    model: Model
-    remarks: tuple[str, ...] = ()
-    warnings: tuple[Diagnostic, ...] = field(default=())
-    forms: tuple[str, ...] = ()
-
-    def __repr__(self) -> str:
-        return brief(f"compiled {self.model.name}: {self.path}, {self._size}")
-
-    def _repr_html_(self) -> str:
-        """What was written, for a notebook."""
-        return card(
-            f"specc compiled {self.model.name}",
-            [
-                ("graph", self.model.graph.signed()),
-                *((str(path), f"{number(size)} bytes") for path, size in self.files),
-                *(("remark", remark) for remark in self.remarks),
-                *(("warning", f"{d.code}: {d.title}") for d in self.warnings),
-            ],
-        )
-
-    @property
-    def _size(self) -> str:
-        count = len(self.files)
-        files = "1 file" if count == 1 else f"{count} files"
-        return f"{files}, {number(sum(size for _, size in self.files))} bytes"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from specc.artifact.manifest import KEY
 from specc.backend import Emitted
 from specc.compiler.calibrating import calibrated
+from specc.compiler.compiled import Compiled
 from specc.compiler.job import (
-    Compiled,
     Job,
     Options,
     manifest_of,

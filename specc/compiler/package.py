@@ -9,6 +9,7 @@ from typing import NoReturn
 from specc.artifact.manifest import KEY
 from specc.backend import About, Emitted, Extra, Part, Texts
 from specc.compiler.calibrating import calibrated
+from specc.compiler.compiled import Compiled
 from specc.compiler.computing import generating_in
 from specc.compiler.generating import (
     decodes_of,
@@ -19,7 +20,7 @@ from specc.compiler.generating import (
     signature_of,
     writes_tokens,
 )
-from specc.compiler.job import Compiled, Job, Options, manifest_of, open_job
+from specc.compiler.job import Job, Options, manifest_of, open_job
 from specc.compiler.profiles.dress import ROWS, check_profile, dressed
 from specc.compiler.spec import Spec
 from specc.data.tokenizer import SUFFIX

@@ -17,6 +17,7 @@ import time
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from types import TracebackType
 
@@ -31,6 +32,8 @@ STALE_SECONDS = 60
 live in another container that shares the folder, where we cannot see it, but then it
 keeps writing.
 """
+_NUMBERS = count()
+"""Of temporary files. No two threads get one: each would clean up what is the other's."""
 
 _TEMPORARY = re.compile(r"\.specc-(\d+)-\d+")
 LONGEST_STEM = 150
@@ -222,9 +225,9 @@ class OutputDirectory:
         """A new temporary name, remembered before the file exists so that it is always
         cleaned up.
         """
-        taken = len(self._temporary)
-        while os.path.lexists(path := self.path / f".specc-{os.getpid()}-{taken}"):
-            taken += 1
+        number = next(_NUMBERS)
+        while os.path.lexists(path := self.path / f".specc-{os.getpid()}-{number}"):
+            number = next(_NUMBERS)
         self._temporary.append(path)
         return path
 

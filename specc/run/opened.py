@@ -125,7 +125,7 @@ class Opened:
         if self.steps:
             return False
         if self.writer is None and settings:
-            self._nothing_to_set()
+            _nothing_to_set(self)
         scores = self.writer is not None and self.writer.itself is None
         # A file that decodes by itself has no other results, so it always writes.
         asked = scores and self.entrance.growing in given and not settings
@@ -136,7 +136,7 @@ class Opened:
     ) -> Writing:
         """A text behind what is given. E0701 where nothing can be written."""
         if self.writer is None:
-            self._nothing_to_set()
+            _nothing_to_set(self)
         return self.writer.generate(**given, **settings)
 
     def looked_at(self) -> Loaded:
@@ -160,11 +160,8 @@ class Opened:
     def check_open(self) -> None:
         """E0949 once it is closed."""
         if self.closed:
-            fail(
-                "E0949",
-                f"`{shown(str(self.path))}` is closed",
-                helps=["load it again, or use it inside its `with` block"],
-            )
+            helps = ["load it again, or use it inside its `with` block"]
+            fail("E0949", f"`{shown(str(self.path))}` is closed", helps=helps)
 
     def _load(self, role: str) -> Loaded:
         self.check_open()
@@ -175,18 +172,6 @@ class Opened:
             provider=self.provider,
             threads=self.threads,
             contents=self.contents,
-        )
-
-    def _nothing_to_set(self) -> NoReturn:
-        helps = ["leave out the options of writing"]
-        if self.package is None:
-            title = "this model does not generate, so there is nothing to set"
-            fail("E0701", title, helps=helps)
-        fail(
-            "E0701",
-            f"`{shown(str(self.path))}` holds no step that specc drives",
-            notes=["with `--names`, a package is for other programs"],
-            helps=["compile it with `--for step`, without `--names`", *helps],
         )
 
 
@@ -217,4 +202,18 @@ def open_compiled(
         provider=provider,
         threads=threads,
         contents=contents,
+    )
+
+
+def _nothing_to_set(opened: Opened) -> NoReturn:
+    """E0701 where nothing can be written."""
+    helps = ["leave out the options of writing"]
+    if opened.package is None:
+        title = "this model does not generate, so there is nothing to set"
+        fail("E0701", title, helps=helps)
+    fail(
+        "E0701",
+        f"`{shown(str(opened.path))}` holds no step that specc drives",
+        notes=["with `--names`, a package is for other programs"],
+        helps=["compile it with `--for step`, without `--names`", *helps],
     )
