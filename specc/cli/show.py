@@ -1,23 +1,25 @@
 """Show an architecture as a tree, with shapes, weights and multiply-adds as formulas or numbers."""
 
-import re
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NoReturn
 
 from specc.artifact.index import is_package
 from specc.cli.messages import answer
+from specc.cli.show_drawn import check_drawn, drawing_arguments, write_drawn
 from specc.cli.show_told import told_graph
 from specc.cli.spec_options import spec_arguments, spec_of
+from specc.compiler.architecture.graphs import WHOLE, graphs_of
+from specc.compiler.architecture.page import Architecture
 from specc.compiler.spec import elaborated
 from specc.compiler.ties import own_parameters
 from specc.files.read import shown
-from specc.ir.dim import Dim, DimError, product, total
+from specc.ir.dim import Dim, product, total
 from specc.ir.graph import Graph
-from specc.ir.types import Type
 from specc.ir.write import write
 from specc.passes import pipeline
 from specc.passes.measure.cost import parameters
+from specc.passes.measure.formula import formula, grouped, rounded, substituted, type_at
 from specc.passes.measure.limits import limits
 from specc.passes.measure.outline import Part, outline, walk
 from specc.text.diagnostic import fail
@@ -51,12 +53,17 @@ def arguments(parser: ArgumentParser) -> None:
         help="the graph behind this pass of compile: "
         + ", ".join(each.name for each in pipeline.PASSES),
     )
+    drawing_arguments(parser)
 
 
 def run(given: Namespace) -> int:
     """Print the tree, or with `--ir` the graph as text; of a package without `--graph`,
-    what it holds.
+    what it holds. With `--html` or `--svg` a file is written.
     """
+    if check_drawn(given):
+        write_drawn(given, _architecture(given))
+        answer("show", {"written": [path for path in (given.html, given.svg) if path]})
+        return 0
     as_ir = given.ir or given.after
     if is_package(given.spec) and not given.graph and not as_ir:
         from specc.run.overview import overview
@@ -83,6 +90,58 @@ def _say(text: str) -> int:
     if not answer("show", {"text": text}):
         print(text)
     return 0
+
+
+def _architecture(given: Namespace) -> Architecture:
+    """What is drawn: a spec with what is derived from it, or what is compiled."""
+    if is_package(given.spec) and not given.graph:
+        manifests = _manifests(given.spec)
+        first = next(iter(manifests.values()))
+        graphs = {role: each.graph for role, each in manifests.items()}
+        return _drawn(given, first.name, first.doc, graphs, _counted(given, first))
+    manifest = _manifest_of(given)
+    if manifest is None:
+        model = elaborated(spec_of(given), given.graph)
+        count = _count(model.graph, own_parameters(model.graph))
+        return _drawn(given, model.name, model.doc, graphs_of(model), count)
+    if manifest.decodes is not None:
+        fail(
+            "E0956",
+            f"`{shown(given.spec)}` decodes by itself and shows no graph to draw",
+            helps=["draw its spec, or a package made of it with `--for all`"],
+        )
+    graphs = {WHOLE: manifest.graph}
+    return _drawn(given, manifest.name, manifest.doc, graphs, _counted(given, manifest))
+
+
+def _counted(given: Namespace, manifest: "Manifest") -> str:
+    """How many parameters a compiled model has."""
+    return _count(*graph_of(given, manifest))
+
+
+def _drawn(
+    given: Namespace, name: str, doc: str, graphs: Mapping[str, Graph], count: str
+) -> Architecture:
+    at = sizes(given.at, next(iter(graphs.values())))
+    return Architecture(name=name, doc=doc, graphs=graphs, count=count, at=at)
+
+
+def _manifests(path: str) -> "dict[str, Manifest]":
+    """Those of a package's graphs that say what they are, the whole one first."""
+    from specc.run.package import open_package
+
+    package = open_package(path)
+    roles = [role for role in package.roles if package.described(role)]
+    found = {role: package.manifest(role) for role in roles}
+    whole = {n: m for n, m in found.items() if m.decodes is None and n == "score"}
+    shows = whole | {n: m for n, m in found.items() if m.decodes is None}
+    if not shows:
+        fail(
+            "E0956",
+            f"`{shown(path)}` holds no graph that can be drawn",
+            helps=["draw its spec, or make a package of it with `--for all`"],
+        )
+    return shows
 
 
 def _behind(given: Namespace, manifest: "Manifest | None") -> pipeline.Work:
@@ -137,17 +196,6 @@ def tree_of(graph: Graph, at: Mapping[str, int], count: str) -> list[str]:
     done = substituted(tree.all_work() - tree.all_spared(), at).number
     # in letters only where it is a number: a formula stands in the tree
     return [*lines, count, *([f"{rounded(done)} multiply-adds"] if done else [])]
-
-
-UNITS = ((10**12, "trillion"), (10**9, "billion"), (10**6, "million"))
-
-
-def rounded(number: int) -> str:
-    """`137 billion`; a small number as it is."""
-    for size, unit in UNITS:
-        if number >= size:
-            return f"{number / size:.3g} {unit}"
-    return grouped(number)
 
 
 def _row(graph: Graph, depth: int, part: Part, at: Mapping[str, int]) -> Row:
@@ -253,36 +301,3 @@ def sizes(text: str, graph: Graph) -> Mapping[str, int]:
                 notes=[most[name].reason],
             )
     return found
-
-
-def type_at(type: Type, at: Mapping[str, int]) -> str:
-    """`f32[batch, 128, 768]`."""
-    return f"{type.dtype}[{', '.join(formula(d, at) for d in type.shape)}]"
-
-
-def substituted(dim: Dim, at: Mapping[str, int]) -> Dim:
-    """A dim with numbers for lengths. E0407 where they do not fit."""
-    try:
-        return dim.substitute(at)
-    except DimError as error:
-        fail("E0407", f"these lengths do not fit the model: {error}")
-
-
-def formula(dim: Dim, at: Mapping[str, int]) -> str:
-    """A dim as mathematics writes it: `2·batch·seq²·768`, or a number where all is known."""
-    dim = substituted(dim, at)
-    if dim.number is not None:
-        return grouped(dim.number)
-    text = str(dim)
-    for power, sign in (("^2", "²"), ("^3", "³")):
-        text = text.replace(power, sign)
-    return LONG_NUMBER.sub(lambda n: grouped(int(n[0])), text.replace("*", "·"))
-
-
-LONG_NUMBER = re.compile(r"(?<!\w)\d{4,15}(?!\w)")
-"""A factor of four digits and more, not digits in the name of a length."""
-
-
-def grouped(number: int) -> str:
-    """`124 439 808`."""
-    return f"{number:,}".replace(",", " ")

@@ -304,6 +304,8 @@ LINES = {
     "E0949": "a model that is closed",
     "E0953": "a PNG would have too many pixels",
     "E0954": "there is no such layer or head to draw",
+    "E0955": "a drawing and a text are asked for at once",
+    "E0956": "there is no graph to draw or to compare",
     "E0961": "the model's scores for the next token are no numbers",
     "E0962": "a text was broken off while it was written",
     "E0968": "serving an editor needs the package pygls",
@@ -337,6 +339,7 @@ _FAMILIES = {
         "E0891",
         "E0921",
         "E0954",
+        "E0955",
     },
     Family.ENVIRONMENT: {
         "E0426",

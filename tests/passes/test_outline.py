@@ -2,9 +2,9 @@
 
 import pytest
 
-from specc.cli.show import formula
 from specc.compiler.spec import elaborated, open_spec
 from specc.ir.dim import Dim
+from specc.passes.measure.formula import formula
 from specc.passes.measure.outline import Part, numbers_text, outline
 
 

@@ -36,7 +36,9 @@ def svg(drawing: Drawing) -> str:
 
 def inline(drawing: Drawing, kind: str) -> str:
     """The same as an element of a page, of the class `kind`, without white paper under it."""
-    return f'<svg class="{escape(kind)}" {_inside(drawing, paper=False)}'
+    width, height = _n(drawing.width), _n(drawing.height)
+    size = f'class="{escape(kind)}" width="{width}" height="{height}"'
+    return f"<svg {size} {_inside(drawing, paper=False)}"
 
 
 def _inside(drawing: Drawing, *, paper: bool = True) -> str:

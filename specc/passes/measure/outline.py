@@ -22,7 +22,8 @@ class Part:
     """One scope: its own name, what it gives, its weights, its work, and the scopes
     inside.
 
-    `spared` is what its attentions in blocks do not do of the work.
+    `spared` is what its attentions in blocks do not do of the work. `members` are the
+    names of the parts that this one stands for, its own where it is alone.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Part:
     spared: Dim = field(default_factory=lambda: Dim.of(0))
     parts: dict[str, "Part"] = field(default_factory=dict)
     times: int = 1
+    members: tuple[str, ...] = ()
 
     def all_weights(self) -> Dim:
         """Numbers held by this scope and those inside."""
@@ -162,6 +164,7 @@ def _fold(part: Part) -> None:
         # by number: a layer may be read before those below it
         run.sort(key=lambda p: int(p.name) if p.name.isdecimal() else 0)
         first = run[0]
+        first.members = tuple(p.name for p in run)
         if len(run) > 1:
             first.name = numbers_text([int(p.name) for p in run])
             first.times = len(run)

@@ -1,0 +1,388 @@
+"""A block as a drawing: what flows from top to bottom, blocks inside blocks where there is
+room for them.
+
+Items stand in rows, each below all that it reads. An edge to the next row goes straight;
+one that leaps over rows, as a residual connection does, goes around at the side.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from specc.compiler.architecture.blocks import Block
+from specc.compiler.architecture.flow import Flow, Item
+from specc.data.pictures.drawing import (
+    FAINT,
+    INK,
+    Box,
+    Drawing,
+    Line,
+    Mark,
+    Text,
+    text_width,
+    visible,
+)
+from specc.data.pictures.panels import moved
+
+FILL: Mapping[str, str] = {
+    "attention": "#ffe3c9",
+    "experts": "#f6d6e8",
+    "recurrent": "#d9efe3",
+    "convolution": "#d5f0ee",
+    "linear": "#d8e8f7",
+    "norm": "#f5f0c4",
+    "embedding": "#f7dadb",
+    "activation": "#e9e3f5",
+    "other": "#ececf0",
+}
+EDGE: Mapping[str, str] = {
+    "attention": "#d98936",
+    "experts": "#b8558c",
+    "recurrent": "#3f8f68",
+    "convolution": "#2e8c86",
+    "linear": "#4a80b5",
+    "norm": "#a8992c",
+    "embedding": "#b8565a",
+    "activation": "#7c63b3",
+    "other": "#8a8a96",
+}
+"""A color for each kind of block, told apart by their names as well."""
+
+ROW_GAP, COLUMN_GAP, LANE, PAD = 22.0, 18.0, 13.0, 14.0
+ROUND = 11.0  # radius of a sign
+WIRE = "#4c4c57"
+
+
+@dataclass(kw_only=True)
+class Piece:
+    """Marks around a corner of their own, with their room. `into` and `out` is where,
+    from the left, what it reads comes in and what it gives goes out.
+    """
+
+    width: float
+    height: float
+    into: float
+    out: float
+    marks: list[Mark] = field(default_factory=list)
+    bare: frozenset[str] = frozenset()
+    """Of `port` and `result`, those to which a line leads from the frame."""
+
+
+Opens = Callable[[Block], bool]
+
+
+def drawing_of(
+    block: Block, opens: Opens, title: str, *, headed: bool = True
+) -> Drawing:
+    """A drawing of what is inside a block, in which those that `opens` says are open,
+    with its title above it or only for those who listen.
+    """
+    piece = _inside(block, opens)
+    heading = [Text(x=24, y=32, text=visible(title, 60), size=15, bold=True)]
+    top = 50 if headed else 20
+    least = text_width(title[:60], 15) * 1.08 if headed else 0.0
+    width = max(piece.width, least) + 48
+    left = (width - piece.width) / 2
+    drawing = Drawing(
+        width=width, height=piece.height + top + 20, title=visible(title, 200)
+    )
+    drawing.add(heading if headed else [])
+    drawing.add(moved(mark, left, top) for mark in piece.marks)
+    return drawing
+
+
+def opened_to(block: Block, most: int) -> Opens:
+    """Opens blocks from the outside in as long as no more than `most` items are drawn."""
+    chosen: set[str] = set()
+    for depth in range(1, 8):
+        trial = {b.path for b in _within(block, depth) if len(b.inner) > 1}
+        shown = len(block.flow.items) + sum(
+            len(b.flow.items) for b in block.all() if b.path in trial
+        )
+        if shown > most:
+            break
+        chosen = trial
+    return lambda b: b.path in chosen
+
+
+def _within(block: Block, depth: int) -> list[Block]:
+    """The blocks that lie at most so deep inside one."""
+    inner = list(block.inner.values())
+    if depth <= 1:
+        return inner
+    return inner + [b for child in inner for b in _within(child, depth - 1)]
+
+
+def _inside(block: Block, opens: Opens, *, framed: bool = False) -> Piece:
+    """What flows inside a block. Where a frame is drawn around it, what alone comes in
+    or goes out needs no name: a line leads to the frame.
+    """
+    flow = block.flow
+    bare = _bare(flow) if framed else set()
+    pieces = [
+        _nothing() if n in bare else _item(item, block, opens)
+        for n, item in enumerate(flow.items)
+    ]
+    rows = _rows(flow)
+    tops, widths = _tops(rows, pieces), _widths(rows, pieces)
+    inner = max(widths, default=0.0)
+    leaps = _lanes(flow, rows)
+    left = LANE * (max(leaps.values(), default=-1) + 1) + (8 if leaps else 0)
+    corners: dict[int, tuple[float, float]] = {}
+    bands: dict[int, tuple[float, float]] = {}
+    for row, top, width in zip(rows, tops, widths, strict=True):
+        x = left + (inner - width) / 2
+        tallest = max(pieces[n].height for n in row)
+        for n in row:
+            corners[n] = (x, top + (tallest - pieces[n].height) / 2)
+            bands[n] = (top, top + tallest)
+            x += pieces[n].width + COLUMN_GAP
+    made = Piece(
+        width=left * 2 + inner, height=_height(rows, tops, pieces), into=0, out=0
+    )
+    ends = [
+        _Ends(piece=p, corner=corners[n], band=bands[n]) for n, p in enumerate(pieces)
+    ]
+    for a, b in flow.edges:
+        side = (
+            LANE * (max(leaps.values()) - leaps[a, b]) + 4 if (a, b) in leaps else None
+        )
+        made.marks.append(_wire(ends[a], ends[b], side))
+    for n, piece in enumerate(pieces):
+        made.marks += [moved(mark, *corners[n]) for mark in piece.marks]
+    made.into = made.out = left + inner / 2
+    made.bare = frozenset(flow.items[n].role for n in bare)
+    return made
+
+
+def _bare(flow: Flow) -> set[int]:
+    """What alone comes in, and what alone goes out."""
+    found = set()
+    for role in ("port", "result"):
+        ends = [n for n, item in enumerate(flow.items) if item.role == role]
+        found |= {*ends} if len(ends) == 1 else set()
+    return found
+
+
+def _nothing() -> Piece:
+    """A place that a line comes from or leads to."""
+    return Piece(width=0, height=0, into=0, out=0)
+
+
+def _rows(flow: Flow) -> list[list[int]]:
+    """The items row by row, each below what it reads; what reads nothing stands right
+    above its first reader.
+    """
+    depth = [0] * len(flow.items)
+    for a, b in sorted(flow.edges, key=lambda edge: edge[1]):
+        depth[b] = max(depth[b], depth[a] + 1)
+    reads = {b for _, b in flow.edges}
+    for n in range(len(flow.items)):
+        readers = [depth[b] for a, b in flow.edges if a == n]
+        if n not in reads and readers:
+            depth[n] = min(readers) - 1
+    last = max(depth, default=0)
+    return [
+        row
+        for d in range(last + 1)
+        if (row := [n for n, at in enumerate(depth) if at == d])
+    ]
+
+
+def _tops(rows: Sequence[Sequence[int]], pieces: Sequence[Piece]) -> list[float]:
+    tops, y = [], 0.0
+    for row in rows:
+        tops.append(y)
+        y += max(pieces[n].height for n in row) + ROW_GAP
+    return tops
+
+
+def _widths(rows: Sequence[Sequence[int]], pieces: Sequence[Piece]) -> list[float]:
+    return [
+        sum(pieces[n].width for n in row) + COLUMN_GAP * (len(row) - 1) for row in rows
+    ]
+
+
+def _height(
+    rows: Sequence[Sequence[int]], tops: Sequence[float], pieces: Sequence[Piece]
+) -> float:
+    if not rows:
+        return 0.0
+    return tops[-1] + max(pieces[n].height for n in rows[-1])
+
+
+def _lanes(flow: Flow, rows: Sequence[Sequence[int]]) -> dict[tuple[int, int], int]:
+    """Edges that leap over a row, each with the lane at the side in which it goes: those
+    that overlap have lanes of their own, the shortest the innermost.
+    """
+    row_of = {n: r for r, row in enumerate(rows) for n in row}
+    leaps = [(a, b) for a, b in flow.edges if row_of[b] - row_of[a] > 1]
+    leaps.sort(key=lambda edge: row_of[edge[1]] - row_of[edge[0]])
+    lanes: dict[tuple[int, int], int] = {}
+    for a, b in leaps:
+        taken = {
+            lane
+            for (c, d), lane in lanes.items()
+            if row_of[c] < row_of[b] and row_of[a] < row_of[d]
+        }
+        lanes[a, b] = next(n for n in range(len(leaps)) if n not in taken)
+    return lanes
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Ends:
+    """A piece in its place: its corner, and the top and bottom of the row it stands in."""
+
+    piece: Piece
+    corner: tuple[float, float]
+    band: tuple[float, float]
+
+    @property
+    def into(self) -> tuple[float, float]:
+        """Where lines come in."""
+        return self.corner[0] + self.piece.into, self.corner[1]
+
+    @property
+    def out(self) -> tuple[float, float]:
+        """Where lines go out."""
+        return self.corner[0] + self.piece.out, self.corner[1] + self.piece.height
+
+
+def _wire(a: _Ends, b: _Ends, side: float | None) -> Line:
+    """The line from one piece to another, around at `side` where it leaps over rows. It
+    turns only between rows, so that it goes behind no piece.
+    """
+    start, end = a.out, b.into
+    if side is None:
+        turn = b.band[0] - ROW_GAP / 2
+        straight = abs(start[0] - end[0]) < 0.5
+        bent = () if straight else ((start[0], turn), (end[0], turn))
+        # one that goes on to the frame has its arrow elsewhere
+        onward = b.piece.height == 0
+        points = (start, *bent, end)
+        return Line(points=points, color=WIRE, radius=6, arrow=not onward)
+    below, above = a.band[1] + ROW_GAP * 0.35, b.band[0] - ROW_GAP * 0.6
+    way = [start, (start[0], below), (side, below)]
+    if 0 < b.piece.width <= 2 * ROUND + 1:
+        # into a sign from its side, as residual connections are drawn
+        middle = b.corner[1] + b.piece.height / 2
+        way += [(side, middle), (b.corner[0], middle)]
+    else:
+        way += [(side, above), (end[0] - 8, above), (end[0] - 8, end[1])]
+    return Line(points=tuple(way), color=WIRE, radius=7, arrow=True)
+
+
+def _item(item: Item, block: Block, opens: Opens) -> Piece:
+    if item.role == "block":
+        inner = block.inner[item.name]
+        return _open(inner, opens) if opens(inner) else _closed(inner)
+    if item.role == "op":
+        return _sign(item.name) if len(item.name) == 1 else _operation(item.name)
+    return _end(item.name or ("x" if item.role == "port" else "y"))
+
+
+def _end(name: str) -> Piece:
+    """What comes in or goes out: its name without a box."""
+    text = visible(name, 30)
+    width = text_width(text, 11.5) + 8
+    mark = Text(
+        x=width / 2,
+        y=12,
+        text=text,
+        size=11.5,
+        color=FAINT,
+        anchor="middle",
+        mono=False,
+    )
+    return Piece(width=width, height=17, into=width / 2, out=width / 2, marks=[mark])
+
+
+def _sign(sign: str) -> Piece:
+    marks: list[Mark] = [
+        Box(
+            x=0,
+            y=0,
+            width=2 * ROUND,
+            height=2 * ROUND,
+            fill="#ffffff",
+            stroke=WIRE,
+            radius=ROUND,
+        ),
+        Text(x=ROUND, y=ROUND + 5, text=sign, size=15, anchor="middle"),
+    ]
+    return Piece(width=2 * ROUND, height=2 * ROUND, into=ROUND, out=ROUND, marks=marks)
+
+
+def _operation(name: str) -> Piece:
+    kind = "attention" if name in ("attend", "weigh") else "activation"
+    return _plate(name, "", kind, "")
+
+
+def _closed(block: Block) -> Piece:
+    times = f"  × {block.times}" if block.times > 1 else ""
+    below = block.gives
+    return _plate(f"{block.name}{times}", below, block.kind, block.path)
+
+
+def _plate(name: str, below: str, kind: str, part: str) -> Piece:
+    """A box with a name, and smaller below it what it gives."""
+    name, below = visible(name, 44), visible(below, 44)
+    width = max(text_width(name, 12.5) * 1.05, text_width(below, 9.5), 64) + 26
+    height = 40.0 if below else 28.0
+    marks: list[Mark] = [
+        Box(
+            x=0,
+            y=0,
+            width=width,
+            height=height,
+            fill=FILL[kind],
+            stroke=EDGE[kind],
+            radius=7,
+            part=part,
+        ),
+        Text(x=width / 2, y=18, text=name, size=12.5, anchor="middle", color=INK),
+    ]
+    if below:
+        marks.append(
+            Text(x=width / 2, y=32, text=below, size=9.5, anchor="middle", color=FAINT)
+        )
+    return Piece(width=width, height=height, into=width / 2, out=width / 2, marks=marks)
+
+
+def _open(block: Block, opens: Opens) -> Piece:
+    """A block with what is inside it."""
+    inner = _inside(block, opens, framed=True)
+    name = visible(block.name, 44)
+    times = f"× {block.times}" if block.times > 1 else ""
+    head = text_width(name, 12.5) * 1.1 + text_width(times, 13) + 44
+    width = max(inner.width + 2 * PAD, head)
+    height = inner.height + 30 + PAD
+    if "port" in inner.bare:
+        # the line from above does not go through the name
+        width = max(width, 2 * (text_width(name, 12.5) * 1.1 + 22))
+    left = (width - inner.width) / 2
+    marks: list[Mark] = [
+        Box(
+            x=0,
+            y=0,
+            width=width,
+            height=height,
+            fill="#fafafc",
+            stroke=EDGE[block.kind],
+            weight=1.25,
+            radius=11,
+            part=block.path,
+        ),
+        Text(x=12, y=19, text=name, size=12.5, bold=True, color=EDGE[block.kind]),
+    ]
+    if times:
+        marks.append(
+            Text(x=width - 12, y=19, text=times, size=13, bold=True, anchor="end")
+        )
+    middle = width / 2
+    ends = {
+        "port": ((middle, 0), (middle, 30)),
+        "result": ((middle, height - PAD), (middle, height)),
+    }
+    marks += [Line(points=ends[role], color=WIRE) for role in sorted(inner.bare)]
+    marks += [moved(mark, left, 30) for mark in inner.marks]
+    return Piece(width=width, height=height, into=width / 2, out=width / 2, marks=marks)

@@ -1,0 +1,121 @@
+"""Architectures as drawings and pages."""
+
+import re
+from xml.etree import ElementTree as Xml
+
+import pytest
+from support.pages import Read, data_of, page_is_sound
+
+from specc.compiler.architecture.blocks import blocks_of
+from specc.compiler.architecture.graphs import graphs_of
+from specc.compiler.architecture.layout import drawing_of, opened_to
+from specc.compiler.architecture.page import (
+    Architecture,
+    architecture_page,
+    architecture_svg,
+)
+from specc.compiler.spec import elaborated, open_spec
+from specc.data.pictures.drawing import Box, Line
+
+HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(1)>\x1b\u202e"
+
+
+def shown(name: str, **more: object) -> Architecture:
+    model = elaborated(open_spec(name))
+    return Architecture(name=model.name, doc=model.doc, graphs=graphs_of(model), **more)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "name", ["digits", "numbers", "gpt2", "rnnsearch", "xor", "mistral"]
+)
+def test_a_page_is_sound_and_its_links_lead_somewhere(name: str) -> None:
+    text = architecture_page(shown(name))
+    page_is_sound(text)
+    read = Read(text)
+    ids = [a["id"] for _, a in read.elements if a.get("id")]
+    assert len(ids) == len(set(ids))
+    links = [a["href"] for n, a in read.elements if n == "a"]
+    assert links
+    assert {link.removeprefix("#") for link in links if link} <= set(ids)
+    for _, attributes in read.elements:
+        if panel := attributes.get("data-panel"):
+            assert panel in ids
+
+
+def test_a_link_leads_to_the_line_that_is_shown() -> None:
+    text = architecture_page(shown("digits"))
+    pairs = re.findall(r"<li><code>([^<]*)</code> <a href=\"#(s\d+-\d+)\">", text)
+    assert len(pairs) > 5
+    for said, place in pairs:
+        (line,) = re.findall(f'<li id="{place}"><code>([^<]*)</code>', text)
+        assert said == line.strip()
+
+
+def test_derived_graphs_stand_beside_the_whole() -> None:
+    text = architecture_page(shown("numbers"))
+    assert re.findall(r'data-graph="\d">([^<]*)<', text) == ["whole", "encode", "step"]
+    assert len(data_of(text)["graphs"]) == 3
+    assert 'data-graph="' not in architecture_page(shown("digits"))
+
+
+def test_what_a_spec_says_of_itself_is_text(tmp_path) -> None:
+    # control characters are refused by whoever reads a spec
+    quoted = HOSTILE.replace("\x1b", "").replace("\u202e", "")
+    (tmp_path / "m.specc").write_text(
+        f'specc 1\nmodel m "{quoted}"\ndims batch, n\n'
+        f"# {quoted}\n"
+        "graph g(x: float[batch, n, 4]) -> (y: float[batch, n, 4]) {\n"
+        f"  y = linear(x, out=4) @ w  # {quoted}\n  return y\n}}\n"
+    )
+    model = elaborated(open_spec(str(tmp_path / "m.specc")))
+    made = Architecture(name=HOSTILE, doc=model.doc, graphs=graphs_of(model), count="1")
+    page_is_sound(architecture_page(made))
+    tree = Xml.fromstring(architecture_svg(made).encode())
+    assert "alert" in "".join(tree.itertext())
+
+
+@pytest.mark.parametrize("name", ["digits", "numbers", "gpt2", "rnnsearch", "swin"])
+def test_a_drawing_keeps_inside_its_paper_and_boxes_apart(name: str) -> None:
+    root = blocks_of(elaborated(open_spec(name)).graph)
+    drawing = drawing_of(root, opened_to(root, 60), name)
+    boxes = [m for m in drawing.marks if isinstance(m, Box)]
+    for box in boxes:
+        assert box.x >= 0
+        assert box.y >= 0
+        assert box.x + box.width <= drawing.width
+        assert box.y + box.height <= drawing.height
+    for n, one in enumerate(boxes):
+        for other in boxes[n + 1 :]:
+            assert apart(one, other) or within(one, other) or within(other, one)
+    for line in (m for m in drawing.marks if isinstance(m, Line)):
+        for x, y in line.points:
+            assert -1 <= x <= drawing.width
+            assert -1 <= y <= drawing.height
+
+
+def apart(one: Box, other: Box) -> bool:
+    return (
+        one.x + one.width <= other.x
+        or other.x + other.width <= one.x
+        or one.y + one.height <= other.y
+        or other.y + other.height <= one.y
+    )
+
+
+def within(one: Box, other: Box) -> bool:
+    return (
+        other.x <= one.x
+        and other.y <= one.y
+        and one.x + one.width <= other.x + other.width
+        and one.y + one.height <= other.y + other.height
+    )
+
+
+def test_equal_pages_are_equal_bytes() -> None:
+    assert architecture_page(shown("digits")) == architecture_page(shown("digits"))
+
+
+def test_numbers_for_lengths_are_put_in() -> None:
+    text = architecture_page(shown("gpt2", at={"batch": 2, "seq": 128}))
+    assert "i64[2, 128]" in text
+    assert "[2, 128, 768]" in text
