@@ -43,7 +43,8 @@ class Target:
     the norm or activation that follows. `packed_heads`: the attention kernel reads
     `[b, t, h·d]`, so that no transpose is needed. `fused`: which of the standard's
     fused operators are used where the opset has them. `cells`: which recurrent layers
-    `RNN`, `GRU` and `LSTM` compute there, beyond those that PyTorch has too.
+    `RNN`, `GRU` and `LSTM` compute there, beyond those over rows of one length that
+    PyTorch has too. `loops`: the operator of a loop that runs over all rows.
     `in_place`: caches of a step are buffers that attention writes into
     (`specc.ir.derived.InPlace`). `blocks`: attention that looks at a neighborhood is a
     loop over blocks of queries. `few_experts`: so many experts at most stand in a graph
@@ -65,6 +66,7 @@ class Target:
     alignment: int = 1
     in_place: bool = False
     blocks: bool = False
+    loops: Literal["scan", "loop"] = "scan"
     few_experts: int = 16
     rounded: bool = False
     computes: frozenset[str] = frozenset()

@@ -92,10 +92,10 @@ def _model_arguments(parser: ArgumentParser) -> None:
     """What the model is made for, and what it takes and gives."""
     parser.add_argument(
         "--target",
-        choices=["onnx", "ort-cpu", "ort-cuda"],
+        choices=["onnx", "ort-cpu", "ort-cuda", "openvino"],
         default="ort-cpu",
-        help="what runs it: any runtime, or ONNX Runtime on the processor (the "
-        "default) or on a GPU",
+        help="what runs it: any runtime, ONNX Runtime on the processor (the default) or "
+        "on a GPU, or OpenVINO",
     )
     parser.add_argument(
         "--opset",

@@ -1,4 +1,5 @@
-"""Lowering of `Scan` to ONNX's, or to `Loop` where it says `until`.
+"""Lowering of `Scan` to ONNX's, or to `Loop` where it says `until` or the target asks
+for it.
 
 What the body captures it reads from outside by name. ONNX Runtime's Scan refuses length
 0, so where that may happen one row of zeros is scanned instead and everything it did is
@@ -26,8 +27,10 @@ from specc_onnx.lower.table import lower, lower_nodes
 
 @lower(ops.Scan)
 def scan(op: ops.Scan, g: Emitter, *args: Tensor) -> tuple[str, ...]:
-    """One `Scan` node; one `Loop` where it may end before its last row."""
-    if op.until != -1:
+    """One `Scan` node; one `Loop` where it may end before its last row, or where the
+    target has no other loop that serves.
+    """
+    if op.until != -1 or g.target.loops == "loop":
         return loop(op, g, *args)
     first = 1 if op.masked else 0
     rows = args[first : first + op.scanned]
@@ -190,16 +193,25 @@ def _beside(g: Emitter, kept: Tensor, type: Type) -> str:
 
 
 def loop(op: ops.Scan, g: Emitter, *args: Tensor) -> tuple[str, ...]:
-    """One `Loop` node, which goes on as long as a row is not done."""
+    """One `Loop` node, which goes on to the last row, or as long as a row is not done."""
     given = op.parts(args)
-    turns = g.dim(given.rows[0].type.shape[op.axis])
+    length = given.rows[0].type.shape[op.axis]
+    turns = g.dim(length)
     body = _ended(op, g, given, turns)
-    more = _some_left(g, given.starts[op.until].name)
+    ends = op.until != -1
+    more = _some_left(g, given.starts[op.until].name) if ends else None
     carried = [c.name for c in given.starts]
     count = len(op.body.outputs)
     results = g.nodes("Loop", count, turns, more, *carried, body=body)
+    # where all turns are run, and there is one at least, no row is missing
+    whole = not ends and g.lengths.positive(length)
     stacked = (
-        placed(op, g, _with_others(op, g, r, t, turns), t.rank)
+        placed(
+            op,
+            g,
+            _in_order(op, g, r if whole else _with_others(op, g, r, t, turns)),
+            t.rank,
+        )
         for r, t in _stacked(op, g, results)
     )
     return (*results[: op.carries], *stacked)
@@ -225,7 +237,12 @@ def _ended(op: ops.Scan, g: Emitter, given: Loop[Tensor], turns: str) -> object:
             name = g.node("Gather", given.keep.name, at, axis=1)
             kept = Tensor(name, without(given.keep.type, 1))
         results = turn(op, g, given.captured, kept)
-        more = _some_left(g, results[op.until])
+        # the same name must not come in and go out
+        more = (
+            g.alias(going.name, g.place("on"))
+            if op.until == -1
+            else _some_left(g, results[op.until])
+        )
     types = [Type("bool", ()), *(v.type for v in op.body.outputs.values())]
     declared = [declare(t.name, t.type) for t in inputs]
     return graph_of(g.place("body"), opened, [more, *results], types, declared)
@@ -239,7 +256,7 @@ def _some_left(g: Emitter, done: str) -> str:
 
 
 def _with_others(op: ops.Scan, g: Emitter, stacked: str, type: Type, turns: str) -> str:
-    """Rows in the order of their turns, with zeros for turns that were not run."""
+    """Rows by their turns, with zeros for turns that were not run."""
     rest = without(type, op.axis).shape
     run = g.node("Shape", stacked, start=0, end=1)
     # Of no turn at all ONNX Runtime gives no lengths of rows either.
@@ -248,8 +265,14 @@ def _with_others(op: ops.Scan, g: Emitter, stacked: str, type: Type, turns: str)
     missing = g.node("Sub", unsqueeze(g, turns, 0), run)
     shape = g.node("Concat", missing, g.shape(rest), axis=0)
     zeros = g.node("Expand", g.constant(0, type.dtype), shape)
-    rows = g.node("Concat", known, zeros, axis=0)
+    return g.node("Concat", known, zeros, axis=0)
+
+
+def _in_order(op: ops.Scan, g: Emitter, stacked: str) -> str:
+    """Rows as they stand in what was scanned: of a loop that goes backwards the row of
+    the first turn is the last.
+    """
     if not op.reverse:
-        return rows
+        return stacked
     ends = (g.vector(n) for n in (-1, -(2**62), 0, -1))
-    return g.node("Slice", rows, *ends)
+    return g.node("Slice", stacked, *ends)

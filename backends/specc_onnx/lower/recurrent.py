@@ -113,7 +113,10 @@ class _Layer:
         """
         if self.projection or self.x.type.dtype not in FUSED:
             return False
-        return not beyond or beyond in self.g.target.cells
+        lengths = "lengths" if self.steps.keep else ""
+        return all(
+            not need or need in self.g.target.cells for need in (beyond, lengths)
+        )
 
 
 def _fused(

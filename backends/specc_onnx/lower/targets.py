@@ -14,9 +14,12 @@ from specc.text.diagnostic import fail
 
 FUSED = frozenset({"Attention", "Gelu", "RMSNormalization", "RotaryEmbedding"})
 
-CELLS = frozenset({"activation", "reset before", "peepholes"})
-"""An `RNN` of other than tanh, a `GRU` that resets before its linear map, an `LSTM`
-whose gates see its cell.
+LENGTHS = frozenset({"lengths"})
+"""Layers over rows of different lengths."""
+
+CELLS = LENGTHS | {"activation", "reset before", "peepholes"}
+"""Besides, an `RNN` of other than tanh, a `GRU` that resets before its linear map, an
+`LSTM` whose gates see its cell.
 """
 
 TARGETS: Mapping[str, Target] = {
@@ -50,10 +53,22 @@ TARGETS: Mapping[str, Target] = {
             linear="gemm",
             packed_heads=True,
             fused=FUSED,
-            cells=frozenset(),
+            cells=LENGTHS,
             about="ONNX Runtime on an NVIDIA card",
             alignment=16,
             computes=frozenset({"f16", "bf16"}),
+        ),
+        Target(
+            name="openvino",
+            provider="cpu",
+            linear="gemm",
+            packed_heads=True,
+            fused=FUSED,
+            # its LSTM goes on behind the end of a row; its Scan sees nothing from
+            # outside (OpenVINO 2026.4)
+            cells=CELLS - LENGTHS,
+            loops="loop",
+            about="OpenVINO",
         ),
     )
 }

@@ -15,6 +15,8 @@ from specc.ir.types import Type
 from specc_onnx import build, target
 
 B, T = Dim.symbol("b"), Dim.symbol("t")
+LOOPS = {"onnx": "Scan", "openvino": "Loop"}
+"""Targets, and the operator by which each runs over all rows."""
 
 
 def body() -> Graph:
@@ -66,9 +68,13 @@ def given(batch: int, length: int, masked: bool) -> dict[str, np.ndarray]:
     ("reverse", "masked"), [*itertools.product((False, True), repeat=2)]
 )
 @pytest.mark.parametrize("opset", [17, 23, 26])
-def test_a_scan_equals_the_reference(reverse: bool, masked: bool, opset: int) -> None:
+@pytest.mark.parametrize(("where", "kind"), LOOPS.items())
+def test_a_scan_equals_the_reference(
+    reverse: bool, masked: bool, opset: int, where: str, kind: str
+) -> None:
     made = graph(reverse, masked)
-    model = build(made, target("onnx"), opset).model
+    model = build(made, target(where), opset).model
+    assert {n.op_type for n in model.graph.node} & {"Loop", "Scan"} == {kind}
     onnx.checker.check_model(model, full_check=True)
     session = open_quietly(model)
     for batch, length in ((3, 5), (1, 1), (2, 0), (0, 3)):
@@ -76,7 +82,8 @@ def test_a_scan_equals_the_reference(reverse: bool, masked: bool, opset: int) ->
         agree(specc_numpy.run(made, inputs, {}), session.run(None, inputs))
 
 
-def test_a_scan_may_hold_another() -> None:
+@pytest.mark.parametrize("where", LOOPS)
+def test_a_scan_may_hold_another(where: str) -> None:
     """The inner one runs over the features of a row and reads what lies outside both."""
     inner = Builder()
     x = inner.input("x", Input(Type.of("f32", B)))
@@ -100,7 +107,7 @@ def test_a_scan_may_hold_another() -> None:
         factor,
     )
     made = b.finish("nested", {"end": whole[0], "sums": whole[1]})
-    session = open_quietly(build(made, target("onnx")).model)
+    session = open_quietly(build(made, target(where)).model)
     rng = np.random.default_rng(0)
     inputs = {
         "rows": rng.standard_normal((2, 5, 3)).astype(np.float32),

@@ -33,8 +33,8 @@ def spec(folder: Path, call: str, side: str = "", dims: str = "batch, seq") -> O
     return opened(str(folder / "m.specc"))
 
 
-def model(found: Opened, opset: int = 23) -> onnx.ModelProto:
-    built = build(found.model.graph, target("onnx"), opset)
+def model(found: Opened, opset: int = 23, where: str = "onnx") -> onnx.ModelProto:
+    built = build(found.model.graph, target(where), opset)
     weights = random_weights(found)
     for name, initializer in built.weights.items():
         initializer.raw_data = weights[name].astype("<f4").tobytes()
@@ -111,6 +111,24 @@ def test_padding_on_either_side_and_nothing_at_all(call: str, tmp_path: Path) ->
             ):
                 inputs = given(*case, side)
                 agree(by_reference(found, weights, inputs), session.run(None, inputs))
+
+
+def test_rows_of_unequal_length_are_a_loop_where_the_operator_knows_no_lengths(
+    tmp_path: Path,
+) -> None:
+    found = spec(tmp_path, LAYER, " right")
+    made = model(found, where="openvino")
+    assert not kinds(made)["GRU"]
+    assert kinds(made)["Loop"] == 4
+    free = spec(tmp_path, LAYER.replace("keep=keep, ", ""))
+    assert kinds(model(free, where="openvino"))["GRU"] == 4
+    weights, session = (
+        random_weights(spec(tmp_path, LAYER, " right")),
+        open_quietly(made),
+    )
+    for case in ((3, 5, [5, 2, 0]), (2, 0, [0, 0]), (0, 3, [])):
+        inputs = given(*case)
+        agree(by_reference(found, weights, inputs), session.run(None, inputs))
 
 
 def test_padding_declared_on_the_right(tmp_path: Path) -> None:
