@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test scale parity parity-full parity-real parity-table readers fuzz lint measure waivers bench tables clean python
+.PHONY: demo test scale parity parity-full parity-real parity-table readers providers fuzz lint measure waivers bench tables clean python
 
 python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -56,7 +56,15 @@ readers: | python
 	.readers/genai/bin/pip install -q onnxruntime-genai==0.18.0 torch==2.13.0 "transformers>=5,<6" onnx onnx_ir
 	$(PYTHON) -m venv .readers/optimum
 	.readers/optimum/bin/pip install -q "optimum-onnx[onnxruntime]==0.1.0" "transformers<4.58" torch==2.13.0
-	npm install --silent --ignore-scripts --prefix .readers/node onnxruntime-web@1.30.0 @huggingface/transformers@4.3.1
+	npm install --silent --ignore-scripts --prefix .readers/node onnxruntime-web@1.30.0 @huggingface/transformers@4.3.1 playwright@1.65.1
+	$(PYTHON) -m venv .readers/openvino
+	.readers/openvino/bin/pip install -q openvino==2026.4.1 numpy
+	$(PYTHON) -m venv .readers/tract
+	.readers/tract/bin/pip install -q tract==0.23.9 numpy
+
+# docs/providers.md: every shipped spec on each runtime that `make readers` has put there
+providers: $(VENV)/dev
+	@PYTHONPATH=tests:. $(BIN)/python -m support.providers
 
 fuzz: $(VENV)/dev
 	$(BIN)/python -m pytest -m slow tests/fuzz tests/laws -n 2

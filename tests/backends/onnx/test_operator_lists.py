@@ -1,0 +1,33 @@
+"""The operators of shipped specs beside the published lists of providers that were not
+run: what docs/providers.md says is missing is missing, and nothing else.
+
+Some specs here; all of them under `slow`, and in `make providers`.
+"""
+
+import json
+
+import pytest
+from support.operators import OperatorList, lists
+from support.providers import RECORD
+from support.small import SMALL
+
+LACKING = json.loads(RECORD.read_text("utf-8"))["lists"]
+SOME = ("digits", "dates", "gpt2", "lstm_lm")
+LISTS = lists()
+
+
+@pytest.mark.parametrize("name", LISTS)
+@pytest.mark.parametrize(
+    "spec",
+    [pytest.param(s, marks=[pytest.mark.slow] * (s not in SOME)) for s in SMALL],
+)
+def test_the_page_tells_what_a_list_lacks(spec: str, name: str) -> None:
+    assert LISTS[name].lacks(spec) == LACKING[name].get(spec, [])
+
+
+def test_an_operator_is_on_a_list_as_it_was_defined_in_an_opset() -> None:
+    known = OperatorList("p", "s", "c", "r", "n", 17, {"Gelu": 20, "Relu": 0})
+    assert known.names("Gelu", 20)
+    assert not known.names("Gelu", 21)
+    assert known.names("Relu", 14)
+    assert not known.names("Gemm", 13)

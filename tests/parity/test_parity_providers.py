@@ -1,0 +1,38 @@
+"""Small specs on runtimes other than ONNX Runtime for Python, beside the float64
+reference; where a runtime is not installed, its test is skipped and says so.
+
+All specs are run by `make providers`.
+"""
+
+from pathlib import Path
+
+import pytest
+from support.runtimes import RUNTIMES, Absent, lay, outcomes
+from support.small import SMALL
+
+pytestmark = pytest.mark.parity
+
+LOOPS = ["dates", "seq2seq", "lstm_lm", "perceiver"]
+"""Those with loops and rows of different lengths, at which runtimes differ most."""
+
+SHARE = {
+    "OpenVINO, processor": [*LOOPS, *list(SMALL)[::12]],
+    "onnxruntime-web, wasm in Node": [*LOOPS, *list(SMALL)[::12]],
+    "onnxruntime-web, wasm in Chromium": ["digits", "dates", "numbers"],
+    "onnxruntime-web, WebGPU in Chromium": ["digits", "bert"],
+    "tract, processor": ["digits", "feedforward", "xor"],
+}
+
+
+@pytest.mark.parametrize("name", RUNTIMES)
+def test_it_computes_what_the_reference_does(name: str, tmp_path: Path) -> None:
+    runtime = RUNTIMES[name]
+    try:
+        runtime.command()
+    except Absent as why:
+        pytest.skip(str(why))
+    laid = lay(
+        tmp_path, list(dict.fromkeys(SHARE[name])), runtime.target, runtime.opset
+    )
+    wrong = {n: o.wrong for n, o in outcomes(runtime, laid).items() if o.wrong}
+    assert not wrong

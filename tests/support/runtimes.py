@@ -1,0 +1,230 @@
+"""Runtimes other than ONNX Runtime for Python: models with inputs laid in a folder, run
+there by programs of their own, and compared with the float64 reference.
+
+`make readers` puts the programs' packages into `.readers`; nothing is fetched here.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import specc
+from specc import backend
+from specc.run.agreement import compare
+from specc.run.verify import random_inputs, sizes_for
+from support.small import SMALL
+
+ROOT = Path(__file__).parents[2]
+READERS = Path(os.environ.get("SPECC_READERS", ROOT / ".readers"))
+PROGRAMS = Path(__file__).parent / "other_programs"
+TRAINED = {"dates", "digits", "numbers", "xor"}
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+ROUNDS = 3
+"""Inputs of a model: the smallest, then two padded batches of different lengths."""
+PATIENCE = 120
+"""Seconds for a model; a card of software is slow."""
+
+Arrays = dict[str, NDArray[Any]]
+
+
+class Absent(Exception):
+    """A runtime that is not installed here, in a sentence."""
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """A runtime: what models are compiled for, and how its program is called.
+
+    `opset` 0 is the usual one; `most` is how many models one process is given.
+    """
+
+    name: str
+    target: str
+    kind: str
+    opset: int = 0
+    most: int = 200
+
+    def command(self) -> list[str]:
+        """The program with all that stands before the folder. Fails with `Absent`."""
+        if self.kind in ("openvino", "tract"):
+            python = READERS / self.kind / "bin" / "python"
+            if not python.exists():
+                raise Absent(f"{self.kind} is not installed: `make readers`")
+            return [str(python), str(PROGRAMS / f"with_{self.kind}.py")]
+        packages = node_packages("onnxruntime-web")
+        if self.kind == "node":
+            return ["node", str(PROGRAMS / "with_node.mjs"), str(packages)]
+        check_browser(packages)
+        program = str(PROGRAMS / "with_chromium.mjs")
+        return ["node", program, self.kind, str(packages)]
+
+    def version(self) -> str:
+        """Which release it is, as its package says."""
+        if self.kind in ("openvino", "tract"):
+            script = f"import importlib.metadata as m; print(m.version('{self.kind}'))"
+            return said([self.command()[0], "-c", script])
+        package = node_packages("onnxruntime-web") / "node_modules" / "onnxruntime-web"
+        number = json.loads((package / "package.json").read_text("utf-8"))["version"]
+        return str(number)
+
+
+RUNTIMES = {
+    r.name: r
+    for r in (
+        Runtime("OpenVINO, processor", "openvino", "openvino"),
+        Runtime("onnxruntime-web, wasm in Node", "onnx", "node"),
+        Runtime("onnxruntime-web, wasm in Chromium", "onnx", "wasm"),
+        Runtime("onnxruntime-web, WebGPU in Chromium", "onnx", "webgpu"),
+        Runtime("tract, processor", "onnx", "tract", opset=17, most=1),
+    )
+}
+"""All there are, by name."""
+
+
+def node_packages(package: str) -> Path:
+    """The folder whose `node_modules` holds a package of Node's. Fails with `Absent`."""
+    if not shutil.which("node"):
+        raise Absent("node is not installed")
+    folder = READERS / "node"
+    if not (folder / "node_modules" / package).is_dir():
+        raise Absent(f"{package} is not installed: `make readers`")
+    return folder
+
+
+def check_browser(packages: Path) -> None:
+    """Fails with `Absent` where there is no Chromium, or nothing to drive it."""
+    if not (packages / "node_modules" / "playwright").is_dir():
+        raise Absent("playwright is not installed: `make readers`")
+    if not (os.environ.get("SPECC_CHROMIUM") or any(map(shutil.which, BROWSERS))):
+        raise Absent("no Chromium is installed here, and SPECC_CHROMIUM names none")
+
+
+@cache
+def browser() -> str:
+    """Which Chromium it is."""
+    named = os.environ.get("SPECC_CHROMIUM", "")
+    found = named or next(filter(None, map(shutil.which, BROWSERS)), "")
+    return said([found, "--version"]) if found else ""
+
+
+def said(command: Sequence[str]) -> str:
+    """The first line that a program prints."""
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=True, timeout=60
+    )
+    return done.stdout.splitlines()[0].split(" built")[0].strip()
+
+
+@dataclass(frozen=True)
+class Laid:
+    """Models in a folder, and what the reference gives for each of their inputs."""
+
+    folder: Path
+    wanted: Mapping[str, Sequence[Arrays]]
+
+
+def lay(folder: Path, specs: Sequence[str], target: str, opset: int = 0) -> Laid:
+    """Shipped specs, small, compiled for a target, with inputs of several sizes."""
+    folder.mkdir(parents=True, exist_ok=True)
+    wanted = {}
+    for name in specs:
+        path = folder / f"{name}.onnx"
+        init = None if name in TRAINED else 0
+        options: dict[str, Any] = {"opset": opset} if opset else {}
+        specc.compile(
+            name,
+            path,
+            set=SMALL[name],
+            init=init,
+            target=target,
+            weights_as="inline",
+            **options,
+        )
+        wanted[name] = list(_inputs(path))
+    return Laid(folder, wanted)
+
+
+def _inputs(path: Path) -> list[Arrays]:
+    """Writes the inputs of a model beside it; gives the reference's results."""
+    model = specc.load(path).whole
+    graph, weights = model.manifest.graph, model.weights()
+    rng, wanted = np.random.default_rng(0), []
+    for turn in range(ROUNDS):
+        given = random_inputs(graph, sizes_for(graph, turn), rng)
+        told = {name: _told(array) for name, array in given.items()}
+        path.with_suffix(f".{turn}.json").write_text(json.dumps(told))
+        made = backend.reference().run(graph, given, weights)
+        wanted.append({n: np.asarray(v) for n, v in made.items()})
+    return wanted
+
+
+def _told(array: NDArray[Any]) -> dict[str, Any]:
+    dims, data = list(array.shape), array.ravel().tolist()
+    return {"type": str(array.dtype), "dims": dims, "data": data}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a model fared: the greatest difference as a share of the largest value, or
+    what went wrong.
+    """
+
+    worst: float
+    wrong: str = ""
+
+
+def outcomes(runtime: Runtime, laid: Laid) -> dict[str, Outcome]:
+    """Every model that was laid, run and compared. Fails with `Absent`."""
+    command = [*runtime.command(), str(laid.folder)]
+    names, found = list(laid.wanted), dict[str, Outcome]()
+    while left := [n for n in names if n not in found]:
+        share = left[: runtime.most]
+        for name, wrong in _run(command, share).items():
+            found[name] = Outcome(np.inf, wrong) if wrong else _compared(laid, name)
+        # the program ended at the first of those that it told nothing of
+        silent = next((n for n in share if n not in found), None)
+        if silent is not None:
+            found[silent] = Outcome(np.inf, "ends the process")
+    return {name: found[name] for name in names}
+
+
+def _run(command: Sequence[str], names: Sequence[str]) -> dict[str, str]:
+    """What went wrong with each model that the program tells of."""
+    done = subprocess.run(
+        [*command, *names],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE * (1 + len(names)),
+    )
+    lines = [json.loads(t) for t in done.stdout.splitlines() if t.startswith('{"name"')]
+    return {line["name"]: " ".join(line["wrong"].split()) for line in lines}
+
+
+def _compared(laid: Laid, name: str) -> Outcome:
+    worst = 0.0
+    for turn, wanted in enumerate(laid.wanted[name]):
+        told = json.loads((laid.folder / f"{name}.{turn}.out.json").read_text())
+        for n, (result, want) in enumerate(wanted.items()):
+            # not every program knows the names
+            got = told[result] if result in told else told[str(n)]
+            difference = compare(result, _array(got), want)
+            worst = max(worst, difference.size)
+            if difference.what:
+                return Outcome(difference.size, difference.what)
+    return Outcome(worst)
+
+
+def _array(told: Mapping[str, Any]) -> NDArray[Any]:
+    """The array that a program tells; texts are numbers that are none."""
+    numbers = [float(x) if isinstance(x, str) else x for x in told["data"]]
+    return np.array(numbers, told["type"]).reshape(told["dims"])
