@@ -86,8 +86,11 @@ def compile(
     quantize: str = "",
     keep: Sequence[str] = (),
     block: int | None = None,
+    quantize_head: str = "",
+    quantize_all: bool = False,
     samples: int | None = None,
     calibrate: str | Path = "",
+    for_quantizers: bool = False,
     dtype: str = "",
     force: bool = False,
 ) -> Compiled:

@@ -171,6 +171,7 @@ def run(given: Namespace) -> int:
             names=given.names,
             settings=settings_given(given),
             precision=asked(given),
+            for_quantizers=given.for_quantizers,
         ),
     )
     messages.report(made.warnings, given.format, given.color)

@@ -48,6 +48,12 @@ def precision_arguments(parser: ArgumentParser) -> None:
         help="with int4: round by these inputs, .npz or a JSON object a line",
     )
     parser.add_argument(
+        "--for-quantizers",
+        action="store_true",
+        help="with --target onnx: leave the rounding to other programs, and write no "
+        "operator that they misread",
+    )
+    parser.add_argument(
         "--quantize-all",
         action="store_true",
         default=None,

@@ -10,7 +10,7 @@ from numbers import Integral
 from typing import Any, NamedTuple
 
 from specc.compiler.job import Options
-from specc.compiler.rounding import NONE, Asked
+from specc.compiler.rounding import HEADS, NONE, Asked
 from specc.files.read import shown
 from specc.passes.quantize.plan import KINDS as ROUNDED
 from specc.text.diagnostic import Diagnostic, Failed
@@ -86,6 +86,11 @@ KINDS = {
         lambda value: isinstance(value, str) and value in ("", *ROUNDED, NONE),
     ),
     "block": Kind("None or a whole number", lambda v: v is None or _is_whole(v)),
+    "quantize_head": Kind(
+        "one of " + ", ".join(f'"{kind}"' for kind in HEADS),
+        lambda value: isinstance(value, str) and value in ("", *HEADS),
+    ),
+    "quantize_all": TRUTH,
     "samples": Kind("None or a number of texts", lambda v: v is None or _is_length(v)),
     "calibrate": PATH,
     "dtype": Kind(
@@ -98,6 +103,7 @@ KINDS = {
         lambda value: isinstance(value, str) and value in ("", "auto", *WAYS),
     ),
     "defaults_inside": TRUTH,
+    "for_quantizers": TRUTH,
     "force": TRUTH,
 }
 """What each argument of `check`, `compile` and `load` may be."""
@@ -145,8 +151,11 @@ def options_of(given: Mapping[str, Any], parts: tuple[str, ...]) -> Options:
             kind=given["quantize"],
             keep=tuple(given["keep"]),
             block=None if given["block"] is None else int(given["block"]),
+            head=given["quantize_head"],
+            every=given["quantize_all"] or None,
             samples=None if given["samples"] is None else int(given["samples"]),
             calibrate=str(given["calibrate"]) if given["calibrate"] else "",
         ),
+        for_quantizers=given["for_quantizers"],
         force=given["force"],
     )

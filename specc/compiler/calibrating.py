@@ -50,8 +50,10 @@ def calibrated(job: Job, package: Package) -> Iterator[Job]:
 
 def _check(asked: Asked, readers: Readers) -> None:
     """E0753."""
-    for option in ("--samples", "--calibrate"):
-        if asked.said[option] and not readers.spots:
+    # no texts at all are no reason to complain
+    wanted = {"--samples": bool(asked.samples), "--calibrate": bool(asked.calibrate)}
+    for option, said in wanted.items():
+        if said and not readers.spots:
             fail(
                 "E0753",
                 f"`{option}` is for weights of 4 bits, and no linear map has any",

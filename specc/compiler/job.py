@@ -47,6 +47,12 @@ HOW: Mapping[str, How] = {
 """Where weights go, by the word of the options."""
 
 
+MISREAD = frozenset({"Attention"})
+"""Operators that other programs take for others: ONNX Runtime's quantizer knows one of
+its own by this name, and makes an invalid model of the standard's.
+"""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Options:
     """What `compile` is told. `weights`, `init` or the spec's own file give the
@@ -59,7 +65,7 @@ class Options:
     `encode`, `step`, `generate`), `names` whose names its inputs and outputs have
     (`specc.compiler.profiles`), `settings` how the one that decodes by itself chooses
     tokens (`specc.decode.settings`). `precision` says which weights are rounded, beside
-    what the spec says of it.
+    what the spec says of it; `for_quantizers` that other programs are to round them.
     """
 
     output: str
@@ -78,6 +84,7 @@ class Options:
     names: str = "specc"
     settings: Mapping[str, object] = field(default_factory=dict)
     precision: Asked = field(default_factory=Asked)
+    for_quantizers: bool = False
     hash_full: bool = False
     force: bool = False
     try_load: bool = True
@@ -114,8 +121,14 @@ class Job:
 
     @cached_property
     def target(self) -> Target:
-        """The runtime that is written for. E0822 where there is none of that name."""
-        return self.compiler.target(self.options.target)
+        """The runtime that is written for. E0822 where there is none of that name, E0753
+        where it cannot be for quantizers.
+        """
+        target = self.compiler.target(self.options.target)
+        if not self.options.for_quantizers:
+            return target
+        _check_quantizers(self)
+        return replace(target, fused=target.fused - MISREAD)
 
     @property
     def opset(self) -> int:
@@ -304,6 +317,23 @@ def manifest_of(
         attentions=emitted.attentions if decodes is None else (),
         decodes=decodes,
     )
+
+
+def _check_quantizers(job: Job) -> None:
+    """E0753."""
+    if job.options.target != "onnx":
+        fail(
+            "E0753",
+            "`--for-quantizers` writes what other programs can read, and "
+            f"`{job.options.target}` has operators of ONNX Runtime's own",
+            helps=["add `--target onnx`"],
+        )
+    if job.rounding.wish is not None:
+        fail(
+            "E0753",
+            "weights are rounded here or by another program, not by both",
+            helps=["leave out --quantize or --for-quantizers"],
+        )
 
 
 def stored_as(job: Job, name: str) -> str:

@@ -1,0 +1,140 @@
+"""What rounding does to the trained demos: how many answers on data that training never
+saw are right, and how large the files are.
+
+    python docs/demos/rounded.py
+"""
+
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+
+import specc
+
+HERE = Path(__file__).parent
+COUNT = 200
+"""Texts of a demo."""
+AT_ONCE = 50
+ALL: Mapping[str, object] = {"quantize": "int4", "quantize_all": True, "block": 32}
+"""Maps of fewer than 65 536 numbers, which is all that these models have, keep 8 bits
+unless they are asked for.
+"""
+KINDS: Mapping[str, Mapping[str, object]] = {
+    "float32": {},
+    "int8": {"quantize": "int8"},
+    "int8-weights": {"quantize": "int8-weights"},
+    "int4": {"quantize": "int4"},
+    "int4 everywhere": ALL,
+    "int4 everywhere, to the nearest": {**ALL, "samples": 0},
+}
+"""The rows of the table, and what is compiled for them."""
+
+
+@dataclass(frozen=True)
+class Score:
+    """How many answers are right, of how many, and the bytes of all files."""
+
+    right: int
+    count: int
+    size: int
+
+
+def demo(name: str) -> ModuleType:
+    """The texts of a demo, under a name that is no module's."""
+    spec = spec_from_file_location(f"demo_{name}", HERE / name / "data.py")
+    assert spec
+    assert spec.loader
+    module = module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def dates() -> list[tuple[str, str]]:
+    """Days as people write them, and as ISO 8601 does."""
+    pairs: list[tuple[str, str]] = demo("dates").held_out(COUNT)
+    return pairs
+
+
+def numbers() -> list[tuple[str, str]]:
+    """Numbers in words and digits, both ways in two languages."""
+    data = demo("numbers")
+    ways = (
+        data.read_english,
+        data.read_german,
+        data.write_english,
+        data.write_german,
+    )
+    return [pair for way in ways for pair in data.evaluation(way, COUNT // len(ways))]
+
+
+TEXTS: Mapping[str, Callable[[], list[tuple[str, str]]]] = {
+    "dates": dates,
+    "numbers": numbers,
+}
+
+
+def written(name: str, folder: Path, options: Mapping[str, object]) -> Score:
+    """The texts that a demo writes, letter for letter."""
+    specc.compile(name, folder, parts=["encode", "step"], **options)  # type: ignore[arg-type]
+    model = specc.load(folder)
+    pairs = TEXTS[name]()
+    right = 0
+    for start in range(0, len(pairs), AT_ONCE):
+        part = pairs[start : start + AT_ONCE]
+        texts = [given for given, _ in part]
+        made = model.generate(texts, strategy="greedy").results()
+        right += sum(
+            row[0].text == wanted for row, (_, wanted) in zip(made, part, strict=True)
+        )
+    return Score(right, len(pairs), size(folder))
+
+
+def pictured(folder: Path, options: Mapping[str, object]) -> Score:
+    """The digits that are read of every fifth picture."""
+    from PIL import Image
+    from sklearn.datasets import load_digits
+
+    folder.mkdir()
+    specc.compile("digits", folder / "digits.onnx", **options)  # type: ignore[arg-type]
+    model = specc.load(folder / "digits.onnx")
+    digits = load_digits()
+    paper = np.round(255 * (1 - digits.images / 16)).astype(np.uint8)
+    shown = [Image.fromarray(page) for page in paper[::5]]
+    found = model.run(pixels=shown)["logits"].argmax(-1)
+    right = int((found == digits.target[::5]).sum())
+    return Score(right, len(shown), size(folder))
+
+
+def size(folder: Path) -> int:
+    """The bytes of all files in a folder."""
+    return sum(path.stat().st_size for path in folder.iterdir())
+
+
+def score(name: str, folder: Path, options: Mapping[str, object]) -> Score:
+    """What a demo answers, compiled into `folder`."""
+    if name == "digits":
+        return pictured(folder, options)
+    return written(name, folder, options)
+
+
+def main() -> None:
+    """Prints the table."""
+    print("| demo | weights | right | files |\n|---|---|---|---|")
+    for name in ("digits", *TEXTS):
+        for kind, options in KINDS.items():
+            if name == "digits" and "samples" in options:
+                continue  # it writes nothing: its `int4` is to the nearest in any case
+            with tempfile.TemporaryDirectory() as folder:
+                found = score(name, Path(folder) / name, options)
+            told = f"{found.right} of {found.count}"
+            print(f"| {name} | {kind} | {told} | {found.size / 1000:.0f} kB |")
+
+
+if __name__ == "__main__":
+    main()
