@@ -35,6 +35,17 @@ def precision_arguments(parser: ArgumentParser) -> None:
         help="what is done to the weights that make the results",
     )
     parser.add_argument(
+        "--quantize-all",
+        action="store_true",
+        default=None,
+        help="with int4: 4 bits for small maps and the first attention, too",
+    )
+    _by_inputs(parser)
+
+
+def _by_inputs(parser: ArgumentParser) -> None:
+    """By what numbers of 4 bits are rounded, and by whom."""
+    parser.add_argument(
         "--samples",
         type=samples,
         metavar="N",
@@ -52,12 +63,6 @@ def precision_arguments(parser: ArgumentParser) -> None:
         action="store_true",
         help="with --target onnx: leave the rounding to other programs, and write no "
         "operator that they misread",
-    )
-    parser.add_argument(
-        "--quantize-all",
-        action="store_true",
-        default=None,
-        help="with int4: 4 bits for small maps and the first attention, too",
     )
 
 

@@ -47,12 +47,6 @@ HOW: Mapping[str, How] = {
 """Where weights go, by the word of the options."""
 
 
-MISREAD = frozenset({"Attention"})
-"""Operators that other programs take for others: ONNX Runtime's quantizer knows one of
-its own by this name, and makes an invalid model of the standard's.
-"""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Options:
     """What `compile` is told. `weights`, `init` or the spec's own file give the
@@ -125,10 +119,9 @@ class Job:
         where it cannot be for quantizers.
         """
         target = self.compiler.target(self.options.target)
-        if not self.options.for_quantizers:
-            return target
-        _check_quantizers(self)
-        return replace(target, fused=target.fused - MISREAD)
+        if self.options.for_quantizers:
+            return precision.for_quantizers(target, self.rounding)
+        return target
 
     @property
     def opset(self) -> int:
@@ -317,23 +310,6 @@ def manifest_of(
         attentions=emitted.attentions if decodes is None else (),
         decodes=decodes,
     )
-
-
-def _check_quantizers(job: Job) -> None:
-    """E0753."""
-    if job.options.target != "onnx":
-        fail(
-            "E0753",
-            "`--for-quantizers` writes what other programs can read, and "
-            f"`{job.options.target}` has operators of ONNX Runtime's own",
-            helps=["add `--target onnx`"],
-        )
-    if job.rounding.wish is not None:
-        fail(
-            "E0753",
-            "weights are rounded here or by another program, not by both",
-            helps=["leave out --quantize or --for-quantizers"],
-        )
 
 
 def stored_as(job: Job, name: str) -> str:

@@ -3,6 +3,7 @@ and the numbers that they read.
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import NoReturn
 
 from specc.backend import Emitted, Target
@@ -17,6 +18,10 @@ from specc.passes.quantize.plan import Decision, Wish, decide
 from specc.text.diagnostic import fail
 from specc.weights.quantized import Quantized
 
+MISREAD = frozenset({"Attention"})
+"""Operators that other programs take for others: ONNX Runtime's quantizer knows one of
+its own by this name, and makes an invalid model of the standard's.
+"""
 BLOCKS_OF_4 = 21
 """The opset from which the standard has numbers of 4 bits."""
 
@@ -51,6 +56,26 @@ def decided(
     if not found.plan:
         _nothing(graph, found)
     return found
+
+
+def for_quantizers(target: Target, told: Spoken) -> Target:
+    """A target whose models other programs can round. E0753 for one that they cannot
+    read, and where weights are rounded already.
+    """
+    if target.name != "onnx":
+        fail(
+            "E0753",
+            "`--for-quantizers` writes what other programs can read, and "
+            f"`{target.name}` has operators of ONNX Runtime's own",
+            helps=["add `--target onnx`"],
+        )
+    if told.wish is not None:
+        fail(
+            "E0753",
+            "weights are rounded here or by another program, not by both",
+            helps=["leave out --quantize or --for-quantizers"],
+        )
+    return replace(target, fused=target.fused - MISREAD)
 
 
 def _check_target(wish: Wish, target: Target, opset: int) -> None:
