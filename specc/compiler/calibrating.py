@@ -18,7 +18,7 @@ from specc.compiler.job import Job
 from specc.compiler.rounding import NONE, Asked
 from specc.files.read import shown
 from specc.text.diagnostic import Failed, fail
-from specc.weights.values import Seeded
+from specc.weights.values import Seeded, ties_of
 
 USUAL = 64
 """Texts that a model writes to be rounded by."""
@@ -34,7 +34,7 @@ def calibrated(job: Job, package: Package) -> Iterator[Job]:
     Fails with E0753 for options that mean nothing here, E0854 and E0859 for samples.
     """
     asked, plan = job.options.precision, job.precision.plan
-    readers = readers_of(job.simplified, plan, job.ties)
+    readers = readers_of(job.simplified, plan, ties_of(job.values))
     _check(asked, readers)
     if not readers.spots:
         yield job

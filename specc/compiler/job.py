@@ -36,7 +36,7 @@ from specc.passes.quantize.plan import Decision
 from specc.text.diagnostic import fail
 from specc.weights.external import bytes_of
 from specc.weights.quantized import Quantized, no_factor
-from specc.weights.values import Binding, Seeded, Values
+from specc.weights.values import Binding, Seeded, Values, ties_of
 
 HOW: Mapping[str, How] = {
     "": "auto",
@@ -175,7 +175,7 @@ class Job:
             self.rounding,
             self.target,
             self.opset,
-            self.ties,
+            ties_of(self.values),
             lambda: others(self.spec, self.graph.name),
         )
 
@@ -186,12 +186,6 @@ class Job:
         if not plan:
             return self.values
         return Quantized(self.values, plan, factors.of if factors else no_factor)
-
-    @cached_property
-    def ties(self) -> Mapping[str, str]:
-        """The weight whose numbers another has."""
-        tied = {name: self.values.tied_to(name) for name in self.values.wanted}
-        return {name: own for name, own in tied.items() if own is not None}
 
     def rounded(self, source: Source) -> Source:
         """What a model is made from, with the weights rounded that are to be."""

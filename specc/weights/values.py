@@ -91,6 +91,12 @@ def array_of(values: Values, name: str, dtype: str | None = None) -> Array:
     return raw.view(NUMPY[kind]).reshape(shape)
 
 
+def ties_of(values: Values) -> dict[str, str]:
+    """For each parameter that has the numbers of another, which one that is."""
+    tied = {name: values.tied_to(name) for name in values.wanted}
+    return {name: own for name, own in tied.items() if own is not None}
+
+
 @dataclass(frozen=True, slots=True)
 class Bound:
     """A parameter and what makes it: an expression over tensors, or the parameter it is
