@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test scale parity parity-full parity-real parity-table readers providers fuzz lint measure waivers bench tables clean python
+.PHONY: gpu-check demo test scale parity parity-full parity-real parity-table readers providers fuzz lint measure waivers bench tables clean python
 
 python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -68,6 +68,16 @@ providers: $(VENV)/dev
 
 fuzz: $(VENV)/dev
 	$(BIN)/python -m pytest -m slow tests/fuzz tests/laws -n 2
+
+# every spec and its speed on an NVIDIA card, written to docs/gpu-report.md; nothing where there
+# is none. WHEELS=DIR takes packages from a folder, where there is no index.
+gpu-check: | python
+	@command -v nvidia-smi >/dev/null || { echo "no NVIDIA card is here, so nothing was run"; exit 0; }; \
+	  test -x .gpu/bin/python || $(PYTHON) -m venv --system-site-packages .gpu; \
+	  .gpu/bin/pip install -q --disable-pip-version-check $(if $(WHEELS),--no-index --find-links $(WHEELS)) \
+	    "onnxruntime-gpu[cuda,cudnn]>=1.24" pyyaml lark ml_dtypes onnx numpy hatchling && \
+	  .gpu/bin/pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e . && \
+	  .gpu/bin/python benchmarks/gpu_check.py $(ARGS)
 
 lint: $(VENV)/parity
 	$(BIN)/ruff check .

@@ -1,0 +1,327 @@
+"""How fast models run on a card: reading a prompt, writing, encoding, in each width,
+beside PyTorch (eager and compiled) and onnxruntime-genai on the same card.
+
+Decoding is held against the time in which the card reads the weights once, encoders
+against PyTorch's own compiler. A program that is not there is named and left out.
+"""
+
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import decoders
+import generation
+import models
+import numpy as np
+import torch
+import transformers
+
+import specc
+from specc.cli.main import main
+from specc_onnx.providers import DEVICE
+
+TORCH = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
+BYTES = {"f32": 4, "f16": 2, "bf16": 2}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What is measured: batches, tokens of a prompt and behind it, and how often."""
+
+    provider: str
+    dtypes: Sequence[str]
+    batches: Sequence[int] = (1, 8, 32)
+    prompt: int = 128
+    count: int = 64
+    rounds: int = 5
+    tiny: bool = False
+
+    @property
+    def device(self) -> str:
+        """Where PyTorch computes."""
+        return DEVICE.get(self.provider, "cpu")
+
+
+def wait(plan: Plan) -> None:
+    """Until the card has done what it was told: it is told, not asked."""
+    if plan.device == "cuda":
+        torch.cuda.synchronize()
+
+
+def bandwidth(plan: Plan) -> float:
+    """Bytes a second that one sum over a large array reads."""
+    size = 1 << (24 if plan.tiny else 32)
+    array = torch.ones(size // 4, device=plan.device)
+    return size / min(timed(lambda: array.sum(), plan, 10))
+
+
+def timed(call: Callable[[], object], plan: Plan, rounds: int) -> list[float]:
+    """Seconds of each call behind two that warm up."""
+    times = []
+    for n in range(rounds + 2):
+        wait(plan)
+        start = time.perf_counter()
+        call()
+        wait(plan)
+        if n > 1:
+            times.append(time.perf_counter() - start)
+    return times
+
+
+# ---- Decoders
+
+
+def writers(
+    name: str, checkpoint: Path, folder: Path, plan: Plan
+) -> Iterator[tuple[str, str, decoders.Writer]]:
+    """Name, width and writer of each program that can be had."""
+    for dtype in plan.dtypes:
+        out = folder / f"{name}-{dtype}"
+        if said := package(name, checkpoint, out, dtype, "specc"):
+            yield f"specc: {said}", dtype, _nobody
+            continue
+        yield "specc", dtype, of_package(out, plan)
+    for dtype in plan.dtypes:
+        model = transformers.AutoModelForCausalLM.from_pretrained(
+            checkpoint, attn_implementation="sdpa", dtype=TORCH[dtype]
+        )
+        model = model.eval().to(plan.device)
+        yield "PyTorch, eager", dtype, of_torch(model, "dynamic", plan)
+        yield "PyTorch, compiled", dtype, of_torch(model, "static", plan)
+        del model
+    if python := generation.genai_python():
+        for dtype in plan.dtypes:
+            out = folder / f"{name}-{dtype}-genai"
+            if not package(name, checkpoint, out, dtype, "genai"):
+                yield "onnxruntime-genai, specc's package", dtype, decoders.OfGenai(python, out)  # fmt: skip
+    else:
+        yield "onnxruntime-genai is not there: set SPECC_GENAI_PYTHON", "", _nobody
+
+
+def _nobody(ids: decoders.Ints, count: int) -> decoders.Trace:
+    """In the place of a program that is not there."""
+    return decoders.Trace(0.0, (), np.zeros((len(ids), 0), np.int64))
+
+
+def package(name: str, checkpoint: Path, out: Path, dtype: str, names: str) -> str:
+    """A package for a card; what is said where it cannot be made."""
+    width = [] if dtype == "f32" else ["--dtype", dtype]
+    command = ["compile", name, "--for", "step", "--names", names, "--weights", str(checkpoint)]  # fmt: skip
+    status = main([*command, *width, "--target", "ort-cuda", "--force", "-o", str(out)])
+    return "" if status == 0 else f"ends with {status}"
+
+
+def of_package(out: Path, plan: Plan) -> decoders.Writer:
+    """A package of ours through the Python API."""
+    model = specc.load(out, provider=plan.provider).writer
+
+    def start(ids: decoders.Ints) -> tuple[decoders.Ints, decoders.Step]:
+        step = decoders.steps(model, ids)
+        return step(ids).argmax(1), lambda tokens: step(tokens[:, None]).argmax(1)
+
+    return decoders.traced(start)
+
+
+def of_torch(model: Any, cache: str, plan: Plan) -> decoders.Writer:
+    """`forward` of transformers with a cache of its own; the static one is compiled."""
+    forward: Any = model.forward
+    if cache == "static":
+        forward = torch.compile(forward, mode="reduce-overhead", fullgraph=False)
+
+    def start(ids: decoders.Ints) -> tuple[decoders.Ints, decoders.Step]:
+        given = torch.from_numpy(ids).to(plan.device)
+        room = ids.shape[1] + plan.count
+        kept = (
+            transformers.DynamicCache(config=model.config)
+            if cache == "dynamic"
+            else transformers.StaticCache(config=model.config, max_cache_len=room)
+        )
+        place = 0
+
+        def run(tokens: torch.Tensor) -> decoders.Ints:
+            nonlocal place
+            at = torch.arange(place, place + tokens.shape[1], device=plan.device)
+            place += tokens.shape[1]
+            # a prompt has another shape each time, and is not worth compiling
+            call = forward if tokens.shape[1] == 1 else model
+            with torch.inference_mode():
+                made = call(
+                    input_ids=tokens,
+                    past_key_values=kept,
+                    cache_position=at,
+                    position_ids=at[None].expand(len(tokens), -1),
+                    use_cache=True,
+                    logits_to_keep=1,
+                )
+            best: decoders.Ints = made.logits[:, -1].argmax(-1).cpu().numpy()
+            return best
+
+        def step(tokens: decoders.Ints) -> decoders.Ints:
+            return run(torch.from_numpy(tokens[:, None]).to(plan.device))
+
+        return run(given), step
+
+    return decoders.traced(start)
+
+
+def decoding(name: str, folder: Path, plan: Plan) -> Iterator[str]:
+    """The table of one decoder."""
+    checkpoint = generation.saved(name, folder / f"{name}-weights", plan.tiny)
+    numbers = generation.bytes_a_token(checkpoint) // 4
+    speed = bandwidth(plan)
+    yield f"### {name}, {plan.count} tokens behind {plan.prompt}, greedy\n"
+    yield f"{numbers / 1e6:.0f} million weights are read for a token; the card reads {speed / 1e9:.0f} GB/s.\n"
+    yield "| | width | batch | prefill ms | ms a token | tokens/s | share of the weights' reading | tokens as specc's f32 |"
+    yield "|---|---|---|---|---|---|---|---|"
+    first: Mapping[int, np.ndarray] = {}
+    for program, dtype, writer in writers(name, checkpoint, folder, plan):
+        for batch in plan.batches:
+            if writer is _nobody:
+                yield f"| {program} | {dtype} | | | | | | |"
+                break
+            ids = _ids(batch, plan)
+            try:
+                writer(ids, plan.count)
+                traces = [writer(ids, plan.count) for _ in range(plan.rounds)]
+            except Exception as error:  # a program that fails is a row too
+                yield f"| {program} | {dtype} | {batch} | {_short(error)} | | | | |"
+                continue
+            first = {batch: traces[0].tokens, **first}
+            yield _row(program, dtype, batch, traces, numbers, speed, first)
+    yield ""
+
+
+def _ids(batch: int, plan: Plan) -> decoders.Ints:
+    vocab = 90 if plan.tiny else 50000
+    made: decoders.Ints = np.random.default_rng(0).integers(
+        0, vocab, (batch, plan.prompt)
+    )
+    return made
+
+
+def _row(
+    program: str,
+    dtype: str,
+    batch: int,
+    traces: Sequence[decoders.Trace],
+    numbers: int,
+    speed: float,
+    first: Mapping[int, np.ndarray],
+) -> str:
+    token = statistics.median(s for t in traces for s in t.steps)
+    prefill = statistics.median(t.prefill for t in traces)
+    floor = numbers * BYTES[dtype] / speed
+    same = np.array_equal(traces[0].tokens, first[batch])
+    return (
+        f"| {program} | {dtype} | {batch} | {prefill * 1e3:.2f} | {token * 1e3:.3f} "
+        f"| {batch / token:.0f} | {token / floor:.2f} | {'yes' if same else 'no'} |"
+    )
+
+
+def _short(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:120]}".replace(
+        "|", "/"
+    )
+
+
+# ---- Encoders
+
+
+def encoding(name: str, folder: Path, plan: Plan) -> Iterator[str]:
+    """The table of one encoder: milliseconds a batch."""
+    checkpoint = folder / f"{name}-weights"
+    models.save(name, checkpoint)
+    wanted = models.MODELS[name]
+    lengths = wanted.shapes[0][1:]
+    yield f"### {name}, {' × '.join(map(str, lengths)) or 'one picture'}\n"
+    yield "| | width | batch | ms | a second | specc's time / its |"
+    yield "|---|---|---|---|---|---|"
+    ours: dict[tuple[str, int], float] = {}
+    for dtype in plan.dtypes:
+        calls = dict(_encoders(name, checkpoint, folder, dtype, plan))
+        for program, call in calls.items():
+            for batch in plan.batches:
+                try:
+                    run = call((batch, *lengths))
+                    taken = statistics.median(timed(run, plan, plan.rounds * 4))
+                except Exception as error:  # as above
+                    yield f"| {program} | {dtype} | {batch} | {_short(error)} | | |"
+                    continue
+                ours.setdefault((dtype, batch), taken)
+                share = ours[dtype, batch] / taken
+                yield f"| {program} | {dtype} | {batch} | {taken * 1e3:.2f} | {batch / taken:.0f} | {share:.2f} |"
+    yield ""
+
+
+Call = Callable[[tuple[int, ...]], Callable[[], object]]
+
+
+def _encoders(
+    name: str, checkpoint: Path, folder: Path, dtype: str, plan: Plan
+) -> Iterator[tuple[str, Call]]:
+    """Programs that encode, as functions of a shape that give what is timed."""
+    out = folder / f"{name}-{dtype}.onnx"
+    width = [] if dtype == "f32" else ["--dtype", dtype]
+    main(["compile", name, "--weights", str(checkpoint), *width, "--target", "ort-cuda", "--force", "-o", str(out)])  # fmt: skip
+    wanted = models.MODELS[name]
+    session = specc.load(out, provider=plan.provider).scoring.runtime
+
+    def ours(shape: tuple[int, ...]) -> Callable[[], object]:
+        # inputs lie on the card before, as PyTorch's do, and results stay there
+        held = {n: session.tensor(v) for n, v in wanted.inputs(shape).items()}
+        return lambda: session.tensors(held)
+
+    yield "specc", ours
+    model = models.published(name, checkpoint).to(plan.device, TORCH[dtype])
+    compiled = torch.compile(model, mode="reduce-overhead")
+
+    def theirs(call: Any) -> Call:
+        def of(shape: tuple[int, ...]) -> Callable[[], object]:
+            given = [t.to(plan.device) for t in models.tensors(name, shape)]
+            given = [t.to(TORCH[dtype]) if t.is_floating_point() else t for t in given]
+
+            def run() -> object:
+                with torch.inference_mode():
+                    return call(*given)
+
+            return run
+
+        return of
+
+    yield "PyTorch, eager", theirs(model)
+    yield "PyTorch, compiled", theirs(compiled)
+
+
+# ---- Which kernels
+
+
+def kernels(name: str, folder: Path, plan: Plan) -> Iterator[str]:
+    """The kernels of one token at each width, by the time they take: those of attention
+    should be of the flash kind.
+    """
+    from torch.profiler import ProfilerActivity, profile
+
+    if plan.device != "cuda":
+        yield "Kernels are those of a card; there is none.\n"
+        return
+    for dtype in plan.dtypes:
+        model = specc.load(folder / f"{name}-{dtype}", provider=plan.provider).writer
+        ids = _ids(1, plan)
+        step = decoders.steps(model, ids)
+        step(ids)
+        token = np.zeros((1, 1), np.int64)
+        step(token)
+        with profile(activities=[ProfilerActivity.CUDA]) as seen:
+            step(token)
+            wait(plan)
+        found: dict[str, list[float]] = {}
+        for event in seen.events():
+            found.setdefault(event.name[:90], []).append(event.device_time_total)
+        yield f"#### A token of {name}, {dtype}\n"
+        yield "| kernel | times | microseconds |\n|---|---|---|"
+        for kernel, times in sorted(found.items(), key=lambda each: -sum(each[1]))[:20]:
+            yield f"| `{kernel.replace('|', '/')}` | {len(times)} | {sum(times):.0f} |"
+        yield ""

@@ -1,0 +1,131 @@
+"""One shipped spec, small, on a provider: compiled in each width, compared with the
+float64 reference, written with, and where each node went.
+
+A process of its own for each spec, so that one that ends a process is one row of a
+table: `python benchmarks/gpu_specs.py NAME PROVIDER FOLDER DTYPE…` prints a line of JSON.
+"""
+
+import json
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import redirect_stderr, redirect_stdout
+from io import StringIO
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+from support.small import SMALL
+
+import specc
+from specc.api import Model
+from specc.cli.main import main
+from specc.run.verify import random_inputs, sizes_for
+from specc_onnx.providers import PROVIDERS, others_quiet
+
+WORST = re.compile(r"worst difference (\S+) ")
+WRITTEN = 8
+
+
+def said(command: Sequence[str]) -> tuple[int, str]:
+    """The exit status of a command, and what it says."""
+    heard = StringIO()
+    with redirect_stdout(heard), redirect_stderr(heard):
+        status = main(list(command))
+    return status, heard.getvalue()
+
+
+def compiled(name: str, dtype: str, out: Path, *more: str) -> str:
+    """Compile the spec with small sizes; what it says where that fails."""
+    sets = [f"--set={key}={_text(value)}" for key, value in SMALL[name].items()]
+    width = () if dtype == "f32" else ("--dtype", dtype)
+    options = ("--target", "ort-cuda", "--init", "1", "--force", "-o", str(out))
+    status, heard = said(["compile", name, *sets, *width, *more, *options])
+    return "" if status == 0 else heard
+
+
+def _text(value: object) -> str:
+    return (
+        str(value).lower() if isinstance(value, bool) else str(value).replace(" ", "")
+    )
+
+
+def verified(path: Path, provider: str) -> dict[str, object]:
+    """How far the model is from the reference, or what is wrong."""
+    status, heard = said(["verify", str(path), "--provider", provider])
+    found = [float(number) for number in WORST.findall(heard)]
+    if status:
+        return {"wrong": heard.strip()[-600:]}
+    return {"worst": max(found, default=0.0)}
+
+
+def written(folder: Path, provider: str) -> dict[str, object]:
+    """Tokens of a package, of its one file, and of both on the processor: whether all
+    are the same.
+    """
+    tokens = {}
+    for at in dict.fromkeys((provider, "cpu")):
+        for path in (folder, folder / "generate.onnx"):
+            model = specc.load(path, provider=at)
+            entrance = model.entrance
+            lengths = sizes_for(entrance.graph, 1)
+            inputs = random_inputs(entrance.graph, lengths, np.random.default_rng(0))
+            given = {n: v for n, v in inputs.items() if n not in _absent(model)}
+            made = model.generate(**given, max_tokens=WRITTEN)
+            tokens[f"{path.suffix or 'package'} {at}"] = [
+                row[0].tokens for row in made.results()
+            ]
+    first = next(iter(tokens.values()))
+    return {"same": all(t == first for t in tokens.values())}
+
+
+def _absent(model: Model) -> set[str]:
+    """Inputs with a default: padding would stand behind a prompt."""
+    defaults = model.entrance.defaults
+    return {*defaults.outputs} if defaults is not None else set()
+
+
+def placed(path: Path, provider: str) -> Iterator[tuple[str, str, str]]:
+    """Provider, operator and name of each node of a model, once it is optimized."""
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+    with others_quiet(provider):
+        session = onnxruntime.InferenceSession(
+            str(path), options, providers=[PROVIDERS[provider]]
+        )
+    for part in session.get_provider_graph_assignment_info():
+        for node in part.get_nodes():
+            yield part.ep_name, node.op_type, node.name
+
+
+def tried(
+    name: str, provider: str, folder: Path, dtypes: Sequence[str]
+) -> dict[str, object]:
+    """All that can be told of one spec."""
+    row: dict[str, object] = {"spec": name}
+    for dtype in dtypes:
+        whole = folder / f"{name}-{dtype}.onnx"
+        if fault := compiled(name, dtype, whole):
+            row[dtype] = {"wrong": fault[-600:]}
+            continue
+        row[dtype] = verified(whole, provider)
+        if dtype == "f32":
+            nodes = list(placed(whole, provider))
+            row["nodes"] = dict(Counter(ep for ep, _, _ in nodes))
+            row["placement"] = nodes
+        package = folder / f"{name}-{dtype}"
+        fault = compiled(name, dtype, package, "--for", "all")
+        if fault and "E0701" not in fault and "E0703" not in fault:
+            row[f"{dtype} package"] = {"wrong": fault[-600:]}
+        elif not fault:
+            row[f"{dtype} package"] = verified(package, provider)
+            if dtype == "f32":
+                row["writes"] = written(package, provider)
+    return row
+
+
+if __name__ == "__main__":
+    spec, where, out, *widths = sys.argv[1:]
+    print(json.dumps(tried(spec, where, Path(out), widths)))

@@ -1,0 +1,44 @@
+"""The program that fills docs/gpu-report.md, tried on the processor."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.parity
+ROOT = Path(__file__).parents[2]
+PROGRAM = ROOT / "benchmarks" / "gpu_check.py"
+
+
+def test_it_fills_the_page(tmp_path: Path) -> None:
+    """A model with attention and one with a recurrent cell, in both widths that the
+    processor has.
+    """
+    page = tmp_path / "report.md"
+    options = ["--provider", "cpu", "--quick", "--no-rates", "--at-once", "1"]
+    done = subprocess.run(
+        [sys.executable, str(PROGRAM), *options, "--specs", "gpt2,elman", "--out", str(page)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    told = page.read_text(encoding="utf-8")
+    assert "2 specs, 0 that are not right." in told
+    (row,) = (line for line in told.splitlines() if line.startswith("| `gpt2`"))
+    assert "the same" in row
+
+
+def test_without_a_card_nothing_is_run(tmp_path: Path) -> None:
+    page = tmp_path / "report.md"
+    done = subprocess.run(
+        [sys.executable, str(PROGRAM), "--out", str(page)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={"PATH": str(tmp_path)},
+    )
+    assert done.returncode == 0
+    assert "nothing was run" in done.stdout
+    assert not page.exists()
