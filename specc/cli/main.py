@@ -2,9 +2,9 @@
 only module that prints.
 
 Exit codes: 0 done; 1 something given is wrong; 2 the command line is; 3 the environment
-is (a file cannot be read or written, a package is missing); 4 verification found a
-difference; 5 it could not tell, because the model is too sensitive to rounding; 70 a
-bug of ours; 130 interrupted; 141 the reader of our output went away.
+is (a file cannot be read or written, a package is missing); 4 verification or a
+comparison found a difference; 5 it could not tell, because the model is too sensitive
+to rounding; 70 a bug of ours; 130 interrupted; 141 the reader of our output went away.
 """
 
 import argparse
@@ -42,6 +42,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "specc.cli.show",
         "the architecture with shapes, weights and cost; what a package holds",
     ),
+    "diff": ("specc.cli.diff", "how two architectures differ: specs, models, packages"),
     "fmt": ("specc.cli.fmt", "write a spec in its canonical form"),
     "convert": (
         "specc.cli.convert",

@@ -1,10 +1,10 @@
 """`specc show --html` and `--svg`: an architecture as a page or as a drawing."""
 
-import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
+from specc.cli.messages import done
 from specc.cli.spec_options import FORCE
 from specc.compiler.architecture.page import (
     Architecture,
@@ -60,7 +60,7 @@ def write_drawn(given: Namespace, architecture: Architecture) -> None:
         content = make(architecture).encode("utf-8")
         at = place(path, kind, inputs=_inputs(given), force=given.force)
         atomic_write(at, [content])
-        print(f"{shown(path)} written", file=sys.stderr)
+        done(f"{shown(path)} written", aside=True)
 
 
 def _inputs(given: Namespace) -> Sequence[Path]:

@@ -306,6 +306,7 @@ LINES = {
     "E0954": "there is no such layer or head to draw",
     "E0955": "a drawing and a text are asked for at once",
     "E0956": "there is no graph to draw or to compare",
+    "E0957": "config values for what is compiled already",
     "E0961": "the model's scores for the next token are no numbers",
     "E0962": "a text was broken off while it was written",
     "E0968": "serving an editor needs the package pygls",
@@ -340,6 +341,7 @@ _FAMILIES = {
         "E0921",
         "E0954",
         "E0955",
+        "E0957",
     },
     Family.ENVIRONMENT: {
         "E0426",

@@ -51,6 +51,12 @@ def test_what_needs_no_model(folder: Path, capsys: pytest.CaptureFixture[str]) -
     assert isinstance(found["tree"]["multiply_adds"], int)
     (found,) = objects(["show", "gpt2", *SMALL], capsys)
     assert found["tree"]["multiply_adds"].count("batch")
+    (found,) = objects(["show", "gpt2", *SMALL, "--svg", "a.svg"], capsys)
+    assert found["written"] == ["a.svg"]
+    (found,) = objects(["diff", "gpt2", "gpt2"], capsys)
+    assert found["same"]
+    (found,) = objects(["diff", "gpt2", "gpt2", "--set", "layers=3"], capsys, 4)
+    assert {"kind": "config", "where": "layers", "how": "12 → 3"} in found["changes"]
     (found,) = objects(["show", "gru_lm", "--ir"], capsys)
     assert found["text"].startswith("specc-ir 1\n")
     told, found = objects(["check", "gpt2", *SMALL], capsys)
@@ -189,6 +195,7 @@ def test_the_page_names_every_form() -> None:
         "part",
         "diagnostic",
         "text",
+        "drawn",
         "written",
     }
     assert all(f"| `{name}` |" in PAGE for name in names)

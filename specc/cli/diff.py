@@ -1,0 +1,101 @@
+"""Say how two architectures differ: specs, checkpoints or compiled models, in any pair."""
+
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+
+from specc.artifact.index import is_package
+from specc.artifact.manifest import Manifest
+from specc.cli.messages import answer
+from specc.compiler.architecture.diff import Difference, Side, difference, lines_of
+from specc.compiler.spec import elaborated, open_spec
+from specc.files.read import shown
+from specc.text.diagnostic import fail
+
+DIFFERENT = 4
+"""The exit status where there is a difference, as of `verify`."""
+
+
+def arguments(parser: ArgumentParser) -> None:
+    """Declare the options."""
+    parser.epilog = "Exit status: 0 the same, 4 different."
+    what = "a spec, the folder of a checkpoint, a compiled model or a package"
+    parser.add_argument("a", metavar="A", help=what)
+    parser.add_argument("b", metavar="B", help="another, or the same")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="set one config value of B, which is a spec",
+    )
+    parser.add_argument(
+        "--config",
+        default="",
+        metavar="FILE|DIR",
+        help="take config values of B from a model's config.json",
+    )
+    parser.add_argument(
+        "--graph",
+        default="",
+        metavar="NAME",
+        help="which graph, where there are several",
+    )
+
+
+def run(given: Namespace) -> int:
+    """Print what differs, a line a change. 0 where nothing does, else 4."""
+    a = _side(given.a, given.graph)
+    b = _side(given.b, given.graph, given.config, given.set)
+    found = difference(a, b)
+    if not answer("diff", _told(a, b, found)):
+        print("\n".join(shown(line) for line in lines_of(a, b, found)))
+    return 0 if found.same else DIFFERENT
+
+
+def _told(a: Side, b: Side, found: Difference) -> dict[str, object]:
+    """The difference as plain values."""
+    return {
+        "a": a.name,
+        "b": b.name,
+        "same": found.same,
+        "unlike": found.unlike,
+        "changes": [vars(change) for change in found.changes],
+    }
+
+
+def _side(
+    path: str, graph: str, config: str = "", sets: list[str] | None = None
+) -> Side:
+    """What is compared. E0956 for a model that shows no graph, E0957 for config values
+    of what is compiled.
+    """
+    name = Path(path).name or path
+    if path.endswith(".onnx") or is_package(path):
+        if config or sets:
+            fail(
+                "E0957",
+                f"`{shown(path)}` is compiled: its config values stand in it",
+                helps=["leave out --set and --config, or compare with its spec"],
+            )
+        manifest = _manifest(path, graph)
+        if manifest.decodes is not None:
+            fail(
+                "E0956",
+                f"`{shown(path)}` decodes by itself and shows no graph to compare",
+                helps=["compare its spec, or a package made of it with `--for all`"],
+            )
+        return Side(name=name, graph=manifest.graph, config=manifest.config)
+    model = elaborated(open_spec(path, config=config, sets=sets or []), graph)
+    return Side(name=name, graph=model.graph, config=model.config)
+
+
+def _manifest(path: str, graph: str) -> Manifest:
+    """What a compiled model says of itself; nothing is run."""
+    if path.endswith(".onnx"):
+        from specc.run.loaded import manifest_of
+
+        return manifest_of(path)
+    from specc.run.package import open_package
+
+    package = open_package(path)
+    return package.manifest(package.role(graph))

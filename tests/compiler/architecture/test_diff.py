@@ -1,0 +1,115 @@
+"""How two architectures differ, in words."""
+
+from pathlib import Path
+
+import pytest
+
+import specc
+from specc.cli.main import main
+from specc.compiler.architecture.diff import Change, Difference, Side, difference
+from specc.compiler.spec import elaborated, open_spec
+
+SPEC = """specc 1
+model m
+config { d: int = 8  heads: int = 2  layers: int = 3 }
+dims batch, n
+
+graph g(ids: int[batch, n], keep: keep[batch, n] = ids != 0) -> (y: float[batch, n, d]) {
+  x = embedding(ids, size=11, dim=d) @ table
+  repeat i in layers under "h.{i}" {
+    x = x + (attention(layer_norm(x, eps=1e-5) @ norm, heads=heads, mask=causal & visible(keep)) @ attn)
+    x = x + (mlp(x, hidden=16, act=gelu) @ mlp)
+  }
+  return x
+}
+"""
+
+
+def side(text: str, folder: Path, *sets: str) -> Side:
+    path = folder / "m.specc"
+    path.write_text(text)
+    model = elaborated(open_spec(str(path), sets=sets))
+    return Side(name="m", graph=model.graph, config=model.config)
+
+
+def replaced(folder: Path, old: str, new: str) -> Difference:
+    assert SPEC.count(old) == 1
+    return difference(side(SPEC, folder), side(SPEC.replace(old, new), folder))
+
+
+def test_a_spec_differs_in_nothing_from_itself(tmp_path: Path) -> None:
+    assert difference(side(SPEC, tmp_path), side(SPEC, tmp_path)).same
+    # nor by a comment
+    assert replaced(tmp_path, "  return x", "  # the end\n  return x").same
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("act=gelu", "act=relu", Change(kind="block", where="h.0 … 2.mlp", how="activation gelu → relu")),
+        ("eps=1e-5", "eps=1e-6", Change(kind="block", where="h.0 … 2.norm", how="layer norm eps 1e-05 → 1e-06")),
+        ("causal &", "causal & window(4) &", Change(kind="block", where="h.0 … 2.attn", how="sees itself and all rows before → itself and 3 rows before")),
+        ("causal & visible(keep)", "visible(keep)", Change(kind="block", where="h.0 … 2.attn", how="sees itself and all rows before → all rows that a mask shows")),
+        ("(mlp(x, hidden=16, act=gelu) @ mlp)", "x", Change(kind="removed", where="h.0 … 2.mlp", how="")),
+        ("return x", "return layer_norm(x, eps=1e-5) @ last", Change(kind="added", where="last", how="")),
+        ("size=11", "size=12", Change(kind="block", where="table", how="weight [11 × 8] → [12 × 8]")),
+        ("ids: int[batch, n],", "ids: int[batch, n], more: float[batch, n],", Change(kind="input", where="more", how="– → f32[batch, n]")),
+    ],
+)  # fmt: skip
+def test_each_change_is_told_once(
+    tmp_path: Path, old: str, new: str, said: Change
+) -> None:
+    found = replaced(tmp_path, old, new)
+    assert said in found.changes
+    assert len(found.changes) == len(set(found.changes))
+
+
+def test_values_of_the_config_and_what_follows_of_them(tmp_path: Path) -> None:
+    found = difference(
+        side(SPEC, tmp_path), side(SPEC, tmp_path, "heads=4", "layers=5")
+    )
+    told = [(c.kind, c.where, c.how) for c in found.changes]
+    assert told[:2] == [("config", "heads", "2 → 4"), ("config", "layers", "3 → 5")]
+    assert ("added", "h.3 … 4", "") in told
+    assert ("block", "h.0 … 2.attn", "heads 2 → 4") in told
+    # 4 d² + 4 d of the projections, 2 d of the norm, 2 · 16 d + 16 + d of the network
+    layer = 4 * 64 + 32 + 16 + 256 + 24
+    assert ("in all", "weights", f"{88 + 3 * layer:,} → {88 + 5 * layer:,}".replace(",", " ")) in told  # fmt: skip
+
+
+def test_wiring_alone_is_a_difference(tmp_path: Path) -> None:
+    """The same blocks, one of which reads something else."""
+    found = replaced(tmp_path, "(mlp(x, hidden", "(mlp(2.0 * x, hidden")
+    assert not found.same
+    assert found.changes
+
+
+def test_unlike_models_are_called_so() -> None:
+    a, b = (
+        Side(name=n, graph=elaborated(open_spec(n)).graph) for n in ("rnnsearch", "vit")
+    )
+    found = difference(a, b)
+    assert found.unlike.startswith("these are unlike models")
+    assert {c.kind for c in found.changes} == {"input", "result", "in all"}
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = str(tmp_path / "m.onnx")
+    specc.compile("digits", model)
+    assert main(["diff", "digits", model]) == 0
+    assert capsys.readouterr().out == "digits and m.onnx are the same architecture\n"
+    assert main(["diff", "gpt2", "gpt2", "--set", "layers=6"]) == 4
+    out = capsys.readouterr().out
+    assert "config   layers" in out
+    assert "removed  h.6 … 11" in out
+    assert main(["diff", "gpt2", "vit"]) == 4
+    assert "unlike" in capsys.readouterr().out
+    assert main(["diff", "gpt2", str(tmp_path / "none.specc")]) in (1, 3)
+
+
+def test_equal_differences_are_told_in_the_same_order(tmp_path: Path) -> None:
+    told = [
+        difference(side(SPEC, tmp_path), side(SPEC, tmp_path, "heads=4", "d=16"))
+        for _ in range(2)
+    ]
+    assert told[0] == told[1]
