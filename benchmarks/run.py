@@ -25,6 +25,7 @@ PARTS = (
     "experts",
     "recurrence",
     "generation",
+    "map",
 )
 
 
@@ -172,6 +173,13 @@ def generation(folder: Path, rounds: int, quick: bool) -> Iterator[str]:
     yield from part.rows(folder, rounds, quick)
 
 
+def mapping(folder: Path, quick: bool) -> Iterator[str]:
+    """A data set through a model, beside one call a row."""
+    import map as part
+
+    yield from part.rows(folder, 400 if quick else 20000, quick)
+
+
 def _checkpoint(name: str, folder: Path) -> Path:
     """A folder with random weights of that model, written once."""
     import models
@@ -230,6 +238,7 @@ def main() -> None:
             "experts": lambda: experts(folder, 3 if quick else 20, quick),
             "recurrence": lambda: recurrence(folder, 5 if quick else 20, quick),
             "generation": lambda: generation(folder, 2 if quick else 20, quick),
+            "map": lambda: mapping(folder, quick),
         }
         for name in wanted:
             for line in parts[name]():

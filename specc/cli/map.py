@@ -132,6 +132,8 @@ def run(given: Namespace) -> int:
     finally:
         shows.end()
     _tell(report)
+    if report.computed:
+        print(times(report), file=sys.stderr)
     return 0
 
 
@@ -188,6 +190,22 @@ def progress(report: Report) -> str:
     if report.rows < total:
         parts.append(f"{int(left) // 60}:{int(left) % 60:02} left")
     return ", ".join(parts)
+
+
+def times(report: Report) -> str:
+    """How long it took: until somebody began, then; what models computed of it, and what
+    the cost formulas make of the first block.
+    """
+    work = max(report.seconds - report.start_up, 0.0)
+    parts = [
+        f"{report.seconds:.1f} s: {report.start_up:.1f} to begin, {work:.1f} of work",
+        f"{report.rate:,.0f} rows a second".replace(",", " "),
+        f"{report.waste:.0%} padding".replace("%", " %"),
+    ]
+    computed = f"{report.computing:.1f} s were computed"
+    if report.predicted is not None:
+        computed += f", {report.predicted:.1f} expected from the first block"
+    return f"{', '.join(parts)}; {computed}"
 
 
 def _tell(report: Report) -> None:

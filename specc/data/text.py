@@ -3,6 +3,7 @@
 """
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NoReturn
 
 import numpy as np
@@ -123,9 +124,14 @@ def pad(
     return ids, keep
 
 
+@lru_cache(maxsize=8)
+def _numbers(vocab: tuple[str, ...]) -> dict[str, int]:
+    """The number of each character of a vocabulary: the same for text after text."""
+    return {token: i for i, token in enumerate(vocab) if len(token) == 1}
+
+
 def _character_ids(text: str, record: TextCharacters) -> list[int]:
-    ids_of = {token: i for i, token in enumerate(record.vocab) if len(token) == 1}
-    ids = []
+    ids_of, ids = _numbers(tuple(record.vocab)), []
     for position, character in enumerate(text):
         number = ids_of.get(character, record.unknown)
         if number is None:

@@ -18,6 +18,11 @@ from specc.passes.measure.cost import multiply_adds
 BYTES = 4
 """Of a number of f32."""
 
+MOST, FEWEST = 1.15, 8
+"""Places of a batch, for each that is no padding; of so few rows it matters less than that
+there are several.
+"""
+
 Cost = Callable[[int, int], int]
 """What a batch of some rows of some length takes."""
 
@@ -34,16 +39,19 @@ def batches(
     found = []
     for group in groups.values():
         batch: list[Row] = []
+        content = 0
         for row in group:  # the longest comes last, so it decides
             count, longest = len(batch) + 1, row.length(padded)
+            content += longest
             fits = (
                 count <= limits.cap
+                and (count <= FEWEST or count * longest <= MOST * content)
                 and count * longest <= limits.tokens
                 and memory(count, longest) <= limits.memory
             )
             if batch and not fits:
                 found.append(batch)
-                batch = []
+                batch, content = [], longest
             batch.append(row)
         found.append(batch)
     return found
@@ -68,6 +76,8 @@ class Formulas:
     sizes: tuple[Dim, ...]
     works: Dim
     facts: dict[str, Dim] = field(default_factory=dict)
+    found: dict[tuple[str, int, int], int] = field(default_factory=dict, repr=False)
+    """What was asked before: batches are of few lengths."""
 
     @staticmethod
     def of(graph: Graph) -> "Formulas":
@@ -92,11 +102,19 @@ class Formulas:
 
     def memory(self, rows: int, length: int) -> int:
         """Bytes of the largest operands and results of one node."""
-        return BYTES * max((self._at(d, rows, length) for d in self.sizes), default=0)
+        return self._once("memory", rows, length)
 
     def work(self, rows: int, length: int) -> int:
         """Multiply-adds."""
-        return self._at(self.works, rows, length)
+        return self._once("work", rows, length)
+
+    def _once(self, what: str, rows: int, length: int) -> int:
+        key = (what, rows, length)
+        if key not in self.found:
+            dims = (self.works,) if what == "work" else self.sizes
+            most = max((self._at(d, rows, length) for d in dims), default=0)
+            self.found[key] = most if what == "work" else BYTES * most
+        return self.found[key]
 
 
 def _beside(node: Node, results: Sequence[Value]) -> Dim:

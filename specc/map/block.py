@@ -6,8 +6,11 @@ is there means that the block is done.
 """
 
 import json
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import accumulate
 from pathlib import Path
 
 from specc.files.read import shown
@@ -37,13 +40,17 @@ Report = Callable[[int], None]
 
 @dataclass
 class Done:
-    """What there is to say of a block: rows, faults by row, places and padding."""
+    """What there is to say of a block: rows, faults by row, places and padding; how many
+    `seconds` were computed, and of how many multiply-adds (`work`) by the cost formulas.
+    """
 
     number: int
     rows: int
     errors: list[tuple[int, str, str]] = field(default_factory=list)
     places: int = 0
     padding: int = 0
+    seconds: float = 0.0
+    work: int = 0
 
     def as_json(self) -> dict[str, object]:
         """As JSON."""
@@ -60,6 +67,8 @@ class Done:
             errors=[(int(n), str(c), str(t)) for n, c, t in errors],
             places=_whole(data["places"]),
             padding=_whole(data["padding"]),
+            seconds=float(str(data["seconds"])),
+            work=_whole(data["work"]),
         )
 
 
@@ -138,19 +147,9 @@ class Blocks:
             else:
                 _fault(values, done, number, row)
         report(count - len(good))
-        memory = self.model.formulas.memory
         if self.model.flows:
-            flow = Flow(self.model, self.plan.limits, self._first(done.number))
-            blamed = journal.blamed()
-            some = [row for row in good if row.number not in blamed]
-            for row_number, made in flow.write(some, journal):
-                if isinstance(made, Failed):
-                    _fault(values, done, row_number, made.diagnostics[0])
-                else:
-                    values[row_number] = made
-                report(1)
-            done.places, done.padding = flow.places, flow.padding
-            good = [row for row in good if row.number in blamed]
+            good = self._flow(good, values, done, journal, report)
+        memory = self.model.formulas.memory
         for batch in batches(good, padded, self.plan.limits, memory):
             places, padding = waste(batch, padded)
             done.places, done.padding = done.places + places, done.padding + padding
@@ -159,9 +158,34 @@ class Blocks:
         done.errors.sort()
         return values
 
-    def _first(self, number: int) -> int:
-        """The number that the first row of a block has in all data."""
-        return sum(block.rows for block in self.plan.blocks[:number])
+    def _flow(
+        self,
+        rows: Sequence[Row],
+        values: list[dict[str, object]],
+        done: Done,
+        journal: Journal,
+        report: Report,
+    ) -> list[Row]:
+        """Texts of rows, as room becomes free. Gives the rows that processes died of:
+        those are done by themselves.
+        """
+        blamed, began = journal.blamed(), time.perf_counter()
+        flow = Flow(self.model, self.plan.limits, self.firsts[done.number])
+        some = [row for row in rows if row.number not in blamed]
+        for number, made in flow.write(some, journal):
+            if isinstance(made, Failed):
+                _fault(values, done, number, made.diagnostics[0])
+            else:
+                values[number] = made
+            report(1)
+        done.places, done.padding, done.work = flow.places, flow.padding, flow.work
+        done.seconds += time.perf_counter() - began
+        return [row for row in rows if row.number in blamed]
+
+    @cached_property
+    def firsts(self) -> list[int]:
+        """The number that the first row of each block has in all data."""
+        return [0, *accumulate(block.rows for block in self.plan.blocks)]
 
     def _batch(
         self,
@@ -180,8 +204,11 @@ class Blocks:
             return self._each(batch, values, done, journal)
         journal.begin(numbers)
         try:
-            first = self._first(done.number)
-            made = self.model.compute(batch, first)
+            began = time.perf_counter()
+            made = self.model.compute(batch, self.firsts[done.number])
+            done.seconds += time.perf_counter() - began
+            longest = max(row.length(self.model.taking.padded) for row in batch)
+            done.work += self.model.formulas.work(len(batch), longest)
             for row, value in zip(batch, made, strict=True):
                 values[row.number] = value
         except Failed as failed:

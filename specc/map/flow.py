@@ -11,6 +11,7 @@ from specc.map.inputs import Row
 from specc.map.journal import Journal
 from specc.map.model import Mapped
 from specc.map.plan import Limits
+from specc.run.generation import Result
 from specc.text.diagnostic import Failed
 
 Made = tuple[int, dict[str, object] | Failed]
@@ -28,6 +29,7 @@ class Flow:
     first: int
     places: int = 0
     padding: int = 0
+    work: int = 0
 
     def write(self, rows: Sequence[Row], journal: Journal) -> Iterator[Made]:
         """Every row, as it ends: those of one shape together, the shortest first."""
@@ -47,11 +49,21 @@ class Flow:
             journal.begin([number - self.first for number in numbers])
 
         batch = texts.batch(self._at_once(longest), began)
+        lengths = {r.number: r.length(self.model.taking.padded) for r in rows}
         for number, made in batch.write((self.first + r.number, r) for r in rows):
+            if not isinstance(made, Failed):
+                self.work += self._work(lengths[number - self.first], made)
             told = made if isinstance(made, Failed) else texts.written.values(made)
             yield number - self.first, told
         self.places += batch.fed
         self.padding += batch.fed - batch.used
+
+    def _work(self, length: int, made: Sequence[Result]) -> int:
+        """What it takes to write a text, prompt and all."""
+        taking, count = self.model.taking, len(made[0].tokens)
+        behind = taking.entrance.growing in taking.columns
+        whole = length + count if behind else max(length, count)
+        return self.model.formulas.work(1, whole)
 
     def _at_once(self, longest: int) -> int:
         """How many texts of this length may stand beside each other."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -46,7 +47,7 @@ class Taking:
     columns: Mapping[str, str]
     writes: bool = False
 
-    @property
+    @cached_property
     def padded(self) -> tuple[str, ...]:
         """The inputs whose rows may have unequal lengths in one batch."""
         graph = self.entrance.graph

@@ -41,6 +41,11 @@ class Report:
     places: int = 0
     padding: int = 0
     began: float = field(default_factory=time.monotonic)
+    ready: float | None = None
+    """When the first of those who work was ready to begin."""
+    ended: float | None = None
+    computed: list[tuple[float, int]] = field(default_factory=list)
+    """Seconds and multiply-adds of each block of this run, as they were done."""
 
     def __repr__(self) -> str:
         faults = f", {self.errors} without a result" if self.errors else ""
@@ -49,12 +54,33 @@ class Report:
     @property
     def seconds(self) -> float:
         """How long it has taken."""
-        return time.monotonic() - self.began
+        return (self.ended or time.monotonic()) - self.began
+
+    @property
+    def start_up(self) -> float:
+        """Seconds until somebody began."""
+        return 0.0 if self.ready is None else self.ready - self.began
 
     @property
     def rate(self) -> float:
-        """Rows a second of this run."""
-        return (self.rows - self.before) / max(self.seconds, 1e-9)
+        """Rows a second of this run, since somebody began."""
+        done = self.rows - self.before
+        return done / max(self.seconds - self.start_up, 1e-9)
+
+    @property
+    def computing(self) -> float:
+        """Seconds in which models computed, of all processes together."""
+        return sum(seconds for seconds, _ in self.computed)
+
+    @property
+    def predicted(self) -> float | None:
+        """What `computing` would be by the cost formulas, as fast as the first block was;
+        None of a single block, or of a model of which nothing is known.
+        """
+        seconds, work = self.computed[0] if self.computed else (0.0, 0)
+        if len(self.computed) < 2 or not work:
+            return None
+        return seconds * sum(w for _, w in self.computed) / work
 
     @property
     def waste(self) -> float:
@@ -74,6 +100,7 @@ Watch = Callable[[Report], None]
 
 def run_job(job: Job, watch: Watch = lambda report: None) -> Report:
     """Does what is not done yet, and tells what came of all."""
+    began = time.monotonic()
     out, plan = Path(job.out), plan_of(job)
     found = read_plan(out)
     if found is not None:
@@ -81,7 +108,7 @@ def run_job(job: Job, watch: Watch = lambda report: None) -> Report:
     else:
         _check_empty(out)
         plan.write(out)
-    report = Report(plan=plan, out=out)
+    report = Report(plan=plan, out=out, began=began)
     todo = []
     for number, block in enumerate(plan.blocks):
         done = _done(plan, out, number)
@@ -97,13 +124,17 @@ def run_job(job: Job, watch: Watch = lambda report: None) -> Report:
     watch(report)
     for progress in _progress(job, plan, out, todo):
         report.rows += progress.rows
+        if progress.ready and report.ready is None:
+            report.ready = time.monotonic()
         if progress.done is not None:
             report.take(progress.done)
+            report.computed.append((progress.done.seconds, progress.done.work))
             _check_errors(job, report)
         watch(report)
     _errors_of(report)
     for left in (out / FOLDER).glob("*.now"):  # of who was killed behind a part
         left.unlink(missing_ok=True)
+    report.ended = time.monotonic()
     return report
 
 
@@ -140,6 +171,7 @@ def _progress(
         yield from Ray(out, job.workers, job.address, job.gpus).run(todo)
     elif job.engine == "serial":
         blocks = Blocks.open(plan, out)
+        yield Progress(ready=True)
         for number in todo:
             done = blocks.do(number)
             yield Progress(rows=done.rows, done=done)

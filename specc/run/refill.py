@@ -80,7 +80,9 @@ class Lane(Generic[T]):
             number=number,
             given=given,
             asked=asked,
-            settings=replace(settings, max_tokens=most),
+            settings=settings
+            if most == settings.max_tokens
+            else replace(settings, max_tokens=most),
             prompt=length,
             seen=None if seen is None else seen[0],
             text=texts[0],
@@ -198,10 +200,21 @@ class Batch(Generic[T]):
         facts, entrance = self.writer.apart, self.writer.entrance
         assert facts is not None, "texts of unequal age need a step that bears them"
         asked = self.ask(fresh)
+        self._count(asked)
         prepared = with_margin(entrance, asked.prepared, margin_of(facts.states))
         stepper = self.writer.stepper(prepared)
         assert isinstance(stepper, StateStepper), "a step has states"
         return stepper, asked, self._fed(stepper, prepared[entrance.growing])
+
+    def _count(self, asked: Writing) -> None:
+        """Sources are fed as well, with the padding behind them."""
+        facts, growing = asked.writer.entrance.graph.input_facts, asked.keep
+        for name, value in asked.prepared.items():
+            if facts[name].keep and value is not growing:
+                self.fed, self.used = (
+                    self.fed + value.size,
+                    self.used + int(value.sum()),
+                )
 
     def step(self) -> Iterator[Ended]:
         """One token more for every text."""
@@ -242,11 +255,11 @@ class Batch(Generic[T]):
 def _chosen(lanes: Sequence[Lane[T]], logits: Floats) -> Iterator[Ended]:
     """The next token of every text, by f32[texts vocab]; gives those that are over."""
     best = logits.max(axis=1, initial=-np.inf)  # is NaN where any of the row is
-    good = [n for n, value in enumerate(best) if np.isfinite(value)]
-    for lane in (lane for n, lane in enumerate(lanes) if n not in good):
-        lane.over = True
-        yield lane.number, _no_best(lane)
-    for rows in _alike(lanes, good):
+    fine = np.isfinite(best)
+    for row in np.flatnonzero(~fine).tolist():
+        lanes[row].over = True
+        yield lanes[row].number, _no_best(lanes[row])
+    for rows in _alike(lanes, np.flatnonzero(fine).tolist()):
         some = [lanes[n] for n in rows]
         for lane, token, score in _tokens(some, logits[rows]):
             lane.take(token, score)

@@ -27,10 +27,11 @@ fault.
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """So many rows more, or a block that is done."""
+    """So many rows more, or a block that is done, or someone who is `ready` to begin."""
 
     rows: int = 0
     done: Done | None = None
+    ready: bool = False
 
 
 @dataclass(kw_only=True)
@@ -135,6 +136,7 @@ class Local:
         match said:
             case {"ready": True}:
                 worker.ready = True
+                yield Progress(ready=True)
             case {"rows": int() as rows}:
                 worker.reported += rows
                 yield Progress(rows=rows)

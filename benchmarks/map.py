@@ -1,0 +1,244 @@
+"""A data set through a model: rows a second of `specc map` beside one call a row and
+batches of fixed size, what is padding, and what the cost formulas expect.
+
+`python benchmarks/map.py --rows 20000`: texts through `dates`, token ids of log-normal
+lengths through a BERT of base size, texts of log-normal lengths written by a small GPT.
+What a process takes to begin stands apart: it is the same for any number of rows.
+"""
+
+import argparse
+import importlib.util
+import json
+import random
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import specc
+from specc.map.job import Report, run_job
+from specc.map.planning import Job
+from specc.run.each import in_batches, inputs_of, refilling
+
+TOGETHER = 64
+"""Rows of a batch of fixed size, as of a block's."""
+
+ALONE = 300
+"""Rows that are given one by one, of which the rate is told."""
+
+MONTHS = (
+    "January février März April mai Juni Juli août September octobre November décembre"
+)
+
+WRITER = """specc 1
+model planned "A GPT whose texts get the lengths that are asked for"
+
+dims batch >= 1, n >= 1
+
+graph write(ids: int[batch, n], want: int[batch], keep: keep[batch, n] = ids >= 0)
+    -> (logits: float[batch, n, 1000]) {
+  x = (embedding(ids, size=1000, dim=256) @ wte) + (embedding(positions(keep), size=1024, dim=256) @ wpe)
+  repeat i in 4 under "h.{i}" {
+    x = x + (attention(layer_norm(x, eps=1e-5) @ ln_1, heads=4, mask=causal & visible(keep)) @ attn)
+    x = x + (linear(gelu(linear(layer_norm(x, eps=1e-5) @ ln_2, out=1024) @ fc), out=256) @ proj)
+  }
+  over = positions(keep) + 1 >= insert(want, axis=1)
+  words = linear(layer_norm(x, eps=1e-5) @ ln_f, out=999, bias=false) @ head
+  return concat([insert(where(over, 1e4, -1e4), axis=2), words], axis=2)
+}
+
+generate text of ids from logits { stop = 0 }
+"""
+PROMPT = 4
+
+
+@dataclass(frozen=True)
+class Table:
+    """A model and rows for it: `column` is read for `name`."""
+
+    title: str
+    model: Path
+    data: Path
+    name: str
+    column: str
+    rows: Sequence[Any]
+    call: Callable[[Any, Sequence[Any]], object]
+
+
+def rows(folder: Path, count: int, quick: bool) -> Iterator[str]:
+    """All tables, of `count` rows each; a quarter and a tenth where rows take longer."""
+    yield from _table(_dates(folder, count))
+    yield from _table(_bert(folder, max(count // 10, 8), quick))
+    yield from _refilled(folder, max(count // 20, 8))
+
+
+def _table(table: Table) -> Iterator[str]:
+    """One model, by every way to do its rows."""
+    count = len(table.rows)
+    yield f"### {table.title}: {count} rows\n"
+    yield "| | rows/s | to begin, s | work, s | padding | beyond computing | computed, s | expected, s |"
+    yield "|---|---|---|---|---|---|---|---|"
+    model = specc.load(table.model, threads=1)
+    some = table.rows[: min(ALONE, count)]
+    one = _rate(len(some), lambda: [table.call(model, [row]) for row in some])
+    yield f"| one call a row | {one:.0f} | | | | | | |"
+    fixed = _rate(count, lambda: _batches(table, model))
+    yield f"| batches of {TOGETHER}, in order | {fixed:.0f} | | | {_waste(table)} | | | |"
+    ways: dict[str, dict[str, Any]] = {
+        "map, in this process": {"engine": "serial"},
+        "map, 1 process": {"workers": 1},
+        "map, 2 processes": {"workers": 2},
+    }
+    if importlib.util.find_spec("ray"):
+        ways["map, Ray, 2 actors"] = {"engine": "ray", "workers": 2}
+    best = 0.0
+    for name, more in ways.items():
+        report = _mapped(table, name, more)
+        best = max(best, report.rate)
+        yield _row(name, report, int(more.get("workers", 1)))
+    yield f"\n`map` is {best / one:.0f} times one call a row (goal on `dates`: 10).\n"
+
+
+def _row(name: str, report: Report, workers: int) -> str:
+    work = report.seconds - report.start_up
+    beyond = work * workers / report.computing - 1
+    expected = "" if report.predicted is None else f"{report.predicted:.1f}"
+    return (
+        f"| {name} | {report.rate:.0f} | {report.start_up:.1f} | {work:.1f} | "
+        f"{report.waste:.0%} | {beyond:.0%} | {report.computing:.1f} | {expected} |"
+    )
+
+
+def _mapped(table: Table, name: str, more: Mapping[str, Any]) -> Report:
+    out = table.data.parent / f"{table.data.stem} {name}"
+    job = Job(
+        model=str(table.model),
+        data=[str(table.data)],
+        out=str(out),
+        columns={table.name: table.column},
+        **more,
+    )
+    return run_job(job)
+
+
+def _rate(count: int, call: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    call()
+    return count / (time.perf_counter() - began)
+
+
+def _batches(table: Table, model: Any) -> None:
+    for n in range(0, len(table.rows), TOGETHER):
+        table.call(model, table.rows[n : n + TOGETHER])
+
+
+def _waste(table: Table) -> str:
+    lengths = [len(row) for row in table.rows]
+    places = 0
+    for n in range(0, len(lengths), TOGETHER):
+        some = lengths[n : n + TOGETHER]
+        places += len(some) * max(some)
+    return f"{places / sum(lengths) - 1:.0%}"
+
+
+def _dates(folder: Path, count: int) -> Table:
+    """Days as people write them."""
+    rng, months = random.Random(0), MONTHS.split()
+    texts = [
+        f"{rng.randint(1, 28)} {rng.choice(months)} {rng.randint(1900, 2050)}"
+        for _ in range(count)
+    ]
+    specc.compile("dates", folder / "dates", parts=["score", "encode", "step"])
+    return Table(
+        title="Dates as text to dates as numbers (`dates`, a package)",
+        model=folder / "dates",
+        data=_written(folder / "dates.jsonl", "text", texts),
+        name="source",
+        column="text",
+        rows=texts,
+        call=lambda model, some: model.generate(list(some)).results(),
+    )
+
+
+def _bert(folder: Path, count: int, quick: bool) -> Table:
+    """Token ids of log-normal lengths, the mean about 45, none above 384."""
+    rng = np.random.default_rng(0)
+    lengths = rng.lognormal(3.5, 0.8, count).astype(int).clip(3, 384)
+    ids = [rng.integers(1, 30000, length).tolist() for length in lengths]
+    sizes = {"layers": 1, "d": 64, "heads": 2, "hidden": 128} if quick else {}
+    specc.compile(
+        "bert", folder / "bert.onnx", init=0, set=sizes, graph="sequence_classification", force=True
+    )
+    return Table(
+        title="Token ids to scores (BERT base, random weights)",
+        model=folder / "bert.onnx",
+        data=_written(folder / "bert.jsonl", "ids", ids),
+        name="input_ids",
+        column="ids",
+        rows=ids,
+        call=_embedded,
+    )
+
+
+def _embedded(model: Any, some: Sequence[list[int]]) -> object:
+    longest = max(map(len, some))
+    ids = [row + [0] * (longest - len(row)) for row in some]
+    keep = [[True] * len(row) + [False] * (longest - len(row)) for row in some]
+    return model.run(input_ids=ids, attention_mask=keep)
+
+
+def _refilled(folder: Path, count: int) -> Iterator[str]:
+    """Texts that end when they like: places that are free are filled, or wait."""
+    (folder / "planned.specc").write_text(WRITER)
+    specc.compile(folder / "planned.specc", folder / "planned", init=0, parts="step")
+    writer = specc.load(folder / "planned", threads=1).writer
+    assert writer is not None
+    rng = np.random.default_rng(0)
+    want = rng.lognormal(3.5, 0.8, count).astype(int).clip(2, 400)
+    ids = rng.integers(1, 1000, (count, PROMPT)).tolist()
+    settings = writer.chosen({"max_tokens": 1000})
+    texts = [
+        writer.begin(
+            inputs_of(writer, {"ids": row, "want": int(n) + PROMPT - 1}), settings
+        )
+        for row, n in zip(ids, want, strict=True)
+    ]
+    yield f"### Texts of log-normal lengths, written by a GPT of 4 layers of 256: {count} texts, 32 at once\n"
+    yield "| | texts/s | rows fed | rows that are no text |\n|---|---|---|---|"
+    fed = sum(
+        len(some) * (int(some.max()) - 1 + PROMPT)
+        for some in np.split(want, range(32, count, 32))
+    )
+    used = int(want.sum()) + count * (PROMPT - 1)
+    fixed = _rate(count, lambda: [*in_batches(writer, enumerate(texts), 32)])
+    yield f"| batches of 32 that wait for the longest | {fixed:.1f} | {fed} | {fed / used - 1:.0%} |"
+    batch = refilling(writer, 32)
+    ours = _rate(count, lambda: [*batch.write(enumerate(texts))])
+    share = batch.fed / batch.used - 1
+    yield f"| places are filled | {ours:.1f} | {batch.fed} | {share:.0%} |"
+    yield f"\n{ours / fixed:.1f} times as many texts a second (goal 1.5), {fed / batch.fed:.1f} times fewer rows.\n"
+
+
+def _written(path: Path, column: str, values: Sequence[object]) -> Path:
+    lines = (json.dumps({"id": n, column: v}) + "\n" for n, v in enumerate(values))
+    path.write_text("".join(lines), encoding="utf-8")
+    return path
+
+
+def main() -> None:
+    """Prints the tables."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, default=20000)
+    parser.add_argument("--quick", action="store_true")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        for line in rows(Path(folder), given.rows, given.quick):
+            print(line, flush=True)
+
+
+if __name__ == "__main__":
+    main()
