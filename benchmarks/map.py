@@ -171,7 +171,12 @@ def _bert(folder: Path, count: int, quick: bool) -> Table:
     ids = [rng.integers(1, 30000, length).tolist() for length in lengths]
     sizes = {"layers": 1, "d": 64, "heads": 2, "hidden": 128} if quick else {}
     specc.compile(
-        "bert", folder / "bert.onnx", init=0, set=sizes, graph="sequence_classification", force=True
+        "bert",
+        folder / "bert.onnx",
+        init=0,
+        set=sizes,
+        graph="sequence_classification",
+        force=True,
     )
     return Table(
         title="Token ids to scores (BERT base, random weights)",

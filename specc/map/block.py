@@ -5,25 +5,21 @@ Its part appears in one step, under a name that says which block it is. That the
 is there means that the block is done.
 """
 
-import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
-from itertools import accumulate
 from pathlib import Path
 
 from specc.files.read import shown
-from specc.files.write import atomic_write
 from specc.map.batches import batches, waste
+from specc.map.done import Done
 from specc.map.flow import Flow
-from specc.map.formats.parquet import table_bytes
 from specc.map.formats.registry import format_of
-from specc.map.formats.source import Bad, Format, Rows
+from specc.map.formats.source import Format, Rows
 from specc.map.inputs import BROKEN, Row
 from specc.map.journal import Journal
-from specc.map.kinds import Column, plain_value
 from specc.map.model import Mapped
+from specc.map.part import write_part
 from specc.map.plan import FOLDER, Plan, file_of
 from specc.map.results import ERROR
 from specc.text.diagnostic import Diagnostic, Failed, fail
@@ -36,45 +32,6 @@ MOST_TEXT = 500
 
 Report = Callable[[int], None]
 """Told how many rows more are done."""
-
-
-@dataclass
-class Done:
-    """What there is to say of a block: rows, faults by row, places and padding; how many
-    `seconds` were computed, and of how many multiply-adds (`work`) by the cost formulas.
-    """
-
-    number: int
-    rows: int
-    errors: list[tuple[int, str, str]] = field(default_factory=list)
-    places: int = 0
-    padding: int = 0
-    seconds: float = 0.0
-    work: int = 0
-
-    def as_json(self) -> dict[str, object]:
-        """As JSON."""
-        return dict(vars(self))
-
-    @staticmethod
-    def read(data: dict[str, object]) -> "Done":
-        """What `as_json` gave."""
-        errors = data["errors"]
-        assert isinstance(errors, list)
-        return Done(
-            number=_whole(data["number"]),
-            rows=_whole(data["rows"]),
-            errors=[(int(n), str(c), str(t)) for n, c, t in errors],
-            places=_whole(data["places"]),
-            padding=_whole(data["padding"]),
-            seconds=float(str(data["seconds"])),
-            work=_whole(data["work"]),
-        )
-
-
-def _whole(value: object) -> int:
-    assert isinstance(value, int)
-    return value
 
 
 @dataclass
@@ -104,9 +61,9 @@ class Blocks:
         journal = Journal.open(self.out / FOLDER / f"{number:06}.now")
         table = self._read(number)
         count = self.plan.blocks[number].rows
-        done = Done(number, count)
+        done = Done(number=number, rows=count)
         values = self._values(table, count, done, journal, report)
-        self._write(number, table, values, done)
+        write_part(self.plan, self.out, table, values, done)
         journal.close()
         return done
 
@@ -170,7 +127,11 @@ class Blocks:
         those are done by themselves.
         """
         blamed, began = journal.blamed(), time.perf_counter()
-        flow = Flow(self.model, self.plan.limits, self.firsts[done.number])
+        flow = Flow(
+            model=self.model,
+            limits=self.plan.limits,
+            first=self.plan.firsts[done.number],
+        )
         some = [row for row in rows if row.number not in blamed]
         for number, made in flow.write(some, journal):
             if isinstance(made, Failed):
@@ -181,11 +142,6 @@ class Blocks:
         done.places, done.padding, done.work = flow.places, flow.padding, flow.work
         done.seconds += time.perf_counter() - began
         return [row for row in rows if row.number in blamed]
-
-    @cached_property
-    def firsts(self) -> list[int]:
-        """The number that the first row of each block has in all data."""
-        return [0, *accumulate(block.rows for block in self.plan.blocks)]
 
     def _batch(
         self,
@@ -205,7 +161,7 @@ class Blocks:
         journal.begin(numbers)
         try:
             began = time.perf_counter()
-            made = self.model.compute(batch, self.firsts[done.number])
+            made = self.model.compute(batch, self.plan.firsts[done.number])
             done.seconds += time.perf_counter() - began
             longest = max(row.length(self.model.taking.padded) for row in batch)
             done.work += self.model.formulas.work(len(batch), longest)
@@ -227,26 +183,6 @@ class Blocks:
         for row in batch:
             self._batch([row], values, done, journal)
 
-    def _write(
-        self,
-        number: int,
-        table: Rows,
-        values: Sequence[dict[str, object]],
-        done: Done,
-    ) -> None:
-        """The part of a block, behind what there is to say of it."""
-        kept = {
-            c.name: [None if isinstance(v, Bad) else v for v in table[c.name]]
-            for c in self.plan.kept
-        }
-        results = {c.name: [v.get(c.name) for v in values] for c in self.plan.results}
-        columns = (*self.plan.kept, *self.plan.results)
-        data = content(self.plan.to, columns, kept | results)
-        says = json.dumps(done.as_json(), ensure_ascii=False)
-        told = self.out / FOLDER / f"{number:06}.json"
-        atomic_write(told, [says.encode("utf-8", "backslashreplace")])
-        atomic_write(self.out / self.plan.part(number), [data])
-
 
 def _fault(
     values: list[dict[str, object]], done: Done, number: int, fault: Diagnostic
@@ -256,51 +192,3 @@ def _fault(
     text = shown(f"{fault.title}{notes}")[:MOST_TEXT]
     values[number] = {ERROR.name: f"{fault.code} {text}"}
     done.errors.append((number, fault.code, text))
-
-
-def content(
-    to: str, columns: Sequence[Column], values: dict[str, list[object]]
-) -> bytes:
-    """A part file of these columns."""
-    if to == "parquet":
-        columns_as_text(columns, values)
-        return table_bytes(columns, values)
-    names = [c.name for c in columns]
-    rows = zip(*(values[n] for n in names), strict=True)
-    lines = (
-        json.dumps(
-            {n: _json(v) for n, v in zip(names, row, strict=True)}, ensure_ascii=False
-        )
-        for row in rows
-    )
-    text = "".join(f"{line}\n" for line in lines)
-    return text.encode("utf-8", "backslashreplace")
-
-
-def columns_as_text(columns: Sequence[Column], values: dict[str, list[object]]) -> None:
-    """What has no type of its own becomes JSON text."""
-    for column in columns:
-        if column.kind.of == "json" and not column.kind.sizes:
-            values[column.name] = [
-                None if v is None else json.dumps(_json(v), ensure_ascii=False)
-                for v in values[column.name]
-            ]
-
-
-def _json(value: object) -> object:
-    """A value as JSON has it: no number that is none, bytes as base64."""
-    import base64
-
-    value = plain_value(value)
-    match value:
-        case float() if value != value or value in (float("inf"), float("-inf")):
-            return None
-        case bytes():
-            return base64.b64encode(value).decode("ascii")
-        case list() | tuple():
-            return [_json(item) for item in value]
-        case dict():
-            return {str(k): _json(v) for k, v in value.items()}
-        case bool() | int() | float() | str() | None:
-            return value
-    return str(value)  # a date, a decimal

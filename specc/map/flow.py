@@ -18,7 +18,7 @@ Made = tuple[int, dict[str, object] | Failed]
 """The number of a row in its block, and its results, or what is wrong with it."""
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Flow:
     """A model that writes; `first` is the number that the block's first row has in all
     data, by which the seed draws. Of all `places` that were computed so many were padding.

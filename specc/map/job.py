@@ -16,7 +16,8 @@ from pathlib import Path
 
 from specc.files.read import shown
 from specc.files.write import atomic_write
-from specc.map.block import Blocks, Done
+from specc.map.block import Blocks
+from specc.map.done import Done
 from specc.map.engines.local import Local, Progress
 from specc.map.plan import FOLDER, Plan, check_same, read_plan
 from specc.map.planning import Job, plan_of

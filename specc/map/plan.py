@@ -9,6 +9,8 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import accumulate
 from pathlib import Path
 from typing import NoReturn
 
@@ -73,6 +75,11 @@ class Plan:
     def rows(self) -> int:
         """How many rows there are."""
         return sum(b.rows for b in self.blocks)
+
+    @cached_property
+    def firsts(self) -> list[int]:
+        """The number that the first row of each block has in all data."""
+        return [0, *accumulate(block.rows for block in self.blocks)]
 
     def part(self, number: int) -> str:
         """The file that a block becomes. Names sort into the order of the rows."""

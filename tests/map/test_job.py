@@ -19,8 +19,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import specc
-import specc.map.block
 import specc.map.journal
+import specc.map.part
 from specc.data.json_arrays import nested_array
 from specc.map.block import Blocks
 from specc.map.engines.local import Local
@@ -127,7 +127,7 @@ class Died(BaseException):
 def dying(monkeypatch: pytest.MonkeyPatch, when: int) -> Callable[..., None]:
     """Ends the process at the `when`th thing that is written, before or behind it."""
     count = 0
-    real = specc.map.block.atomic_write
+    real = specc.map.part.atomic_write
 
     def write(path: Path, chunks: list[bytes]) -> None:
         nonlocal count
@@ -148,7 +148,7 @@ def dying(monkeypatch: pytest.MonkeyPatch, when: int) -> Callable[..., None]:
         added(path, line)
 
     added = specc.map.journal.append
-    monkeypatch.setattr(specc.map.block, "atomic_write", write)
+    monkeypatch.setattr(specc.map.part, "atomic_write", write)
     monkeypatch.setattr(specc.map.journal, "append", append)
     return write
 

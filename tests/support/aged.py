@@ -127,12 +127,12 @@ class Aged:
             whole=derived.whole,
             first=derived.first,
         )
-        encode = Exact(derived.encode, self.weights) if derived.encode else None
+        encode: Any = Exact(derived.encode, self.weights) if derived.encode else None
         step: Any = Exact(derived.step, self.weights)
         return StateStepper(
             facts=facts,
             entrance=self.entrance,
-            encode=encode,  # type: ignore[arg-type]
+            encode=encode,
             step=step,
             graph=derived.step,
             prepared=prepared,

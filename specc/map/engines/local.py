@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, NoReturn
 
-from specc.map.block import Done
+from specc.map.done import Done
 from specc.map.plan import FOLDER
 from specc.map.worker import ENDED
 from specc.text.diagnostic import Diagnostic, Failed, fail

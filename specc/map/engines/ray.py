@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from specc.files.read import shown
-from specc.map.block import Blocks, Done
+from specc.map.block import Blocks
+from specc.map.done import Done
 from specc.map.engines.local import Progress
 from specc.map.plan import read_plan
 from specc.text.diagnostic import Diagnostic, Failed, fail

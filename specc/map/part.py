@@ -1,0 +1,82 @@
+"""The part file of a block, behind what there is to say of it."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from specc.files.write import atomic_write
+from specc.map.done import Done
+from specc.map.formats.parquet import table_bytes
+from specc.map.formats.source import Bad, Rows
+from specc.map.kinds import Column, plain_value
+from specc.map.plan import FOLDER, Plan
+
+
+def write_part(
+    plan: Plan,
+    out: Path,
+    table: Rows,
+    values: Sequence[Mapping[str, object]],
+    done: Done,
+) -> None:
+    """The columns of a block that are carried over, and the results of its rows. That the
+    part is there means that the block is done.
+    """
+    kept = {
+        c.name: [None if isinstance(v, Bad) else v for v in table[c.name]]
+        for c in plan.kept
+    }
+    results = {c.name: [v.get(c.name) for v in values] for c in plan.results}
+    data = content(plan.to, (*plan.kept, *plan.results), kept | results)
+    says = json.dumps(done.as_json(), ensure_ascii=False)
+    told = out / FOLDER / f"{done.number:06}.json"
+    atomic_write(told, [says.encode("utf-8", "backslashreplace")])
+    atomic_write(out / plan.part(done.number), [data])
+
+
+def content(
+    to: str, columns: Sequence[Column], values: dict[str, list[object]]
+) -> bytes:
+    """A part file of these columns."""
+    if to == "parquet":
+        columns_as_text(columns, values)
+        return table_bytes(columns, values)
+    names = [c.name for c in columns]
+    rows = zip(*(values[n] for n in names), strict=True)
+    lines = (
+        json.dumps(
+            {n: _json(v) for n, v in zip(names, row, strict=True)}, ensure_ascii=False
+        )
+        for row in rows
+    )
+    text = "".join(f"{line}\n" for line in lines)
+    return text.encode("utf-8", "backslashreplace")
+
+
+def columns_as_text(columns: Sequence[Column], values: dict[str, list[object]]) -> None:
+    """What has no type of its own becomes JSON text."""
+    for column in columns:
+        if column.kind.of == "json" and not column.kind.sizes:
+            values[column.name] = [
+                None if v is None else json.dumps(_json(v), ensure_ascii=False)
+                for v in values[column.name]
+            ]
+
+
+def _json(value: object) -> object:
+    """A value as JSON has it: no number that is none, bytes as base64."""
+    import base64
+
+    value = plain_value(value)
+    match value:
+        case float() if value != value or value in (float("inf"), float("-inf")):
+            return None
+        case bytes():
+            return base64.b64encode(value).decode("ascii")
+        case list() | tuple():
+            return [_json(item) for item in value]
+        case dict():
+            return {str(k): _json(v) for k, v in value.items()}
+        case bool() | int() | float() | str() | None:
+            return value
+    return str(value)  # a date, a decimal
