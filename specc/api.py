@@ -26,8 +26,10 @@ from specc.map.job import Report, run_job
 from specc.map.planning import Job
 from specc.run.chat import chat_ids
 from specc.run.each import each
+from specc.run.fixed import fixed
 from specc.run.generation import Result, Writing
 from specc.run.held import Held
+from specc.run.loaded import Loaded
 from specc.run.maps import Maps
 from specc.run.opened import open_compiled
 from specc.run.refill import AT_ONCE
@@ -145,6 +147,15 @@ class Model(Held):
         if batches:
             return run_each(self.whole, batches, inputs)
         return self.whole.run(**inputs)
+
+    def fixed(self, **lengths: int) -> Loaded:
+        """The whole graph for inputs of one length alone: `model.fixed(batch=8)`, which
+        runs as this does. What is reckoned with lengths is then settled beforehand, and a
+        card records the run and plays it again (a CUDA graph).
+
+        E0981 unless every length of an input is named.
+        """
+        return fixed(self.whole, lengths)
 
     def attention(self, **inputs: object) -> tuple[Results, Maps]:
         """The results, and the weights of every attention by its scope: [batch, heads,

@@ -1,10 +1,9 @@
 """The seam to the backends: what they must be able to do, and what passes to and fro.
 
 A backend is a package found by entry point and loaded only by the command that needs
-it. Three are asked for by what they do: one that compiles graphs (`Compiler`), one that
-runs what was compiled (`Runner`), one that says what a graph means (`Reference`). A
-fourth, PyTorch's, is imported by those who train. What passes is IR and the plain
-dataclasses of this module; no side knows how the other works.
+it: one that compiles graphs (`Compiler`), one that runs what was compiled (`Runner`),
+one that says what a graph means (`Reference`). PyTorch's is imported by those who train.
+What passes is IR and the plain dataclasses of this module.
 """
 
 import json
@@ -71,9 +70,8 @@ class Target:
 
 
 How: TypeAlias = Literal["auto", "link", "copy", "inline"]
-"""Where weights go: stay in the checkpoint, into a file of ours beside the model, into
-the model; or what fits best.
-"""
+"""Where weights go: checkpoint, a file of ours beside the model, the model; what fits."""
+Shape: TypeAlias = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,9 +140,8 @@ class About:
 class Written:
     """A model or a package on disk: `path` is the file, or the folder.
 
-    `data` is the file of ours that holds weights, if there is one; `plan.linked` are
-    the weights that stayed in the checkpoint, `plan.reasons` why others did not.
-    `files` are all that were written, with their sizes.
+    `data` is our file of weights, if there is one; `plan.linked` are those that stayed in
+    the checkpoint, `plan.reasons` why others did not. `files` are all, with their sizes.
     """
 
     path: Path
@@ -315,6 +312,11 @@ class ModelFile(Protocol):
     def open(self, provider: str, threads: int = 0) -> Session:
         """The model, ready to run. E0921 to E0923."""
 
+    def open_fixed(
+        self, provider: str, lengths: Mapping[str, int], shapes: Mapping[str, Shape]
+    ) -> Computing:
+        """The model for inputs of these lengths alone, and so of these shapes."""
+
     def open_exact(self, provider: str, threads: int = 0) -> Session:
         """A copy in which rows are not rounded before they meet rounded weights."""
 
@@ -351,9 +353,7 @@ class Reference(Protocol):
         wanted: tuple[str, ...] | None = None,
         after: Callable[[Value, "Array"], "Array"] | None = None,
     ) -> dict[str, "Array"]:
-        """The results by name, in float64: all, or `wanted` values. What `after` makes of
-        a node's result is read in its place.
-        """
+        """All results or `wanted` values, in float64, read as `after` makes each of them."""
 
 
 # ---- Finding them

@@ -48,6 +48,9 @@ NUMPY_OF: dict[str, np.dtype[np.generic]] = {
 }
 """NumPy's form of the element types that inputs have."""
 
+RECORDED = {"enable_cuda_graph": "1"}
+"""The option of the CUDA provider under which a run is recorded and played again."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class RunningModel:
@@ -68,7 +71,7 @@ class RunningModel:
         """The outputs by name, all of them or those `wanted`. Fails with E0907, E0910
         to E0912 and E0924.
         """
-        given = self._fitting(inputs)
+        given = self.fitting(inputs)
         names = list(wanted or self.outputs)
         try:
             with flushed():
@@ -84,7 +87,7 @@ class RunningModel:
         ONNX Runtime does not listen for one while it computes, so it does that beside
         the thread that does.
         """
-        given = self._fitting(inputs)
+        given = self.fitting(inputs)
         options = onnxruntime.RunOptions()
         with ThreadPoolExecutor(1) as beside:
             running = beside.submit(self._run, given, options)
@@ -143,12 +146,16 @@ class RunningModel:
                 binding.bind_ortvalue_output(name, into[name])
             else:
                 binding.bind_output(name, DEVICE.get(self.provider, "cpu"))
+        with flushed():
+            self.run_bound(binding)
+        return dict(zip(self.outputs, binding.get_outputs(), strict=True))
+
+    def run_bound(self, binding: onnxruntime.IOBinding) -> None:
+        """Run with inputs and results in places of their own. Fails with E0924."""
         try:
-            with flushed():
-                self.session.run_with_iobinding(binding)
+            self.session.run_with_iobinding(binding)
         except Exception as error:  # as above
             _refused("E0924", f"`{self.name}` stopped while running", error)
-        return dict(zip(self.outputs, binding.get_outputs(), strict=True))
 
     def _run(
         self, given: Mapping[str, Array], options: onnxruntime.RunOptions
@@ -158,8 +165,10 @@ class RunningModel:
             results: list[Array] = self.session.run(list(self.outputs), given, options)
         return results
 
-    def _fitting(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """All inputs as ONNX Runtime has to be given them, their lengths checked."""
+    def fitting(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """All inputs as ONNX Runtime has to be given them, their lengths checked. E0907,
+        E0910 to E0912.
+        """
         slots = {**self.optional, **self.inputs}
         given = {
             name: fitting(name, slots.get(name), self.inputs, inputs)
@@ -171,7 +180,7 @@ class RunningModel:
 
 def open_model(path: Path, provider: str = "cpu", *, threads: int = 0) -> RunningModel:
     """The model in a file, whose weights may lie beside it. Fails with E0921 to E0923."""
-    return _open(str(path), str(path), provider, _options(provider, threads, ""))
+    return _open(str(path), str(path), provider, _options(provider, threads, ""), {})
 
 
 def open_bytes(
@@ -182,16 +191,27 @@ def open_bytes(
     name: str = "the model",
     threads: int = 0,
     exact: bool = False,
+    lengths: Mapping[str, int] | None = None,
+    recorded: bool = False,
 ) -> RunningModel:
     """A model in memory; `folder` is where its weights lie, if they are not in it. One
-    that is `exact` rounds no rows before they meet rounded weights.
+    that is `exact` rounds no rows before they meet rounded weights. Inputs are of
+    `lengths` alone where they are given; what is `recorded` on a card then has them in
+    the same places at every run.
     """
     where = str(folder.resolve()) if folder else ""
-    return _open(model, name, provider, _options(provider, threads, where, exact))
+    options = _options(provider, threads, where, exact)
+    for symbol, length in (lengths or {}).items():
+        options.add_free_dimension_override_by_name(symbol, length)
+    return _open(model, name, provider, options, RECORDED if recorded else {})
 
 
 def _open(
-    model: str | bytes, name: str, provider: str, options: onnxruntime.SessionOptions
+    model: str | bytes,
+    name: str,
+    provider: str,
+    options: onnxruntime.SessionOptions,
+    more: Mapping[str, str],
 ) -> RunningModel:
     chosen = available(provider)
     try:
@@ -201,7 +221,7 @@ def _open(
             session = onnxruntime.InferenceSession(
                 model,
                 options,
-                providers=[(chosen, OPTIONS.get(provider, {}))],
+                providers=[(chosen, {**OPTIONS.get(provider, {}), **more})],
                 enable_fallback=0,
             )
     except Exception as error:  # as above

@@ -59,6 +59,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "specc_onnx.denormals": set(),
     "specc_onnx.picking": {"specc_onnx.providers", "specc.ir.array", "numpy", "onnx", "onnxruntime"},
+    "specc_onnx.fixed": {
+        "specc.backend", "specc.ir.array", "specc_onnx.denormals", "specc_onnx.providers", "specc_onnx.run", "numpy", "onnx", "onnxruntime",
+    },
     "specc_onnx.run": {
         "specc.backend", "specc_onnx.denormals", "specc_onnx.fitting", "specc_onnx.picking", "specc_onnx.providers",
         "specc.ir.array", "specc.text", "specc.files", "specc.ir", "specc_onnx.placement", "numpy", "onnx", "onnxruntime", "google",
@@ -66,7 +69,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "specc_onnx": {
         "specc.ir.array", "specc.version", "specc.artifact", "specc.files", "specc.ir", "specc.text", "specc.weights", "specc.backend",
-        "specc.passes.measure", "specc.passes.prove", "specc.weights.formats", "specc.weights.random", "specc_onnx.run", "numpy", "onnx", "google", "ml_dtypes",
+        "specc.passes.measure", "specc.passes.prove", "specc.weights.formats", "specc.weights.random", "specc_onnx.fixed", "specc_onnx.run", "numpy", "onnx", "google", "ml_dtypes",
     },
     "specc_torch": {
         "specc.ir.array", "specc.ir", "specc.text", "specc.backend", "specc.weights", "specc.weights.formats", "numpy",

@@ -21,6 +21,7 @@ from specc.ir.array import Array
 from specc.text.diagnostic import fail
 from specc_onnx.emit.rounding import products_of, without_rounding
 from specc_onnx.emit.taps import attention_outputs
+from specc_onnx.fixed import FixedModel, recordable
 from specc_onnx.run import RunningModel, open_bytes
 from specc_onnx.write import seal
 from specc_onnx.write.room import room
@@ -109,6 +110,23 @@ class ModelFile:
     def open(self, provider: str, threads: int = 0) -> RunningModel:
         """The model, ready to run."""
         return self._opened(self.model, provider, threads)
+
+    def open_fixed(
+        self,
+        provider: str,
+        lengths: Mapping[str, int],
+        shapes: Mapping[str, tuple[int, ...]],
+    ) -> FixedModel:
+        """The model for inputs of these lengths alone, recorded where that can be."""
+        running = open_bytes(
+            self.model.SerializeToString(),
+            provider,
+            folder=self.path.parent,
+            name=str(self.path),
+            lengths=lengths,
+            recorded=recordable(self.model, provider),
+        )
+        return FixedModel.of(running, shapes)
 
     def open_exact(self, provider: str, threads: int = 0) -> RunningModel:
         """A copy of the model in which rows are not rounded before they meet rounded

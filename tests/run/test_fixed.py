@@ -1,0 +1,106 @@
+"""Models for inputs of one length alone give what they give at any length."""
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from support.small import SMALL
+
+import specc
+from specc.api import Model
+from specc.run.verify import random_inputs
+from specc.text.diagnostic import Failed
+from specc_onnx.fixed import recordable
+
+LENGTHS = {
+    "bert": {"batch": 3, "seq": 5},
+    "rnnsearch": {"batch": 2, "src": 5, "tgt": 3},
+    "swin": {"batch": 2},
+    "vit": {"batch": 3},
+}
+
+
+def compiled(name: str, folder: Path) -> Model:
+    path = folder / f"{name}.onnx"
+    specc.compile(name, path, set=SMALL[name], init=1)
+    return specc.load(path)
+
+
+@pytest.mark.parametrize("name", LENGTHS)
+def test_the_same_results(name: str, tmp_path: Path) -> None:
+    """At several inputs one after another: nothing of a run before stays."""
+    model = compiled(name, tmp_path)
+    fixed = model.fixed(**LENGTHS[name])
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        inputs = random_inputs(model.manifest.graph, LENGTHS[name], rng)
+        want, got = model.run(**inputs), fixed.run(**inputs)
+        for key, value in want.items():
+            most = np.abs(value).max(initial=0)
+            assert np.abs(got[key] - value).max(initial=0) <= 1e-5 * most
+
+
+def test_results_are_the_callers_own(tmp_path: Path) -> None:
+    """The next run writes over the places, not over what was given."""
+    fixed = compiled("xor", tmp_path).fixed(batch=1)
+    first = fixed.run(x=[[0.0, 1.0]])["y"]
+    before = first.copy()
+    fixed.run(x=[[1.0, 1.0]])
+    np.testing.assert_array_equal(first, before)
+
+
+def test_threads_take_turns(tmp_path: Path) -> None:
+    fixed = compiled("xor", tmp_path).fixed(batch=1)
+    given = [[[a / 9, b / 9]] for a in range(10) for b in range(10)]
+    alone = [fixed.run(x=x)["y"].item() for x in given]
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(lambda x: fixed.run(x=x)["y"].item(), given))
+    assert together == alone
+
+
+@pytest.mark.parametrize(
+    ("lengths", "words"),
+    [
+        ({}, "nothing says how long `batch`"),
+        ({"batch": 0}, "a whole number from 1 on, not 0"),
+        ({"batch": True}, "not True"),
+        ({"batch": "\x1b[31m"}, "a whole number"),
+        ({"batch": 1, "rows": 2}, "no length called `rows`"),
+    ],
+)
+def test_lengths_that_are_none(
+    lengths: dict[str, int], words: str, tmp_path: Path
+) -> None:
+    with pytest.raises(Failed) as caught:
+        compiled("xor", tmp_path).fixed(**lengths)
+    (told,) = caught.value.diagnostics
+    assert told.code == "E0981"
+    assert words in told.title
+    assert "\x1b" not in told.title
+
+
+def test_another_length_is_refused(tmp_path: Path) -> None:
+    fixed = compiled("xor", tmp_path).fixed(batch=2)
+    with pytest.raises(Failed, match="E0912"):
+        fixed.run(x=[[0.0, 1.0]])
+
+
+def test_a_length_beyond_a_table(tmp_path: Path) -> None:
+    """Said when it runs, as at any length: a table of 32 positions."""
+    model = compiled("bert", tmp_path)
+    fixed = model.fixed(batch=1, seq=4)
+    with pytest.raises(Failed, match="E0912"):
+        fixed.run(input_ids=[[1] * 5])
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted"), [("vit", True), ("lstm_lm", True), ("dates", False)]
+)
+def test_what_branches_is_not_recorded(name: str, wanted: bool, tmp_path: Path) -> None:
+    """A cell that resets before its product is a loop on a card."""
+    path = tmp_path / "model.onnx"
+    specc.compile(name, path, set=SMALL[name], init=1, target="ort-cuda")
+    assert recordable(onnx.load(path), "cuda") is wanted
+    assert not recordable(onnx.load(path), "cpu")
