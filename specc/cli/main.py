@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from importlib import import_module
 from io import TextIOWrapper
+from types import ModuleType
 from typing import NoReturn
 
 from specc.cli import messages
@@ -55,8 +56,15 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "list": ("specc.cli.list", "shipped specs, blocks, masks, scores, words"),
     "doc": ("specc.cli.doc", "what one of these does and takes"),
     "lsp": ("specc.cli.lsp", "serve an editor, over stdin and stdout"),
+    "completion": (
+        "specc.cli.completion",
+        "a script by which bash, zsh or fish completes all this",
+    ),
 }
 """Each command's module, loaded when it is the one that was asked for."""
+
+HIDDEN = {"_complete": "specc.cli.complete"}
+"""What completion scripts ask, and nobody types."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -212,7 +220,7 @@ def _parse(
         parser().print_help(sys.stderr)
         raise SystemExit(2)
     name = words[0]
-    if name not in COMMANDS:
+    if name not in COMMANDS and name not in HIDDEN:
         if name in ("-h", "--help", "--version"):
             parser().parse_args(words[:1])
         if name.startswith("-"):
@@ -220,7 +228,17 @@ def _parse(
         near = did_you_mean(name, COMMANDS)
         hint = f"; {suggestion(near)}" if near else ""
         parser().error(f"there is no command `{shown(name)}`{hint}")
-    module = import_module(COMMANDS[name][0])
+    module = import_module(HIDDEN[name] if name in HIDDEN else COMMANDS[name][0])
+    made = _parser_of(name, module)
+    command: Callable[[argparse.Namespace], int] = module.run
+    # what stands behind `--` is no option; only the plain parser knows that
+    return command, (made.parse_args if "--" in words else made.parse_intermixed_args)(
+        words[1:]
+    )
+
+
+def _parser_of(name: str, module: ModuleType) -> Parser:
+    """What a command takes."""
     made = Parser(
         prog=f"specc {name}",
         description=summary(module.__doc__),
@@ -228,11 +246,15 @@ def _parse(
     )
     module.arguments(made)
     common(made)
-    command: Callable[[argparse.Namespace], int] = module.run
-    # what stands behind `--` is no option; only the plain parser knows that
-    return command, (made.parse_args if "--" in words else made.parse_intermixed_args)(
-        words[1:]
-    )
+    return made
+
+
+def whole_parsers() -> dict[str, Parser]:
+    """Every command with its options: what completion and the reference are made of."""
+    return {
+        name: _parser_of(name, import_module(path))
+        for name, (path, _) in COMMANDS.items()
+    }
 
 
 def exit_code(diagnostics: Sequence[Diagnostic]) -> int:

@@ -1,0 +1,138 @@
+"""Completion: every option is in every script, shells take them, and what they offer is right."""
+
+import subprocess
+from pathlib import Path
+from shutil import which
+
+import pytest
+
+from specc.cli.main import COMMANDS, main, whole_parsers
+from specc.cli.shells import plain, script, taken
+
+SHELLS = ("bash", "zsh", "fish")
+
+
+@pytest.fixture(scope="module")
+def scripts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("scripts")
+    made = taken(whole_parsers())
+    for shell in SHELLS:
+        (folder / f"specc.{shell}").write_text(script(shell, made), encoding="utf-8")
+    return {shell: folder / f"specc.{shell}" for shell in SHELLS}
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_every_option_is_there(shell: str, scripts: dict[str, Path]) -> None:
+    text = scripts[shell].read_text(encoding="utf-8")
+    for name, parser in whole_parsers().items():
+        assert name in text
+        for action in parser._actions:
+            for option in action.option_strings:
+                dashes = (
+                    option
+                    if shell != "fish"
+                    else f"{'-l' if option.startswith('--') else '-s'} {option.lstrip('-')}"
+                )
+                assert dashes in text, (name, option)
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_the_shell_takes_it(shell: str, scripts: dict[str, Path]) -> None:
+    if which(shell) is None:
+        pytest.skip(f"there is no {shell} here")
+    done = subprocess.run(
+        [shell, "-n", scripts[shell]], capture_output=True, text=True, timeout=30
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def offered(words: list[str], scripts: dict[str, Path], tmp_path: Path) -> list[str]:
+    """What bash offers; `specc` there is one that answers without starting Python."""
+    (tmp_path / "specc").write_text(
+        '#!/bin/sh\necho "gpt2 $2"\necho "layers="\n', encoding="utf-8"
+    )
+    (tmp_path / "specc").chmod(0o755)
+    (tmp_path / "my.specc").touch()
+    quoted = " ".join(f"'{word}'" for word in words)
+    text = (
+        f"source {scripts['bash']}; COMP_WORDS=({quoted}); COMP_CWORD={len(words) - 1}; "
+        "_specc; printf '%s\\n' \"${COMPREPLY[@]}\""
+    )
+    done = subprocess.run(
+        ["bash", "-c", text],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        cwd=tmp_path,
+        env={"PATH": f"{tmp_path}:/usr/bin:/bin"},
+    )
+    return done.stdout.split()
+
+
+@pytest.mark.parametrize(
+    ("words", "some"),
+    [
+        (["specc", "che"], {"check"}),
+        (["specc", "check", "my"], {"my.specc"}),
+        (["specc", "check", "gp"], {"gpt2"}),
+        (["specc", "check", "gpt2", "--se"], {"--set"}),
+        (["specc", "check", "gpt2", "--set", "la"], {"layers="}),
+        (["specc", "compile", "gpt2", "--target", "ort"], {"ort-cpu", "ort-cuda"}),
+        (["specc", "list", "ma"], {"masks"}),
+        (["specc", "completion", ""], set(SHELLS)),
+    ],
+)
+def test_what_bash_offers(
+    words: list[str], some: set[str], scripts: dict[str, Path], tmp_path: Path
+) -> None:
+    if which("bash") is None:
+        pytest.skip("there is no bash here")
+    assert some <= set(offered(words, scripts, tmp_path))
+
+
+def test_what_fish_offers(scripts: dict[str, Path], tmp_path: Path) -> None:
+    if which("fish") is None:
+        pytest.skip("there is no fish here")
+    text = f"source {scripts['fish']}; complete -C 'specc compile gpt2 --targ'; complete -C 'specc li'"
+    done = subprocess.run(
+        ["fish", "--no-config", "-c", text],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        cwd=tmp_path,
+    )
+    assert [line.split("\t")[0] for line in done.stdout.splitlines()] == [
+        "--target",
+        "list",
+    ]
+
+
+def test_what_scripts_ask(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["_complete", "specs"]) == 0
+    assert "gpt2" in capsys.readouterr().out.split()
+    assert main(["_complete", "set", "gpt2"]) == 0
+    assert "layers=" in capsys.readouterr().out.split()
+    assert main(["_complete", "codes"]) == 0
+    assert "E0302" in capsys.readouterr().out.split()
+    # a spec that is not there yet offers nothing, and says nothing
+    for spec in (["no_such.specc"], []):
+        assert main(["_complete", "set", *spec]) == 0
+        assert capsys.readouterr() == ("", "")
+
+
+def test_the_hidden_command_is_not_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    assert "_complete" not in capsys.readouterr().out
+    assert "_complete" not in COMMANDS
+
+
+def test_nothing_of_a_help_is_read_by_a_shell() -> None:
+    assert (
+        plain("it's `rm -rf $HOME`; [x]: 100 %% \n more\\")
+        == "its rm -rf HOME; x 100 % more"
+    )
+
+
+def test_a_shell_that_is_not_known(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["completion", "tcsh"]) == 2
+    assert "bash" in capsys.readouterr().err
