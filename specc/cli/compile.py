@@ -4,9 +4,10 @@ from argparse import ArgumentParser, ArgumentTypeError, Namespace
 
 from specc.cli import messages
 from specc.cli.precision_options import asked, precision_arguments
+from specc.cli.progress import progress
 from specc.cli.spec_options import FORCE, seed, spec_arguments, spec_of
 from specc.cli.writing_options import choosing_arguments, flag_of, settings_given
-from specc.compiler.job import Options
+from specc.compiler.job import Compiled, Options
 from specc.compiler.model import compile_spec
 from specc.compiler.package import compile_package, parts_of
 from specc.compiler.profiles.dress import PROFILES
@@ -149,7 +150,29 @@ def _package_arguments(parser: ArgumentParser) -> None:
 def run(given: Namespace) -> int:
     """Compile, and say what was written."""
     _check_belonging(given)
-    made = (compile_package if given.parts else compile_spec)(
+    with progress("writing weights"):
+        made = _compiled(given)
+    messages.report(made.warnings, given.format, given.color)
+    told = {
+        "files": [{"path": str(path), "bytes": size} for path, size in made.files],
+        "notes": list(made.remarks),
+        "forms": list(made.forms),
+    }
+    if messages.answer("compile", told):
+        return 0
+    for form in made.forms if given.explain else ():
+        print(form)
+    for remark in made.remarks:
+        messages.remark(remark)
+    for path, size in made.files:
+        messages.done(f"{shown(str(path))}  {size_text(size)}")
+    return 0
+
+
+def _compiled(given: Namespace) -> Compiled:
+    """The files of a model, or of a package where parts of one are named."""
+    make = compile_package if given.parts else compile_spec
+    return make(
         spec_of(given, given.weights),
         Options(
             output=given.output,
@@ -174,21 +197,6 @@ def run(given: Namespace) -> int:
             for_quantizers=given.for_quantizers,
         ),
     )
-    messages.report(made.warnings, given.format, given.color)
-    told = {
-        "files": [{"path": str(path), "bytes": size} for path, size in made.files],
-        "notes": list(made.remarks),
-        "forms": list(made.forms),
-    }
-    if messages.answer("compile", told):
-        return 0
-    for form in made.forms if given.explain else ():
-        print(form)
-    for remark in made.remarks:
-        messages.remark(remark)
-    for path, size in made.files:
-        messages.done(f"{shown(str(path))}  {size_text(size)}")
-    return 0
 
 
 def named(text: str) -> str:

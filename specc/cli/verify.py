@@ -4,6 +4,7 @@ import math
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 
 from specc.cli import messages
+from specc.cli.progress import counted
 from specc.cli.spec_options import rounds, seed
 from specc.files.read import shown
 from specc.run.loaded import Loaded
@@ -77,7 +78,8 @@ def run(given: Namespace) -> int:
         given.model, graph=given.graph, provider=given.provider, contents=True
     )
     lines = []
-    for line in verify_opened(opened, seed=given.seed, rounds=given.rounds):
+    found = verify_opened(opened, seed=given.seed, rounds=given.rounds)
+    for line in counted(found, "comparing rounds"):
         messages.done(line)
         lines.append(line)
     lost: list[str] = []

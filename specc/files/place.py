@@ -16,6 +16,7 @@ from typing import NoReturn
 
 from specc.files import ours
 from specc.files.read import shown
+from specc.files.system import unbearable
 from specc.text.diagnostic import fail
 
 NOTHING = "nothing was written; what was there before is unchanged"
@@ -73,6 +74,7 @@ def place(
         # what a `Path` forgets
         no_file(Path(path), "the name of a folder")
     path = settled(path)
+    refuse_unbearable(path)
     refuse_inputs(path, inputs)
     real = followed(path)
     if path.suffix.lower() not in kind.endings:
@@ -103,6 +105,19 @@ def _why(path: Path, kind: Kind) -> str:
     if path.suffix.lower() == ".pdf" and ".svg" in kind.endings:
         return ", which is as sharp; a browser prints it as PDF"
     return ""
+
+
+def refuse_unbearable(path: Path) -> None:
+    """E0958 for a name that some system cannot hold, wherever it is written: models are
+    carried from one to another.
+    """
+    if why := unbearable(path.name):
+        fail(
+            "E0958",
+            f"`{shown(path.name)[:60]}` is a name that not every system can hold",
+            notes=[why, NOTHING],
+            helps=["give another name with -o"],
+        )
 
 
 def settled(path: str | Path) -> Path:

@@ -10,6 +10,8 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
+from specc.files.system import reading
+
 
 @dataclass(frozen=True)
 class Unreadable(Exception):
@@ -39,9 +41,8 @@ def shown(text: str, keep: str = "") -> str:
 def open_regular(path: str | os.PathLike[str]) -> int:
     """A descriptor for a regular file. Raises Unreadable for anything else."""
     try:
-        # O_NONBLOCK: opening a FIFO without a writer would wait for ever; on regular
-        # files it means nothing.
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        # opening a FIFO without a writer must not wait for ever
+        fd = os.open(path, reading())
     except (OSError, ValueError) as error:
         raise Unreadable(_reason(error)) from None
     mode = os.fstat(fd).st_mode

@@ -21,8 +21,10 @@ from itertools import count
 from pathlib import Path
 from types import TracebackType
 
+from specc.files import system
 from specc.files.place import explain, followed, no_file, settled, words
 from specc.files.read import shown
+from specc.files.watch import WATCH
 from specc.text.diagnostic import fail
 
 Chunk = bytes | bytearray | memoryview
@@ -61,12 +63,10 @@ def plain_stem(name: str) -> str:
 
 def need_space(folder: str | Path, size: int) -> None:
     """Refuses to begin what cannot end: E0813 where the disk has fewer than `size` bytes left."""
-    try:
-        disk = os.statvfs(folder)
-    except (OSError, ValueError):
-        return  # what is wrong with the folder, writing will tell
-    free = disk.f_bavail * disk.f_frsize
-    if free < size and disk.f_blocks:  # a file system that is no disk counts none
+    if (watch := WATCH.get()) is not None:
+        watch.expect(size)
+    free = system.free_bytes(folder)
+    if free is not None and free < size:
         fail(
             "E0813",
             f"there is no space left for `{shown(str(folder))}`: {size / 1e9:.3g} GB "
@@ -198,20 +198,18 @@ class OutputDirectory:
         leaves.
         """
         temporary = self._reserve()
-        digest, size = hashlib.sha256(), 0
+        digest, size, watch = hashlib.sha256(), 0, WATCH.get()
         try:
-            # O_EXCL: never into a file, or through a link, that someone else put there.
-            fd = os.open(
-                temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666
-            )
+            fd = os.open(temporary, system.creating(), 0o666)
             try:
                 for chunk in chunks:
                     digest.update(chunk)
                     size += memoryview(chunk).nbytes
                     _write_all(fd, chunk)
+                    if watch is not None:
+                        watch.wrote(memoryview(chunk).nbytes)
                 if former is not None:
-                    with suppress(OSError):  # a file system without modes
-                        os.fchmod(fd, stat.S_IMODE(former) & 0o777)
+                    system.keep_mode(fd, stat.S_IMODE(former) & 0o777)
                 os.fsync(fd)
             except BaseException:
                 _close_quietly(fd)
@@ -237,9 +235,9 @@ class OutputDirectory:
             target = self.path / name
             if not os.path.lexists(target):
                 self._made.append(target)
-            os.replace(temporary, target)
+            system.replace(temporary, target)
         if self._parts:
-            _sync_directory(self.path)
+            system.sync_folder(self.path)
         self._publish_entries()
         for name in self._superseded:
             if (
@@ -264,12 +262,12 @@ class OutputDirectory:
             for name, temporary in self._entries.items():
                 target = self.path / name
                 former[target] = self._second_name(target)
-                os.replace(temporary, target)
-            _sync_directory(self.path)
+                system.replace(temporary, target)
+            system.sync_folder(self.path)
         except BaseException:
             for target, kept in former.items():
                 if kept is not None:
-                    os.replace(kept, target)
+                    system.replace(kept, target)
                 else:
                     _unlink_quietly(target)
             raise
@@ -280,7 +278,7 @@ class OutputDirectory:
         name, temporary = entry
         made, self._made = self._made, []
         try:
-            os.replace(temporary, self.path / name)
+            system.replace(temporary, self.path / name)
         except OSError:
             self._made = made
             raise
@@ -291,7 +289,7 @@ class OutputDirectory:
         if not os.path.lexists(target):
             return None
         kept = self._reserve()
-        os.link(target, kept, follow_symlinks=False)
+        system.second_name(target, kept)
         return kept
 
     def _discard(self) -> None:
@@ -311,22 +309,10 @@ def _write_all(fd: int, chunk: Chunk) -> None:
         view = view[written:]
 
 
-def _sync_directory(path: Path) -> None:
-    """Makes renames last. Some file systems cannot, and say EINVAL."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
-            raise
-    finally:
-        _close_quietly(fd)
-
-
 def _sync_last(path: Path) -> None:
     """The last sync, when the only entry already has its name and nothing can be taken back."""
     try:
-        _sync_directory(path)
+        system.sync_folder(path)
     except OSError as error:
         fail(
             "E0815",
@@ -354,18 +340,12 @@ def _clear_stale(folder: Path) -> None:
         return  # a folder we may write into but not list
     for name in names:
         found = _TEMPORARY.fullmatch(name)
-        if found and not _alive(int(found[1])) and _age(folder / name) > STALE_SECONDS:
+        if (
+            found
+            and not system.alive(int(found[1]))
+            and _age(folder / name) > STALE_SECONDS
+        ):
             _unlink_quietly(folder / name)
-
-
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 def _age(path: Path) -> float:

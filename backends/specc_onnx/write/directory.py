@@ -17,7 +17,7 @@ from specc.artifact.external import hash_of, size_of
 from specc.artifact.index import NAME, Index, former, plain, superseded
 from specc.backend import About, Extra, How, Part, Target, Written
 from specc.files.ours import is_index, is_model, unread
-from specc.files.place import no_file, refuse, refuse_inputs, settled
+from specc.files.place import no_file, refuse, refuse_inputs, refuse_unbearable, settled
 from specc.files.write import FileFacts, OutputDirectory
 from specc.version import __version__
 from specc.weights.values import Values
@@ -51,6 +51,7 @@ def package_graphs(
     compared at every opening.
     """
     folder = settled(folder)
+    refuse_unbearable(folder)
     _check_names(parts, extras)
     old = former(folder)
     kept = _check_places(folder, old, parts, extras, inputs=inputs, force=force)

@@ -34,7 +34,7 @@ def unbroken(path: Path) -> bool:
     try:
         with (
             os.fdopen(open_regular(path), "rb") as file,
-            mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as data,
+            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data,
         ):
             at = data.rfind(_BEFORE) + len(_BEFORE)
             if at < len(_BEFORE):

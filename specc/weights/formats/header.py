@@ -6,13 +6,13 @@ equal its range; ranges in order fill the data from its first byte to its last.
 """
 
 import json
-import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NoReturn
 
 from specc.files.json import Json
 from specc.files.read import shown
+from specc.files.system import read_at
 from specc.text.diagnostic import fail
 from specc.weights.formats.dtypes import BITS, FROM_FILE
 
@@ -69,7 +69,7 @@ def _header_bytes(fd: int, size: int) -> bytes:
     """The JSON of the header, whose length stands in the first eight bytes."""
     if size < 8:
         raise _Wrong(f"it has {size} bytes; a safetensors file has at least 10")
-    length = int.from_bytes(os.pread(fd, 8, 0), "little")
+    length = int.from_bytes(read_at(fd, 8, 0), "little")
     # a file of another kind begins with any number, so this comes before reading
     if length > MOST_HEADER_BYTES:
         raise _Wrong(
@@ -81,7 +81,7 @@ def _header_bytes(fd: int, size: int) -> bytes:
             f"its header should have {length} bytes, but only {size - 8} follow: the "
             "file is cut off"
         )
-    data = os.pread(fd, length, 8)
+    data = read_at(fd, length, 8)
     if len(data) != length:  # it has shrunk since its size was asked for
         raise _Wrong("the file is cut off inside the header")
     return data

@@ -28,6 +28,7 @@ from specc.files.impostor import recognized
 from specc.files.ours import MARK
 from specc.files.place import WEIGHTS, place
 from specc.files.read import Unreadable, open_regular, shown
+from specc.files.system import fill_at, read_at
 from specc.files.write import atomic_write
 from specc.ir.array import Array
 from specc.text.diagnostic import fail
@@ -170,14 +171,14 @@ class TensorFile:
     def _fill(self, offset: int, view: memoryview) -> None:
         """Reads as many bytes as the view holds."""
         while view:
-            got = os.preadv(self._fd, [view], offset)
+            got = fill_at(self._fd, view, offset)
             if got == 0:
                 self._changed("it became shorter")
             view, offset = view[got:], offset + got
 
     @cached_property
     def _map(self) -> mmap.mmap:
-        return mmap.mmap(self._fd, self.size, prot=mmap.PROT_READ)
+        return mmap.mmap(self._fd, self.size, access=mmap.ACCESS_READ)
 
     def _numpy(self, entry: Entry) -> np.dtype[np.generic]:
         if entry.dtype not in NUMPY:
@@ -215,7 +216,7 @@ def open_tensors(path: str | Path) -> TensorFile:
         )
     try:
         size = os.fstat(fd).st_size
-        _refuse_impostors(path, os.pread(fd, 64, 0))
+        _refuse_impostors(path, read_at(fd, 64, 0))
         raw, metadata, header = read_header(fd, size, str(path))
         start = 8 + len(header)
         tensors = {

@@ -1,0 +1,181 @@
+"""Other systems: what Linux has and they lack is taken away, and everything still works."""
+
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from specc.cli.main import main
+from specc.files import system
+from specc.files.write import atomic_write
+from specc.text.diagnostic import Failed
+
+WITHOUT = """
+import builtins, collections, importlib, os, mmap, shutil, signal, sys
+Usage = collections.namedtuple("Usage", "total used free")
+shutil.disk_usage = lambda folder: Usage(10**12, 0, 10**12)  # Windows has one of its own
+for name in ("O_CLOEXEC", "O_NONBLOCK", "O_NOFOLLOW", "O_DIRECTORY", "fchmod", "statvfs", "fstatvfs", "getuid",
+             "geteuid", "getpgid", "killpg", "fork", "pread", "preadv", "pwrite", "sched_getaffinity", "mkfifo"):
+    if hasattr(os, name):
+        delattr(os, name)
+for name in ("PROT_READ", "PROT_WRITE", "MAP_PRIVATE", "MAP_SHARED"):
+    if hasattr(mmap, name):
+        delattr(mmap, name)
+for name in ("SIGKILL", "SIGALRM", "SIGHUP"):
+    if hasattr(signal, name):
+        delattr(signal, name)
+was = builtins.__import__
+def imported(name, *rest, **more):
+    if name in ("fcntl", "resource", "pwd", "grp", "termios"):
+        raise ImportError(name)
+    return was(name, *rest, **more)
+builtins.__import__ = imported
+import specc.files.system as system
+system.WINDOWS = True
+def never(*given):
+    raise AssertionError("asking would end the process")
+os.kill = never
+from specc.cli.main import main
+for words in WORDS:
+    status = main(words)
+    assert status == 0, (words, status)
+"""
+LM = ["--set", "d=16", "--set", "heads=2", "--set", "layers=1", "--set", "vocab=11"]
+
+
+def test_everything_works_without_what_posix_has(tmp_path: Path) -> None:
+    (tmp_path / ".specc-999999-0").write_bytes(b"left behind")
+    words = [
+        ["check", "gpt2", *LM],
+        ["compile", "gpt2", *LM, "--init", "1", "--weights-as", "copy", "-o", "m.onnx"],
+        ["compile", "gpt2", *LM, "--init", "1", "--weights-as", "copy", "-o", "m.onnx"],
+        ["compile", "gpt2", *LM, "--init", "1", "--for", "all", "-o", "out"],
+        ["compile", "digits", "-o", "d.onnx"],
+        ["run", "out", "[[1, 2]]", "--max", "3"],
+        ["verify", "m.onnx", "--rounds", "1"],
+        ["show", "m.onnx"],
+    ]
+    text = WITHOUT.replace("WORDS", repr(words))
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        [sys.executable, "-c", text],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        env=env,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    # a process that cannot be asked is taken to be there
+    assert (tmp_path / ".specc-999999-0").exists()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "con.onnx",
+        "AUX.onnx",
+        "nul.tar.onnx",
+        "com1.onnx",
+        "LPT9.onnx",
+        "con .onnx",
+        "prn",
+        "out.",
+        "out ",
+        "out. .",
+    ],
+)
+def test_names_that_a_system_cannot_hold(
+    name: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    more = [] if name.endswith(".onnx") else ["--for", "score"]
+    assert main(["compile", "xor", "-o", name, *more]) == 1
+    assert "E0958" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["console.onnx", "com10.onnx", "a.con.onnx", ".hidden", "..", ".", "auxiliary"],
+)
+def test_names_that_every_system_can_hold(name: str) -> None:
+    assert not system.unbearable(name)
+
+
+@pytest.mark.parametrize("names", ["specc", "hf", "genai"])
+def test_no_two_names_of_a_package_differ_in_capitals_only(
+    names: str, tmp_path: Path
+) -> None:
+    parts = (
+        ["--for", "step", "--names", names] if names != "specc" else ["--for", "all"]
+    )
+    out = tmp_path / "out"
+    assert (
+        main(["compile", "gpt2", *LM, "--init", "1", *parts, "-o", str(out), "-q"]) == 0
+    )
+    found = [path.name for path in out.iterdir()]
+    assert len({name.casefold() for name in found}) == len(found)
+    assert not [name for name in found if system.unbearable(name)]
+
+
+def test_a_file_that_is_open_elsewhere_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times, really = [0], os.replace
+
+    def busy(source: Path, target: Path) -> None:
+        times[0] += 1
+        if times[0] < 3:
+            raise PermissionError(errno.EACCES, "it is open")
+        really(source, target)
+
+    monkeypatch.setattr(os, "replace", busy)
+    monkeypatch.setattr(system, "WINDOWS", True)
+    monkeypatch.setattr(system, "PAUSE", 0.0)
+    atomic_write(tmp_path / "a.txt", [b"new"])
+    assert (times[0], (tmp_path / "a.txt").read_bytes()) == (3, b"new")
+    # for ever is a message, and what was there stays
+    times[0] = -10
+    with pytest.raises(Failed, match="E0812"):
+        atomic_write(tmp_path / "a.txt", [b"newer"])
+    assert [p.name for p in tmp_path.iterdir()] == ["a.txt"]
+    assert (tmp_path / "a.txt").read_bytes() == b"new"
+    # elsewhere it is no matter of time
+    times[0] = 1
+    monkeypatch.setattr(system, "WINDOWS", False)
+    with pytest.raises(Failed, match="E0812"):
+        atomic_write(tmp_path / "a.txt", [b"newer"])
+    assert times[0] == 2
+
+
+def test_a_disk_without_second_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none(*given: object, **more: object) -> None:
+        raise OSError(errno.EPERM, "no such thing")
+
+    (tmp_path / "a").write_bytes(b"kept")
+    monkeypatch.setattr(os, "link", none)
+    system.second_name(tmp_path / "a", tmp_path / "b")
+    assert (tmp_path / "b").read_bytes() == b"kept"
+
+
+@pytest.mark.parametrize("ends", ["\n", "\r\n"])
+def test_lines_of_a_vocabulary_end_either_way(
+    ends: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from specc.data.vocabulary import read_vocabulary
+    from specc.text.source import Source
+
+    assert read_vocabulary(Source("v", ends.join(["a", '"\\n"', "b", ""]))) == (
+        "a",
+        "\n",
+        "b",
+    )
