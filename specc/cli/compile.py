@@ -7,7 +7,8 @@ from specc.cli.precision_options import asked, precision_arguments
 from specc.cli.progress import progress
 from specc.cli.spec_options import FORCE, seed, spec_arguments, spec_of
 from specc.cli.writing_options import choosing_arguments, flag_of, settings_given
-from specc.compiler.job import Compiled, Options
+from specc.compiler.compiled import Compiled
+from specc.compiler.job import Options
 from specc.compiler.model import compile_spec
 from specc.compiler.package import compile_package, parts_of
 from specc.compiler.profiles.dress import PROFILES
