@@ -21,8 +21,6 @@ KEY = re.compile(
 )
 DASHES = re.compile(r"[ ]*(?:-[ ]*)*")
 Schema = Mapping[str, object]
-DEEPEST = 24
-"""References of the schema that are followed, one inside the other."""
 
 
 @cache
@@ -106,37 +104,47 @@ def _properties(made: Schema) -> Mapping[str, object]:
 
 def _at(text: str, path: Sequence[str]) -> list[Schema]:
     """The schemas of what stands at a path."""
-    here = _spread(schema(), text)
+    here = _spread([schema()], text)
     for key in path:
-        below: list[Schema] = []
-        for made in here:
-            inner = _properties(made).get(key, made.get("additionalProperties"))
-            if isinstance(inner, dict):
-                below += _spread(inner, text)
-        here = below
+        below = [
+            inner
+            for made in here
+            for inner in [_properties(made).get(key, made.get("additionalProperties"))]
+            if isinstance(inner, dict)
+        ]
+        here = _spread(below, text)
     return here
 
 
-def _spread(made: Schema, text: str, depth: int = 0) -> list[Schema]:
-    """A schema with all that it may be: alternatives, references, entries of lists."""
-    if depth > DEEPEST:
-        return []
-    found = [made]
+def _spread(schemas: Sequence[Schema], text: str) -> list[Schema]:
+    """Schemas with all that they may be: alternatives, references, entries of lists.
+    Each once, for they name each other in circles.
+    """
+    found: dict[int, Schema] = {}
+    waiting = list(reversed(schemas))
+    while waiting:
+        made = waiting.pop()
+        if id(made) in found:
+            continue
+        found[id(made)] = made
+        waiting += reversed(list(_inside(made, text)))
+    return list(found.values())
+
+
+def _inside(made: Schema, text: str) -> Iterator[Schema]:
+    """What a schema names as what it may be."""
     reference = made.get("$ref")
     if isinstance(reference, str):
         target = schema()["definitions"]
         assert isinstance(target, dict)
-        inner = target[reference.rpartition("/")[2]]
-        found += _spread(inner, text, depth + 1)
+        yield target[reference.rpartition("/")[2]]
     for key in ("anyOf", "allOf"):
         several = made.get(key, ())
-        for inner in several if isinstance(several, list) else ():
-            found += _spread(inner, text, depth + 1)
+        yield from several if isinstance(several, list) else ()
     if isinstance(items := made.get("items"), dict):
-        found += _spread(items, text, depth + 1)
+        yield items
     if isinstance(then := made.get("then"), dict) and _holds(made.get("if"), text):
-        found += _spread(then, text, depth + 1)
-    return found
+        yield then
 
 
 def _holds(condition: object, text: str) -> bool:

@@ -5,7 +5,6 @@ refuses what a key or a type alone can say.
 import json
 from pathlib import Path
 
-import jsonschema
 import pytest
 from support.yaml_values import values
 
@@ -21,6 +20,7 @@ from specc.library.files import read_file, root, shipped
 from specc.text.diagnostic import Failed
 from specc.text.source import Source
 
+jsonschema = pytest.importorskip("jsonschema", reason="needs the extra dev")
 ROOT = Path(__file__).parents[2]
 SCHEMA = json.loads((ROOT / "specs" / "schema.json").read_text(encoding="utf-8"))
 GOLDEN = ROOT / "tests" / "golden"

@@ -1,0 +1,149 @@
+"""Whatever stands in an editor: an answer, or none, and never an exception; what ships
+has no errors.
+"""
+
+import random
+from pathlib import Path
+
+import pytest
+
+from specc.editors import offers, offers_yaml, shown
+from specc.editors.analysis import analyses, analyze
+from specc.editors.meaning import meaning
+from specc.editors.mends import mends
+from specc.lang.dsl.lalr import load
+from specc.lang.yaml.write import write_yaml
+from specc.library.files import read_file, shipped
+
+SMALL = (
+    "elman",
+    "jordan",
+    "kv_lookup",
+    "luong",
+    "rnnsearch",
+    "seq2seq",
+    "gru_lm",
+    "xor",
+    "luong_dot",
+)
+PIECES = [
+    *"(){}[]=,.:@\"'#&*|-> \n\t0aé𝔁\x00\x0c\u2028",
+    *load().words,
+    "  - ",
+    "do:",
+    "specc: 1\n",
+]
+
+
+def changed(text: str, chance: random.Random) -> str:
+    """A text as it is while somebody writes: pieces put in, taken out, and cut."""
+    for _ in range(chance.randint(0, 3)):
+        start = chance.randrange(len(text) + 1)
+        end = start + chance.choice([0, 1, 3, 20, 200])
+        put = "".join(chance.choices(PIECES, k=chance.randint(0, 3)))
+        text = text[:start] + put + text[end:]
+    cut = chance.random() < 0.3
+    return text[: chance.randrange(len(text) + 1)] if cut else text
+
+
+def everything(seed: int, names: tuple[str, ...]) -> None:
+    """Every feature at some characters of a text that is broken in some way."""
+    chance = random.Random(seed)
+    name = chance.choice(names)
+    path = shipped()[name]
+    yaml = path.suffix == ".yaml"
+    text = path.read_text(encoding="utf-8")
+    if not yaml and chance.random() < 0.4:
+        text, yaml = write_yaml(read_file(path, path.name)), True
+    text = changed(text, chance)
+    known = next(analyses(Path("/nowhere") / ("a.yaml" if yaml else "a.specc"), text))
+    for _ in range(8):
+        offset = chance.randrange(len(text) + 1)
+        found = meaning(known, offset)
+        if found is not None:
+            assert 0 <= found.start <= found.end <= len(text)
+            shown.markdown(found)
+        give = offers_yaml.offers if yaml else offers.offers
+        labels = [offer.text for offer in give(known, text, offset)]
+        assert "" not in labels
+    list(shown.hints(known, 0, len(text)))
+    list(shown.outline(known))
+    for fault in known.diagnostics[:1]:
+        for edit in mends(known, fault):
+            assert edit.applied(text) != text
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_no_text_is_too_broken(seed: int) -> None:
+    everything(seed, SMALL)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(1000, 1400))
+def test_no_text_of_any_spec_is_too_broken(seed: int) -> None:
+    everything(seed, tuple(shipped()))
+
+
+@pytest.mark.parametrize("name", ["rnnsearch", "small_translator", "xor"])
+def test_what_ships_has_no_errors(name: str) -> None:
+    _no_errors(name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", shipped())
+def test_nothing_that_ships_has_errors(name: str) -> None:
+    _no_errors(name)
+
+
+def _no_errors(name: str) -> None:
+    path = shipped()[name]
+    known = analyze(path, path.read_text(encoding="utf-8"))
+    assert [d.title for d in known.diagnostics if d.severity == "error"] == []
+
+
+YAML = """specc: 1
+model: m
+dims: [b, n]
+items:
+  - graph: g
+    in: {x: 'float[b, n, 8]'}
+    out: {y: 'float[b, n, 8]'}
+    do:
+      - h: {linear: {in: x, out: 8, weights: w}}
+      - 'p, q': split_two(h)
+      - return: h
+"""
+
+
+def test_shapes_of_yaml_stand_at_the_end_of_lines() -> None:
+    known = analyze(Path("/nowhere/a.yaml"), YAML)
+    (hint,) = shown.hints(known, 0, len(YAML))
+    assert YAML[: hint.offset].endswith("weights: w}}")
+    assert hint.text.strip() == "float[b, n, 8]"
+
+
+HOSTILE = """specc 1
+model m
+config {
+  d: int = 8 "``` [x](http://y) <img src=x> \\u{1b}[31m ![z](z)"
+}
+dims b
+graph g(x: float[b, d]) -> (y: float[b, d]) { return x * 1.0 / d }
+"""
+
+
+def test_texts_of_a_spec_stay_texts_in_a_hover() -> None:
+    known = analyze(Path("/nowhere/a.specc"), HOSTILE)
+    found = meaning(known, HOSTILE.index("/ d }") + 2)
+    assert found is not None
+    text = shown.markdown(found)
+    assert text.isprintable() or all(c.isprintable() or c == "\n" for c in text)
+    assert "<img" not in text.replace("\\<img", "")
+    assert "](http" not in text.replace("\\](http", "")
+
+
+def test_nothing_closes_a_fence() -> None:
+    text = shown.fenced("a ```` b\n```\nc")
+    fence = text.split("specc\n")[0]
+    assert fence == "`" * 5
+    assert text.count(fence) == 2
