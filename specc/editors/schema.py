@@ -37,6 +37,8 @@ TYPE: Schema = {"type": "string", "pattern": rf"^\s*({'|'.join(sorted(set(TYPES)
 EXPRESSION = ref("expression")
 STATEMENTS = either({"type": "array", "items": ref("statement")}, {"type": "null"})
 
+NO_VALUE = "no config value of this spec; a new one has its type: `{type: int}`"
+
 
 def schema() -> Schema:
     """The whole schema."""
@@ -112,6 +114,8 @@ def _definitions() -> Definitions:
             "additionalProperties": either({"type": "object"}, {"type": "null"}),
         },
         "field": _field(),
+        # YAML's language server shows this, others pass over it
+        "new field": {**_field(), "errorMessage": NO_VALUE},
         "declarations": _entries(ref("field")),
         **VALUES,
         "value": either(SCALAR, {"type": "array"}, {"type": "object"}),

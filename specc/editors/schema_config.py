@@ -32,7 +32,7 @@ def config_of(program: Program) -> Schema:
         "type": ["object", "null"],
         "patternProperties": {"^expect ": texts},
         "properties": {**_mapping(schema["properties"]), UNREAD: texts},
-        "additionalProperties": {"$ref": "#/definitions/field"},
+        "additionalProperties": ref("new field"),
     }
 
 

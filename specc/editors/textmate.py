@@ -58,10 +58,12 @@ def _plain() -> list[Pattern]:
 def _declarations() -> list[Pattern]:
     """What gives a name, and names of weights and types."""
     giving = [*_lower(DEFINING), "block", "graph", "model"]
+    # `a if bias else (b)`: no name, whatever stands before it
+    given = rf"(?!(?:{'|'.join(_lower(RESERVED))})\b){NAME}"
     types = sorted({*STATIC, *TENSORS, "list", "pair", "choice", "record"})
     return [
         _captured(
-            rf"\b({'|'.join(giving)})\s+({NAME})(?!\s*=\s*{NAME}\s*[,)])",
+            rf"\b({'|'.join(giving)})\s+({given})(?!\s*=\s*{NAME}\s*[,)])",
             "keyword.declaration.specc",
             "entity.name.function.specc",
         ),

@@ -1,0 +1,218 @@
+"""What editors are given, read by the programs that read it: VS Code's own library for
+colors, the YAML language server for the schema, and vsce for the extension.
+
+The packages are looked for where `make readers` puts them, or in the folder that
+SPECC_NODE names. Where they are not, the tests are skipped and say so.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specc.lang.dsl.lalr import load
+from specc.lang.dsl.terminals import RESERVED
+from specc.library.files import root
+
+pytestmark = pytest.mark.parity
+
+ROOT = Path(__file__).parents[2]
+EXTENSION = ROOT / "editors" / "vscode"
+SCRIPT = Path(__file__).parent / "textmate_in_node.mjs"
+SPECS = sorted(root().rglob("*.specc"))
+
+
+def packages(*needed: str) -> Path:
+    """The folder whose `node_modules` holds some packages."""
+    if not shutil.which("node"):
+        pytest.skip("node is not installed")
+    folder = Path(os.environ.get("SPECC_NODE", ROOT / ".readers" / "node")).resolve()
+    for name in needed:
+        if not (folder / "node_modules" / name).is_dir():
+            pytest.skip(
+                f"{name} is not installed: `make readers`, or name its folder in SPECC_NODE"
+            )
+    return folder
+
+
+@pytest.fixture(scope="module")
+def scopes() -> dict[str, list[tuple[int, str, str]]]:
+    """Every piece of the shipped files with its innermost scope."""
+    folder = packages("vscode-textmate", "vscode-oniguruma")
+    grammar = EXTENSION / "syntaxes" / "specc.tmLanguage.json"
+    command = ["node", str(SCRIPT), str(folder), str(grammar), *map(str, SPECS)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, list[tuple[int, str, str]]] = json.loads(done.stdout)
+    return found
+
+
+def test_nothing_that_is_written_has_the_root_scope_alone(scopes: Any) -> None:
+    plain = {
+        text.strip()
+        for found in scopes.values()
+        for _, text, scope in found
+        if scope == "source.specc"
+    }
+    # brackets and separators; VS Code pairs brackets by itself
+    assert not [text for text in plain if any(c.isalnum() for c in text)]
+
+
+def test_words_that_are_never_names_are_keywords_everywhere(scopes: Any) -> None:
+    hard = {kind.lower() for kind in RESERVED}
+    outside = [
+        (file, line, text, scope)
+        for file, found in scopes.items()
+        for line, text, scope in found
+        if text in hard and not scope.startswith(("keyword", "comment", "string"))
+    ]
+    assert not outside
+
+
+def test_words_of_the_language_are_keywords_somewhere(scopes: Any) -> None:
+    words = {text for text in load().words if text.isalpha()}
+    colored = {
+        text
+        for found in scopes.values()
+        for _, text, scope in found
+        if scope.startswith(("keyword", "support.type"))
+    }
+    # no shipped spec says these
+    assert words - colored <= {
+        "reverse",
+        "where",
+        "extends",
+        "until",
+        "pair",
+        "left",
+        "normalizer",
+        "quantize",
+        "share",
+    }
+
+
+def test_the_yaml_server_reads_the_schema(tmp_path: Path) -> None:
+    folder = packages("yaml-language-server")
+    schema = (root() / "schema.json").as_uri()
+    text = f"# yaml-language-server: $schema={schema}\nspecc: 1\nmodel: m\nextends: vit\nconfig:\n  heads: 4\n"
+    server = (
+        folder
+        / "node_modules"
+        / "yaml-language-server"
+        / "bin"
+        / "yaml-language-server"
+    )
+    talk = Talk(["node", str(server), "--stdio"])
+    try:
+        talk.ask(
+            "initialize",
+            {"processId": os.getpid(), "rootUri": None, "capabilities": {}},
+        )
+        talk.tell("initialized", {})
+        assert talk.messages_of(tmp_path / "a.yaml", text) == []
+        (said,) = talk.messages_of(tmp_path / "b.yaml", text.replace("heads", "heds"))
+        assert said["range"]["start"] == {"line": 5, "character": 8}
+        assert "no config value" in said["message"]
+        assert talk.messages_of(
+            tmp_path / "c.yaml", text.replace("heads: 4", "heads: true")
+        )
+        shipped = (root() / "models" / "dates.yaml").read_text(encoding="utf-8")
+        assert (
+            talk.messages_of(
+                tmp_path / "d.yaml",
+                f"# yaml-language-server: $schema={schema}\n{shipped}",
+            )
+            == []
+        )
+    finally:
+        talk.end()
+
+
+class Talk:
+    """A language server that answers in turn."""
+
+    def __init__(self, command: list[str]) -> None:
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        self.count = 0
+
+    def tell(self, method: str, params: Any, **more: Any) -> None:
+        body = json.dumps(
+            {"jsonrpc": "2.0", "method": method, "params": params, **more}
+        ).encode()
+        assert self.process.stdin is not None
+        self.process.stdin.write(b"Content-Length: %d\r\n\r\n%s" % (len(body), body))
+        self.process.stdin.flush()
+
+    def read(self) -> dict[str, Any]:
+        out = self.process.stdout
+        assert out is not None
+        size = 0
+        while (line := out.readline()).strip():
+            if line.lower().startswith(b"content-length"):
+                size = int(line.split(b":")[1])
+        message: dict[str, Any] = json.loads(out.read(size))
+        # it asks for settings, which nobody has
+        if "id" in message and "method" in message:
+            self.reply(message["id"])
+        return message
+
+    def reply(self, number: Any) -> None:
+        body = json.dumps({"jsonrpc": "2.0", "id": number, "result": None}).encode()
+        assert self.process.stdin is not None
+        self.process.stdin.write(b"Content-Length: %d\r\n\r\n%s" % (len(body), body))
+        self.process.stdin.flush()
+
+    def ask(self, method: str, params: Any) -> Any:
+        self.count += 1
+        self.tell(method, params, id=self.count)
+        while (message := self.read()).get("id") != self.count or "method" in message:
+            pass
+        return message["result"]
+
+    def messages_of(self, path: Path, text: str) -> list[dict[str, Any]]:
+        item = {"uri": path.as_uri(), "languageId": "yaml", "version": 1, "text": text}
+        self.tell("textDocument/didOpen", {"textDocument": item})
+        while True:
+            message = self.read()
+            if (
+                message.get("method") == "textDocument/publishDiagnostics"
+                and message["params"]["uri"] == path.as_uri()
+            ):
+                return list(message["params"]["diagnostics"])
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        for pipe in (self.process.stdin, self.process.stdout):
+            assert pipe is not None
+            pipe.close()
+
+
+def test_the_extension_is_packaged_with_all_that_it_needs(tmp_path: Path) -> None:
+    modules = EXTENSION / "node_modules"
+    if not shutil.which("node") or not (modules / "@vscode" / "vsce").is_dir():
+        pytest.skip("the extension's packages are not installed: `make readers`")
+    made = tmp_path / "specc.vsix"
+    command = ["npx", "vsce", "package", "--allow-missing-repository", "-o", str(made)]
+    done = subprocess.run(
+        command, cwd=EXTENSION, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    with zipfile.ZipFile(made) as packed:
+        names = packed.namelist()
+        schema = packed.read("extension/schemas/specc.json")
+    assert schema == (root() / "schema.json").read_bytes()
+    for name in (
+        "extension.js",
+        "syntaxes/specc.tmLanguage.json",
+        "node_modules/vscode-languageclient/package.json",
+    ):
+        assert f"extension/{name}" in names
+    assert not [name for name in names if "@vscode" in name]
