@@ -22,7 +22,7 @@ from specc.compiler.asked import check_arguments
 from specc.compiler.given import in_its_syntax, opened
 from specc.compiler.training import trainee
 from specc.compiler.weights import Sources
-from specc.files.place import WEIGHTS, place
+from specc.files.place import LEARNED, place
 from specc.ir.array import Array
 from specc.run.lessons import Lessons, Row
 from specc.text.diagnostic import fail
@@ -150,7 +150,7 @@ def check_output(path: str | Path, *, force: bool = False) -> None:
     """Fails now with what `save` would fail with in the end, as far as it can be known:
     E0811, E0816, E0833. Nothing is written.
     """
-    place(path, WEIGHTS, force=force)
+    place(path, LEARNED, force=force)
 
 
 def plain(model: nn.Module) -> SpecModule:

@@ -39,6 +39,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "specc.cli.verify",
         "compare a compiled model with the float64 reference",
     ),
+    "new": (
+        "specc.cli.new",
+        "begin a spec of your own, or draft one from a checkpoint",
+    ),
     "show": (
         "specc.cli.show",
         "the architecture with shapes, weights and cost; what a package holds",

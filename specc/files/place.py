@@ -53,6 +53,9 @@ ARRAYS = Kind("arrays", (".npz",), ours.is_arrays)
 WEIGHTS = Kind("weights", (".safetensors",), ours.is_weights)
 INDEX = Kind("the index of a package", (".json",), ours.is_index)
 SPEC = Kind("a spec", (".specc", ".yaml", ".yml"))
+BEGUN = Kind("a spec", (".yaml", ".specc", ".yml"))
+LEARNED = Kind("weights", (".safetensors",), ours.is_weights)
+"""What is named without an option: a new spec on its command line, weights in Python."""
 WORDS = Kind("a list of words", (".vocab",))
 
 
@@ -85,7 +88,7 @@ def place(
             notes=[f"its name ends in {' or '.join(kind.endings)}", NOTHING],
             helps=[
                 f"name it `{shown(usual)}`{_why(path, kind)}"
-                if kind in (PICTURE, LOOK, DRAWING, PAGE)
+                if kind in (PICTURE, LOOK, DRAWING, PAGE, BEGUN, LEARNED)
                 else f"write `-o {shown(usual)}`",
                 # a name without an ending is one of a folder
                 *([kind.folder] if kind.folder and not path.suffix else []),

@@ -301,6 +301,7 @@ LINES = {
     "E0945": "the model's tokens are no text",
     "E0946": "rows of training data do not fit the model",
     "E0947": "what a row wants of a model cannot be learned",
+    "E0948": "no shipped spec is near a checkpoint",
     "E0949": "a model that is closed",
     "E0953": "a PNG would have too many pixels",
     "E0954": "there is no such layer or head to draw",

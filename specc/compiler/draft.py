@@ -1,0 +1,268 @@
+"""A spec drafted from the folder of a checkpoint: the instance of the shipped spec that
+fits its config.json and its tensors best, and what has no place in it.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import closing, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from specc.compiler.family import graph_for, types_read
+from specc.compiler.given import opened
+from specc.compiler.instance import Beginning, begun
+from specc.compiler.spec import Spec, elaborated
+from specc.compiler.weights import Sources, values_of
+from specc.elaborate.config import Reader
+from specc.elaborate.json_nodes import JsonObject, JsonScalar
+from specc.elaborate.modules import program_of
+from specc.elaborate.parts import TYPE, chosen, entries_of
+from specc.elaborate.published_keys import unread
+from specc.files.read import shown
+from specc.ir.model import Model
+from specc.lang import tree
+from specc.lang.dsl.write import write
+from specc.library.config_file import config_at
+from specc.library.files import Files, read_file, shipped
+from specc.text.diagnostic import Failed, fail
+from specc.weights.checkpoint import open_weights
+
+TRIED = 4
+"""Specs of which the tensors are compared, of those whose keys fit best."""
+LISTED = 12
+"""Names of one kind that are listed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Draft:
+    """An instance of the shipped spec `base` that makes its `graph`, with the values of a
+    config.json in it; `unplaced` says, a line each, what is in the checkpoint and not in
+    it, or the other way about. `certain`: the spec is for files of this type.
+    """
+
+    file: tree.File
+    base: str
+    graph: str
+    values: int
+    certain: bool
+    unplaced: tuple[str, ...]
+
+
+def drafted(folder: str, name: str, sign: str, above: tuple[str, ...] = ()) -> Draft:
+    """The draft called `name`. Fails with E0948 where no shipped spec is near, E0802 and
+    E0410 to E0415 for a config.json that cannot be read.
+    """
+    data = config_at(folder)
+    names = _tensors(folder)
+    kind = _type(data)
+    base = types_read().get(kind, "")
+    spec, model = _elaborated(base, data) if base else _nearest(folder, data, names)
+    spec = replace(spec, checkpoint=folder)
+    kept, lost = _values(spec.named, model, name)
+    unplaced = [f"the value of `{path}`, {text}" for path, text in lost.items()]
+    unplaced += _keys(spec, data)
+    unplaced += _weights(spec, model, names)
+    beginning = Beginning(
+        name=name, extends=spec.named, values=kept, above=above, only=True, sign=sign
+    )
+    return Draft(
+        file=begun(beginning),
+        base=spec.named,
+        graph=model.graph.name,
+        values=len(kept),
+        certain=bool(base),
+        unplaced=tuple(unplaced),
+    )
+
+
+def _type(data: JsonObject) -> str:
+    """The type that a config.json names; empty where it names none."""
+    member = data.given(TYPE)
+    value = (
+        member.value.value if member and isinstance(member.value, JsonScalar) else ""
+    )
+    return value if isinstance(value, str) else ""
+
+
+def _tensors(folder: str) -> frozenset[str]:
+    """The names of a checkpoint's tensors; none where it has no weights yet."""
+    try:
+        with closing(open_weights(folder)) as checkpoint:
+            return frozenset(checkpoint.tensors)
+    except Failed as failed:
+        # a config.json alone says something as well; damaged files are said to be
+        if any(d.code not in ("E0802", "E0518") for d in failed.diagnostics):
+            raise
+        return frozenset()
+
+
+def _elaborated(base: str, data: JsonObject) -> tuple[Spec, Model]:
+    """A shipped spec with the values of a config file, whatever type that is of."""
+    library = Files()
+    program = chosen(program_of(library.open(base), library), data)
+    reader = Reader(published=library.published, raw=data)
+    spec = Spec(program, library, reader, base)
+    graph = ""
+    with suppress(Failed):  # of another family, whose classes this one does not know
+        graph = graph_for(program, data)
+    return spec, elaborated(spec, graph)
+
+
+def _nearest(
+    folder: str, data: JsonObject, names: frozenset[str]
+) -> tuple[Spec, Model]:
+    """The spec whose parameters are called most like the tensors, of those that read most
+    of the keys. E0948 where none does.
+    """
+    keys = set(data.members)
+    read = {name: len(keys & _sources(path)) for name, path in shipped().items()}
+    near = sorted((n for n in read if read[n] > 2), key=lambda n: (-read[n], n))
+    wanted = _patterns(names)
+    found: list[tuple[float, int, Spec, Model]] = []
+    for base in near[:TRIED]:
+        with suppress(Failed):
+            spec, model = _elaborated(base, data)
+            alike = len(wanted & _patterns(frozenset(model.graph.parameters)))
+            found.append((alike / max(len(wanted), 1), read[base], spec, model))
+    if not found:
+        fail(
+            "E0948",
+            f"no shipped spec is near the model in `{shown(folder)}`",
+            notes=[f"its config.json is of the type `{shown(_type(data))[:60]}`"],
+            helps=[
+                "begin with the spec that is most like it: specc new bert my.yaml",
+                "docs/families.md says how a family is written",
+            ],
+        )
+    best = max(found, key=lambda one: one[:2])
+    return best[2], best[3]
+
+
+def _sources(path: Path) -> set[str]:
+    """The keys of a config.json that a spec reads, of its own table."""
+    entries = [
+        entry
+        for item in read_file(path, path.name).items
+        if isinstance(item, tree.Config)
+        for entry in item.entries
+        if isinstance(entry, tree.Field)
+    ]
+    texts = (s.value for e in entries for s in e.sources if isinstance(s, tree.Text))
+    return {text.split(".")[0] for text in texts}
+
+
+def _patterns(names: frozenset[str]) -> set[str]:
+    """What names end in, numbers of layers left open: families differ in what stands
+    before.
+    """
+    return {".".join(re.sub(r"\d+", "{i}", name).split(".")[-3:]) for name in names}
+
+
+def _values(
+    base: str, model: Model, name: str
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Config values that are not those the spec has anyway, as text by path: those that
+    an instance gives the same model by, and the rest.
+    """
+    usual = opened(base)
+    types = {path: entry.type for path, entry in usual.program.paths().items()}
+    own = _defaults(usual)
+    wanted = {
+        path: value
+        for path, value in _flat(model.config)
+        if own.get(path, ...) != value
+    }
+    texts = {path: _text(value, types.get(path)) for path, value in wanted.items()}
+    kept = _understood(
+        base, {path: text for path, text in texts.items() if text is not None}, name
+    )
+    made = _meant(base, kept, name)
+    if made is not None:
+        kept = {
+            path: kept[path] for path in kept if made.get(path, ...) == wanted[path]
+        }
+    lost = {path: json.dumps(wanted[path]) for path in wanted if path not in kept}
+    return kept, lost
+
+
+def _understood(base: str, texts: dict[str, str], name: str) -> dict[str, str]:
+    """Values without those that cannot be read even alone, which would spoil the others."""
+    if _meant(base, texts, name) is not None:
+        return texts
+    alone = {path: _meant(base, {path: text}, name) for path, text in texts.items()}
+    return {path: text for path, text in texts.items() if alone[path] is not None}
+
+
+def _defaults(spec: Spec) -> dict[str, object]:
+    """What the spec has anyway; nothing where values must be given."""
+    with suppress(Failed):
+        return dict(_flat(elaborated(spec).config))
+    return {}
+
+
+def _flat(
+    config: Mapping[str, object], prefix: str = ""
+) -> Iterator[tuple[str, object]]:
+    """Values by dotted path. What a rope is made of is one value."""
+    for key, value in config.items():
+        if isinstance(value, dict) and "theta" not in value:
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _text(value: object, kind: tree.TypeName | None) -> str | None:
+    """A value as the language writes it; None for one that it cannot."""
+    match value:
+        case None:
+            return "none"
+        case bool():
+            return str(value).lower()
+        case int() | float():
+            return repr(value)
+        case str():
+            return json.dumps(value) if _is_text(kind) else value
+        case list():
+            items = [_text(item, kind) for item in value]
+            known = [item for item in items if item is not None]
+            return f"[{', '.join(known)}]" if len(known) == len(items) else None
+        case {"theta": float(theta), **rest} if rest == {"kind": "default"}:
+            return f"rope(theta={theta!r})"
+    return None
+
+
+def _is_text(kind: tree.TypeName | None) -> bool:
+    """Whether a field holds texts, or a list of them."""
+    inner = kind.of if kind is not None and kind.of is not None else kind
+    return inner is not None and inner.name == "text"
+
+
+def _meant(base: str, values: Mapping[str, str], name: str) -> dict[str, object] | None:
+    """The config of the instance with these values; None where it cannot be read."""
+    with suppress(Failed):
+        text = write(
+            begun(Beginning(name=name, extends=base, values=values, only=True))
+        )
+        return dict(_flat(elaborated(opened(text)).config))
+    return None
+
+
+def _keys(spec: Spec, data: JsonObject) -> Iterator[str]:
+    """The keys of a config.json that nothing reads."""
+    for warning in unread([*entries_of(spec.program)], data):
+        yield f"of config.json: {'; '.join([warning.title, *warning.notes])}"
+
+
+def _weights(spec: Spec, model: Model, names: frozenset[str]) -> Iterator[str]:
+    """What `compile` would say of the tensors, in short."""
+    if not names:
+        yield "weights: the folder has none that can be read"
+        return
+    try:
+        values_of(spec, model.graph, Sources()).close()
+    except Failed as failed:
+        said = ["; ".join([d.title, *d.notes]) for d in failed.diagnostics]
+        yield from (f"of the tensors: {line}" for line in said[:LISTED])
+        if len(said) > LISTED:
+            yield f"of the tensors: {len(said) - LISTED} more messages"

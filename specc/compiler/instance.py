@@ -1,0 +1,156 @@
+"""A spec of one's own, begun: an instance of a shipped one with every value that it has
+anyway, to be changed, and comments that say what each is.
+"""
+
+from collections.abc import Container, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from specc.elaborate.modules import Program, program_of
+from specc.lang import tree
+from specc.lang.dsl.parse import parse_expression
+from specc.lang.dsl.write_expression import one_line
+from specc.lang.walk import walk
+from specc.library.files import Files, shipped
+from specc.text.diagnostic import fail
+from specc.text.source import Source
+from specc.text.suggest import suggest
+
+SCHEMA = "specc.schema.json"
+"""The JSON Schema that editors check YAML by, beside the specs that name it."""
+SAMPLES = {"int": "16", "float": "1.0", "bool": "false", "list": "[16]"}
+"""Values of fields that have no default and must be given."""
+
+
+@dataclass(kw_only=True)
+class Beginning:
+    """What is known of the instance: its name, what it `extends`, values by path that go
+    before the defaults, and the lines above and below.
+    """
+
+    name: str
+    extends: str
+    values: Mapping[str, str] = field(default_factory=dict)
+    above: tuple[str, ...] = ()
+    below: tuple[str, ...] = ()
+    only: bool = False
+    """Whether nothing but `values` is written."""
+    sign: str = ": "
+    """What stands between a name and its value where a value is a comment."""
+
+
+def begun(beginning: Beginning) -> tree.File:
+    """The instance as a tree with comments. E0222 for a spec that is not shipped."""
+    library = Files()
+    if beginning.extends not in shipped():
+        helps = suggest(beginning.extends, shipped(), "`specc list specs` names them")
+        fail(
+            "E0222",
+            f"there is no shipped spec called `{beginning.extends}`",
+            helps=helps,
+        )
+    program = program_of(library.open(beginning.extends), library)
+    lines = list(_entries(program, beginning))
+    return tree.File(
+        version=1,
+        model=beginning.name,
+        doc=program.doc,
+        extends=beginning.extends,
+        items=(_config(lines),)
+        if any(isinstance(x, tree.Assign) for x in lines)
+        else (),
+        remarks=tree.Remarks(before=beginning.above),
+        end=beginning.below,
+    )
+
+
+def _config(lines: list["tree.Assign | str"]) -> tree.Config:
+    """Values, the comments between them belonging to the next."""
+    entries: list[tree.ConfigEntry] = []
+    waiting: list[str] = []
+    for line in lines:
+        if isinstance(line, str):
+            waiting.append(line)
+        else:
+            remarks = tree.Remarks(tuple(waiting), line.remarks.behind)
+            entries.append(tree.Assign(line.name, line.value, remarks))
+            waiting = []
+    return tree.Config(tuple(entries), end=tuple(waiting))
+
+
+def _entries(program: Program, beginning: Beginning) -> Iterator["tree.Assign | str"]:
+    """A value or a comment for each config field, in the spec's order; behind them values
+    of the specs that it uses.
+    """
+    fields = {entry.name: entry for entry in program.fields()}
+    for name, entry in fields.items():
+        live: dict[str, str] = {}
+        for path, one in _leaves(entry, name):
+            text, stands = _value(program, beginning, path, one)
+            if not text or (beginning.only and path not in beginning.values):
+                continue
+            if stands:
+                live[path] = text
+            else:
+                doc = f"  ({one.doc})" if one.doc else ""
+                yield f"{path}{beginning.sign}{text}{doc}"
+        if live:
+            yield tree.Assign(name, _joined(live, name), tree.Remarks(behind=entry.doc))
+    yield from _of_parts(beginning.values, fields)
+
+
+def _of_parts(
+    values: Mapping[str, str], fields: Container[str]
+) -> Iterator[tree.Assign]:
+    """Values for the specs that this one uses: those that are none of its own fields."""
+    others = {p: t for p, t in values.items() if p.split(".")[0] not in fields}
+    for name in dict.fromkeys(path.split(".")[0] for path in others):
+        inner = {p: t for p, t in others.items() if p.split(".")[0] == name}
+        yield tree.Assign(name, _joined(inner, name))
+
+
+def _joined(values: Mapping[str, str], path: str) -> tree.Expr:
+    """The value at a path: itself, or a record of what is below."""
+    if path in values:
+        return _parsed(values[path])
+    below = [p.removeprefix(f"{path}.") for p in values if p.startswith(f"{path}.")]
+    names = dict.fromkeys(p.split(".")[0] for p in below)
+    return tree.RecordOf(
+        tuple(tree.Option(name, _joined(values, f"{path}.{name}")) for name in names)
+    )
+
+
+def _leaves(entry: tree.Field, path: str) -> Iterator[tuple[str, tree.Field]]:
+    """The fields of records by their paths, any other by its name."""
+    if entry.type.name != "record":
+        yield path, entry
+        return
+    for part in entry.type.fields:
+        yield from _leaves(part, f"{path}.{part.name}")
+
+
+def _value(
+    program: Program, beginning: Beginning, path: str, entry: tree.Field
+) -> tuple[str, bool]:
+    """A field's value as text, and whether it is to stand there: one that follows from
+    others is better left to them, and is a comment.
+    """
+    if path in beginning.values:
+        return beginning.values[path], True
+    if path in program.assigned:
+        return one_line(program.assigned[path].value), True
+    if entry.default is None:
+        sample = "" if entry.type.optional else SAMPLES.get(entry.type.name, "")
+        return sample, True
+    follows = any(
+        isinstance(node, tree.Name) and node.path.split(".")[0] in _names(program)
+        for node in walk(entry.default)
+    )
+    return one_line(entry.default), not follows
+
+
+def _names(program: Program) -> set[str]:
+    return {path.split(".")[0] for path in program.paths()}
+
+
+def _parsed(text: str) -> tree.Expr:
+    return parse_expression(Source("<value>", text))

@@ -1,0 +1,175 @@
+"""`specc new` begins specs that mean what their parents mean, and drafts those of checkpoints."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from specc.cli import main as cli
+from specc.cli.new import named
+from specc.compiler.draft import drafted
+from specc.compiler.given import opened
+from specc.compiler.instance import SCHEMA, Beginning, begun
+from specc.compiler.spec import check, elaborated, open_spec
+from specc.lang.dsl.write import write
+from specc.lang.read import read
+from specc.lang.yaml.write import write_yaml
+from specc.library.files import shipped
+from specc.text.diagnostic import Failed
+from specc.text.source import Source
+from specc.weights.formats.safetensors import open_tensors, write_safetensors
+
+LEARNED = Path(__file__).parents[2] / "docs" / "demos" / "learned" / "llama"
+SAMPLE = [
+    "vit",
+    "gpt2",
+    "rnnsearch",
+    "encoder_decoder",
+    "dates",
+    "clip",
+    "elman",
+    "digits",
+]
+"""Specs of every kind for the default suite; the rest are `slow`."""
+
+
+def text_of(name: str, sign: str) -> str:
+    made = begun(Beginning(name="mine", extends=name, sign=sign))
+    return write(made) if sign == " = " else write_yaml(made)
+
+
+def check_begun(name: str) -> None:
+    """Both syntaxes are one tree, and its config is the parent's."""
+    yaml, dsl = text_of(name, ": "), text_of(name, " = ")
+    one, other = read(Source("m.yaml", yaml)), read(Source("m.specc", dsl))
+    assert [i for i in one.items if "Config" not in type(i).__name__] == []
+    assert write(one).replace(": ", " = ") == write(other).replace(": ", " = ")
+    parent, mine = check(opened(name)), check(opened(yaml))
+    assert mine.model is not None
+    if parent.model is not None:
+        assert mine.model.config == parent.model.config
+    for warning in mine.warnings:
+        assert warning in parent.warnings or warning.code != "W0418"
+
+
+@pytest.mark.parametrize("name", SAMPLE)
+def test_what_is_begun_is_what_it_was(name: str) -> None:
+    check_begun(name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted({*shipped()} - {*SAMPLE}))
+def test_what_is_begun_is_what_it_was_of_every_spec(name: str) -> None:
+    check_begun(name)
+
+
+@pytest.mark.parametrize("name", ["rnnsearch", "vit", "encoder_decoder"])
+@pytest.mark.parametrize("sign", [": ", " = "])
+def test_a_comment_can_be_taken_away(name: str, sign: str) -> None:
+    """Every value that is a comment is right where the mark before it is removed."""
+    lines = text_of(name, sign).splitlines()
+    freed = [
+        line.replace("# ", "", 1).split("  (")[0] if line.startswith("  # ") and sign in line else line
+        for line in lines
+    ]  # fmt: skip
+    assert freed != lines
+    mine, parent = (
+        elaborated(opened(f"{chr(10).join(x)}\n")).config for x in (freed, lines)
+    )
+    assert mine == parent
+
+
+def test_the_file_is_written_with_what_editors_need(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["new", "vit", "my.yaml"]) == 0
+    assert "specc check my.yaml" in capsys.readouterr().out
+    first = (tmp_path / "my.yaml").read_text().splitlines()[0]
+    assert first == f"# yaml-language-server: $schema=./{SCHEMA}"  # with the space
+    assert json.loads((tmp_path / SCHEMA).read_text())["$schema"].startswith(
+        "http://json-schema.org/draft-07"
+    )
+    assert cli.main(["check", "my.yaml"]) == 0
+    assert cli.main(["new", "vit", "plain.yaml", "--no-schema"]) == 0
+    assert "$schema" not in (tmp_path / "plain.yaml").read_text()
+    assert cli.main(["new", "vit", "deep/my.specc"]) == 0
+    assert not (tmp_path / "deep" / SCHEMA).exists()
+    # another file of that name is not replaced, nor is what somebody has changed
+    assert cli.main(["new", "gpt2", "my.yaml"]) == 1
+    assert cli.main(["new", "gpt2", "my.yaml", "--force"]) == 0
+    assert "extends: gpt2" in (tmp_path / "my.yaml").read_text()
+    (tmp_path / SCHEMA).write_text("{}")
+    assert cli.main(["new", "gpt2", "other.yaml"]) == 0
+    assert (tmp_path / SCHEMA).read_text() == "{}"
+
+
+@pytest.mark.parametrize(
+    ("stem", "name"),
+    [("my", "my"), ("7b", "my_7b"), ("a-b c", "a_b_c"), ("", "my_"), ("\x1b", "my__")],
+)
+def test_a_file_gives_a_name_that_a_spec_may_have(stem: str, name: str) -> None:
+    assert named(stem) == name
+    assert opened(write_yaml(begun(Beginning(name=named(stem), extends="xor"))))
+
+
+def test_a_draft_of_a_known_type_is_the_model_of_its_config() -> None:
+    draft = drafted(str(LEARNED), "mine", ": ")
+    assert draft.base == "llama"
+    assert draft.certain
+    assert not draft.unplaced
+    theirs = elaborated(open_spec(str(LEARNED))).config
+    assert elaborated(opened(write_yaml(draft.file))).config == theirs
+
+
+@pytest.fixture
+def strange(tmp_path: Path) -> Path:
+    """A checkpoint of a type that nobody knows, nearly a Llama."""
+    config = json.loads((LEARNED / "config.json").read_text())
+    config |= {"model_type": "our_own", "weird_scale": 3}
+    with open_tensors(LEARNED / "model.safetensors") as file:
+        tensors = {name: np.array(file.array(name)) for name in file.tensors}
+    tensors["model.layers.0.self_attn.extra.weight"] = np.zeros((3, 3), np.float32)
+    del tensors["model.norm.weight"]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    write_safetensors(tmp_path / "model.safetensors", tensors)
+    return tmp_path
+
+
+def test_a_draft_of_an_unknown_type_says_what_it_could_not_place(
+    strange: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["new", str(strange / "mine.specc"), "--from", str(strange)]) == 0
+    told = capsys.readouterr().out
+    assert "an instance of llama" in told
+    assert "this is the nearest" in told
+    for name in ("weird_scale", "model.norm.weight", "self_attn.extra.weight"):
+        assert name in told
+    assert "d = 160" in (strange / "mine.specc").read_text()
+    assert cli.main(["check", str(strange / "mine.specc")]) == 0
+
+
+def test_a_config_alone_is_drafted_too(strange: Path) -> None:
+    (strange / "model.safetensors").unlink()
+    draft = drafted(str(strange), "mine", ": ")
+    assert any("weights" in line for line in draft.unplaced)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", "{", '{"model_type": 5}', '{"model_type": "\\u001b[31m", "a": 1}'],
+)
+def test_a_config_that_says_nothing_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(Failed, match=r"E04|E0948") as failed:
+        drafted(str(tmp_path), "mine", ": ")
+    assert "\x1b" not in str(failed.value)
+
+
+@pytest.mark.parametrize("name", ["vit", "digits"])
+def test_the_text_of_a_shipped_spec_is_shown(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["doc", name, "--source"]) == 0
+    assert capsys.readouterr().out == shipped()[name].read_text(encoding="utf-8")
