@@ -1,0 +1,91 @@
+"""Weights are rounded on their way: a checkpoint far larger than the memory that it takes
+becomes one of few bits.
+
+The checkpoint is a file with holes, so that it takes no room on the disk; its numbers
+are zeros, which are read and rounded like any others.
+"""
+
+import json
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+WIDE, LAYERS = 4096, 14
+LARGEST = 4 * WIDE * WIDE
+"""Bytes of a weight."""
+ROOM = 300 << 20
+"""What else may be taken, in bytes."""
+SPEC = """\
+specc 1
+model m
+dims batch
+
+graph g(x: float[batch, {wide}]) -> (y: float[batch, {wide}]) {{
+  repeat i in {layers} under "layers.{{i}}" {{
+    x = linear(x, out={wide}, bias=false) @ map
+  }}
+  return x
+}}
+
+weights {{
+{loads}}}
+"""
+TURNED = '  load "layers.{i}.map.weight" = transpose("layers.{i}.map.weight")\n'
+
+
+def with_holes(path: Path) -> None:
+    """A checkpoint of zeros of which only the header is written."""
+    size = LARGEST
+    header = {
+        f"layers.{n}.map.weight": {
+            "dtype": "F32",
+            "shape": [WIDE, WIDE],
+            "data_offsets": [n * size, (n + 1) * size],
+        }
+        for n in range(LAYERS)
+    }
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with path.open("wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        file.truncate(8 + len(text) + LAYERS * size)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("kind", ["int8", "int4"])
+@pytest.mark.parametrize("target", ["ort-cpu", "onnx"])
+def test_no_more_than_a_weight_is_in_memory(
+    target: str, kind: str, turned: bool, tmp_path: Path
+) -> None:
+    with_holes(tmp_path / "m.safetensors")
+    loads = TURNED if turned else ""
+    text = SPEC.format(wide=WIDE, layers=LAYERS, loads=loads)
+    (tmp_path / "m.specc").write_text(text)
+    command = [sys.executable, "-c", PEAK, "compile", "m.specc", "--no-load"]
+    command += ["--weights", "m.safetensors", "--quantize", kind, "--target", target]
+    command += ["--samples", "0"] if kind == "int4" else []
+    done = subprocess.run(
+        [*command, "-o", "m.onnx"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    peak = int(done.stderr.splitlines()[-1]) * 1024
+    assert LAYERS * LARGEST > 2 * (LARGEST + ROOM)
+    assert peak <= LARGEST + ROOM, f"{peak >> 20} MB"
+
+
+PEAK = """
+import sys
+from resource import RUSAGE_SELF, getrusage
+from specc.cli.main import main
+code = main(sys.argv[1:])
+print(getrusage(RUSAGE_SELF).ru_maxrss, file=sys.stderr)
+sys.exit(code)
+"""
