@@ -204,15 +204,45 @@ class OfGenai:
         self.process.communicate()
 
 
-def built_by_genai(python: str, checkpoint: Path, out: Path) -> str:
-    """The model builder on a checkpoint, fp32 for the CPU; gives what it says where it cannot."""
+def of_ctranslate2(checkpoint: Path, out: Path, precision: str) -> Writer:
+    """CTranslate2 on a checkpoint with a tokenizer, one text at a time. ImportError where
+    it is not installed.
+    """
+    import ctranslate2
+
+    converter = ctranslate2.converters.TransformersConverter(str(checkpoint))
+    converter.convert(str(out), quantization=precision, force=True)
+    model = ctranslate2.Generator(str(out), device="cpu", intra_threads=THREADS)
+    names = transformers.AutoTokenizer.from_pretrained(checkpoint)
+
+    def write(ids: Ints, count: int) -> Trace:
+        prompt = names.convert_ids_to_tokens(ids[0].tolist())
+        began = time.perf_counter()
+        # the end is no end here: as many tokens as are asked for
+        made = model.generate_tokens(
+            prompt, max_length=count, sampling_topk=1, end_token=[]
+        )
+        times, tokens = [], []
+        for one in made:
+            times.append(time.perf_counter())
+            tokens.append(one.token_id)
+        gaps = tuple(b - a for a, b in pairwise(times))
+        return Trace(times[0] - began, gaps, np.array([tokens], np.int64))
+
+    return write
+
+
+def built_by_genai(
+    python: str, checkpoint: Path, out: Path, precision: str = "fp32"
+) -> str:
+    """The model builder on a checkpoint, for the CPU; gives what it says where it cannot."""
     with tempfile.TemporaryDirectory() as cache:
         builder = [
             python,
             "-m",
             "onnxruntime_genai.models.builder",
             "-p",
-            "fp32",
+            precision,
             "-e",
             "cpu",
             "-c",

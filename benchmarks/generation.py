@@ -255,7 +255,7 @@ def saved(name: str, folder: Path, tiny: bool) -> Path:
                 weight.mul_(1.0 if table else 3.0)
     made.eval().save_pretrained(folder, safe_serialization=True)
     if name == "llama":
-        _tokenizer(made.config.vocab_size).save_pretrained(folder)
+        tokenizer(made.config.vocab_size).save_pretrained(folder)
     return folder
 
 
@@ -283,7 +283,7 @@ def _model(name: str, tiny: bool) -> Any:
     return transformers.LlamaForCausalLM(config)
 
 
-def _tokenizer(vocab: int) -> Any:
+def tokenizer(vocab: int) -> Any:
     """Numbers as words."""
     from tokenizers import Tokenizer, models
 

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from platform import python_version
 
@@ -125,7 +126,9 @@ def machine() -> str:
     """Cores, memory and versions, in a line."""
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     packages = ("onnx", "onnxruntime", "torch", "transformers", "onnxscript")
-    versions = ", ".join(f"{name} {version(name)}" for name in packages)
+    # not every part of the benchmarks needs all of them
+    there = [name for name in packages if find_spec(name)]
+    versions = ", ".join(f"{name} {version(name)}" for name in there)
     return (
         f"{len(os.sched_getaffinity(0))} cores, {memory / 1e9:.0f} GB; Python "
         f"{python_version()}, {versions}"

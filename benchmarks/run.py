@@ -26,6 +26,7 @@ PARTS = (
     "recurrence",
     "generation",
     "map",
+    "lowbits",
 )
 
 
@@ -180,6 +181,13 @@ def mapping(folder: Path, quick: bool) -> Iterator[str]:
     yield from part.rows(folder, 400 if quick else 20000, quick)
 
 
+def lowbits(folder: Path, rounds: int, quick: bool) -> Iterator[str]:
+    """Rounded weights, beside all their bits and beside other programs that round."""
+    import lowbits as part
+
+    yield from part.rows(folder, rounds, quick)
+
+
 def _checkpoint(name: str, folder: Path) -> Path:
     """A folder with random weights of that model, written once."""
     import models
@@ -239,6 +247,7 @@ def main() -> None:
             "recurrence": lambda: recurrence(folder, 5 if quick else 20, quick),
             "generation": lambda: generation(folder, 2 if quick else 20, quick),
             "map": lambda: mapping(folder, quick),
+            "lowbits": lambda: lowbits(folder, 2 if quick else 20, quick),
         }
         for name in wanted:
             for line in parts[name]():

@@ -1,0 +1,298 @@
+"""Rounded weights: specc's kinds beside float32, and beside what others make of the same
+random weights, all in one run, two threads.
+
+Programs that are not installed are left out and named: CTranslate2 (`pip install
+ctranslate2`), onnxruntime-genai (`make readers`).
+"""
+
+import statistics
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import decoders
+import generation
+import measure
+import numpy as np
+import onnxruntime
+import torch
+import transformers
+from decoders import Writer
+
+import specc
+
+KINDS = ("float32", "int8", "int8-weights", "int4")
+PROMPT, COUNT = 128, 64
+"""Tokens that are read, and written behind them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reader:
+    """A model that computes all at once: its spec, config and inputs; with `quick` a
+    config in which it is small.
+    """
+
+    name: str
+    spec: str
+    inputs: Mapping[str, tuple[int, ...]]
+    config: Mapping[str, object]
+    small: Mapping[str, object]
+    result: str = "logits"
+
+
+TINY = {"d": 32, "heads": 2, "layers": 2, "hidden": 64}
+READERS = (
+    Reader(
+        name="BERT-base, 1×128",
+        spec="bert",
+        inputs={"input_ids": (1, 128)},
+        config={},
+        small={**TINY, "vocab": 100},
+        result="prediction_logits",
+    ),
+    Reader(
+        name="BERT-base, 8×128",
+        spec="bert",
+        inputs={"input_ids": (8, 128)},
+        config={},
+        small={**TINY, "vocab": 100},
+        result="prediction_logits",
+    ),
+    Reader(
+        name="ViT-base, one picture",
+        spec="vit",
+        inputs={"pixels": (1, 3, 224, 224)},
+        config={},
+        small={**TINY},
+    ),
+    Reader(
+        name="LSTM language model, 1×128",
+        spec="lstm_lm",
+        inputs={"ids": (1, 128)},
+        config={"vocab": 1000, "width": 512},
+        small={"vocab": 100, "width": 32},
+    ),
+    Reader(
+        name="RNNsearch, 16×30 words against 30",
+        spec="rnnsearch",
+        inputs={"source": (16, 30), "target": (16, 30)},
+        config={
+            "src_vocab": 1000,
+            "tgt_vocab": 1000,
+            "emb": 128,
+            "hid": 256,
+            "readout": 128,
+        },
+        small={"src_vocab": 100, "tgt_vocab": 100, "emb": 16, "hid": 16, "readout": 16},
+    ),
+)
+
+
+def rows(folder: Path, rounds: int, quick: bool) -> Iterator[str]:
+    """Tables of models that write and of models that read."""
+    torch.set_num_threads(decoders.THREADS)
+    transformers.utils.logging.disable_progress_bar()
+    for name in ("gpt2", "llama"):
+        yield from _writing(name, folder, rounds, quick)
+    yield "### Reading with rounded weights, 2 threads, the same random weights\n"
+    yield (
+        "| model | weights | milliseconds: median, fastest | times faster than float32 "
+        "(95 % interval) | 1 - cosine | MB |"
+    )
+    yield "|---|---|---|---|---|---|"
+    for reader in READERS:
+        yield from _reading(reader, folder, rounds, quick)
+    yield ""
+
+
+# --- models that write ----------------------------------------------------------------
+
+
+def _writing(name: str, folder: Path, rounds: int, quick: bool) -> Iterator[str]:
+    """How fast a prompt is read, and tokens are written behind it."""
+    checkpoint = generation.saved(name, folder / f"{name}-lowbits", quick)
+    vocab = 90 if quick else 50000
+    # CTranslate2 wants the names of tokens, of those at the ends too
+    count_all = 100 if quick else 50257
+    names = generation.tokenizer(count_all)
+    names.bos_token = names.eos_token = str(count_all - 1)
+    names.save_pretrained(checkpoint)
+    writers, sizes, remarks = _writers(name, checkpoint, folder)
+    prompt, count = (8, 4) if quick else (PROMPT, COUNT)
+    ids = np.random.default_rng(0).integers(0, vocab, (1, prompt))
+    traces = generation.in_turn(writers, ids, count, rounds)
+    yield (
+        f"### {name}: {count} tokens behind {prompt}, greedy, {decoders.THREADS} threads\n"
+    )
+    yield from (f"{remark}\n" for remark in remarks)
+    yield (
+        "| | tokens/s | times faster than float32 (95 % interval) | prefill ms | times "
+        "faster (95 % interval) | MB | tokens as with float32 |"
+    )
+    yield "|---|---|---|---|---|---|---|"
+    written = {n: [sum(t.steps) for t in ts] for n, ts in traces.items()}
+    read = {n: [t.prefill for t in ts] for n, ts in traces.items()}
+    first = traces["float32"][0].tokens[0]
+    for n, ts in traces.items():
+        rate = statistics.median(len(t.steps) / sum(t.steps) for t in ts)
+        tokens = ts[0].tokens[0]
+        same = sum(a == b for a, b in zip(tokens, first, strict=False))
+        yield (
+            f"| {n} | {rate:.1f} | {_faster(written, n)} | "
+            f"{statistics.median(read[n]) * 1e3:.1f} | {_faster(read, n)} | "
+            f"{sizes[n] / 1e6:.3g} | {same} of {len(first)} |"
+        )
+    yield ""
+    for writer in writers.values():
+        if isinstance(writer, decoders.OfGenai):
+            writer.close()
+
+
+def _writers(
+    name: str, checkpoint: Path, folder: Path
+) -> tuple[dict[str, Writer], dict[str, int], list[str]]:
+    """Every program that can be had with the bytes of its files, and remarks about those
+    that cannot.
+    """
+    writers: dict[str, Writer] = {}
+    sizes: dict[str, int] = {}
+    remarks: list[str] = []
+    for kind in KINDS:
+        out = folder / f"{name}-{kind}"
+        # the time does not hang on how numbers of 4 bits are chosen
+        specc.compile(
+            checkpoint, out, parts=["step"], weights_as="copy", **_options(kind)
+        )
+        writers[kind], sizes[kind] = decoders.of_specc(out), _size(out)
+    peer, out = "CTranslate2, int8", folder / f"{name}-ctranslate2"
+    try:
+        writers[peer] = decoders.of_ctranslate2(checkpoint, out, "int8")
+        sizes[peer] = _size(out)
+    except ImportError:
+        remarks.append("CTranslate2 is not there: `pip install ctranslate2`.")
+    peer, out = "onnxruntime-genai, int4", folder / f"{name}-genai-int4"
+    python = generation.genai_python()
+    if not python:
+        remarks.append(
+            "onnxruntime-genai is not there: `make readers`, or set SPECC_GENAI_PYTHON."
+        )
+    elif said := decoders.built_by_genai(python, checkpoint, out, "int4"):
+        told = said.replace(str(checkpoint), name)
+        remarks.append(f"The builder of onnxruntime-genai does not make {name}: {told}")
+    else:
+        writers[peer], sizes[peer] = decoders.OfGenai(python, out), _size(out)
+    return writers, sizes, remarks
+
+
+# --- models that read -----------------------------------------------------------------
+
+
+def _reading(reader: Reader, folder: Path, rounds: int, quick: bool) -> Iterator[str]:
+    """A row for each kind, and one for ONNX Runtime's own quantizer."""
+    config = reader.small if quick else reader.config
+    calls: dict[str, Callable[[], Any]] = {}
+    sizes: dict[str, int] = {}
+    for kind in KINDS:
+        model, sizes[kind] = _model(reader, folder, kind, config)
+        given = _given(reader, model.manifest.graph)
+        prepared = model.prepared(given)
+        calls[kind] = _run(model, prepared, reader.result)
+    peer = "quantize_dynamic (int8)"
+    calls[peer], sizes[peer] = _dynamic(reader, folder, config, prepared)
+    exact = calls["float32"]()
+    angles = {kind: _angle(call(), exact) for kind, call in calls.items()}
+    times = measure.in_turn(calls, rounds)
+    for kind, took in times.items():
+        yield (
+            f"| {reader.name} | {kind} | {statistics.median(took) * 1e3:.1f}, "
+            f"{min(took) * 1e3:.1f} | {_faster(times, kind)} | {angles[kind]:.1e} | "
+            f"{sizes[kind] / 1e6:.3g} |"
+        )
+
+
+def _model(
+    reader: Reader, folder: Path, kind: str, config: Mapping[str, object]
+) -> tuple[Any, int]:
+    """An open model and the bytes of its files."""
+    out = folder / f"{reader.spec}-{kind}"
+    if not out.exists():
+        specc.compile(reader.spec, out / "m.onnx", init=0, set=config, **_options(kind))
+    return specc.load(out / "m.onnx", threads=decoders.THREADS), _size(out)
+
+
+def _dynamic(
+    reader: Reader,
+    folder: Path,
+    config: Mapping[str, object],
+    prepared: Mapping[str, np.ndarray],
+) -> tuple[Callable[[], Any], int]:
+    """What ONNX Runtime's quantizer makes of the same model, as it does unless told
+    otherwise.
+    """
+    from onnxruntime.quantization import quantize_dynamic
+
+    full, out = folder / f"{reader.spec}-full", folder / f"{reader.spec}-dynamic"
+    if not out.exists():
+        for place in (full, out):
+            place.mkdir()
+        specc.compile(
+            reader.spec,
+            full / "m.onnx",
+            init=0,
+            set=config,
+            target="onnx",
+            for_quantizers=True,
+        )
+        quantize_dynamic(full / "m.onnx", out / "m.onnx")
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = decoders.THREADS
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(str(out / "m.onnx"), options)
+    names = {i.name for i in session.get_inputs()}
+    given = {n: v for n, v in prepared.items() if n in names}
+    return lambda: session.run([reader.result], given)[0], _size(out)
+
+
+def _run(
+    model: Any, prepared: Mapping[str, np.ndarray], result: str
+) -> Callable[[], Any]:
+    return lambda: model.session.run(prepared)[result]
+
+
+def _given(reader: Reader, graph: Any) -> dict[str, np.ndarray]:
+    """Random inputs, the same for every kind; those that are left out have a default."""
+    rng = np.random.default_rng(0)
+    given: dict[str, np.ndarray] = {}
+    for name, shape in reader.inputs.items():
+        type = graph.inputs[name].type
+        if type.dtype != "i64":
+            lengths = [d.number or n for d, n in zip(type.shape, shape, strict=True)]
+            given[name] = rng.normal(size=lengths).astype(np.float32)
+            continue
+        given[name] = rng.integers(5, graph.input_facts[name].below.number, shape)
+    return given
+
+
+def _angle(x: np.ndarray, y: np.ndarray) -> float:
+    """1 - cosine."""
+    a, b = (v.astype(np.float64).ravel() for v in (x, y))
+    return max(0.0, 1 - float(a @ b) / float(np.sqrt((a @ a) * (b @ b))))
+
+
+def _options(kind: str) -> dict[str, Any]:
+    """What `compile` is told for a kind."""
+    if kind == "float32":
+        return {}
+    return {"quantize": kind, **({"samples": 0} if kind == "int4" else {})}
+
+
+def _faster(times: Mapping[str, list[float]], name: str) -> str:
+    """How many times faster than float32."""
+    if name == "float32":
+        return ""
+    return str(measure.ratio(times["float32"], times[name]))
+
+
+def _size(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
