@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test scale parity parity-full parity-real parity-table readers fuzz lint measure waivers bench tables clean python
+.PHONY: gpu-check demo test scale parity parity-full parity-real parity-table readers providers fuzz lint measure waivers bench tables clean python
 
 python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -56,12 +56,30 @@ readers: | python
 	.readers/genai/bin/pip install -q onnxruntime-genai==0.18.0 torch==2.13.0 "transformers>=5,<6" onnx onnx_ir
 	$(PYTHON) -m venv .readers/optimum
 	.readers/optimum/bin/pip install -q "optimum-onnx[onnxruntime]==0.1.0" "transformers<4.58" torch==2.13.0
-	npm install --silent --ignore-scripts --prefix .readers/node onnxruntime-web@1.30.0 @huggingface/transformers@4.3.1 \
+	npm install --silent --ignore-scripts --prefix .readers/node onnxruntime-web@1.30.0 @huggingface/transformers@4.3.1 playwright@1.65.1 \
 	  vscode-textmate@9.3.2 vscode-oniguruma@2.0.1 yaml-language-server@2.0.0
 	npm install --silent --ignore-scripts --no-package-lock --prefix editors/vscode
+	$(PYTHON) -m venv .readers/openvino
+	.readers/openvino/bin/pip install -q openvino==2026.4.1 numpy
+	$(PYTHON) -m venv .readers/tract
+	.readers/tract/bin/pip install -q tract==0.23.9 numpy
+
+# docs/providers.md: every shipped spec on each runtime that `make readers` has put there
+providers: $(VENV)/dev
+	@PYTHONPATH=tests:. $(BIN)/python -m support.providers
 
 fuzz: $(VENV)/dev
 	$(BIN)/python -m pytest -m slow tests/fuzz tests/laws -n 2
+
+# every spec and its speed on an NVIDIA card, written to docs/gpu-report.md; nothing where there
+# is none. WHEELS=DIR takes packages from a folder, where there is no index.
+gpu-check: | python
+	@command -v nvidia-smi >/dev/null || { echo "no NVIDIA card is here, so nothing was run"; exit 0; }; \
+	  test -x .gpu/bin/python || $(PYTHON) -m venv --system-site-packages .gpu; \
+	  .gpu/bin/pip install -q --disable-pip-version-check $(if $(WHEELS),--no-index --find-links $(WHEELS)) \
+	    "onnxruntime-gpu[cuda,cudnn]>=1.24" pyyaml lark ml_dtypes onnx numpy hatchling && \
+	  .gpu/bin/pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e . && \
+	  .gpu/bin/python benchmarks/gpu_check.py $(ARGS)
 
 lint: $(VENV)/parity
 	$(BIN)/ruff check .
