@@ -63,10 +63,16 @@ readers: | python
 	.readers/openvino/bin/pip install -q openvino==2026.4.1 numpy
 	$(PYTHON) -m venv .readers/tract
 	.readers/tract/bin/pip install -q tract==0.23.9 numpy
+	$(PYTHON) -m venv .readers/browser
+	.readers/browser/bin/pip install -q playwright==1.65.2
 
 # docs/providers.md: every shipped spec on each runtime that `make readers` has put there
 providers: $(VENV)/dev
 	@PYTHONPATH=tests:. $(BIN)/python -m support.providers
+
+# pages in headless Chromium, which the system has or SPECC_CHROMIUM names; after `make readers`
+browser: $(VENV)/dev
+	$(BIN)/python -m pytest -m slow tests/data/pictures/test_in_browser.py -n 0 -rs
 
 fuzz: $(VENV)/dev
 	$(BIN)/python -m pytest -m slow tests/fuzz tests/laws -n 2

@@ -11,12 +11,16 @@ from specc.ir.graph import Graph, Node
 from specc.passes.measure.cost import multiply_adds
 from specc.passes.measure.limits import limits
 from specc.passes.measure.outline import outline
+from specc.passes.prove.local import local_of
 
 LEAST, MOST = 64, 16_384
 """Lengths between which costs are drawn."""
 
 WINDOW = 256
 """Keys that a query would see, to compare with."""
+
+SOLID = ("all of it", "attention", "all but attention")
+"""What is; other curves are what would be."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,18 +76,25 @@ def _curves(
     def curve(name: str, dim: Dim, minus: Sequence[float]) -> Curve:
         values = [float(_number(dim, at) or 0) for at in places]
         left = tuple(v - m for v, m in zip(values, minus, strict=True))
-        return Curve(name=name, values=left, dashed=name.startswith("with"))
+        return Curve(name=name, values=left, dashed=name not in SOLID)
 
     yield curve("all of it", work, less)
     if not attention.terms:
         return
     yield curve("attention", attention, less)
     yield curve("all but attention", work - attention, none)
-    saved = [sum(_saved(node, at) for node in attends) for at in places]
     if any(less):
-        yield curve("without windows", work, none)
-    elif any(saved):
+        yield curve("all at once", work, none)
+    saved = [sum(_saved(node, at) for node in attends) for at in places]
+    if any(saved) and not _has_window(graph, attends):
         yield curve(f"with a window of {WINDOW}", work, saved)
+
+
+def _has_window(graph: Graph, attends: Sequence[Node]) -> bool:
+    """Whether an attention sees so many keys at most, however long a text is."""
+    padded = [graph.inputs[n] for n, f in graph.input_facts.items() if f.keep]
+    found = [local_of(node, padded) for node in attends]
+    return any(local is not None and local.window is not None for local in found)
 
 
 def _at(

@@ -177,7 +177,9 @@ def _forward(walk: _Walk) -> Flow:
     """The walk as a flow without what leads back: layers that are one item also read
     what stands between them. What nothing reads is left out, but for blocks.
     """
-    edges = [(a, b) for a, b in walk.edges if a < b]
+    is_port = [item.role == "port" for item in walk.items]
+    # what comes in is there before anything, also where it is read late
+    edges = [(a, b) for a, b in walk.edges if a < b or is_port[a]]
     kept = {*range(len(walk.items))}
     while True:
         read = {a for a, b in edges if b in kept}
@@ -185,9 +187,10 @@ def _forward(walk: _Walk) -> Flow:
         if not lost:
             break
         kept -= lost
-    place = {old: new for new, old in enumerate(sorted(kept))}
+    order = sorted(kept, key=lambda n: (not is_port[n], n))
+    place = {old: new for new, old in enumerate(order)}
     return Flow(
-        items=tuple(walk.items[n] for n in place),
+        items=tuple(walk.items[n] for n in order),
         edges=tuple((place[a], place[b]) for a, b in edges if {a, b} <= kept),
     )
 

@@ -2,6 +2,7 @@
 lines of the spec for each, the graphs derived from it beside it, and what it costs.
 """
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
@@ -25,6 +26,9 @@ MOST_ITEMS = 60
 
 MOST_BLOCKS = 2000
 """Blocks that have a panel of their own; those further inside are seen in the others."""
+
+THOUSANDS = re.compile(r"(?<=\d) (?=\d)")
+"""A space between thousands."""
 
 MOST_SOURCE = 400_000
 """Characters of spec text on a page."""
@@ -195,7 +199,12 @@ def _cells(block: Block, at: Mapping[str, int], depth: int) -> str:
 def _work(block: Block, at: Mapping[str, int]) -> str:
     """The multiply-adds that are done, as a formula."""
     work = block.work - block.spared
-    return formula(work, at) if work.terms else ""
+    return _kept(formula(work, at)) if work.terms else ""
+
+
+def _kept(text: str) -> str:
+    """A formula whose numbers are not broken at the end of a line."""
+    return THOUSANDS.sub("\N{NO-BREAK SPACE}", text)
 
 
 def _panel(place: str, block: Block, shown: Architecture, places: _Places) -> str:
@@ -204,7 +213,7 @@ def _panel(place: str, block: Block, shown: Architecture, places: _Places) -> st
     facts = [("gives", block.gives), ("weights", formula(block.weights, {}))]
     facts.append(("multiply-adds", _work(block, shown.at)))
     if block.spared.terms:
-        facts.append(("all at once", formula(block.work, shown.at)))
+        facts.append(("all at once", _kept(formula(block.work, shown.at))))
     rows = "".join(
         f"<div><dt>{name}</dt><dd>{escape(text)}</dd></div>"
         for name, text in facts

@@ -9,7 +9,7 @@ from specc.passes.measure.formula import grouped, rounded
 
 WIDTH, HEIGHT = 470.0, 300.0
 LEFT, TOP, RIGHT, BOTTOM = 92.0, 46.0, 190.0, 52.0
-COLORS = ("#1d1d24", "#d2552f", "#33658a", "#2f8a5b")
+COLORS = ("#1d1d24", "#d2552f", "#33658a", "#2f8a5b", "#8a5bb5")
 GRID = "#e4e4ea"
 APART = 15.0  # points between the names of two curves
 

@@ -67,6 +67,9 @@ def test_a_decoder_reads_its_encoder() -> None:
     assert ("encoder", "k_proj") in edges
     assert ("encoder", "v_proj") in edges
     assert ("encoder", "q_proj") not in edges
+    # also where the layers come first that read it
+    decoder = list(named(block_at(root, "decoder").flow))
+    assert ("encoder", "layers.0 … 2") in decoder
     # a constant that both sides share comes from neither
     assert not [e for e in named(block_at(root, "decoder").flow) if e[1] == "×"]
 

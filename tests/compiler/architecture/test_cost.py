@@ -44,9 +44,10 @@ def test_attention_is_the_square_of_the_length(tmp_path) -> None:
 
 def test_a_window_of_the_model_is_drawn_against_none(tmp_path) -> None:
     found = curves(graph_of(ATTENTION.replace("MASK", "causal & window(32)"), tmp_path))
-    whole, done = found["without windows"], found["all of it"]
+    whole, done = found["all at once"], found["all of it"]
     assert whole[MOST] == MOST * MOST * 2 * 8 + 4 * 8 * 8 * MOST
     assert done[MOST] < whole[MOST] / 50
+    assert f"with a window of {WINDOW}" not in found
     # from some length on it grows as the length does
     assert done[MOST] / done[MOST // 2] == pytest.approx(2, rel=0.01)
     assert all(done[n] <= whole[n] for n in done)
