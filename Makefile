@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: gpu-check demo test scale parity parity-full parity-real parity-table readers providers fuzz lint measure waivers bench tables clean python
+.PHONY: gpu-check demo test scale parity parity-full parity-real parity-table readers browser pages providers fuzz lint measure waivers bench tables clean python
 
 python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -66,12 +66,17 @@ readers: | python
 	$(PYTHON) -m venv .readers/browser
 	.readers/browser/bin/pip install -q playwright==1.65.2
 
+# the page that runs models in a browser: static files in out/browser
+browser: $(BIN)/specc
+	npm install --silent --ignore-scripts --prefix .readers/node onnxruntime-web@1.30.0
+	@sh docs/demos/browser/build.sh $(BIN)/specc .readers/node out/browser
+
 # docs/providers.md: every shipped spec on each runtime that `make readers` has put there
 providers: $(VENV)/dev
 	@PYTHONPATH=tests:. $(BIN)/python -m support.providers
 
 # pages in headless Chromium, which the system has or SPECC_CHROMIUM names; after `make readers`
-browser: $(VENV)/dev
+pages: $(VENV)/dev
 	$(BIN)/python -m pytest -m slow tests/data/pictures/test_in_browser.py -n 0 -rs
 
 fuzz: $(VENV)/dev

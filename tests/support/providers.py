@@ -70,7 +70,8 @@ def tables(made: dict[str, Any]) -> dict[str, str]:
         "| runtime | version | compiled with | agree | worst difference | run |",
         "|---|---|---|---|---|---|",
     ]
-    for name, run in made["runs"].items():
+    for name in (n for n in RUNTIMES if n in made["runs"]):
+        run = made["runs"][name]
         good = [worst for worst in run["specs"].values() if not isinstance(worst, str)]
         opset = f" --opset {run['opset']}" if run["opset"] else ""
         version = ", ".join(filter(None, (run["version"], run["browser"])))

@@ -4,7 +4,7 @@
 import { existsSync, readFileSync } from "node:fs";
 import { createServer } from "node:http";
 import { createRequire } from "node:module";
-import { extname, join, normalize } from "node:path";
+import { extname, join, normalize, resolve } from "node:path";
 
 const KINDS = {
   ".html": "text/html; charset=utf-8",
@@ -36,7 +36,7 @@ export async function serve(folders) {
 const SYSTEM = ["/usr/bin/chromium", "/usr/bin/chromium-browser", "/usr/bin/google-chrome"];
 
 export async function launch(packages, args = []) {
-  const { chromium } = createRequire(join(packages, "package.json"))("playwright");
+  const { chromium } = createRequire(resolve(packages, "package.json"))("playwright");
   const executablePath = process.env.SPECC_CHROMIUM || SYSTEM.find(existsSync);
   return chromium.launch({ executablePath, headless: true, args: ["--no-sandbox", ...args] });
 }
