@@ -30,6 +30,9 @@ TOGETHER = 64
 ALONE = 300
 """Rows that are given one by one, of which the rate is told."""
 
+BLOCKS = 8
+"""So many that as many fall to each process."""
+
 MONTHS = (
     "January février März April mai Juni Juli août September octobre November décembre"
 )
@@ -120,6 +123,7 @@ def _mapped(table: Table, name: str, more: Mapping[str, Any]) -> Report:
         data=[str(table.data)],
         out=str(out),
         columns={table.name: table.column},
+        rows=max(len(table.rows) // BLOCKS, TOGETHER),
         **more,
     )
     return run_job(job)

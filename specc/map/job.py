@@ -6,6 +6,7 @@ by an engine, told.
     made.rows, made.errors
 """
 
+import errno
 import json
 import os
 import time
@@ -14,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from specc.files.place import explain
 from specc.files.read import shown
 from specc.files.write import atomic_write
 from specc.map.block import Blocks
@@ -109,6 +111,7 @@ def run_job(job: Job, watch: Watch = lambda report: None) -> Report:
     else:
         _check_empty(out)
         plan.write(out)
+    _check_writable(out)
     report = Report(plan=plan, out=out, began=began)
     todo = []
     for number, block in enumerate(plan.blocks):
@@ -137,6 +140,13 @@ def run_job(job: Job, watch: Watch = lambda report: None) -> Report:
         left.unlink(missing_ok=True)
     report.ended = time.monotonic()
     return report
+
+
+def _check_writable(out: Path) -> None:
+    """E0812 before anything is computed for a folder that takes no files."""
+    for folder in (out, out / FOLDER):
+        if not os.access(folder, os.W_OK):
+            explain(PermissionError(errno.EACCES, "Permission denied"), folder)
 
 
 def _check_empty(out: Path) -> None:

@@ -1,0 +1,60 @@
+"""Folders that take no files: said before anything is computed, and nothing is written."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from specc.map.job import run_job
+from specc.map.planning import Job
+
+POWERS = "-dac_override,-dac_read_search"
+"""What lets the administrator write where nobody may."""
+
+
+def without_powers() -> list[str]:
+    """What a command begins with that is to be refused as anybody is."""
+    if os.geteuid() != 0:
+        return []
+    if shutil.which("setpriv") is None:
+        pytest.skip("the administrator may write anywhere, and there is no `setpriv`")
+    return ["setpriv", f"--bounding-set={POWERS}", f"--inh-caps={POWERS}"]
+
+
+@pytest.mark.parametrize("which", ["new", "part", "journal"])
+def test_a_folder_that_takes_no_files(small: Path, tmp_path: Path, which: str) -> None:
+    data = tmp_path / "rows.jsonl"
+    data.write_text("".join(json.dumps({"text": "x" * n}) + "\n" for n in range(6)))
+    out = tmp_path / "closed"
+    out.mkdir()
+    closed = out / "_specc" if which == "journal" else out
+    if which != "new":  # a job that was begun when the folder was open
+        job = Job(
+            model=str(small),
+            data=[str(data)],
+            out=str(out),
+            columns={"ids": "text"},
+            rows=2,
+            engine="serial",
+        )
+        run_job(job)
+        (out / "part-000001.jsonl").unlink()
+    before = sorted(p.name for p in out.rglob("*"))
+    closed.chmod(0o555)
+    words = ["map", str(small), str(data), "--column", "text=ids", "-o", str(out)]
+    command = [sys.executable, "-m", "specc", *words, "--rows", "2"]
+    made = subprocess.run(
+        [*without_powers(), *command, "--engine", "serial"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    closed.chmod(0o755)
+    assert (made.returncode, made.stdout) == (3, "")
+    assert made.stderr.startswith("error[E0812]: the output")
+    assert "permission denied" in made.stderr
+    assert sorted(p.name for p in out.rglob("*")) == before
