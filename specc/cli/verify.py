@@ -41,6 +41,11 @@ def arguments(parser: ArgumentParser) -> None:
         help="the same model without rounded weights: say what the rounding lost",
     )
     parser.add_argument(
+        "--layers",
+        action="store_true",
+        help="with --against: say it of each part with a rounded weight, too",
+    )
+    parser.add_argument(
         "--at-most",
         action="append",
         default=[],
@@ -74,6 +79,12 @@ def run(given: Namespace) -> int:
             "`--at-most` bounds what was lost beside another model, and none is named",
             helps=["add `--against MODEL`, the same without rounded weights"],
         )
+    if given.layers and not given.against:
+        fail(
+            "E0753",
+            "`--layers` tells what was lost beside another model, and none is named",
+            helps=["add `--against MODEL`, the same without rounded weights"],
+        )
     opened = open_compiled(
         given.model, graph=given.graph, provider=given.provider, contents=True
     )
@@ -87,7 +98,8 @@ def run(given: Namespace) -> int:
         full = open_compiled(given.against, graph=given.graph, provider=given.provider)
         compared = Compared(_whole(opened), _whole(full))
         compared.run(given.seed, given.rounds)
-        for line in compared.lines():
+        each = compared.layers(given.seed) if given.layers else ()
+        for line in (*each, *compared.lines()):
             messages.done(line)
             lost.append(line)
         compared.check(dict(given.at_most))

@@ -6,13 +6,15 @@ the likeliest token is another.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from specc import backend
+from specc.files.read import shown
 from specc.ir.array import Array
 from specc.ir.fitting import fitting
-from specc.ir.graph import Graph
+from specc.ir.graph import Graph, Value
 from specc.passes.measure.limits import limits, rows_taken
 from specc.run.loaded import Loaded
 from specc.run.verify import random_inputs, sizes_for
@@ -93,7 +95,7 @@ class Compared:
         rng = np.random.default_rng(seed)
         generates = self.low.manifest.generates
         for _ in range(max(rounds, 1)):
-            inputs = random_inputs(graph, _sizes(graph), rng)
+            inputs = random_inputs(graph, sizes(graph), rng)
             low, full = (m.session.run(inputs) for m in (self.low, self.full))
             for name, value in low.items():
                 if value.dtype.kind == "f":
@@ -105,6 +107,32 @@ class Compared:
         for name, loss in self.losses.items():
             told = ", ".join(f"{n} {v:.2e}" for n, v in loss.measures.items())
             yield f"`{name}` beside the other: {told}"
+
+    def layers(self, seed: int) -> Iterator[str]:
+        """A line for each part of the model that has a rounded weight, in order: how far
+        off its results are in float64, by what the weights stand for alone.
+        """
+        graph = self.low.manifest.graph
+        places = {n.rpartition(".")[0] for n in self.low.manifest.rounded}
+        made: dict[str, Value] = {}
+        for node, results in graph.nodes:
+            known = graph.made.get(node)
+            # what the last op of each part makes; those in loops are not looked into
+            for scope in known.scopes if known else ():
+                if scope in places:
+                    made[scope] = results[0]
+        graph, scopes = replace(graph, names=made), tuple(made)
+        inputs = random_inputs(graph, sizes(graph), np.random.default_rng(seed))
+        reference = backend.reference()
+        low, full = (
+            reference.run(graph, inputs, model.weights(), wanted=scopes)
+            for model in (self.low, self.full)
+        )
+        for scope in scopes:
+            off, size = (
+                np.linalg.norm(x) for x in (low[scope] - full[scope], full[scope])
+            )
+            yield f"`{shown(scope)}` is off by {off / size if size else off:.1e} of its size"
 
     def check(self, most: Mapping[str, float]) -> None:
         """E0856 where a measure of a result is more than it may be."""
@@ -133,7 +161,7 @@ class Compared:
             )
 
 
-def _sizes(graph: Graph) -> dict[str, int]:
+def sizes(graph: Graph) -> dict[str, int]:
     """Lengths of about `LONG`, as far as the graph allows them."""
     above = {symbol: limit.most for symbol, limit in limits(graph).items()}
     least = rows_taken(graph)

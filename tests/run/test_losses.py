@@ -8,7 +8,8 @@ from support.small import SMALL
 
 import specc
 from specc.cli.main import main
-from specc.run.losses import Loss, log_softmax
+from specc.run.losses import Loss, log_softmax, sizes
+from specc.run.verify import random_inputs
 
 
 @pytest.fixture(scope="module")
@@ -33,6 +34,29 @@ def test_what_is_lost_is_told(
     for measure in ("error", "angle", "kl", "changed"):
         assert 0 <= float(told[0][measure]) <= 1
     assert float(told[0]["error"]) > 1e-5
+
+
+def test_each_layer_tells_what_it_lost(
+    models: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing before the first rounded weight, and at each what NumPy finds of it."""
+    given = ["verify", models["gpt2int8"], "--layers", "--rounds", "1"]
+    assert main([*given, "--against", models["gpt2"]]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    told = {
+        line.split("`")[1]: float(line.split()[-4])
+        for line in lines
+        if " off by " in line
+    }
+    low, full = (specc.load(models[f"gpt2{kind}"]).weights() for kind in ("int8", ""))
+    graph = specc.load(models["gpt2"]).manifest.graph
+    inputs = random_inputs(graph, sizes(graph), np.random.default_rng(0))
+    rows = [w["wte.weight"].astype(float)[inputs["input_ids"]] for w in (low, full)]
+    lost = np.linalg.norm(rows[0] - rows[1]) / np.linalg.norm(rows[1])
+    assert told["wte"] == pytest.approx(lost, rel=0.05)  # two digits are told
+    assert told["h.0.attn.c_attn"] > 0
+    assert main(given) == 1
+    assert "E0753" in capsys.readouterr().err
 
 
 def test_nothing_is_lost_beside_itself(models: dict[str, str]) -> None:
