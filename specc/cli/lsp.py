@@ -36,6 +36,9 @@ def run(given: Namespace) -> int:
     # a third of a second, which no other command needs
     from specc.editors.server import Server
 
+    if sys.stdin.isatty():
+        # nobody types this language
+        print("waiting for an editor on stdin; Ctrl-D ends it", file=sys.stderr)
     logging.basicConfig(stream=sys.stderr, level=logging.ERROR)
     given_by, taken = sys.stdin.buffer, sys.stdout.buffer
     # whatever is printed is for people, and must not stand between messages

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from specc.compiler.rounding import WORDS as ROUNDING
 from specc.editors.analysis import Analysis, used_by
 from specc.editors.places import bindings, fields_of, item_around
 from specc.elaborate.context import Module
@@ -10,8 +11,10 @@ from specc.elaborate.kinds import OneOf
 from specc.elaborate.lookup import FIXED
 from specc.elaborate.typing import STATIC, TENSORS
 from specc.elaborate.vocabulary import WORDS
+from specc.lang import tree
 from specc.lang.dsl.lexer import Token
 from specc.lang.dsl.standing import Standing, standing
+from specc.lang.dsl.terminals import ITEMS
 from specc.lang.dsl.write_expression import type_text
 from specc.library.files import shipped
 from specc.text.summary import summary
@@ -19,6 +22,14 @@ from specc.text.summary import summary
 OPENING = {"LPAR", "LSQB", "LBRACE"}
 CLOSING = {"RPAR", "RSQB", "RBRACE"}
 MAY_BE_VALUES = {"NUMBER", "NAME"}
+
+ROWS = (("i", "row number of the query"), ("j", "row number of the key"))
+ABOUT = {
+    "MASK": ROWS,
+    "BIAS": ROWS,
+    "SCORE": (("q", "the query"), ("k", "the key")),
+}
+"""The names that stand in a definition without being given there."""
 
 
 @dataclass(frozen=True)
@@ -51,13 +62,14 @@ def expected(known: Analysis, here: Standing, offset: int) -> list[Offer]:
     if here.fits >= MAY_BE_VALUES:
         found += _words(here.before)
         found += _options(known, here.before, offset)
+        found += _of_definition(here.before)
         found += _values(known, offset)
     elif last in ("COLON", "ARROW") and "NAME" in here.fits:
         found += [Offer(name, "type") for name in (*STATIC, *TENSORS, "list", "pair")]
     elif last == "EXTENDS":
         found += [Offer(name, "file", "a shipped spec") for name in shipped()]
-    elif "NAME" in here.fits and _in_config(here.before):
-        found += _keys(known)
+    elif "NAME" in here.fits:
+        found += _entries(known, here.before)
     seen: dict[str, Offer] = {}
     for offer in found:
         seen.setdefault(offer.text, offer)
@@ -122,6 +134,22 @@ def _words(tokens: Sequence[Token]) -> Iterator[Offer]:
             yield from (Offer(w, "constant", slot.name) for k in kinds for w in k.words)
 
 
+def _of_definition(tokens: Sequence[Token]) -> Iterator[Offer]:
+    """In a mask, bias or score that is being written: what it is about, and its
+    parameters.
+    """
+    begins = [n for n, token in enumerate(tokens) if token.kind in ITEMS]
+    head = tokens[begins[-1] :] if begins else ()
+    if not head or head[0].kind not in ABOUT:
+        return
+    for name, about in ABOUT[head[0].kind]:
+        yield Offer(name, "variable", about)
+    ends = next((n for n, token in enumerate(head) if token.kind == "EQUAL"), 0)
+    for token in head[2:ends]:
+        if token.kind == "NAME":
+            yield Offer(token.text, "variable", "parameter")
+
+
 def _open_bracket(tokens: Sequence[Token]) -> int | None:
     """The last bracket that is not closed again."""
     depth = 0
@@ -135,15 +163,29 @@ def _open_bracket(tokens: Sequence[Token]) -> int | None:
     return None
 
 
-def _in_config(tokens: Sequence[Token]) -> bool:
-    """Whether names here are those of config values."""
+def _entries(known: Analysis, tokens: Sequence[Token]) -> Iterator[Offer]:
+    """The names that stand first in the braces of an item: values of what is extended,
+    words of rounding, inputs and results.
+    """
     opened = _open_bracket(tokens)
-    return (
-        opened is not None
-        and opened > 0
-        and tokens[opened].kind == "LBRACE"
-        and tokens[opened - 1].kind == "CONFIG"
-    )
+    if not opened or tokens[opened].kind != "LBRACE":
+        return
+    match tokens[opened - 1].kind:
+        case "CONFIG":
+            yield from _keys(known)
+        case "QUANTIZE":
+            yield from (Offer(word, "property") for word in ROUNDING)
+        case "READING":
+            yield from _inputs(known)
+
+
+def _inputs(known: Analysis) -> Iterator[Offer]:
+    """The inputs and results of the graphs of a spec."""
+    blocks = known.spec.program.items(tree.Block) if known.spec else ()
+    for block, _ in blocks:
+        for param in (*block.params, *block.results) if block.kind == "graph" else ():
+            if param.name:
+                yield Offer(param.name, "property", type_text(param.type))
 
 
 def _keys(known: Analysis) -> Iterator[Offer]:

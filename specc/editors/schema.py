@@ -11,6 +11,8 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeAlias
 
+from specc.compiler.rounding import HEADS, KIND_OF, NONE
+from specc.compiler.rounding import WORDS as ROUNDING
 from specc.editors.schema_config import VALUES, config_of, ref
 from specc.editors.schema_words import Schema, called, described, either, mapping
 from specc.elaborate.modules import program_of
@@ -243,6 +245,16 @@ GRAPH: dict[str, Schema] = {
     "where": {"type": ["object", "null"], "additionalProperties": EXPRESSION},
     "for": TEXTS,
 }
+QUANTIZE: Schema = {
+    "type": ["object", "null"],
+    "properties": {
+        **dict.fromkeys(ROUNDING, TEXTS),
+        "default": {"enum": [*KIND_OF, NONE]},
+        "head": {"enum": [*HEADS]},
+        "all": {"type": ["boolean", "string"]},
+    },
+    "additionalProperties": False,
+}
 TOP_KEYS: dict[str, Schema] = {
     "specc": {"enum": [1, "1"]},
     "model": SCALAR,
@@ -264,7 +276,7 @@ TOP_KEYS: dict[str, Schema] = {
     "reading": {"type": ["object", "null"], "additionalProperties": EXPRESSION},
     "weights": either({"type": "array", "items": ref("rule")}, {"type": "null"}),
     "generate": {"type": ["object", "null"], "additionalProperties": ref("generated")},
-    "quantize": {"type": ["object", "null"], "additionalProperties": TEXTS},
+    "quantize": QUANTIZE,
 }
 TOP_DOCS = {
     "specc": "the version of the language: 1",

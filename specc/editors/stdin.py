@@ -1,5 +1,5 @@
 """What an editor sends, bounded: a header that promises more than any text has is not
-waited for.
+waited for, nor is memory taken for it.
 """
 
 import io
@@ -11,19 +11,22 @@ LONGEST_HEADER = 1 << 12
 
 
 class Bounded(io.BytesIO):
-    """A stream that ends where a message is too long."""
+    """A stream that ends where a message is too long: what follows could not be told
+    from what was promised.
+    """
 
     def __init__(self, stream: BinaryIO) -> None:
         super().__init__()
         self.stream = stream
+        self.ended = False
 
     def readline(self, size: int | None = -1, /) -> bytes:
-        """A line of a header."""
-        return self.stream.readline(LONGEST_HEADER)
+        """A line of a header; nothing behind the end."""
+        return b"" if self.ended else self.stream.readline(LONGEST_HEADER)
 
     def read(self, size: int | None = -1, /) -> bytes:
         """The body of a message; nothing for one that is too long."""
-        if size is None or not 0 <= size <= MOST_BYTES:
-            self.stream.close()
-            return b""
-        return self.stream.read(size)
+        wanted = -1 if size is None else size
+        if not 0 <= wanted <= MOST_BYTES:
+            self.ended = True
+        return b"" if self.ended else self.stream.read(wanted)

@@ -1,5 +1,6 @@
 """What the server keeps of texts: bugs are told, and the next text is read all the same."""
 
+import io
 import threading
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
@@ -13,6 +14,7 @@ from specc.editors.analysis import Analysis, analyses, analyze
 from specc.editors.desk import Desk
 from specc.editors.mends import mends
 from specc.editors.positions import Lines
+from specc.editors.stdin import MOST_BYTES, Bounded
 
 GOOD = "specc 1\nmodel m\ndims b\ngraph g(x: float[b]) -> (y: float[b]) { return x }\n"
 
@@ -129,3 +131,15 @@ def test_advice_that_does_not_mend_is_no_edit() -> None:
     known = analyze(Path("/nowhere/a.specc"), text)
     assert known.diagnostics[0].helps
     assert mends(known, known.diagnostics[0]) == []
+
+
+def test_a_message_that_is_too_long_is_the_end() -> None:
+    given = Bounded(io.BytesIO(b"Content-Length: 9\r\n\r\nxxxxxxxxx" + b"y" * 9000))
+    assert given.readline() == b"Content-Length: 9\r\n"
+    assert given.readline() == b"\r\n"
+    assert given.read(9) == b"x" * 9
+    # a header without an end is read in pieces
+    assert len(given.readline()) < 9000
+    assert given.read(MOST_BYTES + 1) == b""
+    assert given.readline() == b""
+    assert given.read(1) == b""

@@ -147,6 +147,28 @@ def test_completion_says_what_may_stand_there(opened: Editor) -> None:
     assert "twice" in begun
 
 
+@pytest.mark.parametrize(
+    ("item", "word"),
+    [
+        ("reading {\n  ^\n}", "x"),
+        ("quantize {\n  ^\n}", "keep"),
+        ("weights {\n  ^\n}", "tie"),
+        ("block b(x: ^", "float"),
+        ("mask m(n) = ^", "i"),
+        ("score s = sinusoid(x, dim=8, layout=^", "interleaved"),
+    ],
+)
+def test_completion_inside_items(editor: Editor, item: str, word: str) -> None:
+    assert editor.open("d.specc", SPEC) == []
+    text = SPEC + "\n" + item.replace("^", "")
+    editor.change("d.specc", text, 2)
+    found = labels(
+        editor.at("completion", "d.specc", text, "}\n\n" + item.split("\n}")[0])
+    )
+    assert word in found
+    editor.published.clear()
+
+
 def test_completion_of_yaml(editor: Editor) -> None:
     assert editor.open("b.yaml", YAML, "yaml") == []
     text = YAML + "  \n"
