@@ -16,8 +16,8 @@ from specc.ir.array import Array
 from specc.ir.graph import Graph
 from specc.ir.model import Generation
 from specc.passes import pipeline
-from specc.text.diagnostic import Diagnostic
-from specc.weights.values import Binding, array_of
+from specc.text.diagnostic import Diagnostic, Failed
+from specc.weights.values import Binding, Seeded, array_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +45,7 @@ def trainee(spec: Spec, sources: Sources, graph: str = "") -> Trainee:
     if sources.init is None and not weights and not own_weights(spec.program):
         # to be trained, a model need not know anything yet
         sources = replace(sources, init=0)
-    with closing(values_of(spec, model.graph, sources)) as values:
+    with closing(_numbers(spec, model.graph, sources)) as values:
         ties = {name: values.tied_to(name) for name in model.graph.parameters}
         numbers = {
             name: array_of(values, name, "f32")
@@ -63,3 +63,18 @@ def trainee(spec: Spec, sources: Sources, graph: str = "") -> Trainee:
         generation=model.generation,
         warnings=(*spec.warnings, *warnings, *model.warnings),
     )
+
+
+def _numbers(spec: Spec, graph: Graph, sources: Sources) -> Binding | Seeded:
+    """The numbers; where a spec names weights that are still to be learned, E0802 says
+    how to begin without.
+    """
+    try:
+        return values_of(spec, graph, sources)
+    except Failed as failed:
+        first, *others = failed.diagnostics
+        if first.code != "E0802" or sources.path or spec.checkpoint:
+            raise
+        mend = "to learn them from the beginning, give a seed: module(…, init=0)"
+        helps = (mend, *first.helps)
+        raise Failed(replace(first, helps=helps), *others) from None

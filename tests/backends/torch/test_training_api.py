@@ -135,6 +135,20 @@ def test_what_cannot_be_saved_is_said_before_training(tmp_path: Path) -> None:
     specc_torch.check_output(tmp_path / "mine.safetensors", force=True)
 
 
+def test_weights_that_are_still_to_be_learned_are_begun_by_a_seed(
+    tmp_path: Path,
+) -> None:
+    text = "specc: 1\nmodel: m\nextends: xor\nweights:\n  - from: mine.safetensors\n"
+    (tmp_path / "m.yaml").write_text(text)
+    with pytest.raises(specc.Failed, match=r"E0802[\s\S]*init=0"):
+        specc_torch.module(tmp_path / "m.yaml")
+    model = specc_torch.module(tmp_path / "m.yaml", init=0)
+    specc_torch.save(model, tmp_path / "mine.safetensors")
+    again = specc_torch.module(tmp_path / "m.yaml")
+    for one, other in zip(model.parameters(), again.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
 @pytest.mark.parametrize(
     ("call", "code"),
     [
