@@ -121,7 +121,8 @@ class Given:
 
     def _patches(self, count: int) -> Axis | None:
         found = self._image()
-        grid = patch_grid(count, found[1].size) if found else None
+        rows, columns = self.arrays[found[0]].shape[2:] if found else (0, 0)
+        grid = patch_grid(count, (rows, columns)) if found else None
         if grid is None:
             return None
         patches = (
@@ -131,7 +132,11 @@ class Given:
 
     def _image(self) -> tuple[str, Image] | None:
         for name, record in self.model.manifest.reading.inputs:
-            if isinstance(record, Image) and len(self.arrays.get(name, ())):
+            if not isinstance(record, Image) or name not in self.arrays:
+                continue
+            # config values may have made the model another than its reading says
+            shape = self.arrays[name].shape
+            if len(shape) == 4 and all(shape) and shape[1] == record.channels:
                 return name, record
         return None
 

@@ -1,0 +1,47 @@
+"""Every attention of every shipped spec is drawn, as a page, an SVG and a PNG, with what
+its mask hides.
+"""
+
+from pathlib import Path
+from xml.etree import ElementTree as Xml
+
+import numpy as np
+import pytest
+from support.pages import data_of, page_is_sound
+from support.small import SMALL
+
+import specc
+from specc.run.attention import look
+from specc.run.attention_choice import Choice
+from specc.run.attention_picture import picture_of
+from specc.run.verify import random_inputs, sizes_for
+
+TRAINED = {"dates", "digits", "numbers", "xor"}
+FEW = ["luong_local_p", "show_attend_tell", "kv_lookup", "swin"]
+"""Loops, a picture that is described, vectors alone, windows; the long run takes all."""
+
+
+@pytest.mark.parametrize(
+    "spec", [pytest.param(s, marks=[] if s in FEW else pytest.mark.slow) for s in SMALL]
+)
+def test_every_attention_is_drawn(spec: str, tmp_path: Path) -> None:
+    init = None if spec in TRAINED else 0
+    specc.compile(spec, tmp_path / "m.onnx", set=SMALL[spec], init=init)
+    model = specc.load(tmp_path / "m.onnx").whole
+    graph = model.manifest.graph
+    given = random_inputs(graph, sizes_for(graph, 2), np.random.default_rng(0))
+    try:
+        seen = look(model, given, scope="*")
+    except specc.Failed as failed:
+        assert [d.code for d in failed.diagnostics] == ["E0931"]
+        return
+    page = picture_of(seen, ".html", Choice(scope="*")).content.decode()
+    page_is_sound(page)
+    assert len(data_of(page)["maps"]) == len(seen.looks.maps)
+    Xml.fromstring(picture_of(seen, ".svg", Choice(scope="*")).content)
+    assert picture_of(seen, ".png").content.startswith(b"\x89PNG")
+    for each in seen.looks.maps:
+        assert each.weights.shape[1] == len(each.queries.labels)
+        assert each.weights.shape[2] == len(each.keys.labels)
+        # what the mask hides has no weight: it is what the weights were read through
+        assert np.abs(each.weights[each.hidden]).max(initial=0) == 0, each.scope
