@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: gpu-check demo test scale parity parity-full parity-real parity-table readers browser pages providers fuzz lint measure waivers bench tables clean python
+.PHONY: wheel-check gpu-check demo test scale parity parity-full parity-real parity-table readers browser pages providers fuzz lint measure waivers bench tables clean python
 
 python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -79,6 +79,17 @@ providers: $(VENV)/dev
 pages: $(VENV)/dev
 	$(BIN)/python -m pytest -m slow tests/data/pictures/test_in_browser.py -n 0 -rs
 
+# the wheel by itself, on the lowest versions of what it needs, and its page on the index
+wheel-check: | python
+	$(PYTHON) -m venv .wheel/tools
+	.wheel/tools/bin/pip install -q --disable-pip-version-check build twine
+	rm -rf .wheel/dist .wheel/lowest
+	.wheel/tools/bin/python -m build -q --outdir .wheel/dist .
+	.wheel/tools/bin/twine check --strict .wheel/dist/*
+	$(PYTHON) -m venv .wheel/lowest
+	.wheel/lowest/bin/pip install -q --disable-pip-version-check .wheel/dist/*.whl $$($(PYTHON) tests/support/lowest.py)
+	cd .wheel && sh ../tests/support/wheel.sh lowest/bin/specc
+
 fuzz: $(VENV)/dev
 	$(BIN)/python -m pytest -m slow tests/fuzz tests/laws -n 2
 
@@ -115,4 +126,4 @@ tables: $(VENV)/dev
 	$(BIN)/python docs/tables.py
 
 clean:
-	rm -rf $(VENV) .readers build dist out
+	rm -rf $(VENV) .wheel .readers build dist out

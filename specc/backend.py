@@ -388,7 +388,7 @@ def _package(name: str) -> ModuleType:
         fail(
             "E0801",
             f"the {name} backend needs the package `{error.name}`, which is not installed",
-            helps=[f'pip install "specc[{name}]"'],
+            helps=[f'pip install "specc-onnx[{name}]"'],
         )
 
 

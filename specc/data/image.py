@@ -281,7 +281,7 @@ def _pillow() -> Any:
             "E0902",
             "reading a picture needs Pillow, which is not installed",
             helps=[
-                'pip install "specc[image]"',
+                'pip install "specc-onnx[image]"',
                 "or give the pixels as an array in a .npy file",
             ],
         )

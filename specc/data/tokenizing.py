@@ -108,7 +108,7 @@ def opened(file: TokenizerFile) -> Tokenizer:
             "E0940",
             "reading this model's text needs the package `tokenizers`, which is not installed",
             helps=[
-                'pip install "specc[text]"',
+                'pip install "specc-onnx[text]"',
                 "or give ids, from Python: specc.load(…).run(…=[[1, 2, 3]])",
             ],
         )

@@ -216,4 +216,4 @@ def test_without_pillow_the_extra_is_named(monkeypatch):
         decode(b"", "x")
     (diagnostic,) = caught.value.diagnostics
     assert diagnostic.code == "E0902"
-    assert 'pip install "specc[image]"' in diagnostic.helps
+    assert 'pip install "specc-onnx[image]"' in diagnostic.helps

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 pytest.importorskip(
-    "tokenizers", reason='needs the package tokenizers: pip install "specc[text]"'
+    "tokenizers", reason='needs the package tokenizers: pip install "specc-onnx[text]"'
 )
 from support.tokenizer_files import KINDS, LINES, trained
 

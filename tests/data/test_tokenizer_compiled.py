@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 pytest.importorskip(
-    "tokenizers", reason='needs the package tokenizers: pip install "specc[text]"'
+    "tokenizers", reason='needs the package tokenizers: pip install "specc-onnx[text]"'
 )
 from support.tokenizer_files import LINES, trained
 

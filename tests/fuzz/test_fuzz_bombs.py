@@ -3,7 +3,7 @@
 import pytest
 
 pytest.importorskip(
-    "tokenizers", reason='needs the package tokenizers: pip install "specc[text]"'
+    "tokenizers", reason='needs the package tokenizers: pip install "specc-onnx[text]"'
 )
 from support.guarded import guarded
 from support.tokenizer_bombs import bombs

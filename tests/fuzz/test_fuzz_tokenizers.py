@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 pytest.importorskip(
-    "tokenizers", reason='needs the package tokenizers: pip install "specc[text]"'
+    "tokenizers", reason='needs the package tokenizers: pip install "specc-onnx[text]"'
 )
 from support.tokenizer_files import KINDS, LINES, trained
 

@@ -2,8 +2,14 @@
 missing there.
 """
 
+import re
+import sys
 import tomllib
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import ModuleType
+
+import pytest
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -34,3 +40,36 @@ def test_backend_folders_cannot_shadow_anything() -> None:
 def test_the_version_is_said_once() -> None:
     text = (ROOT / "specc" / "version.py").read_text(encoding="utf-8")
     assert f'__version__ = "{PROJECT["project"]["version"]}"' in text
+
+
+def test_the_name_is_ours_and_no_text_says_the_other() -> None:
+    # `specc` on the package index belongs to somebody else
+    assert PROJECT["project"]["name"] == "specc-onnx"
+    wrong = re.compile(r"pip install (-U |--upgrade )?['\"]?specc(?!-onnx)\b")
+    pages = [
+        *ROOT.glob("*.md"),
+        *ROOT.glob("docs/**/*.md"),
+        *ROOT.glob("specc/**/*.py"),
+    ]
+    said = [p.name for p in pages if wrong.search(p.read_text(encoding="utf-8"))]
+    assert not said
+
+
+def test_the_page_on_the_index_has_no_link_into_the_source(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # the build's own package is not needed for what makes the text
+    stub = ModuleType("hatchling.metadata.plugin.interface")
+    vars(stub)["MetadataHookInterface"] = object
+    monkeypatch.setitem(sys.modules, stub.__name__, stub)
+    spec = spec_from_file_location("hatch_build", ROOT / "hatch_build.py")
+    assert spec is not None
+    assert spec.loader is not None
+    hook = module_from_spec(spec)
+    spec.loader.exec_module(hook)
+    page = (ROOT / "README.md").read_text(encoding="utf-8")
+    made = hook.plain(page)
+    assert not re.search(r"\]\((?!https?:|#)", made)
+    # every word stays
+    assert made.count("\n") > 0.9 * page.count("\n")
+    assert "Reading on" in made

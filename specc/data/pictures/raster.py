@@ -77,7 +77,7 @@ def need_pillow() -> None:
             "E0902",
             "drawing a PNG needs the package Pillow",
             helps=[
-                'pip install "specc[image]"',
+                'pip install "specc-onnx[image]"',
                 "name it .svg or .html: these need nothing",
             ],
         )

@@ -105,7 +105,7 @@ class Ray:
                 "E0888",
                 "this engine needs the package `ray`, which is not installed",
                 helps=[
-                    'pip install "specc[ray]"',
+                    'pip install "specc-onnx[ray]"',
                     "or leave out --engine: processes of this machine do the same",
                 ],
             )

@@ -27,7 +27,7 @@ def arrow(name: str = "pyarrow") -> Any:
             "E0874",
             "Parquet needs the package `pyarrow`, which is not installed",
             helps=[
-                'pip install "specc[data]"',
+                'pip install "specc-onnx[data]"',
                 "or read and write JSON lines, which need nothing: --to jsonl",
             ],
         )
