@@ -13,7 +13,7 @@ from specc.ir.graph import Graph
 from specc.map.batches import Formulas
 from specc.map.inputs import Row, Taking
 from specc.map.kinds import Column
-from specc.map.results import Padding, Shown, Written
+from specc.map.results import ATTENTION, Padding, Shown, Written
 from specc.map.texts import Texts
 from specc.run.inputs import Entrance
 from specc.run.opened import Opened, open_compiled
@@ -150,8 +150,16 @@ class Mapped:
             made = self.texts.begun(rows, first).results()
             return [self.results.values(row) for row in made]
         inputs = self.taking.inputs(rows)
-        outputs: dict[str, Array] = self.opened.whole.run(**inputs)
+        outputs = self._outputs(inputs)
         return self.results.values(outputs, rows, self._padding)
+
+    def _outputs(self, inputs: Mapping[str, object]) -> dict[str, Array]:
+        """All results of a batch; with the weights of attentions, where they are asked for."""
+        whole = self.opened.whole
+        if not (isinstance(self.results, Shown) and self.results.attends):
+            return whole.run(**inputs)
+        outputs, maps = whole.attention(**inputs)
+        return {**outputs, **{f"{ATTENTION}{name}": w for name, w in maps.items()}}
 
     @cached_property
     def _padding(self) -> Padding:

@@ -4,6 +4,7 @@ reading, attention where asked for.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from specc.ir.graph import Graph
 from specc.ir.types import Type
 from specc.map.inputs import Row
 from specc.map.kinds import Column, Kind, as_type
+from specc.run.attention_weights import Place, attentions
 from specc.run.generation import Result
 from specc.text.diagnostic import fail
 
@@ -25,13 +27,15 @@ ERROR = Column("error", Kind("text"))
 """Why a row has no results; nothing where it has."""
 
 ATTENTION = "attention."
+"""Begins the name of a column that holds the weights of an attention, by its scope."""
 
 
 @dataclass(frozen=True)
 class Shown:
     """The results of a graph that computes all at once, row by row.
 
-    `reading` says how outputs are shown; those in `raw` are given as numbers.
+    `reading` says how outputs are shown; those in `raw` are given as numbers, and where
+    they begin with `attention.`, the weights of the attention of that scope.
     """
 
     graph: Graph
@@ -48,6 +52,10 @@ class Shown:
     def columns(self) -> Iterator[Column]:
         """The columns of the results. E0879 for an output without a row of its own."""
         for name, record in self.plan():
+            if name.startswith(ATTENTION):
+                heads, _, _ = self._of_attention(name)
+                yield Column(name, Kind("f32", (heads.number, None, None)))
+                continue
             if name not in self.graph.outputs:
                 known = ", ".join(self.graph.outputs)
                 fail(
@@ -64,6 +72,40 @@ class Shown:
                     helps=["choose other results: --raw NAME"],
                 )
             yield from _columns(name, record, type)
+
+    @property
+    def attends(self) -> bool:
+        """Whether weights of attentions are asked for."""
+        return any(name.startswith(ATTENTION) for name in self.raw)
+
+    @cached_property
+    def attentions(self) -> dict[str, Place]:
+        """Every attention by its scope."""
+        return attentions(self.graph)
+
+    def _of_attention(self, name: str) -> tuple[Dim, Dim, Dim]:
+        """Heads, queries and keys of the attention that a column holds. E0879 for one
+        that there is not, or that looks again in every turn of a loop.
+        """
+        known = self.attentions
+        place = known.get(name.removeprefix(ATTENTION))
+        if place is None:
+            fail(
+                "E0879",
+                f"the model has no attention `{shown(name.removeprefix(ATTENTION))}`",
+                notes=[f"it has {shown(', '.join(known))[:600]}"] if known else (),
+                helps=["name one by its scope: --raw attention.SCOPE"],
+            )
+        shape = place.value.type.shape
+        if place.loops and shape[-2].number != 1:
+            fail(
+                "E0879",
+                f"the attention `{shown(name.removeprefix(ATTENTION))}` looks again in "
+                "every turn of a loop",
+                helps=["see one row of it: specc run --attention"],
+            )
+        heads = shape[-3] if len(shape) > 3 else Dim.of(1)
+        return heads, place.queries, place.keys
 
     def values(
         self, outputs: Mapping[str, Array], rows: Sequence[Row], padded: "Padding"
@@ -82,6 +124,8 @@ class Shown:
 
     def _own(self, name: str, value: Array, row: Row, padded: "Padding") -> Array:
         """The part of a result that is the row's own, without its padding."""
+        if name.startswith(ATTENTION):
+            return padded.cut(value, self._of_attention(name), row)
         return padded.cut(value, self.graph.outputs[name].type.shape[1:], row)
 
 

@@ -6,6 +6,7 @@ because it does not.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import NoReturn
 
@@ -65,14 +66,17 @@ class Loaded:
         Where an attention stands in a loop, each turn is a query; where it has many
         queries in each, a turn is a map of its own, `self.attn turn 1`.
         """
-        session, names = self.file.open_with_attention(
-            self.provider, self.manifest.attentions
-        )
+        session, names = self._attending
         prepared = self.prepared(inputs)
         results = session.run(prepared)
         told = {scope: results[n] for scope, n in names.items()}
         weights = weights_of(self.manifest.graph, prepared, told, self.weights)
         return {n: results[n] for n in self.session.outputs}, Maps(weights)
+
+    @cached_property
+    def _attending(self) -> tuple[Session, dict[str, str]]:
+        """A copy that gives attention weights too, opened when they are first asked for."""
+        return self.file.open_with_attention(self.provider, self.manifest.attentions)
 
     @property
     def entrance(self) -> Entrance:
