@@ -31,9 +31,10 @@ from specc.run.generation import Result, Writing
 from specc.run.held import Held
 from specc.run.loaded import Loaded
 from specc.run.maps import Maps
-from specc.run.opened import open_compiled
+from specc.run.opened import open_compiled, streams_of
 from specc.run.refill import AT_ONCE
 from specc.run.several import run_each
+from specc.run.streams import Stream
 from specc.run.writer import Writer
 from specc.text.diagnostic import Diagnostic, Failed, fail
 
@@ -185,6 +186,12 @@ class Model(Held):
         writer = _writing(self)
         return each(writer, rows, at_once, writer.chosen(settings))
 
+    def stream(self, **once: object) -> Stream:
+        """Begin a stream, to which rows are `push`ed as they come; `once` are the inputs
+        that are the same for all. E0977 for a model that is not streamed.
+        """
+        return streams_of(self.opened).begin(**once)
+
     def map(
         self,
         *data: str | Path,
@@ -251,7 +258,7 @@ def load(model: str | Path, *, provider: str = "cpu", threads: int = 0) -> Model
     check_arguments(model=model, provider=provider, threads=threads)
     opened = Model(open_compiled(model, provider=provider, threads=threads))
     # now, so that what cannot be opened is said here and not at the first use
-    _ = opened.scoring, opened.writer
+    _ = opened.scoring, opened.writer, opened.opened.streamer
     return opened
 
 

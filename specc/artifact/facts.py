@@ -19,6 +19,8 @@ from specc.files.json import Json, plain
 from specc.files.json import whole as integer_of
 from specc.files.read import shown
 from specc.ir.derived import Role, State
+from specc.ir.dim import Dim, DimError
+from specc.ir.dim_text import parse_dim
 from specc.ir.graph import Graph
 from specc.ir.model import DEFAULTS, Generation
 from specc.ir.read import read as read_graphs
@@ -29,10 +31,22 @@ from specc.text.diagnostic import fail
 KEY = "generating"
 
 
+@dataclass(frozen=True)
+class Chunks:
+    """How a step is fed that is no text's: `rows` of what grows at a time, or several
+    times as many. `made` says how many rows of each result come of all; `alone` names
+    inputs whose default for a row follows from that row of the others.
+    """
+
+    rows: int
+    made: Mapping[str, Dim]
+    alone: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Facts:
     """`signature` has the inputs of the spec and nothing else; `context` is the most
-    rows there may be, by `table`.
+    rows there may be, by `table`. Of a stream `chunks` says how its rows come.
 
     `first` names the result of `encode` that the first token of an empty text is drawn
     from. `bounds` say what other lengths may be. `in_place` are the states that are buffers,
@@ -54,6 +68,7 @@ class Facts:
     in_place: tuple[str, ...] = ()
     bounds: Mapping[str, Bound] = field(default_factory=dict)
     apart: bool = False
+    chunks: Chunks | None = None
 
     def dump(self) -> dict[str, Json]:
         """As JSON data."""
@@ -73,8 +88,22 @@ class Facts:
             "in_place": plain(self.in_place),
             "bounds": bounds_data(self.bounds),
             "apart": self.apart,
+            "chunks": _chunk_data(self.chunks),
         }
         return {KEY: facts}
+
+
+def streams(about: Mapping[str, object]) -> bool:
+    """Whether a package says that its step is a stream's; none that is written with."""
+    told = about.get(KEY)
+    return isinstance(told, dict) and told.get("chunks") is not None
+
+
+def _chunk_data(chunks: Chunks | None) -> Json:
+    if chunks is None:
+        return None
+    made: dict[str, Json] = {name: str(rows) for name, rows in chunks.made.items()}
+    return {"rows": chunks.rows, "made": made, "alone": plain(chunks.alone)}
 
 
 def bounds_data(bounds: Mapping[str, Bound]) -> Json:
@@ -121,7 +150,8 @@ def load(about: Mapping[str, object], step: Graph, path: str) -> Facts:
     if generation is None or not isinstance(text, str):
         _damaged(path, "`generation` is broken")
     graphs = read_graphs(text, path)
-    signature = _signature(graphs, generation, step, path)
+    chunks = _chunks(fields, step, path)
+    signature = _signature(graphs, generation, step, path, tokens=chunks is None)
     context = integer_of(fields.maybe("context"))
     return Facts(
         generation=generation,
@@ -138,7 +168,28 @@ def load(about: Mapping[str, object], step: Graph, path: str) -> Facts:
         in_place=_names(fields, "in_place", step, path),
         bounds=bounds_from(fields.maybe("bounds")),
         apart=fields.maybe("apart") is True,
+        chunks=chunks,
     )
+
+
+def _chunks(fields: Fields, step: Graph, path: str) -> Chunks | None:
+    """How the rows of a stream come; None for a text."""
+    told = fields.maybe("chunks")
+    if told is None:
+        return None
+    both = told if isinstance(told, dict) else {}
+    rows, made = integer_of(both.get("rows")), both.get("made")
+    if rows is None or rows < 1 or not isinstance(made, dict):
+        _damaged(path, "`chunks` is broken")
+    try:
+        lengths = {str(n): parse_dim(str(text)) for n, text in made.items()}
+    except DimError:
+        _damaged(path, "`chunks` has a length that is none")
+    if not lengths.keys() <= step.outputs.keys():
+        _damaged(path, "`chunks` names a result that the step does not give")
+    alone = both.get("alone")
+    names = alone if isinstance(alone, list) else []
+    return Chunks(rows, lengths, tuple(str(name) for name in names))
 
 
 def _chance(fields: Fields) -> Chance | None:
@@ -155,10 +206,15 @@ def _complaint(path: str) -> Complain:
 
 
 def _signature(
-    graphs: Mapping[str, Graph], generation: Generation, step: Graph, path: str
+    graphs: Mapping[str, Graph],
+    generation: Generation,
+    step: Graph,
+    path: str,
+    *,
+    tokens: bool,
 ) -> Graph:
     """The graph that has the spec's inputs: what grows is among them and among the
-    step's, and the step gives what tokens are drawn from.
+    step's, and the step gives what `tokens` are drawn from, if any are.
     """
     signature = next((g for n, g in graphs.items() if n != DEFAULTS), None)
     growing = generation.growing
@@ -169,8 +225,10 @@ def _signature(
     ):
         _damaged(path, "the input that grows is missing")
     drawn_from = generation.source in step.outputs
-    if not drawn_from or signature.inputs[growing].type.rank != 2:
-        _damaged(path, "the result that tokens are drawn from is missing")
+    rank = signature.inputs[growing].type.rank
+    if not drawn_from or rank < 2 or (tokens and rank != 2):
+        what = "tokens are drawn from" if tokens else "is streamed"
+        _damaged(path, f"the result that {what} is missing")
     return signature
 
 

@@ -6,6 +6,7 @@ from specc.cli import messages
 from specc.cli.spec_options import spec_arguments, spec_of
 from specc.compiler.spec import Checked, Spec, check
 from specc.compiler.ties import own_parameters, with_ties
+from specc.ir.model import Model
 from specc.passes.prove.facts import Report, report
 from specc.text.diagnostic import Failed
 
@@ -20,12 +21,7 @@ def run(given: Namespace) -> int:
     spec = spec_of(given)
     found = check(spec, given.graph)
     model = found.model or found.trials[0].model
-    grows = model.generation
-    proved = (
-        report(model.graph, grows.growing, grows.source, model.defaults)
-        if grows
-        else report(model.graph)
-    )
+    proved = _proved(model)
     if proved.errors:
         raise Failed(*proved.errors)
     messages.report([*found.warnings, *proved.warnings], given.format, given.color)
@@ -68,6 +64,20 @@ def _parameters(spec: Spec, found: Checked) -> int | None:
         return None
     model = with_ties(spec.program, spec.library, spec.reader, found.model)
     return own_parameters(model.graph).number or 0
+
+
+def _proved(model: Model) -> Report:
+    """What is proved of a model as it is used: written with, streamed, or run at once."""
+    if (written := model.generation) is not None:
+        return report(model.graph, written.growing, written.source, model.defaults)
+    if (stream := model.streaming) is not None:
+        return report(
+            model.graph,
+            stream.growing,
+            defaults=model.defaults,
+            streamed=stream.sources,
+        )
+    return report(model.graph)
 
 
 def _tried(spec: Spec, found: Checked) -> list[str]:

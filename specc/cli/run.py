@@ -20,7 +20,7 @@ from specc.ir.array import Array
 from specc.run.attention import look, look_back
 from specc.run.chat import chat_ids
 from specc.run.generation import Writing, arrays_of
-from specc.run.opened import Opened, open_compiled
+from specc.run.opened import Opened, open_compiled, streams_of
 from specc.text.diagnostic import fail
 
 CHAT = 'write [{"role": "user", "content": "a text"}, …]'
@@ -36,7 +36,9 @@ def run(given: Namespace) -> int:
     read = read_arguments(entrance, given.inputs)
     outputs = outputs_of(given, [*opened.files, *map(Path, read.files)])
     outputs.check()
-    if given.chat is not None:
+    if given.chunk or (opened.streamer is not None and opened.scoring is None):
+        _stream(opened, read.inputs, outputs, given.chunk)
+    elif given.chat is not None:
         said = {
             **read.inputs,
             entrance.growing: [chat_ids(entrance, _messages(given.chat))],
@@ -80,6 +82,24 @@ def _compute(opened: Opened, inputs: Mapping[str, Array], outputs: Outputs) -> N
     }
     lines = () if answer("run", told) else found.lines
     print(*lines, sep="\n", end="\n" if lines else "")
+    outputs.pictures(found.pictures)
+    outputs.save(results)
+
+
+def _stream(
+    opened: Opened, inputs: Mapping[str, Array], outputs: Outputs, rows: int
+) -> None:
+    """Rows in pieces, as a stream would bring them: results as their readings show them.
+    E0977 for a model that is not streamed, or has no attention to be drawn.
+    """
+    streamer = streams_of(opened)
+    if outputs.attention:
+        opened.looked_at()  # a package that has the whole graph draws it without chunks
+        helps = ["leave out `--chunk`"]
+        fail("E0977", "what a stream looked at is not drawn", helps=helps)
+    results = streamer.run(inputs, rows)
+    found = show(streamer.entrance.reading, results)
+    print(*found.lines, sep="\n", end="\n" if found.lines else "")
     outputs.pictures(found.pictures)
     outputs.save(results)
 

@@ -82,7 +82,12 @@ class _Words:
             return self._add(name, _sound(word, record))
         given = self.model.graph.inputs[name].type
         ids = given.dtype == "i64" and len(given.shape) == 2
-        numbers = _numbers(word, name, READ_AS_TEXT.format(name) if ids else "")
+        numbers = _numbers(
+            word,
+            name,
+            READ_AS_TEXT.format(name) if ids else "",
+            left=self.model.pads_left(name),
+        )
         return (
             self._add(name, numbers)
             if numbers is not None
@@ -126,7 +131,11 @@ class _Words:
         array = (
             value
             if isinstance(value, np.ndarray)
-            else nested_array(value, f"the JSON text in {shown(word)}")
+            else nested_array(
+                value,
+                f"the JSON text in {shown(word)}",
+                left=self.model.pads_left(name),
+            )
         )
         if (
             not isinstance(record, TEXT)
@@ -308,14 +317,16 @@ READ_AS_TEXT = (
 )
 
 
-def _numbers(word: str, name: str, otherwise: str) -> Array | None:
+def _numbers(
+    word: str, name: str, otherwise: str, *, left: bool = False
+) -> Array | None:
     """Numbers as JSON, a list or one; None for the name of a file. E0906 for what can
     be neither, which `otherwise` may help with, too.
     """
     try:
         found = parse(word, ANY)
         if isinstance(found, list | int | float):
-            return nested_array(found, f"the JSON text in {name}")
+            return nested_array(found, f"the JSON text in {name}", left=left)
     except ValueError:
         pass
     # A word with an ending, or one that lies there, is meant as a file.

@@ -1,9 +1,13 @@
 """The options of `specc run`."""
 
-from argparse import ArgumentParser
+from argparse import ArgumentParser, ArgumentTypeError
 
 from specc.cli.spec_options import FORCE
 from specc.cli.writing_options import writing_arguments
+from specc.files.read import shown
+
+MOST_ROWS = 2**53
+"""Lengths are numbers below it, as everywhere."""
 
 
 def arguments(parser: ArgumentParser) -> None:
@@ -21,6 +25,7 @@ def arguments(parser: ArgumentParser) -> None:
         "are a batch (docs/inputs.md)",
     )
     _chat_argument(parser)
+    _chunk_argument(parser)
     parser.add_argument(
         "--graph",
         default="",
@@ -72,6 +77,24 @@ def _attention_arguments(parser: ArgumentParser) -> None:
         action="store_true",
         help="color weights by powers of ten, so that small ones are seen",
     )
+
+
+def _chunk_argument(parser: ArgumentParser) -> None:
+    """Declare how the rows of a stream come."""
+    parser.add_argument(
+        "--chunk",
+        type=_rows,
+        default=0,
+        metavar="ROWS",
+        help="give a stream so many rows at a time (docs/streams.md)",
+    )
+
+
+def _rows(text: str) -> int:
+    """A number of rows."""
+    if not text.isdecimal() or not 0 < int(text) < MOST_ROWS:
+        raise ArgumentTypeError(f"`{shown(text)[:40]}` is no number of rows above 0")
+    return int(text)
 
 
 def _chat_argument(parser: ArgumentParser) -> None:

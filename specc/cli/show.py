@@ -165,7 +165,10 @@ def _work_of(given: Namespace, manifest: "Manifest | None") -> pipeline.Work:
     if manifest is None:
         model = elaborated(spec_of(given), given.graph)
         return pipeline.Work(
-            graph=model.graph, defaults=model.defaults, generation=model.generation
+            graph=model.graph,
+            defaults=model.defaults,
+            generation=model.generation,
+            streaming=model.streaming,
         )
     return pipeline.Work(
         graph=manifest.graph,

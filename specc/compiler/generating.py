@@ -39,6 +39,12 @@ def generation_of(model: Model) -> Generation:
     return model.generation
 
 
+def growing_of(model: Model) -> str:
+    """The input that grows, as a text or as a stream. E0701 where none does."""
+    stream = model.streaming if model.generation is None else None
+    return stream.growing if stream else generation_of(model).growing
+
+
 def derived_of(
     graph: Graph,
     generation: Generation,
@@ -79,7 +85,7 @@ def facts_of(
     from, `in_place` are the states that are buffers.
     """
     generation = generation_of(job.model)
-    limit = _limit(job, graph)
+    limit = limit_of(job, graph)
     return Facts(
         generation=generation,
         signature=signature_of(job, graph),
@@ -92,14 +98,14 @@ def facts_of(
         context=limit.most if limit else None,
         table=limit.table if limit else "",
         # drawn weights come from the seed, which then says how to draw again
-        chance=_chance(job),
+        chance=chance_of(job),
         in_place=in_place,
-        bounds=_bounds(job, graph),
+        bounds=lengths_of(job, graph),
         apart=stand_apart(job.model, derived),
     )
 
 
-def _chance(job: Job) -> Chance | None:
+def chance_of(job: Job) -> Chance | None:
     """Which weights were drawn: all of them, or those of a new head."""
     if not isinstance(job.values, Binding):
         seed = job.options.init
@@ -111,7 +117,7 @@ def _chance(job: Job) -> Chance | None:
 def signature_of(job: Job, graph: Graph) -> Graph:
     """The inputs of the spec and nothing else; what grows may be empty before it is begun."""
     spec = job.model.graph
-    symbol = growing_symbol(graph, generation_of(job.model).growing)
+    symbol = growing_symbol(graph, growing_of(job.model))
     least = {name: rows for name, rows in spec.least.items() if name != symbol}
     return Graph(
         name="inputs",
@@ -131,14 +137,14 @@ def decodes_of(job: Job, source: Generating) -> dict[str, object]:
     """
     generation, graph = generation_of(job.model), source.graph
     chosen = asdict(_settings(job))
-    limit = _limit(job, graph)
+    limit = limit_of(job, graph)
     # JSON knows no tuples
     told = {n: list(v) if isinstance(v, tuple) else v for n, v in chosen.items()}
     return {
         **{name: value for name, value in told.items() if name in TOLD},
         "context": limit.most if limit else None,
         "vocabulary": graph.outputs[generation.source].type.shape[-1].number,
-        "bounds": bounds_data(_bounds(job, graph)),
+        "bounds": bounds_data(lengths_of(job, graph)),
         "strides": {**strides_before(graph)},
         "begins": bool(source.derived.first),
     }
@@ -250,14 +256,14 @@ def _with_defaults(job: Job, graph: Graph, generation: Generation) -> Graph:
     )
 
 
-def _limit(job: Job, graph: Graph) -> Limit | None:
+def limit_of(job: Job, graph: Graph) -> Limit | None:
     """What bounds the text: a table of positions, if there is one."""
-    symbol = growing_symbol(graph, generation_of(job.model).growing)
+    symbol = growing_symbol(graph, growing_of(job.model))
     return limits(job.model.graph).get(symbol or "")
 
 
-def _bounds(job: Job, graph: Graph) -> dict[str, Bound]:
+def lengths_of(job: Job, graph: Graph) -> dict[str, Bound]:
     """What lengths other than the growing one may be."""
-    growing = growing_symbol(graph, generation_of(job.model).growing)
+    growing = growing_symbol(graph, growing_of(job.model))
     bounds = bounds_of(job.model.graph)
     return {name: bound for name, bound in bounds.items() if name != growing}

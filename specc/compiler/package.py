@@ -23,12 +23,14 @@ from specc.compiler.generating import (
 from specc.compiler.job import Job, Options, manifest_of, open_job
 from specc.compiler.profiles.dress import ROWS, check_profile, dressed
 from specc.compiler.spec import Spec
+from specc.compiler.streaming import stream_facts, streamed
 from specc.data.tokenizer import SUFFIX
 from specc.files.place import MODEL, place, settled
 from specc.files.read import shown
 from specc.files.write import plain_stem
 from specc.ir.derived import Derived, Generating, InPlace
 from specc.ir.graph import Graph
+from specc.ir.model import Streaming
 from specc.text.diagnostic import fail
 
 PARTS = ("score", "encode", "step", "generate")
@@ -150,6 +152,8 @@ def contents_of(job: Job) -> Contents:
     if wanted == ("score",):
         return Contents(parts)
     ours = job.options.names == "specc"
+    if job.model.generation is None and job.model.streaming is not None:
+        return _streaming(job, job.model.streaming, parts)
     derived = derived_of(
         graph,
         generation_of(job.model),
@@ -184,6 +188,28 @@ def contents_of(job: Job) -> Contents:
 def in_width(job: Job, source: Generating) -> Generating:
     """What decodes by itself, in the width that the target computes in."""
     return generating_in(source, job.options.dtype, job.target)
+
+
+def _streaming(job: Job, streaming: Streaming, parts: Mapping[str, Part]) -> Contents:
+    """The graphs of a stream: only our own runner knows how to feed them. E0977 for
+    what only a text has.
+    """
+    other = job.options.names if job.options.names != "specc" else ""
+    if other or "generate" in job.options.parts:
+        asked = f"--names {other}" if other else "--for generate"
+        fail(
+            "E0977",
+            f"`{asked}` is for what writes, and `{job.model.name}` is streamed",
+            notes=[f"rows of `{streaming.growing}` are given, not drawn"],
+            helps=["compile it with `--for score,step`"],
+        )
+    stream = streamed(job, streaming)
+    found = dict(parts)
+    graphs = {"encode": stream.derived.encode, "step": stream.derived.step}
+    for stem, graph in graphs.items():
+        if graph is not None:
+            found[stem] = Part(graph, f"{stem}.onnx", _texts(job, graph, whole=False))
+    return Contents(found, facts=stream_facts(job, stream).dump())
 
 
 def _in_place(job: Job, step: Graph, derived: Derived) -> tuple[Part, tuple[str, ...]]:

@@ -111,11 +111,17 @@ def row_inputs(
         if len({len(row) for row in rows}) > 1:
             _uneven(name, sorted({len(row) for row in rows}))
         return {name: np.stack(rows) if rows else np.zeros((0, 0), np.int64)}
-    side = graph.input_facts[keep].keep
-    ids, exist = pad(
-        rows, 0, left=side == "left" or (side == "any" and name == growing)
-    )
+    ids, exist = pad(rows, 0, left=pads_left(graph, name, growing))
     return {name: ids, keep: exist}
+
+
+def pads_left(graph: Graph, name: str, growing: str) -> bool:
+    """Whether rows that are too short for an input are padded in front: where the spec
+    says so, or leaves it open and a text is to be gone on behind it.
+    """
+    keep = keep_of(graph, name)
+    side = graph.input_facts[keep].keep if keep else ""
+    return side == "left" or (side == "any" and name == growing)
 
 
 def keep_of(graph: Graph, name: str) -> str:

@@ -27,9 +27,9 @@ def parse_json(data: bytes, name: str) -> dict[str, Array]:
     return {"": nested_array(value, f"the JSON text in {shown(name)}")}
 
 
-def nested_array(value: object, where: str) -> Array:
+def nested_array(value: object, where: str, *, left: bool = False) -> Array:
     """Nested lists as an array: bool, i64 if all are whole, or f64. `where` is what a
-    message calls them. E0906.
+    message calls them; what is too short is padded on the `left`, says a message. E0906.
     """
     shape = _shape(value)
     if len(shape) > MAX_RANK:
@@ -41,7 +41,7 @@ def nested_array(value: object, where: str) -> Array:
     try:
         _flatten(value, shape, (), flat, where)
     except Failed as failed:
-        raise _with_filled(failed, _filled(value)) from None
+        raise _with_filled(failed, _filled(value, left)) from None
     kinds = {type(item) for item in flat}
     if bool in kinds and len(kinds) > 1:
         _bad_json(where, "true and false are mixed with numbers")
@@ -55,9 +55,9 @@ MOST_FILLED = 24
 """Numbers of lists that a message shows filled up."""
 
 
-def _filled(value: object) -> list[list[object]]:
-    """Lists of numbers made one length, by zeros behind; empty where they are, or where
-    it is not that which is wrong.
+def _filled(value: object, left: bool) -> list[list[object]]:
+    """Lists of numbers made one length, by zeros behind or on the `left`; empty where they
+    are, or where it is not that which is wrong.
     """
     rows = [x for x in value if isinstance(x, list)] if isinstance(value, list) else []
     if not rows or len(rows) != len(value if isinstance(value, list) else ()):
@@ -67,7 +67,9 @@ def _filled(value: object) -> list[list[object]]:
     longest = max(map(len, rows))
     if all(len(row) == longest for row in rows):
         return []
-    return [[*row, *[0] * (longest - len(row))] for row in rows]
+    lacking = [[0] * (longest - len(row)) for row in rows]
+    pairs = zip(rows, lacking, strict=True)
+    return [[*zeros, *row] if left else [*row, *zeros] for row, zeros in pairs]
 
 
 def load_json(data: bytes, name: str) -> Json:

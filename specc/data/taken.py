@@ -67,13 +67,15 @@ def _read(picture: object, record: Image, name: str) -> Floats:
     return opened(picture, record, name)
 
 
-def as_array(value: object, name: str) -> Array:
-    """An array, or nested lists of numbers as one. Fails with E0906."""
+def as_array(value: object, name: str, *, left: bool = False) -> Array:
+    """An array, or nested lists of numbers as one, of which short ones were to be padded
+    on the `left`. Fails with E0906.
+    """
     if isinstance(value, np.ndarray):
         return value
     if isinstance(value, bytes | bytearray | Mapping | Set | Iterator):
         _no_list(value, name)
-    return nested_array(value, f"what is given as `{name}`")
+    return nested_array(value, f"what is given as `{name}`", left=left)
 
 
 def _no_list(value: object, name: str) -> NoReturn:

@@ -33,6 +33,7 @@ KEYWORDS: dict[str, type[tree.Node]] = {
     "weights": tree.Weights,
     "generate": tree.Generate,
     "quantize": tree.Quantize,
+    "stream": tree.Stream,
     "expect": tree.Expect,
     "ignore": tree.Ignore,
     "tie": tree.Tie,

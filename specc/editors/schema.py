@@ -277,6 +277,7 @@ TOP_KEYS: dict[str, Schema] = {
     "weights": either({"type": "array", "items": ref("rule")}, {"type": "null"}),
     "generate": {"type": ["object", "null"], "additionalProperties": ref("generated")},
     "quantize": QUANTIZE,
+    "stream": {"type": ["object", "null"], "additionalProperties": NAME},
 }
 TOP_DOCS = {
     "specc": "the version of the language: 1",
@@ -293,6 +294,7 @@ TOP_DOCS = {
             ("weights", tree.Weights),
             ("generate", tree.Generate),
             ("quantize", tree.Quantize),
+            ("stream", tree.Stream),
         ]
     ),
     "items": "blocks, graphs, masks, scores, biases and normalizers, in order",
@@ -308,7 +310,10 @@ ITEMS: dict[str, Schema] = {
     "require": mapping({"require": EXPRESSION, "because": SCALAR}, ("require",)),
     **{
         key: mapping({key: TOP_KEYS[key]}, (key,))
-        for key in ("config", "dims", "reading", "weights", "generate", "quantize")
+        for key in (
+            *("config", "dims", "reading", "weights", "generate", "quantize"),
+            "stream",
+        )
     },
 }
 

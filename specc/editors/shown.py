@@ -102,6 +102,8 @@ def outline(known: Analysis) -> Iterator[Entry]:
                 yield Entry(item.name, item.kind, item.doc, span.start, span.end)
             case tree.Config():
                 yield Entry("config", "config", "", span.start, span.end)
+            case tree.Stream():
+                yield Entry(item.source, "stream", "", span.start, span.end)
             case tree.Generate():
                 yield Entry(item.name, "generate", "", span.start, span.end)
             case _:

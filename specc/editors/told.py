@@ -35,6 +35,7 @@ SYMBOLS = {
     "block": lsp.SymbolKind.Function,
     "config": lsp.SymbolKind.Namespace,
     "generate": lsp.SymbolKind.Event,
+    "stream": lsp.SymbolKind.Event,
 }
 """Anything else is a definition."""
 

@@ -8,7 +8,7 @@ from specc.elaborate.data import described
 from specc.elaborate.generating import generation_settings, vocabulary_of
 from specc.elaborate.modules import Program
 from specc.ir.graph import Graph
-from specc.ir.model import Generation
+from specc.ir.model import Generation, Streaming
 from specc.lang import tree
 from specc.text.diagnostic import Diagnostic, fail
 from specc.text.source import Span
@@ -35,6 +35,48 @@ def generation_of(
     return None, ()
 
 
+def streaming_of(
+    program: Program, block: tree.Block, generation: Generation | None
+) -> Streaming | None:
+    """What the spec says is made of a graph's input while its rows come. E0221 for names
+    that no graph has, E0975 where one graph grows along two inputs.
+    """
+    said = [
+        item
+        for item, _ in program.items(tree.Stream)
+        if _has(block, item) or not any(_has(g, item) for g in graphs_of(program))
+    ]
+    for item in said:
+        _check_names(block, item)
+    growing = [item.growing for item in said]
+    # What is drawn of rows that grow, and what is made of rows that come, is one graph's
+    # only along one input; a text has no rows but those that were written.
+    other = next((i for i in said if generation or i.growing != growing[0]), None)
+    if other is not None:
+        already = (
+            f"`generate` has it written along `{generation.growing}`"
+            if generation
+            else f"it is streamed along `{growing[0]}`"
+        )
+        fail(
+            "E0975",
+            f"the graph `{block.name}` cannot be streamed along `{other.growing}`, for "
+            f"{already}",
+            other.span,
+            "a second time here",
+            helps=["make a second graph for it: a spec may have several"],
+        )
+    if not said:
+        return None
+    return Streaming(growing[0], tuple(dict.fromkeys(item.source for item in said)))
+
+
+def _has(block: tree.Block, item: tree.Stream) -> bool:
+    """Whether a graph has both names."""
+    inputs, results = [p.name for p in block.params], [r.name for r in block.results]
+    return item.growing in inputs and item.source in results
+
+
 def graphs_of(program: Program) -> list[tree.Block]:
     """Every graph of a spec, in the order of the file."""
     blocks = [i for i in program.module.items.values() if isinstance(i, tree.Block)]
@@ -52,7 +94,7 @@ def _writes(block: tree.Block, item: tree.Generate) -> bool:
     return isinstance(axis, tree.Name) and axis.path in names
 
 
-def _check_names(block: tree.Block, item: tree.Generate) -> None:
+def _check_names(block: tree.Block, item: tree.Generate | tree.Stream) -> None:
     """E0221 for an input or a result that the graph does not have."""
     for name, sides, word in (
         (item.growing, block.params, "input"),

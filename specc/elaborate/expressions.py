@@ -319,8 +319,11 @@ def _end(context: Context, end: tree.Expr, length: Dim, env: Env) -> Dim:
     if not isinstance(at, Dim):
         title = f"a slice runs between whole numbers, not {describe(at)}"
         fail("E0208", title, end.span)
-    # from the end, as Python counts; a length may be a symbol, so this is algebra
-    return length + at if at.number is not None and at.number < 0 else at
+    # From the end, as Python counts; a length may be a symbol, so this is algebra. What
+    # of `-n` is below 0 nobody knows while `n` is a symbol, so what is written counts.
+    written = isinstance(end, tree.Unary) and (at.number or 0) == 0
+    below = at.number is not None and at.number < 0
+    return length + at if written or below else at
 
 
 def _slice(

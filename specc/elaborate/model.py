@@ -3,9 +3,10 @@ around it noted.
 """
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Literal
 
-from specc.elaborate.beside import generation_of, readings_of
+from specc.elaborate.beside import generation_of, readings_of, streaming_of
 from specc.elaborate.blame import blamed
 from specc.elaborate.blocks import finish
 from specc.elaborate.budget import Steps, deep
@@ -111,27 +112,23 @@ def _elaborated(
     env = Env(module=program.module, config=config)
     defaults = _defaults(library, program, block, config, reader)
     generation, warnings = generation_of(context, program, block, env, built)
-    if reader.symbolic:  # a manifest is written of numbers alone
-        return Model(
-            name=program.name,
-            doc=program.doc,
-            graph=built,
-            defaults=defaults,
-            generation=generation,
-            shares=context.sharing.needed,
-            warnings=warnings,
-        )
-    return Model(
+    model = Model(
         name=program.name,
         doc=program.doc,
         graph=built,
         defaults=defaults,
         generation=generation,
+        streaming=streaming_of(program, block, generation),
+        shares=context.sharing.needed,
+        warnings=warnings,
+    )
+    if reader.symbolic:  # a manifest is written of numbers alone
+        return model
+    return replace(
+        model,
         reading=readings_of(context, program, block, env, tree.Reads),
         showing=readings_of(context, program, block, env, tree.Shows),
         config={k: data_of(v) for k, v in config.items()},
-        shares=context.sharing.needed,
-        warnings=warnings,
     )
 
 

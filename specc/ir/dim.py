@@ -9,7 +9,7 @@ guesses.
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from math import prod
+from math import gcd, prod
 from typing import TypeAlias, Union
 
 from specc.ir.dim_shown import monomial_text
@@ -252,6 +252,10 @@ def floor(p: DimLike, q: DimLike) -> Dim:
             case ((Part("//", (x, m)), 1),) if c == 1 and (m.number or 0) > 0:
                 rest = p - Dim({monomial: 1})
                 return floor(x + rest * m, m * q)
+    # `(3 x + 4) // 6` is `(x + 1) // 2`: what all that varies shares is left out.
+    factors = (c for monomial, c in p.terms if monomial)
+    if number and (shared := gcd(number, *factors)) > 1:
+        return floor(Dim({m: c // shared for m, c in p.terms}), number // shared)
     return _part("//", lambda a, b: a // b, p, q)
 
 
@@ -300,20 +304,16 @@ def _part(fn: str, number: Callable[[int, int], int], p: DimLike, q: DimLike) ->
         if (whole := _divide(p, q)) is not None:
             return whole if fn == "//" else Dim.of(0)
         if b is not None and b > 1:
-            whole, rest = _apart(p, b)
+            # the rest has no term of `b` or more
+            whole = Dim({m: c // b for m, c in p.terms})
             if whole != 0:
                 # (2n + 3) // 2 is n + 1 + 1 // 2, whatever n is
-                left = _part(fn, number, rest, q)
+                left = _part(fn, number, p - whole * b, q)
                 return whole + left if fn == "//" else left
     # They do not care for the order, equality does: so one order it is.
     if fn in ("min", "max") and str(q) < str(p):
         p, q = q, p
     return Dim({((Part(fn, (p, q)), 1),): 1})
-
-
-def _apart(p: Dim, n: int) -> tuple[Dim, Dim]:
-    """`p` as `n · whole + rest`, where the rest has no term of `n` or more."""
-    return Dim({m: c // n for m, c in p.terms}), Dim({m: c % n for m, c in p.terms})
 
 
 def _divide(p: Dim, q: Dim) -> Dim | None:

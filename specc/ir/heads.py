@@ -8,6 +8,13 @@ rows, behind which come the rows of `g`.
 Row number `r` of such an axis is *time* `r - h`. Rows of the head have times below 0.
 Everything that is said of rows along `g` is said in time, so that a head needs no rule
 of its own: what is put in front of an axis moves no row of it.
+
+Where windows move by strides, `g` counts *chunks* of the rows that come in, and an axis
+has as many rows a chunk as its *rate* says:
+
+    6 seq          six rows a chunk: samples
+    2 seq          two, behind a window that moves by 3
+    4 + seq        one, behind four rows that were there before
 """
 
 from collections.abc import Mapping
@@ -20,14 +27,25 @@ from specc.ir.least import never_negative
 
 
 @dataclass(frozen=True, slots=True)
+class Track:
+    """The rows of an axis that grows: `head` of them first, then `rate` with each chunk."""
+
+    head: Dim
+    rate: int = 1
+
+
+@dataclass(frozen=True, slots=True)
 class Clock:
     """What grows in a graph: the length `grows`, a symbol, and those that follow from it,
     `related`, itself among them. `least` bounds lengths from below.
+
+    The input that grows has `chunk` rows for each that `grows` counts.
     """
 
     grows: Dim
     related: frozenset[str]
     least: frozenset[tuple[str, int]] = frozenset()
+    chunk: int = 1
 
     @property
     def symbol(self) -> str:
@@ -40,7 +58,17 @@ class Clock:
         """The rows before those that grow on an axis of this length; None where it is no
         time axis.
         """
-        return Dim.of(0) if length == self.grows else _head(self, length)
+        track = self.track(length)
+        return None if track is None else track.head
+
+    def rate(self, length: Dim) -> int:
+        """How many rows an axis of this length gains with a chunk; 0 where it gains none."""
+        track = self.track(length)
+        return 0 if track is None else track.rate
+
+    def track(self, length: Dim) -> Track | None:
+        """The rows of an axis of this length; None where it is no time axis."""
+        return Track(Dim.of(0)) if length == self.grows else _track(self, length)
 
     def begun(self, length: Dim) -> bool:
         """Whether an axis of this length surely has a row before those that grow."""
@@ -53,21 +81,25 @@ class Clock:
 
 
 @lru_cache(maxsize=4096)
-def _head(clock: Clock, length: Dim) -> Dim | None:
-    # Once, and with nothing else that grows: of `2 g` no row is told apart by `r - g`.
+def _track(clock: Clock, length: Dim) -> Track | None:
     if length.symbols() & clock.related != {clock.symbol}:
         return None
-    rest = length - clock.grows
+    # Once, and with nothing else that grows: of `2 g` no row is told apart by `r - g`,
+    # unless a chunk has as many rows.
+    rate = dict(length.terms).get(((clock.symbol, 1),), 0)
+    if rate <= 0 or clock.chunk % rate:
+        return None
+    rest = length - clock.grows * rate
     if rest.symbols() & clock.related or not clock.sure(rest):
         return None
-    return rest
+    return Track(rest, rate)
 
 
-def clock_of(graph: Graph, symbol: str) -> Clock:
-    """What grows along `symbol` in a graph."""
+def clock_of(graph: Graph, symbol: str, chunk: int = 1) -> Clock:
+    """What grows along `symbol` in a graph, `chunk` rows at a time."""
     related = related_to(graph.facts, symbol)
     least = frozenset((n, m) for n, m in graph.least.items() if n not in related)
-    return Clock(Dim.symbol(symbol), related, least)
+    return Clock(Dim.symbol(symbol), related, least, chunk)
 
 
 def related_to(facts: Mapping[str, Dim], symbol: str) -> frozenset[str]:

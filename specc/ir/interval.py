@@ -24,6 +24,14 @@ class Interval:
             return EMPTY
         return Interval(self.lo + other.lo, self.hi + other.hi)
 
+    def moved(self, by: int) -> "Interval":
+        """All of it by so many numbers further."""
+        return Interval(self.lo + by, self.hi + by)
+
+    def times(self, factor: int) -> "Interval":
+        """Counted in parts, `factor` of them for one."""
+        return Interval(self.lo * factor, self.hi * factor)
+
     def __or__(self, other: "Interval") -> "Interval":
         """The smallest interval that holds both."""
         if self.empty or other.empty:

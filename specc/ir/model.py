@@ -29,6 +29,16 @@ class Generation:
     settings: Mapping[str, object] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Streaming:
+    """What `stream` says: `growing` is the input whose rows come one after the other,
+    `sources` the results that are made of them meanwhile.
+    """
+
+    growing: str
+    sources: tuple[str, ...]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Model:
     """`graph` computes the results; `defaults` (when some inputs have one) computes
@@ -44,6 +54,7 @@ class Model:
     graph: Graph
     defaults: Graph | None = None
     generation: Generation | None = None
+    streaming: Streaming | None = None
     reading: Mapping[str, object] = field(default_factory=dict)
     showing: Mapping[str, object] = field(default_factory=dict)
     config: Mapping[str, object] = field(default_factory=dict)

@@ -640,6 +640,16 @@ class Generate:
 
 
 @dataclass(frozen=True, slots=True)
+class Stream:
+    """`stream logits of sound`: a result that is made while the rows of an input come."""
+
+    source: str
+    growing: str
+    remarks: Remarks = NONE
+    span: Spot = spot()
+
+
+@dataclass(frozen=True, slots=True)
 class Rounds:
     """`int4 = ["*.mlp.*"]` in `quantize`: a word, and its value or the weights that it is
     about. A single value is the same as a list of one.
@@ -672,6 +682,7 @@ Item: TypeAlias = (
     | Weights
     | Generate
     | Quantize
+    | Stream
 )
 Remarked: TypeAlias = (
     Statement | Item | ConfigEntry | ReadingEntry | WeightRule | Setting | Rounds

@@ -17,14 +17,15 @@ from typing import NoReturn
 
 from specc.ir.derived import Derived
 from specc.ir.graph import Graph
-from specc.ir.model import Generation
+from specc.ir.model import Generation, Streaming
 from specc.ir.precision import Plan
 from specc.ir.verify import verify
 from specc.passes.derive.derive import Stepped, encoded, stepped
 from specc.passes.derive.plan import Rows
 from specc.passes.narrow.narrow import Half, narrow_derived
 from specc.passes.narrow.narrow import narrow as narrowed
-from specc.passes.prove.causality import growing_symbol, prove
+from specc.passes.prove.causality import growing_symbol, prove, prove_stream
+from specc.passes.prove.chunks import chunk_of, in_chunks
 from specc.passes.prove.defaults import prove_defaults
 from specc.passes.prove.flow import flow
 from specc.passes.quantize.plan import Wish, decide
@@ -44,7 +45,9 @@ class Work:
     """What passes work on.
 
     `defaults` computes inputs of `graph` that nobody gives, until `inline` has put it
-    inside. `generation` says along which input `graph` grows, where it does. `rows` are
+    inside. `generation` says along which input `graph` grows, where it does, `streaming`
+    what is made of one whose rows come; behind `chunk` these are counted in chunks of
+    that many. `rows` are
     those that a step gives of what is drawn from; unless `bounded`, attention through a
     window keeps rows that it no longer sees. Where it `begins`, `encode` gives what the
     first token of an empty text is drawn from, if anything does. `outputs` are the
@@ -57,6 +60,8 @@ class Work:
     graph: Graph
     defaults: Graph | None = None
     generation: Generation | None = None
+    streaming: Streaming | None = None
+    chunk: int = 1
     rows: Rows = "newest"
     bounded: bool = True
     begins: bool = False
@@ -65,6 +70,16 @@ class Work:
     width: Half = "f16"
     half: Stepped | None = None
     derived: Derived | None = None
+
+    def grows(self) -> tuple[str, tuple[str, ...]]:
+        """The input that grows, and the results that are to be made. E0701 where there
+        is none.
+        """
+        if self.generation is not None:
+            return self.generation.growing, (self.generation.source,)
+        if self.streaming is None:
+            _nothing_generated(self.graph)
+        return self.streaming.growing, self.streaming.sources
 
     def graphs(self) -> tuple[Graph, ...]:
         """The graphs there are now: the newest in place of what it was made from."""
@@ -115,30 +130,50 @@ def _narrow(work: Work) -> Work:
     return replace(work, graph=narrowed(work.graph, work.width))
 
 
-def _prove(work: Work) -> Work:
-    """Fails with E0701 and E0702 where nothing grows, with E0711 to E0718 where it cannot."""
-    generation, graph = work.generation, work.graph
-    if generation is None:
-        _nothing_generated(graph)
-    growing, source = generation.growing, generation.source
-    symbol = growing_symbol(graph, growing)
+def _chunk(work: Work) -> Work:
+    growing, sources = work.grows()
+    if work.streaming is None:
+        return work
+    symbol = _symbol(work.graph, growing)
+    chunk = chunk_of(work.graph, symbol, sources)
+    return replace(work, graph=in_chunks(work.graph, symbol, chunk), chunk=chunk)
+
+
+def _symbol(graph: Graph, growing: str, chunk: int = 1) -> str:
+    """The length that grows. E0702 where there is none."""
+    symbol = growing_symbol(graph, growing, chunk)
     if symbol is None:
         fail(
             "E0702",
             f"`{growing}` cannot grow: it has no axis behind the batch of "
             "a run-time length",
         )
-    if faults := prove(graph, symbol, growing, [source]):
+    return symbol
+
+
+def _prove(work: Work) -> Work:
+    """Fails with E0701 and E0702 where nothing grows, with E0711 to E0718 where it cannot."""
+    graph, chunk = work.graph, work.chunk
+    growing, sources = work.grows()
+    symbol = _symbol(graph, growing, chunk)
+    faults = (
+        prove(graph, symbol, growing, sources)
+        if work.streaming is None
+        else prove_stream(graph, symbol, growing, sources, chunk)
+    )
+    if faults:
         raise Failed(*faults)
-    if faults := prove_defaults(graph, work.defaults, symbol, growing, [source]):
+    if faults := prove_defaults(graph, work.defaults, symbol, growing, sources):
         raise Failed(*faults)
-    outputs: dict[str, Rows] = {source: work.rows}
-    states = flow(graph, symbol)
+    outputs: dict[str, Rows] = dict.fromkeys(sources, work.rows)
+    states = flow(graph, symbol, chunk)
     for name, value in graph.outputs.items():
         # Beside what is drawn from, a step can give every result that has the growing
         # axis once and is causal as well: attention maps have it twice.
         once = len(states.state(value).axes) == 1
-        if name not in outputs and once and not prove(graph, symbol, growing, [name]):
+        if name in outputs or not once:
+            continue
+        if not prove(graph, symbol, growing, [name], chunk):
             outputs[name] = "new"
     return replace(work, outputs=outputs)
 
@@ -157,11 +192,14 @@ def _nothing_generated(graph: Graph) -> NoReturn:
 
 
 def _step(work: Work) -> Work:
-    assert work.generation is not None, "`prove` comes first"
-    growing = work.generation.growing
-    begins = work.generation.source if work.begins else ""
+    growing, (source, *_) = work.grows()
     half = stepped(
-        work.graph, growing, work.outputs, bounded=work.bounded, begins=begins
+        work.graph,
+        growing,
+        work.outputs,
+        bounded=work.bounded,
+        begins=source if work.begins else "",
+        chunk=work.chunk,
     )
     return replace(work, half=half)
 
@@ -177,6 +215,7 @@ PASSES = (
     Pass("split_scan", "what no carry needs leaves its loop", _split),
     Pass("quantize", "weights are rounded to few bits", _quantize, True),
     Pass("narrow", "what may be is computed in 16 bits", _narrow, True),
+    Pass("chunk", "what is streamed is counted in chunks of its strides", _chunk),
     Pass("prove", "no op lets a row see a later one; no graph is changed", _prove),
     Pass("step", "one step of a text, with rows kept from before", _step),
     Pass("encode", "what is computed once for all steps", _encode),
@@ -187,7 +226,7 @@ SIMPLIFY = ("fuse_scan", "split_scan")
 LOOPS = ("split_scan",)
 """The same where weights are rounded, and with them those of cells: their loops stay."""
 """The passes behind which a graph is as every target gets it."""
-DERIVE = ("prove", "step", "encode")
+DERIVE = ("chunk", "prove", "step", "encode")
 """The passes that take a graph that generates apart."""
 
 

@@ -101,6 +101,8 @@ class Held:
         """What may be given to it."""
         if self.scoring is None and self.writer:
             return self.writer.entrance
+        if self.scoring is None and self.opened.streamer:
+            return self.opened.streamer.entrance
         return self.whole.entrance
 
     @property

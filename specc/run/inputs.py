@@ -10,7 +10,7 @@ import numpy as np
 from specc import backend
 from specc.artifact.bounds import bounds_of
 from specc.data.arrays import exact
-from specc.data.batch import TEXT, encode_each, with_texts
+from specc.data.batch import TEXT, encode_each, pads_left, with_texts
 from specc.data.check import Bound, InputSpec, check_inputs
 from specc.data.reading import Reading
 from specc.data.taken import as_array, taken
@@ -70,6 +70,10 @@ class Entrance:
             if self.defaults is None or n not in self.defaults.outputs
         ]
 
+    def pads_left(self, name: str) -> bool:
+        """Whether what is too short for an input is padded in front of it."""
+        return name in self.graph.inputs and pads_left(self.graph, name, self.growing)
+
     def encode_each(
         self, name: str, texts: Sequence[object]
     ) -> list[Array | Diagnostic]:
@@ -98,7 +102,7 @@ class Entrance:
         for name, value in with_texts(
             self.graph, self.reading, seen, self.growing
         ).items():
-            array = as_array(value, name)
+            array = as_array(value, name, left=self.pads_left(name))
             given[name] = (
                 exact(array, kinds[name].dtype, name) if name in kinds else array
             )

@@ -13,12 +13,14 @@ from pathlib import Path
 from typing import NoReturn
 
 from specc.artifact.chance import Chance
+from specc.artifact.facts import streams
 from specc.artifact.index import NAME, read_index
 from specc.files.read import shown
 from specc.run.generation import Writing
 from specc.run.inputs import Entrance
 from specc.run.loaded import Loaded, open_model
 from specc.run.package import Package, open_package
+from specc.run.streams import Streamer, open_streamer
 from specc.run.writer import Writer, open_writer, writer_of
 from specc.text.brief import brief
 from specc.text.diagnostic import fail
@@ -45,16 +47,13 @@ class Opened:
 
     @property
     def steps(self) -> bool:
-        """Whether a text is written with a step graph, which specc drives. A package
-        for another program (`--names`) does not say how.
-        """
-        package = self.package
-        return (
-            package is not None
-            and not self.graph
-            and "step" in package.roles
-            and bool(package.index.about)
-        )
+        """Whether a text is written with a step graph, which specc drives."""
+        return _drives(self.package, self.graph, rows_come=False)
+
+    @cached_property
+    def streamer(self) -> Streamer | None:
+        """How it is given rows as they come; None for what is not streamed."""
+        return _streamer(self)
 
     @cached_property
     def whole(self) -> Loaded:
@@ -81,7 +80,8 @@ class Opened:
         package = self.package
         if package is not None and self.steps:
             return open_writer(package, provider=self.provider, threads=self.threads)
-        if package is not None and not package.has(self.graph):
+        alone = self.streamer is not None and self.scoring is None
+        if alone or (package is not None and not package.has(self.graph)):
             return None
         once = bool(self.graph) and self.whole.manifest.decodes is None
         return None if once else writer_of(self.whole)
@@ -89,6 +89,8 @@ class Opened:
     @property
     def entrance(self) -> Entrance:
         """What may be given to it."""
+        if self.streamer is not None and self.scoring is None:
+            return self.streamer.entrance
         return self.writer.entrance if self.writer else self.whole.entrance
 
     @property
@@ -96,8 +98,9 @@ class Opened:
         """Which weights are random, where there are any."""
         # Of a package that steps, the index tells the seed: no graph of it has all the
         # weights.
-        if self.steps:
-            return self.writer.chance if self.writer else None
+        fed = self.writer if self.steps else self.streamer
+        if self.steps or fed is not None:
+            return fed.chance if fed else None
         manifest = self.whole.manifest
         random = bool(manifest.graph.parameters) or manifest.decodes is not None
         return manifest.chance if random else None
@@ -154,7 +157,7 @@ class Opened:
         A text that is being written keeps what it is written with.
         """
         self.closed = True
-        for name in ("whole", "scoring", "writer"):
+        for name in ("whole", "scoring", "writer", "streamer"):
             self.__dict__.pop(name, None)
 
     def check_open(self) -> None:
@@ -173,6 +176,33 @@ class Opened:
             threads=self.threads,
             contents=self.contents,
         )
+
+
+def _streamer(opened: Opened) -> Streamer | None:
+    """How a package is given rows as they come."""
+    package, provider, threads = opened.package, opened.provider, opened.threads
+    if package is None or not _drives(package, opened.graph, rows_come=True):
+        return None
+    opened.check_open()
+    return open_streamer(package, provider=provider, threads=threads)
+
+
+def streams_of(opened: Opened) -> Streamer:
+    """The same. E0977 for what is not streamed."""
+    if opened.streamer is None:
+        mend = "compile a spec that says `stream RESULT of INPUT`, `--for step`"
+        fail("E0977", "this model is not streamed", helps=[mend])
+    return opened.streamer
+
+
+def _drives(package: Package | None, graph: str, *, rows_come: bool) -> bool:
+    """Whether there is a step that specc knows how to feed, with rows that come or with
+    those that it draws, and no other graph is asked for.
+    """
+    if package is None or graph or "step" not in package.roles:
+        return False
+    about = package.index.about
+    return bool(about) and streams(about) == rows_come
 
 
 def open_compiled(

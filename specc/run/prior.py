@@ -34,8 +34,7 @@ class Prior:
         self, step: Graph, sizes: Mapping[str, int], rng: np.random.Generator
     ) -> dict[str, Array]:
         """Inputs for lengths of the step graph, behind as many rows as they say that there were."""
-        growing = self.facts.generation.growing
-        new = str(step.inputs[growing].type.shape[1])
+        new = self._new(step)
         past = self._past(step, new)
         # A step with nothing as long as the past is told by a number how long it was.
         told = self.most(step).get(OFFSET, 3) if OFFSET in step.inputs else 0
@@ -45,7 +44,8 @@ class Prior:
         made |= {n: once[n] for n in self.facts.handed if n in once}
         first = {**made, **random_inputs(step, {**sizes, new: count, past: 0}, rng)}
         first |= {n: made[n] for n in self.facts.handed}
-        first |= {n: made[n][:, :count] for n in self.facts.whole}
+        rows = count * (self.facts.chunks.rows if self.facts.chunks else 1)
+        first |= {n: made[n][:, :rows] for n in self.facts.whole}
         for state in self.facts.states:
             zeros = np.zeros(first[state.name].shape, NUMPY[state.type.dtype])
             start = once[state.initial] if state.initial else zeros
@@ -66,12 +66,15 @@ class Prior:
         bounds = {n: b.high for n, b in self.facts.bounds.items() if b.high is not None}
         if self.facts.context is None:
             return bounds
-        new = str(step.inputs[self.facts.generation.growing].type.shape[1])
-        rows = {
-            self._past(step, new) or OFFSET: self.facts.context // 2,
-            new: self.facts.context - self.facts.context // 2,
-        }
+        new, size = self._new(step), self.facts.chunks.rows if self.facts.chunks else 1
+        most = self.facts.context // size
+        rows = {self._past(step, new) or OFFSET: most // 2, new: most - most // 2}
         return {**bounds, **rows}
+
+    def _new(self, step: Graph) -> str:
+        """The symbol of the rows that a step takes, or of the chunks of them."""
+        length = step.inputs[self.facts.generation.growing].type.shape[1]
+        return next(iter(length.symbols()))
 
     def _past(self, step: Graph, new: str) -> str:
         """The symbol of the rows that there were; "" where no length tells it."""

@@ -215,7 +215,7 @@ def open_writer(package: Package, *, provider: str = "cpu", threads: int = 0) ->
         check_encode(facts, encode.inputs, encode.outputs, where)
     else:
         check_encode(facts, (), (), where)
-    entrance = replace(_entrance(facts, graph, package), reading=reading)
+    entrance = replace(entrance_of(facts, graph, package), reading=reading)
 
     def stepper(prepared: Mapping[str, Array]) -> StateStepper:
         return StateStepper(
@@ -251,7 +251,7 @@ def _strides(data: object) -> dict[str, int]:
     }
 
 
-def _entrance(facts: Facts, step: Graph, package: Package) -> Entrance:
+def entrance_of(facts: Facts, step: Graph, package: Package) -> Entrance:
     """What may be given: the spec's inputs, of which `encode` and the step read some."""
     signature, growing = facts.signature, facts.generation.growing
     encode = package.manifest("encode").graph if "encode" in package.roles else None

@@ -430,6 +430,7 @@ items = st.one_of(
     st.builds(tree.Weights, st.lists(rules, max_size=3).map(tuple), remarks, ends),
     builds(tree.Generate, names, names, names, made, remarks, ends),
     st.builds(tree.Quantize, rounded, remarks, ends),
+    builds(tree.Stream, names, names, remarks),
 )
 files = builds(
     tree.File,

@@ -169,6 +169,16 @@ SMALL: dict[str, dict[str, object]] = FAMILIES | {
     "bert": TRANSFORMER | {"context": 32},
     "bilstm_tagger": {"vocab": 17, "tags": 5, "width": 6, "hidden": 7, "layers": 2},
     "bloom": {"vocab": 17, "d": 12, "heads": 3},
+    "streaming_ctc": {
+        "vocab": 7,
+        "bins": 5,
+        "d": 8,
+        "heads": 2,
+        "layers": 2,
+        "hidden": 12,
+        "kernel": 3,
+        "back": 3,
+    },
     "conformer": {
         "vocab": 11,
         "d": 8,

@@ -13,8 +13,8 @@ from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Builder, Graph, Input, Node, Value
 from specc.ir.op import Op
+from specc.ir.substitute import substituted
 from specc.ir.types import Type
-from specc.passes.derive.substitute import substituted
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""Grammar rules of `reading`, `weights`, `generate` and `quantize` → tree."""
+"""Grammar rules of `reading`, `weights`, `generate`, `stream` and `quantize` → tree."""
 
 from specc.lang import tree
 from specc.lang.dsl.build import Build, present, rule
@@ -110,6 +110,11 @@ def _generate(
         end=body.end,
         span=span,
     )
+
+
+@rule("stream")
+def _stream(b: Build, span: Span, source: Token, growing: Token) -> tree.Stream:
+    return tree.Stream(source.text, growing.text, span=span)
 
 
 @rule("setting")

@@ -10,7 +10,7 @@ ITEMS = frozenset(
     {
         *DEFINING,
         *("USE", "CONFIG", "DIMS", "REQUIRE", "BLOCK", "GRAPH"),
-        *("READING", "WEIGHTS", "GENERATE"),
+        *("READING", "WEIGHTS", "GENERATE", "STREAM"),
     }
 )
 """Words that begin an item of a file."""

@@ -45,7 +45,11 @@ def write(file: tree.File) -> str:
 
 def large(item: tree.Item) -> bool:
     """Whether empty lines stand around an item."""
-    return not isinstance(item, tree.Use | tree.Dims | tree.Require | tree.Definition)
+    return not isinstance(item, SMALL)
+
+
+SMALL = tree.Use | tree.Dims | tree.Require | tree.Definition | tree.Stream
+"""Items of one line."""
 
 
 def comments(texts: Iterable[str], indent: int) -> list[str]:
@@ -193,6 +197,8 @@ def leaf(node: tree.Remarked) -> Pieces:
             return ["dims ", *joined([length(d)] for d in node.names)]
         case tree.Definition():
             return definition(node)
+        case tree.Stream():
+            return [f"stream {node.source} of {node.growing}"]
         case (
             tree.Expect()
             | tree.Unread()

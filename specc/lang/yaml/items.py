@@ -191,6 +191,19 @@ def rounds(reader: Reader, entry: Entry) -> tree.Rounds:
     return tree.Rounds(entry.name, values, span=whole(entry))
 
 
+def streams(reader: Reader, entry: Entry) -> Items:
+    """`stream: {logits: sound}`."""
+    nodes = reader.mapping(entry.value, "`stream`", "`logits: sound`")
+    return [
+        tree.Stream(
+            name(reader, each.key, "a result"),
+            name(reader, each.value, "an input"),
+            span=whole(each),
+        )
+        for each in nodes
+    ]
+
+
 # --- entries of `items:` --------------------------------------------------------------
 
 
@@ -339,6 +352,7 @@ TOP_ITEMS: dict[str, Callable[[Reader, Entry], Items]] = {
     "weights": lambda reader, entry: [weights(reader, entry)],
     "generate": generates,
     "quantize": quantize,
+    "stream": streams,
 }
 LISTED: dict[str, Callable[[Reader, Mapping], Items]] = {
     "block": block,
@@ -348,6 +362,9 @@ LISTED: dict[str, Callable[[Reader, Mapping], Items]] = {
     "require": listed_require,
     **{
         key: listed(key, TOP_ITEMS[key])
-        for key in ("config", "dims", "reading", "weights", "generate", "quantize")
+        for key in (
+            *("config", "dims", "reading", "weights", "generate", "quantize"),
+            "stream",
+        )
     },
 }

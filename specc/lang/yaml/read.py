@@ -39,6 +39,7 @@ TOP = (
     "weights",
     "generate",
     "quantize",
+    "stream",
 )
 
 

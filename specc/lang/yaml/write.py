@@ -60,16 +60,24 @@ def runs(items: Sequence[tree.Item]) -> list[Run]:
     for item in items:
         last = out[-1][-1] if out else None
         fits = last is not None and key(last) == key(item) and key(item) not in SINGLE
-        if fits and isinstance(item, tree.Generate):
-            # two that generate under one name would be one key twice
-            fits = item.name not in [
-                g.name for g in out[-1] if isinstance(g, tree.Generate)
-            ]
+        if fits and named(item):
+            # two under one name would be one key twice
+            fits = named(item) not in map(named, out[-1])
         if fits:
             out[-1].append(item)
         else:
             out.append([item])
     return out
+
+
+def named(item: tree.Item) -> str:
+    """The key of an item below its top key, where it has one."""
+    match item:
+        case tree.Generate():
+            return item.name
+        case tree.Stream():
+            return item.source
+    return ""
 
 
 def grouped(items: Sequence[tree.Item]) -> tuple[list[Run], Run, list[Run]]:
@@ -129,6 +137,9 @@ def top(run: Run) -> Pair:
                     tall=True,
                 ),
             )
+        case tree.Stream():
+            streams = [stream(s) for s in run if isinstance(s, tree.Stream)]
+            return Pair("stream", Map(streams, tall=True))
         case (
             tree.Config()
             | tree.Dims()
@@ -154,6 +165,11 @@ def generate(node: tree.Generate) -> Pair:
     pairs = [Pair("of", node.growing), Pair("from", node.source)]
     pairs += [Pair(s.name, expression(s.value), s.remarks) for s in node.settings]
     return Pair(node.name, Map(pairs, node.end), node.remarks, headed=True)
+
+
+def stream(node: tree.Stream) -> Pair:
+    """`logits: sound`."""
+    return Pair(node.source, node.growing, node.remarks)
 
 
 def single(
@@ -345,6 +361,9 @@ def listed(item: tree.Item, apart: bool) -> Item:
         case tree.Generate():
             inner = Map([generate(item)], tall=True)
             return Item(Map([Pair("generate", inner)]), tree.NONE, apart=apart)
+        case tree.Stream():
+            inner = Map([stream(item)], tall=True)
+            return Item(Map([Pair("stream", inner)]), tree.NONE, apart=apart)
         case _:
             pair = single(item)
             return Item(Map([pair]), tree.NONE, apart=apart)

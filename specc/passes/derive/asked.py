@@ -4,10 +4,12 @@ a state.
 
 from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass
+from math import ceil, inf
 
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Node, Value
+from specc.ir.heads import Track
 from specc.ir.ops.recurrent import KEEP, ROWS
 from specc.passes.prove.flow import Flow
 from specc.passes.prove.spliced import is_first
@@ -57,11 +59,15 @@ class Setting:
         """The time axes of a value."""
         return tuple(sorted(self.flow.state(value).axes)) if value else ()
 
+    def track(self, value: Value, axis: int) -> Track:
+        """The rows of a time axis of a value."""
+        found = self.flow.clock.track(value.type.shape[axis])
+        assert found is not None, "a time axis has rows that grow"
+        return found
+
     def head(self, value: Value, axis: int) -> Dim:
         """How many rows stand before those that grow along a time axis of a value."""
-        found = self.flow.clock.head(value.type.shape[axis])
-        assert found is not None, "a time axis has a head, maybe of no rows"
-        return found
+        return self.track(value, axis).head
 
     def folds(self, node: Node, results: tuple[Value, ...]) -> bool:
         """Whether the node goes on from a state; what is free is computed anew from its
@@ -82,6 +88,23 @@ class Setting:
     def _moves(self, node: Node) -> bool:
         x, axis = folded(node)
         return axis in self.times(x)
+
+
+def whole_chunks(need: float, track: Track) -> float:
+    """A need that can be met of rows that come in chunks: of what a chunk brings as many
+    rows as are wanted, of what several bring all.
+
+    So the number of rows is always that of the chunks times another, and windows that
+    move by strides find them as they would in the full pass.
+    """
+    if track.rate == 1 or need <= 0 or need == inf:
+        return need
+    if track.head.number is None:
+        return inf  # of nothing else is known whether some of it are rows of the head
+    lacking = need - track.head.number
+    if lacking <= track.rate:
+        return need
+    return track.head.number + ceil(lacking / track.rate) * track.rate
 
 
 def folded(node: Node) -> tuple[Value, int]:

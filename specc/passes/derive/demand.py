@@ -33,17 +33,26 @@ than the newest, and the query beside it for the newest alone:
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from math import inf
+from math import ceil, inf
 
 from specc.ir import ops
 from specc.ir.graph import Graph, Node, Value, needed
-from specc.ir.heads import Clock
+from specc.ir.heads import Clock, Track
 from specc.ir.reach import Link, links
-from specc.passes.derive.asked import NEWEST, Asked, Axis, Needs, Setting, along
+from specc.passes.derive.asked import (
+    NEWEST,
+    Asked,
+    Axis,
+    Needs,
+    Setting,
+    along,
+    whole_chunks,
+)
 from specc.passes.derive.axes import axis_names
 from specc.passes.derive.crossed import Crossed
 from specc.passes.prove.flow import Flow, resolve
 from specc.passes.prove.spliced import HEAD, from_head
+from specc.passes.prove.strides import ahead_of
 
 
 def demand(
@@ -146,6 +155,7 @@ def ask(
         for name in axes.values():
             rows.setdefault(name, NEWEST)
     fold = setting.folds(node, results)
+    tracks = _tracks(setting, node.args, operands)
     # What is asked of the results, before any operand has been joined: a link adds its
     # reach to that, not to what another link asked for.
     given = dict(rows)
@@ -156,7 +166,8 @@ def ask(
         asked = _through(node, link, made, given, fold, setting.flow.clock)
         if asked > 0 and link.kind in ("band", "all") and not setting.bounded:
             asked = inf
-        rows[name] = max(rows[name], asked)
+        rows[name] = max(rows[name], whole_chunks(asked, tracks[name]))
+        rows |= _windows(link, made, rows[name], tracks[name])
     if fold and "rows" in rows:
         # It goes on from a state: never more than the new rows, never fewer.
         rows["rows"] = 0.0
@@ -174,6 +185,20 @@ def _time_names(
         times = setting.times(value)
         found.append({axis: name for axis, name in axes.items() if axis in times})
     return tuple(found)
+
+
+def _tracks(
+    setting: Setting,
+    values: Sequence[Value | None],
+    names: Sequence[Mapping[int, Axis]],
+) -> dict[Axis, Track]:
+    """The rows that the axes of operands have, by their names."""
+    return {
+        name: setting.track(value, axis)
+        for value, axes in zip(values, names, strict=True)
+        for axis, name in axes.items()
+        if value is not None
+    }
 
 
 def _given(
@@ -211,11 +236,34 @@ def _through(
     # A link to no time axis of the result, as of `last`, is asked for the newest row.
     name = made[link.result].get(to) if to is not None else None
     need = given[name] if name is not None else NEWEST
+    if link.kind == "strided":
+        return _of_windows(node, link, need, clock)
     if reach.empty or reach.hi <= 0:
         return need
     # Row t is made of rows down to t - hi. That is counted from the first of the new
     # rows, also where the newest alone is wanted: how many are new is not known here.
     return max(need, 0.0) + reach.hi
+
+
+def _windows(
+    link: Link, made: tuple[Mapping[int, Axis], ...], rows: float, track: Track
+) -> dict[Axis, float]:
+    """How many rows windows with a stride make of so many: of those that are not asked
+    for the oldest are dropped. Nothing where rows stay as many as they were.
+    """
+    if link.kind != "strided" or link.result_axis is None:
+        return {}
+    head = track.head.number or 0
+    return {made[link.result][link.result_axis]: (rows - head) / link.stride}
+
+
+def _of_windows(node: Node, link: Link, need: float, clock: Clock) -> float:
+    """The rows that windows are made of: with every row that is needed `stride` more,
+    and as many windows more in front as reach before the first of them.
+    """
+    head = ahead_of(node, link, clock)
+    assert head is not None, "what has a step has rows in whole chunks"
+    return (max(need, 0.0) + ceil(link.hi / link.stride)) * link.stride + head
 
 
 def _join(

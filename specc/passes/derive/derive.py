@@ -49,6 +49,7 @@ def derive(
     *,
     bounded: bool = True,
     begins: str = "",
+    chunk: int = 1,
 ) -> Derived:
     """`encode` and `step` of `graph`, which generates along the input `growing`, for
     these outputs.
@@ -56,10 +57,11 @@ def derive(
     Of an output the rows that are `new` are given, or the `newest` alone. Unless
     `bounded`, attention through a window keeps rows that it no longer sees. Of the
     output that `begins` names, `encode` gives the row behind which nothing has grown,
-    where there surely is one. The graph must have been proved causal for them
+    where there surely is one. A graph `in_chunks` has so many rows of what grows in a
+    `chunk`. It must have been proved causal for the outputs
     (`specc.passes.prove.causality.prove`).
     """
-    half = stepped(graph, growing, outputs, bounded=bounded, begins=begins)
+    half = stepped(graph, growing, outputs, bounded=bounded, begins=begins, chunk=chunk)
     return encoded(half)
 
 
@@ -70,11 +72,12 @@ def stepped(
     *,
     bounded: bool = True,
     begins: str = "",
+    chunk: int = 1,
 ) -> Stepped:
     """The step of `graph`: the first half of `derive`."""
-    symbol = growing_symbol(graph, growing)
+    symbol = growing_symbol(graph, growing, chunk)
     assert symbol is not None, f"{growing} has no axis to grow along"
-    plan = Plan.of(graph, symbol, growing, outputs, bounded)
+    plan = Plan.of(graph, symbol, growing, outputs, bounded, chunk)
     built = Step(plan)
     # A state stays an input even where no node reads it: whoever runs the step hands
     # it over all the same.

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Builder, Made, Node, Value
+from specc.ir.heads import Track
 from specc.ir.op import Op
 from specc.ir.types import Type
 from specc.passes.derive.asked import Asked
@@ -35,7 +36,7 @@ class Draft:
         return results
 
     def tail(
-        self, value: Value, axis: int, head: Dim, has: float, need: float
+        self, value: Value, axis: int, track: Track, has: float, need: float
     ) -> Value:
         """The last rows of a value, as many as are needed: rows end where the new ones
         do, so what is left over stands in front.
@@ -44,7 +45,7 @@ class Draft:
             return value
         assert need < has, f"{need} rows before are needed, {has} are there"
         return self.last(
-            value, axis, self.plan.rows(has, head), self.plan.rows(need, head)
+            value, axis, self.plan.rows(has, track), self.plan.rows(need, track)
         )
 
     def last(self, value: Value, axis: int, total: Dim, rows: Dim) -> Value:
@@ -65,8 +66,8 @@ class Draft:
             new = self.now[value]
             for axis, name in axes.items():
                 has = self.plan.needs[value][axis]
-                head = self.plan.setting.head(value, axis)
-                new = self.tail(new, axis, head, has, asked.rows[name])
+                track = self.plan.setting.track(value, axis)
+                new = self.tail(new, axis, track, has, asked.rows[name])
             cut.append(new)
         return cut
 
@@ -76,8 +77,8 @@ class Draft:
         """
         new = self.now[value]
         for axis in self.plan.setting.times(value)[:1]:
-            head = self.plan.setting.head(value, axis)
-            new = self.tail(new, axis, head, self.plan.needs[value][axis], need)
+            track = self.plan.setting.track(value, axis)
+            new = self.tail(new, axis, track, self.plan.needs[value][axis], need)
         return new
 
 

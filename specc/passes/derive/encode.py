@@ -14,11 +14,11 @@ from math import inf
 from specc.ir import ops
 from specc.ir.dim import Dim, smallest
 from specc.ir.graph import Builder, Graph, Node, Value
+from specc.ir.substitute import at_length
 from specc.ir.types import Type
 from specc.passes.derive.blocks import apart
 from specc.passes.derive.newest import LastRow
 from specc.passes.derive.plan import Plan
-from specc.passes.derive.substitute import at_length
 from specc.passes.derive.tellers import symbols, told, with_input, without_unread
 
 

@@ -23,9 +23,10 @@ def first_row(
     where nothing has grown yet.
     """
     draft, none = states.draft, Dim.of(0)
-    _, axis = folded(node)
+    x, axis = folded(node)
+    track = draft.plan.setting.track(x, axis)
     name = states.names.of_value(result)
-    type = resized(rows.type, {axis: draft.plan.before(1, none)})
+    type = resized(rows.type, {axis: draft.plan.before(1, replace(track, head=none))})
     carried = states.carried(name, type, "", 0)
     like = replace(carried, rows=axis, most=1, role="rows")
     both = draft.b.one(ops.Concat(axis), states.given(like), rows)

@@ -18,8 +18,8 @@ from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Builder, Graph, Node, Value
 from specc.ir.reach import known, links
+from specc.ir.substitute import at_length
 from specc.passes.derive.demand import wanted
-from specc.passes.derive.substitute import at_length
 from specc.passes.prove.flow import Flow
 
 Row: TypeAlias = tuple[Value, int]

@@ -23,11 +23,12 @@ length of its own, `kept`, which a caller may let grow to 2:
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from math import inf
+from math import ceil, inf
 from typing import Literal
 
 from specc.ir.dim import Dim, smallest
 from specc.ir.graph import Graph, Node, Value
+from specc.ir.heads import Track
 from specc.passes.derive.asked import NEWEST, Setting
 from specc.passes.derive.demand import demand, wanted
 from specc.passes.derive.keeping import every_node, free_values, kept_values
@@ -43,9 +44,10 @@ class Plan:
 
     `needs` says how many rows before the new ones each value has
     (`specc.passes.derive.demand`), `whole` which inputs along the growing axis are
-    given with all their rows. `new` is how many rows a step is given, `base` how many
-    there are from before: all, or where no more are ever kept, at most `most`. `batch`
-    is the length of the growing input's first axis.
+    given with all their rows. `new` is how many chunks of rows a step is given, `base`
+    how many there are from before: all, or where no more are ever kept, at most `most`.
+    A chunk is one row where nothing moves by a stride. `batch` is the length of the
+    growing input's first axis.
     """
 
     graph: Graph
@@ -69,9 +71,10 @@ class Plan:
         growing: str,
         outputs: Mapping[str, Rows],
         bounded: bool = True,
+        chunk: int = 1,
     ) -> "Plan":
         """Cut, then count: the needs are those of the values that are kept."""
-        found = flow(graph, symbol)
+        found = flow(graph, symbol, chunk)
         asked = {
             graph.outputs[n]: NEWEST if rows == "newest" else 0.0
             for n, rows in outputs.items()
@@ -112,30 +115,38 @@ class Plan:
         live = wanted(body.outputs.values(), self.setting.flow)
         return replace(self, graph=body, outputs={}, live=live)
 
-    def rows(self, need: float, head: Dim) -> Dim:
-        """How many rows a value of this need has, behind a head of so many."""
-        return Dim.of(1) if need < 0 else self.before(need, head) + self.new
+    def rows(self, need: float, track: Track) -> Dim:
+        """How many rows a value of this need has on such a track."""
+        if need < 0:
+            return Dim.of(1)
+        return self.before(need, track) + self.new * track.rate
 
-    def before(self, need: float, head: Dim) -> Dim:
+    def before(self, need: float, track: Track) -> Dim:
         """How many of them are from before, or of the head."""
-        return self._at_most(need, head, self.base + head)
+        chunks = _chunks(self.setting, need, track)
+        known = track.head.number is not None
+        all_ = need == inf or (chunks >= self.most > 0 and known)
+        return self._of(self.base, need, track, all_)
 
-    def after(self, need: float, head: Dim) -> Dim:
+    def after(self, need: float, track: Track) -> Dim:
         """How many there are from before when the new rows have become such."""
-        if need == inf:
-            return self.base + head + self.new
-        if _lacking(self.setting, need, head) <= 0:
-            return Dim.of(max(int(need), 0))
-        return smallest(self.base + head + self.new, int(need))
+        return self._of(self.base + self.new, need, track, need == inf)
 
-    def _at_most(self, need: float, head: Dim, there: Dim) -> Dim:
-        """As many rows as are needed, of those that are there."""
+    def _of(self, there: Dim, need: float, track: Track, all_: bool) -> Dim:
+        """As many rows as are needed, of those that so many chunks brought, or of `all_`
+        of these what each was kept of.
+        """
+        head, rate = track.head, track.rate
+        if need == inf:
+            return there * rate + head
         lacking = _lacking(self.setting, need, head)
-        if need == inf or (lacking >= self.most > 0 and head.number is not None):
-            return there
         if lacking <= 0:
             return Dim.of(max(int(need), 0))
-        return smallest(there, int(need))
+        if rate == 1:
+            return there + head if all_ else smallest(there + head, int(need))
+        # Of one chunk as many rows as are wanted, of several all (`whole_chunks`).
+        chunks = there if all_ else smallest(there, ceil(lacking / rate))
+        return chunks * int(min(lacking, rate)) + head
 
     def moves(self, value: Value) -> bool:
         """Whether a value depends on what grows."""
@@ -182,14 +193,20 @@ def _lacking(setting: Setting, need: float, head: Dim) -> float:
     return 0.0 if setting.flow.clock.sure(head - int(need)) else need
 
 
+def _chunks(setting: Setting, need: float, track: Track) -> float:
+    """How many chunks bring the rows that are needed beside those of a head."""
+    lacking = _lacking(setting, need, track.head)
+    return lacking if lacking == inf else float(ceil(lacking / track.rate))
+
+
 def _greatest(
     setting: Setting,
     needs: Mapping[Value, Mapping[int, float]],
     values: Iterable[Value],
 ) -> float:
-    """The most rows of what grows that any of some values needs from before."""
+    """The most chunks of what grows that any of some values needs from before."""
     found = (
-        _lacking(setting, need, setting.head(v, axis))
+        _chunks(setting, need, setting.track(v, axis))
         for v in values
         for axis, need in needs.get(v, {}).items()
     )
@@ -201,7 +218,7 @@ def _most(
     needs: Mapping[Value, Mapping[int, float]],
     whole: tuple[str, ...],
 ) -> float:
-    """The most rows of what grows from before that any input of a step has."""
+    """The most chunks of what grows from before that any input of a step has."""
     return inf if whole else _greatest(setting, needs, setting.kept)
 
 
@@ -220,14 +237,14 @@ def _told(
     """
     if most in (0.0, inf):
         return True
-    heads = (
-        (setting.head(v, axis), need)
+    tracks = (
+        (setting.track(v, axis), need)
         for v in setting.kept
         for axis, need in needs.get(v, {}).items()
     )
     return any(
-        head.number is not None and _lacking(setting, need, head) == most
-        for head, need in heads
+        track.head.number is not None and _chunks(setting, need, track) == most
+        for track, need in tracks
     )
 
 

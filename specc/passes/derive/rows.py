@@ -6,6 +6,7 @@ puts rows before what grows passes on the new rows as they are, and puts its hea
 again where earlier rows are asked for. A length that is said is the length of now.
 """
 
+from dataclasses import replace
 from math import inf
 
 from specc.ir import ops
@@ -26,11 +27,11 @@ def row_numbers(
     """Numbers of rows, which do not begin at 0 unless all rows are there."""
     draft, plan = states.draft, states.draft.plan
     (name,) = asked.results[0].values()
-    need, head = asked.rows[name], plan.setting.head(result, 0)
-    rows = draft.add(node, ops.Range(plan.rows(need, head)))
+    need, track = asked.rows[name], plan.setting.track(result, 0)
+    rows = draft.add(node, ops.Range(plan.rows(need, track)))
     if plan.most == inf and need == inf:
         return rows
-    return draft.add(node, ops.Arith("add"), *rows, states.first_row(need, head))
+    return draft.add(node, ops.Arith("add"), *rows, states.first_row(need, track))
 
 
 def spliced_rows(draft: Draft, node: Node, result: Value, asked: Asked) -> Value:
@@ -40,28 +41,36 @@ def spliced_rows(draft: Draft, node: Node, result: Value, asked: Asked) -> Value
     plan = draft.plan
     assert isinstance(node.op, SPLICES), "nothing else splices rows"
     axis = node.op.axis
-    need, head = asked.rows[asked.results[0][axis]], plan.setting.head(result, axis)
+    need = asked.rows[asked.results[0][axis]]
+    track = plan.setting.track(result, axis)
     grows = next(n for n, axes in enumerate(asked.operands) if axis in axes)
     put_before = [n for n in range(len(node.args)) if n != grows and need <= 0]
     operands = draft.operands(node, asked, without=put_before)
     x, made = node.args[grows], operands[grows]
     assert x is not None, "what grows is there"
     assert made is not None, "its rows are asked for"
-    before = plan.setting.head(x, axis)
+    before = plan.setting.track(x, axis)
     total = plan.rows(asked.rows[asked.operands[grows][axis]], before)
     if need > 0 and not isinstance(node.op, ops.Slice):
         # Where not all rows of `x` are wanted, some may be missing between the head and
         # them; then nothing of the head is among the last.
         (made,) = draft.add(node, node.op, *operands)
-        total += head - before
-    return draft.last(made, axis, total, plan.rows(need, head))
+        total += track.head - before.head
+    return draft.last(made, axis, total, plan.rows(need, track))
 
 
-def at_rows(plan: Plan, op: Op, results: tuple[Value, ...], asked: Asked) -> Op:
+def at_rows(plan: Plan, node: Node, results: tuple[Value, ...], asked: Asked) -> Op:
     """An op with the lengths that its attributes say, at as many rows as are asked for."""
-    match op:
+    match op := node.op:
         case ops.Expand(axis=axis) if axis in asked.results[0]:
             # The length that is repeated to is that of a time axis.
-            head = plan.setting.head(results[0], axis)
-            return ops.Expand(axis, plan.rows(asked.rows[asked.results[0][axis]], head))
+            track = plan.setting.track(results[0], axis)
+            need = asked.rows[asked.results[0][axis]]
+            return ops.Expand(axis, plan.rows(need, track))
+        case ops.Stride(axis=axis) if axis in asked.results[0]:
+            # Every step-th row of those that are there, which are whole steps of them.
+            (x,) = (a for a in node.args if a)
+            need = asked.rows[asked.operands[0][axis]]
+            stop = plan.rows(need, plan.setting.track(x, axis))
+            return replace(op, stop=stop)
     return op

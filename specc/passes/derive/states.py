@@ -14,7 +14,8 @@ from math import inf
 from specc.ir import ops
 from specc.ir.derived import OFFSET, State
 from specc.ir.dim import Dim
-from specc.ir.graph import Input, Node, Value
+from specc.ir.graph import Builder, Input, Node, Value
+from specc.ir.heads import Track
 from specc.ir.types import Type
 from specc.passes.derive.asked import folded
 from specc.passes.derive.blocks import apart, blocks_of
@@ -39,8 +40,8 @@ class States:
     after: dict[str, Value] = field(default_factory=dict)
     offset: Value | None = None
 
-    def first_row(self, need: float, head: Dim) -> Value:
-        """The number of the first row of a value of this need behind such a head, i64[].
+    def first_row(self, need: float, track: Track) -> Value:
+        """The number of the first row of a value of this need on such a track, i64[].
 
         A row's number is how many stand before it. Where all earlier rows are kept their
         count is a length of an input, and the number follows from lengths. Where they
@@ -49,13 +50,15 @@ class States:
         plan, b = self.draft.plan, self.draft.b
         # The newest row alone stands behind the other new ones; any other value begins
         # with its rows from before.
-        behind = head + (plan.new - 1 if need < 0 else -plan.before(need, head))
+        rate = track.rate
+        own = plan.new * rate - 1 if need < 0 else -plan.before(need, track)
+        behind = track.head + own
         if plan.most == inf:
-            return b.one(ops.Size(plan.base + behind))
-        return b.one(ops.Arith("add"), self._rows_before(), b.one(ops.Size(behind)))
+            return b.one(ops.Size(plan.base * rate + behind))
+        return plus(b, times(b, self._chunks_before(), rate), behind)
 
-    def _rows_before(self) -> Value:
-        """How many rows there were, as a state of its own: no length of an input tells."""
+    def _chunks_before(self) -> Value:
+        """How many chunks there were, as a state: no length of an input tells."""
         if self.offset is None:
             self.offset = self.draft.b.input(OFFSET, Input(Type("i64", ())))
             self.met.append(
@@ -74,12 +77,10 @@ class States:
         return self.offset
 
     def count_new_rows(self) -> None:
-        """The next number of rows, where anything asked for it."""
+        """The next number of chunks, where anything asked for it."""
         if self.offset is not None:
-            new = self.draft.b.one(ops.Size(self.draft.plan.new))
-            self.after["next.rows"] = self.draft.b.one(
-                ops.Arith("add"), self.offset, new
-            )
+            new = self.draft.plan.new
+            self.after["next.rows"] = plus(self.draft.b, self.offset, new)
 
     def keep(self, value: Value, fresh: Value) -> Value:
         """Rows of before, from a state, and the new ones behind; what will be looked
@@ -92,17 +93,17 @@ class States:
         if need == 0:
             return fresh
         role, layer, name = self.names.of_kept(value)
-        head = plan.setting.head(value, axis)
-        initial = "" if head == 0 else f"first.{name}"
+        track = plan.setting.track(value, axis)
+        initial = "" if track.head == 0 else f"first.{name}"
         if initial:
             self.starts[initial] = First(value, axis, need)
-        type = resized(value.type, {axis: plan.before(need, head)})
+        type = resized(value.type, {axis: plan.before(need, track)})
         like = replace(
             self.carried(name, type, initial, layer), rows=axis, most=need, role=role
         )
         both = self.draft.b.one(ops.Concat(axis), self.given(like), fresh)
         # All rows, or of the last ones as many as anything looks back at.
-        total, after = plan.rows(need, head), plan.after(need, head)
+        total, after = plan.rows(need, track), plan.after(need, track)
         self.after[like.next] = self.draft.last(both, axis, total, after)
         return both
 
@@ -174,3 +175,15 @@ class States:
         """The axis of the batch."""
         batch = self.draft.plan.batch
         return next((n for n, d in enumerate(type.shape) if d == batch), None)
+
+
+def times(b: Builder, number: Value, factor: int) -> Value:
+    """A number of rows, of which each stands for several."""
+    if factor == 1:
+        return number
+    return b.one(ops.Arith("mul"), number, b.one(ops.Constant(factor, "i64")))
+
+
+def plus(b: Builder, number: Value, length: Dim) -> Value:
+    """A number of rows and a length."""
+    return b.one(ops.Arith("add"), number, b.one(ops.Size(length)))

@@ -123,7 +123,7 @@ class Step:
         times = plan.setting.times(value)
         need = inf if name in plan.whole else 0.0
         rows_of = {
-            axis: plan.rows(need, plan.setting.head(value, axis)) for axis in times
+            axis: plan.rows(need, plan.setting.track(value, axis)) for axis in times
         }
         type = resized(value.type, rows_of)
         rows = draft.b.input(name, Input(type, facts.keep, facts.below, facts.span))
@@ -169,8 +169,8 @@ class Step:
             needs = plan.needs.get(old, {})
             for axis, name in axes.items():
                 need = 0.0 if kept else needs.get(axis, NEWEST)
-                head = plan.setting.head(old, axis)
-                new = self.draft.tail(new, axis, head, asked.rows[name], need)
+                track = plan.setting.track(old, axis)
+                new = self.draft.tail(new, axis, track, asked.rows[name], need)
             self.draft.now[old] = self.states.keep(old, new) if kept else new
 
     def _plain(self, node: Node, results: tuple[Value, ...], asked: Asked) -> Made:
@@ -189,7 +189,7 @@ class Step:
         assert not isinstance(node.op, ops.Scan), (
             "a loop along the growing axis goes on from a state"
         )
-        op = at_rows(self.plan, node.op, results, asked)
+        op = at_rows(self.plan, node, results, asked)
         return self.draft.add(node, op, *self.draft.operands(node, asked))
 
     def _fold(self, node: Node, results: tuple[Value, ...], asked: Asked) -> Made:

@@ -100,8 +100,8 @@ def _body(
     for (name, value), axes in zip(loop.body.outputs.items(), asked, strict=True):
         new = draft.now[value]
         for axis, need in axes.items():
-            head = inner.plan.setting.head(value, axis)
-            new = draft.tail(new, axis, head, inner.plan.needs[value][axis], need)
+            track = inner.plan.setting.track(value, axis)
+            new = draft.tail(new, axis, track, inner.plan.needs[value][axis], need)
         outputs[name] = new
     body = draft.b.finish(loop.body.name, {**outputs, **inner.states.nexts()})
     states = [s.name for s in inner.states.met]

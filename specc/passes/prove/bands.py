@@ -52,7 +52,15 @@ from specc.ir.heads import Clock
 from specc.ir.interval import ALL, EMPTY, Interval
 from specc.passes.prove.affine import Sought, affine, bound
 from specc.passes.prove.divisors import breaks, may_be_zero
-from specc.passes.prove.grids import Grid, added, aligned, grid_of, joined, through
+from specc.passes.prove.grids import (
+    Grid,
+    added,
+    aligned,
+    grid_of,
+    joined,
+    one_pace,
+    through,
+)
 from specc.passes.prove.once import Budget, answered
 
 _AT_ZERO = (
@@ -85,6 +93,8 @@ def found_band(
     """Where `t - u` must lie for `value` to be true or non-zero at time `t` of one axis
     and `u` of another; without a clock, at rows of these numbers.
     """
+    if not one_pace(value, query, key, clock):
+        return Band(ALL)
     return _found(grid_of(value, query, key, clock), False)
 
 

@@ -51,7 +51,15 @@ from specc.passes.prove.bands import (
     side_of,
 )
 from specc.passes.prove.extremes import extremes
-from specc.passes.prove.grids import Grid, added, aligned, grid_of, joined, through
+from specc.passes.prove.grids import (
+    Grid,
+    added,
+    aligned,
+    grid_of,
+    joined,
+    one_pace,
+    through,
+)
 from specc.passes.prove.once import Budget, answered
 from specc.passes.prove.pairs import (
     ARITHMETIC,
@@ -85,6 +93,8 @@ def beyond(value: Value, query: int, key: int, clock: Clock | None = None) -> Pa
     """The numbers that `value` is seen to hold outside of intervals of `q - k`, in time
     where a clock is given.
     """
+    if not one_pace(value, query, key, clock):
+        return NOTHING
     grid = grid_of(value, query, key, clock)
     keys = _on_side(replace(grid, side="keys"))
     queries = _on_side(replace(grid, side="queries"))

@@ -26,10 +26,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from math import inf
 
-from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Node, Value, needed
 from specc.ir.op import Op
 from specc.passes.prove.bands import band
+from specc.passes.prove.chunks import chunked
 from specc.passes.prove.crossing import CROSSED, Crossing, crossing
 from specc.passes.prove.flow import Flow, Leak, flow
 from specc.passes.prove.leaks import said_of
@@ -39,14 +39,14 @@ from specc.text.source import Span
 
 
 def prove(
-    graph: Graph, symbol: str, growing: str, outputs: Sequence[str]
+    graph: Graph, symbol: str, growing: str, outputs: Sequence[str], chunk: int = 1
 ) -> list[Diagnostic]:
-    """Why `outputs` cannot be generated along the axis `symbol` of the input `growing`;
-    nothing if they can.
+    """Why `outputs` cannot be generated along the axis `symbol` of the input `growing`,
+    which counts chunks of so many of its rows; nothing if they can.
 
     Errors E0711 to E0717, one for each op at fault, in the graph's order.
     """
-    found = flow(graph, symbol)
+    found = flow(graph, symbol, chunk)
     wanted = [graph.outputs[name] for name in outputs]
     live = needed(wanted)
     output = outputs[0] if outputs else ""
@@ -67,6 +67,19 @@ def prove(
         for name, value in zip(outputs, wanted, strict=True):
             faults += _output(graph, found, name, value, growing)
     return _once(faults)
+
+
+def prove_stream(
+    graph: Graph, symbol: str, growing: str, outputs: Sequence[str], chunk: int
+) -> list[Diagnostic]:
+    """The same, said of outputs that are made while the rows of an input come."""
+    return [
+        replace(fault, title=fault.title.replace(GENERATED, "cannot be streamed along"))
+        for fault in prove(graph, symbol, growing, outputs, chunk)
+    ]
+
+
+GENERATED = "cannot be generated along"
 
 
 def _once(faults: Iterable[Diagnostic]) -> list[Diagnostic]:
@@ -132,7 +145,7 @@ def _inputs(
         own = [
             d
             for d in value.type.shape
-            if d.name != found.symbol and d.symbols() & found.related
+            if found.clock.head(d) != 0 and d.symbols() & found.related
         ]
         if value in used and own:
             span = graph.input_facts[name].span
@@ -245,10 +258,10 @@ def _made_up(found: Flow, output: Value | None) -> bool:
     return bool(axes) and all(r.lo >= 0 for r in axes)
 
 
-def growing_symbol(graph: Graph, growing: str) -> str | None:
+def growing_symbol(graph: Graph, growing: str, chunk: int = 1) -> str | None:
     """The symbol of the axis along which an input grows: the axis behind the batch,
-    else the first.
+    else the first. With a `chunk` it is so many times as long.
     """
-    shape: tuple[Dim, ...] = graph.inputs[growing].type.shape
-    axis = 1 if len(shape) > 1 else 0
-    return shape[axis].name if shape else None
+    value = graph.inputs[growing]
+    axis = 1 if value.type.rank > 1 else 0
+    return chunked(value, axis, chunk) if value.type.rank else None

@@ -16,7 +16,7 @@ from specc.ir.heads import Clock
 from specc.ir.reach import known
 from specc.passes.prove.affine import affine
 from specc.passes.prove.bands import found_band, side_of
-from specc.passes.prove.grids import Grid, aligned, grid_of, joined, through
+from specc.passes.prove.grids import Grid, aligned, grid_of, joined, one_pace, through
 from specc.passes.prove.once import Budget, answered
 
 MOST_TEXT = 40
@@ -48,6 +48,14 @@ def doubt_of(node: Node, operand: int, clock: Clock) -> Doubt | None:
         return Doubt(True, grid.value)
     open_ = answered(grid, _open, {}, Budget(LOOKED_AT), _Open(None, False))
     return Doubt(False, open_.value) if open_.value else None
+
+
+def at_two_paces(node: Node, operand: int, clock: Clock) -> bool:
+    """Whether keys come with other chunks than queries do, so that row numbers of the
+    two tell nothing of what is there.
+    """
+    grid = _gate(node, operand, clock)
+    return grid is not None and not one_pace(grid.value, grid.query, grid.key, clock)
 
 
 def head_ahead(node: Node, operand: int, clock: Clock) -> Dim | None:

@@ -53,17 +53,20 @@ from specc.passes.prove.moving import Along, Flow, Leak, State, Why
 from specc.passes.prove.neutral import neutral
 from specc.passes.prove.opened import opened
 from specc.passes.prove.spliced import FIRST, HEAD, Reads, spliced
+from specc.passes.prove.strides import strided
 from specc.passes.prove.taken import before_first, runs_along, taken
 
 
 @lru_cache(maxsize=4)
-def flow(graph: Graph, symbol: str) -> Flow:
-    """Follow the axis called `symbol` through `graph`."""
-    along = Along(clock_of(graph, symbol), {}, [], {})
+def flow(graph: Graph, symbol: str, chunk: int = 1) -> Flow:
+    """Follow the axis called `symbol` through `graph`, of which `chunk` rows of what
+    comes in are one (`specc.passes.prove.chunks`).
+    """
+    along = Along(clock_of(graph, symbol, chunk), {}, [], {})
     for value in graph.inputs.values():
         # Of an input of `n + 1` rows nobody knows which belongs to a new row.
         shape = value.type.shape
-        axes = {n: SAME for n, d in enumerate(shape) if d == along.length}
+        axes = {n: SAME for n, d in enumerate(shape) if along.clock.head(d) == 0}
         whole = not axes and any(d.symbols() & along.related for d in shape)
         along.states[value] = State(axes, whole=whole)
     for node, results in graph.nodes:
@@ -163,8 +166,12 @@ def _follow(
         # The axis is gone, or every row of the result sees every row of it.
         read.whole = True
         return [Leak(node, "all", link.operand)]
-    # Reaches add up along a path, and paths that meet are joined.
-    read.before[to] = read.before[to] | (state.axes[link.operand_axis] + reach)
+    # Reaches add up along a path, and paths that meet are joined. They are counted in
+    # rows of what comes in, of which a row behind strides is several.
+    operand = node.args[link.operand]
+    rate = clock.rate(operand.type.shape[link.operand_axis]) if operand else 1
+    rows = reach.times(clock.chunk // max(rate, 1))
+    read.before[to] = read.before[to] | (state.axes[link.operand_axis] + rows)
     return [Leak(node, "ahead", link.operand, reach)] if reach.lo < 0 else []
 
 
@@ -342,6 +349,8 @@ def resolve(node: Node, link: Link, clock: Clock | None = None) -> Reads:
     """
     if link.kind == "all" and clock and (found := spliced(node, link, clock)):
         return found
+    if link.kind == "strided" and clock:
+        return strided(node, link, clock)
     best: Reads = (link.result_axis, link.reach)
     for to, reach in (*_gated(node, link, clock), *neutral(node, link, clock)):
         if _better(reach, best[1]):

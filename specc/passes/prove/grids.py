@@ -50,6 +50,18 @@ class Grid:
         return self.clock.head(self.value.type.shape[axis])
 
 
+def one_pace(
+    value: Value, query: int | None, key: int | None, clock: Clock | None
+) -> bool:
+    """Whether `q - k` means the same all along two axes of rows: not where one gains
+    several rows for each of the other.
+    """
+    if clock is None:
+        return True
+    rows = [a for a in (query, key) if a is not None and 0 <= a < value.type.rank]
+    return len({clock.rate(value.type.shape[axis]) for axis in rows} - {0}) < 2
+
+
 def grid_of(
     value: Value, query: int | None, key: int | None, clock: Clock | None = None
 ) -> Grid:

@@ -12,7 +12,7 @@ from specc.ir.graph import Graph
 from specc.ir.interval import Interval
 from specc.ir.marks import GATE
 from specc.ir.op import Op
-from specc.passes.prove.doubt import doubt_of, head_ahead, text_of
+from specc.passes.prove.doubt import at_two_paces, doubt_of, head_ahead, text_of
 from specc.passes.prove.flow import Flow, Leak
 from specc.passes.prove.once import MOST_STEPS
 from specc.passes.prove.over_keys import over_keys
@@ -41,6 +41,15 @@ CHOSEN = Said(
     "E0711",
     "this picks among every position",
     helps=("weigh them with `attend(...)`",),
+)
+PACES = Said(
+    "E0712",
+    "its keys come at another pace than its queries, which row numbers do not compare",
+    ("behind a stride there is one row where there were several before it",),
+    (
+        "attend among rows behind the same strides: of what is longer take the last row "
+        "of every two, `x[:, 1::2]`",
+    ),
 )
 AND_CAUSAL = "add `& causal` to the mask"
 SPENT = f"{MOST_STEPS:,} values were looked at".replace(",", " ")
@@ -152,7 +161,7 @@ def _reads(graph: Graph, leak: Leak, found: Flow) -> Said:
                 helps=("use `direction=forward` along a growing axis",),
             )
         case ops.Conv() | ops.MaxPool() | ops.AveragePool() | ops.ConvTranspose():
-            words, helps = window_words(leak.node.op, ahead, every)
+            words, helps = window_words(leak.node.op, ahead, every, found.clock.chunk)
             return Said("E0711", words, helps=helps)
     if (said := _spliced(leak, found)) is not None:
         return said
@@ -210,6 +219,8 @@ def _mask(graph: Graph, leak: Leak, found: Flow) -> Said:
             "without a mask a position sees every later one",
             helps=("write `mask=causal`",),
         )
+    if at_two_paces(leak.node, GATE[type(op)].place, found.clock):
+        return PACES
     head = head_ahead(leak.node, GATE[type(op)].place, found.clock)
     if head is not None:
         return Said(
@@ -246,6 +257,8 @@ def _weighed(leak: Leak, found: Flow) -> Said:
     """A sum of products of which nothing shows that later positions are left out."""
     mend = "mask it first: weigh with `attend(..., mask=causal)` or `masked_softmax`"
     gate = GATE.get(type(leak.node.op))
+    if gate and at_two_paces(leak.node, gate.place, found.clock):
+        return PACES
     doubt = doubt_of(leak.node, gate.place, found.clock) if gate else None
     if leak.reach.lo == -UNBOUNDED and doubt and doubt.spent:
         what = f"it was not found out whether it leaves out later positions: {SPENT}"

@@ -31,7 +31,12 @@ def substituted(graph: Graph, lengths: Mapping[str, Dim]) -> Graph:
             b.made[made[0].node] = known
     b.names = {n: now[v] for n, v in graph.names.items() if v in now}
     outputs = {n: now[v] for n, v in graph.outputs.items()}
-    return b.finish(graph.name, outputs, least=graph.least, facts=graph.facts)
+    # Of a symbol that means another length now, nothing is known.
+    least = {n: rows for n, rows in graph.least.items() if n not in lengths}
+    facts = {
+        n: dim.substitute(lengths) for n, dim in graph.facts.items() if n not in lengths
+    }
+    return b.finish(graph.name, outputs, least=least, facts=facts)
 
 
 def _op(op: Op, lengths: Mapping[str, Dim]) -> Op:

@@ -1,0 +1,179 @@
+"""A stream whose windows move by strides: what is made chunk by chunk is the full pass.
+
+Random graphs of causal convolutions, pools and slices with strides, with attention and
+recurrent cells on the rows that they make, in chunks of several sizes. Mistakes planted
+in the passes are found by the same test.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from support.random_graphs import values
+from support.random_strides import strided_graph
+from support.steps import steps
+
+import specc_numpy
+from specc.ir.graph import Graph, Value
+from specc.ir.heads import Track
+from specc.ir.verify import verify
+from specc.passes.derive import demand
+from specc.passes.derive.derive import derive
+from specc.passes.derive.states import States
+from specc.passes.prove import bands, beyond
+from specc.passes.prove import flow as flow_module
+from specc.passes.prove.causality import prove
+from specc.passes.prove.chunks import chunk_of, in_chunks
+from specc.passes.prove.flow import flow
+from specc.passes.prove.strides import ahead_of
+
+CHUNKS = 6
+PLANS = ([6], [1] * 6, [2, 2, 2], [1, 5], [4, 1, 1])
+GRAPHS = 120
+
+
+def chunks(graph: Graph) -> tuple[Graph, int]:
+    """A graph in chunks, and how many rows a chunk has."""
+    chunk = chunk_of(graph, "seq", ["y"])
+    return in_chunks(graph, "seq", chunk), chunk
+
+
+def difference(seed: int) -> str:
+    """How a stream differs from the full pass; empty where it does not, or is refused."""
+    graph = strided_graph(seed)
+    whole, chunk = chunks(graph)
+    if prove(whole, "seq", "x", ["y"], chunk):
+        return ""
+    inputs, weights = values(graph, seed, CHUNKS * chunk, batch=2)
+    full = specc_numpy.run(graph, inputs, weights)["y"]
+    derived = derive(whole, "x", {"y": "new"}, chunk=chunk)
+    if faults := verify(derived.step):
+        return f"graph {seed}: {faults[0]}"
+    per = full.shape[1] // CHUNKS
+    for counts in PLANS:
+        rows = [n * chunk for n in counts]
+        got = [made["y"] for made in steps(derived, whole, inputs, weights, rows)]
+        # Each step gives what its chunks bring, and together they give all.
+        if [m.shape[1] for m in got] != [n * per for n in counts]:
+            return f"graph {seed}, chunks of {chunk}, {counts}: rows of another step"
+        made = np.concatenate(got, axis=1)
+        same = made.shape == full.shape
+        if not same or not np.allclose(made, full, rtol=1e-9, atol=1e-9):
+            return f"graph {seed}, chunks of {chunk}, {counts}: differs"
+    return ""
+
+
+def leak(seed: int) -> str:
+    """How graph `seed` breaks what is proved of it: a row that moves with one that comes
+    in behind its chunk, or outside of the reach; empty where it does not.
+    """
+    graph = strided_graph(seed)
+    whole, chunk = chunks(graph)
+    if prove(whole, "seq", "x", ["y"], chunk):
+        return ""
+    reach = flow(whole, "seq", chunk).state(whole.outputs["y"]).axes[1]
+    total = 3 * chunk
+    inputs, weights = values(graph, seed, total)
+    before = specc_numpy.run(graph, inputs, weights)["y"]
+    parts = total // before.shape[1]
+    for moved in range(total):
+        other = {name: value.copy() for name, value in inputs.items()}
+        other["x"][:, moved] += 2
+        other["keep"][:, moved] ^= True
+        after = specc_numpy.run(graph, other, weights)["y"]
+        for row in range(before.shape[1]):
+            same = np.allclose(before[:, row], after[:, row], rtol=1e-9, atol=1e-12)
+            apart = (row + 1) * parts - 1 - moved
+            if not same and (apart < 0 or apart not in reach):
+                return f"graph {seed}: row {moved} moves row {row}, outside {reach}"
+    return ""
+
+
+@pytest.mark.parametrize("start", range(0, GRAPHS, 60))
+def test_chunks_equal_the_full_pass(start: int) -> None:
+    assert not [f for seed in range(start, start + 60) if (f := difference(seed))]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("start", range(GRAPHS, GRAPHS + 4000, 250))
+def test_chunks_of_thousands_of_graphs(start: int) -> None:
+    assert not [f for seed in range(start, start + 250) if (f := difference(seed))]
+
+
+@pytest.mark.parametrize("many", [60, pytest.param(2000, marks=pytest.mark.slow)])
+def test_what_is_proved_of_strides_is_true(many: int) -> None:
+    assert not [f for seed in range(many) if (f := leak(seed))]
+
+
+def test_much_is_proved_behind_strides() -> None:
+    taken = [s for s in range(GRAPHS) if not _refused(s)]
+    wide = [s for s in taken if chunks(strided_graph(s))[1] > 3]
+    assert len(taken) > GRAPHS / 3
+    assert len(wide) > GRAPHS / 10
+
+
+def _refused(seed: int) -> bool:
+    whole, chunk = chunks(strided_graph(seed))
+    return bool(prove(whole, "seq", "x", ["y"], chunk))
+
+
+def _numbered_as_they_come_in(self: States, need: float, track: Track) -> Value:
+    return FIRST_ROW(self, need, replace(track, rate=1))
+
+
+FIRST_ROW = States.first_row
+MISTAKES: dict[str, tuple[object, str, object]] = {
+    "windows look at nothing behind them": (
+        demand,
+        "_of_windows",
+        lambda node, link, need, clock: max(need, 0.0) * link.stride,
+    ),
+    "rows are asked for that are no whole windows": (
+        demand,
+        "_of_windows",
+        lambda node, link, need, clock: max(need, 0.0) * link.stride + link.hi,
+    ),
+    "what is kept is no whole chunks": (
+        demand,
+        "whole_chunks",
+        lambda need, track: need + (need > 0),
+    ),
+    "slow rows are numbered as those that come in": (
+        States,
+        "first_row",
+        _numbered_as_they_come_in,
+    ),
+    "a row stands behind its chunk": (
+        flow_module,
+        "strided",
+        lambda node, link, clock: (
+            link.result_axis,
+            link.reach.moved((ahead_of(node, link, clock) or 0) + link.stride),
+        ),
+    ),
+    "rows of a head are no rows": (demand, "ahead_of", lambda *_: 0),
+    "all rows come at one pace": (beyond, "one_pace", lambda *_: True),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_planted_mistakes_are_found(
+    mistake: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, name, wrong = MISTAKES[mistake]
+    monkeypatch.setattr(place, name, wrong)
+    if mistake == "all rows come at one pace":
+        monkeypatch.setattr(bands, "one_pace", wrong)
+    for cached in (flow, beyond.beyond, bands.found_band):
+        cached.cache_clear()
+    found = ""
+    for seed in range(400):
+        try:
+            found = difference(seed)
+        except Exception as error:
+            found = type(error).__name__
+        if found:
+            break
+    for cached in (flow, beyond.beyond, bands.found_band):
+        cached.cache_clear()
+    assert found, mistake

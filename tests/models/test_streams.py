@@ -1,0 +1,82 @@
+"""Every shipped spec that is streamed: rows that come in any chunks give what they give
+all at once, by the float64 reference and compiled.
+"""
+
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.small import SMALL
+from support.steps import steps
+
+import specc
+import specc_numpy
+from specc.compiler.given import _texts as texts
+from specc.compiler.spec import elaborated, open_spec
+from specc.ir.graph import Graph
+from specc.ir.model import Streaming
+from specc.lang import tree
+from specc.passes import pipeline
+from specc.run.verify import random_inputs
+
+CHUNKS = 7
+PLANS = [[7], [1] * 7, [2, 4, 1], [5, 2]]
+STREAMED = sorted(n for n in SMALL if any(open_spec(n).program.items(tree.Stream)))
+
+
+@cache
+def streamed(name: str) -> tuple[Graph, Streaming, pipeline.Work]:
+    sets = [f"{key}={text}" for key, text in texts("", SMALL[name])]
+    model = elaborated(open_spec(name, sets=sets))
+    assert model.streaming is not None
+    graph = pipeline.simplify(model.graph)
+    work = pipeline.Work(graph=graph, streaming=model.streaming, rows="new")
+    return graph, model.streaming, pipeline.run(work, pipeline.DERIVE)
+
+
+@pytest.mark.parametrize("name", STREAMED)
+def test_any_chunks_equal_the_full_pass(name: str) -> None:
+    graph, streaming, work = streamed(name)
+    assert work.derived is not None
+    rng = np.random.default_rng(0)
+    rows = str(graph.inputs[streaming.growing].type.shape[1])
+    inputs = random_inputs(graph, {"batch": 3, rows: CHUNKS * work.chunk}, rng)
+    weights = {
+        n: rng.normal(size=[d.number for d in f.type.shape]) * 0.4
+        for n, f in graph.parameter_facts.items()
+    }
+    full = specc_numpy.run(graph, inputs, weights)
+    for plan in PLANS:
+        counts = [n * work.chunk for n in plan]
+        made = list(steps(work.derived, work.graph, inputs, weights, counts))
+        for result in streaming.sources:
+            got = np.concatenate([each[result] for each in made], axis=1)
+            np.testing.assert_allclose(got, full[result], rtol=1e-11, atol=1e-11)
+
+
+@pytest.mark.parametrize("name", STREAMED)
+def test_a_package_gives_what_the_whole_graph_gives(name: str, tmp_path: Path) -> None:
+    out = tmp_path / name
+    specc.compile(name, out, init=3, set=SMALL[name], parts=["score", "step"])
+    model = specc.load(out)
+    graph, streaming, work = streamed(name)
+    rows = str(graph.inputs[streaming.growing].type.shape[1])
+    count = CHUNKS * work.chunk
+    rng = np.random.default_rng(1)
+    inputs = random_inputs(graph, {"batch": 3, rows: count}, rng)
+    full = model.run(**inputs)
+    for plan in PLANS:
+        stream, made, start = model.stream(), [], 0
+        for n in plan:
+            stop = start + n * work.chunk
+            made.append(stream.push(**{k: v[:, start:stop] for k, v in inputs.items()}))
+            start = stop
+        for result in streaming.sources:
+            got = np.concatenate([each[result] for each in made], axis=1)
+            most = np.abs(full[result]).max()
+            assert np.abs(got - full[result]).max() <= 1e-6 * most
+
+
+def test_there_are_some() -> None:
+    assert "streaming_ctc" in STREAMED

@@ -1,0 +1,135 @@
+"""`model.stream`: rows that come in pieces, inputs that come at another time, and where a
+stream ends.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import specc
+from specc.api import Model
+
+SPEC = """specc 1
+model m
+
+dims batch, n, src
+
+graph g(x: float[batch, n, 1], memory: float[batch, src, 2],
+        late: float[batch, n] = MADE) -> (y: float[...], newest: float[batch, 2]) {
+  x = concat([x, insert(late, axis=2)])
+  x = conv(x, out=2, kernel=6, stride=2, padding=PAD) @ one
+  x = x + (attention(x, memory, heads=1, mask=all) @ across)
+  return x, last(x)
+}
+
+stream y of x
+stream newest of x
+"""
+
+
+def model(
+    folder: Path, pad: str = "causal", made: str = "cumsum(x[..., 0], axis=1)"
+) -> Model:
+    """A package of the spec above."""
+    path = folder / "m.specc"
+    path.write_text(SPEC.replace("PAD", pad).replace("MADE", made), encoding="utf-8")
+    specc.compile(path, folder / "out", init=2, parts=["score", "step"], force=True)
+    return specc.load(folder / "out")
+
+
+def given(rows: int, batch: int = 2) -> dict[str, Any]:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(batch, rows, 1)).astype(np.float32)
+    return {"x": x, "memory": rng.normal(size=(batch, 3, 2)).astype(np.float32)}
+
+
+@pytest.mark.parametrize("made", ["cumsum(x[..., 0], axis=1)", "x[..., 0] * 2.0"])
+def test_a_default_looks_at_what_came(tmp_path: Path, made: str) -> None:
+    one, all_ = model(tmp_path, made=made), given(12)
+    full = one.run(**all_)
+    stream = one.stream(memory=all_["memory"])
+    parts = [stream.push(x=all_["x"][:, n : n + 4]) for n in (0, 4, 8)]
+    got = np.concatenate([each["y"] for each in parts], axis=1)
+    np.testing.assert_allclose(got, full["y"], atol=1e-6)
+    np.testing.assert_allclose(parts[-1]["newest"], full["newest"], atol=1e-6)
+    assert stream.rows == 12
+
+
+def test_rows_that_make_none_may_be_left_over_at_the_end(tmp_path: Path) -> None:
+    one, all_ = model(tmp_path), given(7)
+    full = one.run(**all_)["y"]
+    stream = one.stream(memory=all_["memory"])
+    first = stream.push(x=all_["x"][:, :4])["y"]
+    last = stream.push(x=all_["x"][:, 4:], last=True)["y"]
+    np.testing.assert_allclose(np.concatenate([first, last], axis=1), full, atol=1e-6)
+    other = one.stream(memory=all_["memory"]).push(x=all_["x"][:, :1], last=True)
+    assert other["y"].shape == (2, 0, 2)
+
+
+def test_rows_that_make_some_may_not(tmp_path: Path) -> None:
+    one, all_ = model(tmp_path, pad="[5, 0]"), given(7)
+    assert one.run(**all_)["y"].shape[1] == 4
+    stream = one.stream(memory=all_["memory"])
+    with pytest.raises(specc.Failed, match=r"E0979.*1 row fills no chunk of 2"):
+        stream.push(x=all_["x"], last=True)
+
+
+@pytest.mark.parametrize("rows", [0, 1, 3])
+def test_rows_that_are_no_chunk(tmp_path: Path, rows: int) -> None:
+    stream = model(tmp_path).stream(memory=given(1)["memory"])
+    with pytest.raises(specc.Failed, match="E0976"):
+        stream.push(x=given(rows)["x"])
+    # what was refused has changed nothing
+    assert stream.push(x=given(4)["x"])["y"].shape == (2, 2, 2)
+
+
+def test_what_is_given_at_another_time(tmp_path: Path) -> None:
+    one, all_ = model(tmp_path), given(4)
+    with pytest.raises(specc.Failed, match=r"E0978.*`x` comes row by row"):
+        one.stream(x=all_["x"])
+    with pytest.raises(specc.Failed, match=r"E0910.*no input `y`"):
+        one.stream(y=all_["x"])
+    stream = one.stream(memory=all_["memory"])
+    with pytest.raises(specc.Failed, match=r"E0978.*`memory` is the same for all rows"):
+        stream.push(x=all_["x"], memory=all_["memory"])
+    with pytest.raises(specc.Failed, match="E0910"):
+        stream.push()
+    with pytest.raises(specc.Failed, match="E0910"):
+        one.stream().push(x=all_["x"])
+    stream.push(x=all_["x"], last=True)
+    with pytest.raises(specc.Failed, match=r"E0978.*has ended"):
+        stream.push(x=all_["x"])
+
+
+@pytest.mark.parametrize(
+    "wrong", [np.zeros((1, 4, 1)), np.zeros((2, 4, 2)), np.zeros(4), [["a"]], "text"]
+)
+def test_rows_of_another_shape(tmp_path: Path, wrong: object) -> None:
+    stream = model(tmp_path).stream(memory=given(1)["memory"])
+    stream.push(x=given(4)["x"])
+    with pytest.raises(specc.Failed, match="E09"):
+        stream.push(x=wrong)
+
+
+def test_a_model_that_is_no_stream(tmp_path: Path) -> None:
+    specc.compile("xor", tmp_path / "xor.onnx", init=0)
+    with pytest.raises(specc.Failed, match="E0977"):
+        specc.load(tmp_path / "xor.onnx").stream()
+
+
+def test_a_step_alone_runs_in_pieces(tmp_path: Path) -> None:
+    path = tmp_path / "m.specc"
+    text = SPEC.replace("PAD", "causal").replace("MADE", "x[..., 0]")
+    path.write_text(text, encoding="utf-8")
+    specc.compile(path, tmp_path / "out", init=2, parts=["step"])
+    one = specc.load(tmp_path / "out")
+    assert one.entrance.growing == "x"
+    streamer = one.opened.streamer
+    assert streamer is not None
+    all_ = given(12)
+    whole, pieces = streamer.run(all_), streamer.run(all_, 4)
+    assert whole["y"].shape == (2, 6, 2)
+    np.testing.assert_allclose(whole["y"], pieces["y"], atol=1e-6)
+    np.testing.assert_allclose(whole["newest"], pieces["newest"], atol=1e-6)
