@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: wheel-check gpu-check demo test scale parity parity-full parity-real parity-table readers browser pages providers fuzz lint measure waivers bench tables clean python
+.PHONY: wheel-check gpu-check demo test scale parity parity-full parity-real parity-table readers browser pages providers fuzz lint measure waivers bench tables docs clean python
 
 python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -119,6 +119,11 @@ waivers: | python
 bench: $(VENV)/parity
 	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[bench,parity,dev,image]'
 	$(BIN)/python benchmarks/run.py
+
+# the documentation as a site, in build/site
+docs: $(VENV)/dev
+	test -x .site/bin/zensical || { $(PYTHON) -m venv .site && .site/bin/pip install -q --disable-pip-version-check zensical==0.0.73; }
+	$(BIN)/python docs/build_site.py --zensical $(abspath .site/bin/zensical)
 
 tables: $(VENV)/dev
 	$(BIN)/python -m specc.lang.dsl.table
