@@ -26,7 +26,14 @@ def shown(name: str, **more: object) -> Architecture:
 
 
 @pytest.mark.parametrize(
-    "name", ["digits", "numbers", "gpt2", "rnnsearch", "xor", "mistral"]
+    "name",
+    [
+        "digits",
+        "numbers",
+        "rnnsearch",
+        "xor",
+        pytest.param("mistral", marks=pytest.mark.slow),
+    ],
 )
 def test_a_page_is_sound_and_its_links_lead_somewhere(name: str) -> None:
     text = architecture_page(shown(name))
@@ -74,7 +81,9 @@ def test_what_a_spec_says_of_itself_is_text(tmp_path) -> None:
     assert "alert" in "".join(tree.itertext())
 
 
-@pytest.mark.parametrize("name", ["digits", "numbers", "gpt2", "rnnsearch", "swin"])
+@pytest.mark.parametrize(
+    "name", ["numbers", "rnnsearch", pytest.param("swin", marks=pytest.mark.slow)]
+)
 def test_a_drawing_keeps_inside_its_paper_and_boxes_apart(name: str) -> None:
     root = blocks_of(elaborated(open_spec(name)).graph)
     drawing = drawing_of(root, opened_to(root, 60), name)

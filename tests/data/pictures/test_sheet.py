@@ -84,7 +84,7 @@ def test_hostile_labels_are_text():
 
 
 @pytest.mark.parametrize("count", [1, 2, 7, 30, MOST_LEGIBLE])
-@pytest.mark.parametrize("heads", [1, 4, 12])
+@pytest.mark.parametrize("heads", [1, 12])
 def test_every_label_of_a_short_text_is_there(count, heads):
     names = [f"token {n}" for n in range(count)]
     given_ = attention(np.ones((heads, count, count)), axis(names), axis(names))
@@ -153,8 +153,8 @@ def test_large_maps_keep_their_peaks():
     assert small.shape == (1, 1000, 1000)
     assert step == 3
     assert small[0, 411, 781] == small.max() == 1.0
-    said = texts(sheet(looks(attention(weights))))
-    assert any("a cell is the greatest of 3 × 3" in text for text in said)
+    said = texts(sheet(looks(attention(weights[:, :30, :1100]))))
+    assert any("a cell is the greatest of 2 × 2" in text for text in said)
 
 
 @pytest.mark.parametrize(
