@@ -13,6 +13,9 @@ import numpy as np
 
 from specc.backend import Computing
 from specc.calibrate.readers import Readers
+from specc.files.place import explain
+from specc.files.read import shown
+from specc.files.write import need_space
 from specc.ir.array import Array
 from specc.ir.graph import Value
 from specc.text.diagnostic import fail
@@ -41,10 +44,11 @@ def factors_of(
     session: Computing, readers: Readers, samples: Samples, folder: Path
 ) -> Factors:
     """The factors of all weights, in files in `folder`. `session` gives each value that
-    they meet. E0859 where one is not finite.
+    they meet. E0859 where one is not finite, E0810 to E0815 where they cannot be written.
     """
     places = {value: f"x{n}" for n, value in enumerate(readers.values)}
     files: dict[str, Path] = {}
+    need_space(folder, sum(8 * _wide(spot) ** 2 for spot in readers.spots))
     for turn in _turns(list(readers.spots)):
         sums = {spot: np.zeros(2 * (_wide(spot),)) for spot in turn}
         for sample in samples():
@@ -55,9 +59,17 @@ def factors_of(
         while sums:
             spot, total = sums.popitem()
             path = folder / f"{len(files)}.npy"
-            np.save(path, factor_of(total))
+            _keep(path, factor_of(total))
             files |= dict.fromkeys(readers.spots[spot], path)
     return Factors(files)
+
+
+def _keep(path: Path, factor: Array) -> None:
+    """A factor as a file. E0810 to E0815."""
+    try:
+        np.save(path, factor)
+    except OSError as error:
+        explain(error, path)
 
 
 def _turns(spots: list[Spot]) -> Iterator[list[Spot]]:
@@ -85,7 +97,7 @@ def _products(x: Array, name: str) -> Array:
     if not np.isfinite(rows).all():
         fail(
             "E0859",
-            f"what `{name}` is multiplied by is not finite on the samples",
+            f"what `{shown(name)}` is multiplied by is not finite on the samples",
             notes=["weights are rounded by what they do to these"],
             helps=["give other inputs: `--calibrate FILE`", "or none: `--samples 0`"],
         )

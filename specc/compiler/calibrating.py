@@ -2,6 +2,7 @@
 of a file, or texts of its own.
 """
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -16,6 +17,7 @@ from specc.calibrate.readers import Readers, readers_of, tapped
 from specc.compiler.compiled import Compiled
 from specc.compiler.job import Job
 from specc.compiler.rounding import NONE, Asked
+from specc.files.place import explain
 from specc.files.read import shown
 from specc.text.diagnostic import Failed, fail
 from specc.weights.values import Seeded, ties_of
@@ -39,13 +41,21 @@ def calibrated(job: Job, package: Package) -> Iterator[Job]:
     if not readers.spots:
         yield job
         return
-    with TemporaryDirectory(prefix="specc-") as folder:
+    with _temporary() as folder:
         samples, told = _samples(job, package, Path(folder))
         if samples is None:
             yield replace(job, recipe=told)
             return
         factors = _factors(job, readers, samples, Path(folder))
         yield replace(job, factors=factors, recipe=told)
+
+
+def _temporary() -> "TemporaryDirectory[str]":
+    """A folder that goes with what is in it. E0810 to E0815 where there can be none."""
+    try:
+        return TemporaryDirectory(prefix="specc-")
+    except OSError as error:
+        explain(error, Path(os.environ.get("TMPDIR", "/tmp")) / "specc")
 
 
 def _check(asked: Asked, readers: Readers) -> None:

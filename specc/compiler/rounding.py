@@ -29,6 +29,8 @@ HEADS = ("int8", "int4", NONE)
 Head: TypeAlias = Kind | Literal["none", ""]
 WORDS = ("default", "keep", *KINDS, "block", "head", "all")
 """What `quantize` in a spec may say."""
+FOURS = ("--samples", "--calibrate")
+"""Options that are about numbers of 4 bits."""
 OPTIONS = {
     "default": "--quantize",
     "keep": "--keep",
@@ -275,5 +277,5 @@ def _check_needed(asked: Asked) -> None:
         fail(
             "E0753",
             f"`{option}` is about rounded weights, and none are asked for",
-            helps=["add `--quantize int8`"],
+            helps=[f"add `--quantize {'int4' if option in FOURS else 'int8'}`"],
         )

@@ -177,3 +177,23 @@ def test_options_that_mean_nothing_here(
     args = ["compile", spec, *small(spec), "--init=0", *given, "-o", "m.onnx"]
     assert main(args) == (3 if code == "E0802" else 1)
     assert code in capsys.readouterr().err
+
+
+def test_a_folder_for_what_was_measured_is_needed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "none"))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "none"))
+    given = ["compile", "gpt2", *small("gpt2"), "--init=0", *ALL, "--samples", "1"]
+    assert main([*given, "-o", str(tmp_path / "m.onnx")]) == 3
+    assert "E0810" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_nothing_is_left_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
+    compiled(tmp_path / "m.onnx", "gpt2", *ALL, "--samples", "1")
+    assert not list((tmp_path / "temporary").iterdir())
