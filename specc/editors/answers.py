@@ -85,7 +85,7 @@ class Answers:
         start = word.start() if word else offset
         give = offers_yaml.offers if known.syntax == "yaml" else offers.offers
         found = give(known, document.text, offset)
-        items = [told.completion(offer, lines, start, offset) for offer in found]
+        items = told.completions(found, lines, start, offset)
         return lsp.CompletionList(False, items)
 
     async def format(

@@ -332,6 +332,10 @@ def _keyword(known: Analysis, offset: int) -> Meaning | None:
     for found in WORD.finditer(text, start):
         if found.start() > offset:
             return None
+        # in YAML a key alone begins a line; elsewhere it is a key of something else
+        first = not text[start : found.start()].strip(" -\"'")
+        if known.syntax == "yaml" and not first:
+            return None
         if found.end() >= offset and found.group() in KEYWORDS:
             node = KEYWORDS[found.group()]
             return Meaning(

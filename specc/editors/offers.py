@@ -52,24 +52,31 @@ def offers(known: Analysis, text: str, offset: int) -> list[Offer]:
     here = standing(text, start)
     if here is None:
         return list(_quoted(text, start))
-    return expected(known, here, start)
+    inside = any(token.kind == "LBRACE" for token in _unclosed(here.before))
+    return expected(known, here, start, begun=inside)
 
 
-def expected(known: Analysis, here: Standing, offset: int) -> list[Offer]:
-    """What the grammar lets stand behind some tokens, by name."""
-    found = [Offer(kind.lower(), "keyword") for kind in sorted(here.keywords)]
+def expected(
+    known: Analysis, here: Standing, offset: int, *, begun: bool
+) -> list[Offer]:
+    """What the grammar lets stand behind some tokens, by name. `begun` says that the
+    character is in a block, which may be longer than the tree has it.
+    """
+    found: list[Offer] = []
     last = here.before[-1].kind if here.before else ""
     if here.fits >= MAY_BE_VALUES:
         found += _words(here.before)
         found += _options(known, here.before, offset)
         found += _of_definition(here.before)
-        found += _values(known, offset)
+        found += _values(known, offset, begun=begun)
     elif last in ("COLON", "ARROW") and "NAME" in here.fits:
         found += [Offer(name, "type") for name in (*STATIC, *TENSORS, "list", "pair")]
     elif last == "EXTENDS":
         found += [Offer(name, "file", "a shipped spec") for name in shipped()]
     elif "NAME" in here.fits:
         found += _entries(known, here.before)
+    # words last: where a name may stand one is meant more often
+    found += [Offer(kind.lower(), "keyword") for kind in sorted(here.keywords)]
     seen: dict[str, Offer] = {}
     for offer in found:
         seen.setdefault(offer.text, offer)
@@ -151,16 +158,20 @@ def _of_definition(tokens: Sequence[Token]) -> Iterator[Offer]:
 
 
 def _open_bracket(tokens: Sequence[Token]) -> int | None:
-    """The last bracket that is not closed again."""
-    depth = 0
-    for n in range(len(tokens) - 1, -1, -1):
-        if tokens[n].kind in CLOSING:
-            depth += 1
-        elif tokens[n].kind in OPENING:
-            if depth == 0:
-                return n
-            depth -= 1
-    return None
+    """The place of the last bracket that is not closed again."""
+    unclosed = _unclosed(tokens)
+    return tokens.index(unclosed[-1]) if unclosed else None
+
+
+def _unclosed(tokens: Sequence[Token]) -> list[Token]:
+    """The brackets that are not closed again, the outermost first."""
+    found: list[Token] = []
+    for token in tokens:
+        if token.kind in OPENING:
+            found.append(token)
+        elif token.kind in CLOSING and found:
+            found.pop()
+    return found
 
 
 def _entries(known: Analysis, tokens: Sequence[Token]) -> Iterator[Offer]:
@@ -210,9 +221,9 @@ def options_of(known: Analysis, called: str) -> Iterator[Offer]:
                 yield Offer(f"{slot.name}=", "option", kinds)
 
 
-def _values(known: Analysis, offset: int) -> Iterator[Offer]:
+def _values(known: Analysis, offset: int, *, begun: bool) -> Iterator[Offer]:
     """Every name that has a value or can be called here, the nearest first."""
-    item = item_around(known.file, offset) if known.file else None
+    item = item_around(known.file, offset, begun=begun) if known.file else None
     for bound in reversed(list(bindings(item, offset)) if item else []):
         said = known.shapes.get((bound.span.start, bound.span.end), (bound.kind,))
         yield Offer(bound.name, "variable", " or ".join(said))

@@ -176,4 +176,4 @@ def _in_expression(
     plain = re.sub(r"[\w.]*$", "", value.lstrip("\"'{["))
     here = standing(plain, len(plain), EXPR.symbol)
     if here is not None:
-        yield from expected(known, here, offset)
+        yield from expected(known, here, offset, begun=True)

@@ -92,12 +92,20 @@ def fields_of(file: tree.File) -> Iterator[tree.Field]:
             yield from (e for e in item.entries if isinstance(e, tree.Field))
 
 
-def item_around(file: tree.File, offset: int) -> tree.Block | tree.Definition | None:
-    """The block or definition that a character stands in."""
-    for item in file.items:
-        span = item.span
-        if isinstance(item, tree.Block | tree.Definition) and span is not None:
-            if not span.start <= offset <= span.end:
-                continue
-            return item
-    return None
+def item_around(
+    file: tree.File, offset: int, *, begun: bool = False
+) -> tree.Block | tree.Definition | None:
+    """The block or definition that a character stands in. In one that is `begun`, and
+    longer by now than the tree has it, the last one before the character.
+    """
+    before = [
+        (item, item.span)
+        for item in file.items
+        if isinstance(item, tree.Block | tree.Definition)
+        and item.span is not None
+        and item.span.start <= offset
+    ]
+    if not before:
+        return None
+    item, span = max(before, key=lambda pair: pair[1].start)
+    return item if begun or offset <= span.end else None

@@ -1,6 +1,6 @@
 """What is known of a text, in the words of the protocol."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from lsprotocol import types as lsp
@@ -125,16 +125,25 @@ def uri_of(path: Path) -> str:
     return path.absolute().as_uri()
 
 
-def completion(offer: Offer, lines: Lines, start: int, end: int) -> lsp.CompletionItem:
-    """Something that may be written in place of the characters of a word."""
-    return lsp.CompletionItem(
-        label=escaped(offer.text).rstrip(" :="),
-        kind=KINDS[offer.kind],
-        detail=escaped(offer.detail) or None,
-        documentation=escaped(offer.doc) or None,
-        text_edit=lsp.TextEdit(span_range(lines, start, end), offer.text),
-        filter_text=offer.text,
-    )
+def completions(
+    offers: Sequence[Offer], lines: Lines, start: int, end: int
+) -> list[lsp.CompletionItem]:
+    """What may be written in place of the characters of a word, in this order: editors
+    would sort by the alphabet.
+    """
+    place = span_range(lines, start, end)
+    return [
+        lsp.CompletionItem(
+            label=escaped(offer.text).rstrip(" :="),
+            kind=KINDS[offer.kind],
+            detail=escaped(offer.detail) or None,
+            documentation=escaped(offer.doc) or None,
+            text_edit=lsp.TextEdit(place, offer.text),
+            filter_text=offer.text,
+            sort_text=f"{number:04}",
+        )
+        for number, offer in enumerate(offers)
+    ]
 
 
 def action(uri: str, lines: Lines, said: lsp.Diagnostic, edit: Edit) -> lsp.CodeAction:

@@ -169,6 +169,18 @@ def test_completion_inside_items(editor: Editor, item: str, word: str) -> None:
     editor.published.clear()
 
 
+def test_a_block_that_grows_keeps_its_names(opened: Editor) -> None:
+    grown = SPEC.replace(
+        "  return layer_norm(a, eps=1e-5) @ norm\n}\n",
+        "  # so\n" * 20 + "  return layer_norm(",
+    )
+    opened.change("a.specc", grown, 2)
+    found = labels(opened.at("completion", "a.specc", grown, "layer_norm(^"))
+    assert {"h", "a", "x"} <= set(found)
+    # names before words
+    assert found.index("h") < found.index("not")
+
+
 def test_completion_of_yaml(editor: Editor) -> None:
     assert editor.open("b.yaml", YAML, "yaml") == []
     text = YAML + "  \n"
@@ -182,6 +194,18 @@ def test_completion_of_yaml(editor: Editor) -> None:
     text = YAML.replace("luong", "lu")
     editor.change("b.yaml", text, 3)
     assert "luong" in labels(editor.at("completion", "b.yaml", text, "extends: lu^"))
+
+
+def test_a_block_of_yaml_that_grows_keeps_its_names(editor: Editor) -> None:
+    text = "specc: 1\nmodel: m\ndims: [b, n]\nitems:\n  - graph: g\n    in: {x: 'float[b, n]'}\n    out: {y: 'float[b, n]'}\n    do:\n      - h: relu(x)\n      - return: h\n"
+    assert editor.open("e.yaml", text, "yaml") == []
+    grown = text.replace(
+        "      - return: h\n", "      # so\n" * 20 + "      - z: layer_norm(h, "
+    )
+    editor.change("e.yaml", grown, 2)
+    found = labels(editor.at("completion", "e.yaml", grown, "layer_norm(h, ^"))
+    assert {"h", "x", "eps"} <= set(found)
+    assert hover(editor, "^graph: g", "e.yaml", text)
 
 
 def test_yaml_has_messages_hovers_definitions_and_format(editor: Editor) -> None:
