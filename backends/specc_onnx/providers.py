@@ -38,6 +38,9 @@ OPTIONS: dict[str, dict[str, str]] = {"cuda": {"use_tf32": "0"}}
 with the reference.
 """
 
+TARGETED = {"cuda": "ort-cuda", "openvino": "openvino"}
+"""The target that is made for a provider."""
+
 DEVICE = {"cuda": "cuda"}
 """Where a provider holds tensors, if not on the host."""
 
@@ -158,8 +161,8 @@ def check_places(
             notes=[f"left to the processor: {nodes}{more}"],
             helps=[
                 *(
-                    ["compile it with `--target ort-cuda`"]
-                    if provider == "cuda"
+                    [f"compile it with `--target {TARGETED[provider]}`"]
+                    if provider in TARGETED
                     else []
                 ),
                 "use `--provider cpu`",

@@ -54,13 +54,32 @@ def compile_package(spec: Spec, options: Options) -> Compiled:
     """Derive, bind the weights, lower, write `options.output`: a folder, or one file
     that decodes by itself. Fails as `compile_spec` does.
 
-    E0701 where the spec does not generate, E0711 to E0717 where it cannot.
+    E0701 where the spec does not generate, E0711 to E0717 where it cannot; E0934 where
+    the target cannot run a model that decodes by itself.
     """
     check_profile(options.names)
     with open_job(spec, options) as job, calibrated(job, write_folder) as ready:
+        _check_decodes(job)
         if options.parts == ("generate",) and options.output.endswith(".onnx"):
             return _one_file(ready)
         return write_folder(ready)
+
+
+def _check_decodes(job: Job) -> None:
+    """E0934: what such a target would compute is wrong, and it would not say so."""
+    if "generate" in job.options.parts and not job.target.decodes:
+        others = [p for p in (job.options.parts) if p != "generate"] or ["step"]
+        fail(
+            "E0934",
+            f"`{job.target.name}` cannot run a model that decodes by itself",
+            notes=[
+                "caches that grow inside a loop come out wrong there, or not at all"
+            ],
+            helps=[
+                f"compile with `--for {','.join(others)}`, and have a program run the steps",
+                "or with `--target onnx`, for ONNX Runtime in any language",
+            ],
+        )
 
 
 def parts_of(said: object) -> tuple[str, ...]:

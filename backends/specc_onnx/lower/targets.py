@@ -68,6 +68,7 @@ TARGETS: Mapping[str, Target] = {
             # outside (OpenVINO 2026.4)
             cells=CELLS - LENGTHS,
             loops="loop",
+            decodes=False,
             about="OpenVINO",
         ),
     )
