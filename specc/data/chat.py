@@ -92,7 +92,10 @@ def filled(template: ChatTemplate, messages: list[dict[str, Json]]) -> str:
         fail(
             "E0426",
             "a chat template needs the package `jinja2`, which is not installed",
-            helps=['pip install "specc-onnx[chat]"', "or give the whole text as the prompt"],
+            helps=[
+                'pip install "specc-onnx[chat]"',
+                "or give the whole text as the prompt",
+            ],
         )
     given = {
         "path": sys.path,

@@ -28,15 +28,22 @@ Row = tuple[int, Writing]
 
 
 def each(
-    writer: Writer, rows: Iterable[object], at_once: object, settings: Settings
+    writer: Writer, rows: object, at_once: object, settings: Settings
 ) -> Iterator[Result | Diagnostic]:
     """What is written of every row, or what is wrong with it, in the order of the rows.
 
     A row is what is given for the first input that is asked for, or inputs by name; none
-    of it has an axis for the batch. E0891 for texts beside each other that are no count,
-    and for several of one row.
+    of it has an axis for the batch. E0891 for rows that are none, for texts beside each
+    other that are no count, and for several of one row.
     """
     count = _count(at_once)
+    if not isinstance(rows, Iterable) or isinstance(rows, str | bytes | Mapping):
+        fail(
+            "E0891",
+            f"{shown(repr(rows))[:60]} is no list of rows",
+            notes=["each row is a text, a list of ids, or inputs by name"],
+            helps=["for one row: generate_each([row])"],
+        )
     if settings.n_best > 1:
         fail(
             "E0891",
@@ -146,6 +153,13 @@ def inputs_of(writer: Writer, row: object) -> dict[str, object]:
             helps=["give inputs by name, as in {'ids': [1, 2]}"],
         )
     named = row if isinstance(row, Mapping) else {asked[0]: row}
+    known = [*writer.entrance.graph.inputs]
+    for name in (name for name in named if name not in known):
+        fail(
+            "E0910",
+            f"the model has no input `{shown(str(name))[:60]}`",
+            helps=[f"its inputs are {', '.join(known)}"],
+        )
     # a text is one row, however many characters it has
     return {str(n): v if isinstance(v, str) else [v] for n, v in named.items()}
 

@@ -179,6 +179,19 @@ def test_a_count_that_is_none(count: Any) -> None:
         model("gpt2").generate_each([[6]], at_once=count)
 
 
+@pytest.mark.parametrize("rows", ["a text", b"bytes", {"input_ids": [6]}, None, 5])
+def test_rows_that_are_none(rows: Any) -> None:
+    """A text is no list of texts, though it has characters."""
+    with pytest.raises(Failed, match="E0891"):
+        model("gpt2").generate_each(rows)
+
+
+def test_an_input_that_there_is_not() -> None:
+    (made,) = model("gpt2").generate_each([{"input_idz": [6]}])
+    assert isinstance(made, specc.Diagnostic)
+    assert (made.code, made.notes) == ("E0910", ("it is row 1",))
+
+
 def test_several_texts_of_a_row() -> None:
     asked: dict[str, Any] = {"strategy": "beam", "n_best": 2}
     with pytest.raises(Failed, match="E0891"):
