@@ -9,6 +9,7 @@ from typing import NoReturn
 from specc.artifact.manifest import KEY
 from specc.backend import About, Emitted, Extra, Part, Texts
 from specc.compiler.calibrating import calibrated
+from specc.compiler.companions import companions, paths, remarks
 from specc.compiler.compiled import Compiled
 from specc.compiler.computing import generating_in
 from specc.compiler.generating import (
@@ -139,6 +140,10 @@ def write_folder(job: Job) -> Compiled:
     target = job.target  # as in `_one_file`
     contents = contents_of(job)
     texts = [Extra(f.name, f.content, role="tokenizer") for f in job.reading.files]
+    names = job.options.names
+    # a program of another form loads them itself, by their usual names
+    taken = [extra.name for extra in (*texts, *contents.extras)]
+    beside = tuple(companions(names, job.folders, taken))
     written = job.compiler.package_graphs(
         {
             role: replace(part, graph=job.rounded(part.graph))
@@ -151,13 +156,14 @@ def write_folder(job: Job) -> Compiled:
         opset=job.opset,
         weights_as=job.weights_as,
         dtype=job.options.dtype,
-        extras=[*texts, *contents.extras],
+        extras=[*texts, *contents.extras, *beside],
         load=job.options.try_load,
-        inputs=job.files_read,
+        inputs=[*job.files_read, *(paths(job.folders) if beside else ())],
         force=job.options.force,
         every_load=job.options.hash_full,
     )
-    return job.compiled(written, *_left_out(job))
+    missed = remarks(names, job.folders)
+    return job.compiled(written, *_left_out(job), *missed)
 
 
 def contents_of(job: Job) -> Contents:

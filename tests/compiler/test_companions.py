@@ -1,0 +1,124 @@
+"""What other programs want beside the graphs comes along, as it is."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from specc.cli.main import main
+
+SMALL = ["--set", "d=16", "--set", "heads=2", "--set", "layers=1", "--init", "1"]
+CONFIG = {
+    "model_type": "gpt2",
+    "architectures": ["GPT2LMHeadModel"],
+    "vocab_size": 400,
+    "n_positions": 32,
+}
+FILES = {
+    "config.json": json.dumps(CONFIG),
+    "generation_config.json": '{"max_length": 20}',
+    "tokenizer_config.json": '{"tokenizer_class": "GPT2Tokenizer"}',
+    "special_tokens_map.json": "{}",
+    "merges.txt": "#version: 0.2\r\na b\r\n",
+    "vocab.json": '{"a": 0}',
+    "notes.txt": "nothing of it",
+}
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    folder = tmp_path / "checkpoint"
+    folder.mkdir()
+    for name, text in FILES.items():
+        (folder / name).write_bytes(text.encode())
+    return folder
+
+
+def package(checkpoint: Path, names: str, *more: str) -> Path:
+    out = checkpoint.parent / "out"
+    words = [
+        "compile",
+        "gpt2",
+        "--config",
+        str(checkpoint),
+        *SMALL,
+        "--for",
+        "step",
+        "--names",
+        names,
+        "-o",
+        str(out),
+    ]
+    assert main([*words, *more]) == 0
+    return out
+
+
+@pytest.mark.parametrize("names", ["hf", "genai"])
+def test_they_come_along_as_they_are(names: str, checkpoint: Path) -> None:
+    out = package(checkpoint, names)
+    for name, text in FILES.items():
+        carried = out / name
+        assert carried.exists() == (name != "notes.txt"), name
+        if carried.exists():
+            assert carried.read_bytes() == text.encode()
+    # the index knows them, so that a package is whole or refused
+    assert "merges.txt" in (out / "specc.json").read_text(encoding="utf-8")
+    # and a second compilation replaces what the first wrote
+    package(checkpoint, names)
+
+
+def test_our_own_form_needs_none(checkpoint: Path) -> None:
+    assert not [p for p in package(checkpoint, "specc").iterdir() if p.name in FILES]
+
+
+def test_a_tokenizer_by_itself_gets_what_is_missing(
+    checkpoint: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tokenizers = pytest.importorskip("tokenizers")
+    assert tokenizers
+    from support.tokenizer_files import trained
+
+    (checkpoint / "tokenizer_config.json").unlink()
+    (checkpoint / "tokenizer.json").write_text(trained("byte_bpe"), encoding="utf-8")
+    out = package(checkpoint, "genai")
+    found = json.loads((out / "tokenizer_config.json").read_text(encoding="utf-8"))
+    assert found == {"tokenizer_class": "PreTrainedTokenizerFast"}
+    assert (out / "tokenizer.json").read_text(encoding="utf-8") == trained("byte_bpe")
+
+
+@pytest.mark.parametrize(
+    ("names", "lacks"), [("hf", "config.json"), ("genai", "tokenizer.json")]
+)
+def test_what_is_missing_is_said(
+    names: str, lacks: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = str(tmp_path / "out")
+    assert (
+        main(["compile", "gpt2", *SMALL, "--for", "step", "--names", names, "-o", out])
+        == 0
+    )
+    assert f"{lacks} beside" in capsys.readouterr().err
+
+
+def test_a_file_that_cannot_be_read(
+    checkpoint: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (checkpoint / "merges.txt").unlink()
+    (checkpoint / "merges.txt").mkdir()
+    out = str(checkpoint.parent / "out")
+    words = [
+        "compile",
+        "gpt2",
+        "--config",
+        str(checkpoint),
+        *SMALL,
+        "--for",
+        "step",
+        "--names",
+        "hf",
+        "-o",
+        out,
+    ]
+    assert main(words) == 3
+    assert "E0802" in capsys.readouterr().err
+    assert not Path(out).exists()
