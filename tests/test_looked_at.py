@@ -166,6 +166,49 @@ def test_the_examples_of_the_docstrings_run(
         assert not tried.failed
 
 
+def test_a_missing_package_is_said_in_words() -> None:
+    code = "import sys; sys.modules['torch'] = None; import specc_torch"
+    told = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
+    assert told.stderr.splitlines()[-1].startswith("ModuleNotFoundError: error[E0801]")
+    assert "extra `torch`" in told.stderr
+
+
+HEAVY = {
+    "rich",
+    "PIL",
+    "pygls",
+    "pyarrow",
+    "ray",
+    "onnx",
+    "onnxruntime",
+    "torch",
+    "numpy",
+    "pandas",
+    "lark",
+}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["-m", "specc", "--help"], ["-c", "import specc; dir(specc); specc.__version__"]],
+)
+def test_what_asks_for_nothing_loads_nothing(words: list[str]) -> None:
+    told = subprocess.run(
+        [sys.executable, "-X", "importtime", *words],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    loaded = {
+        line.rpartition("|")[2].strip().split(".")[0]
+        for line in told.stderr.splitlines()
+    }
+    assert "specc" in loaded
+    assert not loaded & HEAVY
+
+
 # ---- A spec as its text
 
 

@@ -7,6 +7,16 @@ names, to train it.
 docs/training.md has the whole of it. `SpecModule(graph)` makes a module of a graph alone.
 """
 
+try:
+    import torch as _torch  # noqa: F401
+except ModuleNotFoundError as error:
+    # an ImportError all the same, which is what callers that can do without look for
+    raise ModuleNotFoundError(
+        "error[E0801]: the torch backend needs the package `torch`, which is not "
+        "installed: the extra `torch` brings it",
+        name=error.name,
+    ) from None
+
 from specc_torch import (
     conv,
     loop,

@@ -24,7 +24,7 @@ from specc.compiler.training import trainee
 from specc.compiler.weights import Sources
 from specc.files.place import LEARNED, place
 from specc.ir.array import Array
-from specc.run.lessons import Lessons, Row
+from specc.run.lessons import Lessons, Row, rows_of
 from specc.text.diagnostic import fail
 from specc_torch.spec_module import SpecModule
 
@@ -97,7 +97,7 @@ class Dataset(TorchDataset[Row]):
 
     def __init__(self, model: nn.Module, rows: Sequence[Row]) -> None:
         self.lessons = _lessons(plain(model))
-        self.rows = rows
+        self.rows = rows_of(rows)
 
     def __len__(self) -> int:
         return len(self.rows)

@@ -6,10 +6,10 @@ growing input: it is given each text up to a token, behind what texts start with
 should have said the next one.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple, NoReturn, cast
 
 from specc.data.reading import Reading
 from specc.files.read import shown
@@ -54,6 +54,7 @@ class Lessons:
 
         Fails with E0946 and E0947, and E09xx on inputs as `run` does.
         """
+        rows = rows_of(rows)
         names = self._names(rows)
         self._check_wanted(names)
         columns = {name: [row[name] for row in rows] for name in names}
@@ -142,3 +143,31 @@ class Lessons:
 
 def _kind(value: object) -> str:
     return f"a value of type {type(value).__name__}"
+
+
+def rows_of(given: object) -> Sequence[Row]:
+    """Rows that have an order and a length. E0946 for one row alone, for a frame, whose
+    rows go by other names, and for what is no collection.
+    """
+    if isinstance(given, list | tuple):
+        return given
+    methods = dir(type(given))
+    if isinstance(given, Mapping) or "to_dict" in methods:
+        fail(
+            "E0946",
+            f"rows are given as {_kind(given)}",
+            helps=[
+                "give a list of rows, though it be one: [row]",
+                'of a frame of pandas: frame.to_dict("records")',
+            ],
+        )
+    if isinstance(given, str | bytes) or not {"__len__", "__getitem__"} <= {*methods}:
+        if isinstance(given, Iterable) and not isinstance(given, str | bytes):
+            return list(given)
+        fail(
+            "E0946",
+            f"rows are given as {_kind(given)}",
+            helps=["give a list of mappings, a row each"],
+        )
+    # a data set of another library: what it holds is read when it is asked for
+    return cast("Sequence[Row]", given)

@@ -123,6 +123,11 @@ def test_rows_of_unequal_length_are_padded_where_the_model_can_tell() -> None:
     [
         ([], "E0946"),
         ([3], "E0946.*type int"),
+        ({"pixels": "x.png", "logits": 1}, r"E0946.*type dict[\s\S]*\[row\]"),
+        ("x.png", "E0946.*type str"),
+        (5, "E0946.*type int"),
+        (None, "E0946.*NoneType"),
+        ((row for row in [{"pixels": "x.png"}]), "E0946.*teach nothing"),
         ([{"pixels": "x.png"}], "E0946.*teach nothing"),
         ([{"pixls": "x.png", "logits": 1}], "E0946.*`pixls`"),
         ([{"\x1b[31m": 1}], r"E0946.*\\x1b"),

@@ -111,6 +111,23 @@ def test_readers_of_data_in_other_processes() -> None:
         assert torch.equal(b["logits"], d["logits"])
 
 
+def test_rows_may_be_a_data_set_of_another_library() -> None:
+    class Other:
+        def __len__(self) -> int:
+            return len(ROWS)
+
+        def __getitem__(self, index: int) -> dict[str, str]:
+            return ROWS[index]
+
+    model = specc_torch.module("digits")
+    one = list(specc_torch.Dataset(model, Other()).loader(3, shuffle=False))
+    other = list(specc_torch.Dataset(model, iter(ROWS)).loader(3, shuffle=False))
+    for (a, _), (b, _) in zip(one, other, strict=True):
+        assert torch.equal(a["pixels"], b["pixels"])
+    with pytest.raises(specc.Failed, match=r"E0946[\s\S]*to_dict"):
+        specc_torch.Dataset(model, ROWS[0])
+
+
 def test_a_module_inside_another_is_saved(tmp_path: Path) -> None:
     model = specc_torch.module("xor", init=1)
     around = torch.nn.DataParallel(model)
