@@ -18,7 +18,7 @@ from specc.files.fields import Fields, Path
 from specc.files.json import parse, whole
 from specc.files.read import shown
 from specc.ir.graph import Graph
-from specc.ir.model import DEFAULTS, Generation
+from specc.ir.model import DEFAULTS, Generation, Streaming
 from specc.ir.read import read as read_graphs
 from specc.ir.write import write as write_graphs
 from specc.text.brief import brief
@@ -56,6 +56,7 @@ class Manifest:
     version: str = __version__
     attentions: tuple[Mapping[str, str], ...] = field(default=())
     decodes: Mapping[str, object] | None = None
+    streaming: Streaming | None = None
     precision: Mapping[str, object] = field(default_factory=dict)
     rounded: Mapping[str, Stored] = field(default_factory=dict)
 
@@ -86,6 +87,8 @@ class Manifest:
         some = {} if self.decodes is None else {"decodes": dict(self.decodes)}
         if self.precision:
             some["precision"] = dict(self.precision)
+        if self.streaming is not None:
+            some["streaming"] = _streaming_data(self.streaming)
         data = {
             "format": FORMAT,
             "specc": self.version,
@@ -118,6 +121,18 @@ def generation_from(data: object) -> Generation | None:
             "settings": dict(settings),
         }:
             return Generation(name, growing, source, settings)
+    return None
+
+
+def _streaming_data(streaming: Streaming) -> dict[str, object]:
+    return {"growing": streaming.growing, "sources": list(streaming.sources)}
+
+
+def _streaming_from(data: object) -> Streaming | None:
+    """What a spec says in `stream`; None for anything else."""
+    match data:
+        case {"growing": str(growing), "sources": [str(), *_] as sources}:
+            return Streaming(growing, tuple(map(str, sources)))
     return None
 
 
@@ -163,6 +178,7 @@ def load(text: str, path: str) -> Manifest:
         version=data.text("specc"),
         attentions=_attentions(data, path),
         decodes=data.table("decodes") if "decodes" in data.names() else None,
+        streaming=_streaming_from(data.maybe("streaming")),
         precision=data.table("precision") if "precision" in data.names() else {},
         rounded=_rounded(data, graph, path),
     )

@@ -174,6 +174,7 @@ def _work_of(given: Namespace, manifest: "Manifest | None") -> pipeline.Work:
         graph=manifest.graph,
         defaults=manifest.defaults,
         generation=manifest.generates,
+        streaming=manifest.streaming,
     )
 
 

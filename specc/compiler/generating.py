@@ -28,7 +28,16 @@ from specc.weights.values import Binding
 
 
 def generation_of(model: Model) -> Generation:
-    """What the model says it generates. E0701 where it says nothing."""
+    """What the model says it generates. E0701 where it says nothing, E0977 for one whose
+    rows are given.
+    """
+    if model.generation is None and model.streaming is not None:
+        fail(
+            "E0977",
+            f"`{model.name}` is streamed and writes nothing",
+            notes=[f"rows of `{model.streaming.growing}` are given, not drawn"],
+            helps=["compile it with `--for score,step`"],
+        )
     if model.generation is None:
         fail(
             "E0701",

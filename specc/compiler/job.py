@@ -293,6 +293,7 @@ def manifest_of(
         reading=job.reading if whole else Reading(),
         config=model.config,
         generation=vars(model.generation) if whole and model.generation else None,
+        streaming=model.streaming if whole else None,
         sources=sources or {},
         weights=facts_of(
             job.values, job.options.init, emitted.beside, contents=job.options.hash_full

@@ -48,6 +48,7 @@ def streaming_of(
     ]
     for item in said:
         _check_names(block, item)
+        _check_rows(block, item)
     growing = [item.growing for item in said]
     # What is drawn of rows that grow, and what is made of rows that come, is one graph's
     # only along one input; a text has no rows but those that were written.
@@ -69,6 +70,18 @@ def streaming_of(
     if not said:
         return None
     return Streaming(growing[0], tuple(dict.fromkeys(item.source for item in said)))
+
+
+def _check_rows(block: tree.Block, item: tree.Stream) -> None:
+    """E0702 for an input that has no rows behind the batch."""
+    for param in block.params:
+        if param.name == item.growing and len(param.type.dims or ()) < 2:
+            fail(
+                "E0702",
+                f"`{param.name}` cannot come row by row: it has no axis behind the batch",
+                item.span,
+                helps=["give it the axes [batch, length], the length from `dims`"],
+            )
 
 
 def _has(block: tree.Block, item: tree.Stream) -> bool:

@@ -10,6 +10,7 @@ import pytest
 
 import specc
 from specc.api import Model
+from specc.cli.main import main
 
 SPEC = """specc 1
 model m
@@ -133,3 +134,29 @@ def test_a_step_alone_runs_in_pieces(tmp_path: Path) -> None:
     assert whole["y"].shape == (2, 6, 2)
     np.testing.assert_allclose(whole["y"], pieces["y"], atol=1e-6)
     np.testing.assert_allclose(whole["newest"], pieces["newest"], atol=1e-6)
+
+
+def test_a_compiled_graph_says_that_it_is_streamed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "m.specc"
+    text = SPEC.replace("PAD", "causal").replace("MADE", "x[..., 0]")
+    path.write_text(text, encoding="utf-8")
+    specc.compile(path, tmp_path / "m.onnx", init=2)
+    shown = []
+    for what in (path, tmp_path / "m.onnx"):
+        assert main(["show", str(what), "--after", "step"]) == 0
+        shown.append(capsys.readouterr().out)
+    assert shown[0] == shown[1]
+    assert "f32[batch, 2*new, 1]" in shown[0]
+
+
+def test_what_writes_is_no_stream(tmp_path: Path) -> None:
+    path = tmp_path / "m.specc"
+    text = SPEC.replace("PAD", "causal").replace("MADE", "x[..., 0]")
+    path.write_text(text, encoding="utf-8")
+    for asked in ({"parts": ["generate"]}, {"parts": ["step"], "names": "hf"}):
+        with pytest.raises(specc.Failed, match="E0977"):
+            specc.compile(path, tmp_path / "out", init=2, **asked)
+    with pytest.raises(specc.Failed, match="E0977"):
+        specc.compile(path, tmp_path / "one.onnx", init=2, parts=["generate"])
