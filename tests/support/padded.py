@@ -40,9 +40,14 @@ class Numbers:
 
 @dataclass(frozen=True)
 class Sound:
-    """A number for each place along the axis `dim`."""
+    """A number for each place along the axis `dim`, or `width` of them."""
 
     dim: str
+    width: int = 0
+
+    def shape(self, length: int) -> tuple[int, ...]:
+        """The shape of so many places."""
+        return (length, self.width) if self.width else (length,)
 
 
 Field = Ids | Keep | Numbers | Sound
@@ -78,8 +83,8 @@ class Samples:
                 made[name] = np.stack([r[name] for r in self.rows])
                 continue
             width = max(n[field.dim] for n in self.lengths) + extra
-            shape = (len(self.rows), width)
-            array = _behind(field, shape, rng)
+            one = field.shape(width) if isinstance(field, Sound) else (width,)
+            array = _behind(field, (len(self.rows), *one), rng)
             for row in range(len(self.rows)):
                 array[row, self.kept(row, field.dim, width, side)] = self.alone(row)[
                     name
@@ -109,7 +114,7 @@ def samples(
             if isinstance(field, Ids):
                 made[name] = rng.integers(0, field.below, per_row[row][field.dim])
             elif isinstance(field, Sound):
-                drawn = rng.standard_normal(per_row[row][field.dim])
+                drawn = rng.standard_normal(field.shape(per_row[row][field.dim]))
                 made[name] = drawn.astype(np.float32)
             elif isinstance(field, Numbers):
                 made[name] = (

@@ -259,6 +259,14 @@ SMALL: dict[str, dict[str, object]] = FAMILIES | {
     "rnn_encdec": {"source_vocab": 13, "words": 5, "hidden": 6, "maxout": 4},
     "rwkv": {"vocab": 17, "d": 8, "hidden": 12, "layers": 2, "every": 1},
     "seq2seq": {"vocab": 17, "target_vocab": 19, "width": 6, "hidden": 7, "layers": 2},
+    "rnn_attention": {
+        "vocab": 11,
+        "features": 4,
+        "words": 5,
+        "hidden": 6,
+        "att": 4,
+    },
+    "textbook_decoder": {"src_vocab": 13, "vocab": 11, "words": 5, "hidden": 6},
     "rnnsearch": {
         "src_vocab": 13,
         "tgt_vocab": 11,
