@@ -30,8 +30,10 @@ TOGETHER = 64
 ALONE = 300
 """Rows that are given one by one, of which the rate is told."""
 
-BLOCKS = 8
-"""So many that as many fall to each process."""
+BLOCKS, FEWEST = 8, 512
+"""So many blocks that as many fall to each process; of no fewer rows, since among few rows
+of log-normal lengths few are alike.
+"""
 
 MONTHS = (
     "January février März April mai Juni Juli août September octobre November décembre"
@@ -123,7 +125,7 @@ def _mapped(table: Table, name: str, more: Mapping[str, Any]) -> Report:
         data=[str(table.data)],
         out=str(out),
         columns={table.name: table.column},
-        rows=max(len(table.rows) // BLOCKS, TOGETHER),
+        rows=max(len(table.rows) // BLOCKS, FEWEST),
         **more,
     )
     return run_job(job)
