@@ -94,13 +94,14 @@ def available(provider: str) -> str:
 
 def absent(provider: str, notes: list[str]) -> NoReturn:
     """E0922, with what is known of why."""
+    page = "docs/gpu.md" if provider in ("cuda", "tensorrt") else "docs/providers.md"
     fail(
         "E0922",
         f"the provider `{provider}` is not available here",
         notes=notes,
         helps=[
             "use `--provider cpu`",
-            "docs/gpu.md says how to install another ONNX Runtime",
+            f"{page} says how to install another ONNX Runtime",
         ],
     )
 
