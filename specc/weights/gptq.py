@@ -13,6 +13,8 @@ from specc.ir.array import Array
 from specc.weights import lowbits
 
 BITS, LOW, HIGH = 4, -8, 7
+SMALL = 256
+"""A triangle of so many rows is inverted at once."""
 DAMP = 0.01
 """Of the mean of the diagonal of H, added to it, so that it can be inverted."""
 
@@ -26,8 +28,20 @@ def factor_of(products: Array) -> Array:
     diagonal += DAMP * diagonal.mean()
     # H = V Vᵀ with V upper is the usual factor of H read backwards; then U = V⁻¹.
     backwards = np.linalg.cholesky(made[::-1, ::-1])[::-1, ::-1]
-    factor: Array = np.triu(np.linalg.inv(backwards))
-    return factor
+    return inverse(backwards)
+
+
+def inverse(upper: Array) -> Array:
+    """The inverse of an upper triangle, by halves: a sixth of the work of a full one."""
+    if len(upper) <= SMALL:
+        found: Array = np.triu(np.linalg.inv(upper))
+        return found
+    half = len(upper) // 2
+    made = np.zeros_like(upper)
+    made[:half, :half] = first = inverse(upper[:half, :half])
+    made[half:, half:] = last = inverse(upper[half:, half:])
+    made[:half, half:] = -(first @ upper[:half, half:]) @ last
+    return made
 
 
 def rounded(rows: Array, factor: Array, block: int) -> tuple[Array, Array]:

@@ -48,6 +48,16 @@ def test_it_is_optimal_brain_quantization(wide: int, block: int) -> None:
     assert not numbers.reshape(7, -1)[:, wide:].any()
 
 
+def test_a_large_factor_is_that_of_the_inverse() -> None:
+    """By NumPy's own inverse of the whole."""
+    inputs = np.random.default_rng(5).normal(size=(900, 601))
+    products = inputs.T @ inputs
+    factor = gptq.factor_of(products)
+    damped = products + gptq.DAMP * np.diag(products).mean() * np.eye(601)
+    assert np.allclose(factor.T @ factor, np.linalg.inv(damped), rtol=1e-8, atol=1e-12)
+    assert not np.tril(factor, -1).any()
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_less_is_lost_on_the_inputs_than_to_the_nearest(seed: int) -> None:
     rng = np.random.default_rng(seed)
