@@ -71,6 +71,7 @@ def model(folder: Path) -> Model:
     return specc.load(folder / "package")
 
 
+@pytest.fixture(scope="module")
 def public(folder: Path) -> list[object]:
     """One of everything that a caller gets."""
     package, digits = specc.load(folder / "package"), specc.load(folder / "digits.onnx")
@@ -78,25 +79,25 @@ def public(folder: Path) -> list[object]:
     compiled = specc.compile("bert", folder / "b.onnx", init=0, set={"layers": 1, "d": 8, "heads": 2, "hidden": 8, "vocab": 9})  # fmt: skip
     shut = specc.load(folder / "digits.onnx")
     shut.close()
-    checked = specc.check("vit")
+    checked = specc.check("xor")
     return [
         package, digits, shut, digits.whole, digits.opened, digits.manifest, digits.entrance,
         package.opened.package, package.opened.package and package.opened.package.index, package.writer, writing, writing.results()[0][0],
-        checked, checked.model, checked.trials[0], specc.check("llama"), compiled, digits.manifest.reading, digits.manifest.graph,
+        checked, checked.model, checked.trials[0], specc.check("feedforward"), compiled, digits.manifest.reading, digits.manifest.graph,
         digits.attention(pixels=np.zeros((1, 1, 8, 8), np.float32))[1],
     ]  # fmt: skip
 
 
-def test_everything_public_says_what_it_is_in_a_line(folder: Path) -> None:
-    for value in public(folder):
+def test_everything_public_says_what_it_is_in_a_line(public: list[object]) -> None:
+    for value in public:
         line = repr(value)
         assert len(line) < 200, line
         assert line.startswith("<specc "), line
         assert line.isprintable()
 
 
-def test_a_notebook_shows_an_escaped_table(folder: Path) -> None:
-    shown = [v for v in public(folder) if "_repr_html_" in dir(v)]
+def test_a_notebook_shows_an_escaped_table(public: list[object]) -> None:
+    shown = [v for v in public if "_repr_html_" in dir(v)]
     assert len(shown) >= 7
     for value in shown:
         made = value._repr_html_()  # type: ignore[attr-defined]
@@ -333,7 +334,9 @@ def test_threads_compile_and_check_at_once(tmp_path: Path) -> None:
         made = pool.map(
             lambda n: specc.compile("xor", tmp_path / f"{n}.onnx"), range(8)
         )
-        checked = pool.map(lambda name: specc.check(name), ["vit", "xor", "gpt2"])
+        checked = pool.map(
+            lambda name: specc.check(name), ["rnn_encdec", "xor", "elman"]
+        )
         assert len(list(made)) == 8
         assert all(c.trials for c in checked)
     contents = {(tmp_path / f"{n}.onnx").read_bytes() for n in range(8)}

@@ -12,10 +12,12 @@ from pathlib import Path
 from specc.compiler.family import graph_for, types_read
 from specc.compiler.given import opened
 from specc.compiler.instance import Beginning, begun
-from specc.compiler.spec import Spec, elaborated
+from specc.compiler.spec import Spec
+from specc.compiler.ties import with_ties
 from specc.compiler.weights import Sources, values_of
 from specc.elaborate.config import Reader
 from specc.elaborate.json_nodes import JsonObject, JsonScalar
+from specc.elaborate.model import elaborate
 from specc.elaborate.modules import program_of
 from specc.elaborate.parts import TYPE, chosen, entries_of
 from specc.elaborate.published_keys import unread
@@ -106,7 +108,15 @@ def _elaborated(base: str, data: JsonObject) -> tuple[Spec, Model]:
     graph = ""
     with suppress(Failed):  # of another family, whose classes this one does not know
         graph = graph_for(program, data)
-    return spec, elaborated(spec, graph)
+    return spec, _model(spec, graph)
+
+
+def _model(spec: Spec, graph: str = "") -> Model:
+    """The model with numbers. Shipped specs are known to be right for every size, so that
+    this is not proved again.
+    """
+    made = elaborate(spec.program, spec.library, spec.reader, graph)
+    return with_ties(spec.program, spec.library, spec.reader, made)
 
 
 def _nearest(
@@ -197,7 +207,7 @@ def _understood(base: str, texts: dict[str, str], name: str) -> dict[str, str]:
 def _defaults(spec: Spec) -> dict[str, object]:
     """What the spec has anyway; nothing where values must be given."""
     with suppress(Failed):
-        return dict(_flat(elaborated(spec).config))
+        return dict(_flat(_model(spec).config))
     return {}
 
 
@@ -244,7 +254,7 @@ def _meant(base: str, values: Mapping[str, str], name: str) -> dict[str, object]
         text = write(
             begun(Beginning(name=name, extends=base, values=values, only=True))
         )
-        return dict(_flat(elaborated(opened(text)).config))
+        return dict(_flat(_model(opened(text)).config))
     return None
 
 

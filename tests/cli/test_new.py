@@ -21,16 +21,7 @@ from specc.text.source import Source
 from specc.weights.formats.safetensors import open_tensors, write_safetensors
 
 LEARNED = Path(__file__).parents[2] / "docs" / "demos" / "learned" / "llama"
-SAMPLE = [
-    "vit",
-    "gpt2",
-    "rnnsearch",
-    "encoder_decoder",
-    "dates",
-    "clip",
-    "elman",
-    "digits",
-]
+SAMPLE = ["vit", "rnnsearch", "encoder_decoder", "dates", "elman"]
 """Specs of every kind for the default suite; the rest are `slow`."""
 
 
@@ -64,7 +55,7 @@ def test_what_is_begun_is_what_it_was_of_every_spec(name: str) -> None:
     check_begun(name)
 
 
-@pytest.mark.parametrize("name", ["rnnsearch", "vit", "encoder_decoder"])
+@pytest.mark.parametrize("name", ["rnnsearch", "vit"])
 @pytest.mark.parametrize("sign", [": ", " = "])
 def test_a_comment_can_be_taken_away(name: str, sign: str) -> None:
     """Every value that is a comment is right where the mark before it is removed."""
