@@ -106,6 +106,8 @@ def _stream(
 
 def _write(opened: Opened, writing: Writing, outputs: Outputs) -> None:
     """One text as it comes; several texts, or tokens that are none, when all are there."""
+    if outputs.attention:
+        opened.looked_at()  # whoever lacks it is told before anything is written
     at_once = writing.settings.n_best == 1 and len(writing.prompt) == 1
     as_it_comes = at_once and writing.writer.decode is not None
     # a program reads one object, when all is there

@@ -50,12 +50,14 @@ class Look:
         """What a drawing of some maps does not show of what the model has."""
         there = {m.scope: m for m in self.looks.maps}
         drawn = ", ".join(m.scope for m in maps[:12])
-        of = f"drawn is `{shown(drawn)}`" if len(maps) < len(there) else ""
+        verb = "is" if len(maps) == 1 else "are"
+        of = f"drawn {verb} `{shown(drawn)}`" if len(maps) < len(there) else ""
         said = [of] if of else []
         heads = sum(len(there[m.scope].heads) for m in maps)
         some = sum(len(m.heads) for m in maps)
         if some < heads:
-            said.append(f"{some} of its {heads} heads")
+            its = "its" if len(maps) == 1 else "their"
+            said.append(f"{some} of {its} {heads} heads")
         if self.rows > 1:
             said.append(
                 f"{'' if of else 'drawn is '}the first row of the batch of {self.rows}"

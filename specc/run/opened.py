@@ -143,12 +143,20 @@ class Opened:
         return self.writer.generate(**given, **settings)
 
     def looked_at(self) -> Loaded:
-        """The whole graph, whose attention can be seen. E0931 where a package lacks it."""
+        """The whole graph, whose attention can be seen. E0931 where a package lacks it, or
+        a model decodes by itself.
+        """
         if self.scoring is None:
             fail(
                 "E0931",
                 "the weights of attention are seen in the whole graph, which this package lacks",
                 helps=["compile it with `--for all`, or with `--for score,step`"],
+            )
+        if self.scoring.manifest.decodes is not None:
+            fail(
+                "E0931",
+                "the weights of attention are inside the loop of a model that decodes by itself",
+                helps=["compile a package of its spec with `--for all`"],
             )
         return self.scoring
 
