@@ -49,24 +49,22 @@ class Look:
     def _left_out(self, maps: tuple[AttentionMap, ...]) -> str:
         """What a drawing of some maps does not show of what the model has."""
         there = {m.scope: m for m in self.looks.maps}
-        drawn = ", ".join(m.scope for m in maps[:12])
-        verb = "is" if len(maps) == 1 else "are"
-        of = f"drawn {verb} `{shown(drawn)}`" if len(maps) < len(there) else ""
-        said = [of] if of else []
+        some = len(maps) < len(there)
+        is_, its = ("is", "its") if len(maps) == 1 else ("are", "their")
+        said = []
+        if some:
+            names = shown(", ".join(m.scope for m in maps[:12]))
+            said.append(f"drawn {is_} `{names}`")
         heads = sum(len(there[m.scope].heads) for m in maps)
-        some = sum(len(m.heads) for m in maps)
-        if some < heads:
-            its = "its" if len(maps) == 1 else "their"
-            said.append(f"{some} of {its} {heads} heads")
+        if (drawn := sum(len(m.heads) for m in maps)) < heads:
+            said.append(f"{drawn} of {its} {heads} heads")
         if self.rows > 1:
-            said.append(
-                f"{'' if of else 'drawn is '}the first row of the batch of {self.rows}"
-            )
-        if of:
-            others = {
-                n: m for n, m in there.items() if m.scope not in {m.scope for m in maps}
-            }
-            said.append(apart(others, "--scope and --layers draw others:"))
+            verb = "" if some else "drawn is "
+            said.append(f"{verb}the first row of the batch of {self.rows}")
+        if some:
+            others = there.keys() - {m.scope for m in maps}
+            left = {name: m for name, m in there.items() if name in others}
+            said.append(apart(left, "--scope and --layers draw others:"))
         return "; ".join(said)
 
 

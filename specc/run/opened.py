@@ -143,20 +143,12 @@ class Opened:
         return self.writer.generate(**given, **settings)
 
     def looked_at(self) -> Loaded:
-        """The whole graph, whose attention can be seen. E0931 where a package lacks it, or
-        a model decodes by itself.
-        """
+        """The whole graph, whose attention can be seen. E0931 where it is not there."""
         if self.scoring is None:
-            fail(
-                "E0931",
-                "the weights of attention are seen in the whole graph, which this package lacks",
-                helps=["compile it with `--for all`, or with `--for score,step`"],
-            )
+            _no_attention("in the whole graph, which this package lacks")
         if self.scoring.manifest.decodes is not None:
-            fail(
-                "E0931",
-                "the weights of attention are inside the loop of a model that decodes by itself",
-                helps=["compile a package of its spec with `--for all`"],
+            _no_attention(
+                "in no model that decodes by itself: they are inside its loop"
             )
         return self.scoring
 
@@ -240,6 +232,16 @@ def open_compiled(
         provider=provider,
         threads=threads,
         contents=contents,
+    )
+
+
+def _no_attention(where: str) -> NoReturn:
+    """E0931: the graph is not there whose attention is asked for."""
+    title = f"the weights of attention are seen {where}"
+    fail(
+        "E0931",
+        title,
+        helps=["compile it with `--for all`, or with `--for score,step`"],
     )
 
 
