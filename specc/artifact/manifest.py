@@ -26,6 +26,8 @@ from specc.text.diagnostic import fail
 from specc.version import __version__
 
 KEY = "specc"
+DOC = "specc.doc"
+"""The spec's own line, which models have a place of their own for."""
 FORMAT = 1
 MOST_BYTES = 64 * 2**20
 LONE = re.compile("[\ud800-\udfff]")

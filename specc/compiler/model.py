@@ -4,7 +4,7 @@ all of it or nothing.
 
 from collections.abc import Mapping
 
-from specc.artifact.manifest import KEY
+from specc.artifact.manifest import DOC, KEY
 from specc.backend import Emitted
 from specc.compiler.calibrating import calibrated
 from specc.compiler.compiled import Compiled
@@ -38,7 +38,8 @@ def _compiled(job: Job) -> Compiled:
     sources = {**dict.fromkeys(_paths(job), ""), **job.sources}
 
     def texts(emitted: Emitted) -> Mapping[str, str]:
-        return {KEY: manifest_of(job, job.told, emitted, sources=sources).dump()}
+        told = manifest_of(job, job.told, emitted, sources=sources)
+        return {KEY: told.dump(), DOC: told.doc}
 
     written = job.compiler.package(
         job.rounded(job.computed(job.simplified)),

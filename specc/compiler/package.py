@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import NoReturn
 
-from specc.artifact.manifest import KEY
+from specc.artifact.manifest import DOC, KEY
 from specc.backend import About, Emitted, Extra, Part, Texts
 from specc.compiler.calibrating import calibrated
 from specc.compiler.companions import companions, paths, remarks
@@ -255,7 +255,8 @@ def _texts(job: Job, graph: Graph, *, whole: bool) -> Texts:
     """What a graph of the package carries; the spec's texts stand in `specc.json`."""
 
     def texts(emitted: Emitted) -> Mapping[str, str]:
-        return {KEY: manifest_of(job, graph, emitted, whole=whole).dump()}
+        told = manifest_of(job, graph, emitted, whole=whole)
+        return {KEY: told.dump(), DOC: told.doc}
 
     return texts
 
@@ -265,7 +266,8 @@ def _decoding_texts(job: Job, source: Generating) -> Texts:
     decodes, signature = decodes_of(job, source), signature_of(job, source.graph)
 
     def texts(emitted: Emitted) -> Mapping[str, str]:
-        return {KEY: manifest_of(job, signature, emitted, decodes=decodes).dump()}
+        told = manifest_of(job, signature, emitted, decodes=decodes)
+        return {KEY: told.dump(), DOC: told.doc}
 
     return texts
 

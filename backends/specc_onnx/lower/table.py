@@ -11,6 +11,7 @@ from typing import TypeAlias
 
 from specc.ir.graph import Graph, Node, Value
 from specc.ir.rules import Rules
+from specc.text.summary import summary
 from specc_onnx.lower.emitter import Emitter, Site, Tensor
 
 Lowered: TypeAlias = str | tuple[str, ...]
@@ -35,9 +36,14 @@ def lower_nodes(g: Emitter, graph: Graph, only: Collection[Node] | None = None) 
         g.site = Site(
             scopes, tuple(r.type for r in results), tuple(r in used for r in results)
         )
+        nodes = g.bodies[-1].nodes
+        before = len(nodes)
         names = lower[node.op](
             node.op, g, *(None if a is None else g.tensors[a] for a in node.args)
         )
+        # the node that begins an operation says what that is, to whoever looks
+        if node.op.heavy and len(nodes) > before:
+            nodes[before].doc_string = summary(type(node.op).__doc__)
         for result, name in zip(
             results, (names,) if isinstance(names, str) else names, strict=True
         ):

@@ -14,6 +14,7 @@ from pathlib import Path
 from onnx import ModelProto
 
 from specc.artifact.external import Beside, of_checkpoint
+from specc.artifact.manifest import DOC
 from specc.backend import Emitted, How, Target, Texts, Written
 from specc.files.ours import parts_beside
 from specc.files.write import OutputDirectory, need_space, plain_stem
@@ -23,6 +24,7 @@ from specc.weights.external import content
 from specc.weights.values import Values
 from specc_onnx.emit.build import Built, build
 from specc_onnx.emit.caches import build_in_place
+from specc_onnx.emit.docs import document
 from specc_onnx.gate.check import check
 from specc_onnx.generate.build import build_generating
 from specc_onnx.generate.ingredients import Ingredients
@@ -171,7 +173,9 @@ def enter(
     for built, (name, metadata) in zip(prepared.built, entries, strict=True):
         place(built, stored, values, data)
         if metadata:
-            describe(built.model, metadata(_emitted(built, stored)))
+            texts = dict(metadata(_emitted(built, stored)))
+            document(built.model, built.graph, texts.pop(DOC, ""))
+            describe(built.model, texts)
         out.entry(name, sealed(built.model))
         if len(entries) > 1:
             release(built)

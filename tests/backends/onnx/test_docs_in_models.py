@@ -1,0 +1,64 @@
+"""What a viewer shows of a model: the spec's line, inputs, operations."""
+
+from pathlib import Path
+
+import onnx
+import pytest
+
+from specc.cli.main import main
+
+LM = [
+    "--set",
+    "d=16",
+    "--set",
+    "heads=2",
+    "--set",
+    "layers=1",
+    "--set",
+    "vocab=11",
+    "--init",
+    "1",
+    "-q",
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models")
+    assert main(["compile", "gpt2", *LM, "-o", str(folder / "m.onnx")]) == 0
+    assert (
+        main(["compile", "gpt2", *LM, "--for", "all", "-o", str(folder / "all")]) == 0
+    )
+    return folder
+
+
+def test_a_model_says_what_it_is(folder: Path) -> None:
+    for path in (folder / "m.onnx", *(folder / "all").glob("*.onnx")):
+        model = onnx.load(path, load_external_data=False)
+        assert (
+            "Language Models are Unsupervised Multitask Learners" in model.doc_string
+            or "GPT-2" in model.doc_string
+        )
+        assert model.graph.doc_string == model.doc_string
+        # it is no text of the description besides
+        assert not [p for p in model.metadata_props if p.key == "specc.doc"]
+
+
+def test_inputs_say_what_they_hold(folder: Path) -> None:
+    model = onnx.load(folder / "m.onnx", load_external_data=False)
+    said = {value.name: value.doc_string for value in model.graph.input}
+    assert said["input_ids"] == "i64[batch, seq], from 0 to 10"
+    assert said["attention_mask"].startswith("bool[batch, seq]: which rows exist")
+
+
+def test_operations_say_what_they_compute(folder: Path) -> None:
+    model = onnx.load(folder / "m.onnx", load_external_data=False)
+    said = {node.doc_string for node in model.graph.node} - {""}
+    assert any("x @ w.T" in text for text in said), said
+    # a line each, and not on every node
+    assert all("\n" not in text for text in said)
+    assert (
+        0
+        < sum(bool(node.doc_string) for node in model.graph.node)
+        < len(model.graph.node) / 2
+    )
