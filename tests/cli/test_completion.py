@@ -1,6 +1,7 @@
 """Completion: every option is in every script, shells take them, and what they offer is right."""
 
 import subprocess
+import sys
 from pathlib import Path
 from shutil import which
 
@@ -136,3 +137,29 @@ def test_nothing_of_a_help_is_read_by_a_shell() -> None:
 def test_a_shell_that_is_not_known(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["completion", "tcsh"]) == 2
     assert "bash" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["--help"], ["explain", "e302"]])
+def test_help_loads_nothing_heavy(words: list[str]) -> None:
+    code = (
+        f"import sys; from specc.cli.main import main; main({words!r}); "
+        "print(*{m.partition('.')[0] for m in sys.modules}, file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60
+    )
+    loaded = set(done.stderr.split())
+    assert "specc" in loaded
+    heavy = {
+        "numpy",
+        "onnx",
+        "onnxruntime",
+        "PIL",
+        "pygls",
+        "lsprotocol",
+        "pyarrow",
+        "ray",
+        "torch",
+        "rich",
+    }
+    assert not loaded & heavy
