@@ -167,7 +167,9 @@ class Quantized:
         if form.layout == "columns":
             whole = np.empty((prod(one.stack), one.wide, one.out), np.int8)
         at = 0
-        for rows in self._rows(name):
+        # Column by column costs the same for few rows as for many.
+        pieces = self._rows(name) if factor is None else self._gathered(name)
+        for rows in pieces:
             if factor is None:
                 blocks = lowbits.in_blocks(rows, form.block)
                 units = lowbits.scales_of(blocks, form.bits)
@@ -191,6 +193,19 @@ class Quantized:
         one.scales = np.swapaxes(joined, -1, -2) if by_column else joined
         if whole is not None:
             yield _bytes(_in_half(whole) if form.bits == 4 else whole)
+
+    def _gathered(self, name: str) -> Iterator[Array]:
+        """The same rows, as many together as are held at once."""
+        one = self.made[name]
+        many = max(1, AT_ONCE // max(one.wide, 1))
+        waiting: list[Array] = []
+        at = 0
+        for rows in self._rows(name):
+            waiting.append(rows)
+            at += len(rows)
+            if at % one.out == 0 or sum(map(len, waiting)) >= many:
+                yield np.concatenate(waiting)
+                waiting = []
 
     def _rows(self, name: str) -> Iterator[Array]:
         """The rows `[some, in]` of a weight in order, f32, one for each result; of a

@@ -6,6 +6,7 @@ import pytest
 from specc.text.diagnostic import Failed
 from specc_onnx import target
 from specc_onnx.lower import legal
+from specc_onnx.lower.targets import TARGETS
 
 
 @pytest.mark.parametrize("kind", sorted(legal.SINCE))
@@ -42,4 +43,6 @@ def test_an_unknown_target_is_refused_with_the_list() -> None:
         Failed, match=r"E0822\]: there is no target `ort-gpu`"
     ) as caught:
         target("ort-gpu")
-    assert len(caught.value.diagnostics[0].helps) == 3
+    helps = caught.value.diagnostics[0].helps
+    assert len(helps) == len(TARGETS)
+    assert all(name in help_ for name, help_ in zip(TARGETS, helps, strict=True))
