@@ -252,9 +252,10 @@ def floor(p: DimLike, q: DimLike) -> Dim:
             case ((Part("//", (x, m)), 1),) if c == 1 and (m.number or 0) > 0:
                 rest = p - Dim({monomial: 1})
                 return floor(x + rest * m, m * q)
-    # `(3 x + 4) // 6` is `(x + 1) // 2`: what all that varies shares is left out.
+    # `(3 x + 4) // 6` is `(x + 1) // 2`: what all that varies shares is left out. Below
+    # zero the rest of the constant would be rounded the other way.
     factors = (c for monomial, c in p.terms if monomial)
-    if number and (shared := gcd(number, *factors)) > 1:
+    if number and number > 0 and (shared := gcd(number, *factors)) > 1:
         return floor(Dim({m: c // shared for m, c in p.terms}), number // shared)
     return _part("//", lambda a, b: a // b, p, q)
 

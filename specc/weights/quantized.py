@@ -167,8 +167,9 @@ class Quantized:
         if form.layout == "columns":
             whole = np.empty((prod(one.stack), one.wide, one.out), np.int8)
         at = 0
-        # Column by column costs the same for few rows as for many.
-        pieces = self._rows(name) if factor is None else self._gathered(name)
+        pieces = self._rows(name)
+        if factor is not None:
+            pieces = _gathered(pieces, one)
         for rows in pieces:
             if factor is None:
                 blocks = lowbits.in_blocks(rows, form.block)
@@ -193,19 +194,6 @@ class Quantized:
         one.scales = np.swapaxes(joined, -1, -2) if by_column else joined
         if whole is not None:
             yield _bytes(_in_half(whole) if form.bits == 4 else whole)
-
-    def _gathered(self, name: str) -> Iterator[Array]:
-        """The same rows, as many together as are held at once."""
-        one = self.made[name]
-        many = max(1, AT_ONCE // max(one.wide, 1))
-        waiting: list[Array] = []
-        at = 0
-        for rows in self._rows(name):
-            waiting.append(rows)
-            at += len(rows)
-            if at % one.out == 0 or sum(map(len, waiting)) >= many:
-                yield np.concatenate(waiting)
-                waiting = []
 
     def _rows(self, name: str) -> Iterator[Array]:
         """The rows `[some, in]` of a weight in order, f32, one for each result; of a
@@ -232,6 +220,21 @@ class Quantized:
                 full -= count
                 at += count
         assert not left.size, f"{name} ends within a row"
+
+
+def _gathered(pieces: Iterator[Array], one: Rounded) -> Iterator[Array]:
+    """The same rows, as many together as are held at once: column by column costs the
+    same for few as for many.
+    """
+    many = max(1, AT_ONCE // max(one.wide, 1))
+    waiting: list[Array] = []
+    at = 0
+    for rows in pieces:
+        waiting.append(rows)
+        at += len(rows)
+        if at % one.out == 0 or sum(map(len, waiting)) >= many:
+            yield np.concatenate(waiting)
+            waiting = []
 
 
 def _bytes(array: Array) -> memoryview:

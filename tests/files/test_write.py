@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from specc.files import system
 from specc.files import write as output
 from specc.files.place import refuse_inputs
 from specc.files.write import OutputDirectory, atomic_write
@@ -126,7 +127,8 @@ def test_a_failing_call_leaves_the_old_file_or_none(
             (folder / "a.onnx").write_bytes(b"old")
         before = content(folder)
         faulty = Faulty(n, error)
-        monkeypatch.setattr(output, "os", faulty)
+        for module in (output, system):
+            monkeypatch.setattr(module, "os", faulty)
         complete = {"a.onnx": b"new content"}
         try:
             atomic_write(folder / "a.onnx", [b"new ", b"content"])
@@ -161,7 +163,8 @@ def test_a_failing_call_leaves_the_old_package(
         before = content(folder)
         faulty = Faulty(n, error)
         with monkeypatch.context() as patch:
-            patch.setattr(output, "os", faulty)
+            for module in (output, system):
+                patch.setattr(module, "os", faulty)
             try:
                 write_package(folder, b"2")
             except (Failed, KeyboardInterrupt):

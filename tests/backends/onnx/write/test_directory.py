@@ -14,6 +14,7 @@ from support.packed import packed
 
 from specc.artifact.index import NAME
 from specc.backend import Extra
+from specc.files import system
 from specc.files import write as output
 from specc.run.package import open_package
 from specc.text.diagnostic import Failed
@@ -75,7 +76,8 @@ def attempts(
         before = content(folder)
         faulty = Faulty(call, nth, error)
         with patch.context() as context:
-            context.setattr(output, "os", faulty)
+            for module in (output, system):
+                context.setattr(module, "os", faulty)
             with contextlib.suppress(Failed, KeyboardInterrupt, Stopped, OSError):
                 packed(folder, seed=1, extras=EXTRAS, load=False)
         if faulty.left > 0:
