@@ -53,6 +53,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "specc.cli.convert",
         "a spec from .specc to YAML or back; GloVe vectors to safetensors",
     ),
+    "expand": (
+        "specc.cli.expand",
+        "a spec alone: an instance with what it extends, std written down in it",
+    ),
     "explain": (
         "specc.cli.explain",
         "what a message's code, such as E0302, means and how to mend it",

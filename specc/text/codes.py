@@ -321,6 +321,7 @@ LINES = {
     "E0979": "the last rows of a stream fill no chunk",
     "E0980": "a number does not fit into 16 bits",
     "E0981": "lengths that are to be fixed are not those of the model",
+    "E0982": "a value that only an instance can give",
     "W0418": "keys of a config.json that nothing reads",
     "W0504": "tied weights differ in the checkpoint",
     "W0505": "a `share` that no two calls need",

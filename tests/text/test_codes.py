@@ -43,6 +43,7 @@ ELSEWHERE = {
     # a compiled model whose weights grow until a number does not fit
     "E0980": "tests/run/test_half.py",
     "E0981": "tests/run/test_fixed.py",  # what only Python can give
+    "E0982": "tests/cli/test_expand.py",  # of `expand` alone
     # writing that was interrupted
     "E0891": "tests/run/test_generate_each.py",
     "E0962": "tests/run/test_generate_again.py",

@@ -1,0 +1,89 @@
+"""`specc expand`: one spec that stands alone and is the same model, to the last byte of its
+graph and weights.
+"""
+
+from pathlib import Path
+
+import pytest
+
+from specc.cli import main as cli
+from specc.compiler.expanding import expanded
+from specc.compiler.spec import elaborated, open_spec
+from specc.elaborate.modules import paths_of
+from specc.ir.write import write as as_text
+from specc.lang import tree
+from specc.lang.walk import walk
+from specc.library.files import Files, shipped
+
+SOME = ("han", "kv_lookup", "small_translator", "vit", "xor")
+
+
+def check(name: str, folder: Path) -> tuple[tree.File, tuple[str, ...]]:
+    """Written to a file and read again, in both syntaxes."""
+    file, told = expanded(open_spec(name))
+    assert not file.extends
+    wanted = as_text(elaborated(open_spec(name)).graph)
+    for ending in ("specc", "yaml"):
+        out = folder / f"alone.{ending}"
+        assert cli.main(["expand", name, "-o", str(out), "--force"]) == 0
+        again = open_spec(str(out))
+        assert as_text(elaborated(again).graph) == wanted
+    return file, told
+
+
+@pytest.mark.parametrize("name", SOME)
+def test_it_is_the_same_model(name: str, tmp_path: Path) -> None:
+    check(name, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(shipped()))
+def test_every_spec_alone_is_the_same_model(name: str) -> None:
+    file, _ = expanded(open_spec(name))
+    assert not file.extends
+
+
+def test_nothing_of_std_is_left() -> None:
+    """What it names is its own, or a word."""
+    file, told = expanded(open_spec("vit"))
+    assert not told
+    own = {i.name for i in file.items if isinstance(i, tree.Block | tree.Definition)}
+    named = {node.path for node in walk(file) if isinstance(node, tree.Name)}
+    assert "encoder_layer" in own or own & named
+    left = {n for n in named & {*Files().standard_names()} if n not in own}
+    assert left <= {"mean", "topk"}
+
+
+def test_values_of_an_instance_are_defaults() -> None:
+    """Of fields within records too, and those of `--set`."""
+    spec = open_spec("small_translator", sets=["width=128"])
+    file, _ = expanded(spec)
+    (config,) = (i for i in file.items if isinstance(i, tree.Config))
+    fields = tuple(e for e in config.entries if isinstance(e, tree.Field))
+    found = {path: field.default for path, field in paths_of(fields).items()}
+    assert isinstance(found["width"], tree.Num)
+    assert found["width"].text == "128"
+    assert isinstance(found["encoder.layers"], tree.Num)
+    assert found["encoder.layers"].text == "4"
+    assert file.model == "small_translator"
+
+
+def test_a_length_of_std_is_none_of_the_file() -> None:
+    """`gpt2` has a config value `d`, and blocks of std a length that they call so."""
+    file, told = expanded(open_spec("gpt2", sets=["layers=1"]))
+    assert not told
+    blocks = [i for i in file.items if isinstance(i, tree.Block) and i.kind == "block"]
+    assert blocks
+
+
+def test_a_value_of_a_part(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["expand", "llava", "--set", "text.layers=2"]) == 1
+    assert "E0982" in capsys.readouterr().err
+
+
+def test_a_file_that_is_read_is_not_written_over(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("specc: 1\nmodel: mine\nextends: xor\n")
+    before = path.read_text()
+    assert cli.main(["expand", str(path), "-o", str(path), "--force"]) != 0
+    assert path.read_text() == before
