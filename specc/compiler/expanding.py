@@ -1,7 +1,9 @@
 """`specc expand`: a spec as one that stands alone, once it is known to mean the same."""
 
-from specc.compiler.spec import Spec, elaborated, open_spec
+from specc.compiler.spec import Spec, open_spec, others
+from specc.elaborate.check import check_symbolic
 from specc.elaborate.standing_alone import merged, standing_alone
+from specc.ir.graph import Graph
 from specc.ir.write import write as as_text
 from specc.lang import tree
 from specc.lang.dsl.write import write
@@ -10,8 +12,8 @@ from specc.text.source import Source
 
 
 def expanded(spec: Spec) -> tuple[tree.File, tuple[str, ...]]:
-    """The spec alone in one file, and what had to stay outside. Its graph is that of the
-    spec, node for node; where names of std would mean something else in it, they stay in
+    """The spec alone in one file, and what had to stay outside. Its graphs are those of
+    the spec, node for node; where names of std would mean something else in it, they stay in
     std. E0982 for values that only an instance can give.
     """
     wanted = _meant(spec)
@@ -27,16 +29,27 @@ def expanded(spec: Spec) -> tuple[tree.File, tuple[str, ...]]:
     raise AssertionError(f"{spec.program.name} alone is another model")
 
 
-def _meant(spec: Spec) -> str:
-    model = elaborated(spec)
-    graphs = (model.graph, *((model.defaults,) if model.defaults else ()))
-    return as_text(*graphs)
+def _meant(spec: Spec) -> list[str]:
+    """Every graph that can be made, as text; where values of the config are missing, the
+    graph with values that are tried in their place. Fails as a check does where none can.
+    """
+    if graphs := list(others(spec, "")):
+        return [as_text(graph) for graph in graphs]
+    trials = check_symbolic(spec.program, spec.library, "")
+    return [_outline(trial.model.graph) for trial in trials]
 
 
-def _meant_by(file: tree.File, spec: Spec) -> str:
+def _outline(graph: Graph) -> str:
+    """Operations, shapes and weights of a graph, not all of whose numbers are known."""
+    weights = [f"{name} {value.type}" for name, value in graph.parameters.items()]
+    nodes = [f"{n.op.name} {[str(r.type) for r in made]}" for n, made in graph.nodes]
+    return "\n".join((*weights, *nodes))
+
+
+def _meant_by(file: tree.File, spec: Spec) -> list[str]:
     """What a file means where the spec lies; nothing where it is none."""
     home = spec.program.module.path
     try:
         return _meant(open_spec(Source(home, write(file)), library=spec.library))
     except Failed:
-        return ""
+        return []

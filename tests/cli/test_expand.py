@@ -43,6 +43,13 @@ def test_every_spec_alone_is_the_same_model(name: str) -> None:
     assert not file.extends
 
 
+def test_values_may_be_missing() -> None:
+    """Of `encoder_decoder` nobody has said how many words there are."""
+    file, told = expanded(open_spec("encoder_decoder"))
+    assert file.model == "encoder_decoder"
+    assert len(told) < 2
+
+
 def test_nothing_of_std_is_left() -> None:
     """What it names is its own, or a word."""
     file, told = expanded(open_spec("vit"))
