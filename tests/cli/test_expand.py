@@ -5,6 +5,7 @@ graph and weights.
 from pathlib import Path
 
 import pytest
+from support.turns import in_two
 
 from specc.cli import main as cli
 from specc.compiler.expanding import expanded
@@ -15,7 +16,7 @@ from specc.lang import tree
 from specc.lang.walk import walk
 from specc.library.files import Files, shipped
 
-SOME = ("han", "kv_lookup", "small_translator", "vit", "xor")
+SOME = ("han", "small_translator", "kv_lookup", "vit", "xor")
 
 
 def check(name: str, folder: Path) -> tuple[tree.File, tuple[str, ...]]:
@@ -31,7 +32,7 @@ def check(name: str, folder: Path) -> tuple[tree.File, tuple[str, ...]]:
     return file, told
 
 
-@pytest.mark.parametrize("name", SOME)
+@pytest.mark.parametrize("name", in_two(SOME))
 def test_it_is_the_same_model(name: str, tmp_path: Path) -> None:
     check(name, tmp_path)
 

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from support.small import SMALL
 from support.steps import begun, steps
+from support.turns import in_two
 
 import specc_numpy
 from specc.compiler.given import _texts as texts
@@ -75,7 +76,7 @@ SOME = pytest.param([SPLITS[0], SPLITS[5], SPLITS[-1], *PIECES], id="some splits
 
 
 @pytest.mark.parametrize("plans", [SOME, EVERY])
-@pytest.mark.parametrize("name", GENERATING)
+@pytest.mark.parametrize("name", in_two(GENERATING))
 def test_any_steps_equal_the_full_pass(name: str, plans: list[list[int]]) -> None:
     graph, parts, source = derived(name)
     inputs, weights = drawn(graph, parts.growing)
@@ -92,7 +93,7 @@ def test_any_steps_equal_the_full_pass(name: str, plans: list[list[int]]) -> Non
             assert apart <= within, (plan, end)
 
 
-@pytest.mark.parametrize("name", GENERATING)
+@pytest.mark.parametrize("name", in_two(GENERATING))
 def test_a_later_token_changes_nothing_before_it(name: str) -> None:
     graph, parts, source = derived(name)
     inputs, weights = drawn(graph, parts.growing)
@@ -104,7 +105,7 @@ def test_a_later_token_changes_nothing_before_it(name: str) -> None:
     assert not np.array_equal(before[:, 6:], after[:, 6:])
 
 
-@pytest.mark.parametrize("name", GENERATING)
+@pytest.mark.parametrize("name", in_two(GENERATING))
 def test_rows_of_a_batch_go_their_own_way(name: str) -> None:
     graph, parts, source = derived(name)
     inputs, weights = drawn(graph, parts.growing)
@@ -119,7 +120,7 @@ def test_rows_of_a_batch_go_their_own_way(name: str) -> None:
         assert np.abs(a[1:2] - b).max() <= TOLERANCE * max(1.0, np.abs(b).max())
 
 
-@pytest.mark.parametrize("name", GENERATING)
+@pytest.mark.parametrize("name", in_two(GENERATING))
 def test_every_contraction_is_done_once(name: str) -> None:
     graph, parts, _ = derived(name)
     once = heavy(parts.encode) if parts.encode else 0
