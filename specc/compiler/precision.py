@@ -9,7 +9,7 @@ from typing import NoReturn
 from specc.backend import Emitted, Target
 from specc.compiler.rounding import Spoken, check_matched
 from specc.files.read import shown
-from specc.ir.derived import Derived, Generating, InPlace, Source
+from specc.ir.derived import Generating, InPlace, Source
 from specc.ir.graph import Graph
 from specc.ir.ops.quantized import Layout
 from specc.ir.precision import LEAST_BLOCK, MOST_BLOCK, Plan
@@ -122,14 +122,7 @@ def rounded(source: Source, plan: Plan) -> Source:
             encode = derived.encode and _one(derived.encode, plan)
             return Generating(
                 _one(source.graph, plan),
-                Derived(
-                    encode=encode,
-                    step=_one(derived.step, plan),
-                    states=derived.states,
-                    handed=derived.handed,
-                    whole=derived.whole,
-                    growing=derived.growing,
-                ),
+                replace(derived, encode=encode, step=_one(derived.step, plan)),
                 source.decoding,
                 source.defaults,
             )

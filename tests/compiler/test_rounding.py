@@ -150,3 +150,14 @@ def test_patterns_of_all_layers_are_near(tmp_path: Path) -> None:
     with pytest.raises(specc.Failed) as failed:
         specc.check(written(tmp_path, HEAD + words))
     assert failed.value.diagnostics[0].helps == ("did you mean `h.*.attn.c_attn`?",)
+
+
+def test_a_rounded_file_begins_with_nothing(tmp_path: Path) -> None:
+    """What an empty text is drawn from goes with the rest of what was taken apart."""
+    out = tmp_path / "lm.onnx"
+    sizes = {"vocab": 17, "d": 16, "heads": 2, "layers": 2, "hidden": 24, "context": 32}
+    specc.compile(
+        "prefix_lm", out, set=sizes, init=1, parts="generate", quantize="int8"
+    )
+    writing = specc.load(out).generate(prompt=[[3, 4, 5]], ids=[[]], max_tokens=3)
+    assert len(list(writing)) == 3
