@@ -13,9 +13,6 @@ from specc.text.source import Span
 
 Severity = Literal["error", "warning"]
 
-SYNTAX = "E01"
-"""Codes that begin so are of text that cannot be read."""
-
 
 @dataclass(frozen=True, slots=True)
 class Label:
@@ -75,24 +72,6 @@ def folded(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
         once = replace(diagnostic, count=1)
         counts[once] = counts.get(once, 0) + diagnostic.count
     return [replace(once, count=count) for once, count in counts.items()]
-
-
-def gathered(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
-    """Messages that differ in their places alone as one, for people: the first, with the
-    places of the others. Each slip of the pen is one of its own, and stays so.
-    """
-    firsts: dict[object, Diagnostic] = {}
-    for found in diagnostics:
-        label = found.primary.text if found.primary else ""
-        said = (found.code, found.title, found.notes, found.helps, label)
-        # without a place there is nothing to tell two of them apart
-        alone = found.primary is None or found.code.startswith(SYNTAX)
-        key = found if alone else (*said, found.severity)
-        first = firsts.setdefault(key, found)
-        if first is not found and found.primary and not alone:
-            elsewhere = (*first.elsewhere, found.primary.span)
-            firsts[key] = replace(first, elsewhere=elsewhere)
-    return list(firsts.values())
 
 
 class Failed(Exception):

@@ -5,10 +5,14 @@ The user's own line is shown, never a reconstruction.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from specc.text.characters import columns, escaped, width
-from specc.text.diagnostic import Diagnostic, Label
 from specc.text.source import Span
+
+if TYPE_CHECKING:
+    # as in `specc.text.render`
+    from specc.text.diagnostic import Diagnostic, Label
 
 WIDEST = 160
 """Columns of a source line that are shown; of a longer one a window around the mark."""
@@ -38,7 +42,7 @@ class Paint:
         return f"\x1b[{COLORS[role]}m{text}\x1b[0m" if self.on and text else text
 
 
-def by_source(diagnostic: Diagnostic) -> list[list[Label]]:
+def by_source(diagnostic: "Diagnostic") -> list[list["Label"]]:
     """The labels by file, that of the primary label first."""
     labels = [
         label for label in (diagnostic.primary, *diagnostic.others) if label is not None
@@ -50,8 +54,8 @@ def by_source(diagnostic: Diagnostic) -> list[list[Label]]:
 
 
 def excerpt(
-    labels: Sequence[Label],
-    primary: Label | None,
+    labels: Sequence["Label"],
+    primary: "Label | None",
     rim: str,
     paint: Paint,
     *,
@@ -153,7 +157,7 @@ def numbered(number: int, view: View, rim: str, paint: Paint) -> str:
 
 
 def marks(
-    view: View, labels: Sequence[Label], primary: Label | None, paint: Paint
+    view: View, labels: Sequence["Label"], primary: "Label | None", paint: Paint
 ) -> list[str]:
     """The lines under a source line: `^^^^` and `----`, then what they say."""
     spots: list[tuple[int, int, Label]] = []
