@@ -2,7 +2,7 @@
 block declares.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 from specc.elaborate.application import Application
@@ -18,6 +18,7 @@ from specc.elaborate.typing import Place, fit_static, is_tensor, match_tensor
 from specc.elaborate.values import (
     POISON,
     BlockFunction,
+    Evaluated,
     Known,
     Picked,
     Results,
@@ -274,30 +275,38 @@ def _bind_one(
         env.names[param.name] = fit_static(context, param.type, value, env, place)
 
 
-def finish(
-    context: Context, block: tree.Block, returned: Returned | None, env: Env
-) -> Results:
-    """The declared results of a block, checked."""
+def _returned(
+    block: tree.Block, returned: Returned | None
+) -> tuple[tree.Return, Sequence[Evaluated]]:
+    """The `return` of a block and a value for each declared result. E0214 where there
+    is no `return`, or another number of values.
+    """
     if returned is None:
         names = ", ".join(p.name or "value" for p in block.results)
-        helps = [f"end it with `return {names}`"]
         fail(
             "E0214",
             f"`{block.name}` ends without `return`",
             block.name_span,
             "nothing comes out of this",
-            helps=helps,
+            helps=[f"end it with `return {names}`"],
         )
     statement, values = returned
     # `return attend(…)` hands all results of a call on
     if len(values) == 1 and isinstance(values[0], Results) and len(block.results) > 1:
         values = values[0].values
-    if len(values) != len(block.results):
-        declared = (
-            f"{len(block.results)} result{'s' if len(block.results) != 1 else ''}"
-        )
+    wanted = len(block.results)
+    if len(values) != wanted:
+        declared = f"{wanted} result{'' if wanted == 1 else 's'}"
         title = f"`{block.name}` declares {declared} and returns {len(values)}"
         fail("E0214", title, statement.span)
+    return statement, values
+
+
+def finish(
+    context: Context, block: tree.Block, returned: Returned | None, env: Env
+) -> Results:
+    """The declared results of a block, checked."""
+    statement, values = _returned(block, returned)
     spans = [expr.span for expr in statement.values]
     if len(spans) != len(values):  # one expression that gives them all
         spans = [statement.span] * len(values)

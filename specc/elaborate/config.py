@@ -5,7 +5,7 @@ In a symbolic reading every number of the config that nothing fixes stays a symb
 by its path.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NoReturn
 
@@ -233,6 +233,12 @@ def first_tried(type: tree.TypeName) -> Known:
     return usual.get(type.name)
 
 
+def _elsewhere(keys: Sequence[str], raw: JsonObject) -> list[str]:
+    """Where else in the file keys of these names stand: one is probably meant."""
+    ends = {k.rpartition(".")[2] for k in keys}
+    return [path for path, _ in raw.walk() if path.rpartition(".")[2] in ends]
+
+
 def _missing(entry: tree.Field, path: str, reader: Reader) -> NoReturn:
     helps = [f"give it: `--set {path}=…`, or in an instance `{path}: …`"]
     keys = [s.value for s in entry.sources if isinstance(s, tree.Text)]
@@ -244,10 +250,7 @@ def _missing(entry: tree.Field, path: str, reader: Reader) -> NoReturn:
         file = reader.raw.span.source.name
         quoted = [f'"{k}"' for k in keys]
         title = f"`{path}` has no value: {' or '.join(quoted)} is not in {file}"
-        # the same key somewhere else in the file is probably the one that is meant
-        ends = {k.rpartition(".")[2] for k in keys}
-        nested = [p for p, _ in reader.raw.walk() if p.rpartition(".")[2] in ends]
-        if nested:
+        if nested := _elsewhere(keys, reader.raw):
             notes.append(f"{file} has {', '.join(nested[:4])}")
             both = dict.fromkeys([*nested[:2], *keys])
             helps.insert(0, "write  from " + " | ".join(f'"{k}"' for k in both))

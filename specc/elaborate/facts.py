@@ -20,6 +20,27 @@ from specc.lang import tree
 from specc.text.diagnostic import Failed
 
 
+def _divisible(config: dict[str, Known], whole: Dim, divisor: Dim) -> dict[str, Known]:
+    """The config where `whole` is a multiple of `divisor`."""
+    # of `side % window == 0`, with `side` as `image / patch`, `image` is the product of
+    # all three
+    parted, by = _parts_of(whole) or (whole, Dim.of(1))
+    # `d % d == 0` and the like say nothing: `d` would be made of itself
+    if not parted.name or parted.name in (by * divisor).symbols():
+        return config
+    quotient = Dim.symbol(f"{whole} / {divisor}", parted.origin)
+    return _replaced(config, {parted.name: by * divisor * quotient})
+
+
+def _equal(config: dict[str, Known], left: Dim, right: Dim) -> dict[str, Known]:
+    """The config with a symbol that is one side replaced by the other side."""
+    for one, other in ((left, right), (right, left)):
+        # a symbol that is part of the other side cannot give way to it
+        if one.name and one.name not in other.symbols():
+            return _replaced(config, {one.name: other})
+    return config
+
+
 def assume(
     context: Context, condition: tree.Expr, config: dict[str, Known], env: Env
 ) -> dict[str, Known]:
@@ -38,21 +59,13 @@ def assume(
             # `d % heads == 0`: from here on `d` is `heads * (d / heads)`, which `heads`
             # divides
             whole, divisor = _dim(context, a, env), _dim(context, b, env)
-            if not whole or not divisor:
-                return config
-            # of `side % window == 0`, with `side` as `image / patch`, `image` is the
-            # product of all three
-            parted, by = _parts_of(whole) or (whole, Dim.of(1))
-            # `d % d == 0` and the like say nothing: `d` would be made of itself
-            if parted.name and parted.name not in (by * divisor).symbols():
-                quotient = Dim.symbol(f"{whole} / {divisor}", parted.origin)
-                return _replaced(config, {parted.name: by * divisor * quotient})
+            if whole and divisor:
+                return _divisible(config, whole, divisor)
         case tree.Compare(ops=("==",), operands=(a, b)):
             # `a == b` of two symbols: one is put for the other everywhere
-            left_dim, right_dim = _dim(context, a, env), _dim(context, b, env)
-            for one, other in ((left_dim, right_dim), (right_dim, left_dim)):
-                if one and other and one.name and one.name not in other.symbols():
-                    return _replaced(config, {one.name: other})
+            left, right = _dim(context, a, env), _dim(context, b, env)
+            if left and right:
+                return _equal(config, left, right)
     return config
 
 

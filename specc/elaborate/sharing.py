@@ -119,15 +119,7 @@ class Sharing:
         says that they are one.
         """
         mine, theirs = self.trail, self._claims.setdefault(name, self.trail)
-        # where the two ways part; None where they are one
-        at = next(
-            (
-                n
-                for n, (a, b) in enumerate(zip(theirs, mine, strict=False))
-                if a is not b
-            ),
-            None,
-        )
+        at = _fork(theirs, mine)
         if at is None or (
             mine[at].of is theirs[at].of and not isinstance(mine[at].of, WRITTEN)
         ):
@@ -144,6 +136,14 @@ class Sharing:
         self.needed.update(
             {s.path.text: True for s in said if not s.depth and not s.lent}
         )
+
+
+def _fork(theirs: Trail, mine: Trail) -> int | None:
+    """Where two ways through the calls part; None where they are one."""
+    for n, (a, b) in enumerate(zip(theirs, mine, strict=False)):
+        if a is not b:
+            return n
+    return None
 
 
 def slip(name: str, first: Trail, second: Trail) -> Diagnostic:

@@ -100,11 +100,7 @@ def fit_static(
         return None
     check_static_name(type)
     if type.name == "list":
-        assert type.of is not None
-        if not isinstance(value, tuple):
-            fail("E0203", f"{what} is a list, not {describe(value)}", span)
-        item = Place(f"an item of {what}", span)
-        return tuple(fit_static(context, type.of, v, env, item) for v in value)
+        return _list(context, type, value, env, place)
     if type.name == "pair":
         return _pair(context, type, value, env, place)
     if type.name == "choice":
@@ -118,6 +114,17 @@ def fit_static(
         return as_float(context, fitted, span)  # a length, as one with a fraction
     _check_word(type, fitted, place)
     return fitted
+
+
+def _list(
+    context: Context, type: tree.TypeName, value: Known, env: Env, place: Place
+) -> Known:
+    """Each item as the declared type of items."""
+    assert type.of is not None
+    if not isinstance(value, tuple):
+        fail("E0203", f"{place.what} is a list, not {describe(value)}", place.span)
+    item = Place(f"an item of {place.what}", place.span)
+    return tuple(fit_static(context, type.of, v, env, item) for v in value)
 
 
 def _pair(

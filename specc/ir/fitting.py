@@ -52,18 +52,11 @@ def fitting(
     moved = {s for d in open_ for s in d.length.symbols()}
     symbols = sorted(moved, key=lambda s: (_needs(s, open_), s))
     for reach in REACHES:
-        bounds = {
-            s: (graph.least.get(s, 1), (most or {}).get(s, wanted[s] + reach))
-            for s in symbols
-        }
-        tries = {
-            s: [
-                n
-                for n in _near(wanted[s], reach, *bounds[s])
-                if n == wanted[s] or n not in apart
-            ]
-            for s in symbols
-        }
+        tries = dict[str, list[int]]()
+        for s in symbols:
+            largest = (most or {}).get(s, wanted[s] + reach)
+            near = _near(wanted[s], reach, graph.least.get(s, 1), largest)
+            tries[s] = [n for n in near if n == wanted[s] or n not in apart]
         if found := _search(symbols, tries, open_):
             return {**wanted, **found}
     return None

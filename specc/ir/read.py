@@ -17,11 +17,17 @@ from specc.ir.lines import DIM, NAME, REST, TYPE, VALUE, WORD, Lines
 from specc.ir.types import ShapeError, Type
 from specc.ir.write import HEADER
 from specc.text.diagnostic import fail
-from specc.text.source import Source
+from specc.text.source import Source, Span
 
 LARGEST_TEXT = 64 * 2**20
 MOST_NODES = 200_000
 MOST_DEPTH = 8
+
+UNBUILDABLE = (
+    ShapeError, DimError, AssertionError, LookupError, TypeError, ValueError, ArithmeticError,
+)  # fmt: skip
+"""What building an op raises of wrong attributes or operands: the ops assert what the
+compiler guarantees, and a text guarantees nothing."""
 
 
 def read(text: str, name: str = "<ir>") -> dict[str, Graph]:
@@ -181,6 +187,23 @@ class _GraphReader:
         while lines.skip(", "):
             said.append(self.result(len(said)))
         lines.expect(" = ")
+        node, types, scopes = self.asked(place)
+        # The text says each type, and the op infers it again: so a damaged text is seen
+        # where it is damaged.
+        if [str(t) for t in types] != said:
+            gives = ", ".join(map(str, types))
+            lines.wrong(f"{node.op.name} gives {gives}", place)
+        # Equal nodes are one in a graph; twice the same would be two values of one.
+        if node in self.nodes:
+            lines.wrong("this node stands here twice", place)
+        self.nodes[node] = tuple(Value(t, node, n) for n, t in enumerate(types))
+        self.values += self.nodes[node]
+        if scopes:
+            self.made[node] = Made(scopes)
+
+    def asked(self, place: Span) -> tuple[Node, tuple[Type, ...], tuple[str, ...]]:
+        """The node behind the `=`, the types that its op gives, and its scopes."""
+        lines = self.lines
         name = lines.match(WORD, "the name of an op").group()
         args = self.arguments()
         attributes = self.attributes() if lines.skip(" {") else {}
@@ -191,34 +214,11 @@ class _GraphReader:
         try:
             node = Node(build(name, attributes, body), args)
             types = node.op.infer(*(a.type if a else None for a in args))
-        except (
-            ShapeError,
-            DimError,
-            AssertionError,
-            LookupError,
-            TypeError,
-            ValueError,
-            ArithmeticError,
-        ) as error:
-            # The ops assert what the compiler guarantees; here the text guarantees
-            # nothing.
-            lines.wrong(
-                f"{name}: {error}"
-                if str(error)
-                else f"`{name}` cannot be built like this",
-                place,
-            )
-        # The text says each type, and the op infers it again: so a damaged text is seen
-        # where it is damaged.
-        if [str(t) for t in types] != said:
-            lines.wrong(f"{name} gives {', '.join(map(str, types))}", place)
-        # Equal nodes are one in a graph; twice the same would be two values of one.
-        if node in self.nodes:
-            lines.wrong("this node stands here twice", place)
-        self.nodes[node] = tuple(Value(t, node, n) for n, t in enumerate(types))
-        self.values += self.nodes[node]
-        if scopes:
-            self.made[node] = Made(scopes)
+        except UNBUILDABLE as error:
+            why = f"{name}: {error}"
+            unsaid = f"`{name}` cannot be built like this"
+            lines.wrong(why if str(error) else unsaid, place)
+        return node, types, scopes
 
     def read_name(self) -> None:
         """`name "layers.0:weights" %7`"""

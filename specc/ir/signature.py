@@ -89,27 +89,51 @@ class Axes:
     def settle(self) -> None:
         """Join the axes that may be 1 or missing."""
         for name, found in self.loose.items():
-            fixed = self.dims.get(name)
-            # A mark without `#` decides the axes; among those with it the longest does,
-            # and shorter ones are filled up from the left, as NumPy aligns shapes.
-            rank = len(fixed[0]) if fixed else max(len(d) for d, _ in found)
-            joined: list[tuple[Dim, int]] = [(Dim.of(1), OUT)] * rank
-            if fixed:
-                joined = [(d, fixed[1]) for d in fixed[0]]
-            for dims, operand in found:
-                if len(dims) > rank:
-                    title = f"operand {operand + 1} has {len(dims)} axes, at most {rank} fit"
-                    raise ShapeError(title, (operand,), name=name)
-                for n, dim in enumerate(dims, start=rank - len(dims)):
-                    known, first = joined[n]
-                    if dim == 1 or dim == known:
-                        continue
-                    # A 1 gives way to any length once; two lengths that are no 1 clash.
-                    if known != 1 or fixed:
-                        raise clash_of(name, known, first, dim, operand)
-                    joined[n] = dim, operand
-            if not fixed:
-                self.dims[name] = tuple(d for d, _ in joined), found[0][1]
+            if fixed := self.dims.get(name):
+                # A mark without `#` decides the axes.
+                start = [(d, fixed[1]) for d in fixed[0]]
+                _joined(name, found, start, fixed=True)
+                continue
+            # Among marks with it the longest does, and shorter ones are filled up from
+            # the left, as NumPy aligns shapes.
+            rank = max(len(dims) for dims, _ in found)
+            joined = _joined(name, found, [(Dim.of(1), OUT)] * rank)
+            self.dims[name] = tuple(d for d, _ in joined), found[0][1]
+
+
+def _joined(
+    name: str,
+    found: Sequence[tuple[tuple[Dim, ...], int]],
+    joined: list[tuple[Dim, int]],
+    *,
+    fixed: bool = False,
+) -> list[tuple[Dim, int]]:
+    """The axes with those of each operand put into them, and whose each is."""
+    rank = len(joined)
+    for dims, operand in found:
+        if len(dims) > rank:
+            title = f"operand {operand + 1} has {len(dims)} axes, at most {rank} fit"
+            raise ShapeError(title, (operand,), name=name)
+        for n, dim in enumerate(dims, start=rank - len(dims)):
+            if dim not in (1, joined[n][0]):
+                _give_way(name, joined, n, (dim, operand), fixed)
+    return joined
+
+
+def _give_way(
+    name: str,
+    joined: list[tuple[Dim, int]],
+    place: int,
+    given: tuple[Dim, int],
+    fixed: bool,
+) -> None:
+    """Put a length of an operand in the place of a 1, which gives way to any length
+    once; two lengths that are no 1 clash, as do any two where the axes are decided.
+    """
+    known, first = joined[place]
+    if known != 1 or fixed:
+        raise clash_of(name, known, first, *given)
+    joined[place] = given
 
 
 def clash_of(name: str, a: Dim, first: int, b: Dim, second: int) -> ShapeError:

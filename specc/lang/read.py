@@ -7,7 +7,7 @@ and said so.
 import re
 from collections.abc import Iterable
 from pathlib import PurePath
-from typing import Literal
+from typing import Literal, NoReturn
 
 from specc.lang import limits, tree
 from specc.lang.dsl.parse import checked, parse_dsl, parse_expression
@@ -51,36 +51,48 @@ def syntax(source: Source) -> Syntax:
     ending = PurePath(source.name).suffix.lower()
     leading = LEADING.match(source.text)
     start = leading.end() if leading else 0
-    looks: Syntax | None = None
-    if YAML_START.match(source.text, start):
-        looks = "yaml"
-    elif DSL_START.match(source.text, start):
-        looks = "specc"
-    named: Syntax | None = (
-        "yaml" if ending in YAML_ENDINGS else "specc" if ending == ".specc" else None
-    )
+    named, looks = _named(ending), _looks(source.text, start)
     # `model: x` in a .specc file: parsing it would blame the colon
     if named and looks and named != looks:
         end = source.text.find("\n", start)
         span = Span(source, start, end if end >= 0 else len(source.text))
-        if looks == "yaml":
-            fail(
-                "E0114",
-                f"this is YAML in a file named {shown(ending)}",
-                span,
-                "written as YAML",
-                helps=[
-                    "name the file .yaml, or turn it into the language with `specc convert`"
-                ],
-            )
+        _other_syntax(looks, ending, span)
+    return named or looks or "specc"
+
+
+def _named(ending: str) -> Syntax | None:
+    """What a file's ending says, if anything."""
+    if ending in YAML_ENDINGS:
+        return "yaml"
+    return "specc" if ending == ".specc" else None
+
+
+def _looks(text: str, start: int) -> Syntax | None:
+    """What the first word says, behind blank lines and comments."""
+    if YAML_START.match(text, start):
+        return "yaml"
+    return "specc" if DSL_START.match(text, start) else None
+
+
+def _other_syntax(looks: Syntax, ending: str, span: Span) -> NoReturn:
+    """E0114: the text is in one syntax, the file's name says the other."""
+    if looks == "yaml":
         fail(
             "E0114",
-            f"this is the .specc language in a file named {shown(ending)}",
+            f"this is YAML in a file named {shown(ending)}",
             span,
-            "not written as YAML",
-            helps=["name the file .specc, or turn it into YAML with `specc convert`"],
+            "written as YAML",
+            helps=[
+                "name the file .yaml, or turn it into the language with `specc convert`"
+            ],
         )
-    return named or looks or "specc"
+    fail(
+        "E0114",
+        f"this is the .specc language in a file named {shown(ending)}",
+        span,
+        "not written as YAML",
+        helps=["name the file .specc, or turn it into YAML with `specc convert`"],
+    )
 
 
 def answered(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:

@@ -1,6 +1,7 @@
 """Tree → canonical YAML text. Reading it gives the same tree, comments and all."""
 
 from collections.abc import Sequence
+from typing import TypeVar
 
 from specc.lang import tree
 from specc.lang.dsl.layout import flat
@@ -43,6 +44,7 @@ def write_yaml(file: tree.File) -> str:
 
 
 Run = list[tree.Item]
+T = TypeVar("T")
 
 
 def key(item: tree.Item) -> str:
@@ -110,35 +112,27 @@ def one_or_list(texts: Sequence[str]) -> str | List:
     return texts[0] if len(texts) == 1 else List([Item(text) for text in texts])
 
 
+def of_kind(run: Run, kind: type[T]) -> list[T]:
+    """The items of one kind in a run, which is of that kind."""
+    return [item for item in run if isinstance(item, kind)]
+
+
 def top(run: Run) -> Pair:
     """A top key with the items it holds."""
     item = run[0]
     match item:
         case tree.Use():
-            entries = [
-                Item(Map(used("file", u)), u.remarks)
-                for u in run
-                if isinstance(u, tree.Use)
-            ]
+            uses = of_kind(run, tree.Use)
+            entries = [Item(Map(used("file", u)), u.remarks) for u in uses]
             return Pair("use", List(entries, tall=True))
         case tree.Require():
-            return Pair(
-                "require",
-                List(
-                    [requirement(r) for r in run if isinstance(r, tree.Require)],
-                    tall=True,
-                ),
-            )
+            conditions = [requirement(r) for r in of_kind(run, tree.Require)]
+            return Pair("require", List(conditions, tall=True))
         case tree.Generate():
-            return Pair(
-                "generate",
-                Map(
-                    [generate(g) for g in run if isinstance(g, tree.Generate)],
-                    tall=True,
-                ),
-            )
+            written = [generate(g) for g in of_kind(run, tree.Generate)]
+            return Pair("generate", Map(written, tall=True))
         case tree.Stream():
-            streams = [stream(s) for s in run if isinstance(s, tree.Stream)]
+            streams = [stream(s) for s in of_kind(run, tree.Stream)]
             return Pair("stream", Map(streams, tall=True))
         case (
             tree.Config()
@@ -172,6 +166,23 @@ def stream(node: tree.Stream) -> Pair:
     return Pair(node.source, node.growing, node.remarks)
 
 
+def read(entry: tree.Reads | tree.Shows) -> Pair:
+    """An entry of `reading`."""
+    shows = isinstance(entry, tree.Shows)
+    name = f"show {entry.name}" if shows else entry.name
+    return Pair(name, expression(entry.value), entry.remarks)
+
+
+def weight_rules(item: tree.Weights) -> Value:
+    """The rules of weights; a map where there are none and only remarks stand there,
+    since a list without items has no line of its own.
+    """
+    if not item.rules and item.end:
+        return Map([], item.end, tall=True)
+    rules = [Item(weight_rule(r), r.remarks) for r in item.rules]
+    return List(rules, item.end, tall=bool(item.rules))
+
+
 def single(
     item: tree.Config | tree.Dims | tree.Reading | tree.Weights | tree.Quantize,
 ) -> Pair:
@@ -187,25 +198,10 @@ def single(
             ]
             return Pair("dims", List(names), item.remarks)
         case tree.Reading():
-            reads = [
-                Pair(
-                    f"show {e.name}" if isinstance(e, tree.Shows) else e.name,
-                    expression(e.value),
-                    e.remarks,
-                )
-                for e in item.entries
-            ]
+            reads = [read(e) for e in item.entries]
             return Pair("reading", body(reads, item.end), item.remarks, headed=True)
         case tree.Weights():
-            rules = List(
-                [Item(weight_rule(r), r.remarks) for r in item.rules],
-                item.end,
-                tall=bool(item.rules),
-            )
-            value: Value = "" if not item.rules and item.end else rules
-            if value == "":
-                value = Map([], item.end, tall=True)
-            return Pair("weights", value, item.remarks, headed=True)
+            return Pair("weights", weight_rules(item), item.remarks, headed=True)
         case tree.Quantize():
             return quantized(item)
 

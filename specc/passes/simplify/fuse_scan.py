@@ -27,16 +27,25 @@ FREE = ("b", "c", "c new")
 """The biases of a pattern, which a body may lack."""
 
 
+def _runs_as_layer(op: ops.Scan) -> bool:
+    """Whether a scan goes the way that a recurrent layer does: along the second axis,
+    with one state or an LSTM's two, and to the end, as a layer cannot stop early.
+    """
+    return op.axis == 1 and op.carries in (1, 2) and op.until == -1
+
+
+def _fit_beside(row: Value, state: Value) -> bool:
+    """Whether a cell may read this row with that state: both `[batch, n]`."""
+    return row.type.rank == 2 and row.type.shape[0] == state.type.shape[0]
+
+
 def fuse_scan(
     b: Builder, op: Op, args: Sequence[Value | None]
 ) -> tuple[Value, ...] | None:
     """A rewrite rule: the results of a scan by a recurrent layer, or None where its
     body is not such a cell.
     """
-    if not isinstance(op, ops.Scan) or op.axis != 1 or op.carries not in (1, 2):
-        return None
-    # A layer has no way to end early.
-    if op.until != -1:
+    if not isinstance(op, ops.Scan) or not _runs_as_layer(op):
         return None
     inputs = list(op.body.inputs.values())
     states = inputs[op.scanned : op.scanned + op.carries]
@@ -46,7 +55,7 @@ def fuse_scan(
     # Any of the rows may be what the cell reads; the others are for what is collected
     # beside it.
     for row in inputs[: op.scanned]:
-        if row.type.rank != 2 or row.type.shape[0] != states[0].type.shape[0]:
+        if not _fit_beside(row, states[0]):
             continue
         for cell in _cells(row.type, [s.type for s in states]):
             bound = _matched(cell, row, states, nexts)

@@ -87,6 +87,37 @@ def _tail(op: Op) -> int:
     return 0 if isinstance(op, ops.Embedding | ops.OneHot) else 1
 
 
+def _lifted_concat(
+    b: Builder,
+    op: ops.Concat,
+    args: Sequence[Value | None],
+    moving: Sequence[bool],
+    axis: int,
+    length: Dim,
+) -> Value:
+    """A join for all rows. Joining does not broadcast, so a part that is the same for
+    all of them is written out for each.
+    """
+    rows = [
+        a if m else _repeated(b, a, axis, length)
+        for a, m in zip(args, moving, strict=True)
+        if a
+    ]
+    return b.one(replace(op, axis=op.axis + 1), *rows)
+
+
+def _aligned(
+    b: Builder, args: Sequence[Value | None], moving: Sequence[bool], axis: int
+) -> list[Value | None]:
+    """The operands of an elementwise op, those that do not move shaped to meet each row."""
+    # The rank without the rows, which those that move have already.
+    rank = max(a.type.rank - m for a, m in zip(args, moving, strict=True) if a)
+    return [
+        a if m or a is None else _beside(b, a, rank, axis)
+        for a, m in zip(args, moving, strict=True)
+    ]
+
+
 def lift(
     b: Builder,
     op: Op,
@@ -98,14 +129,7 @@ def lift(
     """The result of `op` for all rows; operands that move have their rows along `axis` already."""
     assert not isinstance(op, ops.Scan)
     if isinstance(op, ops.Concat):
-        # A part that is the same for all rows is written out for each: joining does not
-        # broadcast.
-        rows = [
-            a if m else _repeated(b, a, axis, length)
-            for a, m in zip(args, moving, strict=True)
-            if a
-        ]
-        return b.one(replace(op, axis=op.axis + 1), *rows)
+        return _lifted_concat(b, op, args, moving, axis, length)
     if isinstance(op, ops.Transpose):
         # `liftable` has seen that the axes before the rows keep their places.
         order = (*range(axis + 1), *(n + 1 for n in op.order[axis:]))
@@ -114,13 +138,7 @@ def lift(
         return b.one(_shifted(op), *args)
     if isinstance(op, LEADING):
         return b.one(op, *args)
-    # The rank without the rows, which those that move have already.
-    rank = max(a.type.rank - m for a, m in zip(args, moving, strict=True) if a)
-    fitted = [
-        a if m or a is None else _beside(b, a, rank, axis)
-        for a, m in zip(args, moving, strict=True)
-    ]
-    return b.one(op, *fitted)
+    return b.one(op, *_aligned(b, args, moving, axis))
 
 
 def _shifted(op: Any) -> Op:

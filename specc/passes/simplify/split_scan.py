@@ -169,8 +169,27 @@ class _Rebuild:
         # All of it could leave: there is no loop any more.
         if not self.carries and not stacked:
             return ()
-        nexts = self.op.nexts()
-        scanned, captured = self._read(made, (*nexts, *stacked))
+        scanned, captured = self._read(made, (*self.op.nexts(), *stacked))
+        body = self._body(stacked, made, scanned, captured)
+        carries = len(self.carries)
+        op = replace(self.op, body=body, scanned=len(scanned), carries=carries)
+        keep = [self.keep] if self.keep else []
+        rows = [self.whole[v] for v in scanned]
+        outer = [self.outside[v] for v in captured]
+        results = self.b.add(op, *keep, *rows, *self.starts, *outer)
+        self.whole.update(zip(stacked, results[carries:], strict=True))
+        return results[:carries]
+
+    def _body(
+        self,
+        stacked: list[Value],
+        made: dict[Node, tuple[Value, ...]],
+        scanned: list[Value],
+        captured: list[Value],
+    ) -> Graph:
+        """One step of what is left, on the rows that it reads and what it takes from
+        outside.
+        """
         inner, now = Builder(), dict[Value, Value]()
         given = {"row": scanned, "carry": self.carries, "outer": captured}
         for word, values in given.items():
@@ -182,17 +201,9 @@ class _Rebuild:
             # Messages still speak of the line that asked for the node.
             if (known := self.op.body.made.get(node)) and new[0].node:
                 inner.made[new[0].node] = known
-        outputs = {f"next {n}": now[v] for n, v in enumerate(nexts)}
+        outputs = {f"next {n}": now[v] for n, v in enumerate(self.op.nexts())}
         outputs |= {f"out {n}": now[v] for n, v in enumerate(stacked)}
-        body = inner.finish("body", outputs)
-        carries = len(self.carries)
-        op = replace(self.op, body=body, scanned=len(scanned), carries=carries)
-        keep = [self.keep] if self.keep else []
-        rows = [self.whole[v] for v in scanned]
-        outer = [self.outside[v] for v in captured]
-        results = self.b.add(op, *keep, *rows, *self.starts, *outer)
-        self.whole.update(zip(stacked, results[carries:], strict=True))
-        return results[:carries]
+        return inner.finish("body", outputs)
 
     def _read(
         self, made: dict[Node, tuple[Value, ...]], wanted: Sequence[Value]
