@@ -33,6 +33,12 @@ def arguments(parser: ArgumentParser) -> None:
     )
 
 
+def print_difference(called: str, old: str, new: str) -> None:
+    """Print what formatting would change in a file, as a unified diff."""
+    lines = (old.splitlines(True), new.splitlines(True))
+    sys.stdout.writelines(difflib.unified_diff(*lines, called, called))
+
+
 def run(given: Namespace) -> int:
     """Format each file; say which changed."""
     changed = 0
@@ -51,12 +57,7 @@ def run(given: Namespace) -> int:
             continue
         changed += 1
         if given.diff:
-            called = shown(name)
-            sys.stdout.writelines(
-                difflib.unified_diff(
-                    old.splitlines(True), text.splitlines(True), called, called
-                )
-            )
+            print_difference(shown(name), old, text)
         elif given.check:
             done(f"{shown(name)} would be reformatted", aside=True)
         else:

@@ -55,6 +55,11 @@ def _rows(kind: str) -> dict[str, str]:
         return {kind: f"read by {name}" for kind, name in types_read().items()}
     if kind == "words":
         return {name: summary(w.doc) for name, w in WORDS.items()}
+    return _of_std(kind)
+
+
+def _of_std(kind: str) -> dict[str, str]:
+    """The blocks of std, or its definitions of a kind, each with its doc."""
     library = Files()
     found = {}
     for name in library.standard_names():

@@ -6,7 +6,7 @@ specs and keys of a config.
 """
 
 from argparse import Action, ArgumentParser
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 ASKED = {"spec": "specs", "code": "codes", "set": "set"}
@@ -35,6 +35,13 @@ class Taken:
     arguments: Choice
 
 
+def _any_of(arguments: Sequence[Choice]) -> Choice:
+    """What any of some places takes, as one after another may be filled."""
+    words = tuple(word for each in arguments for word in each.words)
+    asked = next((each.asked for each in arguments if each.asked), "")
+    return Choice(words, asked, files=any(each.files for each in arguments))
+
+
 def taken(commands: Mapping[str, ArgumentParser]) -> dict[str, Taken]:
     """What each command takes."""
     found = {}
@@ -47,13 +54,9 @@ def taken(commands: Mapping[str, ArgumentParser]) -> dict[str, Taken]:
                 arguments.append(_choice(action))
             for option in action.option_strings:
                 options[option] = said, None if action.nargs == 0 else _choice(action)
-        # one place after another may be filled: whatever any of them takes
-        joined = Choice(
-            tuple(w for each in arguments for w in each.words),
-            next((each.asked for each in arguments if each.asked), ""),
-            files=any(each.files for each in arguments),
+        found[name] = Taken(
+            plain(parser.description or ""), options, _any_of(arguments)
         )
-        found[name] = Taken(plain(parser.description or ""), options, joined)
     return found
 
 

@@ -171,6 +171,11 @@ def _beside(file: _File) -> None:
         file.settings["last_token"] = last[0]
     if "max_length" in file.settings:
         file.settings.setdefault("max_tokens", file.settings["max_length"])
+    _banned(file)
+
+
+def _banned(file: _File) -> None:
+    """Tokens that are never written, beside those that are suppressed."""
     words = file.given("bad_words_ids")
     if isinstance(words, list) and words:
         if not all(isinstance(word, list) and len(word) == 1 for word in words):
@@ -287,13 +292,12 @@ def _strategy(file: _File) -> None:
     if sampled and wide:
         why = "asks to draw in a search over beams, which is not followed"
         file.refuse("do_sample", why)
-    kind = "sample" if sampled else "beam" if wide else "greedy"
-    words = {
-        "sample": {key: key for key in SAMPLED},
-        "beam": {**SEARCHED, "num_beams": "width"},
-        "greedy": {},
-    }[kind]
-    words = {**words, "repetition_penalty": "repetition_penalty"}
+    words = {"repetition_penalty": "repetition_penalty"}
+    kind = "greedy"
+    if sampled:
+        kind, words = "sample", {**dict(zip(SAMPLED, SAMPLED, strict=True)), **words}
+    elif wide:
+        kind, words = "beam", {**SEARCHED, "num_beams": "width", **words}
     given = {word: file.given(key) for key, word in words.items()}
     options = {word: value for word, value in given.items() if value is not None}
     if sampled:

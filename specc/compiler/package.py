@@ -166,6 +166,16 @@ def write_folder(job: Job) -> Compiled:
     return job.compiled(written, *_left_out(job), *missed)
 
 
+def _facts(
+    job: Job, derived: Derived, buffers: tuple[str, ...]
+) -> Mapping[str, object] | None:
+    """What our own runner has to know to write texts; None of what writes no tokens."""
+    if not writes_tokens(job.model.graph, generation_of(job.model)):
+        return None
+    computed = job.computed_apart(derived)
+    return facts_of(job, job.simplified, computed, buffers).dump()
+
+
 def contents_of(job: Job) -> Contents:
     """The graphs that are wanted, and what goes with them."""
     wanted, graph = job.options.parts, job.simplified
@@ -199,9 +209,7 @@ def contents_of(job: Job) -> Contents:
         # grow.
         if ours:
             parts["step"], buffers = _in_place(job, forms.graphs["step"], computed)
-    facts = None
-    if ours and writes_tokens(job.model.graph, generation_of(job.model)):
-        facts = facts_of(job, graph, job.computed_apart(derived), buffers).dump()
+    facts = _facts(job, derived, buffers) if ours else None
     if "generate" in wanted:
         # other programs' names want other rows of the logits, so that what was derived
         # for them is not what decodes

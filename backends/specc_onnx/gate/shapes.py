@@ -88,15 +88,11 @@ def _node(found: Found, node: NodeProto) -> None:
     if (ask := QUESTIONS.get(node.op_type)) is not None:
         ask(found, node, types)
     sizes = [found.sizes(n) for n in node.input if n]
-    if (
-        node.op_type not in SILENT
-        and None not in sizes
-        and any(open_(t) for t in types)
-    ):
+    known = node.op_type not in SILENT and None not in sizes
+    if known and any(open_(t) for t in types):
         raise Misfit(f"no shape follows from {', '.join(map(str, sizes))}")
-    numbers = compute(
-        node, [found.numbers.get(n) for n in node.input], sizes[0] if sizes else None
-    )
+    operands = [found.numbers.get(n) for n in node.input]
+    numbers = compute(node, operands, sizes[0] if sizes else None)
     for n, name in enumerate(filter(None, node.output)):
         found.enter(name, types[n], numbers if n == 0 else None)
 

@@ -143,10 +143,11 @@ def lengths(
         env[symbol] = min(chosen, (most or {}).get(symbol, chosen))
         # Lengths are long only where they have to be.
         number = number if long else env[symbol]
-    found = fitting(graph, env, apart={*env.values(), *fixed}) or {}
-    return found | (
-        {symbol: dim.at(found) for symbol, dim in graph.facts.items()} if found else {}
-    )
+    found = fitting(graph, env, apart={*env.values(), *fixed})
+    if not found:
+        return {}
+    # What follows from other lengths has no choice.
+    return found | {symbol: dim.at(found) for symbol, dim in graph.facts.items()}
 
 
 def _prime(low: int, apart: Collection[int]) -> int:

@@ -112,6 +112,43 @@ def _within(block: Block, depth: int) -> list[Block]:
     return inner + [b for child in inner for b in _within(child, depth - 1)]
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Ends:
+    """A piece in its place: its corner, and the top and bottom of the row it stands in."""
+
+    piece: Piece
+    corner: tuple[float, float]
+    band: tuple[float, float]
+
+    @property
+    def into(self) -> tuple[float, float]:
+        """Where lines come in."""
+        return self.corner[0] + self.piece.into, self.corner[1]
+
+    @property
+    def out(self) -> tuple[float, float]:
+        """Where lines go out."""
+        return self.corner[0] + self.piece.out, self.corner[1] + self.piece.height
+
+
+def _placed(
+    pieces: Sequence[Piece],
+    rows: Sequence[Sequence[int]],
+    begins: Sequence[float],
+    tops: Sequence[float],
+) -> list[_Ends]:
+    """Where each piece stands: side by side in its row, at half the row's height."""
+    placed: dict[int, _Ends] = {}
+    for row, begin, top in zip(rows, begins, tops, strict=True):
+        x, tallest = begin, max(pieces[n].height for n in row)
+        for n in row:
+            corner = (x, top + (tallest - pieces[n].height) / 2)
+            band = (top, top + tallest)
+            placed[n] = _Ends(piece=pieces[n], corner=corner, band=band)
+            x += pieces[n].width + COLUMN_GAP
+    return [placed[n] for n in range(len(pieces))]
+
+
 def _inside(block: Block, opens: Opens, *, framed: bool = False) -> Piece:
     """What flows inside a block. Where a frame is drawn around it, what alone comes in
     or goes out needs no name: a line leads to the frame.
@@ -127,28 +164,16 @@ def _inside(block: Block, opens: Opens, *, framed: bool = False) -> Piece:
     inner = max(widths, default=0.0)
     leaps = _lanes(flow, rows)
     left = LANE * (max(leaps.values(), default=-1) + 1) + (8 if leaps else 0)
-    corners: dict[int, tuple[float, float]] = {}
-    bands: dict[int, tuple[float, float]] = {}
-    for row, top, width in zip(rows, tops, widths, strict=True):
-        x = left + (inner - width) / 2
-        tallest = max(pieces[n].height for n in row)
-        for n in row:
-            corners[n] = (x, top + (tallest - pieces[n].height) / 2)
-            bands[n] = (top, top + tallest)
-            x += pieces[n].width + COLUMN_GAP
+    begins = [left + (inner - width) / 2 for width in widths]
+    ends = _placed(pieces, rows, begins, tops)
     made = Piece(
         width=left * 2 + inner, height=_height(rows, tops, pieces), into=0, out=0
     )
-    ends = [
-        _Ends(piece=p, corner=corners[n], band=bands[n]) for n, p in enumerate(pieces)
-    ]
-    for a, b in flow.edges:
-        side = (
-            LANE * (max(leaps.values()) - leaps[a, b]) + 4 if (a, b) in leaps else None
-        )
-        made.marks.append(_wire(ends[a], ends[b], side))
-    for n, piece in enumerate(pieces):
-        made.marks += [moved(mark, *corners[n]) for mark in piece.marks]
+    for edge in flow.edges:
+        side = LANE * (max(leaps.values()) - leaps[edge]) + 4 if edge in leaps else None
+        made.marks.append(_wire(ends[edge[0]], ends[edge[1]], side))
+    for end in ends:
+        made.marks += [moved(mark, *end.corner) for mark in end.piece.marks]
     made.into = made.out = left + inner / 2
     made.bare = frozenset(flow.items[n].role for n in bare)
     return made
@@ -226,25 +251,6 @@ def _lanes(flow: Flow, rows: Sequence[Sequence[int]]) -> dict[tuple[int, int], i
         }
         lanes[a, b] = next(n for n in range(len(leaps)) if n not in taken)
     return lanes
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Ends:
-    """A piece in its place: its corner, and the top and bottom of the row it stands in."""
-
-    piece: Piece
-    corner: tuple[float, float]
-    band: tuple[float, float]
-
-    @property
-    def into(self) -> tuple[float, float]:
-        """Where lines come in."""
-        return self.corner[0] + self.piece.into, self.corner[1]
-
-    @property
-    def out(self) -> tuple[float, float]:
-        """Where lines go out."""
-        return self.corner[0] + self.piece.out, self.corner[1] + self.piece.height
 
 
 def _wire(a: _Ends, b: _Ends, side: float | None) -> Line:
