@@ -5,6 +5,7 @@ safetensors.
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
+from specc.cli.messages import answer, done
 from specc.cli.spec_options import FORCE
 from specc.cli.standard_input import STDIN, spec_text
 from specc.files.place import SPEC, WEIGHTS, WORDS, place
@@ -54,7 +55,9 @@ def run(given: Namespace) -> int:
             ),
             [made],
         )
-    else:
+    files = [given.output] if given.output else []
+    told = {"files": files, "text": None if files else text}
+    if not answer("convert", told) and not files:
         print(text, end="")
     return 0
 
@@ -80,7 +83,8 @@ def vectors(source: str, target: str, *, force: bool) -> int:
     atomic_write(list_of_words, [said])
     write_safetensors(target, {TENSOR: found.array}, force=force)
     shape = list(found.array.shape)
-    print(
-        f"{shown(target)}: `{TENSOR}` {shape}; {shown(str(words))}: the word of each row"
-    )
+    if not answer("convert", {"files": [target, str(words)], "text": None}):
+        done(
+            f"{shown(target)}: `{TENSOR}` {shape}; {shown(str(words))}: the word of each row"
+        )
     return 0

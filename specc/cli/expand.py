@@ -4,7 +4,7 @@ written down.
 
 from argparse import ArgumentParser, Namespace
 
-from specc.cli.messages import remark
+from specc.cli.messages import answer, remark
 from specc.cli.spec_options import FORCE, spec_arguments, spec_of
 from specc.compiler.expanding import expanded
 from specc.files.place import SPEC, place
@@ -35,10 +35,12 @@ def run(given: Namespace) -> int:
     yaml = given.output.endswith((".yaml", ".yml"))
     text = write_yaml(file) if yaml else write(file)
     if not given.output:
-        print(text, end="")
+        if not answer("expand", {"file": None, "text": text, "notes": told}):
+            print(text, end="")
         return 0
     made = text.encode()
     named = [str(path) for path in spec.library.modules]
     target = place(given.output, SPEC, inputs=named, force=given.force, content=made)
     atomic_write(target, [made])
+    answer("expand", {"file": given.output, "text": None, "notes": told})
     return 0

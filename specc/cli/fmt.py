@@ -5,7 +5,7 @@ import sys
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from specc.cli.messages import done
+from specc.cli.messages import answer, done, manner
 from specc.cli.standard_input import STDIN, spec_text
 from specc.files.read import shown
 from specc.files.write import atomic_write
@@ -40,27 +40,38 @@ def print_difference(called: str, old: str, new: str) -> None:
 
 
 def run(given: Namespace) -> int:
-    """Format each file; say which changed."""
-    changed = 0
+    """Format each file; say which changed. What came by stdin goes out by stdout."""
+    changed, text = [], None
     for name in given.files:
-        path = Path(name)
-        from_stdin = name == STDIN
-        tree = read(spec_text()) if from_stdin else read_file(path, name)
-        assert tree.span is not None
-        source = tree.span.source
-        text = write(tree) if syntax(source) == "specc" else write_yaml(tree)
-        old = source.text
-        if from_stdin and not (given.check or given.diff):
-            sys.stdout.write(text)
-            continue
-        if text == old:
-            continue
-        changed += 1
-        if given.diff:
-            print_difference(shown(name), old, text)
-        elif given.check:
-            done(f"{shown(name)} would be reformatted", aside=True)
-        else:
-            atomic_write(path, [text.encode()])
-            done(f"{shown(name)} reformatted", aside=True)
+        old, new = _formatted(name)
+        if name == STDIN and not (given.check or given.diff):
+            text = new
+        elif new != old:
+            changed.append(name)
+            _tell(name, old, new, given)
+    written = not (given.check or given.diff)
+    told = {"changed": changed, "written": written, "text": text}
+    if not answer("fmt", told) and text is not None:
+        sys.stdout.write(text)
     return 1 if changed and given.check else 0
+
+
+def _formatted(name: str) -> tuple[str, str]:
+    """The text of a file, and its canonical form."""
+    tree = read(spec_text()) if name == STDIN else read_file(Path(name), name)
+    assert tree.span is not None
+    source = tree.span.source
+    is_dsl = syntax(source) == "specc"
+    return source.text, write(tree) if is_dsl else write_yaml(tree)
+
+
+def _tell(name: str, old: str, new: str, given: Namespace) -> None:
+    """Write a file anew, or say that it would be, or how."""
+    called = shown(name)
+    if given.diff and not manner().for_programs:
+        print_difference(called, old, new)
+    elif given.check:
+        done(f"{called} would be reformatted", aside=True)
+    elif not given.diff:
+        atomic_write(Path(name), [new.encode()])
+        done(f"{called} reformatted", aside=True)

@@ -7,6 +7,7 @@ import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from dataclasses import dataclass
 
+from specc.cli.messages import answer, done, manner
 from specc.cli.writing_options import settings_given, writing_arguments
 from specc.files.read import shown
 from specc.map.job import ENGINES, ERRORS, Report, run_job
@@ -126,15 +127,37 @@ def run(given: Namespace) -> int:
         gpus=given.gpus,
         most_errors=given.max_errors,
     )
-    shows = _Line(sys.stderr.isatty())
+    wanted = manner()
+    quiet = wanted.quiet or wanted.for_programs
+    shows = _Line(sys.stderr.isatty() and not quiet)
     try:
         report = run_job(job, shows.show)
     finally:
         shows.end()
+    if answer("map", told(report)):
+        return 0
     _tell(report)
     if report.computed:
-        print(times(report), file=sys.stderr)
+        # how long it took is a remark: whoever wants it quiet has the summary alone
+        done(times(report), aside=True)
     return 0
+
+
+def told(report: Report) -> dict[str, object]:
+    """What came of it, as plain values."""
+    return {
+        "folder": str(report.out),
+        "rows": report.rows,
+        "before": report.before,
+        "parts": [report.plan.part(n) for n in range(len(report.plan.blocks))],
+        "errors": report.errors,
+        "errors_file": str(report.out / ERRORS) if report.errors else None,
+        "seconds": report.seconds,
+        "start_up": report.start_up,
+        "computing": report.computing,
+        "expected": report.predicted,
+        "padding": report.waste,
+    }
 
 
 def _columns(words: list[str]) -> dict[str, str]:

@@ -6,6 +6,7 @@ import re
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
+from specc.cli.messages import answer, done
 from specc.cli.spec_options import FORCE
 from specc.compiler.draft import Draft, drafted
 from specc.compiler.instance import SCHEMA, Beginning, begun
@@ -73,11 +74,25 @@ def run(given: Namespace) -> int:
     _write(path, file, yaml, given.force)
     if above:
         _write_schema(Path(path).parent / SCHEMA)
-    print(f"{shown(path)}: an instance of {file.extends}")
+    if answer("new", {"file": path, "extends": file.extends, "draft": told(draft)}):
+        return 0
+    done(f"{shown(path)}: an instance of {file.extends}")
     if draft is not None:
         _tell(draft)
-    print(f"next: specc check {shown(path)}")
+    done(f"next: specc check {shown(path)}")
     return 0
+
+
+def told(draft: Draft | None) -> dict[str, object] | None:
+    """What a draft is made of, as plain values."""
+    if draft is None:
+        return None
+    return {
+        "graph": draft.graph,
+        "values": draft.values,
+        "certain": draft.certain,
+        "unplaced": [*draft.unplaced],
+    }
 
 
 def named(stem: str) -> str:
@@ -107,19 +122,17 @@ def _write_schema(path: Path) -> None:
 
 def _tell(draft: Draft) -> None:
     """What a draft is made of, and what has no place in it."""
-    print(
+    done(
         f"graph: {draft.graph}; {draft.values} values of config.json differ from its own"
     )
     if not draft.certain:
-        print(
-            "no spec is for models of this type: this is the nearest, to be looked at"
-        )
+        done("no spec is for models of this type: this is the nearest, to be looked at")
     if draft.unplaced:
-        print("not placed:")
+        done("not placed:")
     for line in draft.unplaced:
-        print(f"  {shown(line)}")
+        done(f"  {shown(line)}")
     if not draft.unplaced:
-        print("every key and every tensor has its place")
+        done("every key and every tensor has its place")
 
 
 def _wrong_words(drafting: bool) -> None:

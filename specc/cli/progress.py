@@ -6,9 +6,12 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from specc.cli.messages import manner
 from specc.files.watch import WATCH
+
+Item = TypeVar("Item")
 
 OFTEN = 0.1
 """Seconds between two lines."""
@@ -76,8 +79,10 @@ def progress(what: str) -> Iterator[None]:
         line.end()
 
 
-def counted(lines: Iterator[str], what: str) -> Iterator[str]:
-    """Lines as they come; a terminal says between them how many there are."""
+def counted(lines: Iterator[Item], what: str) -> Iterator[Item]:
+    """Lines, or what becomes one, as they come; a terminal says between them how many
+    there are.
+    """
     if manner().quiet or manner().for_programs or not sys.stderr.isatty():
         yield from lines
         return

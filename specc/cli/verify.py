@@ -2,6 +2,7 @@
 
 import math
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from dataclasses import dataclass, field
 
 from specc.cli import messages
 from specc.cli.progress import counted
@@ -10,8 +11,11 @@ from specc.files.read import shown
 from specc.run.loaded import Loaded
 from specc.run.losses import MEASURES, Compared
 from specc.run.opened import Opened, open_compiled
-from specc.run.verify_package import verify_opened
-from specc.text.diagnostic import fail
+from specc.run.rounds import Round
+from specc.run.verify_package import rounds_opened
+from specc.text.codes import Family, exit_status
+from specc.text.diagnostic import Failed, fail
+from specc.text.programs import record
 
 
 def arguments(parser: ArgumentParser) -> None:
@@ -72,39 +76,92 @@ def bound(text: str) -> tuple[str, float]:
 def run(given: Namespace) -> int:
     """Print a line a round; exit code 4 (E0930) when one differs, 5 (E0932) when
     rounding decides what comes out.
+
+    For programs all of it is one object, also where something differs.
     """
-    if given.at_most and not given.against:
-        fail(
-            "E0753",
-            "`--at-most` bounds what was lost beside another model, and none is named",
-            helps=["add `--against MODEL`, the same without rounded weights"],
-        )
-    if given.layers and not given.against:
-        fail(
-            "E0753",
-            "`--layers` tells what was lost beside another model, and none is named",
-            helps=["add `--against MODEL`, the same without rounded weights"],
-        )
+    _check_options(given)
     opened = open_compiled(
         given.model, graph=given.graph, provider=given.provider, contents=True
     )
-    lines = []
-    found = verify_opened(opened, seed=given.seed, rounds=given.rounds)
-    for line in counted(found, "comparing rounds"):
-        messages.done(line)
-        lines.append(line)
-    lost: list[str] = []
-    if given.against:
-        full = open_compiled(given.against, graph=given.graph, provider=given.provider)
-        compared = Compared(_whole(opened), _whole(full))
-        compared.run(given.seed, given.rounds)
-        each = compared.layers(given.seed) if given.layers else ()
-        for line in (*each, *compared.lines()):
-            messages.done(line)
-            lost.append(line)
-        compared.check(dict(given.at_most))
-    messages.answer("verify", {"agrees": True, "rounds": lines, "lost": lost})
+    found = Found()
+    try:
+        _compare(given, opened, found)
+        if given.against:
+            _beside(given, opened, found)
+    except Failed as failed:
+        status = exit_status(d.code for d in failed.diagnostics)
+        told = status in (Family.DIFFERENT.value, Family.UNTOLD.value)
+        if not (told and messages.answer("verify", found.told(failed))):
+            raise
+        return status
+    messages.answer("verify", found.told())
     return 0
+
+
+@dataclass
+class Found:
+    """What was found so far. `agrees` is None until all rounds are done, and where
+    rounding decides; `parts` holds each with a rounded weight and how far off it is.
+    """
+
+    agrees: bool | None = None
+    rounds: list[Round] = field(default_factory=list)
+    parts: list[tuple[str, float]] = field(default_factory=list)
+    lost: list[dict[str, object]] = field(default_factory=list)
+
+    def told(self, failed: Failed | None = None) -> dict[str, object]:
+        """Plain values, with the messages of what went wrong."""
+        return {
+            "agrees": self.agrees,
+            "rounds": [one.told() for one in self.rounds],
+            "parts": [{"part": name, "off": off} for name, off in self.parts],
+            "lost": self.lost,
+            "faults": [record(d) for d in failed.diagnostics] if failed else [],
+        }
+
+
+def _check_options(given: Namespace) -> None:
+    """E0753 for options that say something of another model where none is named."""
+    for option, wanted, verb in (
+        ("--at-most", given.at_most, "bounds"),
+        ("--layers", given.layers, "tells"),
+    ):
+        if wanted and not given.against:
+            fail(
+                "E0753",
+                f"`{option}` {verb} what was lost beside another model, and none is named",
+                helps=["add `--against MODEL`, the same without rounded weights"],
+            )
+
+
+def _compare(given: Namespace, opened: Opened, found: Found) -> None:
+    """Each round, a line each."""
+    rounds = rounds_opened(opened, seed=given.seed, rounds=given.rounds)
+    try:
+        for one in counted(rounds, "comparing rounds"):
+            messages.done(str(one))
+            found.rounds.append(one)
+    except Failed as failed:
+        status = exit_status(d.code for d in failed.diagnostics)
+        found.agrees = False if status == Family.DIFFERENT.value else None
+        raise
+    found.agrees = True
+
+
+def _beside(given: Namespace, opened: Opened, found: Found) -> None:
+    """What was lost beside another model, a line a part and a result. E0856 where it is
+    more than it may be.
+    """
+    full = open_compiled(given.against, graph=given.graph, provider=given.provider)
+    compared = Compared(_whole(opened), _whole(full))
+    compared.run(given.seed, given.rounds)
+    for name, off in compared.layers(given.seed) if given.layers else ():
+        messages.done(f"`{shown(name)}` is off by {off:.1e} of its size")
+        found.parts.append((name, off))
+    found.lost = compared.told()
+    for line in compared.lines():
+        messages.done(line)
+    compared.check(dict(given.at_most))
 
 
 def _whole(opened: Opened) -> Loaded:

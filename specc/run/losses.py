@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from specc import backend
-from specc.files.read import shown
 from specc.ir.array import Array
 from specc.ir.fitting import fitting
 from specc.ir.graph import Graph, Value
@@ -102,15 +101,19 @@ class Compared:
                     drawn = generates is not None and name == generates.source
                     self.losses.setdefault(name, Loss()).see(value, full[name], drawn)
 
+    def told(self) -> list[dict[str, object]]:
+        """What each result lost, as plain values."""
+        return [{"result": n, **loss.measures} for n, loss in self.losses.items()]
+
     def lines(self) -> Iterator[str]:
         """A line a result."""
         for name, loss in self.losses.items():
             told = ", ".join(f"{n} {v:.2e}" for n, v in loss.measures.items())
             yield f"`{name}` beside the other: {told}"
 
-    def layers(self, seed: int) -> Iterator[str]:
-        """A line for each part of the model that has a rounded weight, in order: how far
-        off its results are in float64, by what the weights stand for alone.
+    def layers(self, seed: int) -> Iterator[tuple[str, float]]:
+        """Each part of the model that has a rounded weight, in order, and how far off its
+        results are in float64, of their size, by what the weights stand for alone.
         """
         graph = self.low.manifest.graph
         places = {n.rpartition(".")[0] for n in self.low.manifest.rounded}
@@ -132,7 +135,7 @@ class Compared:
             off, size = (
                 np.linalg.norm(x) for x in (low[scope] - full[scope], full[scope])
             )
-            yield f"`{shown(scope)}` is off by {off / size if size else off:.1e} of its size"
+            yield scope, float(off / size if size else off)
 
     def check(self, most: Mapping[str, float]) -> None:
         """E0856 where a measure of a result is more than it may be."""

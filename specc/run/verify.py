@@ -7,6 +7,7 @@ the spec declares. What two results have in common to agree is in `specc.run.agr
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import NoReturn, TypeAlias
 
 import numpy as np
@@ -25,6 +26,7 @@ from specc.run.half import EXPLAINED as HALF_EXPLAINED
 from specc.run.half import form_of, roundings
 from specc.run.loaded import Loaded
 from specc.run.products import Whole
+from specc.run.rounds import Round, lengths_told
 from specc.text.diagnostic import fail
 
 Draw: TypeAlias = Callable[
@@ -54,8 +56,21 @@ def verify(
     draw: Draw | None = None,
     most: Mapping[str, int] | None = None,
 ) -> Iterator[str]:
-    """A line a round. Fails with E0930 at the first output that differs by more than it
-    may. A model with rounded weights is compared with nothing else rounded, against the
+    """A line a round, of `rounds_of` the same."""
+    found = rounds_of(model, seed=seed, rounds=rounds, draw=draw, most=most)
+    return (str(one) for one in found)
+
+
+def rounds_of(
+    model: Loaded,
+    *,
+    seed: int = 0,
+    rounds: int = 3,
+    draw: Draw | None = None,
+    most: Mapping[str, int] | None = None,
+) -> Iterator[Round]:
+    """What each round found. Fails with E0930 at the first output that differs by more
+    than it may. A model with rounded weights is compared with nothing else rounded, against the
     numbers that its weights stand for; beside that each of its products with one of
     whole numbers, E0855.
 
@@ -64,15 +79,14 @@ def verify(
     that the graph does not tell.
     """
     if model.manifest.decodes is not None:
-        yield "not compared, because it decodes by itself; a package of `--for step` can be"
+        why = "it decodes by itself; a package of `--for step` can be"
+        yield Round(compared=False, agrees=None, note=f"not compared, because {why}")
         return
     room = model.file.room()
     # The reference has the weights once more, as they are stored.
     check_room(str(model.path), room.stored, room.stored, room.numbers)
-    numpy = backend.reference()
-    graph = model.manifest.graph
-    weights = model.weights()
-    rng = np.random.default_rng(seed)
+    numpy, rng = backend.reference(), np.random.default_rng(seed)
+    graph, weights = model.manifest.graph, model.weights()
     shaky: list[str] = []
     exact, half = model.exact(), form_of(graph)
     whole = Whole.of(model)
@@ -80,20 +94,21 @@ def verify(
         inputs = (draw or random_inputs)(graph, sizes, rng)
         want = {n: np.asarray(v) for n, v in numpy.run(graph, inputs, weights).items()}
         apart = _apart(exact.session.run(inputs), want)
-        shown = _lengths(sizes)
-        if half:
-            yield f"{shown}: {_in_half(half, graph, inputs, weights, want, apart)}"
-            continue
+        worst = max((d.size for d in apart.values()), default=0.0)
+        found = Round(sizes=sizes, results=len(apart), worst=worst)
         wrong = {n: d for n, d in apart.items() if d.what}
-        if not wrong:
-            yield f"{shown}: {_agreeing(apart)}{whole.told(inputs, shown)}"
-            continue
-        # only now, because it runs the reference several times more: does float64
-        # itself move as far when the weights are rounded?
-        moved = moves(graph, inputs, weights, want)
-        _check_explained(wrong, moved, shown)
-        shaky += list(wrong)
-        yield f"{shown}: {_shaky(wrong, moved)}"
+        if half:
+            note = _in_half(half, graph, inputs, weights, want, apart)
+            yield replace(found, note=note)
+        elif not wrong:
+            yield replace(found, note=whole.told(inputs, lengths_told(sizes)))
+        else:
+            # only now, because it runs the reference several times more: does float64
+            # itself move as far when the weights are rounded?
+            moved = moves(graph, inputs, weights, want)
+            _check_explained(wrong, moved, lengths_told(sizes))
+            shaky += list(wrong)
+            yield replace(found, agrees=None, note=_shaky(wrong, moved))
     if shaky:
         _undecided(sorted(set(shaky)))
 
@@ -128,12 +143,6 @@ def _worth(work: Dim, sizes: Mapping[str, int], graph: Graph) -> bool:
         return False
 
 
-def _agreeing(apart: Mapping[str, Difference]) -> str:
-    worst = max((d.size for d in apart.values()), default=0.0)
-    agree = "1 result agrees" if len(apart) == 1 else f"{len(apart)} results agree"
-    return f"{agree}, worst difference {worst:.1e} of the largest value"
-
-
 def _in_half(
     half: str,
     graph: Graph,
@@ -152,7 +161,7 @@ def _in_half(
             lost = f"rounding to {half} makes {moved[name]:.1e} of it"
             fail("E0930", difference.what, notes=[*difference.notes, lost])
     most = max(moved.values(), default=0.0)
-    return f"{_agreeing(apart)}, of which {half} explains {most:.1e}"
+    return f", of which {half} explains {most:.1e}"
 
 
 def _explained(difference: Difference, moved: float) -> bool:
@@ -166,10 +175,6 @@ def _apart(
     got: Mapping[str, Array], want: Mapping[str, Array]
 ) -> dict[str, Difference]:
     return {n: compare(n, np.asarray(got[n]), result) for n, result in want.items()}
-
-
-def _lengths(sizes: Mapping[str, int]) -> str:
-    return ", ".join(f"{k}={v}" for k, v in sizes.items()) or "fixed sizes"
 
 
 def _check_explained(

@@ -3,6 +3,7 @@ that `encode` and the step itself have seen.
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from specc.artifact.facts import load as load_facts
 from specc.files.read import shown
@@ -10,16 +11,22 @@ from specc.run.loaded import Loaded
 from specc.run.opened import Opened
 from specc.run.package import Package
 from specc.run.prior import Prior, draw_behind_a_text, states_by_name
-from specc.run.verify import Draw, verify
+from specc.run.rounds import Round
+from specc.run.verify import Draw, rounds_of
 
 
 def verify_opened(opened: Opened, *, seed: int, rounds: int) -> Iterator[str]:
-    """A line a round of all that can be compared. E0930 at the first difference, E0932
-    where rounding decides.
+    """A line a round of all that can be compared."""
+    return (str(one) for one in rounds_opened(opened, seed=seed, rounds=rounds))
+
+
+def rounds_opened(opened: Opened, *, seed: int, rounds: int) -> Iterator[Round]:
+    """What each round of all that can be compared found. E0930 at the first difference,
+    E0932 where rounding decides.
     """
     if opened.package is None:
-        return verify(opened.whole, seed=seed, rounds=rounds)
-    return verify_package(
+        return rounds_of(opened.whole, seed=seed, rounds=rounds)
+    return rounds_packaged(
         opened.package,
         graph=opened.graph,
         provider=opened.provider,
@@ -29,31 +36,40 @@ def verify_opened(opened: Opened, *, seed: int, rounds: int) -> Iterator[str]:
 
 
 def verify_package(
+    package: Package, *, graph: str = "", seed: int = 0, rounds: int = 3
+) -> Iterator[str]:
+    """A line a graph and round, of `rounds_packaged` the same."""
+    found = rounds_packaged(package, graph=graph, seed=seed, rounds=rounds)
+    return (str(one) for one in found)
+
+
+def rounds_packaged(
     package: Package,
     *,
     graph: str = "",
     provider: str = "cpu",
     seed: int = 0,
     rounds: int = 3,
-) -> Iterator[str]:
-    """A line a graph and round, of the graphs that have a manifest. E0930 at the first
-    difference.
+) -> Iterator[Round]:
+    """What each graph and round found, of the graphs that have a manifest. E0930 at the
+    first difference.
     """
     for role in (package.role(graph),) if graph else package.roles:
         if not package.described(role):
-            yield f"{shown(role)}: not compared, because it does not say what it computes"
+            why = "not compared, because it does not say what it computes"
+            yield Round(graph=shown(role), compared=False, agrees=None, note=why)
             continue
         model = package.load(role, provider=provider)
         if role == "step" and package.index.about:
             draw, most = _as_written(package, model)
-            lines = verify(model, seed=seed, rounds=rounds, draw=draw, most=most)
+            found = rounds_of(model, seed=seed, rounds=rounds, draw=draw, most=most)
         elif states_by_name(model.manifest.graph):
             draw = draw_behind_a_text(model.weights())
-            lines = verify(model, seed=seed, rounds=rounds, draw=draw)
+            found = rounds_of(model, seed=seed, rounds=rounds, draw=draw)
         else:
-            lines = verify(model, seed=seed, rounds=rounds)
-        for line in lines:
-            yield f"{shown(role)}: {line}"
+            found = rounds_of(model, seed=seed, rounds=rounds)
+        for one in found:
+            yield replace(one, graph=shown(role))
 
 
 def _as_written(package: Package, model: Loaded) -> tuple[Draw, dict[str, int]]:

@@ -4,6 +4,7 @@ the standard input.
 
 import io
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 from support.json_schema import faults
 
-from specc.cli.main import main
+from specc.cli.main import COMMANDS, main
 
 ROOT = Path(__file__).parents[2]
 SCHEMA = json.loads(
@@ -187,8 +188,87 @@ def test_what_is_no_spec_on_the_standard_input(
     assert "E0802" in capsys.readouterr().err
 
 
+def test_a_difference_is_told_in_one_object(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    objects(["compile", "xor", "-o", "xor.onnx"], capsys)
+    (found,) = objects(["verify", "xor.onnx", "--against", "xor.onnx"], capsys)
+    assert found["agrees"] is True
+    assert found["lost"] == [{"result": "y", "error": 0.0, "angle": 0.0}]
+    assert {r["sizes"]["batch"] for r in found["rounds"]} == {1, 2, 3}
+    assert all(0 <= r["worst"] < 1e-5 for r in found["rounds"])
+    monkeypatch.setattr("specc.run.agreement.TOLERANCE", -1.0)
+    (found,) = objects(["verify", "xor.onnx"], capsys, 4)
+    assert found["agrees"] is False
+    assert found["rounds"] == []
+    assert [fault["code"] for fault in found["faults"]] == ["E0930"]
+
+
+def test_what_writes_specs(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (found,) = objects(["new", "xor", "mine.yaml"], capsys)
+    assert (found["file"], found["draft"]) == ("mine.yaml", None)
+    (found,) = objects(["new", "xor", "mine.yaml"], capsys, 1)
+    assert found["code"] == "E0833"
+    (found,) = objects(["fmt", "mine.yaml"], capsys)
+    assert found["written"]
+    (found,) = objects(["convert", "mine.yaml"], capsys)
+    assert "\nspecc 1\n" in f"\n{found['text']}"
+    (found,) = objects(["convert", "mine.yaml", "-o", "mine.specc"], capsys)
+    assert found["files"] == ["mine.specc"]
+    assert Path("mine.specc").exists()
+    (found,) = objects(["expand", "xor"], capsys)
+    assert "\nspecc 1\n" in found["text"]
+    (found,) = objects(["expand", "xor", "-o", "alone.specc"], capsys)
+    assert (found["file"], found["text"]) == ("alone.specc", None)
+    Path("bad.specc").write_text(SPEC)
+    (found,) = objects(["fmt", "--check", "bad.specc"], capsys, 1)
+    assert (found["changed"], found["written"]) == (["bad.specc"], False)
+    (found,) = objects(["fmt", "--diff", "bad.specc"], capsys)
+    assert Path("bad.specc").read_text() == SPEC
+    given(SPEC, monkeypatch)
+    (found,) = objects(["fmt", "-"], capsys)
+    assert found["text"].endswith("return -x\n}\n")
+
+
+def test_what_a_name_means(capsys: pytest.CaptureFixture[str]) -> None:
+    (found,) = objects(["doc", "topk"], capsys)
+    assert [one["kind"] for one in found["meanings"]] == ["word", "normalizer"]
+    (found,) = objects(["doc", "gpt2", "--source"], capsys)
+    assert found["meanings"][0]["kind"] == "spec"
+    (found,) = objects(["doc", "gpt2"], capsys, 1)
+    assert found["code"] == "E0204"
+
+
+def test_a_data_set(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    objects(["compile", "xor", "-o", "xor.onnx"], capsys)
+    Path("rows.jsonl").write_text('{"x": [1, 0]}\n{"x": [1]}\n')
+    words = ["map", "xor.onnx", "rows.jsonl", "-o", "out", "--engine", "serial"]
+    (found,) = objects(words, capsys)
+    assert (found["rows"], found["errors"], found["before"]) == (2, 1, 0)
+    assert all((folder / "out" / part).exists() for part in found["parts"])
+    (found,) = objects(words, capsys)
+    assert found["before"] == 2
+
+
+OF_THEIR_OWN = {"lsp", "completion"}
+"""Commands whose output is a language of its own."""
+
+
+def test_every_command_has_a_form() -> None:
+    answering = {
+        properties["command"]["const"]
+        for form in SCHEMA["definitions"].values()
+        if "command" in (properties := form.get("properties", {}))
+    }
+    assert answering == COMMANDS.keys() - OF_THEIR_OWN
+
+
 def test_the_page_names_every_form() -> None:
     names = set(SCHEMA["definitions"]) - {
+        "measure",
+        "round",
         "length",
         "texts",
         "typed",
@@ -198,7 +278,12 @@ def test_the_page_names_every_form() -> None:
         "drawn",
         "written",
     }
-    assert all(f"| `{name}` |" in PAGE for name in names)
+    firsts = {
+        name
+        for line in PAGE.splitlines()
+        for name in re.findall(r"`(\w+)`", line.split("|")[1] if "|" in line else "")
+    }
+    assert not names - firsts
 
 
 def test_a_wrong_shape_is_noticed() -> None:
@@ -206,6 +291,7 @@ def test_a_wrong_shape_is_noticed() -> None:
         {"command": "list"},
         {"command": "list", "items": [{"kind": "masks", "name": 1, "doc": ""}]},
         {"command": "verify", "agrees": False, "rounds": [], "lost": []},
+        {"command": "doc", "name": "x", "meanings": [{"kind": "", "text": ""}]},
         {"command": "explain", "code": "E1", "title": "", "status": True, "page": ""},
         {"command": "export", "files": [], "more": 1},
     ]

@@ -1,0 +1,54 @@
+"""What a round of `specc verify` found, as a value: a line for people, plain values for
+programs.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, kw_only=True)
+class Round:
+    """A graph and its reference at one set of lengths.
+
+    `agrees` is None where nothing can be told: nothing was `compared`, or rounding
+    decides. `worst` is the largest difference of any of the `results`, of the largest
+    value of that result. `note` is what else there is to say, as the end of the line.
+    """
+
+    graph: str = ""
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    compared: bool = True
+    agrees: bool | None = True
+    results: int = 0
+    worst: float = 0.0
+    note: str = ""
+
+    def __str__(self) -> str:
+        graph = f"{self.graph}: " if self.graph else ""
+        lengths = f"{lengths_told(self.sizes)}: " if self.compared else ""
+        return f"{graph}{lengths}{self._agreeing()}{self.note}"
+
+    def _agreeing(self) -> str:
+        """How many results agree, and how well; nothing where that is not so."""
+        if not (self.compared and self.agrees):
+            return ""
+        one = self.results == 1
+        agree = "1 result agrees" if one else f"{self.results} results agree"
+        return f"{agree}, worst difference {self.worst:.1e} of the largest value"
+
+    def told(self) -> dict[str, object]:
+        """Plain values; the note without what joins it to the line."""
+        return {
+            "graph": self.graph,
+            "sizes": dict(self.sizes),
+            "compared": self.compared,
+            "agrees": self.agrees,
+            "results": self.results,
+            "worst": self.worst,
+            "note": self.note.lstrip("; ,"),
+        }
+
+
+def lengths_told(sizes: Mapping[str, int]) -> str:
+    """`batch=2, seq=3`."""
+    return ", ".join(f"{k}={v}" for k, v in sizes.items()) or "fixed sizes"
