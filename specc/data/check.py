@@ -108,7 +108,7 @@ def check_inputs(
     # Sums and products of lengths say nothing before all single ones are known.
     for spec in whole:
         _check_polynomials(spec, arrays[spec.name], found, solve)
-    _check_bounds(found, bounds or {})
+    _check_bounds(found, bounds or {}, solve)
     if found.faults:
         raise Failed(*found.faults)
     return arrays
@@ -191,23 +191,27 @@ def _check_polynomials(
             )
 
 
-def _check_bounds(found: _Findings, bounds: Mapping[str, Bound]) -> None:
+def _check_bounds(
+    found: _Findings, bounds: Mapping[str, Bound], solve: Solve | None
+) -> None:
     for dim, length in found.lengths.items():
-        bound = bounds.get(dim, Bound())
         where = f"`{dim}` is {length} in `{found.origin[dim]}`"
-        reason = [bound.why] if bound.why else []
-        if length < bound.low:
-            found.add(
-                "E0912",
-                f"{where}, and the model needs at least {bound.low}",
-                notes=reason,
-            )
-        if bound.high is not None and length > bound.high:
-            found.add(
-                "E0912",
-                f"{where}, and the model takes at most {bound.high}",
-                notes=reason,
-            )
+        _check_bound(found, bounds.get(dim, Bound()), where, length)
+    # Several lengths together, `m + seq`, or what a stride leaves of one.
+    for text in sorted(bounds.keys() - found.lengths.keys()):
+        told = solve(text, found.lengths) if solve else None
+        if told is not None:
+            _check_bound(found, bounds[text], f"`{text}` is {told}", told)
+
+
+def _check_bound(found: _Findings, bound: Bound, where: str, length: int) -> None:
+    reason = [bound.why] if bound.why else []
+    if length < bound.low:
+        title = f"{where}, and the model needs at least {bound.low}"
+        found.add("E0912", title, notes=reason)
+    if bound.high is not None and length > bound.high:
+        title = f"{where}, and the model takes at most {bound.high}"
+        found.add("E0912", title, notes=reason)
 
 
 def _check_values(spec: InputSpec, array: Array, found: _Findings) -> None:

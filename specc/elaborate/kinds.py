@@ -78,6 +78,8 @@ class Several:
     @property
     def name(self) -> str:
         """The kind in words."""
+        if isinstance(self.item, Several):
+            return f"a list of {self.item.name.removeprefix('a ').replace('list', 'lists', 1)}"
         return f"a list of {self.item.name.removeprefix('a ')}s"
 
     def fit(self, value: Known) -> Known | Misfit:

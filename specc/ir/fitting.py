@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from specc.ir import ops
 from specc.ir.dim import Dim, DimError, Part, smallest
 from specc.ir.graph import Graph, Node, Value
+from specc.ir.tables import rooms
 
 REACHES = (4, 16, 64, 600)
 """How far lengths are moved from the wanted ones, tried one after the other."""
@@ -84,6 +85,7 @@ def _quotients(length: Dim) -> Iterator[Part]:
 def demands(graph: Graph) -> set[Demand]:
     """What lengths must have a value, of symbols that are no facts."""
     found = {Demand(d, True) for d in graph.facts.values()} | _of_nodes(graph)
+    found |= {Demand(room.most - room.length, True) for room in rooms(graph)}
     found = {Demand(d.length.substitute(graph.facts), d.rows) for d in found}
     return {d for d in found if d.length.number is None and d.length.name is None}
 

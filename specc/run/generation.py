@@ -34,7 +34,8 @@ class Result:
     def __repr__(self) -> str:
         said = repr(self.tokens) if self.text is None else repr(self.text)
         end = "" if self.complete else ", cut off"
-        return brief(f"text of {len(self.tokens)} tokens{end}: {said}")
+        count = f"{len(self.tokens)} token{'s' * (len(self.tokens) != 1)}"
+        return brief(f"text of {count}{end}: {said}")
 
 
 @dataclass(kw_only=True)

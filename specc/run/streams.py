@@ -11,10 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from threading import Lock
 from typing import NoReturn, TypeAlias
 
 import numpy as np
 
+from specc.artifact.bounds import context_of
 from specc.artifact.chance import Chance
 from specc.artifact.facts import Chunks, Facts, check_encode
 from specc.artifact.facts import load as load_facts
@@ -28,6 +30,7 @@ from specc.run.inputs import Entrance
 from specc.run.package import Package
 from specc.run.steppers import lengths
 from specc.run.writer import entrance_of
+from specc.text.brief import brief
 from specc.text.diagnostic import fail
 
 Arrays: TypeAlias = dict[str, Array]
@@ -163,6 +166,11 @@ class Stream:
     lengths: dict[str, int] = field(default_factory=dict)
     states: dict[str, Held] = field(default_factory=dict)
     handed: dict[str, Held] = field(default_factory=dict)
+    turn: Lock = field(default_factory=Lock)
+
+    def __repr__(self) -> str:
+        made, end = self.streamer.facts.generation, ", ended" if self.ended else ""
+        return brief(f"stream of {made.name}: {self.rows} rows of {made.growing}{end}")
 
     def push(self, *, last: bool = False, **pieces: object) -> dict[str, Array]:
         """The rows of every result that these rows of the inputs make: whole chunks of
@@ -172,6 +180,12 @@ class Stream:
         the end would have made some, E0978 for inputs that come at another time, E0943
         behind the last row of a table, E09xx for what the inputs cannot take.
         """
+        # Of two threads that push at once one waits: each goes on from where the other
+        # left the stream.
+        with self.turn:
+            return self._pushed(pieces, last=last)
+
+    def _pushed(self, pieces: Mapping[str, object], *, last: bool) -> dict[str, Array]:
         if self.ended:
             title = "this stream has ended: its last rows were given"
             fail("E0978", title, helps=["begin another: `model.stream()`"])
@@ -183,7 +197,7 @@ class Stream:
             _check_end(self.streamer, (self.rows + whole, self.rows + count), known)
         elif not count or count % size:
             _no_chunks(self.streamer, count)
-        _check_context(self.streamer.facts, self.rows + whole)
+        _check_context(self.streamer, self.rows + whole, known)
         # What is refused leaves the stream as it was.
         self.lengths = known
         made = self._step(given, whole)
@@ -302,12 +316,16 @@ def _check_end(streamer: Streamer, rows: tuple[int, int], known: Lengths) -> Non
             )
 
 
-def _check_context(facts: Facts, rows: int) -> None:
-    """E0943 behind the last row of a table."""
-    if facts.context is not None and rows > facts.context:
+def _check_context(streamer: Streamer, rows: int, known: Lengths) -> None:
+    """E0943 behind the last row of a table, where other inputs take room in it too."""
+    facts, grows = streamer.facts, streamer.entrance.growing
+    symbol = str(streamer.entrance.graph.inputs[grows].type.shape[1])
+    most = [facts.context, context_of(facts.bounds, symbol, known)]
+    context = min((n for n in most if n is not None), default=rows)
+    if rows > context:
         fail(
             "E0943",
-            f"{rows} rows came, and this model knows {facts.context}",
+            f"{rows} rows came, and this model knows {context}",
             notes=[f"its table `{facts.table}` has no more"] if facts.table else [],
             helps=["begin another stream"],
         )

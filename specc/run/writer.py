@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from specc.artifact.bounds import context_of
 from specc.artifact.facts import Facts, bounds_from, check_encode
 from specc.artifact.facts import load as load_facts
 from specc.data.batch import keep_of
@@ -32,7 +33,7 @@ from specc.run.one_file import check_fixed
 from specc.run.package import Package
 from specc.run.prompts import check_context, check_settings, prepared_for, room_of
 from specc.run.source import Source
-from specc.run.steppers import FullStepper, StateStepper
+from specc.run.steppers import FullStepper, StateStepper, lengths
 from specc.text.brief import brief
 from specc.text.diagnostic import Failed, fail
 
@@ -103,7 +104,8 @@ class Writer(Source):
         begun = growing not in inputs and (bool(settings.start) or self.begins)
         prepared = prepared_for(self.entrance, inputs, settings.start, self.begins)
         prompt = prepared[growing]
-        check_context(self, prompt)
+        seeing = self._beside(prepared)
+        check_context(seeing, prompt)
         check_settings(self, settings)
         if not prompt.shape[1] and not self.begins:
             fail(
@@ -111,9 +113,9 @@ class Writer(Source):
             )
         keep = keep_of(self.entrance.graph, growing)
         length = prompt.shape[1] if len(prompt) else 0
-        room = room_of(self, settings, length)
+        room = room_of(seeing, settings, length)
         return Writing(
-            writer=self,
+            writer=seeing,
             settings=settings,
             prepared=prepared,
             prompt=prompt,
@@ -121,6 +123,18 @@ class Writer(Source):
             room=room,
             begun=begun,
         )
+
+    def _beside(self, prepared: Mapping[str, Array]) -> "Writer":
+        """The same, which sees less where these inputs take room in a table that the
+        text has places in too.
+        """
+        graph, growing = self.entrance.graph, self.entrance.growing
+        rows = str(graph.inputs[growing].type.shape[1])
+        others = {n: k for n, k in lengths(graph, prepared).items() if n != rows}
+        context = context_of(self.entrance.bounds, rows, others)
+        if context is None or context == self.context:
+            return self
+        return replace(self, context=min(context, self.context or context))
 
 
 def writer_of(model: Loaded) -> Writer | None:

@@ -3,6 +3,8 @@ stream ends.
 """
 
 from pathlib import Path
+from threading import Thread
+from time import sleep
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,7 @@ import pytest
 import specc
 from specc.api import Model
 from specc.cli.main import main
+from specc.run.streams import Stream
 
 SPEC = """specc 1
 model m
@@ -160,3 +163,36 @@ def test_what_writes_is_no_stream(tmp_path: Path) -> None:
             specc.compile(path, tmp_path / "out", init=2, **asked)
     with pytest.raises(specc.Failed, match="E0977"):
         specc.compile(path, tmp_path / "one.onnx", init=2, parts=["generate"])
+
+
+def test_threads_that_share_a_stream_wait_for_one_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or two would go on from one state, and rows be lost without a word."""
+    quick = Stream._step
+
+    def slow(self: Stream, *given: Any) -> Any:
+        before = dict(self.states)
+        sleep(0.002)
+        self.states = before
+        return quick(self, *given)
+
+    monkeypatch.setattr(Stream, "_step", slow)
+    one, all_ = model(tmp_path, made="x[..., 0] * 2.0"), given(64)
+    stream, made = one.stream(memory=all_["memory"]), list[Any]()
+    same = np.repeat(all_["x"][:, :1], 2, axis=1)
+
+    def push() -> None:
+        made.append(stream.push(x=same)["y"])
+
+    threads = [Thread(target=push) for _ in range(32)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    rows = {"x": np.repeat(same[:, :1], 64, axis=1), "memory": all_["memory"]}
+    full = one.run(**rows)["y"]
+    found = sorted(float(y.sum()) for y in made)
+    want = sorted(float(full[:, n].sum()) for n in range(32))
+    np.testing.assert_allclose(found, want, atol=1e-5)
+    assert repr(stream) == "<specc stream of m: 64 rows of x>"

@@ -6,23 +6,22 @@ needs three rows; ONNX Runtime would say so only by failing.
 """
 
 from bisect import bisect_left
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 
 from specc.ir import ops
-from specc.ir.dim import Dim
+from specc.ir.dim import Dim, Part
 from specc.ir.fitting import rows_of
-from specc.ir.graph import Graph, Node, Value
+from specc.ir.graph import Graph
+from specc.ir.tables import ROTARY, rooms
 from specc.passes.prove.local import local_of
 from specc.text.source import Span
-
-ROTARY = "--context"
-"""What stands for a table where frequencies are those of texts up to some length."""
 
 
 @dataclass(frozen=True)
 class Limit:
-    """A symbol may be at most `most`, because of the table `table`, or of frequencies
-    (`ROTARY`).
+    """A length, `symbol` or the text of several, may be at most `most`, because of the
+    table `table`, or of frequencies (`ROTARY`).
     """
 
     symbol: str
@@ -47,26 +46,64 @@ def reason(table: str, most: int) -> str:
 
 
 def limits(graph: Graph) -> dict[str, Limit]:
-    """The tightest limit of each symbol."""
-    names = {value: name for name, value in graph.parameters.items()}
+    """The tightest limit of each symbol, whatever other lengths are."""
     found: dict[str, Limit] = {}
-    for node, _ in graph.nodes:
-        match node:
-            case Node(ops.Embedding(), (Value() as ids, Value() as table)):
-                rows, name = table.type.shape[0].number, names.get(table, "a table")
-            case Node(ops.RopeAngles(most=most), (Value() as ids,)) if most:
-                rows, name = most, ROTARY
-            case _:
-                continue
-        greatest = _greatest(ids)
-        if rows is None or greatest is None:
-            continue
-        symbol, above = greatest
-        most = rows - 1 - above
-        if symbol not in found or most < found[symbol].most:
-            spans = graph.made[node].spans if node in graph.made else ()
-            found[symbol] = Limit(symbol, most, name, spans[0] if spans else None)
+    for limit, length in _limited(graph):
+        for symbol in sorted(length.symbols()):
+            # Where others are no longer than they must be, there is most room.
+            least = {s: graph.least.get(s, 0) for s in length.symbols()}
+            most = most_of(length, symbol, least, limit.most)
+            if symbol not in found or most < found[symbol].most:
+                found[symbol] = replace(limit, symbol=symbol, most=most)
     return found
+
+
+def most_of(length: Dim, symbol: str, others: Mapping[str, int], most: int) -> int:
+    """The greatest `symbol` with which a length is at most `most`, where `others` are
+    known; 0 where there is none.
+    """
+    above = bisect_left(
+        range(LONGEST), True, key=lambda n: length.at({**others, symbol: n}) > most
+    )
+    return max(above - 1, 0)
+
+
+def shared(graph: Graph) -> dict[str, Limit]:
+    """The limits of several lengths together, `m + seq`, by the text of the length."""
+    found: dict[str, Limit] = {}
+    for limit, length in _limited(graph):
+        tighter = found.get(limit.symbol, limit).most >= limit.most
+        if len(length.symbols()) > 1 and tighter:
+            found[limit.symbol] = limit
+    return found
+
+
+def _limited(graph: Graph) -> Iterator[tuple[Limit, Dim]]:
+    """Each limit of a length that more rows never make shorter, and that length."""
+    names = {value: name for name, value in graph.parameters.items()}
+    for room in rooms(graph):
+        if not _grows(room.length):
+            continue
+        made = graph.made.get(room.node)
+        span = made.spans[0] if made and made.spans else None
+        name = names.get(room.table, "a table") if room.table else ROTARY
+        # What is added to all row numbers is no row: it takes room away.
+        more = room.length.at(dict.fromkeys(room.length.symbols(), 0))
+        length = room.length - more
+        yield Limit(str(length), room.most - more, name, span), length
+
+
+def _grows(length: Dim) -> bool:
+    """Whether a length is a sum of symbols, or of quotients of them by numbers."""
+    for monomial, c in length.terms:
+        for atom, _ in monomial:
+            if isinstance(atom, Part) and not (
+                atom.fn == "//" and _grows(atom.args[0]) and atom.args[1].number
+            ):
+                return False
+        if monomial and c < 0:
+            return False
+    return True
 
 
 def ways(graph: Graph) -> dict[str, int]:
@@ -125,49 +162,3 @@ def _below(length: Dim, symbol: str, rows: int) -> bool:
 
 LONGEST = 2**24
 """No window reaches over more rows."""
-
-
-def _greatest(value: Value) -> tuple[str, int] | None:
-    """`(n, c)` where the numbers of `value` are row numbers and at most `n + c`, n
-    being a symbol.
-    """
-    match value.node:
-        case Node(ops.Extent(axis=axis), (Value() as x,)):
-            rows = _rows(x.type.shape[axis])
-            return (rows[0], rows[1] - 1) if rows else None
-        case Node(
-            ops.CumSum(axis=axis),
-            (Value(node=Node(ops.Cast(), (Value() as keep,))) as x,),
-        ):
-            return _rows(x.type.shape[axis]) if keep.type.dtype == "bool" else None
-        case Node(
-            ops.Arith(fn="add" | "sub" as fn),
-            (Value() as x, Value(node=Node(ops.Constant(value=c)))),
-        ):
-            inner = _greatest(x)
-            return (
-                (inner[0], inner[1] + int(c if fn == "add" else -c)) if inner else None
-            )
-        case Node(
-            ops.Arith(fn="max"), (Value() as x, Value(node=Node(ops.Constant())))
-        ):
-            return _greatest(x)
-        case Node(
-            ops.Insert() | ops.Expand() | ops.Transpose() | ops.Squeeze(),
-            (Value() as x,),
-        ):
-            return _greatest(x)
-        case Node(ops.Where(), (_, Value() as x, Value(node=Node(ops.Constant())))):
-            return _greatest(x)
-        case _:
-            return None
-
-
-def _rows(length: Dim) -> tuple[str, int] | None:
-    """`(n, c)` of a length `n + c`: so many fixed rows stand before or behind `n`."""
-    match length.terms:
-        case ((((str() as symbol, 1),), 1),):
-            return symbol, 0
-        case ((((str() as symbol, 1),), 1), ((), more)) if more > 0:
-            return symbol, more
-    return None

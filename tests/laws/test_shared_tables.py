@@ -1,0 +1,104 @@
+"""A table of positions is long enough, or it is said before a model runs: at every length
+the check refuses exactly what has no value.
+"""
+
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import specc
+import specc_numpy
+from specc.artifact.bounds import context_of
+from specc.compiler.spec import elaborated, open_spec
+from specc.data.reading import Reading
+from specc.run.inputs import entrance_of
+from specc.text.diagnostic import Failed
+
+SPEC = """specc 1
+model places
+dims batch, src, seq
+
+graph g(source: float[batch, src, 4], x: float[batch, seq, 4]) -> (y: float[...]) {
+  h = %s
+  return embedding(positions(h)%s, size=9, dim=4) @ places
+}
+"""
+ROWS = {
+    "one": "x",
+    "two": "concat([source, x], axis=1)",
+    "twice": "concat([source, x, source], axis=1)",
+    "stride": "conv(x, out=4, kernel=3, stride=2, padding=causal) @ c",
+    "both": "concat([source, conv(x, out=4, kernel=3, stride=2, padding=causal) @ c], axis=1)",
+    "heads": "prepend(concat([source, x], axis=1), parameter(shape=[1, 3, 4]) @ prompt)",
+}
+
+
+@pytest.mark.parametrize("more", ["", " + 2"])
+@pytest.mark.parametrize("rows", ROWS)
+def test_what_is_refused_has_no_value(tmp_path: Path, rows: str, more: str) -> None:
+    path = tmp_path / "m.specc"
+    path.write_text(SPEC % (ROWS[rows], more), encoding="utf-8")
+    graph = elaborated(open_spec(str(path))).graph
+    entrance = entrance_of(graph, Reading(), None, "")
+    weights = {
+        n: np.ones([d.number or 0 for d in f.type.shape])
+        for n, f in graph.parameter_facts.items()
+    }
+    for src, seq in itertools.product((1, 2, 5, 9), (2, 3, 7, 8, 18, 19)):
+        given = {"source": np.ones((1, src, 4), "f"), "x": np.ones((1, seq, 4), "f")}
+        fine = True
+        try:
+            specc_numpy.run(graph, given, weights)
+        except Failed as fault:
+            fine = "E0913" not in str(fault)
+        if fine:
+            entrance.prepared(given)
+        else:
+            with pytest.raises(Failed, match=r"E0912.*takes at most"):
+                entrance.prepared(given)
+        # What a text may still become is where it would be refused one row later.
+        most = context_of(entrance.bounds, "seq", {"src": src})
+        assert most is None or fine == (seq <= most), (src, seq, most)
+
+
+def test_a_limit_that_forgets_a_length_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The planted mistake: several lengths together are not looked at."""
+    monkeypatch.setattr("specc.artifact.bounds.shared", lambda graph: {})
+    with pytest.raises(pytest.fail.Exception):
+        test_what_is_refused_has_no_value(tmp_path, "two", "")
+
+
+WRITER = """specc 1
+model shared
+config { d: int = 8  vocab: int = 11  places: int = 9 }
+dims batch, src, seq
+graph g(source: int[batch, src], ids: int[batch, seq]) -> (logits: float[batch, seq, vocab]) {
+  x = embedding(concat([source, ids], axis=1), size=vocab, dim=d) @ words
+  x = x + (embedding(positions(x), size=places, dim=d) @ places)
+  x = x + (attention(x, heads=2, mask=prefix(src)) @ self)
+  return linear(x[:, src:], out=vocab) @ head
+}
+mask prefix(n) = j < n | j <= i
+generate text of ids from logits { start = 2  stop = 10 }
+"""
+
+
+@pytest.mark.parametrize("parts", [["encode", "step"], ["generate"]])
+def test_a_text_ends_where_its_source_leaves_no_room(
+    tmp_path: Path, parts: list[str]
+) -> None:
+    """The last token that is written is never given, so it needs no position."""
+    path = tmp_path / "m.specc"
+    path.write_text(WRITER, encoding="utf-8")
+    specc.compile(path, tmp_path / "out", init=3, parts=parts)
+    model = specc.load(tmp_path / "out")
+    for src in (1, 6, 8):
+        texts = model.generate(source=[[1] * src], max_tokens=30).results()
+        text = texts[0][0]
+        assert text.complete or len(text.tokens) == 9 - src
+    with pytest.raises(Failed, match=r"`seq \+ src` is 10, and .* at most 9"):
+        model.generate(source=[[1] * 8], ids=[[3, 4]])
