@@ -7,37 +7,17 @@ from typing import NoReturn
 
 import numpy as np
 
-from specc.artifact.bounds import bounds_of
 from specc.calibrate.products import Sample
 from specc.data.arrays import read_arrays
 from specc.data.files import MAX_ARRAY_BYTES, read_bytes
 from specc.data.json_arrays import load_json
-from specc.data.reading import Reading
 from specc.files.read import shown
 from specc.ir.array import Array
-from specc.ir.graph import Graph
-from specc.passes.measure.strides import strides_before
 from specc.run.inputs import Entrance
 from specc.text.diagnostic import Failed, fail
 
-__all__ = ["Entrance", "given_samples", "whole_entrance"]
-
 TOGETHER = 8
 """Rows of a batch that are run at once."""
-
-
-def whole_entrance(
-    graph: Graph, reading: Reading, defaults: Graph | None, growing: str
-) -> Entrance:
-    """What may be given to a graph that is not compiled yet."""
-    return Entrance(
-        graph=graph,
-        reading=reading,
-        defaults=defaults,
-        growing=growing,
-        bounds=bounds_of(graph),
-        strides=strides_before(graph),
-    )
 
 
 def given_samples(path: str, entrance: Entrance) -> Iterator[Sample]:

@@ -4,7 +4,8 @@ only module that prints.
 Exit codes: 0 done; 1 something given is wrong; 2 the command line is; 3 the environment
 is (a file cannot be read or written, a package is missing); 4 verification or a
 comparison found a difference; 5 it could not tell, because the model is too sensitive
-to rounding; 70 a bug of ours; 130 interrupted; 141 the reader of our output went away.
+to rounding; 70 a bug of ours; 130 interrupted; 129 and 143 told to end by a signal; 141
+the reader of our output went away.
 """
 
 import argparse
@@ -19,6 +20,7 @@ from typing import NoReturn
 
 from specc.cli import messages
 from specc.cli.messages import report
+from specc.files.ending import Ended, end_cleanly
 from specc.files.read import shown
 from specc.text.codes import exit_status
 from specc.text.diagnostic import Diagnostic, Failed
@@ -147,6 +149,7 @@ def entry() -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+    end_cleanly()
     raise SystemExit(main(sys.argv[1:]))
 
 
@@ -168,6 +171,9 @@ def main(words: Sequence[str]) -> int:
             raise
         report(failed.diagnostics, arguments.format, arguments.color)
         return exit_code(failed.diagnostics)
+    except Ended as ended:
+        print("told to end; nothing more was written", file=sys.stderr)
+        return ended.status
     except KeyboardInterrupt:
         print("interrupted; nothing more was written", file=sys.stderr)
         return 130

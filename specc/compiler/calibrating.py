@@ -2,23 +2,22 @@
 of a file, or texts of its own.
 """
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from specc import backend
-from specc.calibrate.given import Entrance, given_samples, whole_entrance
+from specc.calibrate.given import given_samples
 from specc.calibrate.own import no_texts, own_samples
 from specc.calibrate.products import Factors, Sample, Samples, factors_of
 from specc.calibrate.readers import Readers, readers_of, tapped
 from specc.compiler.compiled import Compiled
 from specc.compiler.job import Job
 from specc.compiler.rounding import NONE, Asked
-from specc.files.place import explain
 from specc.files.read import shown
+from specc.files.scratch import scratch
+from specc.run.inputs import Entrance, entrance_of
 from specc.text.diagnostic import Failed, fail
 from specc.weights.values import Seeded, ties_of
 
@@ -41,21 +40,13 @@ def calibrated(job: Job, package: Package) -> Iterator[Job]:
     if not readers.spots:
         yield job
         return
-    with _temporary() as folder:
-        samples, told = _samples(job, package, Path(folder))
+    with scratch() as folder:
+        samples, told = _samples(job, package, folder)
         if samples is None:
             yield replace(job, recipe=told)
             return
-        factors = _factors(job, readers, samples, Path(folder))
+        factors = _factors(job, readers, samples, folder)
         yield replace(job, factors=factors, recipe=told)
-
-
-def _temporary() -> "TemporaryDirectory[str]":
-    """A folder that goes with what is in it. E0810 to E0815 where there can be none."""
-    try:
-        return TemporaryDirectory(prefix="specc-")
-    except OSError as error:
-        explain(error, Path(os.environ.get("TMPDIR", "/tmp")) / "specc")
 
 
 def _check(asked: Asked, readers: Readers) -> None:
@@ -84,7 +75,7 @@ def _samples(job: Job, package: Package, folder: Path) -> tuple[Samples | None, 
     """What the model is run on, and a line that says so; None where weights are rounded
     by themselves.
     """
-    asked, entrance = job.options.precision, entrance_of(job)
+    asked, entrance = job.options.precision, _entrance(job)
     nearest = "weights of 4 bits are rounded to the nearest"
     if asked.calibrate:
         # its name alone: this line is kept in the model, which may go elsewhere
@@ -128,7 +119,7 @@ def _texts(job: Job, package: Package, folder: Path, count: int) -> list[Sample]
         precision=Asked(kind=NONE),
     )
     package(replace(job, options=options, forms=[]))
-    return list(own_samples(folder / "writes", entrance_of(job), count))
+    return list(own_samples(folder / "writes", _entrance(job), count))
 
 
 def _factors(job: Job, readers: Readers, samples: Samples, folder: Path) -> Factors:
@@ -150,10 +141,10 @@ def _factors(job: Job, readers: Readers, samples: Samples, folder: Path) -> Fact
     return factors_of(session, readers, samples, folder)
 
 
-def entrance_of(job: Job) -> Entrance:
-    """What may be given to the whole graph."""
+def _entrance(job: Job) -> Entrance:
+    """What may be given to the whole graph, before it is compiled."""
     generation = job.model.generation
-    return whole_entrance(
+    return entrance_of(
         job.graph,
         job.reading,
         None if job.options.defaults_inside else job.model.defaults,

@@ -2,7 +2,9 @@
 
 A scale is the greatest size of the numbers that share it, through 127; of 4 bits the
 greatest number itself through -8, so that the whole range from -8 to 7 is used. Where
-all are zero the scale is 1. Quotients are those of float32, halves go to the even side.
+all are zero the scale is the least that there is: a kernel that takes the middle of
+packed numbers away in the end leaves something of the size of a scale. Quotients are
+those of float32, halves go to the even side.
 """
 
 import numpy as np
@@ -13,6 +15,10 @@ from specc.ir.precision import Precision
 
 MIDDLE = {4: 8, 8: 128}
 """What packed numbers have added, so that none is below zero."""
+LEAST = np.finfo(np.float32).tiny
+"""The least scale: one below the normal numbers of float32 would lose digits, or be 0."""
+MOST = np.nextafter(np.finfo(np.float32).max / np.float32(127), np.float32(0))
+"""The greatest scale whose 127 float32 still holds."""
 
 
 def in_blocks(rows: Array, block: int) -> Array:
@@ -30,14 +36,12 @@ def in_blocks(rows: Array, block: int) -> Array:
 def scales_of(blocks: Array, bits: int) -> Array:
     """The scale of each block of `[out, blocks, block]`, f32."""
     if bits == 8:
-        scales = np.abs(blocks).max(-1) / np.float32(127)
+        scales = np.minimum(np.abs(blocks).max(-1) / np.float32(127), MOST)
     else:
         far = np.abs(blocks).argmax(-1)
         most = np.take_along_axis(blocks, far[..., None], -1)[..., 0]
         scales = most / np.float32(-8)
-    # a scale below the normal numbers of float32 would lose digits, or be 0
-    tiny = np.abs(scales) < np.finfo(np.float32).tiny
-    return np.where(tiny, np.float32(1), scales).astype(np.float32)
+    return np.where(np.abs(scales) < LEAST, LEAST, scales).astype(np.float32)
 
 
 def rounded(blocks: Array, scales: Array, bits: int) -> Array:

@@ -34,15 +34,24 @@ class Loss:
     def see(self, before: Array, after: Array) -> None:
         """Some rows, as they were and as they are read again."""
         gone = before - after
-        flat, off = before.reshape(-1), gone.reshape(-1)
-        self.squares += float(np.dot(flat, flat))
-        self.lost += float(np.dot(off, off))
+        self.squares += _squared(before.reshape(-1))
+        self.lost += _squared(gone.reshape(-1))
         self.worst = max(self.worst, float(np.abs(gone).max(initial=0.0)))
 
     @property
     def relative(self) -> float:
         """The size of what is lost, of the size of the weight."""
         return (self.lost / self.squares) ** 0.5 if self.squares else 0.0
+
+
+def _squared(flat: Array) -> float:
+    """The sum of the squares of numbers, also where float32 cannot hold it."""
+    with np.errstate(over="ignore"):
+        total = float(np.dot(flat, flat))
+    if total < np.inf:
+        return total
+    wide = flat.astype(np.float64)
+    return float(np.dot(wide, wide))
 
 
 @dataclass

@@ -4,12 +4,14 @@ import math
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from support.rounded import halves, stored
 
 from specc.ir.ops.quantized import Layout
 from specc.ir.precision import Precision
 from specc.weights import lowbits
-from specc.weights.quantized import Quantized
+from specc.weights.quantized import Loss, Quantized
 from specc.weights.rules import Wanted
 from specc.weights.values import Seeded
 
@@ -48,6 +50,29 @@ def test_rows_of_zeros_and_of_one_number_stay(bits: int) -> None:
     again = lowbits.dequantized(*stored(weight, form), 20, form)
     assert np.allclose(again[:3], weight[:3], rtol=1e-6)
     assert np.isfinite(again).all()
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.filterwarnings("error")
+@given(
+    size=st.sampled_from([0.0, 1e-45, 1e-40, 2e-38, 1.0, 1e19, 1e38]),
+    places=st.lists(st.floats(-3.4, 3.4), min_size=20, max_size=20),
+    most=st.booleans(),
+)
+def test_any_finite_numbers_stay_finite_and_what_is_lost_is_a_number(
+    bits: int, size: float, places: list[float], most: bool
+) -> None:
+    """Also those at the ends of float32, whose squares it does not hold."""
+    form = Precision(bits=bits, block=16, layout="rows", rounding="none")
+    weight = np.array([places], np.float64) * size
+    weight = weight.astype(np.float32)
+    if most:
+        weight[0, 0] = np.finfo(np.float32).max
+    again = lowbits.dequantized(*stored(weight, form), 20, form)
+    assert np.isfinite(again).all()
+    loss = Loss()
+    loss.see(weight, again)
+    assert 0 <= loss.relative <= 1
 
 
 @pytest.mark.parametrize("form", FORMS, ids=str)

@@ -1,0 +1,55 @@
+"""Folders for what is needed while a command runs, and by nobody afterwards."""
+
+import os
+import re
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from specc.files import system
+from specc.files.place import explain
+
+STALE_SECONDS = 3600
+"""A folder of a process that is gone is left alone this long: the process may live in
+another container that shares the disk, where we cannot see it.
+"""
+_OURS = re.compile(r"specc-(\d+)-\w+")
+
+
+@contextmanager
+def scratch() -> Iterator[Path]:
+    """An empty folder among those for temporary files, gone at the end with all in it.
+
+    What killed processes of the same user left behind goes first. E0810 to E0815 where
+    there can be none.
+    """
+    try:
+        room = Path(tempfile.gettempdir())
+        _clear_stale(room)
+        made = tempfile.TemporaryDirectory(prefix=f"specc-{os.getpid()}-")
+    except OSError as error:
+        explain(error, Path(os.environ.get("TMPDIR", "/tmp")) / "specc")
+    with made as folder:
+        yield Path(folder)
+
+
+def _clear_stale(room: Path) -> None:
+    """Removes our folders of processes that are gone."""
+    with os.scandir(room) as entries:
+        for entry in entries:
+            found = _OURS.fullmatch(entry.name)
+            if found and not system.alive(int(found[1])) and _abandoned(entry):
+                shutil.rmtree(entry.path, ignore_errors=True)
+
+
+def _abandoned(entry: "os.DirEntry[str]") -> bool:
+    """Whether it is a folder of this user that nobody has put anything into for long."""
+    with suppress(OSError):  # someone else has cleared it
+        facts = entry.stat(follow_symlinks=False)
+        mine = not hasattr(os, "getuid") or facts.st_uid == os.getuid()
+        old = time.time() - facts.st_mtime > STALE_SECONDS
+        return mine and old and entry.is_dir(follow_symlinks=False)
+    return False
