@@ -13,8 +13,10 @@ from specc.data.files import MAX_ARRAY_BYTES, read_bytes
 from specc.data.json_arrays import load_json
 from specc.files.read import shown
 from specc.ir.array import Array
-from specc.run.inputs import Entrance
+from specc.run.inputs import Entrance, entrance_of
 from specc.text.diagnostic import Failed, fail
+
+__all__ = ["Entrance", "entrance_of", "given_samples"]
 
 TOGETHER = 8
 """Rows of a batch that are run at once."""

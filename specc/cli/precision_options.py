@@ -2,8 +2,8 @@
 
 from argparse import ArgumentParser, Namespace
 
-from specc.cli.spec_options import samples
-from specc.compiler.rounding import NONE, Asked
+from specc.cli.spec_options import number
+from specc.compiler.rounding import MOST_SAMPLES, NONE, Asked
 from specc.passes.quantize.plan import BLOCK, KINDS
 
 
@@ -47,7 +47,7 @@ def _by_inputs(parser: ArgumentParser) -> None:
     """By what numbers of 4 bits are rounded, and by whom."""
     parser.add_argument(
         "--samples",
-        type=samples,
+        type=_samples,
         metavar="N",
         help="with int4: round by so many texts that the model writes itself; 0: each "
         "number to the nearest",
@@ -64,6 +64,11 @@ def _by_inputs(parser: ArgumentParser) -> None:
         help="with --target onnx: leave the rounding to other programs, and write no "
         "operator that they misread",
     )
+
+
+def _samples(text: str) -> int:
+    """How many texts a model writes to be rounded by."""
+    return number(text, 0, MOST_SAMPLES, "a number of texts")
 
 
 def asked(given: Namespace) -> Asked:

@@ -69,25 +69,21 @@ def spec_of(arguments: Namespace, weights: str = "") -> Spec:
 
 def seed(text: str) -> int:
     """A seed of the command line: a whole number of 64 bits."""
-    return _number(text, 0, 2**64 - 1, "a seed")
+    return number(text, 0, 2**64 - 1, "a seed")
 
 
 def context(text: str) -> int:
     """A length of texts."""
-    return _number(text, 1, 2**31 - 1, "a length of texts")
+    return number(text, 1, 2**31 - 1, "a length of texts")
 
 
 def rounds(text: str) -> int:
     """How often to try."""
-    return _number(text, 1, 1000, "a number of rounds")
+    return number(text, 1, 1000, "a number of rounds")
 
 
-def samples(text: str) -> int:
-    """How many texts a model writes to be rounded by."""
-    return _number(text, 0, 100_000, "a number of texts")
-
-
-def _number(text: str, least: int, most: int, what: str) -> int:
+def number(text: str, least: int, most: int, what: str) -> int:
+    """A whole number within bounds; `what` says what it counts."""
     if not (
         text.isascii()
         and text.isdigit()

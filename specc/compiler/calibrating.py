@@ -8,16 +8,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from specc import backend
-from specc.calibrate.given import given_samples
+from specc.calibrate.given import Entrance, entrance_of, given_samples
 from specc.calibrate.own import no_texts, own_samples
 from specc.calibrate.products import Factors, Sample, Samples, factors_of
 from specc.calibrate.readers import Readers, readers_of, tapped
 from specc.compiler.compiled import Compiled
 from specc.compiler.job import Job
-from specc.compiler.rounding import NONE, Asked
+from specc.compiler.rounding import NONE, Asked, By
 from specc.files.read import shown
 from specc.files.scratch import scratch
-from specc.run.inputs import Entrance, entrance_of
 from specc.text.diagnostic import Failed, fail
 from specc.weights.values import Seeded, ties_of
 
@@ -34,11 +33,10 @@ def calibrated(job: Job, package: Package) -> Iterator[Job]:
 
     Fails with E0753 for options that mean nothing here, E0854 and E0859 for samples.
     """
-    asked, plan = job.options.precision, job.precision.plan
+    plan, by = job.precision.plan, job.rounding.by
     readers = readers_of(job.simplified, plan, ties_of(job.values))
-    _check(asked, readers)
     if not readers.spots:
-        yield job
+        yield replace(job, remarks=(*job.remarks, *_idle(by)))
         return
     with scratch() as folder:
         samples, told = _samples(job, package, folder)
@@ -49,52 +47,48 @@ def calibrated(job: Job, package: Package) -> Iterator[Job]:
         yield replace(job, factors=factors, recipe=told)
 
 
-def _check(asked: Asked, readers: Readers) -> None:
-    """E0753."""
+def _idle(by: By) -> tuple[str, ...]:
+    """That what is to be rounded by is of no use, where no linear map has 4 bits. E0753
+    where an option asks for it; a spec may be compiled with fewer bits another time.
+    """
     # no texts at all are no reason to complain
-    wanted = {"--samples": bool(asked.samples), "--calibrate": bool(asked.calibrate)}
-    for option, said in wanted.items():
-        if said and not readers.spots:
-            fail(
-                "E0753",
-                f"`{option}` is for weights of 4 bits, and no linear map has any",
-                helps=[
-                    "add `--quantize int4`",
-                    "small maps have them by `--quantize-all`",
-                ],
-            )
-    if asked.said["--samples"] and asked.said["--calibrate"]:
-        fail(
-            "E0753",
-            "weights are rounded by the model's own texts or by a file, not by both",
-            helps=["leave out --samples or --calibrate"],
-        )
+    if not by.samples and not by.calibrate:
+        return ()
+    word = by.option or ("calibrate" if by.calibrate else "samples")
+    told = f"`{word}` is for weights of 4 bits, and no linear map has any"
+    if not by.option:
+        return (told,)
+    fail(
+        "E0753",
+        told,
+        helps=["add `--quantize int4`", "small maps have them by `--quantize-all`"],
+    )
 
 
 def _samples(job: Job, package: Package, folder: Path) -> tuple[Samples | None, str]:
     """What the model is run on, and a line that says so; None where weights are rounded
     by themselves.
     """
-    asked, entrance = job.options.precision, _entrance(job)
+    by, entrance = job.rounding.by, _entrance(job)
     nearest = "weights of 4 bits are rounded to the nearest"
-    if asked.calibrate:
+    if by.calibrate:
         # its name alone: this line is kept in the model, which may go elsewhere
-        name = shown(Path(asked.calibrate).name)
+        name = shown(Path(by.calibrate).name)
         told = f"weights of 4 bits are rounded by `{name}` (GPTQ)"
-        return lambda: given_samples(asked.calibrate, entrance), told
-    if asked.samples == 0:
+        return lambda: given_samples(by.calibrate, entrance), told
+    if by.samples == 0:
         return None, nearest
-    if asked.samples is None and isinstance(job.values, Seeded):
+    if by.samples is None and isinstance(job.values, Seeded):
         return None, f"{nearest}: they are drawn, and nothing was learned"
     writes = job.model.generation is not None
-    if not writes and asked.samples is None:
+    if not writes and by.samples is None:
         return None, f"{nearest}; `--calibrate FILE` rounds them by inputs"
-    count = USUAL if asked.samples is None else asked.samples
+    count = USUAL if by.samples is None else by.samples
     try:
         texts = _texts(job, package, folder, count)
     except Failed:
         # whoever asks for texts is told why there are none
-        if asked.samples is not None:
+        if by.samples is not None:
             raise
         return None, f"{nearest}: it cannot write one token after another"
     told = f"weights of 4 bits are rounded by {count} texts of the model's own (GPTQ)"

@@ -155,6 +155,8 @@ class Job:
             config = Path(self.spec.config_file)
             # it may be named by itself, or by the folder of a checkpoint
             files += [config, config / "config.json"]
+        if self.rounding.by.calibrate:
+            files.append(Path(self.rounding.by.calibrate))
         return sorted(set(files))
 
     @cached_property

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, NoReturn, TypeAlias
 
+from specc.compiler.rules import file_beside
+from specc.elaborate.context import Module
 from specc.elaborate.modules import Program
 from specc.files.read import shown
 from specc.ir.graph import Graph
@@ -27,10 +29,14 @@ NONE = "none"
 """Nothing is rounded."""
 HEADS = ("int8", "int4", NONE)
 Head: TypeAlias = Kind | Literal["none", ""]
-WORDS = ("default", "keep", *KINDS, "block", "head", "all")
+INPUTS = ("samples", "calibrate")
+"""Words about what numbers of 4 bits are rounded by."""
+WORDS = ("default", "keep", *KINDS, "block", "head", "all", *INPUTS)
 """What `quantize` in a spec may say."""
+MOST_SAMPLES = 100_000
+"""Texts that a model may be asked to write."""
 FOURS = ("--samples", "--calibrate")
-"""Options that are about numbers of 4 bits."""
+"""Options that say what `INPUTS` say."""
 OPTIONS = {
     "default": "--quantize",
     "keep": "--keep",
@@ -71,27 +77,43 @@ class Asked:
 
 
 @dataclass(frozen=True)
+class By:
+    """What numbers of 4 bits are rounded by: so many `samples` of the model's own texts,
+    or the inputs in the file `calibrate`. Where neither is said, by what is usual.
+
+    `option` is the one that said so, empty where the spec did, at `span`.
+    """
+
+    samples: int | None = None
+    calibrate: str = ""
+    option: str = ""
+    span: Span | None = None
+
+
+@dataclass(frozen=True)
 class Spoken:
     """The wish, None where no weight is rounded; where the spec says each of its patterns,
-    and what the options took the place of.
+    what the options took the place of, and what weights are rounded by.
     """
 
     wish: Wish | None = None
     places: Mapping[str, Span] = field(default_factory=dict)
     remarks: tuple[str, ...] = ()
+    by: By = By()
 
 
 def spoken(program: Program, asked: Asked) -> Spoken:
-    """What the spec and the options come to. E0201 and E0858 for what a spec says wrongly,
-    E0753 for options of rounding where nothing is rounded.
+    """What the spec and the options come to. E0201, E0858, E0950 and those of a file for
+    what a spec says wrongly, E0753 for options that mean nothing here.
     """
     words = _words(program)
     wish, places = _of_spec(words)
+    by = _by(program, asked)
     remarks = tuple(_replaced(words, asked))
     wish = None if asked.kind == NONE else _overridden(wish, asked)
     if wish is None:
         _check_needed(asked)
-    return Spoken(wish, places, remarks)
+    return Spoken(wish, places, remarks, by)
 
 
 def check_spoken(
@@ -202,16 +224,79 @@ def _one(words: Mapping[str, tree.Rounds], name: str, known: Iterable[str]) -> s
     return entry.values[0].value
 
 
+def _by(program: Program, asked: Asked) -> By:
+    """What numbers of 4 bits are rounded by: as the options say, else the nearest spec
+    that says it. E0753 and E0950 where both ways are said.
+    """
+    if asked.said["--samples"] and asked.said["--calibrate"]:
+        fail(
+            "E0753",
+            "weights are rounded by the model's own texts or by a file, not by both",
+            helps=["leave out --samples or --calibrate"],
+        )
+    for item, module in program.items(tree.Quantize):
+        said = {e.name: e for e in item.entries if e.name in INPUTS}
+        if len(said) > 1:
+            fail(
+                "E0950",
+                "`quantize` says both `samples` and `calibrate`",
+                said["calibrate"].span,
+                "beside `samples`",
+                notes=["weights are rounded by the model's own texts or by a file"],
+                helps=["leave out one of the two"],
+            )
+        for name, entry in said.items():
+            found = _samples(entry) if name == "samples" else _file(entry, module)
+            return found if not _says_inputs(asked) else _by_options(asked)
+    return _by_options(asked)
+
+
+def _says_inputs(asked: Asked) -> bool:
+    """Whether the options say what weights are rounded by."""
+    return any(asked.said[option] for option in FOURS)
+
+
+def _by_options(asked: Asked) -> By:
+    """What the options say of it."""
+    option = next((o for o in FOURS if asked.said[o]), "")
+    return By(asked.samples, asked.calibrate, option)
+
+
+def _samples(entry: tree.Rounds) -> By:
+    """So many texts of the model's own. E0858."""
+    count = _whole(entry)
+    if count is None or count > MOST_SAMPLES:
+        _wrong(
+            entry, f"`samples` is a number of texts, at most {MOST_SAMPLES}", ("64",)
+        )
+    return By(samples=count, span=entry.span)
+
+
+def _file(entry: tree.Rounds, module: Module) -> By:
+    """The inputs in a file beside the spec. E0858, E0802 and E0803."""
+    if len(entry.values) != 1 or not entry.values[0].value:
+        _wrong(entry, "`calibrate` is the name of a file of inputs", ('"texts.jsonl"',))
+    path = file_beside(module, entry.values[0], "the inputs", FOURS[1])
+    return By(calibrate=str(path), span=entry.span)
+
+
+def _whole(entry: tree.Rounds) -> int | None:
+    """The one number that a word has; None where it is something else."""
+    text = entry.values[0].value if len(entry.values) == 1 else ""
+    # more digits are no count of anything here, whatever they say
+    fits = text.isascii() and text.isdigit() and len(text) < 10
+    return int(text) if fits else None
+
+
 def _block(words: Mapping[str, tree.Rounds]) -> int:
     """How many numbers share a scale. E0858 for what is no number."""
     entry = words.get("block")
     if entry is None:
         return BLOCK
-    text = entry.values[0].value if len(entry.values) == 1 else ""
-    # more digits are no size of a block, whatever they say
-    if not (text.isascii() and text.isdigit() and len(text) < 10):
+    number = _whole(entry)
+    if number is None:
         _wrong(entry, "`block` is how many numbers share a scale", ())
-    return int(text)
+    return number
 
 
 def _head(text: str) -> Head:
@@ -261,13 +346,15 @@ def _replaced(words: Mapping[str, tree.Rounds], asked: Asked) -> Iterator[str]:
         "block": asked.block is not None,
         "head": bool(asked.head),
         "all": asked.every is not None,
+        **dict.fromkeys(INPUTS, _says_inputs(asked)),
     }
+    option = next((o for o in FOURS if asked.said[o]), "")
     for name, said in given.items():
         if said and name in words:
             values = ", ".join(v.value for v in words[name].values)
             yield (
-                f"`{OPTIONS[name]}` stands in place of `{name}` in the spec, which says "
-                f"{shown(values) or 'nothing'}"
+                f"`{OPTIONS.get(name, option)}` stands in place of `{name}` in the spec, "
+                f"which says {shown(values) or 'nothing'}"
             )
 
 

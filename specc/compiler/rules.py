@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from specc.elaborate.blame import blamed
-from specc.elaborate.context import Context, Env
+from specc.elaborate.context import Context, Env, Module
 from specc.elaborate.modules import Program
 from specc.elaborate.parts import used_specs
 from specc.elaborate.values import Picked, first
-from specc.files.read import Unreadable, resolved
+from specc.files.read import Unreadable, resolved, shown
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph
 from specc.lang import tree
@@ -120,31 +120,37 @@ def wanted_by(graphs: Iterable[Graph]) -> Iterator[Wanted]:
         yield from wanted_of(graph)
 
 
+def file_beside(module: Module, name: tree.Text, what: str, option: str) -> Path:
+    """A file that a spec names, in or below its own folder. E0802 and E0803; `what` says
+    what it holds, `option` names one elsewhere.
+    """
+    try:
+        inside = resolved(module.folder / name.value)
+    except Unreadable as error:
+        fail(
+            "E0802",
+            f"{what} `{shown(name.value)}` cannot be read: {error.reason}",
+            name.span,
+        )
+    # A spec is shared; where its files lie must not depend on whose machine it is on.
+    absolute = Path(name.value).is_absolute()
+    if absolute or not inside.is_relative_to(module.folder):
+        fail(
+            "E0803",
+            f"`{shown(name.value)}` lies outside the folder of the spec",
+            name.span,
+            helps=[f"name it with {option} instead"],
+        )
+    return inside
+
+
 def own_weights(program: Program) -> str:
     """The file a spec takes its weights from, in or below its own folder."""
     for item, module in program.items(tree.Weights):
         for rule in item.rules:
             if isinstance(rule, tree.From):
-                try:
-                    inside = resolved(module.folder / rule.path)
-                except Unreadable as error:
-                    fail(
-                        "E0802",
-                        f"the weights `{rule.path}` cannot be read: {error.reason}",
-                        rule.span,
-                    )
-                # A spec is shared; where its weights lie must not depend on whose
-                # machine it is on.
-                if Path(rule.path).is_absolute() or not inside.is_relative_to(
-                    module.folder
-                ):
-                    fail(
-                        "E0803",
-                        f"`{rule.path}` lies outside the folder of the spec",
-                        rule.span,
-                        helps=["name it with --weights instead"],
-                    )
-                return str(inside)
+                name = tree.Text(rule.path, span=rule.span)
+                return str(file_beside(module, name, "the weights", "--weights"))
     return ""
 
 

@@ -49,7 +49,8 @@ def _abandoned(entry: "os.DirEntry[str]") -> bool:
     """Whether it is a folder of this user that nobody has put anything into for long."""
     with suppress(OSError):  # someone else has cleared it
         facts = entry.stat(follow_symlinks=False)
-        mine = not hasattr(os, "getuid") or facts.st_uid == os.getuid()
+        # where there are no users, each has a folder of their own for temporary files
+        mine = "getuid" not in vars(os) or facts.st_uid == os.getuid()
         old = time.time() - facts.st_mtime > STALE_SECONDS
         return mine and old and entry.is_dir(follow_symlinks=False)
     return False

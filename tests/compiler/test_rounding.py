@@ -161,3 +161,74 @@ def test_a_rounded_file_begins_with_nothing(tmp_path: Path) -> None:
     )
     writing = specc.load(out).generate(prompt=[[3, 4, 5]], ids=[[]], max_tokens=3)
     assert len(list(writing)) == 3
+
+
+INPUTS = "quantize {{ default = int4  all = true  block = 16  {} }}\n"
+
+
+def told_by(path: Path, asked: Asked | None = None) -> tuple[int | None, str, str]:
+    by = told(path, asked).by
+    return by.samples, Path(by.calibrate).name, by.option
+
+
+def test_a_spec_says_what_it_is_rounded_by(tmp_path: Path) -> None:
+    """In both syntaxes; the nearest spec has the last word, and options behind it."""
+    (tmp_path / "a").mkdir()
+    base = written(tmp_path, HEAD + INPUTS.format('calibrate = "a/x.jsonl"'))
+    twin = YAML.replace("head: none", "calibrate: a/x.jsonl")
+    assert told_by(base) == (None, "x.jsonl", "")
+    assert told_by(written(tmp_path, twin, "twin.yaml")) == (None, "x.jsonl", "")
+    near = 'specc 1\nmodel n\nextends "m.specc"\nquantize { samples = 3 }\n'
+    nearest = written(tmp_path, near, "n.specc")
+    assert told_by(nearest) == (3, "", "")
+    assert told_by(nearest, Asked(calibrate="y.npz")) == (None, "y.npz", "--calibrate")
+    assert told_by(base, Asked(samples=0)) == (0, "", "--samples")
+    (line,) = told(base, Asked(samples=0)).remarks
+    assert line.startswith("`--samples` stands in place of `calibrate` in the spec")
+
+
+def test_its_samples_are_taken(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spec = written(tmp_path, HEAD + SMALL + INPUTS.format("samples = 2"))
+    out = str(tmp_path / "m.onnx")
+    assert main(["compile", str(spec), "--init=0", "-o", out]) == 0
+    assert "by 2 texts of the model's own" in capsys.readouterr().err
+    (tmp_path / "x.jsonl").write_text('{"input_ids": [1, 2, 3]}\n')
+    beside = INPUTS.format('calibrate = "x.jsonl"')
+    spec = written(tmp_path, HEAD + SMALL + beside)
+    assert main(["compile", str(spec), "--init=0", "-o", out]) == 0
+    assert "by `x.jsonl` (GPTQ)" in capsys.readouterr().err
+    # with eight bits there is nothing to make up for: told, and no reason to stop
+    args = ["compile", str(spec), "--init=0", "--quantize=int8", "-o", out]
+    spec.write_text(HEAD + SMALL + beside.replace("all = true", ""))
+    assert main(args) == 0
+    assert "`calibrate` is for weights of 4 bits" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        ('samples = "-1"', "E0858"),
+        ("samples = 100001", "E0858"),
+        ("samples = [1, 2]", "E0858"),
+        ("samples = []", "E0858"),
+        ("calibrate = []", "E0858"),
+        ('calibrate = ""', "E0858"),
+        ('calibrate = "/etc/passwd"', "E0803"),
+        ('calibrate = "../x.npz"', "E0803"),
+        ('calibrate = "a\\u{0}b"', "E0802"),
+        ('samples = 2  calibrate = "x.npz"', "E0950"),
+    ],
+)
+def test_wrong_words_of_inputs(words: str, code: str, tmp_path: Path) -> None:
+    with pytest.raises(specc.Failed, match=code):
+        told(written(tmp_path, HEAD + INPUTS.format(words)))
+
+
+def test_what_it_is_rounded_by_is_not_written_over(tmp_path: Path) -> None:
+    inputs = written(tmp_path, '{"input_ids": [1, 2]}\n', "x.onnx")
+    spec = written(tmp_path, HEAD + SMALL + INPUTS.format('calibrate = "x.onnx"'))
+    with pytest.raises(specc.Failed, match="E08"):
+        specc.compile(spec, inputs, init=0, force=True)
+    assert inputs.read_text().startswith("{")
