@@ -159,6 +159,8 @@ def main(words: Sequence[str]) -> int:
         command, arguments = _parse(words)
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else 2
+    except KeyboardInterrupt:  # while a command is loaded
+        return _interrupted()
     said = messages.MANNER.set(messages.Manner(arguments.format, arguments.quiet))
     try:
         if arguments.debug:
@@ -175,8 +177,7 @@ def main(words: Sequence[str]) -> int:
         print("told to end; nothing more was written", file=sys.stderr)
         return ended.status
     except KeyboardInterrupt:
-        print("interrupted; nothing more was written", file=sys.stderr)
-        return 130
+        return _interrupted()
     except BrokenPipeError:
         _drop_output()
         return 141
@@ -198,6 +199,11 @@ def main(words: Sequence[str]) -> int:
         return 70
     finally:
         messages.MANNER.reset(said)
+
+
+def _interrupted() -> int:
+    print("interrupted; nothing more was written", file=sys.stderr)
+    return 130
 
 
 def _verify_passes() -> None:

@@ -15,12 +15,12 @@ from specc.map.batches import batches, waste
 from specc.map.done import Done
 from specc.map.flow import Flow
 from specc.map.formats.registry import format_of
-from specc.map.formats.source import Format, Rows
+from specc.map.formats.source import Format, Rows, reading
 from specc.map.inputs import BROKEN, Row
 from specc.map.journal import Journal
 from specc.map.model import Mapped
-from specc.map.part import write_part
-from specc.map.plan import FOLDER, Plan, file_of
+from specc.map.part import done_before, write_part
+from specc.map.plan import FOLDER, File, Plan, file_of
 from specc.map.results import ERROR
 from specc.text.diagnostic import Diagnostic, Failed, fail
 
@@ -57,14 +57,21 @@ class Blocks:
         return Blocks(plan, out, model)
 
     def do(self, number: int, report: Report = lambda rows: None) -> Done:
-        """One block. E0881 where its file has changed since the plan was made."""
-        journal = Journal.open(self.out / FOLDER / f"{number:06}.now")
-        table = self._read(number)
-        count = self.plan.blocks[number].rows
-        done = Done(number=number, rows=count)
-        values = self._values(table, count, done, journal, report)
-        write_part(self.plan, self.out, table, values, done)
-        journal.close()
+        """One block. E0802 and E0881 where its file cannot be read any more, or has changed
+        since the plan was made.
+        """
+        before = done_before(self.plan, self.out, number)
+        if before is not None:  # by somebody else who is at work on the same plan
+            report(before.rows)
+            return before
+        with Journal.open(self.out / FOLDER / f"{number:06}.now") as journal:
+            with reading(Path(self.plan.files[self.plan.blocks[number].file].path)):
+                table = self._read(number)
+            count = self.plan.blocks[number].rows
+            done = Done(number=number, rows=count)
+            values = self._values(table, count, done, journal, report)
+            write_part(self.plan, self.out, table, values, done)
+            journal.close()
         return done
 
     def _read(self, number: int) -> Rows:
@@ -72,12 +79,7 @@ class Blocks:
         block = self.plan.blocks[number]
         file = self.plan.files[block.file]
         path = Path(file.path)
-        if not path.exists() or file_of(path) != file:
-            fail(
-                "E0881",
-                f"`{shown(file.path)}` has changed since the job was planned",
-                helps=["put the file back, or begin anew in another folder"],
-            )
+        _check_same(path, file)
         if block.file not in self.formats:
             self.formats[block.file] = format_of(path)
         kept = [c.name for c in self.plan.kept]
@@ -182,6 +184,16 @@ class Blocks:
     ) -> None:
         for row in batch:
             self._batch([row], values, done, journal)
+
+
+def _check_same(path: Path, file: File) -> None:
+    """E0881 for a file that is not the one which was planned for."""
+    if not path.exists() or file_of(path) != file:
+        fail(
+            "E0881",
+            f"`{shown(file.path)}` has changed since the job was planned",
+            helps=["put the file back, or begin anew in another folder"],
+        )
 
 
 def _fault(

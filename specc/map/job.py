@@ -21,6 +21,7 @@ from specc.files.write import atomic_write
 from specc.map.block import Blocks
 from specc.map.done import Done
 from specc.map.engines.local import Local, Progress
+from specc.map.part import done_before
 from specc.map.plan import FOLDER, Plan, check_same, read_plan
 from specc.map.planning import Job, plan_of
 from specc.text.brief import brief
@@ -115,7 +116,7 @@ def run_job(job: Job, watch: Watch = lambda report: None) -> Report:
     report = Report(plan=plan, out=out, began=began)
     todo = []
     for number, block in enumerate(plan.blocks):
-        done = _done(plan, out, number)
+        done = done_before(plan, out, number)
         if done is None:
             todo.append(number)
             continue
@@ -157,17 +158,6 @@ def _check_empty(out: Path) -> None:
             f"`{shown(str(out))}` holds parts, and no plan that says of what",
             helps=["write into another folder with -o"],
         )
-
-
-def _done(plan: Plan, out: Path, number: int) -> Done | None:
-    """What a former run says of a block, if it has done it."""
-    if not (out / plan.part(number)).is_file():
-        return None
-    try:
-        text = (out / FOLDER / f"{number:06}.json").read_text("utf-8")
-        return Done.read(json.loads(text))
-    except (OSError, ValueError, KeyError, TypeError, AssertionError):
-        return None
 
 
 def _progress(
@@ -218,7 +208,7 @@ def _errors_of(report: Report) -> None:
     """Writes down which rows have no result, in the order of the rows."""
     plan, lines = report.plan, []
     for number, block in enumerate(plan.blocks):
-        done = _done(plan, report.out, number)
+        done = done_before(plan, report.out, number)
         for row, code, text in done.errors if done else ():
             path = plan.files[block.file].path
             told = {"file": path, "row": block.start + row, "code": code, "why": text}

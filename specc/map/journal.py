@@ -4,9 +4,14 @@ process that died knows what it died of.
 Rows that a process died of twice together are done one by one; one that it died of
 twice alone is given up, and nothing else. A line is added for what is begun, and the last
 whole one counts; nobody waits for the disk, which outlives a process as it is.
+
+Whoever writes a journal holds a lock on it, which ends with the process. So what stands
+in one that is held is no death: somebody else is at work on the same block, and makes the
+same bytes. Where a system has no locks, two at once may take each other for dead.
 """
 
 import json
+import os
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -20,16 +25,24 @@ TWICE = 2
 
 @dataclass
 class Journal:
-    """What processes died of in one block. `now` is what is being done."""
+    """What processes died of in one block. `now` is what is being done; nothing is written
+    down where `shared`, since another process that lives writes there. `lock` is a
+    descriptor.
+    """
 
     path: Path
     died: dict[str, int] = field(default_factory=dict)
     now: str = ""
+    shared: bool = False
+    lock: int | None = None
 
     @staticmethod
     def open(path: Path) -> "Journal":
         """The journal of a block, with the death that it tells of counted."""
-        journal = Journal(path)
+        try:
+            journal = Journal(path, lock=locked(path))
+        except BlockingIOError:
+            return Journal(path, shared=True)
         found = _last(path)
         if isinstance(found, dict):
             died, now = found.get("died"), found.get("now")
@@ -42,6 +55,8 @@ class Journal:
     def begin(self, rows: Sequence[int]) -> None:
         """These rows are worked on from now."""
         self.now = key_of(rows)
+        if self.shared:
+            return
         data = {"died": self.died, "now": self.now}
         append(self.path, f"{json.dumps(data)}\n")
 
@@ -56,7 +71,51 @@ class Journal:
 
     def close(self) -> None:
         """The block is done."""
-        self.path.unlink(missing_ok=True)
+        if not self.shared:
+            self.path.unlink(missing_ok=True)
+
+    def __enter__(self) -> "Journal":
+        return self
+
+    def __exit__(self, *fault: object) -> None:
+        """Whatever happened, the lock ends."""
+        if self.lock is not None:
+            os.close(self.lock)
+            self.lock = None
+
+
+def locked(path: Path) -> int | None:
+    """A descriptor that holds the lock of a journal, None where there are no locks.
+    Raises BlockingIOError where somebody else holds it; E0811 to E0815 for a folder that
+    takes no files.
+    """
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        return None
+    while True:
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        except OSError as error:
+            explain(error, path)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if _is_at(descriptor, path):
+                return descriptor
+            os.close(descriptor)  # who held it has ended, and removed the file
+        except BlockingIOError:
+            os.close(descriptor)
+            raise
+        except OSError:  # a disk without locks
+            os.close(descriptor)
+            return None
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    """Whether the file that is open still has this name."""
+    with suppress(FileNotFoundError):
+        return os.path.samestat(os.fstat(descriptor), os.stat(path))
+    return False
 
 
 def append(path: Path, line: str) -> None:

@@ -34,6 +34,17 @@ def write_part(
     atomic_write(out / plan.part(done.number), [data])
 
 
+def done_before(plan: Plan, out: Path, number: int) -> Done | None:
+    """What is said of a block, if somebody has done it."""
+    if not (out / plan.part(number)).is_file():
+        return None
+    try:
+        text = (out / FOLDER / f"{number:06}.json").read_text("utf-8")
+        return Done.read(json.loads(text))
+    except (OSError, ValueError, KeyError, TypeError, AssertionError):
+        return None
+
+
 def content(
     to: str, columns: Sequence[Column], values: dict[str, list[object]]
 ) -> bytes:

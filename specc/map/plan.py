@@ -16,6 +16,7 @@ from typing import NoReturn
 
 from specc.artifact.index import NAME, is_package
 from specc.files.json import NotJson, parse, plain
+from specc.files.place import words
 from specc.files.read import shown
 from specc.files.write import atomic_write
 from specc.map.formats.pictures import pictures_in
@@ -113,14 +114,18 @@ class Plan:
 
 
 def read_plan(out: Path) -> Plan | None:
-    """The plan that a folder holds, if it holds one. E0876 for one that is damaged."""
+    """The plan that a folder holds, if it holds one. E0802 for one that cannot be read,
+    E0876 for one that is damaged.
+    """
     path = out / FOLDER / FILE
     try:
         text = path.read_bytes().decode("utf-8", "surrogatepass")
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except (OSError, UnicodeDecodeError):
+    except UnicodeDecodeError:
         _damaged(path)
+    except OSError as error:
+        _unreadable(path, error)
     try:
         return _plan_of(parse(text))
     except (NotJson, ValueError, KeyError, TypeError, AttributeError):
@@ -132,6 +137,14 @@ def _damaged(path: Path) -> NoReturn:
         "E0876",
         f"the plan `{shown(str(path))}` is damaged",
         helps=["write into another folder, or remove this one"],
+    )
+
+
+def _unreadable(path: Path, error: OSError) -> NoReturn:
+    fail(
+        "E0802",
+        f"the plan `{shown(str(path))}` cannot be read: {words(error)}",
+        helps=["see to it that you may read the folder, or write into another one"],
     )
 
 

@@ -10,7 +10,7 @@ from specc.files.read import shown
 from specc.map.formats.lines import JsonLines
 from specc.map.formats.parquet import arrow
 from specc.map.formats.registry import files_of, format_of
-from specc.map.formats.source import Block
+from specc.map.formats.source import Block, reading
 from specc.map.kinds import NULL, Column, Kind
 from specc.map.model import Mapped, text_inputs
 from specc.map.plan import (
@@ -80,7 +80,8 @@ def plan_of(job: Job) -> Plan:
     kept = _kept(job, columns, chosen, results)
     blocks: list[Block] = []
     for number, path in enumerate(files):
-        blocks += format_of(path).blocks(path, number, job.rows)
+        with reading(path):
+            blocks += format_of(path).blocks(path, number, job.rows)
     return Plan(
         model=os.path.abspath(job.model),
         model_hash=hash_of_model(Path(job.model)),
@@ -122,7 +123,8 @@ def _table(files: Sequence[Path]) -> dict[str, Column]:
     lacked = True
     for path in files:
         reader = format_of(path)
-        found = {c.name: c.kind for c in reader.columns(path)}
+        with reading(path):
+            found = {c.name: c.kind for c in reader.columns(path)}
         lacks = isinstance(reader, JsonLines)
         both = {
             n: _both(

@@ -230,6 +230,9 @@ def test_an_interrupt(
     monkeypatch.setattr(check, "check", interrupted)
     assert cli.main(["check", "m.specc"]) == 130
     assert "interrupted" in capsys.readouterr().err
+    monkeypatch.setattr("specc.cli.main.import_module", interrupted)
+    assert cli.main(["check", "gpt2"]) == 130  # while the command is loaded
+    assert capsys.readouterr().err.startswith("interrupted")
 
 
 # --- as a process ---------------------------------------------------------------------

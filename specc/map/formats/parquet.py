@@ -50,6 +50,8 @@ class Parquet:
         if path not in self.opened:
             try:
                 self.opened[path] = arrow("pyarrow.parquet").ParquetFile(path)
+            except PermissionError:
+                raise  # it is not known to be damaged
             except (OSError, ValueError) as fault:  # ArrowInvalid is a ValueError
                 fail(
                     "E0870",

@@ -7,7 +7,7 @@ from specc.files.read import shown
 from specc.map.formats.lines import Csv, JsonLines, TextLines
 from specc.map.formats.parquet import Parquet
 from specc.map.formats.pictures import Pictures, pictures_in
-from specc.map.formats.source import Format
+from specc.map.formats.source import Format, check_readable, reading
 from specc.text.diagnostic import fail
 
 FORMATS: dict[str, type[Format]] = {
@@ -38,22 +38,31 @@ def format_of(path: Path) -> Format:
 
 def files_of(given: Sequence[str]) -> list[Path]:
     """The files and folders that are read, in order. A folder that holds tables stands
-    for these, one with pictures for itself. E0802 for what is not there, E0873 for a
-    folder of neither.
+    for these, one with pictures for itself. E0802 for what is not there or cannot be
+    read, E0873 for a folder of neither.
     """
     found: list[Path] = []
     for name in given:
         path = Path(name)
-        if not path.exists():
-            fail(
-                "E0802",
-                f"cannot read `{shown(name)}`: there is no such file or folder",
-                helps=[
-                    "give the path of a table, or of a folder of tables or pictures"
-                ],
-            )
-        found += _in_folder(path) if path.is_dir() else [path]
+        with reading(path):
+            files = _files_at(path, name)
+        for file in files:
+            if not file.is_dir():
+                format_of(file)  # an ending that nobody reads is told before all else
+                check_readable(file)
+        found += files
     return found
+
+
+def _files_at(path: Path, name: str) -> list[Path]:
+    # no name is no place, though to `Path` it is the working folder
+    if not name or not path.exists():
+        fail(
+            "E0802",
+            f"cannot read `{shown(name)}`: there is no such file or folder",
+            helps=["give the path of a table, or of a folder of tables or pictures"],
+        )
+    return _in_folder(path) if path.is_dir() else [path]
 
 
 def _in_folder(folder: Path) -> list[Path]:

@@ -1,11 +1,16 @@
 """What every format can do, and which one a file has."""
 
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, TypeAlias
+from typing import NoReturn, Protocol, TypeAlias
 
+from specc.files.place import words
+from specc.files.read import Unreadable, open_regular, shown
 from specc.map.kinds import Column
+from specc.text.diagnostic import fail
 
 Rows: TypeAlias = Mapping[str, Sequence[object]]
 """Columns by name, each with a value a row. A value that cannot be read is a `Bad`."""
@@ -48,3 +53,29 @@ class Format(Protocol):
     def read(self, path: Path, block: Block, columns: Sequence[str]) -> Rows:
         """Some columns of a block."""
         ...
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Turns what the system says of a file or a folder into E0802, whatever it says."""
+    try:
+        yield
+    except OSError as error:
+        _unreadable(path, words(error))
+
+
+def check_readable(path: Path) -> None:
+    """E0802 for what is no file that can be read from its beginning as often as it takes."""
+    try:
+        descriptor = open_regular(path)
+    except Unreadable as fault:
+        _unreadable(path, fault.reason)
+    os.close(descriptor)
+
+
+def _unreadable(path: Path, why: str) -> NoReturn:
+    fail(
+        "E0802",
+        f"cannot read `{shown(str(path))}`: {why}",
+        helps=["give a regular file that you may read, or a folder of such files"],
+    )
