@@ -1,4 +1,4 @@
-"""`kernel_regression` is the Nadaraya-Watson estimator in NumPy, of four kernels."""
+"""`kernel_regression` is the Nadaraya-Watson estimator in NumPy, of five kernels and any width."""
 
 from collections.abc import Callable
 from functools import partial
@@ -15,22 +15,31 @@ KERNELS: dict[str, Callable[[Array, float], float]] = {
     "box(1.5)": lambda u, w: float(np.linalg.norm(u) <= 1.5),
     "triangle(1.5)": lambda u, w: max(0.0, 1 - float(np.linalg.norm(u)) / 1.5),
     "epanechnikov(1.5)": lambda u, w: max(0.0, 1 - float(u @ u) / 1.5**2),
+    "constant": lambda u, w: 1.0,
 }
 
 
-def regress(kernel: str, w: Arrays, x: Array, known: Array, values: Array) -> Arrays:
-    width = float(w["kernel.w"][0]) if "kernel.w" in w else 0.0
+def regress(
+    kernel: str, h: float, w: Arrays, x: Array, known: Array, values: Array
+) -> Arrays:
+    learned = float(w["kernel.w"][0]) if "kernel.w" in w else 0.0
     k = np.array(
-        [[KERNELS[kernel](a.astype(float) - b, width) for b in known] for a in x]
+        [
+            [KERNELS[kernel]((a.astype(float) - b) / h, learned) for b in known]
+            for a in x
+        ]
     )
     total = k.sum(1, keepdims=True)
     weights = np.divide(k, total, out=np.zeros_like(k), where=total != 0)
     return {"y": weights @ values, "weights": weights}
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
-def test_it_follows_the_equation(kernel: str) -> None:
-    """One question is far from every point: no kernel but the Gaussian reaches it, and
+@pytest.mark.parametrize(
+    ("kernel", "width"),
+    [*((k, 1.0) for k in KERNELS), ("gaussian", 0.4), ("box(1.5)", 2.0)],
+)
+def test_it_follows_the_equation(kernel: str, width: float) -> None:
+    """One question is far from every point: no kernel but the Gaussian and the constant one reaches it, and
     its answer is zero.
     """
     rng = np.random.default_rng(0)
@@ -42,12 +51,13 @@ def test_it_follows_the_equation(kernel: str) -> None:
         rows.append({name: value.astype(np.float32) for name, value in made.items()})
     assert_follows(
         "kernel_regression",
-        partial(regress, kernel),
+        partial(regress, kernel, width),
         rows,
         {},
         inputs=2,
         outputs=3,
         kernel=kernel,
+        width=width,
     )
 
 

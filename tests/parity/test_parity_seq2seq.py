@@ -66,13 +66,15 @@ class Translator(nn.Module):
         )
 
 
-def weights_of(module: Translator) -> Arrays:
-    """Under our names, where a layer that reads from the end says so."""
+def weights_of(module: Translator, as_torch: bool) -> Arrays:
+    """Under our names, where a layer that reads from the end says so; or as an nn.LSTM
+    has them that was given reversed texts, and knows of one direction alone.
+    """
     made = {
         name.removeprefix("sides."): value
         for name, value in from_module(module).items()
     }
-    if module.shared:
+    if module.shared or as_torch:
         return made
     return {
         f"{n}_reverse" if n.startswith("encoder.lstm") else n: v
@@ -80,15 +82,18 @@ def weights_of(module: Translator) -> Arrays:
     }
 
 
-@pytest.mark.parametrize(("layers", "shared"), [(1, False), (3, False), (2, True)])
-def test_seq2seq(layers: int, shared: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("layers", "shared", "as_torch"),
+    [(1, False, False), (3, False, False), (2, False, True), (2, True, False)],
+)
+def test_seq2seq(layers: int, shared: bool, as_torch: bool, tmp_path: Path) -> None:
     theirs = randomized(Translator(layers, shared))
     sets = {
         **SIZES,
         "layers": layers,
         **({"shared": True, "order": "forward"} if shared else {}),
     }
-    ours = with_weights("seq2seq", weights_of(theirs), tmp_path, **sets)
+    ours = with_weights("seq2seq", weights_of(theirs, as_torch), tmp_path, **sets)
     theirs.double()
 
     def published(x: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
