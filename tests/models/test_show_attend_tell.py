@@ -1,4 +1,4 @@
-"""`show_attend_tell` is the equations of the paper's sec. 3.1 and 4 in NumPy, soft and hard."""
+"""`show_attend_tell` is the equations of the paper's sec. 3.1 and 4 in NumPy, soft, hard and drawn."""
 
 from functools import partial
 
@@ -14,19 +14,31 @@ from support.equations import (
     sigmoid,
     softmax,
 )
+from support.spec_models import by_reference, opened, random_weights
+
+SIZE = {"vocab": 11, "regions": 4, "features": 5, "words": 6, "hidden": 7, "att": 8}
 
 
 def caption(
-    hard: bool, gated: bool, w: Arrays, image: Array, words_so_far: Array
+    hard: bool,
+    gated: bool,
+    w: Arrays,
+    image: Array,
+    words_so_far: Array,
+    chance: Array | None = None,
 ) -> Arrays:
+    """One caption. With `chance` each step looks at one region, drawn with soft
+    attention's weights: the greatest score behind Gumbel noise (arXiv:1611.01144, eq. 1).
+    """
     whole = image.mean(0)
     h, c = np.tanh(affine(w, "init_h", whole)), np.tanh(affine(w, "init_c", whole))
     logits, looked = [], []
-    for word in w["embedding.weight"][words_so_far]:
+    for t, word in enumerate(w["embedding.weight"][words_so_far]):
         e = (
             np.tanh(affine(w, "attention.U", image) + affine(w, "attention.W", h))
             @ w["attention.v.weight"][0]
         )
+        e = e if chance is None else e - np.log(-np.log(chance[t]))
         a = np.eye(len(image))[e.argmax()] if hard else softmax(e)
         z = a @ image
         z = sigmoid(affine(w, "beta", h)) * z if gated else z
@@ -47,7 +59,6 @@ def test_it_follows_the_equations(normalize: str, gated: bool) -> None:
         {"image": rng.standard_normal((4, 5)).astype(np.float32), "words_so_far": ids}
         for ids in sentences(rng, 11, (5, 1, 3))
     ]
-    size = {"vocab": 11, "regions": 4, "features": 5, "words": 6, "hidden": 7, "att": 8}
     equations = partial(caption, normalize == "hard", gated)
     padded = {"words_so_far": (0,)}
     assert_follows(
@@ -55,7 +66,49 @@ def test_it_follows_the_equations(normalize: str, gated: bool) -> None:
         equations,
         rows,
         padded,
-        **size,
+        **SIZE,
         normalize=normalize,
         gated=gated,
     )
+
+
+def test_sampled_attention_looks_where_chance_says() -> None:
+    """More numbers than words may be given; the rest count nothing."""
+    rng = np.random.default_rng(1)
+    rows = [
+        {
+            "image": rng.standard_normal((4, 5)).astype(np.float32),
+            "words_so_far": ids,
+            "chance": rng.uniform(0.01, 0.99, (7, 4)).astype(np.float32),
+        }
+        for ids in sentences(rng, 11, (5, 1, 3))
+    ]
+    equations = partial(caption, True, True)
+    assert_follows(
+        "show_attend_tell",
+        equations,
+        rows,
+        {"words_so_far": (0,), "chance": (0,)},
+        graph="sampled",
+        **SIZE,
+    )
+
+
+def test_regions_are_drawn_with_the_weights_of_soft_attention() -> None:
+    """Of 4000 first looks each region has its share, to three standard deviations."""
+    soft = opened("show_attend_tell", **SIZE)
+    drawn = opened("show_attend_tell", graph="sampled", **SIZE)
+    weights = random_weights(soft)
+    rng = np.random.default_rng(2)
+    image = rng.standard_normal((1, 4, 5))
+    share = by_reference(soft, weights, {"image": image, "words_so_far": [[1]]})
+    p = share["looked"][0, 0]
+    many = 4000
+    given = {
+        "image": np.repeat(image, many, axis=0),
+        "words_so_far": np.ones((many, 1), np.int64),
+        "chance": rng.random((many, 1, 4)),
+    }
+    looked = by_reference(drawn, weights, given)["looked"][:, 0]
+    assert (looked.sum(1) == 1).all()
+    assert (abs(looked.mean(0) - p) < 3 * np.sqrt(p * (1 - p) / many)).all()

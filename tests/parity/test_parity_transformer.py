@@ -1,5 +1,5 @@
 """`transformer` is torch's Transformer layers between the paper's embeddings and its
-shared output.
+shared output, in all that its config lets choose.
 """
 
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from support.padded import Ids, Keep, samples
-from support.published import Arrays, assert_matches, with_weights
+from support.published import Arrays, Ours, assert_matches, from_module, with_weights
 from support.torch_layers import Stacks, all_layers, stacks
 from torch import nn
 
@@ -25,44 +25,93 @@ GIVEN = samples(
 )
 
 
+SIZES = {"vocab": 31, "d": 24, "heads": 4, "hidden": 40, "layers": 2}
+TORCH = {"vocab": 31, "width": 24, "heads": 4, "hidden": 40, "layers": 2}
+
+
 def weights_of(module: Stacks) -> Arrays:
     table = module.embed.weight.detach().numpy().copy()
-    return all_layers(module) | {
-        "shared.weight": table,
-        "output_projection.weight": table,
-    }
+    made = {"shared.weight": table, "output_projection.weight": table}
+    for stack, places in module.places.items():
+        made[f"{stack}.embed_positions.weight"] = places.weight.detach().numpy().copy()
+    for stack, norm in module.norms.items():
+        made |= from_module(norm, f"{stack}.layer_norm.")
+    return all_layers(module) | made
 
 
 @pytest.mark.parametrize(
     "bias", [True, False], ids=["biases as torch has", "none as the paper has"]
 )
 def test_transformer(bias: bool, tmp_path: Path) -> None:
-    theirs = stacks(
-        vocab=31, width=24, heads=4, hidden=40, layers=2, act="relu", pre=False
-    )
+    theirs = stacks(**TORCH, act="relu", pre=False)
     for module in theirs.modules():
         if isinstance(module, nn.MultiheadAttention) and not bias:
             nn.init.zeros_(module.in_proj_bias)
             nn.init.zeros_(module.out_proj.bias)
-    sets = {
-        "vocab": 31,
-        "d": 24,
-        "heads": 4,
-        "hidden": 40,
-        "layers": 2,
-        "pad": 0,
-        "bos": 1,
-        "eos": 2,
-    }
+    sets = {**SIZES, "pad": 0, "bos": 1, "eos": 2}
     used = {
         k: v
         for k, v in weights_of(theirs).items()
         if bias or "attn." not in k or not k.endswith("bias")
     }
     ours = with_weights("transformer", used, tmp_path, attention_bias=bias, **sets)
+    check(ours, theirs)
+
+
+def check(ours: Ours, theirs: Stacks) -> None:
+    """The same logits, alone and padded on either side."""
     theirs.double()
 
     def published(x: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
         return {"logits": theirs(x)}
 
     assert_matches(ours, GIVEN, published, {"logits": "tgt"}, ("left", "right"))
+
+
+@pytest.mark.parametrize("rms", [False, True], ids=["layer", "rms"])
+@pytest.mark.parametrize(
+    ("norm", "act", "places"),
+    [("pre", "relu", "learned"), ("post", "gelu", "none"), ("pre", "gelu", "sines")],
+)
+def test_what_may_be_chosen(
+    norm: str, act: str, places: str, rms: bool, tmp_path: Path
+) -> None:
+    theirs = stacks(
+        **TORCH,
+        act=act,
+        pre=norm == "pre",
+        positions=9 if places == "learned" else 0,
+        sines=places == "sines",
+        rms=rms,
+    ).train()  # torch's fast path knows no norm but its own; there is no dropout
+    positions = {"learned": "learned(size=9)", "none": "none"}
+    sets = {
+        "norm": norm,
+        "act": act,
+        "positions": positions.get(places, "sinusoid(layout=interleaved)"),
+        "normalize": "rms_norm(eps=1e-5)" if rms else "layer_norm(eps=1e-5)",
+        "attention_bias": True,
+    }
+    check(
+        with_weights("transformer", weights_of(theirs), tmp_path, **SIZES, **sets),
+        theirs,
+    )
+
+
+@pytest.mark.parametrize("pairs", ["half", "interleaved"])
+def test_rotary_positions(pairs: str, tmp_path: Path) -> None:
+    """Queries and keys of self-attention, turned in torch's layers as arXiv:2104.09864,
+    eq. 34, says.
+    """
+    theirs = stacks(**TORCH, act="relu", pre=True, sines=False, turned=pairs).train()
+    sets = {
+        "norm": "pre",
+        "positions": "none",
+        "rope": "rope(theta=100.0)",
+        "pairs": pairs,
+        "attention_bias": True,
+    }
+    check(
+        with_weights("transformer", weights_of(theirs), tmp_path, **SIZES, **sets),
+        theirs,
+    )

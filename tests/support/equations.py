@@ -97,13 +97,14 @@ def assert_follows(
     padded: Mapping[str, tuple[int, ...]],
     louder: Mapping[str, float] | None = None,
     left: Collection[str] = (),
+    graph: str = "",
     **sets: object,
 ) -> None:
     """The spec gives what the equations give: the reference to 1e-9, ONNX Runtime to 1e-5.
 
     Inputs that are `left` are padded there, all others on the right. Weights named in `louder` are drawn so many times as large.
     """
-    found = opened(spec, **sets)
+    found = opened(spec, graph=graph, **sets)
     drawn = random_weights(found)
     weights = {n: w * (louder or {}).get(n, 1) for n, w in drawn.items()}
     exact = {name: w.astype(np.float64) for name, w in weights.items()}

@@ -60,12 +60,14 @@ class Ours:
     compiled: Loaded
 
 
-def loaded(spec: str, folder: Path, longest: int = 0, **sets: object) -> Ours:
+def loaded(
+    spec: str, folder: Path, longest: int = 0, graph: str = "", **sets: object
+) -> Ours:
     """A spec with the weights in a folder, and its config.json if there is one, for
-    texts of up to `longest` tokens where that counts.
+    texts of up to `longest` tokens where that counts; `graph` names another than the usual.
     """
     config = folder if (folder / "config.json").exists() else ""
-    found = opened(spec, str(config), longest, **sets)
+    found = opened(spec, str(config), longest, graph, **sets)
     values = loading.bound(wanted_of(found.model.graph), found.rules, str(folder))
     weights = {
         name: array_of(values, values.tied_to(name) or name) for name in values.wanted
@@ -77,14 +79,17 @@ def loaded(spec: str, folder: Path, longest: int = 0, **sets: object) -> Ours:
         weights=folder,
         set={k.replace("__", "."): v for k, v in sets.items()},
         context=longest,
+        graph=graph,
     )
     return Ours(found, weights, specc.load(path, threads=1))
 
 
-def with_weights(spec: str, weights: Arrays, folder: Path, **sets: object) -> Ours:
+def with_weights(
+    spec: str, weights: Arrays, folder: Path, graph: str = "", **sets: object
+) -> Ours:
     """A spec with these weights, by way of a file in `folder`."""
     write_safetensors(folder / "model.safetensors", weights)
-    return loaded(spec, folder, **sets)
+    return loaded(spec, folder, graph=graph, **sets)
 
 
 def from_module(module: torch.nn.Module, prefix: str = "") -> Arrays:

@@ -35,15 +35,17 @@ class Opened:
     rules: Rules
 
 
-def opened(spec: str, config: str = "", longest: int = 0, **sets: object) -> Opened:
+def opened(
+    spec: str, config: str = "", longest: int = 0, graph: str = "", **sets: object
+) -> Opened:
     """The spec with config values set: `opened("vit", d=8)`; a record's field as
-    `encoder__layers=2`. A shipped one is made once.
+    `encoder__layers=2`. A shipped one is made once; `graph` names another than the usual.
     """
     shipped = spec.isidentifier() and not config
     return (
-        _once(spec, _said(sets))
+        _once(spec, _said(sets), graph)
         if shipped
-        else _made(spec, config, _said(sets), longest)
+        else _made(spec, config, _said(sets), longest, graph)
     )
 
 
@@ -53,8 +55,8 @@ def opened_anew(spec: str, **sets: object) -> Opened:
 
 
 @cache
-def _once(spec: str, given: tuple[str, ...]) -> Opened:
-    return _made(spec, "", given)
+def _once(spec: str, given: tuple[str, ...], graph: str) -> Opened:
+    return _made(spec, "", given, graph=graph)
 
 
 def _said(sets: Mapping[str, object]) -> tuple[str, ...]:
@@ -63,9 +65,11 @@ def _said(sets: Mapping[str, object]) -> tuple[str, ...]:
     )
 
 
-def _made(spec: str, config: str, given: tuple[str, ...], longest: int = 0) -> Opened:
+def _made(
+    spec: str, config: str, given: tuple[str, ...], longest: int = 0, graph: str = ""
+) -> Opened:
     found = open_spec(spec, config=config, sets=given, longest=longest)
-    model = elaborated(found)
+    model = elaborated(found, graph)
     context = context_of(found.library)
     values = requirements(context, found.program, found.reader)
     env = Env(module=found.program.module, config=values)

@@ -12,6 +12,61 @@ from torch import nn
 from support.published import Arrays, from_module, randomized
 
 
+def places(keep: torch.Tensor) -> torch.Tensor:
+    """The number of each row among those that are there."""
+    return (keep.long().cumsum(1) - 1).clamp(min=0)
+
+
+class Turned(nn.MultiheadAttention):
+    """Self-attention whose queries and keys are turned by their places, pair by pair
+    (arXiv:2104.09864, eq. 34), with frequencies 100^(-2n/d).
+    """
+
+    at: torch.Tensor
+
+    def __init__(self, width: int, heads: int, pairs: str) -> None:
+        super().__init__(width, heads, batch_first=True)
+        self.pairs = pairs
+
+    def forward(self, x: torch.Tensor, *_: Any, attn_mask: Any, **__: Any) -> Any:
+        """The attention, and nothing for its weights."""
+        batch, rows, width = x.shape
+        parts = nn.functional.linear(x, self.in_proj_weight, self.in_proj_bias)
+        q, k, v = (
+            p.view(batch, rows, self.num_heads, -1).transpose(1, 2)
+            for p in parts.split(width, dim=-1)
+        )
+        scores = self.turned(q) @ self.turned(k).transpose(2, 3) / self.head_dim**0.5
+        # torch's encoder layers make numbers of a mask, minus infinity where it hides
+        hidden = attn_mask if attn_mask.dtype == torch.bool else attn_mask < 0
+        mixed = (
+            scores.masked_fill(hidden.view(scores.shape), -torch.inf).softmax(-1) @ v
+        )
+        return self.out_proj(mixed.transpose(1, 2).reshape(x.shape)), None
+
+    def turned(self, x: torch.Tensor) -> torch.Tensor:
+        """Pairs as complex numbers, each times e^(i · place · frequency)."""
+        half = self.head_dim // 2
+        pair = (
+            x.unflatten(-1, (half, 2)).movedim(-1, 0)
+            if self.pairs == "interleaved"
+            else x.unflatten(-1, (2, half)).movedim(-2, 0)
+        )
+        frequencies = 100.0 ** -(torch.arange(half, dtype=x.dtype) / half)
+        angles = self.at[:, None, :, None] * frequencies
+        made = torch.complex(*pair) * torch.polar(torch.ones_like(angles), angles)
+        axis = -1 if self.pairs == "interleaved" else -2
+        return torch.stack([made.real, made.imag], dim=axis).flatten(-2)
+
+
+def _with_rms_norms(module: nn.Module, width: int) -> None:
+    """Every LayerNorm below replaced by an RMSNorm."""
+    for inner in list(module.modules()):
+        for name, norm in list(inner.named_children()):
+            if isinstance(norm, nn.LayerNorm):
+                setattr(inner, name, nn.RMSNorm(width, eps=1e-5))
+
+
 class Stacks(nn.Module):
     """Embeddings in, layers of torch, logits out, as the paper puts them together
     (arXiv:1706.03762, fig. 1).
@@ -28,8 +83,12 @@ class Stacks(nn.Module):
         act: str,
         pre: bool,
         positions: int = 0,
+        sines: bool = True,
+        rms: bool = False,
+        turned: str = "",
     ) -> None:
         super().__init__()
+        self.sines = sines
         options: dict[str, Any] = {
             "d_model": width,
             "nhead": heads,
@@ -57,6 +116,11 @@ class Stacks(nn.Module):
         self.norms = nn.ModuleDict(
             {k: nn.LayerNorm(width) for k in ("encoder", "decoder") if pre}
         )
+        if turned:
+            for layer in (*self.encoder, *self.decoder):
+                layer.self_attn = Turned(width, heads, turned)
+        if rms:
+            _with_rms_norms(self, width)
 
     def forward(
         self,
@@ -75,10 +139,12 @@ class Stacks(nn.Module):
         source_mask = self.mask(x["source_keep"], source_hidden)
         memory = self.placed(x["source"], x["source_keep"], "encoder")
         for layer in self.encoder:
+            layer.self_attn.at = places(x["source_keep"])
             memory = layer(memory, src_mask=source_mask)
         memory = self.norms["encoder"](memory) if "encoder" in self.norms else memory
         y = self.placed(x["target"], x["target_keep"], "decoder")
         for layer in self.decoder:
+            layer.self_attn.at = places(x["target_keep"])
             y = layer(
                 y,
                 memory,
@@ -103,12 +169,14 @@ class Stacks(nn.Module):
 
     def placed(self, ids: torch.Tensor, keep: torch.Tensor, stack: str) -> torch.Tensor:
         """Embeddings times the root of the width, and positions: learned ones, or sines
-        and cosines in turn.
+        and cosines in turn, or none.
         """
-        at, width = (keep.long().cumsum(1) - 1).clamp(min=0), self.embed.embedding_dim
+        at, width = places(keep), self.embed.embedding_dim
         words = self.embed(ids) * width**0.5
         if stack in self.places:
             return words + self.places[stack](at)
+        if not self.sines:
+            return words
         angles = at[..., None] / 10000 ** (
             torch.arange(0, width, 2, dtype=torch.float64) / width
         )
