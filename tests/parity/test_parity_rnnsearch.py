@@ -2,10 +2,11 @@
 
 Symbols, numbers of sections and of equations are those of arXiv:1409.0473. The matrices
 are drawn under the paper's names, each by itself; `by_our_names` stacks them as the
-spec's weights lie.
+spec's weights lie. Other scores than the paper's are those of arXiv:1508.04025, sec. 3.1,
+and a network with another tanh layer; states of both directions may be added up.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +22,7 @@ Array = NDArray[np.float64]
 # n hidden units, m of an embedding, l of the readout, n' of the alignment
 N, M, L, A = (7, 5, 4, 6)
 K_X, K_Y = 13, 11  # words of source and target
-SIZES = {"hid": N, "emb": M, "readout": L, "att": A, "src_vocab": K_X, "tgt_vocab": K_Y}
+SIZES = {"hid": N, "emb": M, "readout": L, "src_vocab": K_X, "tgt_vocab": K_Y}
 
 SHAPES = {
     "E_x": (K_X, M),
@@ -45,14 +46,44 @@ GIVEN = samples(
 )
 
 
-def drawn() -> dict[str, Array]:
+OTHERS = {"W_g": (N, 2 * N), "b_a": (A,), "W_2": (A, A), "b_2": (A,)}
+"""Matrices of other scores: Luong's `general`, and of a layer more."""
+Score = Callable[[Mapping[str, Array], Array, Array], float]
+SCORES: dict[str, Score] = {
+    f"additive({A})": lambda p, s, h: p["v_a"] @ np.tanh(p["W_a"] @ s + p["U_a"] @ h),
+    "general": lambda p, s, h: s @ p["W_g"] @ h,
+    "dot": lambda p, s, h: s @ h,
+    f"layered(2, {A})": lambda p, s, h: (
+        p["v_a"]
+        @ np.tanh(p["W_2"] @ np.tanh(p["W_a"] @ s + p["b_a"] + p["U_a"] @ h) + p["b_2"])
+    ),
+}
+READ: dict[str, dict[str, str]] = {
+    "additive": {"W.weight": "W_a", "U.weight": "U_a", "v.weight": "v_a"},
+    "general": {"W.weight": "W_g"},
+    "dot": {},
+    "layered": {
+        "W.weight": "W_a",
+        "W.bias": "b_a",
+        "U.weight": "U_a",
+        "v.weight": "v_a",
+        "layers.0.hidden.weight": "W_2",
+        "layers.0.hidden.bias": "b_2",
+    },
+}
+"""Our names of a score's weights, and its matrices."""
+
+
+def drawn(added: bool = False) -> dict[str, Array]:
     """The paper's matrices, and the biases that it leaves out for readability; numbers
-    that f32 holds.
+    that f32 holds. Where states are added up, what reads them is half as wide.
     """
     rng = np.random.default_rng(7)
+    wide = {k: s for k, s in (SHAPES | OTHERS).items() if s[1:] == (2 * N,)}
+    shapes = SHAPES | OTHERS | {k: (s[0], N) for k, s in wide.items() if added}
     return {
         k: rng.normal(size=s).astype(np.float32).astype(np.float64) / 2
-        for k, s in SHAPES.items()
+        for k, s in shapes.items()
     }
 
 
@@ -75,18 +106,24 @@ def encoder(p: Mapping[str, Array], words: Array, side: str) -> list[Array]:
 
 
 def translate(
-    p: Mapping[str, Array], source: NDArray[np.int64], target: NDArray[np.int64]
+    p: Mapping[str, Array],
+    source: NDArray[np.int64],
+    target: NDArray[np.int64],
+    score: Score,
+    added: bool,
 ) -> tuple[Array, Array]:
     """App. A.2.2: for each target word the scores of the next, and how much it looks at
     each source word.
     """
     words = p["E_x"][source]
     backward = encoder(p, words[::-1], "backward")[::-1]
-    h = np.concatenate([encoder(p, words, "forward"), backward], axis=1)  # eq. 7
+    forward = encoder(p, words, "forward")
+    both = np.array([forward, backward])
+    h = both.sum(0) if added else np.concatenate(both, axis=1)  # eq. 7
     s = np.tanh(p["W_s"] @ backward[0] + p["b_s"])
     scores, alignment = [], []
     for y in p["E_y"][target]:
-        e = np.array([p["v_a"] @ np.tanh(p["W_a"] @ s + p["U_a"] @ h_j) for h_j in h])
+        e = np.array([score(p, s, h_j) for h_j in h])
         alpha = np.exp(e) / np.exp(e).sum()  # eq. 6
         c = alpha @ h  # eq. 5
         t_tilde = p["U_o"] @ s + p["V_o"] @ y + p["C_o"] @ c + p["b_o"]
@@ -100,7 +137,7 @@ def translate(
     return np.array(scores), np.array(alignment)
 
 
-def by_our_names(p: Mapping[str, Array]) -> dict[str, NDArray[np.float32]]:
+def by_our_names(p: Mapping[str, Array], score: str) -> dict[str, NDArray[np.float32]]:
     """Gates in the order reset, update, new; the encoder's update gate is open where it
     keeps the old state.
     """
@@ -121,9 +158,6 @@ def by_our_names(p: Mapping[str, Array]) -> dict[str, NDArray[np.float32]]:
     made |= {
         "decoder.init.weight": p["W_s"],
         "decoder.init.bias": p["b_s"],
-        "decoder.align.W.weight": p["W_a"],
-        "decoder.align.U.weight": p["U_a"],
-        "decoder.align.v.weight": p["v_a"][None],
         "decoder.rnn.weight_ih": np.concatenate(given),
         "decoder.rnn.weight_hh": np.concatenate([p["U_r"], p["U_z"], p["U"]]),
         "decoder.rnn.bias_ih": np.zeros(3 * N),
@@ -135,12 +169,28 @@ def by_our_names(p: Mapping[str, Array]) -> dict[str, NDArray[np.float32]]:
         "decoder.out.weight": p["W_o"],
         "decoder.out.bias": p["b_y"],
     }
+    for name, matrix in READ[score.partition("(")[0]].items():
+        made[f"decoder.align.{name}"] = (
+            p[matrix][None] if matrix == "v_a" else p[matrix]
+        )
     return {name: value.astype(np.float32) for name, value in made.items()}
 
 
-def test_rnnsearch(tmp_path: Path) -> None:
-    p = drawn()
-    ours = with_weights("rnnsearch", by_our_names(p), tmp_path, **SIZES)
+@pytest.mark.parametrize(
+    ("score", "added"),
+    [
+        *((score, score == "dot") for score in SCORES),
+        (f"additive({A})", True),
+        ("general", True),
+    ],
+)
+def test_rnnsearch(score: str, added: bool, tmp_path: Path) -> None:
+    p = drawn(added)
+    states = "sum" if added else "beside"
+    size = {"att": A} if "additive" in score else {"score": score}
+    ours = with_weights(
+        "rnnsearch", by_our_names(p, score), tmp_path, **SIZES, **size, states=states
+    )
 
     def published(x: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
         keep = x["source_keep"].numpy()
@@ -154,7 +204,9 @@ def test_rnnsearch(tmp_path: Path) -> None:
                 x["source"][row].numpy()[keep[row]],
                 x["target"][row].numpy(),
             )
-            logits[row], alignment[row][:, keep[row]] = translate(p, source, target)
+            logits[row], alignment[row][:, keep[row]] = translate(
+                p, source, target, SCORES[score], added
+            )
         return {
             "logits": torch.from_numpy(logits),
             "alignment": torch.from_numpy(alignment),
