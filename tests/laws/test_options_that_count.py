@@ -23,7 +23,7 @@ from specc.text.diagnostic import Failed
 OTHERS = {
     "float": ["0.625", "1.5"], "text": ['"else"'], "score": ["general", "dot"], "normalizer": ["softmax", "topk(2)"], "norm": ["rms_norm(eps=1e-3)"],
     "mask": ["chunked(3)"], "positions": ["learned(size=64)", "none"], "activation": ["tanh", "silu"],
-    "rope": ["rope(theta=77.0)"],
+    "rope": ["rope(theta=77.0)"], "pair": ["[8, 16]", "[2, 1]"],
 }  # fmt: skip
 FREE = {
     "labels": "only names what `show` says",
