@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: wheel-check gpu-check demo test scale parity parity-full parity-real parity-table readers browser pages providers fuzz lint measure waivers bench tables docs clean python
+.PHONY: wheel-check gpu-check demo test scale parity parity-full parity-real parity-table answers readers browser pages providers fuzz lint measure waivers bench tables docs clean python
 
 python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -49,6 +49,10 @@ parity-table: $(VENV)/parity
 	rm -f .parity.jsonl
 	SPECC_PARITY_RECORD=.parity.jsonl $(BIN)/python -m pytest -m "parity or slow" tests/parity -n 2
 	$(BIN)/python docs/parity_table.py .parity.jsonl
+
+# tests/kept/answers.npz: what transformers answers for a tiny checkpoint a family, which `make test` compares with
+answers: $(VENV)/parity
+	@PYTHONPATH=tests:. $(BIN)/python -m support.keep_answers
 
 # the programs that read our packages, each in a place of its own: Optimum needs an older transformers
 readers: | python

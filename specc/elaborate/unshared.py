@@ -1,6 +1,7 @@
 """`share` rules that nothing needs: a name misspelled, or a sharing that is gone."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 
 from specc.elaborate.check import check_symbolic
 from specc.elaborate.context import Library
@@ -27,14 +28,15 @@ def unshared(
         for r in item.rules
         if isinstance(r, tree.Share)
     ]
-    if all(_needed(rule, models) for rule in rules):
-        return []
-    everywhere = [*models, *_others(program, library, models[0].graph.name)]
-    return [
-        _fault(rule, everywhere)
-        for rule in rules
-        if _meant(rule, everywhere) and not _needed(rule, everywhere)
-    ]
+    everywhere = list(models)
+    others = _others(program, library, models[0].graph.name)
+    # a reading of another graph takes as long as this one's: no more than are asked for
+    while missing := [r for r in rules if not _needed(r, everywhere)]:
+        more = next(others, None)
+        if more is None:
+            break
+        everywhere += more
+    return [_fault(r, everywhere) for r in missing if _meant(r, everywhere)]
 
 
 def _needed(rule: tree.Share, models: Iterable[Model]) -> bool:
@@ -46,18 +48,15 @@ def _meant(rule: tree.Share, models: Iterable[Model]) -> bool:
     return any(rule.name.text in m.shares for m in models)
 
 
-def _others(program: Program, library: Library, known: str) -> list[Model]:
-    """The readings of the other graphs of a spec; the faults of these are found when
+def _others(program: Program, library: Library, known: str) -> Iterator[list[Model]]:
+    """The readings of each other graph of a spec; the faults of these are found when
     they are checked.
     """
-    found: list[Model] = []
     for item in program.module.items.values():
         if isinstance(item, tree.Block) and item.kind == "graph" and item.name != known:
-            try:
-                found += [t.model for t in check_symbolic(program, library, item.name)]
-            except Failed:
-                continue
-    return found
+            with suppress(Failed):
+                trials = check_symbolic(program, library, item.name)
+                yield [t.model for t in trials]
 
 
 def _fault(rule: tree.Share, models: Iterable[Model]) -> Diagnostic:

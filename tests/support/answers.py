@@ -1,0 +1,200 @@
+"""Answers of published models that are kept, so that every run of the tests compares
+with transformers, where there is no torch either.
+
+A tiny checkpoint is its config.json and the names and shapes of its tensors; the numbers
+in it follow from the names, so that no file holds them. `support.keep_answers` asks
+transformers once and writes what it answers to `tests/kept/answers.npz`.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import specc
+import specc_numpy
+from specc.compiler.family import graph_for
+from specc.compiler.rules import rules_of, wanted_by, wanted_of
+from specc.compiler.spec import Spec, open_spec, others
+from specc.compiler.weights import bound
+from specc.elaborate.context import Env
+from specc.elaborate.model import context_of, elaborate, requirements
+from specc.ir.model import Model
+from specc.weights.formats.safetensors import write_safetensors
+from specc.weights.rules import Rules, of_graph
+from specc.weights.values import array_of
+from support.padded import Arrays, Field, Ids, Keep, Numbers, Samples, Side, Sound
+from support.spec_models import assert_agrees
+
+FILE = Path(__file__).parents[1] / "kept" / "answers.npz"
+FIELDS: dict[str, type[Field]] = {
+    kind.__name__: kind for kind in (Ids, Keep, Numbers, Sound)
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What a published model answered to each of three samples alone.
+
+    `tensors` are the shapes of its file, `results` the padded axis that each result
+    runs along, `sides` those that it may be padded on, `sets` what is told beside its
+    config.
+    """
+
+    config: Mapping[str, Any]
+    tensors: Mapping[str, tuple[int, ...]]
+    given: Samples
+    results: Mapping[str, str]
+    sides: tuple[Side, ...]
+    sets: Mapping[str, Any]
+    told: tuple[Arrays, ...]
+
+
+def weight(name: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
+    """The numbers of a tensor, by its name: even ones from SHAKE-256, which every machine
+    gives alike, as large as what a layer adds up allows.
+    """
+    digest = hashlib.shake_256(name.encode()).digest(4 * prod(shape))
+    bits = np.frombuffer(digest, "<u4")
+    even = ((bits >> 8) * 2.0**-23 - 1).astype(np.float32).reshape(shape)  # [-1, 1)
+    if name.endswith("running_var"):  # of a batch norm: a variance is above 0
+        return 1 + even / 2
+    if len(shape) < 2:  # norms are about 1, biases about 0
+        return even / 2 + np.float32(name.endswith("weight"))
+    # a stack of experts is as large as each of them would be
+    inputs = shape[1] if "experts" in name else prod(shape[1:])
+    return even * np.float32(2 / inputs**0.5)
+
+
+def write_checkpoint(answer: Answer, folder: Path) -> None:
+    """The folder that the published model was read from."""
+    folder.mkdir(exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(answer.config))
+    tensors = {name: weight(name, shape) for name, shape in answer.tensors.items()}
+    write_safetensors(folder / "model.safetensors", tensors)
+
+
+def check_meaning(answer: Answer, folder: Path) -> None:
+    """The folder is read and means what was answered: one sample alone, and three padded.
+
+    Its spec is not read with symbols, which takes most of a compilation: other tests do
+    that for every spec.
+    """
+    write_checkpoint(answer, folder)
+    sets = [f"{name}={value}" for name, value in answer.sets.items()]
+    spec = open_spec(str(folder), config=str(folder), sets=sets)
+    graph_name = graph_for(spec.program, spec.reader.raw or {})
+    model = elaborate(spec.program, spec.library, spec.reader, graph_name)
+    graph = model.graph
+    values = bound(wanted_of(graph), _rules(spec, model), str(folder))
+    numbers = {n: array_of(values, values.tied_to(n) or n) for n in values.wanted}
+    _assert_all(answer, lambda x: specc_numpy.run(graph, x, numbers))
+
+
+def _rules(spec: Spec, model: Model) -> Rules:
+    """What the spec says about the weights of one graph."""
+    context = context_of(spec.library)
+    config = requirements(context, spec.program, spec.reader)
+    env = Env(module=spec.program.module, config=config)
+    wanted = {w.name: w for w in wanted_of(model.graph)}
+    elsewhere = lambda: wanted_by(others(spec, model.graph.name))
+    return of_graph(rules_of(context, spec.program, env), wanted, elsewhere)
+
+
+def check_compiled(answer: Answer, folder: Path) -> None:
+    """The folder compiles, and what is compiled answers so."""
+    write_checkpoint(answer, folder)
+    path = folder / "m.onnx"
+    specc.compile(str(folder), path, set=dict(answer.sets))
+    model = specc.load(path, threads=1)
+    _assert_all(answer, lambda x: model.run(**x))
+
+
+def _assert_all(answer: Answer, run: Callable[[Arrays], Mapping[str, Any]]) -> None:
+    assert_answers(answer, run(answer.given.alone(0)), None)
+    for side in answer.sides:
+        assert_answers(answer, run(answer.given.together(side)), side)
+
+
+def assert_answers(answer: Answer, made: Mapping[str, Any], side: Side | None) -> None:
+    """Valid rows are what was answered, within 1e-5 of the greatest of them."""
+    samples = range(len(answer.told) if side else 1)
+    for name, dim in answer.results.items():
+        for n in samples:
+            told = answer.told[n][name]
+            found = made[name][n]
+            if side and dim:
+                found = found[answer.given.kept(n, dim, len(found), side)]
+            assert_agrees(found, told, f"{name} of sample {n}, {side or 'alone'}")
+
+
+def write_answers(answers: Mapping[str, Answer], file: Path = FILE) -> None:
+    """All of them in one file, the same for the same answers."""
+    arrays: Arrays = {}
+    index = {}
+    for case, answer in answers.items():
+        index[case] = _described(answer)
+        for n, row in enumerate(answer.given.rows):
+            arrays |= {f"{case}/given/{n}/{name}": x for name, x in row.items()}
+        for n, told in enumerate(answer.told):
+            arrays |= {f"{case}/told/{n}/{name}": x for name, x in told.items()}
+    text = json.dumps(index, sort_keys=True).encode()
+    np.savez_compressed(file, index=np.frombuffer(text, np.uint8), **arrays)
+
+
+def _described(answer: Answer) -> dict[str, Any]:
+    """What is no array, as JSON has it."""
+    given = answer.given
+    return {
+        "config": answer.config,
+        "tensors": answer.tensors,
+        "results": answer.results,
+        "sides": answer.sides,
+        "sets": answer.sets,
+        "lengths": given.lengths,
+        "fields": {n: [type(f).__name__, vars(f)] for n, f in given.fields.items()},
+    }
+
+
+class Answers:
+    """The file, of which an answer is read when it is asked for."""
+
+    def __init__(self, file: Path = FILE) -> None:
+        self._arrays = np.load(file)
+        self._index: dict[str, Any] = json.loads(self._arrays["index"].tobytes())
+
+    @property
+    def names(self) -> list[str]:
+        """Every case that is kept."""
+        return sorted(self._index)
+
+    def __getitem__(self, case: str) -> Answer:
+        told = self._index[case]
+        fields = {
+            n: FIELDS[kind](**values) for n, (kind, values) in told["fields"].items()
+        }
+        rows, answers = self._rows(f"{case}/given"), self._rows(f"{case}/told")
+        return Answer(
+            config=told["config"],
+            tensors={n: tuple(shape) for n, shape in told["tensors"].items()},
+            given=Samples(fields, rows, tuple(told["lengths"]), seed=0),
+            results=told["results"],
+            sides=tuple(told["sides"]),
+            sets=told["sets"],
+            told=answers,
+        )
+
+    def _rows(self, prefix: str) -> tuple[Arrays, ...]:
+        """The arrays below a prefix, by number and name."""
+        rows: dict[int, Arrays] = {}
+        for key in self._arrays.files:
+            if key.startswith(f"{prefix}/"):
+                number, name = key.removeprefix(f"{prefix}/").split("/")
+                rows.setdefault(int(number), {})[name] = self._arrays[key]
+        return tuple(rows[n] for n in sorted(rows))
