@@ -45,8 +45,9 @@ def scan(op: ops.Scan, env: Env, *operands: Array) -> tuple[Array, ...]:
 
 
 def _over(op: ops.Scan, carries: list[Array]) -> bool:
-    """Whether no row needs another turn."""
-    return op.until != -1 and bool(carries[op.until].all())
+    """Whether no row needs another turn, and nothing is made of those that are done."""
+    ends = op.until != -1 and not op.lasting
+    return ends and bool(carries[op.until].all())
 
 
 def _against(kept: Array, x: Array) -> Array:

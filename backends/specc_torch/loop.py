@@ -19,7 +19,8 @@ def scan(op: ops.Scan, place: Place, *operands: Tensor) -> tuple[Tensor, ...]:
     inputs, results = list(op.body.inputs.values()), list(op.body.outputs.values())
     collected: list[list[Tensor]] = [[] for _ in results[op.carries :]]
     for t in reversed(range(steps)) if op.reverse else range(steps):
-        if op.until != -1 and bool(carries[op.until].all()):
+        ends = op.until != -1 and not op.lasting
+        if ends and bool(carries[op.until].all()):
             break
         row = [x.select(op.axis, t) for x in rows]
         made = walk(

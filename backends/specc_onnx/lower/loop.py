@@ -10,13 +10,14 @@ from collections.abc import Sequence
 
 from specc.ir import ops
 from specc.ir.dim import Dim
-from specc.ir.graph import Graph, Value
+from specc.ir.graph import Value, needed
 from specc.ir.ops.loop import Loop, without
 from specc.ir.types import Type
 from specc_onnx.lower.arrange import (
     at_least,
     cast,
     cut,
+    full,
     reshape,
     unsqueeze,
     where,
@@ -156,17 +157,47 @@ def turn(
         g.tensors[value] = g.parameters[name]
     site = g.site
     # Nodes of the body set the site to their own.
-    lower_nodes(g, op.body)
+    if op.lasting:
+        made = _outlasted(op, g)
+    else:
+        lower_nodes(g, op.body)
+        made = [g.tensors[value].name for value in op.body.outputs.values()]
     g.site = site
-    return _results(op, g, op.body, kept)
+    return _results(op, g, made, kept)
 
 
-def _results(op: ops.Scan, g: Emitter, body: Graph, kept: Tensor | None) -> list[str]:
+def _outlasted(op: ops.Scan, g: Emitter) -> list[str]:
+    """Lower a body of which something is made in every turn: that, and under an `If` the
+    rest, which a turn makes only where a row is not done.
+    """
+    values = list(op.body.outputs.values())
+    ending = values[: len(values) - op.lasting]
+    always = needed(values[len(ending) :])
+    lower_nodes(g, op.body, always)
+    starts = op.inner().starts
+    left = _some_left(g, g.tensors[starts[op.until]].name)
+    types = [v.type for v in ending]
+    with g.body() as going:
+        lower_nodes(g, op.body, {n for n, _ in op.body.nodes} - always)
+        # A branch gives only what is made in it.
+        turned = [g.alias(g.tensors[v].name, g.place("turned")) for v in ending]
+    then = graph_of(g.place("going"), going, turned, types)
+    with g.body() as over:
+        same = [g.alias(g.tensors[v].name, g.place("same")) for v in starts]
+        zeros = [full(g, 0, t.dtype, t.shape) for t in types[op.carries :]]
+    otherwise = graph_of(g.place("over"), over, [*same, *zeros], types)
+    results = g.nodes("If", len(ending), left, then_branch=then, else_branch=otherwise)
+    return [*results, *(g.tensors[v].name for v in values[len(ending) :])]
+
+
+def _results(
+    op: ops.Scan, g: Emitter, made: Sequence[str], kept: Tensor | None
+) -> list[str]:
     """What a step gives; a row that is not kept changes no carry and collects zeros."""
+    body = op.body
     before = list(body.inputs.values())[op.scanned : op.scanned + op.carries]
     names: list[str] = []
-    for n, value in enumerate(body.outputs.values()):
-        result = g.tensors[value].name
+    for n, (value, result) in enumerate(zip(body.outputs.values(), made, strict=True)):
         if kept is not None:
             old = (
                 g.tensors[before[n]].name
@@ -198,7 +229,7 @@ def loop(op: ops.Scan, g: Emitter, *args: Tensor) -> tuple[str, ...]:
     length = given.rows[0].type.shape[op.axis]
     turns = g.dim(length)
     body = _ended(op, g, given, turns)
-    ends = op.until != -1
+    ends = _stops(op)
     more = _some_left(g, given.starts[op.until].name) if ends else None
     carried = [c.name for c in given.starts]
     count = len(op.body.outputs)
@@ -239,13 +270,18 @@ def _ended(op: ops.Scan, g: Emitter, given: Loop[Tensor], turns: str) -> object:
         results = turn(op, g, given.captured, kept)
         # the same name must not come in and go out
         more = (
-            g.alias(going.name, g.place("on"))
-            if op.until == -1
-            else _some_left(g, results[op.until])
+            _some_left(g, results[op.until])
+            if _stops(op)
+            else g.alias(going.name, g.place("on"))
         )
     types = [Type("bool", ()), *(v.type for v in op.body.outputs.values())]
     declared = [declare(t.name, t.type) for t in inputs]
     return graph_of(g.place("body"), opened, [more, *results], types, declared)
+
+
+def _stops(op: ops.Scan) -> bool:
+    """Whether turns behind the last row that is not done are left out."""
+    return op.until != -1 and not op.lasting
 
 
 def _some_left(g: Emitter, done: str) -> str:

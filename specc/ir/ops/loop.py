@@ -51,6 +51,8 @@ class Scan(Op, sig="a[*s]... -> a[*t]", heavy=True):
     as soon as all of them are true, before its first turn too; rows of turns that are
     not run are zeros. The body leaves every carry, and the zeros of what it collects,
     as they are where that carry is true: so no result depends on the number of turns.
+    The last `lasting` of what is collected are made in every turn all the same, of
+    carries that stay as they are: what later rows look back at, though these are done.
     """
 
     body: "Graph"
@@ -60,6 +62,7 @@ class Scan(Op, sig="a[*s]... -> a[*t]", heavy=True):
     reverse: bool = False
     masked: bool = False
     until: int = -1
+    lasting: int = 0
 
     @property
     def first(self) -> int:
@@ -126,6 +129,9 @@ class Scan(Op, sig="a[*s]... -> a[*t]", heavy=True):
 
     def _ends(self, carried: Sequence[Type]) -> None:
         """The carry that ends the loop is one of them, and of booleans."""
+        rows = len(self.body.outputs) - self.carries
+        if not 0 <= self.lasting <= (0 if self.until == -1 else rows):
+            raise ShapeError(f"{self.lasting} results cannot outlast the end of this loop")
         if self.until == -1:
             return
         if not 0 <= self.until < self.carries:

@@ -45,7 +45,7 @@ def turned(
         body=body,
         scanned=op.scanned + len(met),
         # A row that is done goes on giving rows that later ones may look back at.
-        until=-1 if met else op.until,
+        lasting=0 if op.until == -1 else len(met),
     )
     keep = [] if given.keep is None else [given.keep]
     inputs = [*keep, *given.rows, *past, *given.starts, *given.captured]

@@ -160,7 +160,8 @@ def held(node: Node, op: ops.Scan) -> bool:
     done = starts[op.until]
     carried = zip(op.nexts(), starts, strict=True)
     outside = dict(zip(op.inner().captured, op.parts(node.args).captured, strict=True))
-    empty = [_kept(value, done) for value in op.collected()]
+    ended = op.collected()[: len(op.collected()) - op.lasting]
+    empty = [_kept(value, done) for value in ended]
     return all(_kept(after, done) is before for after, before in carried) and all(
         value is not None and zero_everywhere(outside.get(value, value))
         for value in empty

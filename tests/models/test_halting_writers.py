@@ -1,0 +1,138 @@
+"""Layers in a loop that ends early, which look back along a text: a row that is done goes
+on giving keys to later rows, and no turn computes more than these once all are done.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+import specc
+from specc.ir import ops
+from specc.run.steppers import FullStepper, StateStepper
+from specc.run.writer import writer_of
+from specc_onnx.lower import loop
+
+SPEC = """specc 1
+model halting
+config { vocab: int = 11  d: int = 8 }
+dims batch, src, n
+graph g(ids: int[batch, n], memory: float[batch, src, d], keep: keep[batch, n] = ids >= 0)
+    -> (logits: float[batch, n, vocab]) {
+  x = 30.0 * (embedding(ids, size=vocab, dim=d) @ table)
+  seen = 0.0 * x
+  done = not keep
+  scan %s carry x, seen, done%s until all(done) {
+    %s
+    done = max(abs(x), axis=2) > %s
+  }
+  return 9.0 * linear(x + seen, out=vocab) @ out
+}
+generate text of ids from logits { start = 2  stop = 1 }
+"""
+EXIST = "insert(cast(keep, to=float), axis=2)"
+BODIES = {
+    "attention": "x = 1.3 * x + (attention(x, heads=2, mask=causal & visible(keep)) @ a)\n    seen = seen + x",
+    "window": "x = 1.3 * x + 0.5 * (attention(x, heads=2, mask=window(3) & visible(keep)) @ a)\n    seen = tanh(x)",
+    "delay": f"x = 1.3 * x + delay(x * {EXIST}, by=2)\n    seen = 0.5 * seen + x",
+    "sum": f"x = 1.1 * x + 0.1 * cumsum({EXIST} * x, axis=1)\n    seen = seen + x",
+}
+
+
+def package(folder: Path, body: str, turn: int, far: float = 4.0) -> Path:
+    rows = "row in memory along src" if turn else "step in 6"
+    more = " reverse" if turn == 1 else ""
+    carry = BODIES[body].replace(
+        "x =", "x = insert(row, axis=1) +" if turn else "x =", 1
+    )
+    (folder / "m.specc").write_text(SPEC % (rows, more, carry, far), encoding="utf-8")
+    target = "onnx" if turn == 2 else "ort-cpu"
+    opset = (23, 17, 21)[turn]
+    specc.compile(
+        folder / "m.specc",
+        folder / "out",
+        init=3,
+        parts=["score", "step", "encode"] if turn else ["score", "step"],
+        target=target,
+        opset=opset,
+    )
+    return folder / "out"
+
+
+def worst(folder: Path) -> float:
+    """How far any steps are from full passes: a prompt padded on the left, batches in
+    another order, one new row and several.
+    """
+    model = specc.load(folder, threads=1)
+    rng = np.random.default_rng(0)
+    memory = rng.normal(size=(3, 4, 8)).astype("f")
+    prompts = [[2, 3, 5], [7], [4, 6]]
+    prepared = dict(model.generate(ids=prompts, memory=memory).prepared)
+    whole = writer_of(model.whole)
+    assert model.writer
+    assert whole
+    steps, full = model.writer.stepper(prepared), whole.stepper(prepared)
+    assert isinstance(steps, StateStepper)
+    assert isinstance(full, FullStepper)
+    tokens, apart = prepared["ids"], 0.0
+    for order, more in (([0, 1, 2], 0), ([2, 0, 0], 1), ([1, 1, 0, 2], 3), ([3], 1)):
+        if more:
+            steps.reorder(np.array(order))
+            full.reorder(np.array(order))
+            tokens = rng.integers(3, 11, (len(order), more))
+        got, want = steps.step(tokens), full.step(tokens)
+        apart = max(apart, float(np.abs(got - want).max() / np.abs(want).max()))
+    return apart
+
+
+@pytest.mark.parametrize(
+    ("body", "turn"),
+    [
+        pytest.param(body, turn, marks=() if turn == n else (pytest.mark.parity,))
+        for n, body in enumerate(BODIES)
+        for turn in range(3)
+    ],
+)
+def test_any_steps_give_the_logits_of_full_passes(
+    tmp_path: Path, body: str, turn: int
+) -> None:
+    assert worst(package(tmp_path, body, turn)) <= 1e-5
+
+
+def test_rows_that_are_done_and_give_no_keys_are_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The planted mistake: a turn in which all are done makes nothing at all."""
+    kept = loop._outlasted
+
+    def nothing(op: ops.Scan, g: loop.Emitter) -> list[str]:
+        zeros = [v.type for v in op.body.outputs.values()]
+        made = kept(op, g)
+        left = loop._some_left(g, g.tensors[op.inner().starts[op.until]].name)
+        return [
+            name
+            if n < op.carries
+            else loop.where(g, t.dtype, left, name, g.constant(0, t.dtype))
+            for n, (name, t) in enumerate(zip(made, zeros, strict=True))
+        ]
+
+    monkeypatch.setattr(loop, "_outlasted", nothing)
+    assert worst(package(tmp_path, "attention", 0)) > 1e-3
+
+
+def test_what_is_not_run_is_the_rest_of_the_body(tmp_path: Path) -> None:
+    """Keys and values are made in every turn; queries, scores and outputs only where a
+    row is not done.
+    """
+    model = onnx.load(package(tmp_path, "attention", 0) / "step.onnx")
+    (turns,) = (n for n in model.graph.node if n.op_type == "Loop")
+    (branch,) = (n for n in turns.attribute[0].g.node if n.op_type == "If")
+    branches = {a.name: a.g.node for a in branch.attribute}
+    going, over = branches["then_branch"], branches["else_branch"]
+    products = [
+        [w for n in nodes for w in n.input if w.endswith("proj.weight")]
+        for nodes in (turns.attribute[0].g.node, going, over)
+    ]
+    assert [len(p) for p in products] == [2, 2, 0]
+    assert not any("q_proj" in w or "out_proj" in w for w in products[0])
