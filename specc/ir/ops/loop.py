@@ -131,7 +131,9 @@ class Scan(Op, sig="a[*s]... -> a[*t]", heavy=True):
         """The carry that ends the loop is one of them, and of booleans."""
         rows = len(self.body.outputs) - self.carries
         if not 0 <= self.lasting <= (0 if self.until == -1 else rows):
-            raise ShapeError(f"{self.lasting} results cannot outlast the end of this loop")
+            raise ShapeError(
+                f"{self.lasting} results cannot outlast the end of this loop"
+            )
         if self.until == -1:
             return
         if not 0 <= self.until < self.carries:
