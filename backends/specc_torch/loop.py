@@ -1,5 +1,7 @@
 """The run-time loop, in PyTorch: its body, once for each row."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -19,8 +21,7 @@ def scan(op: ops.Scan, place: Place, *operands: Tensor) -> tuple[Tensor, ...]:
     inputs, results = list(op.body.inputs.values()), list(op.body.outputs.values())
     collected: list[list[Tensor]] = [[] for _ in results[op.carries :]]
     for t in reversed(range(steps)) if op.reverse else range(steps):
-        ends = op.until != -1 and not op.lasting
-        if ends and bool(carries[op.until].all()):
+        if _over(op, carries):
             break
         row = [x.select(op.axis, t) for x in rows]
         made = walk(
@@ -32,15 +33,9 @@ def scan(op: ops.Scan, place: Place, *operands: Tensor) -> tuple[Tensor, ...]:
         after = [made[v] for v in results[: op.carries]]
         here = [made[v] for v in results[op.carries :]]
         if keep is not None:
-            kept = keep[:, t]
             # A row that does not exist changes no state and gives zeros.
-            after = [
-                torch.where(_against(kept, n), n, old)
-                for n, old in zip(after, carries, strict=True)
-            ]
-            here = [
-                torch.where(_against(kept, x), x, torch.zeros_like(x)) for x in here
-            ]
+            after = _where(keep[:, t], after, carries)
+            here = _where(keep[:, t], here, [torch.zeros_like(x) for x in here])
         carries = after
         for stack, x in zip(collected, here, strict=True):
             stack.append(x)
@@ -49,6 +44,16 @@ def scan(op: ops.Scan, place: Place, *operands: Tensor) -> tuple[Tensor, ...]:
         for stack, value in zip(collected, range(op.carries, len(results)), strict=True)
     )
     return (*carries, *stacked)
+
+
+def _over(op: ops.Scan, carries: Sequence[Tensor]) -> bool:
+    """Whether no row needs another turn, and nothing is made of those that are done."""
+    ends = op.until != -1 and not op.lasting
+    return ends and bool(carries[op.until].all())
+
+
+def _where(kept: Tensor, yes: Sequence[Tensor], no: Sequence[Tensor]) -> list[Tensor]:
+    return [torch.where(_against(kept, x), x, y) for x, y in zip(yes, no, strict=True)]
 
 
 def _stacked(
