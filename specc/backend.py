@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, runtime_checkabl
 
 from specc.ir.derived import Cache, Source, State
 from specc.ir.graph import Graph, Value
+from specc.ir.target import Target
 from specc.text.diagnostic import fail
 
 if TYPE_CHECKING:
@@ -31,42 +32,6 @@ if TYPE_CHECKING:
     from specc.weights.values import Values
 
 # ---- What the compiler tells a backend
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
-    """A runtime and what it is good at.
-
-    `linear`: `gemm` flattens leading axes around a `Gemm`; `product` uses ONNX
-    Runtime's `FusedMatMul` and adds the bias apart, which its optimizer joins with what
-    follows. `packed_heads`: the attention kernel reads `[b, t, h·d]`, without a
-    transpose. `fused`: the standard's fused operators that are used where the opset has
-    them. `cells`: which recurrent layers `RNN`, `GRU` and `LSTM` compute there, beyond
-    those over rows of one length that PyTorch has too. `loops`: the operator of a loop
-    over all rows. `decodes`: it runs a `Loop` in which caches grow. `in_place`: caches
-    of a step are buffers that attention writes into (`specc.ir.derived.InPlace`).
-    `blocks`: attention that looks at a neighborhood is a loop over blocks of queries.
-    `few_experts`: more are looped over. `rounded`: products by rounded weights are ONNX
-    Runtime's own operators, which read weights as PyTorch has them. `computes`: types
-    of 16 bits that it computes in, where weights are stored so. `alignment` is what an
-    offset of weights in a file must be a multiple of. `provider` opens its models.
-    """
-
-    name: str
-    provider: str
-    linear: Literal["gemm", "product"]
-    packed_heads: bool
-    fused: frozenset[str]
-    cells: frozenset[str]
-    about: str
-    alignment: int = 1
-    in_place: bool = False
-    blocks: bool = False
-    loops: Literal["scan", "loop"] = "scan"
-    decodes: bool = True
-    few_experts: int = 16
-    rounded: bool = False
-    computes: frozenset[str] = frozenset()
 
 
 How: TypeAlias = Literal["auto", "link", "copy", "inline"]

@@ -4,9 +4,9 @@ in 16 bits at all.
 
 from typing import get_args
 
-from specc.backend import Target
 from specc.ir.derived import Derived, Generating
 from specc.ir.graph import Graph
+from specc.ir.target import Target
 from specc.passes import pipeline
 from specc.passes.narrow.narrow import Half
 

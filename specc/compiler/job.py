@@ -16,7 +16,7 @@ from pathlib import Path
 
 from specc import backend
 from specc.artifact.manifest import Manifest
-from specc.backend import Compiler, Emitted, How, Target, Written
+from specc.backend import Compiler, Emitted, How, Written
 from specc.calibrate.products import Factors
 from specc.compiler import computing, precision
 from specc.compiler import reading as readings
@@ -31,6 +31,7 @@ from specc.files.read import shown
 from specc.ir.derived import Derived, Source
 from specc.ir.graph import Graph
 from specc.ir.model import Model
+from specc.ir.target import Target
 from specc.passes import pipeline
 from specc.passes.quantize.plan import Decision
 from specc.text.diagnostic import fail

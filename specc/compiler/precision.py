@@ -6,13 +6,14 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import NoReturn
 
-from specc.backend import Emitted, Target
+from specc.backend import Emitted
 from specc.compiler.rounding import Spoken, check_matched
 from specc.files.read import shown
 from specc.ir.derived import Generating, InPlace, Source
 from specc.ir.graph import Graph
 from specc.ir.ops.quantized import Layout
 from specc.ir.precision import LEAST_BLOCK, MOST_BLOCK, Plan
+from specc.ir.target import Target
 from specc.passes import pipeline
 from specc.passes.quantize.plan import Decision, Wish, decide
 from specc.text.diagnostic import fail

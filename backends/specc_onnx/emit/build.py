@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from onnx import GraphProto, ModelProto, TensorProto, helper
 
-from specc.backend import Target
 from specc.ir.graph import Graph, Value
+from specc.ir.target import Target
 from specc.ir.types import Type
 from specc.passes.measure.limits import limits
 from specc.version import __version__

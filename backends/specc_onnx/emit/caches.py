@@ -16,11 +16,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import inf
 
-from specc.backend import Target
 from specc.ir import ops
 from specc.ir.derived import OFFSET, Cache, InPlace, State
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Node, Value
+from specc.ir.target import Target
 from specc.ir.types import Type
 from specc_onnx.emit.build import Built, enter_parameters, finished
 from specc_onnx.lower import legal

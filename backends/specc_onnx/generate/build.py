@@ -11,8 +11,8 @@ these alone stay in the main graph, where the body sees them.
 from collections.abc import Mapping
 from typing import NoReturn
 
-from specc.backend import Target
 from specc.ir.derived import Generating
+from specc.ir.target import Target
 from specc.ir.types import Type
 from specc.text.diagnostic import fail
 from specc_onnx.emit.build import Built, enter_parameters, finished

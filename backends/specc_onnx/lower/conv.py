@@ -107,18 +107,51 @@ def conv_transpose(
 def max_pool(op: ops.MaxPool, g: Emitter, x: Tensor) -> str:
     """The standard operator, which pads with what is below all."""
     slide = _Slide(g, op, _first(op.kernel))
-    made = _greatest(g, op, _turned(g, op.kernel, slide.given(x)))
+    made = _greatest(g, op, _turned(g, op.kernel, slide.given(x)), x.type.dtype)
     return slide.finished(_turned(g, op.kernel, made), x)
 
 
-def _greatest(g: Emitter, op: ops.MaxPool, x: str) -> str:
+def _greatest_of_slices(g: Emitter, op: ops.MaxPool, x: str, dtype: str) -> str:
+    """The greatest along one axis after the other: of the first rows of all windows, of
+    their second rows, and so on. Lengths need not be known.
+    """
+    # Around a picture nothing can be put in bf16, which f32 holds as it is.
+    wide = "f32" if dtype == "bf16" else dtype
+    x = cast(g, x, dtype, wide)
+    if any(op.pads):
+        x = _padded(g, op, x, float("-inf"), wide)
+    sides = zip(op.kernel, op.stride, op.dilation, strict=True)
+    for axis, (count, step, apart) in enumerate(sides, 2):
+        last = (count - 1) * apart
+        rows = [
+            g.node(
+                "Slice",
+                x,
+                g.vector(begin),
+                g.vector(begin - last if begin < last else FAR),
+                g.vector(axis),
+                g.vector(step),
+            )
+            for begin in range(0, last + 1, apart)
+        ]
+        x = g.node("Max", *rows) if count > 1 else rows[0]
+    return cast(g, x, wide, dtype)
+
+
+FAR = 2**62
+"""Behind the end of any axis."""
+
+
+def _greatest(g: Emitter, op: ops.MaxPool, x: str, dtype: str) -> str:
     """The standard's operator; more padding than the kernel has places, which it
     refuses, is put there before.
     """
+    if g.lacks("MaxPool", dtype):
+        return _greatest_of_slices(g, op, x, dtype)
     pads = list(op.pads)
     # The runtime refuses padding that is as long as a window, or longer.
     if any(n >= k for n, k in zip(pads, op.kernel * 2, strict=True)):
-        x, pads = _padded(g, op, x, float("-inf")), [0] * len(pads)
+        x, pads = _padded(g, op, x, float("-inf"), dtype), [0] * len(pads)
     return g.node(
         "MaxPool",
         x,
@@ -129,10 +162,16 @@ def _greatest(g: Emitter, op: ops.MaxPool, x: str) -> str:
     )
 
 
-def _padded(g: Emitter, op: ops.MaxPool | ops.AveragePool, x: str, value: float) -> str:
+def _padded(
+    g: Emitter,
+    op: ops.MaxPool | ops.AveragePool,
+    x: str,
+    value: float,
+    dtype: str = "f32",
+) -> str:
     """A picture with `value` around it."""
     sides = g.vector(0, 0, *op.before, 0, 0, *op.behind)
-    return g.node("Pad", x, sides, g.constant(value, "f32"))
+    return g.node("Pad", x, sides, g.constant(value, dtype))
 
 
 @lower(ops.AveragePool)
@@ -171,7 +210,7 @@ def keep_rows(op: ops.KeepRows, g: Emitter, keep: Tensor) -> str:
     flags = typed(cast(g, shown, "bool", "f32"), "f32", keep.type.shape)
     # Of no rows at all a convolution has a result, where a pool has none.
     slide = _Slide(g, _over(pool), 1)
-    made = _greatest(g, pool, unsqueeze(g, slide.given(flags), 1))
+    made = _greatest(g, pool, unsqueeze(g, slide.given(flags), 1), "f32")
     found = slide.finished(g.node("Squeeze", made, g.vector(1)), flags)
     there = g.node("Greater", found, g.constant(0.5, "f32"))
     return there if some else g.node("Not", there)

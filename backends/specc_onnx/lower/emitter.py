@@ -21,10 +21,10 @@ from onnx import (
     helper,
 )
 
-from specc.backend import Target
 from specc.ir.array import Array
 from specc.ir.dim import DimLike
 from specc.ir.graph import Value
+from specc.ir.target import Target
 from specc.ir.types import Type
 from specc_onnx.lower import legal
 from specc_onnx.lower.elements import CODE, NUMPY
@@ -128,6 +128,10 @@ class Emitter:
     def has(self, kind: str) -> bool:
         """Whether the fused operator `kind` is to be used."""
         return kind in self.target.fused and legal.exists(kind, self.opset)
+
+    def lacks(self, kind: str, dtype: str) -> bool:
+        """Whether the target has no kernel of an operator for an element type."""
+        return bool({kind, f"{kind} {dtype}"} & self.target.lacks)
 
     def node(
         self, kind: str, *inputs: str | None, domain: str = "", **attributes: Any

@@ -8,6 +8,7 @@ from specc.ir import ops
 from specc.ir.dim import Dim, exact
 from specc_onnx.lower.arrange import (
     always,
+    cast,
     flatten,
     reduce,
     reshape,
@@ -139,7 +140,10 @@ def softmax_where(
     # Added scores may be minus infinity themselves, and then a row sees nothing
     # although the mask shows some.
     if not finite:
-        return g.node("Where", g.node("Equal", scores, lowest), zero, weights)
+        wide = "f32" if g.lacks("Equal", dtype) else dtype
+        least = g.constant(float("-inf"), wide)
+        nothing = g.node("Equal", cast(g, scores, dtype, wide), least)
+        return g.node("Where", nothing, zero, weights)
     if mask is None or not shown:
         return weights
     return g.node("Where", mask.name, weights, zero)

@@ -9,7 +9,7 @@ loaded. On BERT-base the form of `ort-cpu` was 2 to 7 % faster than `Gemm` (ONNX
 
 from collections.abc import Mapping
 
-from specc.backend import Target
+from specc.ir.target import Target
 from specc.text.diagnostic import fail
 
 FUSED = frozenset({"Attention", "Gelu", "RMSNormalization", "RotaryEmbedding"})
@@ -20,6 +20,11 @@ LENGTHS = frozenset({"lengths"})
 CELLS = LENGTHS | {"activation", "reset before", "peepholes"}
 """Besides, an `RNN` of other than tanh, a `GRU` that resets before its linear map, an
 `LSTM` whose gates see its cell.
+"""
+
+CUDA_LACKS = frozenset({"ArgMax i64", "ArgMax i32", "Equal bf16", "MaxPool"})
+"""What the CUDA provider of ONNX Runtime 1.31 has no kernel of: of `MaxPool` it has those
+up to opset 21 alone.
 """
 
 TARGETS: Mapping[str, Target] = {
@@ -43,9 +48,9 @@ TARGETS: Mapping[str, Target] = {
             fused=FUSED,
             cells=CELLS,
             about="ONNX Runtime on the processor",
-            in_place=True,
+            in_place=frozenset({"f32"}),
             blocks=True,
-            rounded=True,
+            rounded="rows",
         ),
         Target(
             name="ort-cuda",
@@ -55,6 +60,9 @@ TARGETS: Mapping[str, Target] = {
             fused=FUSED,
             cells=LENGTHS,
             about="ONNX Runtime on an NVIDIA card",
+            # the kernel gives scores alone, before cap and mask (1.31)
+            attends=frozenset({"f32", "f16", "bf16"}),
+            lacks=CUDA_LACKS,
             alignment=16,
             computes=frozenset({"f16", "bf16"}),
         ),

@@ -353,6 +353,10 @@ def reduce_(op: ops.Reduce, g: Emitter, x: Tensor) -> str:
 @lower(ops.ArgMax)
 def argmax(op: ops.ArgMax, g: Emitter, x: Tensor) -> str:
     """The first of the greatest."""
+    # The greatest one alone, of equal ones the earlier, as `TopK` is defined too.
+    if g.lacks("ArgMax", x.type.dtype):
+        _, place = g.nodes("TopK", 2, x.name, g.vector(1), axis=op.axis)
+        return g.node("Squeeze", place, g.vector(op.axis))
     return g.node("ArgMax", x.name, axis=op.axis, keepdims=0, select_last_index=0)
 
 

@@ -21,9 +21,6 @@ from specc_onnx.lower.nn import softmax_where
 PROBABILITIES = 3
 """`qk_matmul_output_mode` of the weights after cap, mask and softmax."""
 
-FUSED_TYPES = ("f32", "f16")
-"""In f64 the kernel gives NaN for a row that sees no key; bf16 has none."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
@@ -71,12 +68,14 @@ def whole(op: ops.Attend, g: Emitter, parts: Parts) -> Made:
 
 def fused(op: ops.Attend, g: Emitter, parts: Parts) -> bool:
     """Whether the operator `Attention` does what this asks for."""
-    # The operator has no sinks, and ONNX defines it by the square root of the scale.
+    # The operator has no sinks, and ONNX defines it by the square root of the scale. In
+    # f64 the processor's kernel gives NaN for a row that sees no key.
+    wanted = {parts.q.type.dtype, *(["weights"] if g.site.wanted[1] else [])}
     return (
         g.has("Attention")
         and parts.sinks is None
         and op.scale > 0
-        and parts.q.type.dtype in FUSED_TYPES
+        and wanted <= g.target.attends
     )
 
 

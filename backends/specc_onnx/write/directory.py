@@ -15,10 +15,11 @@ from pathlib import Path
 
 from specc.artifact.external import hash_of, size_of
 from specc.artifact.index import NAME, Index, former, plain, superseded
-from specc.backend import About, Extra, How, Part, Target, Written
+from specc.backend import About, Extra, How, Part, Written
 from specc.files.ours import is_index, is_model, unread
 from specc.files.place import no_file, refuse, refuse_inputs, refuse_unbearable, settled
 from specc.files.write import FileFacts, OutputDirectory
+from specc.ir.target import Target
 from specc.version import __version__
 from specc.weights.values import Values
 from specc_onnx.lower import legal

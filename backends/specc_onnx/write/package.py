@@ -15,11 +15,12 @@ from onnx import ModelProto
 
 from specc.artifact.external import Beside, of_checkpoint
 from specc.artifact.manifest import DOC
-from specc.backend import Emitted, How, Target, Texts, Written
+from specc.backend import Emitted, How, Texts, Written
 from specc.files.ours import parts_beside
 from specc.files.write import OutputDirectory, need_space, plain_stem
 from specc.ir.derived import Generating, InPlace, Source
 from specc.ir.graph import Graph
+from specc.ir.target import Target
 from specc.weights.external import content
 from specc.weights.values import Values
 from specc_onnx.emit.build import Built, build

@@ -1,0 +1,73 @@
+"""Asks the CUDA provider that is installed where it puts each node of every model that is
+made for it, and writes down those that it takes: tests/support/kernel_lists/cuda.json.
+
+`python benchmarks/gpu_kernels.py`, with `tests` on PYTHONPATH. Opening a model takes a
+card, or libraries in the place of NVIDIA's: nothing is computed.
+"""
+
+import json
+from collections import defaultdict
+from collections.abc import Iterator
+from datetime import date
+
+import onnxruntime
+from onnx import ModelProto
+from support.kernels import LIST, WIDTHS, of_ops, of_spec, signatures
+from support.small import SMALL
+
+from specc_onnx.providers import PROVIDERS, RECORD, SILENT
+
+
+def models() -> Iterator[tuple[str, ModelProto]]:
+    """Every model there is."""
+    for width in WIDTHS:
+        for name, model in of_ops(width):
+            yield f"{name} {width}", model
+        for spec in sorted(SMALL):
+            for name, model in of_spec(spec, width):
+                yield f"{name} {width}", model
+
+
+def taken(model: ModelProto) -> set[tuple[str, str]]:
+    """The nodes that the provider computes, none rewritten: operator and name."""
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = SILENT
+    options.graph_optimization_level = (
+        onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    )
+    options.add_session_config_entry(RECORD, "1")
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), options, providers=[PROVIDERS["cuda"]]
+    )
+    return {
+        (node.op_type, node.name)
+        for part in session.get_provider_graph_assignment_info()
+        if part.ep_name == PROVIDERS["cuda"]
+        for node in part.get_nodes()
+    }
+
+
+def main() -> None:
+    """Ask, and write the list."""
+    kernels: dict[str, set[str]] = defaultdict(set)
+    for label, model in models():
+        try:
+            there = taken(model)
+        except Exception as error:  # ONNX Runtime has no base class for what it raises
+            print(f"{label}: {' '.join(str(error).split())[-200:]}", flush=True)
+            continue
+        for node, text in signatures(model):
+            if (node.op_type, node.name) in there:
+                kind, since, types = text.split(" ")
+                kernels[f"{kind} {since}"].add(types)
+    told = {
+        "provider": f"CUDA, onnxruntime-gpu {onnxruntime.__version__}",
+        "source": "what the provider takes of each model, not rewritten, by benchmarks/gpu_kernels.py",
+        "read": date.today().isoformat(),
+        "kernels": {kind: sorted(types) for kind, types in sorted(kernels.items())},
+    }
+    LIST.write_text(json.dumps(told, indent=1) + "\n", "utf-8")
+
+
+if __name__ == "__main__":
+    main()

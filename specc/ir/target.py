@@ -1,0 +1,51 @@
+"""A runtime and what it is good at: passes and lowerings ask it, never its name."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """A runtime and what it is good at.
+
+    `linear`: `gemm` flattens leading axes around a `Gemm`; `product` uses ONNX
+    Runtime's `FusedMatMul` and adds the bias apart, which its optimizer joins with what
+    follows. `packed_heads`: the attention kernel reads `[b, t, h·d]`, without a
+    transpose. `fused`: the standard's fused operators that are used where the opset has
+    them. `cells`: which recurrent layers `RNN`, `GRU` and `LSTM` compute there, beyond
+    those over rows of one length that PyTorch has too. `alignment` is what an offset of
+    weights in a file must be a multiple of. `provider` opens its models. Every other
+    field says itself what it is.
+    """
+
+    name: str
+    provider: str
+    linear: Literal["gemm", "product"]
+    packed_heads: bool
+    fused: frozenset[str]
+    cells: frozenset[str]
+    about: str
+    alignment: int = 1
+    attends: frozenset[str] = frozenset({"f32", "f16", "weights"})
+    """The element types that `Attention` takes, and whether it gives its `weights`."""
+    lacks: frozenset[str] = frozenset()
+    """Operators without a kernel there, said by others: `MaxPool`, or of an element type
+    alone: `Equal bf16`.
+    """
+    in_place: frozenset[str] = frozenset()
+    """The element types of caches that are buffers (`specc.ir.derived.InPlace`)."""
+    blocks: bool = False
+    """Whether attention that looks at a neighborhood is a loop over blocks of queries."""
+    loops: Literal["scan", "loop"] = "scan"
+    """The operator of a loop over all rows."""
+    decodes: bool = True
+    """Whether it runs a `Loop` in which caches grow."""
+    few_experts: int = 16
+    """More experts than this are looped over."""
+    rounded: Literal["", "rows", "weights"] = ""
+    """Whether products by rounded weights are ONNX Runtime's own operators, which read
+    weights as PyTorch has them: they round the `rows` that they meet, or `weights`
+    alone.
+    """
+    computes: frozenset[str] = frozenset()
+    """Types of 16 bits that it computes in, where weights are stored so."""

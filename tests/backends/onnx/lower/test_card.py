@@ -1,0 +1,115 @@
+"""What is lowered otherwise for a card: the same numbers on the processor, and nothing
+without a kernel there in any width.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from support.kernels import WIDTHS, known, lacking, of_ops, of_spec
+from support.onnx_runtime import agree, open_quietly
+from support.small import SMALL
+
+import specc
+import specc_numpy
+from specc.ir import ops
+from specc.ir.dim import Dim
+from specc.ir.graph import Builder, Graph, Input
+from specc.ir.types import Type
+from specc.passes.narrow.narrow import Half
+from specc_onnx import build, target
+
+SOME = ("bert", "dates", "detr", "llama", "rnn_attention", "t5", "wav2vec2")
+B, N, M = Dim.symbol("b"), Dim.symbol("n"), Dim.symbol("m")
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_every_op_has_kernels(width: Half) -> None:
+    """Also those that no shipped spec uses, or not in this width."""
+    found = {name: lack for name, model in of_ops(width) if (lack := lacking(model))}
+    assert not found
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(s, marks=[pytest.mark.parity] * (s not in SOME)) for s in SMALL],
+)
+def test_every_spec_has_kernels(name: str) -> None:
+    for width in WIDTHS:
+        for label, model in of_spec(name, width):
+            assert not lacking(model), (label, width)
+
+
+def test_what_has_no_kernel_is_seen() -> None:
+    """The list is not what every node is on."""
+    made = Builder()
+    x = made.input("x", Input(Type("f32", (B, Dim.of(4), N, M))))
+    pool = made.one(ops.MaxPool((2, 2), (1, 1), (1, 1), (0, 0, 0, 0)), x)
+    graph = made.finish("g", {"y": pool})
+    assert lacking(build(graph, target("onnx")).model) == {"MaxPool 22 float>float"}
+    assert not lacking(build(graph, target("ort-cuda")).model)
+    assert len(known()) > 200
+
+
+def windows() -> list[tuple[ops.MaxPool, Graph]]:
+    """Windows over rows and pictures, with every kind of stride, gap and padding."""
+    rng = np.random.default_rng(0)
+    found = []
+    for axes in (1, 2) * 12:
+        kernel, stride, dilation, *pads = (
+            tuple(map(int, rng.integers(low, high, axes)))
+            for low, high in ((1, 5), (1, 4), (1, 3), (0, 6), (0, 6))
+        )
+        op = ops.MaxPool(kernel, stride, dilation, (*pads[0], *pads[1]))
+        shape = (B, N, Dim.of(4)) if axes == 1 else (B, Dim.of(4), N, M)
+        made = Builder()
+        x = made.input("x", Input(Type("f32", shape)))
+        found.append((op, made.finish("g", {"y": made.one(op, x)})))
+    return found
+
+
+@pytest.mark.parametrize(("op", "graph"), windows())
+def test_the_greatest_of_windows(op: ops.MaxPool, graph: Graph) -> None:
+    """In f32 and in f16, whose padding is of its own type."""
+    for dtype in ("f32", "f16"):
+        made = Builder()
+        x = graph.inputs["x"].type
+        given = made.input("x", Input(replace(x, dtype=dtype)))
+        of_type = made.finish("g", {"y": made.one(op, given)})
+        # of a window of nothing but padding the processor's f32 kernel gives a number
+        names = ("ort-cuda",) if dtype == "f32" else ("onnx", "ort-cuda")
+        for name in names:
+            session = open_quietly(build(of_type, target(name)).model)
+            for sizes in ({"b": 2, "n": 12, "m": 15}, {"b": 1, "n": 17, "m": 13}):
+                kind = np.float32 if dtype == "f32" else np.float16
+                shape = [d.at(sizes) for d in x.shape]
+                drawn = np.random.default_rng(1).standard_normal(shape).astype(kind)
+                want = specc_numpy.run(of_type, {"x": drawn}, {})
+                agree(want, session.run(None, {"x": drawn}))
+
+
+@pytest.mark.parametrize("dtype", ["i64", "i32"])
+def test_the_first_of_the_greatest_whole_numbers(dtype: str) -> None:
+    made = Builder()
+    x = made.input("x", Input(Type(dtype, (B, Dim.of(6), N))))
+    graph = made.finish("g", {"y": made.one(ops.ArgMax(1), x)})
+    session = open_quietly(build(graph, target("ort-cuda")).model)
+    kind = np.int64 if dtype == "i64" else np.int32
+    drawn = np.random.default_rng(0).integers(-2, 2, (3, 6, 50)).astype(kind)
+    agree(specc_numpy.run(graph, {"x": drawn}, {}), session.run(None, {"x": drawn}))
+
+
+def test_weights_that_are_read_are_not_asked_of_the_kernel(tmp_path: Path) -> None:
+    """The card's `Attention` gives none: the attention is written out where a result
+    shows them, or a tap.
+    """
+    path = tmp_path / "bert.onnx"
+    tap = "bert.encoder.layer.0.attention:weights"
+    options = {"init": 1, "target": "ort-cuda", "taps": [tap]}
+    specc.compile("bert", path, set=SMALL["bert"], **options)
+    nodes = onnx.load(path).graph.node
+    modes = [a.name for n in nodes for a in n.attribute if n.op_type == "Attention"]
+    assert "qk_matmul_output_mode" not in modes
+    assert len([n for n in nodes if n.op_type == "Softmax"]) == 1

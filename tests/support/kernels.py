@@ -1,0 +1,140 @@
+"""Which nodes of models for a card its provider has kernels for, by element types.
+
+The list, `operator_lists/cuda.json`, is what a released provider answered when it was
+asked where it puts each node of a model that nothing has rewritten: its own list of
+kernels says no more. `benchmarks/gpu_kernels.py` asks it again.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import cache
+from typing import Literal
+
+import onnx
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto
+
+from specc.ir.derived import Derived
+from specc.ir.graph import Builder, Graph, Input
+from specc.ir.types import ShapeError
+from specc.passes import pipeline
+from specc.passes.narrow.narrow import Half, narrow, narrow_derived
+from specc_onnx import build, target
+from specc_onnx.gate.check import without_weights
+from specc_onnx.placement import computing
+from support.op_examples import EXAMPLES
+from support.operators import DRIVING, LISTS
+from support.small import SMALL
+from support.spec_models import opened
+
+LIST = LISTS.parent / "kernel_lists" / "cuda.json"
+WIDTHS: tuple[Literal["f32"] | Half, ...] = ("f32", "f16", "bf16")
+NAMES = {number: name.lower() for name, number in TensorProto.DataType.items()}
+
+
+@cache
+def known() -> frozenset[str]:
+    """The signatures on the list."""
+    listed: Mapping[str, list[str]] = json.loads(LIST.read_text("utf-8"))["kernels"]
+    return frozenset(
+        f"{kind} {types}" for kind, all_ in listed.items() for types in all_
+    )
+
+
+def lacking(model: ModelProto) -> set[str]:
+    """What the list does not name of the nodes that compute more than lengths."""
+    nodes = list(signatures(model))
+    keys = set(computing(model, [(node.op_type, node.name) for node, _ in nodes]))
+    return {
+        text
+        for node, text in nodes
+        if (node.op_type, node.name) in keys and text not in known()
+    }
+
+
+def signatures(model: ModelProto) -> Iterator[tuple[NodeProto, str]]:
+    """Every node with its operator, the opset that defined it last, and element types:
+    `Where 16 bool,float>float`. What drives graphs of its own has no types.
+    """
+    versions = {o.domain: o.version for o in model.opset_import}
+    inferred = onnx.shape_inference.infer_shapes(model)
+    for node, given, made in _typed(inferred.graph, {}):
+        kind = node.op_type
+        since = 1
+        if not node.domain:
+            since = onnx.defs.get_schema(kind, versions[""]).since_version
+        if kind not in DRIVING:
+            yield node, f"{kind} {since} {_short(given)}>{_short(made)}"
+
+
+def _short(types: list[str]) -> str:
+    """Types in a row, equal neighbors once: there may be any number of operands."""
+    return ",".join(t for n, t in enumerate(types) if not n or types[n - 1] != t)
+
+
+def _typed(
+    graph: GraphProto, outside: Mapping[str, int]
+) -> Iterator[tuple[NodeProto, list[str], list[str]]]:
+    types = dict(outside)
+    for value in (*graph.input, *graph.value_info, *graph.output):
+        types[value.name] = value.type.tensor_type.elem_type
+    types |= {tensor.name: tensor.data_type for tensor in graph.initializer}
+    for node in graph.node:
+        # ONNX knows nothing of ONNX Runtime's own, whose results are what they read
+        if node.domain:
+            own = {name: types.get(node.input[0], 0) for name in node.output}
+            types = {**own, **types}
+        given, made = (
+            [NAMES[types.get(name, 0)] for name in names if name]
+            for names in (node.input, node.output)
+        )
+        yield node, given, made
+        for attribute in node.attribute:
+            if attribute.type == onnx.AttributeProto.GRAPH:
+                yield from _typed(attribute.g, types)
+
+
+def of_spec(
+    name: str, width: Literal["f32"] | Half
+) -> Iterator[tuple[str, ModelProto]]:
+    """The models of a shipped spec, small, in a width: whole, and taken apart."""
+    sets = {key.replace(".", "__"): value for key, value in SMALL[name].items()}
+    model = opened(name, **sets).model
+    graph = pipeline.simplify(model.graph)
+    yield name, _for_card(graph if width == "f32" else narrow(graph, width))
+    if model.generation is None:
+        return
+    work = pipeline.Work(
+        graph=graph, defaults=model.defaults, generation=model.generation
+    )
+    derived: Derived = pipeline.derive(work)
+    if width != "f32":
+        derived = narrow_derived(derived, width)
+    for role, part in (("encode", derived.encode), ("step", derived.step)):
+        if part is not None:
+            yield f"{name} {role}", _for_card(part)
+
+
+def of_ops(width: Literal["f32"] | Half) -> Iterator[tuple[str, ModelProto]]:
+    """A model of each op, over numbers of f32, or computed in a narrower width."""
+    for example in EXAMPLES:
+        made = Builder()
+        types = [
+            a and (replace(a, dtype="f32") if a.dtype == "f64" else a)
+            for a in example.operands
+        ]
+        given = [
+            made.input(f"x{n}", Input(a)) if a else None for n, a in enumerate(types)
+        ]
+        try:
+            results = made.add(example.op, *given)
+        except ShapeError:
+            continue  # a body over numbers of f64
+        graph = made.finish("op", {f"y{n}": r for n, r in enumerate(results)})
+        if width != "f32":
+            graph = narrow(graph, width)
+        yield str(example), _for_card(graph)
+
+
+def _for_card(graph: Graph) -> ModelProto:
+    return without_weights(build(graph, target("ort-cuda")))
