@@ -52,7 +52,8 @@ def decided(
         )
     _check_target(wish, target, opset)
     layout: Layout = "rows" if target.rounded else "columns"
-    found = decide(graph, wish, layout, ties)
+    rounds = target.rounded == "rows"
+    found = decide(graph, wish, layout, ties, rounds=rounds)
     check_matched(found.unmatched, found.names, told.places, others)
     if not found.plan:
         _nothing(graph, found)
@@ -81,13 +82,6 @@ def for_quantizers(target: Target, told: Spoken) -> Target:
 
 def _check_target(wish: Wish, target: Target, opset: int) -> None:
     """E0851."""
-    if target.provider != "cpu":
-        fail(
-            "E0851",
-            f"`{target.name}` has no products by rounded weights here",
-            notes=["they are written for processors alone"],
-            helps=["compile with `--target ort-cpu` or `--target onnx`"],
-        )
     fours = "int4" in (wish.kind, wish.head, *(kind for _, kind in wish.own))
     if fours and not target.rounded and opset < BLOCKS_OF_4:
         fail(

@@ -12,6 +12,7 @@ import numpy as np
 from specc.backend import Computing, Product
 from specc.ir.array import Array
 from specc.run.agreement import TOLERANCE
+from specc.run.half import form_of
 from specc.run.loaded import Loaded
 from specc.text.diagnostic import fail
 
@@ -28,8 +29,12 @@ class Whole:
 
     @classmethod
     def of(cls, model: Loaded) -> "Whole":
-        """Those of an open model."""
-        return cls(*model.with_products()) if model.manifest.rounded else cls()
+        """Those of an open model; none where it computes in 16 bits, which round each of
+        them once more.
+        """
+        if not model.manifest.rounded or form_of(model.manifest.graph):
+            return cls()
+        return cls(*model.with_products())
 
     def told(self, inputs: Mapping[str, Array], shown: str) -> str:
         """How they agree in one run, as the end of a line. E0855 where one does not."""
@@ -70,16 +75,21 @@ def _apart(product: Product, given: Mapping[str, Array]) -> float:
     x, y = given["x"], given["y"]
     match product.kind:
         case "QuantizeLinear":
-            want = np.clip(np.rint(x), -MIDDLE, MIDDLE - 1) + MIDDLE
+            want = np.clip(np.rint(x), -MIDDLE, MIDDLE - 1) + _middle(y)
             return float(np.abs(want - y.astype(np.float64)).max()) / MIDDLE
         case "MatMulNBits":
             want = _in_blocks(given, product.numbers)
         case kind:
             w = _matrix(given["w"]).astype(np.float64)
             w = w.T if kind == "QGemm" else w
-            want = (_rows(x).astype(np.float64) - MIDDLE) @ w
+            want = (_rows(x).astype(np.float64) - _middle(x)) @ w
     gap = float(np.abs(want - _rows(y)).max())
     return gap / (float(np.abs(want).max()) or 1.0)
+
+
+def _middle(x: Array) -> int:
+    """What whole numbers have added, by their element type."""
+    return 0 if x.dtype == np.int8 else MIDDLE
 
 
 def _in_blocks(given: Mapping[str, Array], numbers: Mapping[str, int]) -> Array:

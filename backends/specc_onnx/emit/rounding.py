@@ -78,9 +78,10 @@ def products_of(model: ModelProto) -> tuple[Product, ...]:
     found: list[tuple[str, dict[str, str], Mapping[str, int]]] = []
     wanted: dict[str, int] = {}
     made: list[Product] = []
+    stored = {t.name: t.data_type for g in graphs_of(model) for t in g.initializer}
     for graph in graphs_of(model):
         for node in graph.node:
-            if (roles := _roles(node)) is not None:
+            if (roles := _roles(node, stored)) is not None:
                 names = {role: name for role, (name, _) in roles.items()}
                 wanted.update(dict(roles.values()))
                 found.append((node.op_type, names, _numbers(node)))
@@ -97,15 +98,21 @@ def _numbers(node: NodeProto) -> dict[str, int]:
     return {a.name: a.i for a in node.attribute if a.type == a.INT}
 
 
-def _roles(node: NodeProto) -> dict[str, tuple[str, int]] | None:
-    """What a node reads and makes, by role, with element types."""
+def _roles(
+    node: NodeProto, stored: Mapping[str, int]
+) -> dict[str, tuple[str, int]] | None:
+    """What a node reads and makes, by role, with element types; `stored` are those of
+    constants.
+    """
     out, given = node.output[0] if node.output else "", node.input
     match node.op_type:
         case "QuantizeLinear":
-            return {"x": (given[0], TensorProto.FLOAT), "y": (out, TensorProto.UINT8)}
+            return {"x": (given[0], TensorProto.FLOAT), "y": (out, stored[given[2]])}
         case "MatMulInteger":
+            # rows without a middle are signed
+            kind = TensorProto.UINT8 if len(given) > 2 else TensorProto.INT8
             return {
-                "x": (given[0], TensorProto.UINT8),
+                "x": (given[0], kind),
                 "w": (given[1], TensorProto.INT8),
                 "y": (out, TensorProto.INT32),
             }

@@ -98,6 +98,8 @@ def _product_of_blocks(found: Found, node: NodeProto) -> list[TypeProto]:
     count = -(-wide // block)
     if w is not None and w != [out, count, block * bits // 8]:
         raise Misfit(f"weights {w} are not {out} rows of {count} blocks of {block}")
+    if found.element(node.input[0]) != found.element(node.input[2]):
+        raise Misfit("its rows and its scales are not of one type")
     if scales is not None and scales != [out, count]:
         raise Misfit(f"scales {scales} are not those of {count} blocks in {out} rows")
     if x is None:
@@ -105,6 +107,21 @@ def _product_of_blocks(found: Found, node: NodeProto) -> list[TypeProto]:
     if x[-1] != wide:
         raise Misfit(f"rows {x[-1]} wide meet weights for {wide}")
     return [typed(found.element(node.input[0]), (*x[:-1], out))]
+
+
+def _rows_of_blocks(found: Found, node: NodeProto) -> list[TypeProto]:
+    """Rows of a table in blocks, looked up, as the numbers that they stand for."""
+    table, ids, scales = (found.sizes(n) for n in node.input[:3])
+    bits, block = attribute(node, "bits"), attribute(node, "block_size")
+    if attribute(node, "gather_axis") != 0 or attribute(node, "quantize_axis") != 1:
+        raise Misfit("this form of it is never written")
+    if table is None or scales is None or len(table) != 2:
+        raise Misfit("its table has no known shape")
+    wide = table[1] * 8 // bits
+    if scales != [table[0], wide // block] or wide % block:
+        raise Misfit(f"scales {scales} are not those of {table} bytes of {bits} bits")
+    made = None if ids is None else (*ids, wide)
+    return [typed(found.element(node.input[2]), made)]
 
 
 def _top(found: Found, node: NodeProto) -> list[TypeProto]:
@@ -165,6 +182,7 @@ def _recurrent(found: Found, node: NodeProto, _: Sequence[TypeProto]) -> None:
 
 RULES: Mapping[tuple[str, str], Rule] = {
     (CONTRIB, "FusedMatMul"): _fused_matmul,
+    (CONTRIB, "GatherBlockQuantized"): _rows_of_blocks,
     (CONTRIB, "GroupQueryAttention"): _group_query_attention,
     (CONTRIB, "MatMulNBits"): _product_of_blocks,
     (CONTRIB, "QGemm"): _quantized_gemm,

@@ -13,7 +13,15 @@ from specc.ir.dim import Dim
 from specc.ir.dim import product as multiplied
 from specc.ir.ops.quantized import blocks_of
 from specc.ir.types import Type
-from specc_onnx.lower.arrange import cut, flatten, reduce, reshape, typed, unsqueeze
+from specc_onnx.lower.arrange import (
+    cast,
+    cut,
+    flatten,
+    reduce,
+    reshape,
+    typed,
+    unsqueeze,
+)
 from specc_onnx.lower.elements import CODE
 from specc_onnx.lower.emitter import CONTRIB, Emitter, Tensor
 from specc_onnx.lower.guards import checked
@@ -39,17 +47,28 @@ def linear_q(
 ) -> str:
     """`x' @ w'.T + b`, for matrices: other axes are flattened."""
     single = x.type.dtype == "f32"
+    kernel = single or x.type.dtype in g.target.computes
     shape = x.type.shape if x.type.rank > 1 else (Dim.of(1), *x.type.shape)
     rows = typed(reshape(g, x.name, x.type.shape, shape), x.type.dtype, shape)
     made = (*shape[:-1], g.site.types[0].shape[-1])
-    if op.block and op.layout == "rows" and g.target.rounded and single:
+    if op.block and op.layout == "rows" and g.target.rounded and kernel:
         product = _in_blocks(op, g, rows, weights, scales, made)
-    elif op.rounding == "row" and not op.block and single:
-        product = _whole(op, g, rows, weights, scales, made)
+    elif op.rounding == "row" and not op.block and kernel:
+        wide = [
+            typed(cast(g, t.name, t.type.dtype, "f32"), "f32", t.type.shape)
+            for t in (rows, scales)
+        ]
+        product = _whole(op, g, wide[0], weights, wide[1], made)
+        product = cast(g, product, "f32", x.type.dtype)
     else:
         product = _as_numbers(op, g, rows, weights, scales)
     product = product if bias is None else g.node("Add", product, bias.name)
     return reshape(g, product, made, g.site.types[0].shape)
+
+
+def _single(g: Emitter, x: Tensor) -> Tensor:
+    """A tensor in f32, in which rows are rounded."""
+    return typed(cast(g, x.name, x.type.dtype, "f32"), "f32", x.type.shape)
 
 
 def _in_blocks(
@@ -89,9 +108,11 @@ def _whole(
 ) -> str:
     """A product of whole numbers, scaled by the columns of weights, then by the rows."""
     own, units = _units(g, x)
-    middle = g.constant(128, "u8")
+    # A card multiplies numbers with a sign alone, and has no `QGemm`.
+    signed = g.target.rounded == "weights"
+    middle = g.constant(0, "i8") if signed else g.constant(128, "u8")
     whole = g.node("QuantizeLinear", units, g.constant(1.0, "f32"), middle)
-    if op.layout == "rows" and g.target.rounded:
+    if op.layout == "rows" and g.target.rounded == "rows":
         flat = flatten(g, whole, x.type.shape)
         one, none = g.constant(1.0, "f32"), g.constant(0, "i8")
         given = (flat, one, middle, w.name, one, none)
@@ -103,7 +124,7 @@ def _whole(
         turned = w.name
         if op.layout == "rows":
             turned = g.node("Transpose", w.name, perm=[1, 0])
-        product = g.node("MatMulInteger", whole, turned, middle)
+        product = g.node("MatMulInteger", whole, turned, None if signed else middle)
         sums = g.node("Cast", product, to=CODE["f32"])
     return g.node("Mul", g.node("Mul", sums, scales.name), own)
 
@@ -175,6 +196,8 @@ def embedding_q(
 ) -> str:
     """The rows first, then the numbers they stand for: the table stays as it is."""
     numbers, rank = checked(g, ids), ids.type.rank
+    if g.target.rounded == "weights" and op.block and op.layout == "rows":
+        return _gathered(op, g, numbers, table, scales)
     count, shape = Dim.symbol("rows looked up"), g.site.types[0].shape
     flat = reshape(g, numbers, ids.type.shape, (count,)) if rank != 1 else numbers
     turned = op.layout == "columns"
@@ -193,6 +216,31 @@ def embedding_q(
     if turned:
         made = g.node("Transpose", made, perm=[1, 0])
     return reshape(g, made, (count, op.width), shape) if rank != 1 else made
+
+
+def _gathered(
+    op: ops.EmbeddingQ, g: Emitter, ids: str, table: Tensor, scales: Tensor
+) -> str:
+    """Rows of a table in blocks, by the operator that makes numbers of them as it looks
+    them up; what fills up the last block is cut off.
+    """
+    out, count, _ = table.type.shape
+    flat = g.node("Reshape", table.name, g.vector(out.number or 0, -1))
+    made = g.node(
+        "GatherBlockQuantized",
+        flat,
+        ids,
+        scales.name,
+        domain=CONTRIB,
+        gather_axis=0,
+        quantize_axis=1,
+        bits=op.bits,
+        block_size=op.block,
+    )
+    *lead, wide = g.site.types[0].shape
+    full = count * op.block
+    g.bodies[-1].types[made] = Type(scales.type.dtype, (*lead, full))
+    return made if full == wide else cut(g, made, len(lead), Dim.of(0), wide)
 
 
 def _numbers(

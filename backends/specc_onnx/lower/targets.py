@@ -65,6 +65,7 @@ TARGETS: Mapping[str, Target] = {
             lacks=CUDA_LACKS,
             alignment=16,
             computes=frozenset({"f16", "bf16"}),
+            rounded="weights",
         ),
         Target(
             name="openvino",

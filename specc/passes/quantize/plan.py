@@ -61,14 +61,20 @@ class Decision:
 
 
 def decide(
-    graph: Graph, wish: Wish, layout: Layout, ties: Mapping[str, str]
+    graph: Graph,
+    wish: Wish,
+    layout: Layout,
+    ties: Mapping[str, str],
+    *,
+    rounds: bool = True,
 ) -> Decision:
     """The plan for a graph as every target gets it; `ties` names the weight whose
-    numbers another has.
+    numbers another has. Kernels that read weights in blocks as `rows` are those that
+    round what meets them, or not.
     """
     loops = opened(graph)
     every = uses_of(loops)
-    choice = _Choice(wish, layout, _heads(loops), _first_read(loops), loops)
+    choice = _Choice(wish, layout, _heads(loops), _first_read(loops), loops, rounds)
     plan: dict[str, Precision] = {}
     kept: dict[str, str] = {}
     for sharing in _together(every, ties):
@@ -134,6 +140,7 @@ class _Choice:
     heads: frozenset[str]
     first: frozenset[str]
     graph: Graph
+    rounds: bool
 
     def of(self, sharing: list[str], uses: Uses, names: list[str]) -> Precision | str:
         """The form of a weight, or why it has none."""
@@ -181,7 +188,7 @@ class _Choice:
             return Precision(bits=8, block=0, layout=layout, rounding="row")
         # The kernel rounds rows only where weights are laid out for it beforehand, and
         # those of an expert are picked when it is at work.
-        rounds = self.layout == "rows" and not uses.routed
+        rounds = self.rounds and self.layout == "rows" and not uses.routed
         rounding: Rounding = "block" if rounds else "none"
         return Precision(
             bits=4 if kind == "int4" else 8,

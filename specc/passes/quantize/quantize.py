@@ -109,6 +109,11 @@ class _Walk:
             case ops.Transpose():
                 self.pairs[results[0]] = replace(pair, flipped=not pair.flipped)
                 return ()
+            case ops.Cast(to=to):
+                # computed in 16 bits: so are the numbers that whole ones stand for
+                scales = self.made.one(ops.Cast(to), pair.scales)
+                self.pairs[results[0]] = replace(pair, scales=scales)
+                return ()
             case ops.Slice():
                 self.pairs[results[0]] = self._cut(node.op, pair)
                 return ()
