@@ -6,7 +6,7 @@ for lengths that are tried at several sizes, one of them 1; where it makes sense
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -430,3 +430,15 @@ def test_onnx_runtime_equals_the_reference(case: Case) -> None:
         seen.add(body)
         for sizes in (*SIZES, *(EMPTY if case.empty else ())):
             assert_agree(graph, session, values(case, graph, sizes))
+
+
+@pytest.mark.parametrize("case", rounded_cases(), ids=str)
+def test_rounded_weights_for_a_card_equal_the_reference(case: Case) -> None:
+    """Where nothing but weights is rounded; a card's kernels round no block of a row."""
+    op = case.op
+    if isinstance(op, ops.LinearQ) and op.rounding == "block":
+        case = replace(case, op=replace(op, rounding="none"))
+    graph = graph_of(case)
+    session = open_quietly(build(graph, target("ort-cuda")).model)
+    for sizes in (*SIZES, *(EMPTY if case.empty else ())):
+        assert_agree(graph, session, values(case, graph, sizes))
