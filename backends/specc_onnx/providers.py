@@ -41,9 +41,6 @@ with the reference.
 TARGETED = {"cuda": "ort-cuda", "openvino": "openvino"}
 """The target that is made for a provider."""
 
-NO_WEIGHTS = frozenset({"cuda"})
-"""Providers whose `Attention` gives no weights when it is asked for them (1.31)."""
-
 DEVICE = {"cuda": "cuda"}
 """Where a provider holds tensors, if not on the host."""
 

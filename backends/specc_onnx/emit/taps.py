@@ -16,6 +16,9 @@ from specc_onnx.lower.elements import CODE
 from specc_onnx.lower.reading import bodies_of
 from specc_onnx.lower.whole import PROBABILITIES
 
+NO_WEIGHTS = frozenset({"cuda"})
+"""Providers whose `Attention` gives no weights when it is asked for them (1.31)."""
+
 
 def attention_outputs(
     model: ModelProto, notes: Iterable[Mapping[str, str]]

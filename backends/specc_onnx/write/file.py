@@ -20,9 +20,8 @@ from specc.files.read import Unreadable, read_regular, shown
 from specc.ir.array import Array
 from specc.text.diagnostic import fail
 from specc_onnx.emit.rounding import products_of, without_rounding
-from specc_onnx.emit.taps import attention_outputs
+from specc_onnx.emit.taps import NO_WEIGHTS, attention_outputs
 from specc_onnx.fixed import FixedModel, recordable
-from specc_onnx.providers import NO_WEIGHTS
 from specc_onnx.run import RunningModel, open_bytes
 from specc_onnx.write import seal
 from specc_onnx.write.room import room

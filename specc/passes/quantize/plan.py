@@ -74,7 +74,14 @@ def decide(
     """
     loops = opened(graph)
     every = uses_of(loops)
-    choice = _Choice(wish, layout, _heads(loops), _first_read(loops), loops, rounds)
+    choice = _Choice(
+        wish=wish,
+        layout=layout,
+        heads=_heads(loops),
+        first=_first_read(loops),
+        graph=loops,
+        rounds=rounds,
+    )
     plan: dict[str, Precision] = {}
     kept: dict[str, str] = {}
     for sharing in _together(every, ties):
@@ -129,7 +136,7 @@ def _names(name: str, uses: Uses) -> list[str]:
     return [n for n in dict.fromkeys((name, above, *uses.scopes)) if n]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class _Choice:
     """Decides for one weight after another. `heads` and `first` are weights that make
     results, and that the first attention reads.

@@ -26,7 +26,8 @@ B, N, M = Dim.symbol("b"), Dim.symbol("n"), Dim.symbol("m")
 
 
 @pytest.mark.parametrize(
-    "width", [pytest.param(w, marks=[pytest.mark.parity] * (w != "bf16")) for w in WIDTHS]
+    "width",
+    [pytest.param(w, marks=[pytest.mark.parity] * (w != "bf16")) for w in WIDTHS],
 )
 def test_every_op_has_kernels(width: Half) -> None:
     """Also those that no shipped spec uses, or not in this width."""
