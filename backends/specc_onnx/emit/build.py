@@ -73,6 +73,7 @@ def build(
         Lengths(types, graph.facts, graph.least),
         {*graph.inputs, *graph.outputs},
         most={symbol: limit.most for symbol, limit in limits(graph).items()},
+        home=graph.name,
     )
     for name, value in graph.inputs.items():
         g.tensors[value] = Tensor(name, value.type, value)
@@ -161,6 +162,8 @@ def enter_parameters(
         known = weights[own].name
         g.stored[known] = Type(dtype, value.type.shape)
         if dtype != value.type.dtype:
+            # a weight is widened in the scope that it belongs to
+            g.site = Site((name.rpartition(".")[0],))
             wide = g.node("Cast", known, to=CODE[value.type.dtype])
             g.narrow[wide], known = known, wide
         g.parameters[name] = g.tensors[value] = Tensor(known, value.type, value)

@@ -140,7 +140,7 @@ def build_in_place(
     past = graph.inputs[model.caches[0].key].type.shape[2].name or ""
     types[OFFSET] = Type("i64", ())
     lengths = Lengths(types, graph.facts, graph.least, {past: OFFSET})
-    g = Emitter(target, opset, lengths, {*types, *graph.outputs})
+    g = Emitter(target, opset, lengths, {*types, *graph.outputs}, home=graph.name)
     for name, value in graph.inputs.items():
         g.tensors[value] = Tensor(name, value.type, value)
         g.padded[value] = graph.input_facts[name].keep

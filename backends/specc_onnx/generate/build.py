@@ -103,7 +103,7 @@ def _work(whole: Ingredients, target: Target, opset: int) -> Work:
     fixed = any(batch in t.shape for t in handed)
     return Work(
         whole=whole,
-        g=Emitter(target, opset, lengths, {*types, *scalars.values()}),
+        g=Emitter(target, opset, lengths, {*types, *scalars.values()}, home=graph.name),
         types=types,
         scalars=scalars,
         outer={n: Tensor(n, t) for n, t in types.items()},

@@ -97,7 +97,8 @@ class Emitter:
     `hoisted` are values that an `If` makes for several attentions, by what they are.
     `readers` says how often a value is read; `near` tells of weights outside of which
     keys they are zeros. `most` bounds lengths from above; `beyond` notes above which
-    length the model goes another way than below.
+    length the model goes another way than below. `home` is the name of the graph, under
+    which nodes stand that no scope has.
     """
 
     target: Target
@@ -124,6 +125,7 @@ class Emitter:
     near: dict[str, "Near"] = field(default_factory=dict)
     beyond: dict[str, int] = field(default_factory=dict)
     most: Mapping[str, int] = field(default_factory=dict)
+    home: str = ""
 
     def has(self, kind: str) -> bool:
         """Whether the fused operator `kind` is to be used."""
@@ -170,7 +172,13 @@ class Emitter:
 
     def place(self, word: str) -> str:
         """A name under the scope of what is being lowered, `encoder/layers/3/Gemm`."""
-        return "/".join([*filter(None, self.site.scope.split(".")), word])
+        return "/".join([self.folder, word])
+
+    @property
+    def folder(self) -> str:
+        """The scope of what is being lowered as names have it; every node is in one."""
+        parts = [*filter(None, self.site.scope.split("."))]
+        return "/".join(parts) or self.home or "main"
 
     def alias(self, name: str, wish: str) -> str:
         """A value again under a name of its own, in the innermost body."""

@@ -6,8 +6,10 @@ is in `g.site`.
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import TypeAlias
+
+from onnx import NodeProto
 
 from specc.ir.graph import Graph, Node, Value
 from specc.ir.rules import Rules
@@ -41,14 +43,22 @@ def lower_nodes(g: Emitter, graph: Graph, only: Collection[Node] | None = None) 
         names = lower[node.op](
             node.op, g, *(None if a is None else g.tensors[a] for a in node.args)
         )
-        # the node that begins an operation says what that is, to whoever looks
-        if node.op.heavy and len(nodes) > before:
-            nodes[before].doc_string = summary(type(node.op).__doc__)
+        if node.op.heavy:
+            _document(nodes[before:], summary(type(node.op).__doc__), g.folder)
         for result, name in zip(
             results, (names,) if isinstance(names, str) else names, strict=True
         ):
             g.tensors[result] = Tensor(name, result.type, result)
             g.bodies[-1].types[name] = result.type
+
+
+def _document(nodes: Sequence[NodeProto], doc: str, folder: str) -> None:
+    """Say on the first node of an operation what that is, to whoever looks: on one that
+    stands in its scope, as lengths that it needs stand elsewhere.
+    """
+    own = [n for n in nodes if n.name.rpartition("/")[0] == folder]
+    for node in (own or nodes)[:1]:
+        node.doc_string = doc
 
 
 def _used(graph: Graph) -> Counter[Value]:

@@ -1,11 +1,13 @@
 """What a viewer shows of a model: the spec's line, inputs, operations."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import onnx
 import pytest
 
 from specc.cli.main import main
+from specc_onnx.lower.reading import bodies_of
 
 LM = [
     "--set",
@@ -62,3 +64,27 @@ def test_operations_say_what_they_compute(folder: Path) -> None:
         < sum(bool(node.doc_string) for node in model.graph.node)
         < len(model.graph.node) / 2
     )
+
+
+def test_every_node_stands_in_a_scope(folder: Path) -> None:
+    for path in (folder / "m.onnx", *(folder / "all").glob("*.onnx")):
+        graph = onnx.load(path, load_external_data=False).graph
+        names = [node.name for node in nodes_of(graph)]
+        assert len(names) > 20
+        assert not [name for name in names if "/" not in name.strip("/")]
+
+
+def test_what_is_said_stands_where_it_belongs(folder: Path) -> None:
+    graph = onnx.load(folder / "m.onnx", load_external_data=False).graph
+    said = {n.name.rpartition("/")[0]: n.doc_string for n in graph.node if n.doc_string}
+    # lengths are computed for whoever asks first, and are not what that computes
+    assert "lengths" not in said
+    assert said["h/0/attn"].startswith("Scaled dot-product attention")
+
+
+def nodes_of(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+    """Nodes of a graph and of the bodies inside it."""
+    for node in graph.node:
+        yield node
+        for body in bodies_of(node):
+            yield from nodes_of(body)
