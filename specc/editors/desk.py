@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from specc.editors.analysis import Analysis, analyses
-from specc.editors.mends import Edit, mends
+from specc.editors.mends import mends
+from specc.editors.placing import Edit
 from specc.text.diagnostic import Diagnostic
 
 MOST_MENDED = 20

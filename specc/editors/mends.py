@@ -9,14 +9,24 @@ offered. So an edit is never a guess that nobody tried.
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
 from pathlib import Path
 
 from specc.editors.analysis import Analysis, analyses
+from specc.editors.placing import Edit, left_out, placed
 from specc.text.diagnostic import Diagnostic
 from specc.text.source import Span
 from specc.text.suggest import did_you_mean
 
 PIECE = re.compile(r"`([^`\n]+)`")
+WRITTEN = re.compile(r"[ =(@:&]")
+"""What a text that is to be written has."""
+LAST = re.compile(r"(?P<add>)[^`]*: `(?P<piece>[^`\n]+)`")
+"""Advice that ends with what to write."""
+LEFT_OUT = re.compile(r"(?:delete it|leave (?:it|one of the two) out|take it away)\b")
+"""How advice begins on what is there and should not be."""
+ONE_OF = re.compile(r"it is one of ([\w.-]+(?:, [\w.-]+)*)")
 EXACT = re.compile(
     r"(?:write|another name, such as|[^`]+ is written|(?P<add>add|add the missing|"
     r"close it with)) `(?P<piece>[^`\n]+)`"
@@ -26,35 +36,28 @@ BEGINS = re.compile(r"(?:(?:write|use|add|declare it:) )?`")
 """How advice begins that says what to write."""
 OFFERED = re.compile(r"did you mean `([^`\n]+)`\?")
 NAMED = re.compile(r"[\w.-]+")
-MOST_TRIED = 8
+MOST_TRIED = 16
 """Edits of one message that are tried."""
-
-
-@dataclass(frozen=True)
-class Edit:
-    """Characters `start` to `end` replaced by a text; `title` is the advice."""
-
-    title: str
-    start: int
-    end: int
-    text: str
-
-    def applied(self, text: str) -> str:
-        """A text with the edit made."""
-        return text[: self.start] + self.text + text[self.end :]
+MOST_SEEN = 64
+"""Edits of one message that are thought of."""
+MOST_OFFERED = 4
+"""Edits of one message that are offered."""
 
 
 def mends(
     known: Analysis, fault: Diagnostic, unsaved: Mapping[Path, str] | None = None
 ) -> list[Edit]:
     """The edits that a message advises, each tried."""
-    tried: list[Edit] = []
-    for edit in candidates(known, fault):
-        if len(tried) >= MOST_TRIED:
+    trial = Trial(known, fault, unsaved or {})
+    text, found = known.source.text, dict[str, Edit]()
+    tried = {e.applied(text): e for e in islice(candidates(known, fault), MOST_SEEN)}
+    for edit in islice(tried.values(), MOST_TRIED):
+        # of one piece of advice the first place that helps is the likeliest
+        if edit.title not in found and trial.helps(edit):
+            found[edit.title] = edit
+        if len(found) == MOST_OFFERED:
             break
-        if edit not in tried:
-            tried.append(edit)
-    return [edit for edit in tried if _helps(known, fault, edit, unsaved or {})]
+    return [*found.values()]
 
 
 def candidates(known: Analysis, fault: Diagnostic) -> Iterator[Edit]:
@@ -62,32 +65,41 @@ def candidates(known: Analysis, fault: Diagnostic) -> Iterator[Edit]:
     for fix in fault.fixes:
         if known.is_here(fix.span):
             yield Edit(f"write `{fix.text}`", fix.span.start, fix.span.end, fix.text)
-    span = fault.primary.span if fault.primary else None
-    if span is None or not known.is_here(span):
-        return
+    labels = [fault.primary, *fault.others] if fault.primary else []
+    spans = [label.span for label in labels if label and known.is_here(label.span)]
     for advice in (fault.title, *fault.helps):
         for offered in OFFERED.findall(advice):
-            yield from _renamed(fault, span, offered)
+            for span in spans[:1]:
+                yield from _renamed(fault, span, offered)
     for advice in fault.helps:
+        if LEFT_OUT.match(advice):
+            yield from left_out(spans)
+        if choice := ONE_OF.fullmatch(advice):
+            for word in choice[1].split(", "):
+                yield from placed(known, spans[:1], word, added=False)
         for piece, added in _pieces(advice, read=known.spec is not None):
-            # dots stand for what only the author knows
-            if "…" not in piece and "..." not in piece:
-                yield from _placed(span, piece, added=added)
+            yield from placed(known, spans, piece, added=added)
 
 
 def _pieces(advice: str, *, read: bool) -> Iterator[tuple[str, bool]]:
     """The texts that a piece of advice says to write, and whether to add them."""
-    exact = EXACT.fullmatch(advice)
+    exact = EXACT.fullmatch(advice) or LAST.fullmatch(advice)
     if exact is not None:
         yield exact["piece"], bool(exact["add"])
-    elif read and BEGINS.match(advice):
+    elif read:
+        told = BEGINS.match(advice) is not None
         yield from (
-            (piece, advice.startswith("add")) for piece in PIECE.findall(advice)
+            (piece, advice.startswith("add"))
+            for piece in PIECE.findall(advice)
+            # a word alone is mostly one that the advice speaks of
+            if told or WRITTEN.search(piece)
         )
 
 
 def _renamed(fault: Diagnostic, span: Span, offered: str) -> Iterator[Edit]:
     """The name that is at fault replaced by the one that was meant."""
+    if NAMED.fullmatch(span.text):
+        yield Edit(f"write `{offered}`", span.start, span.end, offered)
     for word in dict.fromkeys(NAMED.findall(span.text)):
         last = word.rpartition(".")[2] if "." not in offered else word
         near = did_you_mean(last, [offered]) == offered
@@ -97,39 +109,49 @@ def _renamed(fault: Diagnostic, span: Span, offered: str) -> Iterator[Edit]:
             yield Edit(title, start, start + len(last), offered)
 
 
-def _placed(span: Span, piece: str, *, added: bool) -> Iterator[Edit]:
-    """A piece of advice where the message points: instead of the text, behind it, or as
-    one more option of the call there.
-    """
-    if not added and not piece.startswith("@ "):
-        yield Edit(f"write `{piece}`", span.start, span.end, piece)
-    option = re.fullmatch(r"\w+=\S.*", piece)
-    title = f"add `{piece}`"
-    if option and span.text.endswith(")"):
-        yield Edit(title, span.end - 1, span.end - 1, f", {piece}")
-    elif added or piece.startswith("@ "):
-        blank = " " if piece[0].isalnum() or piece[0] == "@" else ""
-        yield Edit(title, span.end, span.end, blank + piece)
-        yield Edit(title, span.start, span.start, f"{piece}\n")
+@dataclass
+class Trial:
+    """A message and the text it is about, in which edits are tried."""
 
+    known: Analysis
+    fault: Diagnostic
+    unsaved: Mapping[Path, str]
 
-def _helps(
-    known: Analysis, fault: Diagnostic, edit: Edit, unsaved: Mapping[Path, str]
-) -> bool:
-    """Whether an edit takes its message away and brings no error that was not there."""
-    # the graph that is meant: others are checked when the edit is made
-    state = next(analyses(known.path, edit.applied(known.source.text), unsaved))
-    before, after = _told(known), _told(state)
-    same = fault.code, fault.title
-    if (
-        after.get(same, 0) >= before.get(same, 0)
-        or state.spec is None is not known.spec
-    ):
-        return False
-    # advice that is an example has names that this text does not have
-    new = [d for d in state.diagnostics if (d.code, d.title) not in before]
-    # others stood behind the fault, and nobody could see them
-    return not any(_touches(state, d, edit) for d in new)
+    def helps(self, edit: Edit) -> bool:
+        """Whether an edit takes the message away and brings no error that was not there."""
+        state = self._looked_at(edit.applied(self.known.source.text))
+        before, after = _told(self.known), _told(state)
+        same = self.fault.code, self.fault.title
+        if after.get(same, 0) >= before.get(same, 0):
+            return False
+        if state.spec is None and self.known.spec is not None:
+            return False
+        # advice that is an example has names that this text does not have
+        new = [
+            d
+            for d in state.diagnostics
+            if d.severity == "error" and (d.code, d.title) not in before
+        ]
+        # others stood behind the fault, and nobody could see them
+        return not any(_touches(state, d, edit) for d in new)
+
+    def _looked_at(self, text: str) -> Analysis:
+        """A text, up to the graph in which the message was found: others are checked
+        when the edit is made.
+        """
+        states = analyses(self.known.path, text, self.unsaved)
+        return next(islice(states, self._depth, None), None) or next(
+            analyses(self.known.path, text, self.unsaved)
+        )
+
+    @cached_property
+    def _depth(self) -> int:
+        """Which of the graphs has the message."""
+        text = self.known.source.text
+        for n, state in enumerate(analyses(self.known.path, text, self.unsaved)):
+            if (self.fault.code, self.fault.title) in _told(state):
+                return n
+        return 0
 
 
 def _touches(state: Analysis, fault: Diagnostic, edit: Edit) -> bool:
@@ -141,9 +163,8 @@ def _touches(state: Analysis, fault: Diagnostic, edit: Edit) -> bool:
 
 
 def _told(known: Analysis) -> dict[tuple[str, str], int]:
-    """The errors of a text, with how often each is there."""
+    """What is said of a text, with how often each is."""
     found: dict[tuple[str, str], int] = {}
     for d in known.diagnostics:
-        if d.severity == "error":
-            found[d.code, d.title] = found.get((d.code, d.title), 0) + 1
+        found[d.code, d.title] = found.get((d.code, d.title), 0) + d.count
     return found

@@ -6,8 +6,8 @@ from pathlib import Path
 from lsprotocol import types as lsp
 
 from specc.editors.analysis import Analysis
-from specc.editors.mends import Edit
 from specc.editors.offers import Offer
+from specc.editors.placing import Edit
 from specc.editors.positions import Lines
 from specc.lang import tree
 from specc.text.characters import escaped

@@ -1,0 +1,133 @@
+"""Advice becomes an edit: of the messages in the golden files that say exactly what to
+write, an editor offers most as an edit that takes the message away.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cli.test_advice import CASES, GOLDEN, guesses
+from support.mends import DONE
+from support.told import _parts, write
+
+from specc.editors.analysis import Analysis, analyses
+from specc.editors.mends import mends
+from specc.editors.placing import Edit
+from specc.text.diagnostic import Diagnostic
+
+EXACT = sorted({*DONE, *(guess[0] for guess in guesses())})
+"""Cases of which a help says what to write."""
+NEVER = {
+    "E0219-no-graph",
+    "E0227-a-number",
+    "E0227-no-table",
+    "E0401-inside-another-key",
+    "E0401-missing",
+    "E0420-architecture",
+    "E0701-nothing-generated",
+    "E0703-no-tokens",
+    "E0752-loop",
+    "E0752-rows",
+    "E0753-a-folder",
+    "E0753-beams",
+}
+"""Cases whose fault is in the command line, a config.json or a checkpoint: no editor
+hears of them.
+"""
+
+
+def specs_of(name: str, folder: Path) -> Iterator[Path]:
+    """The specs of a case, written into a folder with whatever else it has."""
+    case, _ = CASES[name]
+    spec = "spec.yaml" if name.endswith("yaml") else "spec.specc"
+    files = [(spec, "", case)]
+    if not (GOLDEN / "errors-syntax" / f"{name}.txt").is_file():
+        lines = case.splitlines(keepends=True)
+        if not case.startswith(("$", "%", "===")):
+            lines = [f"=== {spec}\n", *lines]
+        _, files = _parts(lines)
+    for file, kind, text in files:
+        write(folder / file, kind, text)
+    for file, _, _ in files:
+        if file.endswith((".specc", ".yaml")):
+            yield folder / file
+
+
+def heard(path: Path) -> Iterator[tuple[Analysis, Diagnostic]]:
+    """What an editor says of a text, each message once."""
+    seen = set()
+    for known in analyses(path, path.read_text(encoding="utf-8")):
+        for fault in known.diagnostics:
+            here = fault.primary is not None and known.is_here(fault.primary.span)
+            if here and (fault.code, fault.title) not in seen:
+                seen.add((fault.code, fault.title))
+                yield known, fault
+
+
+def offered(name: str, folder: Path) -> list[tuple[Path, Diagnostic, Edit]]:
+    """Every edit that is offered for the messages of a case."""
+    return [
+        (path, fault, edit)
+        for path in specs_of(name, folder)
+        for known, fault in heard(path)
+        for edit in mends(known, fault)
+    ]
+
+
+def check_helps(path: Path, fault: Diagnostic, edit: Edit) -> None:
+    """What was said is said no more, or less often, of the text with the edit."""
+    text = path.read_text(encoding="utf-8")
+    before, after = (
+        sum(d.count for _, d in list(_said(path, t)) if _same(d, fault))
+        for t in (text, edit.applied(text))
+    )
+    assert after < before, (fault.title, edit)
+
+
+def _said(path: Path, text: str) -> Iterator[tuple[int, Diagnostic]]:
+    """The messages of all graphs of a text."""
+    for n, known in enumerate(analyses(path, text)):
+        yield from ((n, d) for d in known.diagnostics)
+
+
+def _same(one: Diagnostic, other: Diagnostic) -> bool:
+    return (one.code, one.title) == (other.code, other.title)
+
+
+CLASSES = {
+    "E0211-one-input-too-many": "write `relu(x)`",
+    "E0712-no-mask": "write `mask=causal`",
+    "E0711-fewer-rows": "add `padding=causal`",
+    "E0712-no-comparison": "write `both(pre) & causal`",
+    "E0202-length-not-declared": "add `dims batch`",
+    "E0220-no-type": "write `width: int = 8`",
+    "E0214-no-return": "add `return y`",
+    "E0302-axis-missing": "write `insert(first, axis=1)`",
+    "E0302-two-lengths": "add `where src = tgt`",
+    "E0601-numbers-as-mask": "write `bias > 0`",
+    "W0601-every-second-row": "declare `keep: keep[batch, n] right`",
+    "W0505-one-call": "leave out `share encoder.proj`",
+    "E0113-version": "write `specc 1`",
+    "E0125-two-keys-yaml": "write `repeat`",
+    "E0526-two-calls-yaml": "add `weights: [{share: inner}]`",
+}
+"""A case of each way in which advice is written down, and the edit."""
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_each_way_of_writing_advice_down(name: str, tmp_path: Path) -> None:
+    edits = offered(name, tmp_path)
+    assert CLASSES[name] in [edit.title for _, _, edit in edits]
+    for path, fault, edit in edits:
+        check_helps(path, fault, edit)
+
+
+@pytest.mark.parity
+def test_most_exact_advice_is_an_edit_and_every_edit_helps(tmp_path: Path) -> None:
+    """A sweep of every golden file, of ten seconds or twenty."""
+    mended, names = set(), [n for n in EXACT if n not in NEVER]
+    for name in names:
+        for path, fault, edit in offered(name, tmp_path / name):
+            check_helps(path, fault, edit)
+            mended.add(name)
+    assert len(mended) > len(names) / 2, sorted({*names} - mended)
