@@ -2,6 +2,7 @@
 
 import json
 import math
+from contextlib import suppress
 from dataclasses import replace
 from typing import NoReturn
 
@@ -31,6 +32,9 @@ def nested_array(value: object, where: str, *, left: bool = False) -> Array:
     """Nested lists as an array: bool, i64 if all are whole, or f64. `where` is what a
     message calls them; what is too short is padded on the `left`, says a message. E0906.
     """
+    if isinstance(value, list) and {*map(type, value)} == {int}:  # ids, as a rule
+        with suppress(OverflowError):  # told below, with the place
+            return np.array(value, np.int64)
     shape = _shape(value)
     if len(shape) > MAX_RANK:
         _bad_json(

@@ -4,7 +4,8 @@
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import NoReturn
+from itertools import accumulate, chain, pairwise
+from typing import NoReturn, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +28,24 @@ def encode(text: str, record: TextReading) -> NDArray[np.int64]:
     Fails with E0908 for a character that has no id, with E0940 and E0941 as tokenizer
     files do.
     """
+    return np.array(_ids(text, record), np.int64)
+
+
+def encode_all(texts: Sequence[str], record: TextReading) -> list[Array]:
+    """`encode` of many texts, which are made one array and cut. Fails with what is wrong
+    with any of them.
+    """
+    rows = [_ids(text, record) for text in texts]
+    return split(np.array([*chain.from_iterable(rows)], np.int64), rows)
+
+
+def split(whole: Array, rows: Sequence[Sequence[object]]) -> list[Array]:
+    """Numbers of rows that stand behind each other, as an array for each of the rows."""
+    ends = [0, *accumulate(map(len, rows))]
+    return [whole[start:end] for start, end in pairwise(ends)]
+
+
+def _ids(text: str, record: TextReading) -> list[int]:
     if isinstance(record, TextCharacters):
         ids = _character_ids(text, record)
     else:
@@ -37,7 +56,7 @@ def encode(text: str, record: TextReading) -> NDArray[np.int64]:
     if isinstance(record, TextTokenizer) and record.special:
         before = [] if ids[:1] == before else before
         after = [] if ids[-1:] == after else after
-    return np.array([*before, *ids, *after], np.int64)
+    return [*before, *ids, *after]
 
 
 def _byte_ids(text: str, record: TextBytes | TextTokenizer) -> list[int]:
@@ -131,7 +150,11 @@ def _numbers(vocab: tuple[str, ...]) -> dict[str, int]:
 
 
 def _character_ids(text: str, record: TextCharacters) -> list[int]:
-    ids_of, ids = _numbers(tuple(record.vocab)), []
+    ids_of = _numbers(tuple(record.vocab))
+    known = [*map(ids_of.get, text)]
+    if None not in known:
+        return cast("list[int]", known)
+    ids = []
     for position, character in enumerate(text):
         number = ids_of.get(character, record.unknown)
         if number is None:

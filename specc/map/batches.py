@@ -47,7 +47,7 @@ def batches(
                 count <= limits.cap
                 and (count <= FEWEST or count * longest <= MOST * content)
                 and count * longest <= limits.tokens
-                and memory(count, longest) <= limits.memory
+                and _bears(memory, limits, count, longest)
             )
             if batch and not fits:
                 found.append(batch)
@@ -55,6 +55,14 @@ def batches(
             batch.append(row)
         found.append(batch)
     return found
+
+
+def _bears(memory: Cost, limits: Limits, count: int, longest: int) -> bool:
+    """Whether so many rows are within the memory. What a full batch is granted needs no
+    other formula: fewer rows take no more.
+    """
+    full = memory(limits.cap, longest) <= limits.memory
+    return full or memory(count, longest) <= limits.memory
 
 
 def waste(rows: Sequence[Row], padded: Sequence[str]) -> tuple[int, int]:

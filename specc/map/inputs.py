@@ -1,8 +1,10 @@
 """Rows as inputs of a model: each by itself, so that a bad one never fails another."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 
 import numpy as np
 
@@ -11,7 +13,7 @@ from specc.data.batch import TEXT, keep_of, row_inputs
 from specc.data.image import decode, prepare, read_image
 from specc.data.json_arrays import nested_array
 from specc.data.record import Image
-from specc.data.text import encode
+from specc.data.text import encode, encode_all, split
 from specc.ir.array import Array
 from specc.map.formats.source import Bad, Rows
 from specc.run.inputs import Entrance
@@ -63,20 +65,50 @@ class Taking:
         )
 
     def rows(self, table: Rows, count: int) -> list[Row | Diagnostic]:
-        """Every row, or what is wrong with it."""
-        return [self._row(table, number) for number in range(count)]
+        """Every row, or what is wrong with it: first what cannot be read from its file."""
+        broken = {
+            number: _broken(table, number)
+            for values in table.values()
+            for number, value in enumerate(values)
+            if isinstance(value, Bad)
+        }
+        some = [number for number in range(count) if number not in broken]
+        columns = {
+            name: self._column(name, [table[column][number] for number in some])
+            for name, column in self.columns.items()
+        }
+        made = {
+            number: _row(number, {n: c[at] for n, c in columns.items()})
+            for at, number in enumerate(some)
+        }
+        return [broken.get(number) or made[number] for number in range(count)]
 
-    def _row(self, table: Rows, number: int) -> Row | Diagnostic:
-        arrays = {}
-        for values in table.values():
-            if isinstance(bad := values[number], Bad):
-                return Diagnostic(BROKEN, f"the row cannot be read: {bad.why}")
-        for name, column in self.columns.items():
+    def _column(self, name: str, values: Sequence[object]) -> list[Array | Diagnostic]:
+        """What stands in a column, or what is wrong with it, row by row."""
+        together = self._together(name, values)
+        if together is not None:
+            return [*together]
+        found: list[Array | Diagnostic] = []
+        for value in values:
             try:
-                arrays[name] = self._array(name, table[column][number])
+                found.append(self._array(name, value))
             except Failed as failed:
-                return failed.diagnostics[0]
-        return Row(number, arrays)
+                found.append(failed.diagnostics[0])
+        return found
+
+    def _together(self, name: str, values: Sequence[object]) -> list[Array] | None:
+        """A column at once, which is less than half the work. None where a value is none
+        of those that most are, or something is wrong: then each is looked at by itself.
+        """
+        record = self.entrance.reading.of_input(name)
+        type_ = self.entrance.graph.inputs[name].type
+        kinds = {*map(type, values)}
+        with suppress(Failed, OverflowError):
+            if isinstance(record, TEXT) and kinds == {str}:
+                return encode_all([v for v in values if isinstance(v, str)], record)
+            if not isinstance(record, Image) and kinds == {list} and type_.rank == 2:
+                return _whole_numbers(values, type_.dtype, name)
+        return None
 
     def _array(self, name: str, value: object) -> Array:
         """One row of an input. Fails with E09xx."""
@@ -111,6 +143,33 @@ class Taking:
             else:
                 made[name] = np.stack(some)
         return made
+
+
+def _row(number: int, made: Mapping[str, Array | Diagnostic]) -> Row | Diagnostic:
+    """A row, or the first thing that is wrong with it."""
+    arrays = {
+        n: value for n, value in made.items() if not isinstance(value, Diagnostic)
+    }
+    if len(arrays) == len(made):
+        return Row(number, arrays)
+    return next(value for value in made.values() if isinstance(value, Diagnostic))
+
+
+def _broken(table: Rows, number: int) -> Diagnostic:
+    """The first thing that cannot be read of a row."""
+    why = next(v.why for c in table.values() if isinstance(v := c[number], Bad))
+    return Diagnostic(BROKEN, f"the row cannot be read: {why}")
+
+
+def _whole_numbers(
+    values: Sequence[object], dtype: str, name: str
+) -> list[Array] | None:
+    """Lists of whole numbers as arrays of a type; None where something else is in one."""
+    lists = [value for value in values if isinstance(value, list)]
+    flat = [*chain.from_iterable(lists)]
+    if not {*map(type, flat)} <= {int}:
+        return None
+    return split(exact(np.array(flat, np.int64), dtype, name), lists)
 
 
 def _axes(count: int) -> str:

@@ -1,5 +1,6 @@
 """The part file of a block, behind what there is to say of it."""
 
+import base64
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -54,14 +55,17 @@ def content(
         return table_bytes(columns, values)
     names = [c.name for c in columns]
     rows = zip(*(values[n] for n in names), strict=True)
-    lines = (
-        json.dumps(
-            {n: _json(v) for n, v in zip(names, row, strict=True)}, ensure_ascii=False
-        )
-        for row in rows
-    )
-    text = "".join(f"{line}\n" for line in lines)
-    return text.encode("utf-8", "backslashreplace")
+    lines = (_line(dict(zip(names, row, strict=True))) for row in rows)
+    return "".join(lines).encode("utf-8", "backslashreplace")
+
+
+def _line(row: Mapping[str, object]) -> str:
+    """A row as a line of JSON."""
+    try:
+        text = QUICK.encode(row)
+    except ValueError:  # numbers that JSON has not, which become nothing
+        text = QUICK.encode(_json(row))
+    return f"{text}\n"
 
 
 def columns_as_text(columns: Sequence[Column], values: dict[str, list[object]]) -> None:
@@ -69,25 +73,39 @@ def columns_as_text(columns: Sequence[Column], values: dict[str, list[object]]) 
     for column in columns:
         if column.kind.of == "json" and not column.kind.sizes:
             values[column.name] = [
-                None if v is None else json.dumps(_json(v), ensure_ascii=False)
+                None if v is None else QUICK.encode(_json(v))
                 for v in values[column.name]
             ]
 
 
 def _json(value: object) -> object:
     """A value as JSON has it: no number that is none, bytes as base64."""
-    import base64
-
-    value = plain_value(value)
     match value:
         case float() if value != value or value in (float("inf"), float("-inf")):
             return None
-        case bytes():
-            return base64.b64encode(value).decode("ascii")
         case list() | tuple():
             return [_json(item) for item in value]
         case dict():
             return {str(k): _json(v) for k, v in value.items()}
         case bool() | int() | float() | str() | None:
             return value
-    return str(value)  # a date, a decimal
+    return _json(_other(value))
+
+
+def _other(value: object) -> object:
+    """What JSON has no word for: arrays as lists, bytes as base64, a date or a decimal
+    as text.
+    """
+    value = plain_value(value)
+    match value:
+        case bytes():
+            return base64.b64encode(value).decode("ascii")
+        case bool() | int() | float() | str() | list() | None:
+            return value
+    return str(value)
+
+
+QUICK = json.JSONEncoder(
+    ensure_ascii=False, allow_nan=False, check_circular=False, default=_other
+)
+"""Made once, and not asked for each number whether it is one; ValueError where one is not."""

@@ -9,8 +9,10 @@ import json
 import os
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from queue import SimpleQueue
 from typing import TextIO
@@ -20,6 +22,9 @@ from specc.map.plan import read_plan
 from specc.text.diagnostic import Failed
 
 ENDED = -1
+
+PAUSE = 0.1
+"""Seconds between two messages of how many rows are done."""
 
 
 def main(folder: str) -> None:
@@ -34,7 +39,9 @@ def main(folder: str) -> None:
         blocks = Blocks.open(plan, out)
         _say(answers, ready=True)
         for number in _asked():
-            done = blocks.do(number, lambda rows: _say(answers, rows=rows))
+            counted = _Told(answers)
+            done = blocks.do(number, counted.count)
+            counted.now()
             _say(answers, done=done.as_json())
     except Failed as failed:
         first = failed.diagnostics[0]
@@ -43,6 +50,29 @@ def main(folder: str) -> None:
     except Exception:
         traceback.print_exc()
         os._exit(1)  # the thread that listens would hold up an orderly end
+
+
+@dataclass
+class _Told:
+    """Counts rows, and says now and then how many: to be told of each costs more than many
+    a row does.
+    """
+
+    answers: TextIO
+    rows: int = 0
+    last: float = field(default_factory=time.monotonic)
+
+    def count(self, rows: int) -> None:
+        """So many rows more are done."""
+        self.rows += rows
+        if time.monotonic() - self.last >= PAUSE:
+            self.now()
+
+    def now(self) -> None:
+        """Says what was not said yet."""
+        if self.rows:
+            _say(self.answers, rows=self.rows)
+        self.rows, self.last = 0, time.monotonic()
 
 
 def _asked() -> Iterator[int]:

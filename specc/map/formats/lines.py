@@ -10,9 +10,9 @@ import csv
 import io
 import json
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from specc.files.json import Json, Limits, parse
 from specc.files.read import shown
@@ -35,8 +35,7 @@ MARK = b"\xef\xbb\xbf"
 """What some programs write before UTF-8."""
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(NamedTuple):
     """A row of a file: its bytes with the line end, and where the next one begins."""
 
     data: bytes
@@ -58,17 +57,26 @@ def lines_of(path: Path) -> Iterator[Line]:
             yield Line(data.removeprefix(MARK) if at == len(data) else data, at)
 
 
-def cut(lines: Iterator[Line], file: int, rows: int, begin: int = 0) -> list[Block]:
-    """Blocks of at most `rows` lines, of which the first begins at the byte `begin`."""
-    blocks, start, at, count, after = list[Block](), 0, begin, 0, begin
+def cut(
+    lines: Iterator[Line],
+    file: int,
+    rows: int,
+    begin: int = 0,
+    full: Callable[[bytes], object] = bool,
+) -> list[Block]:
+    """Blocks of at most `rows` lines, of which the first begins at the byte `begin`. Those
+    that are not `full` are no rows, and belong to the block that they stand in.
+    """
+    blocks, start, at, after = list[Block](), 0, begin, begin
+    count = taken = 0
     for line in lines:
         count, after = count + 1, line.after
+        taken += bool(full(line.data))
         if count == rows:
-            blocks.append(_block(file, start, count, at, after))
-            start, at, count = start + count, after, 0
-    if count:
-        blocks.append(_block(file, start, count, at, after))
-    return blocks
+            blocks.append(_block(file, start, taken, at, after))
+            start, at, count, taken = start + taken, after, 0, 0
+    blocks.append(_block(file, start, taken, at, after))
+    return [block for block in blocks if block.rows]
 
 
 def _block(file: int, start: int, rows: int, at: int, after: int) -> Block:
@@ -111,24 +119,27 @@ def _text(line: bytes) -> str | Bad:
         return Bad(f"the line is not UTF-8 at byte {fault.start}")
 
 
-@dataclass
 class JsonLines:
     """An object a line. A blank line is no row."""
-
-    kinds: dict[Path, tuple[Column, ...]] = field(default_factory=dict)
 
     def columns(self, path: Path) -> tuple[Column, ...]:
         """The names in any object, each with the kind that all its values have."""
         found: dict[str, str] = {}
+        before: dict[str, type] = {}
         for line in lines_of(path):
             value = _object(line.data) if line.data.strip() else {}
             for name, item in ({} if isinstance(value, Bad) else value).items():
+                # most are of the type of the one before; of whole numbers that says
+                # nothing, since large ones are of another kind
+                if before.get(name) is type(item) is not int:
+                    continue
+                before[name] = type(item)
                 found[name] = merged(found.get(name, ""), kind_of(item))
         return tuple(Column(n, Kind(k or NULL)) for n, k in found.items())
 
     def blocks(self, path: Path, file: int, rows: int) -> list[Block]:
         """Blocks of objects; blank lines belong to the block before them."""
-        return _without_blank(cut(lines_of(path), file, rows), path)
+        return cut(lines_of(path), file, rows, full=bytes.strip)
 
     def read(self, path: Path, block: Block, columns: Sequence[str]) -> Rows:
         """The objects of a block, column by column; what one lacks is nothing."""
@@ -137,17 +148,6 @@ class JsonLines:
             name: [r if isinstance(r, Bad) else r.get(name) for r in rows]
             for name in columns
         }
-
-
-def _without_blank(blocks: list[Block], path: Path) -> list[Block]:
-    """Blocks that count only lines with something in them."""
-    found, start = [], 0
-    for block in blocks:
-        count = sum(bool(x.strip()) for x in _split(part(path, block)))
-        if count:
-            found.append(replace(block, start=start, rows=count))
-        start += count
-    return found
 
 
 def _object(line: bytes) -> dict[str, Json] | Bad:

@@ -2,6 +2,7 @@
 written.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -205,9 +206,12 @@ def _column(kind: Kind, values: Sequence[object]) -> Any:
     """Values of a kind as an Arrow array; nothing is null."""
     pa = arrow()
     arrays = [v for v in values if isinstance(v, np.ndarray)]
-    vectors = len(kind.sizes) == 1 and kind.sizes[0] is not None
-    if vectors and arrays and len(arrays) == len(values):
-        return _vectors(kind, arrays)
+    lacking = [v is None for v in values]
+    known = len(arrays) + sum(lacking) == len(values)
+    # a list of fixed length that is null has numbers all the same
+    fits = kind.sizes and (kind.sizes[0] is None or not any(lacking))
+    if arrays and known and fits:
+        return _lists(kind, arrays, lacking)
     plain = [plain_value(v) for v in values]
     if kind == Kind("f64"):  # files of JSON have whole numbers among others
         plain = [None if v is None else float(v) for v in plain]
@@ -226,8 +230,26 @@ def _utf8(value: Any) -> Any:
     return value
 
 
-def _vectors(kind: Kind, values: Sequence[Array]) -> Any:
-    """Vectors of one length without a detour over Python's numbers."""
+def _lists(kind: Kind, arrays: Sequence[Array], lacking: Sequence[bool]) -> Any:
+    """Arrays as lists in lists, without a detour over Python's numbers: of all numbers one
+    array, then from the inside out where its lists end. Rows that are `lacking` are null.
+    """
     pa = arrow()
-    flat = pa.array(np.concatenate(values), type=_type(Kind(kind.of)))
-    return pa.FixedSizeListArray.from_arrays(flat, kind.sizes[0])
+    flat = np.concatenate([array.ravel() for array in arrays])
+    made = pa.array(flat, type=_type(Kind(kind.of)))
+    for axis in reversed(range(1, len(kind.sizes))):
+        lengths = [np.repeat(a.shape[axis], math.prod(a.shape[:axis])) for a in arrays]
+        made = _cut(made, kind.sizes[axis], np.concatenate(lengths), None)
+    outer = iter([len(array) for array in arrays])
+    rows = np.array([0 if none else next(outer) for none in lacking])
+    mask = pa.array(lacking) if any(lacking) else None
+    return _cut(made, kind.sizes[0], rows, mask)
+
+
+def _cut(values: Any, size: int | None, lengths: Array, mask: Any) -> Any:
+    """Values as lists: each of `size`, or of lengths of their own."""
+    pa = arrow()
+    if size is not None:
+        return pa.FixedSizeListArray.from_arrays(values, size)
+    offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]), type=pa.int32())
+    return pa.ListArray.from_arrays(offsets, values, mask=mask)
