@@ -14,11 +14,11 @@ import numpy as np
 
 from specc.cli.standard_input import STDIN, standard_input
 from specc.data.arrays import read_arrays
-from specc.data.batch import TEXT, row_inputs
+from specc.data.batch import row_inputs
 from specc.data.files import MAX_TEXT_BYTES, read_bytes
 from specc.data.image import read_image
 from specc.data.json_arrays import load_json, nested_array
-from specc.data.record import Image, TextReading
+from specc.data.record import TEXT, Image, TextReading
 from specc.data.sound import read_sound
 from specc.data.sound_record import FilterBanks, LogMel, Sound, Waveform
 from specc.data.text import encode

@@ -16,6 +16,7 @@ from specc.compiler.sidefiles import (
     preprocessor,
     spoken_by,
     unread_keys,
+    words_in,
 )
 from specc.data.reading import Reading, input_reading, output_reading
 from specc.data.record import TEXTS, Files, InputReading, OutputReading
@@ -36,6 +37,11 @@ from specc.text.suggest import suggest
 LARGEST_VOCABULARY = 16 * 2**20
 OF_FILES = frozenset({"E0802", "E0940"})
 """Codes of a file that is not there or cannot be read, and of a package that is missing."""
+OPTIONS_ONLY = {
+    "image": "size=[8, 8], channels=1",
+    **dict.fromkeys(SOUNDS, "rate=16000"),
+}
+"""Readings that take no argument, and an example of their options."""
 _ABSENT = object()
 """Marks a tokenizer that no one gave; nothing that a spec can write is this object."""
 
@@ -130,26 +136,31 @@ def folders_of(*paths: str) -> tuple[Path, ...]:
 
 
 def remarks(model: Model, given: Sequence[Path]) -> tuple[str, ...]:
-    """What became of `tokenizer()`, and of what says how sound is heard, where folders
-    were named.
+    """What became of `tokenizer()` and `words()`, and of what says how sound is heard,
+    where folders were named.
     """
-    asked = [
-        n for n, data in (*model.reading.items(), *model.showing.items()) if _asks(data)
-    ]
     if not given:
         return ()
     kinds = [e["kind"] for e in model.reading.values() if isinstance(e, dict)]
-    found = [
+    return (
         *_of_sound(model, given),
         *(of_pictures(given) if "image" in kinds else ()),
-    ]
-    path = tokenizer_in(given) if asked else None
-    if path is not None:
-        found.append(f"the tokenizer is `{shown(str(path))}`")
+        *_of_text(model, given, "tokenizer", tokenizer_in(given), NAME),
+        *_of_text(model, given, "words", words_in(given), "vocabulary"),
+    )
+
+
+def _of_text(
+    model: Model, given: Sequence[Path], kind: str, path: Path | None, what: str
+) -> Iterator[str]:
+    """By which file texts are read, where the spec leaves it open."""
+    entries = (*model.reading.items(), *model.showing.items())
+    asked = [name for name, data in entries if _asks(data, kind)]
+    if asked and path is not None:
+        yield f"the {kind} {'are' if kind == 'words' else 'is'} `{shown(str(path))}`"
     elif asked:
-        what = f"`{asked[0]}` takes ids, not text"
-        found.append(f"`{shown(str(given[0]))}` holds no {NAME}: {what}")
-    return tuple(found)
+        what = f"holds no {what}: `{asked[0]}` takes ids, not text"
+        yield f"`{shown(str(given[0]))}` {what}"
 
 
 def _of_sound(model: Model, given: Sequence[Path]) -> Iterator[str]:
@@ -173,6 +184,7 @@ def files_of(program: Program, model: Model, given: Sequence[Path]) -> list[Path
     entries: list[Any] = [*model.reading.values(), *model.showing.values()]
     for data in entries:
         found += beside(data.get("kind", ""), given) if given else ()
+        found += [words_in(given)] if _asks(data, "words") else []
         names = [name for call in _calls(data) for name in _named(call)]
         found += [folders[data["home"]] / name for name in names]
     return [path for path in found if path is not None]
@@ -180,7 +192,7 @@ def files_of(program: Program, model: Model, given: Sequence[Path]) -> list[Path
 
 def _named(call: Mapping[str, Any]) -> list[str]:
     """The files that a call of a reading names."""
-    if call.get("kind") not in ("characters", "tokenizer"):
+    if call.get("kind") not in ("characters", "words", "tokenizer"):
         return []
     # A file's name is text; with a zero byte it can be no name.
     words = [word for word in call.get("args", ()) if isinstance(word, str)]
@@ -195,17 +207,15 @@ def _calls(data: Any) -> Iterator[dict[str, Any]]:
             yield from _calls(inner)
 
 
-def _asks(data: Any) -> bool:
-    """Whether a reading asks for the tokenizer given at compile time."""
+def _asks(data: Any, kind: str) -> bool:
+    """Whether a reading asks for the tokenizer, or the words, given at compile time."""
     inner = (
         data["args"][0]
         if isinstance(data, dict) and data.get("kind") == "text" and data.get("args")
         else data
     )
     return (
-        isinstance(inner, dict)
-        and inner.get("kind") == "tokenizer"
-        and not inner.get("args")
+        isinstance(inner, dict) and inner.get("kind") == kind and not inner.get("args")
     )
 
 
@@ -232,34 +242,37 @@ def _resolved(data: Mapping[str, Any], place: _Place) -> dict[str, Any]:
     """
     made = {k: v for k, v in data.items() if k != "args"}
     args = list(data.get("args", ()))
-    match made["kind"]:
+    kind = made["kind"]
+    if args and kind in OPTIONS_ONLY:
+        _options_only(kind, OPTIONS_ONLY[kind], place.span)
+    match kind:
         case "choice" | "class_map" if args:
-            made["labels"] = _labels(args.pop(0), made["kind"], place.span)
+            made["labels"] = _labels(args.pop(0), kind, place.span)
         case "text" if args:
             return _text(args[0], made, place)
         case "characters" if args:
             made["vocab"] = _vocabulary(args.pop(0), place)
+        case "words":
+            made |= _words(args, place)
         case "tokenizer":
             made |= _tokenizer(args, place)
-        case kind if kind in SOUNDS and not args:
-            return heard_as(kind, made, place.given, place.span)
         case "transcript":
             return _transcript(args, made, place)
         case "picture" if args:
-            if not isinstance(args[0], dict):
-                fail(
-                    "E0203",
-                    "`picture` takes the `image(…)` whose colors it gives back",
-                    place.span,
-                )
-            made["image"] = _resolved(args.pop(0), place)
-        case "image" if not args:
-            made = seen_as(made, place.given, place.span)
+            made["image"] = _resolved(_image_of(args.pop(0), place), place)
         case "image":
-            _options_only("image", "size=[8, 8], channels=1", place.span)
-        case kind if kind in SOUNDS:
-            _options_only(kind, "rate=16000", place.span)
+            made = seen_as(made, place.given, place.span)
+        case _ if kind in SOUNDS:
+            return heard_as(kind, made, place.given, place.span)
     return made
+
+
+def _image_of(given: Any, place: _Place) -> dict[str, Any]:
+    """The `image(…)` that a `picture` is made of."""
+    if not isinstance(given, dict):
+        title = "`picture` takes the `image(…)` whose colors it gives back"
+        fail("E0203", title, place.span)
+    return given
 
 
 def _options_only(kind: str, example: str, span: Span | None) -> NoReturn:
@@ -277,7 +290,7 @@ def _text(vocabulary: Any, options: dict[str, Any], place: _Place) -> dict[str, 
     if not isinstance(vocabulary, dict):
         title = (
             '`text` takes what it is read by: text(characters("x.vocab")), '
-            'text(bytes()), text(tokenizer("x.json"))'
+            'text(words("x.vocab")), text(bytes()), text(tokenizer("x.json"))'
         )
         fail("E0203", title, place.span)
     inner = _resolved(vocabulary, place)
@@ -288,13 +301,24 @@ def _text(vocabulary: Any, options: dict[str, Any], place: _Place) -> dict[str, 
 def _vocabulary(given: Any, place: _Place) -> list[str]:
     if isinstance(given, list):
         return [str(token) for token in given]
-    data = _content(
-        _inside(str(given), place),
-        LARGEST_VOCABULARY,
-        f"the vocabulary `{given}`",
-        place.span,
-    )
-    return list(read_vocabulary(decode(data, str(given))))
+    return _listed(_inside(str(given), place), str(given), place.span)
+
+
+def _listed(path: Path, name: str, span: Span | None) -> list[str]:
+    """The tokens of a vocabulary file, by the name that it is told by."""
+    what = f"the vocabulary `{shown(name)}`"
+    data = _content(path, LARGEST_VOCABULARY, what, span)
+    return list(read_vocabulary(decode(data, name)))
+
+
+def _words(args: list[Any], place: _Place) -> dict[str, Any]:
+    """The words of a file, or those beside the weights; `absent` where there are none."""
+    if args:
+        return {"vocab": _vocabulary(args[0], place)}
+    path = words_in(place.given, place.span)
+    if path is None:
+        return {"absent": _ABSENT}
+    return {"vocab": _listed(path, path.name, place.span)}
 
 
 def _transcript(

@@ -185,6 +185,28 @@ def _refused(path: Path, why: str, span: Span | None) -> NoReturn:
     )
 
 
+def words_in(folders: Sequence[Path], span: Span | None = None) -> Path | None:
+    """The vocabulary in the first of the folders that has one, as `convert` writes it
+    beside vectors of words. E0203 where it is not clear which is meant.
+    """
+    for folder in folders:
+        found = sorted(folder.glob("*.vocab"))
+        if len(found) > 1:
+            names = " and ".join(f"`{shown(path.name)}`" for path in found[:2])
+            fail(
+                "E0203",
+                f"`words()` takes the vocabulary beside the weights, and there are {len(found)}",
+                span,
+                notes=[f"{names} lie there"],
+                helps=[
+                    'name one beside the spec, `words("x.vocab")`, or leave one there'
+                ],
+            )
+        if found:
+            return found[0]
+    return None
+
+
 def spoken_by(folders: Sequence[Path], span: Span | None) -> dict[str, object] | None:
     """The options of `transcript` from the `vocab.json` and `tokenizer_config.json` in
     the first folder that has the former; None where none has. Fails with E0845.

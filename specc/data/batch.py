@@ -7,14 +7,11 @@ from typing import NoReturn
 import numpy as np
 
 from specc.data.reading import Reading
-from specc.data.record import TextBytes, TextCharacters, TextReading
+from specc.data.record import TEXT, TextReading
 from specc.data.text import encode, pad
-from specc.data.tokenizer import TextTokenizer
 from specc.ir.array import Array
 from specc.ir.graph import Graph
 from specc.text.diagnostic import Diagnostic, Failed, fail
-
-TEXT = (TextCharacters, TextBytes, TextTokenizer)
 
 
 def with_texts(

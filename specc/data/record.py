@@ -13,6 +13,7 @@ from typing import Literal, TypeAlias
 from specc.data.sound_record import Sound
 from specc.data.tokenizer import TextTokenizer, TokenizerFile
 from specc.data.transcript import Transcript
+from specc.data.words import TextWords
 from specc.files.fields import Fields
 from specc.files.json import Json, tagged
 
@@ -27,7 +28,7 @@ MAX_VOCABULARY = 1_000_000  # tokens
 MAX_TOKEN = 256  # characters
 MAX_LABELS = 100_000
 MAX_LABEL = 1000  # characters
-TEXTS = ("characters", "bytes", "tokenizer")
+TEXTS = ("characters", "words", "bytes", "tokenizer")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,7 +191,9 @@ class TextBytes:
         return TextBytes(offset, end, start)
 
 
-TextReading: TypeAlias = TextCharacters | TextBytes | TextTokenizer
+TextReading: TypeAlias = TextCharacters | TextWords | TextBytes | TextTokenizer
+TEXT = (TextCharacters, TextWords, TextBytes, TextTokenizer)
+"""The classes of records that read text."""
 Files: TypeAlias = Mapping[str, TokenizerFile]
 
 
@@ -199,6 +202,8 @@ def text_reading(kind: str, fields: Fields, files: Files) -> TextReading:
     match kind:
         case "characters":
             return TextCharacters.from_fields(fields)
+        case "words":
+            return TextWords.from_fields(fields)
         case "bytes":
             return TextBytes.from_fields(fields)
         case _:

@@ -1,4 +1,4 @@
-"""Text as ids and ids as text: one id a character, one id a byte, or what a
+"""Text as ids and ids as text: one id a character, a word or a byte, or what a
 `tokenizer.json` says.
 """
 
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from specc.data.record import TextBytes, TextCharacters, TextReading
 from specc.data.tokenizer import MAX_ID, TextTokenizer
 from specc.data.tokenizing import ids_of, symbol_of, text_of
+from specc.data.words import TextWords, word_ids, words_of
 from specc.files.read import shown
 from specc.ir.array import Array
 from specc.text.diagnostic import fail
@@ -25,8 +26,8 @@ def encode(text: str, record: TextReading) -> NDArray[np.int64]:
     """Ids of a text, `i64[length]`, between the record's `start` and `end` where it has
     them.
 
-    Fails with E0908 for a character that has no id, with E0940 and E0941 as tokenizer
-    files do.
+    Fails with E0908 for a character that has no id, E0959 for a word, with E0940 and
+    E0941 as tokenizer files do.
     """
     return np.array(_ids(text, record), np.int64)
 
@@ -48,6 +49,8 @@ def split(whole: Array, rows: Sequence[Sequence[object]]) -> list[Array]:
 def _ids(text: str, record: TextReading) -> list[int]:
     if isinstance(record, TextCharacters):
         ids = _character_ids(text, record)
+    elif isinstance(record, TextWords):
+        ids = word_ids(text, record)
     else:
         ids = _byte_ids(text, record)
     before = [] if record.start is None else [record.start]
@@ -80,6 +83,8 @@ def decode(ids: Sequence[int] | NDArray[np.integer], record: TextReading) -> str
     kept, _ = checked_ids(ids, record)
     if isinstance(record, TextTokenizer):
         return text_of(kept, record)
+    if isinstance(record, TextWords):
+        return words_of(kept, record, REPLACEMENT)
     if isinstance(record, TextBytes):
         data = bytes(
             number - record.offset

@@ -9,10 +9,10 @@ from itertools import chain
 import numpy as np
 
 from specc.data.arrays import exact
-from specc.data.batch import TEXT, keep_of, row_inputs
+from specc.data.batch import keep_of, row_inputs
 from specc.data.image import decode, prepare, read_image
 from specc.data.json_arrays import nested_array
-from specc.data.record import Image
+from specc.data.record import TEXT, Image
 from specc.data.text import encode, encode_all, split
 from specc.ir.array import Array
 from specc.map.formats.source import Bad, Rows

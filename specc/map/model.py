@@ -6,7 +6,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from specc.data.batch import TEXT, keep_of
+from specc.data.batch import keep_of
+from specc.data.record import TEXT
 from specc.files.read import shown
 from specc.ir.array import Array
 from specc.ir.graph import Graph

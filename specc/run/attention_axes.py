@@ -8,11 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from specc.data.batch import TEXT
 from specc.data.image import restore
 from specc.data.pictures.colors import Bytes
 from specc.data.pictures.maps import Axis, Grid, Role
-from specc.data.record import Image, TextOf, TextReading
+from specc.data.record import TEXT, Image, TextOf, TextReading
 from specc.data.sound_record import LogMel, Waveform
 from specc.data.text import decode, symbol
 from specc.files.read import shown

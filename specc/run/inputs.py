@@ -10,9 +10,10 @@ import numpy as np
 from specc import backend
 from specc.artifact.bounds import bounds_of
 from specc.data.arrays import exact
-from specc.data.batch import TEXT, encode_each, pads_left, with_texts
+from specc.data.batch import encode_each, pads_left, with_texts
 from specc.data.check import Bound, InputSpec, check_inputs
 from specc.data.reading import Reading
+from specc.data.record import TEXT
 from specc.data.taken import as_array, taken
 from specc.ir.array import Array
 from specc.ir.defaults import closed, reads

@@ -10,9 +10,8 @@ from specc.artifact.chance import Chance
 from specc.artifact.facts import Facts
 from specc.backend import Session
 from specc.data.reading import Reading
-from specc.data.record import TextBytes, TextCharacters, TextOf
+from specc.data.record import TEXT, TextOf
 from specc.data.text import decode
-from specc.data.tokenizer import TextTokenizer
 from specc.decode.option_faults import Vocabulary
 from specc.decode.settings import Settings
 from specc.decode.stepper import Bools, Ints
@@ -61,7 +60,7 @@ class Source:
             if isinstance(r, TextOf) and n == self.generation.source
         ]
         record = shown[0] if shown else self.reading.of_input(self.entrance.growing)
-        if isinstance(record, TextCharacters | TextBytes | TextTokenizer):
+        if isinstance(record, TEXT):
             return partial(decode, record=record)
         return None
 

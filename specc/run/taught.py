@@ -8,9 +8,9 @@ from typing import NoReturn
 
 import numpy as np
 
-from specc.data.batch import TEXT, keep_of, row_inputs
+from specc.data.batch import keep_of, row_inputs
 from specc.data.reading import Reading
-from specc.data.record import Choice, Image, OutputReading, TextOf, TextReading
+from specc.data.record import TEXT, Choice, Image, OutputReading, TextOf, TextReading
 from specc.data.taken import as_array, taken
 from specc.data.text import encode, pad
 from specc.decode.settings import settings_of

@@ -311,6 +311,7 @@ LINES = {
     "E0956": "there is no graph to draw or to compare",
     "E0957": "config values for what is compiled already",
     "E0958": "a name that not every system can hold",
+    "E0959": "a word is not in the model's vocabulary",
     "E0961": "the model's scores for the next token are no numbers",
     "E0962": "a text was broken off while it was written",
     "E0968": "serving an editor needs the package pygls",

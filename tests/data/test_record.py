@@ -15,6 +15,7 @@ from specc.data.record import (
     TextCharacters,
     TextOf,
 )
+from specc.data.words import TextWords
 from specc.text.diagnostic import Failed
 
 EVERYTHING = Reading(
@@ -34,11 +35,13 @@ EVERYTHING = Reading(
         ),
         ("source", TextCharacters(("<end>", "a", "b"), end=0, unknown=0)),
         ("raw", TextBytes(offset=3, end=1)),
+        ("spoken", TextWords(("<end>", "cat"), end=0, lower=True)),
         ("state", Numbers()),
     ),
     shows=(
         ("logits", Choice(("cat", "dog"), top=2)),
         ("text", TextOf(TextBytes(3, 1))),
+        ("told", TextOf(TextWords(("cat", "[UNK]"), unknown=1))),
         ("spelled", TextOf(TextCharacters(("a", "é")))),
         ("score", Numbers(digits=6)),
         ("rebuilt", ImageOf(Image(size=(16, 16)))),

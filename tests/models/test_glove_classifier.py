@@ -81,3 +81,10 @@ def test_vectors_come_from_the_text(tmp_path: Path) -> None:
     found = specc.load(path).run(ids=ids[None], keep=np.ones((1, 4), bool))
     for name, value in wanted.items():
         assert_agrees(found[name][0], value, name)
+
+    # a sentence is the same words; `. . .` is one only where it stands as it is listed
+    ids = np.array([words.index(w) for w in ("a", "good", "film")])
+    wanted = pooled({**head, "embedding.weight": table}, ids, np.ones(3, bool))
+    found = specc.load(path).run(ids="A good film")
+    for name, value in wanted.items():
+        assert_agrees(found[name][0], value, f"{name} of a sentence")

@@ -1,0 +1,119 @@
+"""Words as ids: how a text is cut, small letters, specials, unknown words; and the
+vocabulary that lies beside weights.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import specc
+from specc.data.text import decode, encode, symbol
+from specc.data.words import TextWords
+from specc.text.diagnostic import Diagnostic, Failed
+from specc.weights.formats.safetensors import write_safetensors
+
+LISTED = ("<pad>", "the", "cat", "cat's", "well-known", "sat", ".", "u.s.", "[UNK]")
+WORDS = TextWords(LISTED, lower=True)
+known = st.sampled_from([w for w in LISTED if w[0] not in "<["])
+
+
+def fault(text: str, record: TextWords) -> Diagnostic:
+    with pytest.raises(Failed) as caught:
+        encode(text, record)
+    return caught.value.diagnostics[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "ids"),
+    [
+        ("", []),
+        (" \t\n", []),
+        ("The cat sat.", [1, 2, 5, 6]),
+        ("the cat's well-known u.s. cat .", [1, 3, 4, 7, 2, 6]),
+        ("THE\u00a0U.S.", [1, 7]),
+        ("cat..", [2, 6, 6]),
+    ],
+)
+def test_a_text_is_cut_into_words(text: str, ids: list[int]) -> None:
+    assert encode(text, WORDS).tolist() == ids
+
+
+@given(st.lists(known, max_size=20))
+def test_words_round_trip(words: list[str]) -> None:
+    text = " ".join(words)
+    assert decode(encode(text, WORDS), WORDS) == text
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"])))
+def test_with_a_word_for_others_every_text_is_read(text: str) -> None:
+    ids = encode(text, TextWords(LISTED, unknown=8))
+    assert len(ids) <= len(text)
+    assert set(ids.tolist()) <= {*range(1, 9)}
+
+
+def test_start_end_and_unknown() -> None:
+    record = TextWords(LISTED, end=0, start=1, unknown=8)
+    ids = encode("cat Dog", record)
+    assert ids.tolist() == [1, 2, 8, 0]
+    assert decode(ids, record) == "cat \ufffd"
+
+
+def test_nobody_writes_a_special() -> None:
+    """`<pad>` in a text is three pieces, not the number of the padding."""
+    assert fault("<pad>", WORDS).code == "E0959"
+    assert encode("<pad>", TextWords(LISTED, unknown=8)).tolist() == [8, 8, 8]
+    assert symbol(0, WORDS) == "·"
+
+
+@pytest.mark.parametrize(
+    ("text", "record", "help"),
+    [
+        ("a the", WORDS, "leave it out"),
+        ("the catt", WORDS, "did you mean `cat`?"),
+        ("the Cat", TextWords(LISTED), "`cat` is in it"),
+        ("the \x1b[31m", WORDS, "leave it out"),
+    ],
+)
+def test_an_unknown_word_is_shown_with_its_place(
+    text: str, record: TextWords, help: str
+) -> None:
+    told = fault(text, record)
+    assert told.code == "E0959"
+    assert told.primary is not None
+    assert told.primary.span.start == (0 if text[0] == "a" else 4)
+    assert help in told.helps[0]
+    assert "\x1b" not in told.title
+
+
+SPEC = """specc 1
+model bag
+dims batch, n
+graph g(ids: int[batch, n], keep: keep[batch, n] = ids >= 0) -> (y: float[batch, 2]) {
+  return masked_mean(embedding(ids, size=3, dim=2) @ words, keep)
+}
+reading { ids = text(words()) }
+"""
+
+
+def test_words_beside_the_weights(tmp_path: Path) -> None:
+    """As `convert` lays them; with two of them nobody can tell, with none it takes ids."""
+    table = np.array([[1, 2], [3, 4], [5, 6]], np.float32)
+    write_safetensors(tmp_path / "m.safetensors", {"words.weight": table})
+    (tmp_path / "m.vocab").write_text("one\ntwo\nthree\n", "utf-8")
+    out = tmp_path / "m.onnx"
+    specc.compile(SPEC, out, weights=tmp_path)
+    made = specc.load(out).run(ids=["three one", "two"])["y"]
+    assert made.tolist() == [[3, 4], [3, 4]]
+
+    (tmp_path / "n.vocab").write_text("four\n", "utf-8")
+    with pytest.raises(Failed, match="E0203"):
+        specc.compile(SPEC, out, weights=tmp_path)
+
+    for name in ("m.vocab", "n.vocab"):
+        (tmp_path / name).unlink()
+    specc.compile(SPEC, out, weights=tmp_path)
+    with pytest.raises(Failed, match="E0906"):
+        specc.load(out).run(ids="one")
