@@ -93,6 +93,7 @@ def compile(
     quantize_all: bool = False,
     samples: int | None = None,
     calibrate: str | Path = "",
+    cache: str = "",
     for_quantizers: bool = False,
     dtype: str = "",
     force: bool = False,

@@ -1,5 +1,5 @@
 """The meaning of layers with rounded weights: what the whole numbers stand for, and the
-same product as before.
+same product as before; and of rows that are kept as whole numbers.
 """
 
 import numpy as np
@@ -37,6 +37,21 @@ def embedding_q(
     whole = matrix(table, scales, width, op.bits, op.block, op.layout)
     check_numbers(ids, len(whole), "an embedding table")
     return whole[ids]
+
+
+@evaluate(ops.Quantize)
+def quantize(op: ops.Quantize, env: Env, x: Array, scale: Array) -> Array:
+    """f[b h t d], f[h #t d] -> q[b h t d]"""
+    units = x.astype(np.float32) / scale.astype(np.float32)
+    made: Array = np.clip(np.rint(units), -128, 127).astype(np.int8)
+    return made
+
+
+@evaluate(ops.Dequantize)
+def dequantize(op: ops.Dequantize, env: Env, x: Array, scale: Array) -> Array:
+    """q[b h t d], f[h #t d] -> f[b h t d]"""
+    made: Array = x.astype(np.float64) * scale
+    return made
 
 
 def matrix(

@@ -44,6 +44,7 @@ NUMPY_OF: dict[str, np.dtype[np.generic]] = {
     "tensor(float16)": np.dtype(np.float16),
     "tensor(int64)": np.dtype(np.int64),
     "tensor(int32)": np.dtype(np.int32),
+    "tensor(int8)": np.dtype(np.int8),
     "tensor(bool)": np.dtype(np.bool_),
 }
 """NumPy's form of the element types that inputs have."""

@@ -44,6 +44,19 @@ def embedding_q(
     return functional.embedding(ids.long(), whole)
 
 
+@evaluate(ops.Quantize)
+def quantize(op: ops.Quantize, place: Place, x: Tensor, scale: Tensor) -> Tensor:
+    """f[b h t d], f[h #t d] -> q[b h t d]"""
+    units = (x.float() / scale.float()).round()
+    return units.clamp(-128, 127).to(torch.int8)
+
+
+@evaluate(ops.Dequantize)
+def dequantize(op: ops.Dequantize, place: Place, x: Tensor, scale: Tensor) -> Tensor:
+    """q[b h t d], f[h #t d] -> f[b h t d]"""
+    return x.to(scale.dtype) * scale
+
+
 def _matrix(
     w: Tensor, scales: Tensor, wide: int, bits: int, block: int, layout: Layout
 ) -> Tensor:

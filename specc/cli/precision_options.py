@@ -3,7 +3,7 @@
 from argparse import ArgumentParser, Namespace
 
 from specc.cli.spec_options import number
-from specc.compiler.rounding import MOST_SAMPLES, NONE, Asked
+from specc.compiler.rounding import CACHES, MOST_SAMPLES, NONE, Asked
 from specc.passes.quantize.plan import BLOCK, KINDS
 
 
@@ -49,14 +49,20 @@ def _by_inputs(parser: ArgumentParser) -> None:
         "--samples",
         type=_samples,
         metavar="N",
-        help="with int4: round by so many texts that the model writes itself; 0: each "
+        help="with int4 or --cache: round by so many texts that the model writes itself; 0: each "
         "number to the nearest",
     )
     parser.add_argument(
         "--calibrate",
         default="",
         metavar="FILE",
-        help="with int4: round by these inputs, .npz or a JSON object a line",
+        help="with int4 or --cache: round by these inputs, .npz or a JSON object a line",
+    )
+    parser.add_argument(
+        "--cache",
+        choices=CACHES,
+        help="with --for step: keep keys and values in 8 bits, by scales of texts that the "
+        "model writes itself, or of --calibrate",
     )
     parser.add_argument(
         "--for-quantizers",
@@ -81,4 +87,5 @@ def asked(given: Namespace) -> Asked:
         every=given.quantize_all,
         samples=given.samples,
         calibrate=given.calibrate,
+        cache=given.cache or "",
     )

@@ -10,7 +10,7 @@ from numbers import Integral
 from typing import Any, NamedTuple
 
 from specc.compiler.job import Options
-from specc.compiler.rounding import HEADS, NONE, Asked
+from specc.compiler.rounding import CACHES, HEADS, NONE, Asked
 from specc.files.read import shown
 from specc.passes.quantize.plan import KINDS as ROUNDED
 from specc.text.diagnostic import Diagnostic, Failed
@@ -93,6 +93,10 @@ KINDS = {
     "quantize_all": TRUTH,
     "samples": Kind("None or a number of texts", lambda v: v is None or _is_length(v)),
     "calibrate": PATH,
+    "cache": Kind(
+        "one of " + ", ".join(f'"{kind}"' for kind in CACHES),
+        lambda value: isinstance(value, str) and value in ("", *CACHES),
+    ),
     "dtype": Kind(
         "one of " + ", ".join(f'"{kind}"' for kind in STORED),
         lambda value: isinstance(value, str) and value in ("", *STORED),
@@ -155,6 +159,7 @@ def options_of(given: Mapping[str, Any], parts: tuple[str, ...]) -> Options:
             every=given["quantize_all"] or None,
             samples=None if given["samples"] is None else int(given["samples"]),
             calibrate=str(given["calibrate"]) if given["calibrate"] else "",
+            cache=given["cache"],
         ),
         for_quantizers=given["for_quantizers"],
         force=given["force"],

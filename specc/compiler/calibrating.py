@@ -2,12 +2,14 @@
 of a file, or texts of its own.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
 from specc import backend
+from specc.calibrate.caches import cache_scales
 from specc.calibrate.given import Entrance, entrance_of, given_samples
 from specc.calibrate.own import no_texts, own_samples
 from specc.calibrate.products import Factors, Sample, Samples, factors_of
@@ -17,6 +19,7 @@ from specc.compiler.job import Job
 from specc.compiler.rounding import NONE, Asked, By
 from specc.files.read import shown
 from specc.files.scratch import scratch
+from specc.passes.quantize.caches import SCALE
 from specc.text.diagnostic import Failed, fail
 from specc.weights.values import Seeded, ties_of
 
@@ -28,23 +31,77 @@ Package = Callable[[Job], Compiled]
 
 @contextmanager
 def calibrated(job: Job, package: Package) -> Iterator[Job]:
-    """The job, its weights of 4 bits rounded by samples where that is asked for, or is
-    usual. `package` writes a model that writes.
+    """The job, its weights of 4 bits and its states of 8 rounded by samples where that is
+    asked for, or is usual. `package` writes a model that writes.
 
-    Fails with E0753 for options that mean nothing here, E0854 and E0859 for samples.
+    Fails with E0753 for options that mean nothing here, E0854 and E0859 for samples,
+    E0951 where no state can have 8 bits.
     """
     plan, by = job.precision.plan, job.rounding.by
     readers = readers_of(job.simplified, plan, ties_of(job.values))
-    if not readers.spots:
+    cache = job.options.precision.cache
+    if cache:
+        check_cache(job)
+    elif not readers.spots:
         yield replace(job, remarks=(*job.remarks, *_idle(by)))
         return
     with scratch() as folder:
-        samples, told = _samples(job, package, folder)
-        if samples is None:
-            yield replace(job, recipe=told)
-            return
-        factors = _factors(job, readers, samples, folder)
-        yield replace(job, factors=factors, recipe=told)
+        if readers.spots:
+            job = _with_factors(job, readers, package, folder)
+        yield _with_scales(job, package, folder) if cache else job
+
+
+def _with_factors(job: Job, readers: Readers, package: Package, folder: Path) -> Job:
+    """The job with what is known of what weights of 4 bits are multiplied by."""
+    samples, told = _samples(job, package, folder)
+    if samples is None:
+        return replace(job, recipe=told)
+    factors = _factors(job, readers, samples, folder)
+    return replace(job, factors=factors, recipe=told)
+
+
+def _with_scales(job: Job, package: Package, folder: Path) -> Job:
+    """The job with the scales of states, measured on inputs that are given or on texts of
+    its own. E0951 where no state can be kept by them.
+    """
+    by = job.rounding.by
+    path = _writes(job, package, folder)
+    if by.calibrate:
+        samples: Iterable[Sample] = given_samples(by.calibrate, _entrance(job))
+        told = f"`{shown(Path(by.calibrate).name)}`"
+    else:
+        count = by.samples or USUAL
+        samples = own_samples(path, _entrance(job), count)
+        told = f"{count} texts of the model's own"
+    scales = cache_scales(path, samples)
+    if not scales:
+        no_cache("no attention of this model writes into buffers; --explain says why")
+    line = f"keys and values are kept in 8 bits, by scales of {told}"
+    named = {name + SCALE: array for name, array in scales.items()}
+    return replace(job, scales=named, remarks=(*job.remarks, line))
+
+
+def check_cache(job: Job) -> None:
+    """E0951 where nothing of what is made keeps keys and values in 8 bits."""
+    options = job.options
+    if "step" not in options.parts:
+        no_cache("only a step keeps any: add `--for step`")
+    if options.names != "specc":
+        no_cache(f"programs that read `--names {options.names}` know no such states")
+    if not job.target.in_place:
+        no_cache(f"`{job.target.name}` has no attention that reads them")
+    if job.rounding.by.samples == 0 and job.rounding.by.option:
+        no_cache("their scales are measured on texts, and `--samples 0` writes none")
+
+
+def no_cache(why: str) -> NoReturn:
+    """E0951."""
+    fail(
+        "E0951",
+        "keys and values cannot be kept in 8 bits",
+        notes=[why],
+        helps=["leave out `--cache`"],
+    )
 
 
 def _idle(by: By) -> tuple[str, ...]:
@@ -97,11 +154,22 @@ def _samples(job: Job, package: Package, folder: Path) -> tuple[Samples | None, 
 
 def _texts(job: Job, package: Package, folder: Path, count: int) -> list[Sample]:
     """What the model writes with all its bits."""
+    path = _writes(job, package, folder)
+    return list(own_samples(path, _entrance(job), count))
+
+
+def _writes(job: Job, package: Package, folder: Path) -> Path:
+    """The package that writes with all its bits; it is written once. E0859 where the
+    model does not write.
+    """
     if job.model.generation is None:
         no_texts()
+    path = folder / "writes"
+    if path.exists():
+        return path
     options = replace(
         job.options,
-        output=str(folder / "writes"),
+        output=str(path),
         parts=("encode", "step"),
         names="specc",
         dtype="",
@@ -113,7 +181,7 @@ def _texts(job: Job, package: Package, folder: Path, count: int) -> list[Sample]
         precision=Asked(kind=NONE),
     )
     package(replace(job, options=options, forms=[]))
-    return list(own_samples(folder / "writes", _entrance(job), count))
+    return path
 
 
 def _factors(job: Job, readers: Readers, samples: Samples, folder: Path) -> Factors:

@@ -5,10 +5,9 @@ Both ways to compile, to one model (`specc.compiler.model`) and to a package
 (`specc.compiler.package`), begin with `open_job` and hand the one value on.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
-from fnmatch import fnmatchcase
 from functools import cached_property
 from itertools import groupby
 from math import prod
@@ -24,19 +23,20 @@ from specc.compiler.compiled import Compiled
 from specc.compiler.generation_file import as_published
 from specc.compiler.rounding import Asked, Spoken, spoken
 from specc.compiler.spec import Spec, elaborated, others
+from specc.compiler.taps import with_taps
 from specc.compiler.weights import Sources, facts_of, values_of
 from specc.data.reading import Reading
 from specc.files.memory import free_memory, gigabytes, in_words, would_fit
-from specc.files.read import shown
+from specc.ir.array import Array
 from specc.ir.derived import Derived, Source
 from specc.ir.graph import Graph
 from specc.ir.model import Model
 from specc.ir.target import Target
 from specc.passes import pipeline
 from specc.passes.quantize.plan import Decision
-from specc.text.diagnostic import fail
 from specc.weights.external import bytes_of
 from specc.weights.quantized import Quantized, no_factor
+from specc.weights.scales import WithScales
 from specc.weights.values import Binding, Seeded, Values, ties_of
 
 HOW: Mapping[str, How] = {
@@ -94,7 +94,8 @@ class Job:
     its parameters. `folders` are those that a tokenizer may lie in, `reading` says how
     inputs are read and results shown, `remarks` what files beside the weights say.
     `forms` is filled with what the backend tells of attentions. `factors` say how the
-    numbers of 4 bits make up for each other, `recipe` how these are rounded, for people.
+    numbers of 4 bits make up for each other, `recipe` how these are rounded, for people;
+    `scales` are those of states that are kept in 8 bits, by their names as parameters.
     """
 
     spec: Spec
@@ -108,6 +109,7 @@ class Job:
     forms: list[str] = field(default_factory=list)
     factors: Factors | None = None
     recipe: str = ""
+    scales: Mapping[str, Array] = field(default_factory=dict)
 
     @cached_property
     def compiler(self) -> Compiler:
@@ -183,12 +185,20 @@ class Job:
         )
 
     @cached_property
-    def numbers(self) -> Values:
-        """The numbers as they are stored: `values`, rounded where that was asked for."""
+    def low(self) -> Quantized | None:
+        """The weights that are rounded, among all; None where none is."""
         plan, factors = self.precision.plan, self.factors
         if not plan:
-            return self.values
+            return None
         return Quantized(self.values, plan, factors.of if factors else no_factor)
+
+    @property
+    def numbers(self) -> Values:
+        """The numbers as they are stored: `values`, rounded where that was asked for, and
+        scales beside them.
+        """
+        stored = self.low or self.values
+        return WithScales(stored, self.scales) if self.scales else stored
 
     def rounded(self, source: Source) -> Source:
         """What a model is made from, with the weights rounded that are to be."""
@@ -318,10 +328,10 @@ def stored_as(job: Job, name: str) -> str:
 
 def _precision_of(job: Job, graph: Graph, emitted: Emitted) -> dict[str, object]:
     """What the manifest says of rounded weights; nothing where there are none."""
-    if not isinstance(job.numbers, Quantized):
+    if job.low is None:
         return {}
     kept = job.precision.kept
-    return precision.facts_of(graph, job.numbers, kept, emitted, job.recipe)
+    return precision.facts_of(graph, job.low, kept, emitted, job.recipe)
 
 
 def _forms(graph: str, emitted: Emitted) -> Iterator[str]:
@@ -331,31 +341,6 @@ def _forms(graph: str, emitted: Emitted) -> Iterator[str]:
         scopes = [scope for _, scope in alike]
         few = scopes if len(scopes) < 3 else [scopes[0], "…", scopes[-1]]
         yield f"{graph}: {' '.join(few)}: {how}"
-
-
-def with_taps(graph: Graph, patterns: Sequence[str]) -> Graph:
-    """The graph with values inside it as further results: `encoder.layers.*.self_attn:weights`."""
-    outputs = dict(graph.outputs)
-    for pattern in patterns:
-        # Scopes are matched as they are written, on every system alike.
-        hits = [name for name in graph.names if fnmatchcase(name, pattern)]
-        if not hits:
-            some = ", ".join(list(graph.names)[:8])
-            fail(
-                "E0408",
-                f"nothing in the model is called `{shown(pattern)}`",
-                helps=[f"there are {some} …"],
-            )
-        outputs.update({_output_name(n, outputs): graph.names[n] for n in hits})
-    return Graph(**{**graph.__dict__, "outputs": outputs})
-
-
-def _output_name(name: str, taken: Mapping[str, object]) -> str:
-    """A tap's name as a result's: `:` would be read as a port by other programs."""
-    free = name.replace(":", ".")
-    while free in taken:
-        free += "_"
-    return free
 
 
 def _too_large_here(values: Binding | Seeded) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from typing import NoReturn
 
 from specc.artifact.manifest import DOC, KEY
 from specc.backend import About, Emitted, Extra, Part, Texts
-from specc.compiler.calibrating import calibrated
+from specc.compiler.calibrating import calibrated, no_cache
 from specc.compiler.companions import companions, paths, remarks
 from specc.compiler.compiled import Compiled
 from specc.compiler.computing import generating_in
@@ -32,6 +32,7 @@ from specc.files.write import plain_stem
 from specc.ir.derived import Derived, Generating, InPlace
 from specc.ir.graph import Graph
 from specc.ir.model import Streaming
+from specc.passes import pipeline
 from specc.text.diagnostic import fail
 
 PARTS = ("score", "encode", "step", "generate")
@@ -249,14 +250,17 @@ def _in_place(job: Job, step: Graph, derived: Derived) -> tuple[Part, tuple[str,
     """A step that our own runner drives has buffers for caches, where the target can
     write into them; gives the part, and the inputs that are buffers.
     """
-    texts = _texts(job, step, whole=False)
     caches = job.compiler.caches_of(step, derived.states, job.target, job.opset)
     # The target cannot write in place, or no attention is of a form that its kernel
     # has.
     if not caches:
-        return Part(step, "step.onnx", texts), ()
+        if job.scales:
+            no_cache("no attention writes into buffers with these options")
+        return Part(step, "step.onnx", _texts(job, step, whole=False)), ()
+    if job.scales:
+        step = pipeline.keep_small(step, caches)
     source = InPlace(step, caches)
-    return Part(source, "step.onnx", texts), source.names
+    return Part(source, "step.onnx", _texts(job, step, whole=False)), source.names
 
 
 def _texts(job: Job, graph: Graph, *, whole: bool) -> Texts:

@@ -35,6 +35,8 @@ WORDS = ("default", "keep", *KINDS, "block", "head", "all", *INPUTS)
 """What `quantize` in a spec may say."""
 MOST_SAMPLES = 100_000
 """Texts that a model may be asked to write."""
+CACHES = ("int8",)
+"""In what keys and values may be kept, other than as they are computed."""
 FOURS = ("--samples", "--calibrate")
 """Options that say what `INPUTS` say."""
 OPTIONS = {
@@ -52,7 +54,7 @@ class Asked:
     """What the options say of rounding; what is empty or None is not said.
 
     `samples` is how many texts of the model's own are written to round by, `calibrate` a
-    file of inputs to do it by instead.
+    file of inputs to do it by instead. `cache` says in what keys and values are kept.
     """
 
     kind: str = ""
@@ -62,6 +64,7 @@ class Asked:
     every: bool | None = None
     samples: int | None = None
     calibrate: str = ""
+    cache: str = ""
 
     @property
     def said(self) -> dict[str, bool]:
@@ -360,7 +363,10 @@ def _replaced(words: Mapping[str, tree.Rounds], asked: Asked) -> Iterator[str]:
 
 def _check_needed(asked: Asked) -> None:
     """E0753."""
-    for option in (name for name, given in asked.said.items() if given):
+    # scales of keys and values are measured on inputs as well
+    useful = FOURS if asked.cache else ()
+    said = [name for name, given in asked.said.items() if given and name not in useful]
+    for option in said:
         fail(
             "E0753",
             f"`{option}` is about rounded weights, and none are asked for",

@@ -15,7 +15,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import NoReturn
 
-from specc.ir.derived import Derived
+from specc.ir.derived import Cache, Derived
 from specc.ir.graph import Graph
 from specc.ir.model import Generation, Streaming
 from specc.ir.precision import Plan
@@ -28,6 +28,7 @@ from specc.passes.prove.causality import growing_symbol, prove, prove_stream
 from specc.passes.prove.chunks import chunk_of, in_chunks
 from specc.passes.prove.defaults import prove_defaults
 from specc.passes.prove.flow import flow
+from specc.passes.quantize.caches import kept_small
 from specc.passes.quantize.plan import Wish, decide
 from specc.passes.quantize.quantize import quantize as rounded
 from specc.passes.simplify.fuse_scan import fuse_scan
@@ -274,6 +275,15 @@ def simplify(graph: Graph, *, fused: bool = True) -> Graph:
 def quantize(graph: Graph, plan: Plan) -> Graph:
     """`graph` with the weights of `plan` rounded."""
     return run(Work(graph=graph, plan=plan), ("quantize",)).graph
+
+
+def keep_small(step: Graph, caches: Sequence[Cache]) -> Graph:
+    """`step` with these states in 8 bits."""
+    made = kept_small(step, caches)
+    if VERIFYING.get():
+        faults = verify(made)
+        assert not faults, "behind the states in 8 bits:\n" + "\n".join(faults)
+    return made
 
 
 def narrow(graph: Graph, width: Half) -> Graph:

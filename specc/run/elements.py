@@ -15,6 +15,7 @@ NUMPY: Mapping[str, np.dtype[np.generic]] = {
     "bf16": np.dtype(ml_dtypes.bfloat16),
     "i64": np.dtype(np.int64),
     "i32": np.dtype(np.int32),
+    "i8": np.dtype(np.int8),
     "bool": np.dtype(np.bool_),
 }
 """NumPy's form of the element types that states and prompts have."""

@@ -27,6 +27,7 @@ from specc.run.half import form_of, roundings
 from specc.run.loaded import Loaded
 from specc.run.products import Whole
 from specc.run.rounds import Round, lengths_told
+from specc.run.small_states import following
 from specc.text.diagnostic import fail
 
 Draw: TypeAlias = Callable[
@@ -92,8 +93,11 @@ def rounds_of(
     whole = Whole.of(model)
     for sizes in _all_sizes(graph, rounds, most):
         inputs = (draw or random_inputs)(graph, sizes, rng)
-        want = {n: np.asarray(v) for n, v in numpy.run(graph, inputs, weights).items()}
-        apart = _apart(exact.session.run(inputs), want)
+        got = exact.session.run(inputs)
+        after = following(graph, got, weights)
+        made = numpy.run(graph, inputs, weights, after=after)
+        want = {n: np.asarray(v) for n, v in made.items()}
+        apart = _apart(got, want)
         worst = max((d.size for d in apart.values()), default=0.0)
         found = Round(sizes=sizes, results=len(apart), worst=worst)
         wrong = {n: d for n, d in apart.items() if d.what}

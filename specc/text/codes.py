@@ -305,6 +305,7 @@ LINES = {
     "E0948": "no shipped spec is near a checkpoint",
     "E0949": "a model that is closed",
     "E0950": "two words of `quantize` that exclude each other",
+    "E0951": "keys and values that cannot be kept in 8 bits",
     "E0953": "a PNG would have too many pixels",
     "E0954": "there is no such layer or head to draw",
     "E0955": "a drawing and a text are asked for at once",

@@ -10,9 +10,9 @@ from support.packed import manifest_text, values_of
 
 import specc
 from specc.backend import About, Part
-from specc.compiler import job as jobs
 from specc.compiler import reading as readings
 from specc.compiler.spec import elaborated, open_spec
+from specc.compiler.taps import with_taps
 from specc.run.package import open_package
 from specc.run.verify import random_inputs, sizes_for
 from specc.run.verify_package import verify_package
@@ -32,7 +32,7 @@ def test_two_graphs_give_what_two_models_give(name: str, tmp_path: Path) -> None
     model = elaborated(spec)
     graphs = {
         "score": model.graph,
-        "inside": jobs.with_taps(model.graph, (TAPS[name],)),
+        "inside": with_taps(model.graph, (TAPS[name],)),
     }
     reading = readings.reading_of(spec.program, model)
     parts = {

@@ -28,7 +28,9 @@ def test_the_shape_rule_predicts_the_reference(example: Example) -> None:
     )
     for name, value in graph.outputs.items():
         assert found[name].shape == tuple(d.at({}) for d in value.type.shape)
-        kind = {"bool": "b", "i64": "i", "i32": "i"}.get(value.type.dtype, "f")
+        kind = {"bool": "b", "i64": "i", "i32": "i", "i8": "i"}.get(
+            value.type.dtype, "f"
+        )
         assert found[name].dtype.kind == kind
 
 

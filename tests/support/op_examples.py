@@ -407,6 +407,8 @@ def _rounded() -> list[Example]:
     return [
         *(Example(op, (x, w, s, b)) for op, w, s in forms for b in (bias, None)),
         Example(ops.LinearQ(rounding="row"), (f(21), q("i8", 5, 21), f(5), bias)),
+        Example(ops.Quantize(), (f(2, 3, 5, 4), f(3, 1, 4))),
+        Example(ops.Dequantize(), (q("i8", 2, 3, 5, 4), f(3, 1, 4))),
         Example(ops.EmbeddingQ(wide), (i(2, 3), q("i8", 5, 7), f(5))),
         Example(ops.EmbeddingQ(wide, layout="columns"), (i(2, 3), q("i8", 7, 5), f(5))),
         *(

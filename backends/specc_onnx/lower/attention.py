@@ -7,7 +7,7 @@ from math import inf
 from specc.ir import ops
 from specc.passes.prove.local import Local, blocks_of
 from specc_onnx.lower.blocks import local_attention
-from specc_onnx.lower.cached import cached_attention
+from specc_onnx.lower.cached import cached_attention, in_buffers
 from specc_onnx.lower.emitter import Emitter, Tensor, note
 from specc_onnx.lower.table import lower
 from specc_onnx.lower.whole import Parts, opened, whole
@@ -30,9 +30,7 @@ def attend(
     """The result and the weights; the weights are "" where nobody reads them and the
     operator hides them.
     """
-    # Keys that are a buffer with new rows behind it, which only `build_in_place` sets
-    # up.
-    if key.value and key.value.node and key.value.node.args[0] in g.buffers:
+    if in_buffers(g, key):
         note(g, query.type.dtype, {HOW: "into buffers, which hold the rows before"})
         return cached_attention(op, g, query, key, values, mask, added), ""
     parts = Parts(q=query, k=key, v=values, mask=mask, add=added, sinks=sinks)

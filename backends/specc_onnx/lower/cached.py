@@ -22,22 +22,54 @@ zeros afterwards.
 @dataclass(frozen=True, slots=True)
 class _Grown:
     """Keys or values that attention reads: the rows of a buffer with new ones behind
-    them, which nobody has put together.
+    them, which nobody has put together. Those that are kept in 8 bits have a `scale`,
+    and the kernel rounds the new ones itself.
     """
 
     joined: Value
     past: Tensor
     fresh: Tensor
+    scale: Tensor | None = None
 
     @classmethod
     def of(cls, g: Emitter, x: Tensor) -> "_Grown":
         # `caches_of` chose them so: a concatenation of a buffer and new rows
         assert x.value is not None
-        assert x.value.node is not None
-        past, fresh = x.value.node.args
-        assert past is not None
-        assert fresh is not None
-        return cls(x.value, g.tensors[past], g.tensors[fresh])
+        scale, joined = _kept(x.value)
+        past, fresh = _operands(joined)
+        if scale is not None:
+            fresh, _ = _operands(fresh)
+        units = None if scale is None else g.tensors[scale]
+        return cls(joined, g.tensors[past], g.tensors[fresh], units)
+
+
+def in_buffers(g: Emitter, x: Tensor) -> bool:
+    """Whether keys are a buffer with new rows behind it, which only `build_in_place` sets
+    up.
+    """
+    if x.value is None:
+        return False
+    node = _kept(x.value)[1].node
+    return node is not None and bool(node.args) and node.args[0] in g.buffers
+
+
+def _kept(value: Value) -> tuple[Value | None, Value]:
+    """The scale of what is kept in 8 bits, and what is kept; no scale where that is the
+    numbers themselves.
+    """
+    if value.node is None or not isinstance(value.node.op, ops.Dequantize):
+        return None, value
+    joined, scale = _operands(value)
+    return scale, joined
+
+
+def _operands(value: Value) -> tuple[Value, Value]:
+    """The two values that one is made of."""
+    assert value.node is not None
+    first, second = value.node.args
+    assert first is not None
+    assert second is not None
+    return first, second
 
 
 def cached_attention(
@@ -72,6 +104,12 @@ def cached_attention(
     rotation = [None, None, None]
     bias = _bias(g, count, mask, add, whole)
     operands = [query, *fresh, *buffers, filled, total, *rotation, bias]
+    kinds: dict[str, str | int] = {}
+    if keys.scale and values.scale:
+        # sinks have a place before scales, and none are asked for
+        operands += [None, keys.scale.name, values.scale.name]
+        kinds = dict.fromkeys(("k_quant_type", "v_quant_type"), "PER_CHANNEL")
+        kinds["kv_cache_bit_width"] = 8
     result, *written = g.nodes(
         "GroupQueryAttention",
         3,
@@ -81,6 +119,7 @@ def cached_attention(
         kv_num_heads=k.type.shape[1].number,
         scale=op.scale,
         softcap=op.cap if op.cap > 0 else None,
+        **kinds,
     )
     for grown, name in zip((keys, values), written, strict=True):
         g.tensors[grown.joined] = Tensor(name, grown.joined.type, grown.joined)

@@ -243,6 +243,24 @@ def _gathered(
     return made if full == wide else cut(g, made, len(lead), Dim.of(0), wide)
 
 
+@lower(ops.Quantize)
+def quantize(op: ops.Quantize, g: Emitter, x: Tensor, scale: Tensor) -> str:
+    """Whole numbers, one operator each: the standard's `QuantizeLinear` takes scales of
+    one axis alone.
+    """
+    dtype = x.type.dtype
+    units = g.node("Round", g.node("Div", x.name, scale.name))
+    ends = g.constant(-128, dtype), g.constant(127, dtype)
+    return g.node("Cast", g.node("Clip", units, *ends), to=CODE["i8"])
+
+
+@lower(ops.Dequantize)
+def dequantize(op: ops.Dequantize, g: Emitter, x: Tensor, scale: Tensor) -> str:
+    """What they stand for."""
+    numbers = g.node("Cast", x.name, to=CODE[scale.type.dtype])
+    return g.node("Mul", numbers, scale.name)
+
+
 def _numbers(
     op: ops.LinearQ | ops.EmbeddingQ, g: Emitter, w: Tensor, scales: Tensor, wide: Dim
 ) -> str:

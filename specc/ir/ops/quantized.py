@@ -1,4 +1,4 @@
-"""Layers whose weights are whole numbers with scales.
+"""Layers whose weights are whole numbers with scales, and rows that are kept so.
 
 `rows`: a row a result, as PyTorch has them. With a `block` each row is cut into pieces
 of so many numbers, the last one filled up, each with a scale of its own, packed into
@@ -15,7 +15,7 @@ from specc.ir.operands import MayLack, Operand
 from specc.ir.signature import Axes, Signature
 from specc.ir.types import ShapeError
 
-__all__ = ["EmbeddingQ", "LinearQ"]
+__all__ = ["Dequantize", "EmbeddingQ", "LinearQ", "Quantize"]
 
 Layout: TypeAlias = Literal["rows", "columns"]
 Rounding: TypeAlias = Literal["none", "row", "block"]
@@ -84,6 +84,24 @@ class EmbeddingQ(Op, sig="i[*s], q[v d], f[v] -> f[*s d]"):
             raise ShapeError(title, (1,))
         if self.block:
             check_blocks(axes, self.width, self.bits, self.block)
+
+
+class Quantize(Op, sig="f[b h t d], f[h #t d] -> q[b h t d]"):
+    """Rows of keys or values as they are kept in 8 bits: `x / scale`, halves to the even
+    side, from -128 to 127. Each number of a head has a scale. Quotients are those of
+    float32.
+    """
+
+    x, scale = Operand(0), Operand(1)
+
+    def solve(self, axes: Axes) -> None:
+        axes.dtypes["q"] = "i8"
+
+
+class Dequantize(Op, sig="q[b h t d], f[h #t d] -> f[b h t d]"):
+    """The numbers that kept rows stand for: `x · scale`."""
+
+    x, scale = Operand(0), Operand(1)
 
 
 def blocks_of(width: int, block: int) -> int:

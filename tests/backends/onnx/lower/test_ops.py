@@ -253,6 +253,8 @@ def rounded_cases() -> list[Case]:
             ops.LinearQ(8, 16, rounding="block"),
             ("f64[b t 21]", "u8[5 2 16]", "f64[5 2]", "f64[5]"),
         ),
+        Case(ops.Quantize(), ("f32[b 3 t 4]", "f32[3 1 4]")),
+        Case(ops.Dequantize(), ("i8[b 3 t 4]", "f32[3 1 4]")),
         Case(ops.EmbeddingQ(D(7)), ("i64[b t]", "i8[4 7]", "f32[4]")),
         Case(ops.EmbeddingQ(D(7), layout="columns"), ("i32[t]", "i8[7 4]", "f32[4]")),
         Case(ops.EmbeddingQ(D(21), 4, 16), ("i64[b t]", "u8[4 2 8]", "f32[4 2]")),

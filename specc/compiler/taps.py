@@ -1,0 +1,33 @@
+"""Values inside a graph as further results of it, by patterns of their names."""
+
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
+
+from specc.files.read import shown
+from specc.ir.graph import Graph
+from specc.text.diagnostic import fail
+
+
+def with_taps(graph: Graph, patterns: Sequence[str]) -> Graph:
+    """The graph with values inside it as further results: `encoder.layers.*.self_attn:weights`."""
+    outputs = dict(graph.outputs)
+    for pattern in patterns:
+        # Scopes are matched as they are written, on every system alike.
+        hits = [name for name in graph.names if fnmatchcase(name, pattern)]
+        if not hits:
+            some = ", ".join(list(graph.names)[:8])
+            fail(
+                "E0408",
+                f"nothing in the model is called `{shown(pattern)}`",
+                helps=[f"there are {some} …"],
+            )
+        outputs.update({_output_name(n, outputs): graph.names[n] for n in hits})
+    return Graph(**{**graph.__dict__, "outputs": outputs})
+
+
+def _output_name(name: str, taken: Mapping[str, object]) -> str:
+    """A tap's name as a result's: `:` would be read as a port by other programs."""
+    free = name.replace(":", ".")
+    while free in taken:
+        free += "_"
+    return free

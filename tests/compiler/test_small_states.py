@@ -1,0 +1,145 @@
+"""Keys and values in 8 bits: what is kept is what the step's graph says, what is lost is
+little, and where it cannot be nothing is written.
+"""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from support.small import SMALL
+
+import specc
+from specc.cli.main import main
+from specc.ir.array import Array
+from specc.run.small_states import as_near
+from specc_onnx.lower import cached
+
+LLAMA = Path(__file__).parents[2] / "docs" / "demos" / "learned" / "llama"
+PARTS = ["--for", "score,encode,step"]
+
+
+def compiled(out: Path, spec: str, *given: str) -> int:
+    values = [f"--set={n}={json.dumps(v)}" for n, v in SMALL[spec].items()]
+    few = [] if "--samples" in given or "--calibrate" in given else ["--samples", "2"]
+    given = (*values, "--init=0", "--cache", "int8", *few, *given)
+    return main(["compile", spec, *given, "-o", str(out)])
+
+
+def step_of(package: Path) -> onnx.ModelProto:
+    index = json.loads((package / "specc.json").read_text())
+    path = package / index["graphs"]["step"]
+    return onnx.load(str(path), load_external_data=False)
+
+
+@pytest.mark.parametrize(
+    ("spec", "more"),
+    [
+        ("gpt2", []),
+        pytest.param("llama", ["--quantize", "int8"], marks=pytest.mark.parity),
+        pytest.param("transformer", [], marks=pytest.mark.parity),
+        pytest.param("t5", ["--dtype", "f16"], marks=pytest.mark.parity),
+    ],
+)
+def test_a_step_keeps_what_its_graph_says(
+    spec: str, more: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert compiled(tmp_path / "m", spec, *PARTS, *more) == 0
+    assert "by scales of 2 texts of the model's own" in capsys.readouterr().err
+    step = step_of(tmp_path / "m").graph
+    attention = [n for n in step.node if n.op_type == "GroupQueryAttention"]
+    buffers = {name for node in attention for name in node.input[3:5]}
+    kinds = {i.name: i.type.tensor_type.elem_type for i in step.input}
+    assert attention
+    assert {kinds[name] for name in buffers} == {onnx.TensorProto.INT8}
+    assert main(["verify", str(tmp_path / "m"), "--rounds", "3"]) == 0
+
+
+@pytest.mark.parity
+def test_a_mistake_in_the_kernel_s_scales_is_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keys read by the scales of values: planted, and caught."""
+    whole = cached._kept
+    first: list[cached.Value] = []
+
+    def swapped(value: cached.Value) -> tuple[cached.Value | None, cached.Value]:
+        scale, joined = whole(value)
+        if scale is None:
+            return None, joined
+        first.append(scale)
+        return first[0], joined
+
+    monkeypatch.setattr(cached, "_kept", swapped)
+    assert compiled(tmp_path / "m", "gpt2", "--for", "encode,step") == 0
+    assert main(["verify", str(tmp_path / "m"), "--rounds", "2"]) == 4
+
+
+def test_only_numbers_on_the_edge_may_go_either_way() -> None:
+    scale = np.full((1, 1, 4), 0.5, np.float32)
+    x = np.array([0.7499999, 0.7499999, 0.6, -1.2500001]).reshape(1, 1, 1, 4)
+    ours = np.rint(x / scale).astype(np.int8)
+    assert ours.tolist() == [[[[1, 1, 1, -3]]]]
+    theirs = np.array([2, 3, 2, -2], np.int8).reshape(1, 1, 1, 4)
+    assert as_near(ours, theirs, x, scale).tolist() == [[[[2, 1, 1, -2]]]]
+
+
+@pytest.mark.slow
+def test_little_is_lost_of_a_trained_model(tmp_path: Path) -> None:
+    """Behind a text that it writes, the same steps with the states in 8 bits."""
+    given = {"parts": ["encode", "step"]}
+    specc.compile(LLAMA, tmp_path / "full", **given)  # type: ignore[arg-type]
+    specc.compile(LLAMA, tmp_path / "low", cache="int8", **given)  # type: ignore[arg-type]
+    start = np.zeros((4, 1), np.int64)
+    made: list[list[Array]] = []
+    for name in ("full", "low"):
+        model = specc.load(tmp_path / name)
+        texts = model.generate(start, strategy="greedy", max_tokens=60, stop=[])
+        made.append([np.array(row[0].tokens) for row in texts.results()])
+    same = [np.mean(a == b) for a, b in zip(*made, strict=True)]
+    assert np.mean(same) > 0.5  # the first token that is another changes all behind it
+
+
+@pytest.mark.parametrize(
+    ("spec", "more", "why"),
+    [
+        ("gpt2", [], "only a step keeps any"),
+        ("gpt2", ["--for", "score"], "only a step keeps any"),
+        ("gpt2", ["--for", "step", "--target", "onnx"], "`onnx` has no attention"),
+        ("gpt2", ["--for", "step", "--names", "hf"], "know no such states"),
+        ("gpt2", ["--for", "step", "--samples", "0"], "`--samples 0` writes none"),
+        ("lstm_lm", ["--for", "step"], "no attention of this model writes"),
+        pytest.param(
+            "gpt2",
+            ["--for", "step", "--opset", "17"],
+            "with these options",
+            marks=pytest.mark.parity,
+        ),
+    ],
+)
+def test_where_it_cannot_be(
+    spec: str,
+    more: list[str],
+    why: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert compiled(tmp_path / "m", spec, *more) == 1
+    told = capsys.readouterr().err
+    assert "E0951" in told
+    assert why in told
+    assert not (tmp_path / "m").exists()
+
+
+@pytest.mark.parity
+def test_a_file_of_inputs_gives_the_scales(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = [json.dumps({"input_ids": ids}) for ids in ([1, 2, 3], [4, 5])]
+    (tmp_path / "x.jsonl").write_text("\n".join(lines))
+    given = ["--for", "step", "--calibrate", str(tmp_path / "x.jsonl")]
+    assert compiled(tmp_path / "m", "gpt2", *given) == 0
+    assert "by scales of `x.jsonl`" in capsys.readouterr().err
+    with pytest.raises(specc.Failed, match="E0820"):
+        specc.compile("gpt2", tmp_path / "n", init=0, parts="step", cache="int4")
