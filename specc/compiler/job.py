@@ -142,26 +142,6 @@ class Job:
         modules = self.spec.library.modules.values()
         return {m.path: m.file.span.source.text for m in modules if m.file.span}
 
-    @property
-    def files_read(self) -> list[Path]:
-        """Every file that the model is made from, none of which it may be written over."""
-        files = [
-            *self.spec.library.modules,
-            *readings.files_of(self.spec.program, self.model, self.folders),
-        ]
-        if isinstance(self.values, Binding):
-            checkpoint = self.values.checkpoint
-            files += [checkpoint.path, *(file.path for file in checkpoint.every_file)]
-        if self.options.adapter:
-            files.append(Path(self.options.adapter) / "adapter_config.json")
-        if self.spec.config_file:
-            config = Path(self.spec.config_file)
-            # it may be named by itself, or by the folder of a checkpoint
-            files += [config, config / "config.json"]
-        if self.rounding.by.calibrate:
-            files.append(Path(self.rounding.by.calibrate))
-        return sorted(set(files))
-
     @cached_property
     def rounding(self) -> Spoken:
         """Which weights the spec and the options want rounded."""
@@ -245,6 +225,26 @@ class Job:
             warnings=(*self.spec.warnings, *warnings, *self.model.warnings),
             forms=tuple(self.forms),
         )
+
+
+def files_read(job: Job) -> list[Path]:
+    """Every file that the model is made from, none of which it may be written over."""
+    files = [
+        *job.spec.library.modules,
+        *readings.files_of(job.spec.program, job.model, job.folders),
+    ]
+    if isinstance(job.values, Binding):
+        checkpoint = job.values.checkpoint
+        files += [checkpoint.path, *(file.path for file in checkpoint.every_file)]
+    if job.options.adapter:
+        files.append(Path(job.options.adapter) / "adapter_config.json")
+    if job.spec.config_file:
+        config = Path(job.spec.config_file)
+        # it may be named by itself, or by the folder of a checkpoint
+        files += [config, config / "config.json"]
+    if job.rounding.by.calibrate:
+        files.append(Path(job.rounding.by.calibrate))
+    return sorted(set(files))
 
 
 @contextmanager

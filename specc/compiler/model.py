@@ -11,6 +11,7 @@ from specc.compiler.compiled import Compiled
 from specc.compiler.job import (
     Job,
     Options,
+    files_read,
     manifest_of,
     open_job,
 )
@@ -31,7 +32,7 @@ def compile_spec(spec: Spec, options: Options) -> Compiled:
 
 def _compiled(job: Job) -> Compiled:
     path = place(
-        job.options.output, MODEL, inputs=job.files_read, force=job.options.force
+        job.options.output, MODEL, inputs=files_read(job), force=job.options.force
     )
     job = job.with_reading(job.reading.placed(plain_stem(path.stem)))
     # a file without a span has no text to keep, and is listed all the same

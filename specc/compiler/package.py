@@ -21,7 +21,7 @@ from specc.compiler.generating import (
     signature_of,
     writes_tokens,
 )
-from specc.compiler.job import Job, Options, manifest_of, open_job
+from specc.compiler.job import Job, Options, files_read, manifest_of, open_job
 from specc.compiler.profiles.dress import ROWS, check_profile, dressed
 from specc.compiler.spec import Spec
 from specc.compiler.streaming import stream_facts, streamed
@@ -112,7 +112,7 @@ def _no_part(name: object) -> NoReturn:
 def _one_file(job: Job) -> Compiled:
     """Tokens in and tokens out, with nothing beside it but what is too large."""
     path = place(
-        job.options.output, MODEL, inputs=job.files_read, force=job.options.force
+        job.options.output, MODEL, inputs=files_read(job), force=job.options.force
     )
     job = job.with_reading(job.reading.placed(plain_stem(path.stem)))
     # A target or backend that is not there is told of before the graph is proven.
@@ -159,7 +159,7 @@ def write_folder(job: Job) -> Compiled:
         dtype=job.options.dtype,
         extras=[*texts, *contents.extras, *beside],
         load=job.options.try_load,
-        inputs=[*job.files_read, *(paths(job.folders) if beside else ())],
+        inputs=[*files_read(job), *(paths(job.folders) if beside else ())],
         force=job.options.force,
         every_load=job.options.hash_full,
     )

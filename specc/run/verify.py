@@ -86,7 +86,7 @@ def rounds_of(
     room = model.file.room()
     # The reference has the weights once more, as they are stored.
     check_room(str(model.path), room.stored, room.stored, room.numbers)
-    numpy, rng = backend.reference(), np.random.default_rng(seed)
+    rng = np.random.default_rng(seed)
     graph, weights = model.manifest.graph, model.weights()
     shaky: list[str] = []
     exact, half = model.exact(), form_of(graph)
@@ -94,9 +94,7 @@ def rounds_of(
     for sizes in _all_sizes(graph, rounds, most):
         inputs = (draw or random_inputs)(graph, sizes, rng)
         got = exact.session.run(inputs)
-        after = following(graph, got, weights)
-        made = numpy.run(graph, inputs, weights, after=after)
-        want = {n: np.asarray(v) for n, v in made.items()}
+        want = _wanted(graph, inputs, weights, got)
         apart = _apart(got, want)
         worst = max((d.size for d in apart.values()), default=0.0)
         found = Round(sizes=sizes, results=len(apart), worst=worst)
@@ -115,6 +113,18 @@ def rounds_of(
             yield replace(found, agrees=None, note=_shaky(wrong, moved))
     if shaky:
         _undecided(sorted(set(shaky)))
+
+
+def _wanted(
+    graph: Graph,
+    inputs: Mapping[str, Array],
+    weights: Mapping[str, Array],
+    got: Mapping[str, Array],
+) -> dict[str, Array]:
+    """What the reference gives, beside what the model gave."""
+    after = following(graph, got, weights)
+    made = backend.reference().run(graph, inputs, weights, after=after)
+    return {name: np.asarray(value) for name, value in made.items()}
 
 
 def _all_sizes(

@@ -100,16 +100,10 @@ def cached_attention(
         total = cast(g, g.dim(whole), "i64", "i32")
         filled = g.node("Expand", cast(g, g.dim(whole - 1), "i64", "i32"), g.shape([b]))
     buffers = [x.past.name for x in (keys, values)]
-    # cosines, sines and positions are the kernel's own rotation, which no spec asks for
-    rotation = [None, None, None]
+    rotation = [None, None, None]  # the kernel's own, which no spec asks for
     bias = _bias(g, count, mask, add, whole)
-    operands = [query, *fresh, *buffers, filled, total, *rotation, bias]
-    kinds: dict[str, str | int] = {}
-    if keys.scale and values.scale:
-        # sinks have a place before scales, and none are asked for
-        operands += [None, keys.scale.name, values.scale.name]
-        kinds = dict.fromkeys(("k_quant_type", "v_quant_type"), "PER_CHANNEL")
-        kinds["kv_cache_bit_width"] = 8
+    scales, kinds = _in_8_bits(keys, values)
+    operands = [query, *fresh, *buffers, filled, total, *rotation, bias, *scales]
     result, *written = g.nodes(
         "GroupQueryAttention",
         3,
@@ -128,6 +122,18 @@ def cached_attention(
     if mask is not None and not always(mask):
         result = _seeing(g, result, mask, q.type.dtype)
     return _opened(g, result, h, d)
+
+
+def _in_8_bits(
+    keys: _Grown, values: _Grown
+) -> tuple[list[str | None], dict[str, str | int]]:
+    """The operands and attributes of a kernel whose buffers hold 8 bits; none of others."""
+    if keys.scale is None or values.scale is None:
+        return [], {}
+    kinds: dict[str, str | int] = {"kv_cache_bit_width": 8}
+    kinds |= dict.fromkeys(("k_quant_type", "v_quant_type"), "PER_CHANNEL")
+    # sinks have a place before scales, and none are asked for
+    return [None, keys.scale.name, values.scale.name], kinds
 
 
 def _opened(g: Emitter, packed: str, heads: Dim, width: Dim) -> str:

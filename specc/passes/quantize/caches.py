@@ -7,13 +7,13 @@ Each number of a head has a scale, which becomes a parameter of the step. What a
 reads of the new rows is what later steps will read of them.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from specc.ir import ops
 from specc.ir.derived import Cache
 from specc.ir.dim import Dim
-from specc.ir.graph import Builder, Graph, Parameter, Value
+from specc.ir.graph import Builder, Graph, Node, Parameter, Value
 from specc.ir.types import Type
 
 SCALE = ":scale"
@@ -22,46 +22,59 @@ SCALE = ":scale"
 
 def kept_small(step: Graph, caches: Sequence[Cache]) -> Graph:
     """`step` with these states in 8 bits."""
-    made = Builder()
     after = {c.key: c.next_key for c in caches} | {
         c.value: c.next_value for c in caches
     }
-    # by what is kept, the state that it comes from
-    joined = {step.outputs[result]: name for name, result in after.items()}
-    now: dict[Value, Value] = {}
-    for name, facts in step.input_facts.items():
-        if name in after:
-            facts = replace(facts, type=Type("i8", facts.type.shape))
-        now[step.inputs[name]] = made.input(name, facts)
-    for name, value in step.parameters.items():
-        now[value] = made.parameter(step.parameter_facts[name])
-    scales = {name: made.parameter(_scale(step, name)) for name in after}
-    kept: dict[Value, Value] = {}
+    walk = _Walk(Builder(), {step.outputs[result]: n for n, result in after.items()})
+    walk.enter(step, after)
     for node, results in step.nodes:
-        if results and results[0] in joined:
-            (whole,) = results
-            scale = scales[joined[whole]]
-            kept[whole], now[whole] = _kept(made, whole, now, scale)
-            continue
-        new = made.add(node.op, *(a and now[a] for a in node.args))
-        now.update(zip(results, new, strict=True))
-        known = step.made.get(node)
-        if known and new and new[0].node:
-            made.made[new[0].node] = known
+        walk.node(step, node, results)
+    made, now = walk.made, walk.now
     made.names = {n: now[v] for n, v in step.names.items() if v in now}
-    outputs = {n: kept.get(v, now[v]) for n, v in step.outputs.items()}
+    outputs = {n: walk.kept.get(v, now[v]) for n, v in step.outputs.items()}
     return made.finish(step.name, outputs, least=step.least, facts=step.facts)
 
 
-def _kept(
-    made: Builder, whole: Value, now: Mapping[Value, Value], scale: Value
-) -> tuple[Value, Value]:
-    """Old rows with new ones behind them, as they are kept and as they are read."""
-    node = whole.node
-    assert node is not None, "what is kept is put together of old rows and new ones"
-    past, fresh = (now[a] for a in node.args if a is not None)
-    both = made.one(node.op, past, made.one(ops.Quantize(), fresh, scale))
-    return both, made.one(ops.Dequantize(), both, scale)
+@dataclass
+class _Walk:
+    """Writes a step again. `joined` are the values that are kept, with the state that
+    each comes from; `kept` holds what becomes of them, `now` what is read in their place.
+    """
+
+    made: Builder
+    joined: Mapping[Value, str]
+    now: dict[Value, Value] = field(default_factory=dict)
+    kept: dict[Value, Value] = field(default_factory=dict)
+    scales: dict[str, Value] = field(default_factory=dict)
+
+    def enter(self, step: Graph, states: Collection[str]) -> None:
+        """Inputs and parameters, and the scales of `states`."""
+        for name, facts in step.input_facts.items():
+            small = Type("i8", facts.type.shape) if name in states else facts.type
+            given = replace(facts, type=small)
+            self.now[step.inputs[name]] = self.made.input(name, given)
+        for name, value in step.parameters.items():
+            self.now[value] = self.made.parameter(step.parameter_facts[name])
+        for name in states:
+            self.scales[name] = self.made.parameter(_scale(step, name))
+
+    def node(self, step: Graph, node: Node, results: tuple[Value, ...]) -> None:
+        """A node again, or what is put together to be kept."""
+        if results[0] in self.joined:
+            self._keep(node, results[0])
+            return
+        new = self.made.add(node.op, *(a and self.now[a] for a in node.args))
+        self.now.update(zip(results, new, strict=True))
+        if (known := step.made.get(node)) and new[0].node:
+            self.made.made[new[0].node] = known
+
+    def _keep(self, node: Node, whole: Value) -> None:
+        """Old rows with new ones behind them, as they are kept and as they are read."""
+        past, fresh = (self.now[a] for a in node.args if a is not None)
+        scale = self.scales[self.joined[whole]]
+        rounded = self.made.one(ops.Quantize(), fresh, scale)
+        both = self.kept[whole] = self.made.one(node.op, past, rounded)
+        self.now[whole] = self.made.one(ops.Dequantize(), both, scale)
 
 
 def _scale(step: Graph, name: str) -> Parameter:
