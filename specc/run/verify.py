@@ -93,8 +93,7 @@ def rounds_of(
     whole = Whole.of(model)
     for sizes in _all_sizes(graph, rounds, most):
         inputs = (draw or random_inputs)(graph, sizes, rng)
-        got = exact.session.run(inputs)
-        want = _wanted(graph, inputs, weights, got)
+        want = _wanted(graph, inputs, weights, got := exact.session.run(inputs))
         apart = _apart(got, want)
         worst = max((d.size for d in apart.values()), default=0.0)
         found = Round(sizes=sizes, results=len(apart), worst=worst)
