@@ -156,8 +156,8 @@ MISTAKES: dict[str, tuple[object, str, object]] = {
 
 
 def _to_its_early_end(op: object, **changed: Any) -> object:
-    """Leaves a loop that ends early as it is."""
-    changed.pop("until", None)
+    """Leaves a loop that ends early as it is: nothing outlasts its end."""
+    changed.pop("lasting", None)
     return replace(op, **changed)  # type: ignore[type-var]
 
 

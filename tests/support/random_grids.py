@@ -6,6 +6,7 @@ from math import inf
 from typing import Protocol
 
 from specc.ir import ops
+from specc.ir.dim import Dim
 from specc.ir.graph import Value
 from specc.ir.op import Op
 
@@ -160,6 +161,22 @@ def ordered(drawn: Drawing, x: Value, y: Value) -> Value:
     return drawn.one(ops.Arith("mul"), x, tamed(drawn, sums))
 
 
+def topped(drawn: Drawing, x: Value, y: Value) -> Value:
+    """The greatest scores, which number they have, or both; where fewer are shown than
+    are taken, the rest is hidden.
+    """
+    largest = drawn.rng.random() < 0.8
+    scores, _ = grid(drawn, x, y, filled(drawn, -inf if largest else inf))
+    k = Dim.of(drawn.rng.choice([1, 2, 3]))
+    best, numbers = drawn.all(ops.TopK(KEY, k, largest), scores)
+    level = drawn.one(ops.Pointwise("tanh"), best)
+    rows = drawn.one(ops.Reduce("sum", KEY), level)
+    if drawn.rng.random() < 0.6:
+        told = drawn.one(ops.Cast("f64"), drawn.one(ops.Reduce("max", KEY), numbers))
+        rows = drawn.one(ops.Arith("add"), rows, told)
+    return drawn.one(ops.Arith("mul"), x, tamed(drawn, rows))
+
+
 WAYS: tuple[Callable[[Drawing, Value, Value], Value], ...] = (
     reduced,
     reduced,
@@ -167,6 +184,7 @@ WAYS: tuple[Callable[[Drawing, Value, Value], Value], ...] = (
     picked,
     sparse,
     ordered,
+    topped,
 )
 
 

@@ -17,6 +17,7 @@ from specc.ir.graph import Builder, Graph, Node, Value
 from specc.ir.substitute import at_length
 from specc.ir.types import Type
 from specc.passes.derive.blocks import apart
+from specc.passes.derive.enough import enough_keys
 from specc.passes.derive.newest import LastRow
 from specc.passes.derive.plan import Plan
 from specc.passes.derive.tellers import symbols, told, with_input, without_unread
@@ -171,7 +172,14 @@ class Beginning:
         args = [a and self.now[a] for a in self._read(node)]
         if isinstance(op, ops.Concat) and len(args) == 1 and args[0]:
             return (args[0],)
+        if isinstance(op, ops.TopK) and args[0] and self._grows(node, op.axis):
+            args = [enough_keys(self.b, op, args[0])]
         return self.b.add(op, *args)
+
+    def _grows(self, node: Node, axis: int) -> bool:
+        """Whether rows of its operand are of those that grow."""
+        x = node.first
+        return x is not None and self.plan.symbol in x.type.shape[axis].symbols()
 
     def _all_padding(self, node: Node) -> bool:
         """Whether a node puts rows beside none."""

@@ -51,6 +51,7 @@ from specc.passes.derive.blocks import blocks_of
 from specc.passes.derive.crossed import Crossed
 from specc.passes.derive.demand import ask, picks_fixed
 from specc.passes.derive.draft import Draft, resized
+from specc.passes.derive.enough import enough_keys
 from specc.passes.derive.firsts import first_row
 from specc.passes.derive.keeping import handed_values
 from specc.passes.derive.naming import Names
@@ -182,6 +183,11 @@ class Step:
                 n in asked.results[0]
             ):
                 return (spliced_rows(self.draft, node, results[0], asked),)
+            case ops.TopK(axis=n) if n in asked.operands[0]:
+                (keys,) = (x for x in self.draft.operands(node, asked) if x)
+                return self.draft.add(
+                    node, node.op, enough_keys(self.draft.b, node.op, keys)
+                )
         if node in self.plan.setting.flow.inside:
             loop = Crossed.of(self.plan.setting, node)
             inner = Step(self.plan.within(loop.body), self.names)

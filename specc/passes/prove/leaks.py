@@ -30,10 +30,11 @@ NEAREST = "use `last(x)` for the newest row, `delay(x, by=1)` for the row before
 PICKED = Said(
     "E0711",
     "of the rows of a growing axis none but the first can be picked by number",
-    helps=(
+    ("row 0 would read the others, which are not there when it is made",),
+    (
         NEAREST,
         "the first, `x[:, 0:1]`, may go into all; several first rows are shown by a "
-        "mask that compares `j` with their number",
+        "mask such as `j < 4 & j <= i`",
     ),
 )
 APART = Said("E0711", "a growing axis can be neither split nor merged")

@@ -9,10 +9,12 @@ says; here stands which number does not count for which op.
     max, argmax             what no element is below: -inf, or 0 among weights
     softmax                 -inf
     sort                    what comes last in its order
+    topk                    -inf, of which steps put more behind what there is
     gather                  any number, so long as every row that is picked exists
 
 Equal numbers are told apart by their place, the lower first, so that `argmax` and `sort`
-find what is shown before what is hidden behind it.
+find what is shown before what is hidden behind it. Of hidden ones `topk` takes those of
+the lowest numbers, which more keys do not change.
 """
 
 from collections.abc import Iterable
@@ -66,9 +68,11 @@ def _reach(node: Node, link: Link, pairs: Pairs, clock: Clock | None) -> Interva
         case ops.Gather(axis=axis):
             own = link.operand == ops.Gather.table.place and axis == link.operand_axis
             return since(reach) if own and _rows_exist(node) else ALL
-        case ops.Sort(axis=axis) | ops.Softmax(axis=axis) if axis != link.operand_axis:
+        case ops.Sort(axis=axis) | ops.Softmax(axis=axis) | ops.TopK(axis=axis) if (
+            axis != link.operand_axis
+        ):
             return ALL
-        case ops.Sort() | ops.ArgMax():
+        case ops.Sort() | ops.ArgMax() | ops.TopK():
             # Row numbers count from the first: all rows are wanted.
             return ALL if reach == ALL else since(reach)
     return reach
@@ -90,6 +94,9 @@ def _counts_for_nothing(node: Node, number: float) -> bool:
             return number == -ALL.hi
         case ops.Sort():
             return sorts_last(node, number)
+        case ops.TopK(largest=largest):
+            # Where fewer are shown than are taken, hidden ones are, the first of them.
+            return number == (-ALL.hi if largest else ALL.hi)
     return isinstance(node.op, ops.Gather)
 
 

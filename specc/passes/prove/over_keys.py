@@ -56,6 +56,8 @@ def _wanted(node: Node) -> tuple[str, float]:
             return "softmax", -inf
         case ops.Sort(descending=descending):
             return "sort", -inf if descending else inf
+        case ops.TopK(largest=largest):
+            return "topk", -inf if largest else inf
     return "", 0.0
 
 

@@ -1,0 +1,86 @@
+"""`topk` among keys that grow: which are taken, and what they hold, is what a full pass of
+any later length says, from the first row on.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import specc
+from specc.passes.derive import encode, step
+from specc.run.steppers import StateStepper
+
+SPEC = """specc 1
+model nearest "Words look at the three that score highest, by their numbers and scores."
+config { d: int = 8 }
+dims batch, n
+
+graph g(ids: int[batch, n]) -> (logits: float[batch, n, 11]) {
+  x = %sembedding(ids, size=11, dim=d) @ words%s
+  i = insert(positions(x), axis=1)
+  j = insert(positions(x), axis=0)
+  repeat layer in 2 under "layers.{layer}" {
+    z = matmul(linear(x, out=d) @ query, transpose(x, order=[0, 2, 1]))
+    best, at = topk(where(%s, 9.0 * z, -inf), 3)
+    where_to = linear(float(at) - insert(insert(float(positions(x)), axis=1), axis=0), out=d) @ place
+    x = x + (linear(softmax(best, axis=2), out=d) @ share) + tanh(where_to)
+  }
+  return linear(x%s, out=11) @ out
+}
+generate text of ids from logits { start = 2  stop = 1 }
+"""
+HEADED = ("prepend(", ", parameter(shape=[1, 2, d]) @ prompt)", "j <= i", "[:, 2:]")
+KINDS = {
+    "causal": ("", "", "j <= i", ""),
+    "window": ("", "", "j <= i & i - j < 2", ""),
+    "head": HEADED,
+}
+
+
+def worst(folder: Path, kind: str, splits: tuple[int, ...]) -> float:
+    """How far steps are from a full pass of seven rows, at every row."""
+    spec = folder / "m.specc"
+    spec.write_text(SPEC % KINDS[kind], encoding="utf-8")
+    parts = ["score", "encode", "step"] if kind == "head" else ["score", "step"]
+    specc.compile(spec, folder / "out", init=5, parts=parts, force=True)
+    model = specc.load(folder / "out", threads=1)
+    ids = np.random.default_rng(0).integers(2, 11, (2, 7))
+    full = model.run(ids=ids)["logits"]
+    assert model.writer
+    steps = model.writer.stepper({"ids": ids[:, : splits[0]]})
+    assert isinstance(steps, StateStepper)
+    past, apart = 0, 0.0
+    for count in splits:
+        past += count
+        got = steps.step(ids[:, past - count : past])
+        apart = max(apart, float(np.abs(got - full[:, past - 1]).max()))
+    return apart / float(np.abs(full).max())
+
+
+@pytest.mark.parametrize(
+    ("kind", "splits"),
+    [
+        ("causal", (1,) * 7),
+        pytest.param("causal", (5, 2), marks=pytest.mark.parity),
+        pytest.param("window", (1, 1, 3, 2), marks=pytest.mark.parity),
+        ("head", (1, 2, 4)),
+    ],
+)
+def test_steps_are_full_passes_from_the_first_row_on(
+    tmp_path: Path, kind: str, splits: tuple[int, ...]
+) -> None:
+    assert worst(tmp_path, kind, splits) <= 1e-5
+
+
+def test_hidden_keys_that_stand_in_front_are_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The planted mistake: what is put beside too few keys moves their numbers."""
+
+    def in_front(b: step.Draft, op: step.ops.TopK, keys: step.Value) -> step.Value:
+        rows = encode.ops.Pad(op.axis, op.k, op.k * 0, value=-np.inf)
+        return b.one(rows, keys)  # type: ignore[attr-defined]
+
+    monkeypatch.setattr(step, "enough_keys", in_front)
+    assert worst(tmp_path, "causal", (1, 1, 5)) > 1e-3
