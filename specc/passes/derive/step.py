@@ -176,18 +176,9 @@ class Step:
 
     def _plain(self, node: Node, results: tuple[Value, ...], asked: Asked) -> Made:
         """The same op on as many rows as are asked for."""
-        match node.op:
-            case ops.Extent() | ops.Range():
-                return row_numbers(self.states, node, results[0], asked)
-            case ops.Concat(axis=n) | ops.Slice(axis=n) | ops.Pad(axis=n) if (
-                n in asked.results[0]
-            ):
-                return (spliced_rows(self.draft, node, results[0], asked),)
-            case ops.TopK(axis=n) if n in asked.operands[0]:
-                (keys,) = (x for x in self.draft.operands(node, asked) if x)
-                return self.draft.add(
-                    node, node.op, enough_keys(self.draft.b, node.op, keys)
-                )
+        counted = _of_counted_rows(self.states, node, results, asked)
+        if counted is not None:
+            return counted
         if node in self.plan.setting.flow.inside:
             loop = Crossed.of(self.plan.setting, node)
             inner = Step(self.plan.within(loop.body), self.names)
@@ -218,6 +209,25 @@ class Step:
         built = draft.add(node, node.op, *operands)
         self.states.after |= {state.next: built[r] for r, state in held.items()}
         return built
+
+
+def _of_counted_rows(
+    states: States, node: Node, results: tuple[Value, ...], asked: Asked
+) -> Made | None:
+    """What stands for ops that say how many rows there are, or take so many of them;
+    None for others.
+    """
+    match node.op:
+        case ops.Extent() | ops.Range():
+            return row_numbers(states, node, results[0], asked)
+        case ops.Concat(axis=n) | ops.Slice(axis=n) | ops.Pad(axis=n) if (
+            n in asked.results[0]
+        ):
+            return (spliced_rows(states.draft, node, results[0], asked),)
+        case ops.TopK(axis=n) as op if n in asked.operands[0]:
+            (keys,) = (x for x in states.draft.operands(node, asked) if x)
+            return states.draft.add(node, op, enough_keys(states.draft.b, op, keys))
+    return None
 
 
 def _constant_operands(plan: Plan) -> Iterable[Value]:
