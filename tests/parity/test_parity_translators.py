@@ -61,6 +61,13 @@ CASES = {
     "bart, scaled": case("Bart", scale_embedding=True, activation_function="relu"),
     "mbart": case("MBart"),
     "marian": case("Marian", "MTModel", activation_function="silu"),
+    "marian, two vocabularies": case(
+        "Marian",
+        "MTModel",
+        share_encoder_decoder_embeddings=False,
+        decoder_vocab_size=37,
+        scale_embedding=True,
+    ),
     "pegasus": case("Pegasus", scale_embedding=True),
     "blenderbot": case("Blenderbot"),
     "m2m_100": case("M2M100"),
@@ -99,7 +106,9 @@ def test_heads_over_a_text_that_is_read_again(case: Case, tmp_path: Path) -> Non
     check_scores(case, tmp_path)
 
 
-@pytest.mark.parametrize("family", ["Bart", "MBart"])
+@pytest.mark.parametrize(
+    "family", ["Bart", "MBart", "Marian", "Pegasus", "Blenderbot", "M2M100"]
+)
 def test_states(family: str, tmp_path: Path) -> None:
     """The model without a head, whose files have no prefix."""
     plain = case(family, "Model", results={"last_hidden_state": "tgt"})

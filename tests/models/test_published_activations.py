@@ -1,0 +1,65 @@
+"""Every name of an activation that published config files may have is followed, or
+refused by its name.
+"""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import specc
+from specc.elaborate.typing import WRITTEN
+from specc.text.diagnostic import Failed
+
+SPEC = """specc 1
+model m
+
+config { act: activation from "hidden_act" = gelu }
+
+dims batch
+
+graph g(x: float[batch, 8]) -> (y: float[batch, 8]) {
+  return act(x)
+}
+"""
+X = np.linspace(-12, 12, 64).reshape(8, 8)
+
+
+def applied(name: str, folder: Path) -> np.ndarray:
+    (folder / "config.json").write_text(json.dumps({"hidden_act": name}))
+    (folder / "m.specc").write_text(SPEC)
+    file = folder / "m.onnx"
+    specc.compile(folder / "m.specc", file, config=folder, init=0)
+    return specc.load(file, threads=1).run(x=X.astype(np.float32))["y"]
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [
+        ("mish", X * np.tanh(np.logaddexp(0, X))),
+        ("leaky_relu", np.where(X > 0, X, 0.01 * X)),
+        ("hardswish", X * np.clip(X + 3, 0, 6) / 6),
+    ],
+)
+def test_it_is_the_equation(name: str, wanted: np.ndarray, tmp_path: Path) -> None:
+    np.testing.assert_allclose(applied(name, tmp_path), wanted, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parity
+def test_every_published_name(tmp_path: Path) -> None:
+    """Against transformers' own functions; two have weights of their own."""
+    import torch
+    from transformers.activations import ACT2CLS, ACT2FN
+
+    assert set(ACT2CLS) - {"prelu", "xielu"} <= WRITTEN
+    for name in sorted(set(ACT2CLS) & WRITTEN):
+        wanted = ACT2FN[name](torch.tensor(X)).numpy()
+        found = applied(name, tmp_path)
+        np.testing.assert_allclose(found, wanted, rtol=2e-5, atol=1e-6, err_msg=name)
+
+
+@pytest.mark.parametrize("name", ["xielu", "d", "x", "", "\x1b[31m", "linear(8)"])
+def test_another_name_is_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(Failed, match=r"E0403|E0203"):
+        applied(name, tmp_path)
