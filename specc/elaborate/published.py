@@ -4,6 +4,7 @@ checked, origins kept.
 
 from typing import NoReturn
 
+from specc.elaborate.activations import activation
 from specc.elaborate.context import ABSENT, Absent, Context, Env
 from specc.elaborate.json_nodes import (
     Json,
@@ -14,7 +15,7 @@ from specc.elaborate.json_nodes import (
     Plain,
 )
 from specc.elaborate.published_rope import rope_config
-from specc.elaborate.typing import STATIC, activation
+from specc.elaborate.typing import STATIC
 from specc.elaborate.values import Known, Picked, RawConfig, Rope, first
 from specc.ir.dim import Dim
 from specc.lang import tree

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import specc
-from specc.elaborate.typing import WRITTEN
+from specc.elaborate.activations import WRITTEN
 from specc.text.diagnostic import Failed
 
 SPEC = """specc 1
