@@ -67,6 +67,8 @@ readers: | python
 	.readers/openvino/bin/pip install -q openvino==2026.4.1 numpy
 	$(PYTHON) -m venv .readers/tract
 	.readers/tract/bin/pip install -q tract==0.23.9 numpy
+	$(PYTHON) -m venv .readers/mobius
+	.readers/mobius/bin/pip install -q mobius-onnx==0.1.0 torch==2.13.0 "transformers>=5,<6" onnxruntime
 	$(PYTHON) -m venv .readers/browser
 	.readers/browser/bin/pip install -q playwright==1.65.2
 
@@ -120,9 +122,12 @@ measure: | python
 waivers: | python
 	@PYTHONPATH=tests $(PYTHON) -m support.fences
 
+# benchmarks/results.md, beside the programs that `make readers` has put there:
+# make bench ONLY=families,lowbits QUICK=1
 bench: $(VENV)/parity
 	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[bench,parity,dev,image]'
-	$(BIN)/python benchmarks/run.py
+	$(BIN)/python -m pip install -q --disable-pip-version-check ctranslate2 || echo "CTranslate2 is left out"
+	$(BIN)/python benchmarks/run.py $(if $(ONLY),--only $(ONLY)) $(if $(QUICK),--quick)
 
 # the documentation as a site, in build/site
 docs: $(VENV)/dev

@@ -125,53 +125,88 @@ def of_transformers(model: Any, cache: str) -> Writer:
     return write
 
 
-def of_export(path: Path) -> Writer:
-    """An exported model with past in ONNX Runtime; states stay with the runtime from
-    step to step.
-    """
+def opened(path: Path, threads: int = THREADS) -> onnxruntime.InferenceSession:
+    """Any graph in ONNX Runtime, with all optimizations."""
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = THREADS
+    options.intra_op_num_threads = threads
     options.log_severity_level = 3
-    session = onnxruntime.InferenceSession(
+    return onnxruntime.InferenceSession(
         str(path), options, providers=["CPUExecutionProvider"]
     )
-    names, outputs = (
-        [i.name for i in session.get_inputs()],
-        [o.name for o in session.get_outputs()],
-    )
-    past = names[2:]
-    shape = [d if isinstance(d, int) else 0 for d in session.get_inputs()[2].shape]
 
-    def run(tokens: Ints, length: int, states: Sequence[Any]) -> tuple[Ints, list[Any]]:
-        binding = session.io_binding()
-        for name, value in zip(
-            names, (tokens, np.ones((len(tokens), length), np.int64)), strict=False
-        ):
+
+class WithPast:
+    """A graph with past of any tool, in ONNX Runtime; states stay with the runtime from
+    step to step. Roles of inputs are told by their names and ranks.
+    """
+
+    def __init__(self, path: Path, threads: int = THREADS) -> None:
+        self.session = opened(path, threads)
+        inputs = {i.name: i.shape for i in self.session.get_inputs()}
+        # keys and values [batch, heads, rows, width] are what has four axes
+        self.past = [name for name, shape in inputs.items() if len(shape) == 4]
+        self.others = [name for name in inputs if name not in self.past]
+        self.outputs = [o.name for o in self.session.get_outputs()]
+        shapes = [inputs[name] for name in self.past]
+        self.widths = [(s[1], _width(s[3], path)) for s in shapes]
+
+    def empty(self, batch: int) -> list[Any]:
+        """States before the first token."""
+        return [
+            onnxruntime.OrtValue.ortvalue_from_numpy(
+                np.empty((batch, heads, 0, width), np.float32)
+            )
+            for heads, width in self.widths
+        ]
+
+    def run(
+        self, tokens: Ints, length: int, states: Sequence[Any]
+    ) -> tuple[NDArray[np.float32], list[Any]]:
+        """Logits f32[batch, new, words] and the states, for tokens at the end of `length`."""
+        binding = self.session.io_binding()
+        places = np.arange(length - tokens.shape[1], length)
+        for name in self.others:
+            if "mask" in name:
+                value = np.ones((len(tokens), length), np.int64)
+            elif "position" in name:
+                value = np.broadcast_to(places, tokens.shape).copy()
+            else:
+                value = tokens
             binding.bind_cpu_input(name, value)
-        for name, state in zip(past, states, strict=True):
+        for name, state in zip(self.past, states, strict=True):
             binding.bind_ortvalue_input(name, state)
-        for name in outputs:
+        for name in self.outputs:
             binding.bind_output(name)
-        session.run_with_iobinding(binding)
+        self.session.run_with_iobinding(binding)
         made = binding.get_outputs()
-        return made[0].numpy()[:, -1].argmax(1), made[1:]
+        return made[0].numpy(), made[1:]
 
-    def start(ids: Ints) -> tuple[Ints, Step]:
-        empty = np.zeros((len(ids), shape[1], 0, shape[3]), np.float32)
+    def start(self, ids: Ints) -> tuple[Ints, Step]:
+        """Reads prompts; gives the likeliest next tokens and how to go on."""
         length = ids.shape[1]
-        first, states = run(
-            ids, length, [onnxruntime.OrtValue.ortvalue_from_numpy(empty)] * len(past)
-        )
+        logits, states = self.run(ids, length, self.empty(len(ids)))
 
         def step(tokens: Ints) -> Ints:
             nonlocal length, states
             length += 1
-            made, states = run(tokens[:, None], length, states)
-            return made
+            made, states = self.run(tokens[:, None], length, states)
+            return made[:, -1].argmax(1)
 
-        return first, step
+        return logits[:, -1].argmax(1), step
 
-    return traced(start)
+
+def _width(said: int | str, path: Path) -> int:
+    """Numbers of a head: the graph says so, or the file beside it, as genai's builder has it."""
+    if isinstance(said, int):
+        return said
+    config = json.loads((path.parent / "genai_config.json").read_text())
+    width: int = config["model"]["decoder"]["head_size"]
+    return width
+
+
+def of_export(path: Path) -> Writer:
+    """An exported model with past in ONNX Runtime."""
+    return traced(WithPast(path).start)
 
 
 class OfGenai:
@@ -233,9 +268,15 @@ def of_ctranslate2(checkpoint: Path, out: Path, precision: str) -> Writer:
 
 
 def built_by_genai(
-    python: str, checkpoint: Path, out: Path, precision: str = "fp32"
+    python: str,
+    checkpoint: Path,
+    out: Path,
+    precision: str = "fp32",
+    extra: Sequence[str] = (),
 ) -> str:
-    """The model builder on a checkpoint, for the CPU; gives what it says where it cannot."""
+    """The model builder on a checkpoint, for the CPU, with further options `key=value`;
+    gives what it says where it cannot.
+    """
     with tempfile.TemporaryDirectory() as cache:
         builder = [
             python,
@@ -248,7 +289,9 @@ def built_by_genai(
             "-c",
             cache,
         ]
-        return _failing([*builder, "-i", str(checkpoint), "-o", str(out)])
+        command = [*builder, "-i", str(checkpoint), "-o", str(out)]
+        options = ["--extra_options", *extra] if extra else []
+        return _failing([*command, *options])
 
 
 def exported(checkpoint: Path, out: Path, opset: int) -> str:

@@ -45,7 +45,7 @@ def main(folder: str, out: str, opset: str) -> None:
     config = model.config
     shape = (
         2,
-        config.num_attention_heads,
+        getattr(config, "num_key_value_heads", config.num_attention_heads),
         3,
         config.hidden_size // config.num_attention_heads,
     )

@@ -122,14 +122,18 @@ def of_process(command: Sequence[str], compiled: Path | None = None) -> Cost:
     return Cost(seconds, processor, kibibytes * 1024 / 1e6)
 
 
+def memory() -> int:
+    """Bytes of memory that the machine has."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
 def machine() -> str:
     """Cores, memory and versions, in a line."""
-    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     packages = ("onnx", "onnxruntime", "torch", "transformers", "onnxscript")
     # not every part of the benchmarks needs all of them
     there = [name for name in packages if find_spec(name)]
     versions = ", ".join(f"{name} {version(name)}" for name in there)
     return (
-        f"{len(os.sched_getaffinity(0))} cores, {memory / 1e9:.0f} GB; Python "
+        f"{len(os.sched_getaffinity(0))} cores, {memory() / 1e9:.0f} GB; Python "
         f"{python_version()}, {versions}"
     )

@@ -1,36 +1,32 @@
 """All benchmarks, by one command: `make bench`, or
-`python benchmarks/run.py --only check,latency --quick`.
+`python benchmarks/run.py --only check,families --quick`.
 
-Prints Markdown; a whole run writes it to benchmarks/results.md.
+Prints Markdown. Each part replaces its section of benchmarks/results.md, which says
+when and on what it was measured; with `--quick` nothing is written.
 """
 
 import argparse
+import importlib
 import statistics
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 
 import measure
 import numpy as np
 import onnxruntime
+import sections
 
 HERE = Path(__file__).parent
 SPECC = [sys.executable, "-m", "specc"]
-PARTS = (
-    "check",
-    "compile",
-    "latency",
-    "local",
-    "experts",
-    "recurrence",
-    "generation",
-    "map",
-    "lowbits",
-)
 
 
-def check(folder: Path, rounds: int) -> Iterator[str]:
+def check(folder: Path, rounds: int, quick: bool) -> Iterator[str]:
     """`specc check gpt2` in a new process each time: goal 0.35 s."""
     command = [*SPECC, "check", "gpt2"]
     measure.of_process(command, folder)
@@ -43,54 +39,7 @@ def check(folder: Path, rounds: int) -> Iterator[str]:
     yield f"| {min(seconds):.2f} | {median:.2f} | 0.35 | {_word(median <= 0.35)} | {used:.2f} |\n"
 
 
-def compiling(folder: Path, rounds: int) -> Iterator[str]:
-    """GPT-2 small from safetensors to ONNX, beside the exporter: goals 5 × faster, a
-    third of the memory.
-    """
-    checkpoint = _checkpoint("gpt2", folder)
-    copied, linked, theirs = [], [], []
-    for n in range(rounds):
-        out = folder / f"out{n}"
-        out.mkdir()
-        command = [*SPECC, "compile", "gpt2", "--weights", str(checkpoint)]
-        copied.append(
-            measure.of_process(
-                [*command, "--weights-as", "copy", "-o", str(out / "ours.onnx")], folder
-            )
-        )
-        linked.append(
-            measure.of_process([*command, "-o", str(checkpoint / "model.onnx")], folder)
-        )
-        theirs.append(
-            measure.of_process(_export("gpt2", checkpoint, out / "theirs.onnx"), folder)
-        )
-    yield f"### Compiling GPT-2 small (124 M parameters) from safetensors ({rounds} times)\n"
-    yield (
-        "| | median s | fastest s | peak memory MB | times faster (goal 5) | share "
-        "of memory (goal 0.33) |"
-    )
-    yield "|---|---|---|---|---|---|"
-    rows = {
-        "specc compile, into another folder": copied,
-        "specc compile, beside the weights": linked,
-        "torch.onnx.export(dynamo=True)": theirs,
-    }
-    for name, costs in rows.items():
-        seconds = [c.seconds for c in costs]
-        memory = max(c.megabytes for c in costs)
-        faster = statistics.median(c.seconds for c in theirs) / statistics.median(
-            seconds
-        )
-        share = memory / max(c.megabytes for c in theirs)
-        compared = f"{faster:.1f} | {share:.2f}" if costs is not theirs else "|"
-        yield (
-            f"| {name} | {statistics.median(seconds):.1f} | {min(seconds):.1f} | "
-            f"{memory:.0f} | {compared} |"
-        )
-    yield ""
-
-
-def latency(folder: Path, rounds: int, names: Sequence[str]) -> Iterator[str]:
+def latency(folder: Path, rounds: int, quick: bool) -> Iterator[str]:
     """The compiled models beside the exports, both in ONNX Runtime with all optimizations."""
     import models
 
@@ -103,7 +52,7 @@ def latency(folder: Path, rounds: int, names: Sequence[str]) -> Iterator[str]:
         "worse | largest difference |"
     )
     yield "|---|---|---|---|---|---|---|"
-    for name in names:
+    for name in list(models.MODELS)[: 1 if quick else None]:
         checkpoint = _checkpoint(name, folder)
         ours, theirs = checkpoint / "ours.onnx", folder / f"{name}-theirs.onnx"
         measure.of_process(
@@ -146,48 +95,6 @@ def _latencies(model, ours: Path, theirs: Path, rounds: int) -> Iterator[str]:
         )
 
 
-def local(folder: Path, rounds: int, quick: bool) -> Iterator[str]:
-    """Attention that looks at a neighborhood, beside all at once."""
-    import local as part
-
-    yield from part.rows(folder, rounds, quick)
-
-
-def experts(folder: Path, rounds: int, quick: bool) -> Iterator[str]:
-    """Mixtures of experts, beside all experts on all rows."""
-    import experts as part
-
-    yield from part.rows(folder, rounds, quick)
-
-
-def recurrence(folder: Path, rounds: int, quick: bool) -> Iterator[str]:
-    """Recurrent models beside PyTorch."""
-    import recurrence as part
-
-    yield from part.rows(folder, rounds, quick)
-
-
-def generation(folder: Path, rounds: int, quick: bool) -> Iterator[str]:
-    """Writing text token by token, beside the programs that do it."""
-    import generation as part
-
-    yield from part.rows(folder, rounds, quick)
-
-
-def mapping(folder: Path, quick: bool) -> Iterator[str]:
-    """A data set through a model, beside one call a row."""
-    import map as part
-
-    yield from part.rows(folder, 400 if quick else 20000, quick)
-
-
-def lowbits(folder: Path, rounds: int, quick: bool) -> Iterator[str]:
-    """Rounded weights, beside all their bits and beside other programs that round."""
-    import lowbits as part
-
-    yield from part.rows(folder, rounds, quick)
-
-
 def _checkpoint(name: str, folder: Path) -> Path:
     """A folder with random weights of that model, written once."""
     import models
@@ -216,47 +123,89 @@ def _open(path: Path) -> onnxruntime.InferenceSession:
     )
 
 
-def main() -> None:
-    """Run what is asked for."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "--only", default=",".join(PARTS), help=f"some of {','.join(PARTS)}"
-    )
-    parser.add_argument("--models", default="bert,vit,gpt2")
-    parser.add_argument(
-        "--quick",
-        action="store_true",
-        help="few rounds: to see that it runs, not to quote",
-    )
-    given = parser.parse_args()
-    wanted, quick = given.only.split(","), given.quick
-    if unknown := set(wanted) - set(PARTS):
-        parser.error(f"--only takes {', '.join(PARTS)}, not {', '.join(unknown)}")
-    lines = [f"Measured by `make bench` on {measure.machine()}.\n"]
-    print(lines[0])
+@dataclass(frozen=True)
+class Part:
+    """A section of the results: what makes its lines in a folder of its own, and how many
+    rounds there are, few with `--quick`.
+    """
+
+    lines: Callable[[Path, int, bool], Iterator[str]]
+    rounds: int
+    few: int = 2
+
+    def given(self, quick: bool) -> int:
+        """How many rounds."""
+        return self.few if quick else self.rounds
+
+
+def _module(name: str) -> Callable[[Path, int, bool], Iterator[str]]:
+    """The `rows` of a module, which is loaded when its turn comes: it may need much."""
+
+    def rows(folder: Path, rounds: int, quick: bool) -> Iterator[str]:
+        yield from importlib.import_module(name).rows(folder, rounds, quick)
+
+    return rows
+
+
+PARTS = {
+    "check": Part(check, 20, 5),
+    "families": Part(_module("families"), 7),
+    "latency": Part(latency, 10, 5),
+    "generation": Part(_module("generation"), 6),
+    "lowbits": Part(_module("lowbits"), 8),
+    "recipes": Part(_module("recipes"), 1),
+    "seven": Part(_module("seven"), 3, 1),
+    "local": Part(_module("local"), 10, 3),
+    "experts": Part(_module("experts"), 10, 3),
+    "map": Part(_module("map"), 10000, 400),
+    "recurrence": Part(_module("recurrence"), 10, 5),
+}
+"""In the order in which they stand in the results. What a round is, is the part's own
+affair; of `map` it is a row of data.
+"""
+
+
+def made(name: str, quick: bool) -> str:
+    """The section of a part, printed line by line as it is made."""
+    part, lines = PARTS[name], []
+    start = time.monotonic()
     with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(temporary)
-        parts = {
-            "check": lambda: check(folder, 5 if quick else 20),
-            "compile": lambda: compiling(folder, 1 if quick else 3),
-            "latency": lambda: latency(
-                folder, 5 if quick else 20, given.models.split(",")
-            ),
-            "local": lambda: local(folder, 3 if quick else 10, quick),
-            "experts": lambda: experts(folder, 3 if quick else 20, quick),
-            "recurrence": lambda: recurrence(folder, 5 if quick else 20, quick),
-            "generation": lambda: generation(folder, 2 if quick else 20, quick),
-            "map": lambda: mapping(folder, quick),
-            "lowbits": lambda: lowbits(folder, 2 if quick else 20, quick),
-        }
-        for name in wanted:
-            for line in parts[name]():
-                print(line, flush=True)
-                lines.append(line)
-    if not quick and set(wanted) == set(PARTS):
-        (HERE / "results.md").write_text(
-            "# Results\n\n" + "\n".join(lines).rstrip() + "\n", encoding="utf-8"
-        )
+        for line in part.lines(Path(temporary), part.given(quick), quick):
+            print(line, flush=True)
+            lines.append(line)
+    took = f"{name}: {time.monotonic() - start:.0f} s"
+    print(f"{took}\n", file=sys.stderr, flush=True)
+    told = f"Measured on {date.today()} by `make bench ONLY={name}`, {measure.machine()}.\n"
+    # the title of a section comes before what it was measured on
+    return "\n".join([lines[0], told, *lines[1:]]).rstrip()
+
+
+def main() -> None:
+    """Run what is asked for; a part that fails is told of, and the others go on."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    every = ",".join(PARTS)
+    parser.add_argument("--only", default=every, help=f"some of {every}")
+    parser.add_argument("--quick", action="store_true", help="to see that it runs, not to quote")  # fmt: skip
+    parser.add_argument("--out", type=Path, default=HERE / "results.md", help="where sections are replaced; not with --quick")  # fmt: skip
+    given = parser.parse_args()
+    wanted = given.only.split(",")
+    if unknown := set(wanted) - set(PARTS):
+        parser.error(f"--only takes {every}, not {', '.join(sorted(unknown))}")
+    failed = []
+    for name in wanted:
+        try:
+            section = made(name, given.quick)
+        except Exception:  # whatever it is, an hour of other parts is not lost by it
+            traceback.print_exc()
+            failed.append(name)
+            continue
+        if not given.quick:
+            before = given.out.read_text("utf-8") if given.out.exists() else ""
+            given.out.write_text(
+                sections.replaced(before, {name: section}, PARTS), "utf-8"
+            )
+    if failed:
+        raise SystemExit(f"failed: {', '.join(failed)}")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,199 @@
+"""A language model of bytes, learned from what the Python distribution carries, to rank
+recipes of few bits by: random weights lose nothing that a recipe could save.
+
+The model is `specs/models/llama.specc` in a size of its own; `specc_torch` makes a
+module of it and saves what it learned as a published checkpoint would lie in a folder.
+The script is in the repository, the weights are not.
+
+    python benchmarks/byte_lm.py --out /tmp/byte_lm --minutes 60
+"""
+
+import argparse
+import json
+import math
+import pydoc_data.topics
+import sysconfig
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import Module, functional
+
+import specc_torch
+
+CONFIG = {
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 256, "hidden_size": 384,
+    "intermediate_size": 1024, "num_hidden_layers": 6, "num_attention_heads": 6, "num_key_value_heads": 6,
+    "max_position_embeddings": 1024, "rms_norm_eps": 1e-5, "tie_word_embeddings": True, "hidden_act": "silu",
+    "bos_token_id": 0, "eos_token_id": 0, "pad_token_id": None, "torch_dtype": "float32",
+}  # fmt: skip
+"""10.7 million parameters; 384 and 1 024 are whole blocks of 128."""
+
+LENGTH, BATCH = 256, 12
+RATE, WARMUP, SHOWN = 3e-3, 0.02, 50
+HELD_BACK = 20
+"""One file of so many is not learned from."""
+
+
+def texts() -> tuple[bytes, bytes]:
+    """What Python carries in words: sources without tests, help texts, the license. To
+    learn from, and held back. A zero byte stands before each text.
+    """
+    root = Path(sysconfig.get_path("stdlib"))
+    # packages that others put there are not Python's; tests hold tables of data
+    other = {"site-packages", "test", "tests", "pydoc_data"}
+    files = [p for p in sorted(root.rglob("*.py")) if not other & set(p.parts)]
+    every = [p.read_bytes() for p in files]
+    topics = pydoc_data.topics.topics
+    every += [topics[name].encode() for name in sorted(topics)]
+    every += [p.read_bytes() for p in sorted(root.glob("LICENSE*"))]
+    learned = [t for n, t in enumerate(every) if n % HELD_BACK]
+    return _joined(learned), _joined(every[::HELD_BACK])
+
+
+def _joined(texts: list[bytes]) -> bytes:
+    return b"".join(b"\0" + text for text in texts)
+
+
+def ids_of(text: bytes) -> Tensor:
+    """i64[n]: the bytes."""
+    return torch.from_numpy(np.frombuffer(text, np.uint8).astype(np.int64))
+
+
+def windows(text: bytes, count: int, length: int) -> np.ndarray:
+    """i64[count, length]: pieces of a text at equal distances."""
+    starts = np.linspace(0, len(text) - length, count).astype(np.int64)
+    ids = np.frombuffer(text, np.uint8).astype(np.int64)
+    return np.stack([ids[s : s + length] for s in starts])
+
+
+def loss_of(model: Module, rows: Tensor) -> Tensor:
+    """Nats a byte. Products are made in bfloat16, which several processors have units
+    for; the weights, norms and the softmax stay in float32.
+    """
+    with torch.autocast("cpu", torch.bfloat16):
+        logits = model(input_ids=rows[:, :-1])["logits"]
+    return functional.cross_entropy(logits.float().flatten(0, 1), rows[:, 1:].flatten())
+
+
+def held_back(model: Module, other: bytes) -> float:
+    """Bits a byte on texts that nothing was learned from."""
+    rows = torch.from_numpy(windows(other, 64, LENGTH + 1))
+    with torch.no_grad():
+        return float(loss_of(model, rows)) / math.log(2)
+
+
+def rate(done: float) -> float:
+    """A linear rise, then half a wave down to a fiftieth, by the share of time that is over."""
+    if done < WARMUP:
+        return done / WARMUP
+    wave = 0.5 * (1 + math.cos(math.pi * (done - WARMUP) / (1 - WARMUP)))
+    return 0.02 + 0.98 * wave
+
+
+def shares(minutes: float) -> Iterator[float]:
+    """How much of the time is over, at each step, until all of it is."""
+    start = time.monotonic()
+    while (done := (time.monotonic() - start) / (60 * minutes)) < 1:
+        yield done
+
+
+def optimizers_of(model: Module) -> list[torch.optim.Optimizer]:
+    """Muon for the maps of the layers, which learns in fewer steps (Jordan et al., 2024),
+    AdamW for the table and the gains.
+    """
+    named = dict(model.named_parameters())
+    maps = [p for n, p in named.items() if p.dim() == 2 and "embed" not in n]
+    others = [p for n, p in named.items() if p.dim() != 2 or "embed" in n]
+    # an update is made as large as AdamW's would be, so that both take one rate
+    muon = torch.optim.Muon(
+        maps, RATE, weight_decay=0.1, adjust_lr_fn="match_rms_adamw"
+    )
+    return [muon, torch.optim.AdamW(others, RATE, betas=(0.9, 0.95), weight_decay=0.0)]
+
+
+def train(model: Module, learned: bytes, other: bytes, minutes: float) -> None:
+    """Fit the model's parameters, in place, for so long."""
+    optimizers = optimizers_of(model)
+    ids, source = ids_of(learned), torch.Generator().manual_seed(0)
+    for step, done in enumerate(shares(minutes)):
+        for group in (g for o in optimizers for g in o.param_groups):
+            group["lr"] = RATE * rate(done)
+        starts = torch.randint(len(ids) - LENGTH, (BATCH,), generator=source)
+        rows = torch.stack([ids[s : s + LENGTH + 1] for s in starts.tolist()])
+        loss = loss_of(model, rows)
+        model.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        for optimizer in optimizers:
+            optimizer.step()
+        if step % SHOWN == SHOWN - 1:
+            said = f"{float(loss.detach()) / math.log(2):.3f} bits a byte"
+            print(
+                f"{step + 1}, {done:.0%}: {said}, held back {held_back(model, other):.3f}",
+                flush=True,
+            )
+
+
+def tokenizer() -> dict[str, object]:
+    """A tokenizer file of bytes, for programs that ask for one: byte n is token n."""
+    from tokenizers import pre_tokenizers
+
+    printed = [n for n in range(256) if chr(n).isprintable() and n not in (32, 160)]
+    # GPT-2's names of bytes: those that print are themselves, others start at 256
+    printed = [n for n in printed if n < 127 or (n > 160 and n != 173)]
+    hidden = [n for n in range(256) if n not in printed]
+    names = {n: chr(n) for n in printed}
+    names |= {n: chr(256 + k) for k, n in enumerate(hidden)}
+    assert sorted(names.values()) == sorted(pre_tokenizers.ByteLevel.alphabet())
+    level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}  # fmt: skip
+    return {
+        "version": "1.0", "truncation": None, "padding": None, "added_tokens": [],
+        "normalizer": None, "pre_tokenizer": level, "post_processor": None, "decoder": level,
+        "model": {
+            "type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None,
+            "end_of_word_suffix": None, "fuse_unk": False, "byte_fallback": False, "ignore_merges": False,
+            "vocab": {names[n]: n for n in range(256)}, "merges": [],
+        },
+    }  # fmt: skip
+
+
+def save(model: Module, out: Path) -> None:
+    """A folder as published checkpoints are: weights, config.json, tokenizer.json."""
+    out.mkdir(parents=True, exist_ok=True)
+    specc_torch.save(model, out / "model.safetensors", {"format": "pt"}, force=True)
+    files = {
+        "config.json": CONFIG,
+        "tokenizer.json": tokenizer(),
+        "tokenizer_config.json": {"tokenizer_class": "PreTrainedTokenizerFast"},
+    }
+    for name, content in files.items():
+        (out / name).write_text(json.dumps(content, indent=1), encoding="utf-8")
+
+
+def main() -> None:
+    """Train, report, save."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--minutes", type=float, default=60)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--out", type=Path, required=True)
+    given = parser.parse_args()
+    specc_torch.check_output(given.out / "model.safetensors", force=True)
+    torch.set_num_threads(given.threads)
+    learned, other = texts()
+    with tempfile.TemporaryDirectory() as place:
+        (Path(place) / "config.json").write_text(json.dumps(CONFIG), encoding="utf-8")
+        model = specc_torch.module("llama", config=place, init=0, graph="decoder")
+    count = sum(p.numel() for p in model.parameters())
+    print(f"{count} parameters, {len(learned)} bytes, {len(other)} held back")
+    train(model, learned, other, given.minutes)
+    print(f"held back {held_back(model, other):.3f} bits a byte")
+    save(model, given.out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,326 @@
+"""Six published architectures through every compiler that can be had: time, memory and
+size of compiling, and how fast ONNX Runtime runs what each makes, in one process.
+
+Each tool is called as its users call it, in a Python of its own (`make readers`); one
+that is absent, or does not make a model, is named with what it says.
+"""
+
+import statistics
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import decoders
+import measure
+import numpy as np
+import onnxruntime
+import published
+import translators
+from decoders import Trace, Writer
+
+import specc
+
+HERE = Path(__file__).parent
+READERS = HERE.parent / ".readers"
+PROMPT, COUNT = 128, 32
+"""Tokens that are read, and written behind them."""
+
+GOAL_TIME, GOAL_MEMORY = 10, 0.1
+"""Compiling, beside the fastest of the others: times faster, share of its peak memory."""
+
+
+@dataclass(frozen=True)
+class Tool:
+    """A compiler: the program that is started and what it is told."""
+
+    command: Callable[[str, Path, Path], Sequence[str]]
+    program: Path = Path(sys.executable)
+
+    @property
+    def there(self) -> bool:
+        """Whether it is installed."""
+        return self.program.exists()
+
+
+def _specc(name: str, checkpoint: Path, out: Path) -> Sequence[str]:
+    command = ["-m", "specc", "compile", str(checkpoint), "--weights-as", "copy", "-o"]
+    if published.FAMILIES[name].kind == "reads":
+        return [*command, str(out / "model.onnx")]
+    return [*command, str(out), "--for", "step"]
+
+
+def _linked(name: str, checkpoint: Path, out: Path) -> Sequence[str]:
+    """Beside the weights, as it is by default: they are not copied."""
+    given = _specc(name, checkpoint, checkpoint / "linked")
+    return [g for g in given if g not in ("--weights-as", "copy")]
+
+
+def _torch(name: str, checkpoint: Path, out: Path) -> Sequence[str]:
+    return [
+        str(HERE / "export_family.py"),
+        name,
+        str(checkpoint),
+        str(out / "model.onnx"),
+    ]
+
+
+def _optimum(name: str, checkpoint: Path, out: Path) -> Sequence[str]:
+    task = published.FAMILIES[name].task
+    # decoders stay three graphs: one run's merged file holds their weights once more
+    options = ["--no-post-process", "--task", task]
+    return ["export", "onnx", *options, "--model", str(checkpoint), str(out)]
+
+
+def _genai(name: str, checkpoint: Path, out: Path) -> Sequence[str]:
+    builder = ["-m", "onnxruntime_genai.models.builder", "-p", "fp32", "-e", "cpu"]
+    cache = str(out.with_name(f"{out.name}-cache"))
+    return [*builder, "-c", cache, "-i", str(checkpoint), "-o", str(out)]
+
+
+def _mobius(name: str, checkpoint: Path, out: Path) -> Sequence[str]:
+    return ["build", "--config", str(checkpoint), str(out)]
+
+
+def _in(reader: str, program: str) -> Path:
+    return READERS / reader / "bin" / program
+
+
+OURS, LINKED = "specc", "specc, beside the weights"
+TOOLS = {
+    OURS: Tool(_specc),
+    LINKED: Tool(_linked),
+    "torch.onnx": Tool(_torch),
+    "optimum-onnx": Tool(_optimum, _in("optimum", "optimum-cli")),
+    "onnxruntime-genai's builder": Tool(_genai, _in("genai", "python")),
+    "mobius": Tool(_mobius, _in("mobius", "mobius")),
+}
+
+
+@dataclass(frozen=True)
+class Made:
+    """What a compiler took, and the folder with what it made."""
+
+    cost: measure.Cost
+    folder: Path
+    size: int
+
+
+def rows(
+    folder: Path, rounds: int, quick: bool, names: Sequence[str] = ()
+) -> Iterator[str]:
+    """A table of compiling and one of running, and whether the goals are reached."""
+    chosen = [n for n in published.FAMILIES if not names or n in names]
+    remarks = [f"{n} is not there: `make readers`." for n, t in TOOLS.items() if not t.there]  # fmt: skip
+    made: dict[str, dict[str, Made]] = {}
+    warm = ["compile", "numbers", "--for", "step", "-o", str(folder / "warm")]
+    measure.of_process([sys.executable, "-m", "specc", *warm], folder / "pyc")
+    for name in chosen:
+        made[name] = _compiled(name, folder, quick, remarks)
+    yield from _compiling(made)
+    yield from _running(made, rounds, remarks)
+    yield from (f"* {remark}" for remark in remarks)
+    yield ""
+
+
+# --- compiling ------------------------------------------------------------------------
+
+
+def _compiled(
+    name: str, folder: Path, quick: bool, remarks: list[str]
+) -> dict[str, Made]:
+    """What each tool made of a family; those that fail are remarked."""
+    checkpoint = published.save(name, folder / name.replace(" ", "-"), quick)
+    found: dict[str, Made] = {}
+    for tool, how in TOOLS.items():
+        if not how.there:
+            continue
+        out = folder / f"{checkpoint.name}-{tool.split(',')[0].replace(' ', '-')}"
+        before = _size(checkpoint)
+        # only torch.onnx wants the folder to be there
+        if tool == "torch.onnx":
+            out.mkdir()
+        command = [str(how.program), *how.command(name, checkpoint, out)]
+        try:
+            # ours runs from sources; the others lie compiled where pip put them
+            own = folder / "pyc" if tool in (OURS, LINKED) else None
+            cost = measure.of_process(command, own)
+        except SystemExit as error:
+            said = str(error).strip().splitlines()[-1].replace(str(folder), "…")
+            remarks.append(f"{tool} does not make {name}: {said}")
+            continue
+        size = _size(checkpoint) - before if tool == LINKED else _size(out)
+        found[tool] = Made(cost, out, size)
+    return found
+
+
+def _compiling(made: Mapping[str, Mapping[str, Made]]) -> Iterator[str]:
+    yield "### Compiling a checkpoint, random weights at real size\n"
+    yield "| model | tool | seconds | processor s | peak memory MB | files MB |"
+    yield "|---|---|---|---|---|---|"
+    for name, tools in made.items():
+        for tool, one in tools.items():
+            cost = one.cost
+            yield (
+                f"| {name} | {tool} | {cost.seconds:.1f} | {cost.processor:.1f} | "
+                f"{cost.megabytes:.0f} | {one.size / 1e6:.1f} |"
+            )
+    yield ""
+    yield (
+        f"Goal: {GOAL_TIME} times faster than the fastest other, at {GOAL_MEMORY:.0%} of its "
+        "peak memory.\n"
+    )
+    yield "| model | fastest other | times faster, copied | linked | share of its memory | goal |"
+    yield "|---|---|---|---|---|---|"
+    for name, tools in made.items():
+        others = {t: m.cost for t, m in tools.items() if t not in (OURS, LINKED)}
+        if not others or OURS not in tools:
+            continue
+        best = min(others, key=lambda t: others[t].seconds)
+        copied, linked = (others[best].seconds / tools[t].cost.seconds for t in (OURS, LINKED))  # fmt: skip
+        share = tools[OURS].cost.megabytes / others[best].megabytes
+        word = _word(copied >= GOAL_TIME and share <= GOAL_MEMORY)
+        yield f"| {name} | {best} | {copied:.1f} | {linked:.1f} | {share:.2f} | {word} |"
+    yield ""
+
+
+# --- running --------------------------------------------------------------------------
+
+
+def _running(
+    made: Mapping[str, Mapping[str, Made]], rounds: int, remarks: list[str]
+) -> Iterator[str]:
+    yield (
+        f"### Running what they made: one ONNX Runtime {onnxruntime.__version__}, "
+        f"{decoders.THREADS} threads, {rounds} rounds in turn\n"
+    )
+    yield (
+        f"One text of {PROMPT} tokens, a picture, 30 s of sound. First: the whole of it, or "
+        f"until the first token; then {COUNT} tokens are written. Ratios: specc's time / "
+        "its (95 % interval); no worse means that the interval reaches 1.\n"
+    )
+    yield "| model | made by | first, ms | ratio | tokens/s | ratio | no worse | the same |"
+    yield "|---|---|---|---|---|---|---|---|"
+    for name, tools in made.items():
+        some = {t: m for t, m in tools.items() if t != LINKED}
+        if published.FAMILIES[name].kind == "reads":
+            yield from _readers(name, some, rounds, remarks)
+        else:
+            yield from _writers(name, some, rounds, remarks)
+    yield ""
+
+
+def _readers(
+    name: str, tools: Mapping[str, Made], rounds: int, remarks: list[str]
+) -> Iterator[str]:
+    given = published.inputs(name, PROMPT)
+    calls: dict[str, Callable[[], np.ndarray]] = {}
+    for tool, one in tools.items():
+        try:
+            calls[tool] = _reader(tool, one.folder, given)
+        except (RuntimeError, StopIteration, KeyError) as error:
+            remarks.append(f"{name} of {tool} does not run: {_line(error)}")
+    exact = calls[OURS]()
+    times = measure.in_turn(calls, rounds)
+    for tool, took in times.items():
+        ratio = measure.ratio(times[OURS], took)
+        told = ("", "") if tool == OURS else (str(ratio), _word(ratio.no_worse))
+        same = _apart(calls[tool](), exact)
+        yield (
+            f"| {name} | {tool} | {statistics.median(took) * 1e3:.1f} | {told[0]} | | | "
+            f"{told[1]} | {same} |"
+        )
+
+
+def _reader(
+    tool: str, folder: Path, given: Mapping[str, np.ndarray]
+) -> Callable[[], np.ndarray]:
+    """The first result of a graph, whoever made it."""
+    if tool == OURS:
+        model = specc.load(folder / "model.onnx", threads=decoders.THREADS)
+        # the same in the order in which our spec has them
+        names = list(model.manifest.graph.inputs)
+        known = {"input_ids": "input_ids", "pixel_values": "pixels"}
+        ready = model.prepared({k: given[n] for n, k in known.items() if n in given})
+        assert set(ready) == set(names)
+        result = next(iter(model.manifest.graph.outputs))
+        return lambda: model.session.run(ready, (result,))[result]
+    session = decoders.opened(next(folder.rglob("*.onnx")))
+    named = {i.name: given[i.name] for i in session.get_inputs()}
+    first = session.get_outputs()[0].name
+    return lambda: session.run([first], named)[0]
+
+
+def _writers(
+    name: str, tools: Mapping[str, Made], rounds: int, remarks: list[str]
+) -> Iterator[str]:
+    writers: dict[str, Writer] = {}
+    translates = published.FAMILIES[name].kind == "translates"
+    given = published.inputs(name, PROMPT)
+    for tool, one in tools.items():
+        try:
+            maker = _translator if translates else _decoder
+            writers[tool] = maker(tool, one.folder, given)
+            writers[tool](_beginning(given, translates), 2)
+        except (RuntimeError, StopIteration, KeyError, ValueError) as error:
+            writers.pop(tool, None)
+            remarks.append(f"{name} of {tool} is not run: {_line(error)}")
+    traces = _in_turn(writers, _beginning(given, translates), rounds)
+    first = {t: [x.prefill for x in xs] for t, xs in traces.items()}
+    steps = {t: [sum(x.steps) for x in xs] for t, xs in traces.items()}
+    for tool, xs in traces.items():
+        rate = (COUNT - 1) / statistics.median(steps[tool])
+        told = ["", "", ""]
+        if tool != OURS:
+            found = [measure.ratio(d[OURS], d[tool]) for d in (first, steps)]
+            told = [*map(str, found), _word(all(r.no_worse for r in found))]
+        same = "tokens" if np.array_equal(xs[0].tokens, traces[OURS][0].tokens) else "no"  # fmt: skip
+        yield (
+            f"| {name} | {tool} | {statistics.median(first[tool]) * 1e3:.1f} | {told[0]} | "
+            f"{rate:.1f} | {told[1]} | {told[2]} | {same} |"
+        )
+
+
+def _beginning(given: Mapping[str, np.ndarray], translates: bool) -> np.ndarray:
+    """What stands before the first token: the prompt, or the token a translation begins with."""
+    return np.ones((1, 1), np.int64) if translates else given["input_ids"]
+
+
+def _decoder(tool: str, folder: Path, given: Mapping[str, np.ndarray]) -> Writer:
+    if tool == OURS:
+        return decoders.of_specc(folder)
+    return decoders.of_export(next(folder.rglob("*.onnx")))
+
+
+def _translator(tool: str, folder: Path, given: Mapping[str, np.ndarray]) -> Writer:
+    if tool == OURS:
+        return translators.of_specc(folder, given)
+    if tool == "torch.onnx":
+        return translators.of_whole(folder / "model.onnx", given)
+    return translators.of_three(folder, given)
+
+
+def _in_turn(
+    writers: Mapping[str, Writer], ids: np.ndarray, rounds: int
+) -> dict[str, list[Trace]]:
+    import generation
+
+    return generation.in_turn(writers, ids, COUNT, rounds)
+
+
+def _apart(x: np.ndarray, y: np.ndarray) -> str:
+    if x.shape != y.shape:
+        return "another result"
+    return f"{float(np.abs(x - y).max() / np.abs(y).max()):.0e}"
+
+
+def _line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[-1][:200]
+
+
+def _size(folder: Path) -> int:
+    return sum(p.stat().st_size for p in folder.rglob("*") if p.is_file())
+
+
+def _word(yes: bool) -> str:
+    return "yes" if yes else "no"

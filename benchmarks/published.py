@@ -1,0 +1,118 @@
+"""The published models that every compiler is given: random weights at real sizes, in a
+folder as a hub would have it.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import byte_lm
+import numpy as np
+import torch
+import transformers
+
+TINY_VOCAB = 1000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Family:
+    """A model of transformers, its config at real size and small, what Optimum calls
+    what it does, and how it is measured: `reads`, `writes` or `translates`.
+    """
+
+    model: Any
+    config: Callable[..., Any]
+    small: Mapping[str, object]
+    size: Mapping[str, object]
+    task: str
+    kind: str
+
+
+FAMILIES = {
+    "BERT-base": Family(
+        model=transformers.BertModel,
+        config=transformers.BertConfig,
+        size={},
+        small={"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 128, "vocab_size": TINY_VOCAB},
+        task="feature-extraction",
+        kind="reads",
+    ),
+    "ViT-base": Family(
+        model=transformers.ViTForImageClassification,
+        config=transformers.ViTConfig,
+        size={"num_labels": 1000},
+        small={"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 128},
+        task="image-classification",
+        kind="reads",
+    ),
+    "GPT-2": Family(
+        model=transformers.GPT2LMHeadModel,
+        config=transformers.GPT2Config,
+        size={},
+        small={"n_embd": 64, "n_layer": 2, "n_head": 2, "vocab_size": TINY_VOCAB, "bos_token_id": 0, "eos_token_id": 0},
+        task="text-generation-with-past",
+        kind="writes",
+    ),
+    "Qwen2 0.5B": Family(
+        model=transformers.Qwen2ForCausalLM,
+        config=transformers.Qwen2Config,
+        size={"hidden_size": 896, "num_hidden_layers": 24, "num_attention_heads": 14, "num_key_value_heads": 2, "intermediate_size": 4864, "tie_word_embeddings": True, "max_position_embeddings": 4096, "bos_token_id": 151643, "eos_token_id": 151643},
+        small={"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 128, "tie_word_embeddings": True, "vocab_size": TINY_VOCAB, "max_position_embeddings": 512, "bos_token_id": 0, "eos_token_id": 0},
+        task="text-generation-with-past",
+        kind="writes",
+    ),
+    "T5-small": Family(
+        model=transformers.T5ForConditionalGeneration,
+        config=transformers.T5Config,
+        size={"decoder_start_token_id": 0},
+        small={"d_model": 64, "d_kv": 32, "d_ff": 128, "num_layers": 2, "num_heads": 2, "vocab_size": TINY_VOCAB, "decoder_start_token_id": 0},
+        task="text2text-generation-with-past",
+        kind="translates",
+    ),
+    "whisper-tiny": Family(
+        model=transformers.WhisperForConditionalGeneration,
+        config=transformers.WhisperConfig,
+        size={"d_model": 384, "encoder_layers": 4, "decoder_layers": 4, "encoder_attention_heads": 6, "decoder_attention_heads": 6, "encoder_ffn_dim": 1536, "decoder_ffn_dim": 1536},
+        small={"d_model": 64, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 2, "decoder_attention_heads": 2, "encoder_ffn_dim": 128, "decoder_ffn_dim": 128},
+        task="automatic-speech-recognition-with-past",
+        kind="translates",
+    ),
+}  # fmt: skip
+
+
+def save(name: str, folder: Path, quick: bool) -> Path:
+    """A checkpoint folder; for models of text with a tokenizer, which builders ask for."""
+    family = FAMILIES[name]
+    torch.manual_seed(0)
+    config = family.config(**(family.small if quick else family.size))
+    made = family.model(config).eval()
+    made.save_pretrained(folder, safe_serialization=True)
+    sides = {
+        "tokenizer.json": byte_lm.tokenizer(),
+        "tokenizer_config.json": {"tokenizer_class": "PreTrainedTokenizerFast"},
+    }
+    for file, content in sides.items():
+        (folder / file).write_text(json.dumps(content), encoding="utf-8")
+    if name == "whisper-tiny":
+        transformers.WhisperFeatureExtractor().save_pretrained(folder)
+    if name == "ViT-base":
+        transformers.ViTImageProcessor().save_pretrained(folder)
+    return folder
+
+
+def inputs(name: str, length: int) -> dict[str, np.ndarray]:
+    """One input under transformers' names: a text of so many tokens, a picture, a sound."""
+    rng = np.random.default_rng(0)
+    if name == "ViT-base":
+        pixels = rng.normal(size=(1, 3, 224, 224))
+        return {"pixel_values": pixels.astype(np.float32)}
+    if name == "whisper-tiny":
+        sound = rng.normal(size=(1, 80, 3000))
+        return {"input_features": sound.astype(np.float32)}
+    ids = rng.integers(5, TINY_VOCAB, (1, length))
+    given = {"input_ids": ids, "attention_mask": np.ones_like(ids)}
+    if name == "BERT-base":
+        given["token_type_ids"] = np.zeros_like(ids)
+    return given

@@ -1,0 +1,160 @@
+"""What rounding loses of a language model that has learned: our kinds beside the recipes
+of onnxruntime-genai's builder, on text that nothing was learned from.
+
+The model is that of `byte_lm.py`, in the folder SPECC_BYTE_LM; where it is not named,
+one is trained as long as `--quick` or not allows.
+"""
+
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import byte_lm
+import decoders
+import generation
+import numpy as np
+from numpy.typing import NDArray
+from sections import Goal, goals
+
+import specc
+
+HERE = Path(__file__).parent
+TEXTS, LENGTH = 48, 256
+"""Pieces of held-back text, and bytes of each."""
+MINUTES = 60
+
+OURS: dict[str, dict[str, Any]] = {
+    "specc, float32": {},
+    "specc, int8": {"quantize": "int8"},
+    "specc, int8-weights": {"quantize": "int8-weights"},
+    "specc, int4 (its own texts)": {"quantize": "int4"},
+    "specc, int4, block 32": {"quantize": "int4", "block": 32},
+    "specc, int4, to the nearest": {"quantize": "int4", "samples": 0},
+}
+THEIRS = {
+    "genai's builder, int4": (),
+    "genai's builder, int4, block 128": ("block_size=128",),
+    "genai's builder, int4, k_quant": ("algo_config=k_quant",),
+}
+"""What its builder is told beside `-p int4`: nothing is its own recipe."""
+GOAL = ("specc, int4 (its own texts)", "genai's builder, int4")
+
+Logits = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Loss:
+    """Means over all places: divergence from float32 in nats, how often the likeliest
+    byte is the same, bits a byte of the text, and the bytes of the files.
+    """
+
+    divergence: float
+    same: float
+    bits: float
+    size: int
+
+
+def rows(folder: Path, rounds: int, quick: bool) -> Iterator[str]:
+    """The table, and whether the goal is reached; there is no time in it, and no rounds."""
+    checkpoint = _checkpoint(folder, quick)
+    count, length = (4, 64) if quick else (TEXTS, LENGTH)
+    ids = byte_lm.windows(byte_lm.texts()[1], count, length)
+    exact, losses, remarks = None, {}, []
+    for name, made in _models(checkpoint, folder, remarks):
+        logits, size = made
+        found = _log_softmax(logits(ids))
+        exact = found if exact is None else exact
+        losses[name] = _loss(exact, found, ids, size)
+    yield from _table(losses, remarks, ids.size)
+
+
+def _table(losses: dict[str, Loss], remarks: list[str], places: int) -> Iterator[str]:
+    yield (
+        "### What rounding loses: a Llama of 10.7 million parameters that has learned "
+        f"bytes of Python's own texts, {places} held-back bytes\n"
+    )
+    yield from (f"{remark}\n" for remark in remarks)
+    yield "| | Kullback-Leibler, nats | likeliest byte the same | bits a byte | MB |"
+    yield "|---|---|---|---|---|"
+    for name, loss in losses.items():
+        yield (
+            f"| {name} | {loss.divergence:.5f} | {loss.same:.2%} | {loss.bits:.4f} | "
+            f"{loss.size / 1e6:.3g} |"
+        )
+    yield ""
+    ours, theirs = (losses.get(name) for name in GOAL)
+    if ours and theirs:
+        share = ours.divergence / theirs.divergence
+        title = f"{GOAL[0]}: share of what {GOAL[1]} loses"
+        yield from goals([Goal(title, 0.5, share, at_most=True)])
+
+
+def _models(
+    checkpoint: Path, folder: Path, remarks: list[str]
+) -> Iterator[tuple[str, tuple[Callable[[NDArray[np.int64]], Logits], int]]]:
+    """Each model by name: ids to logits, and the bytes of its files. Exact numbers come first."""
+    for n, (name, options) in enumerate(OURS.items()):
+        out = folder / f"recipe-{n}"
+        specc.compile(checkpoint, out / "m.onnx", weights_as="copy", **options)
+        with specc.load(out / "m.onnx") as model:
+            yield name, (lambda ids, m=model: m.run(input_ids=ids)["logits"], size(out))
+    python = generation.genai_python()
+    if not python:
+        remarks.append("onnxruntime-genai is not there: `make readers`.")
+        return
+    for n, (name, extra) in enumerate(THEIRS.items()):
+        out = folder / f"recipe-genai-{n}"
+        if said := decoders.built_by_genai(python, checkpoint, out, "int4", extra):
+            remarks.append(f"{name} fails: {said}")
+            continue
+        graph = decoders.WithPast(out / "model.onnx")
+        yield (
+            name,
+            (
+                lambda ids, g=graph: g.run(ids, ids.shape[1], g.empty(len(ids)))[0],
+                size(out),
+            ),
+        )
+
+
+def _checkpoint(folder: Path, quick: bool) -> Path:
+    """The folder of the trained model."""
+    named = os.environ.get("SPECC_BYTE_LM", "")
+    if named:
+        return Path(named)
+    out = folder / "byte_lm"
+    minutes = 0.2 if quick else MINUTES
+    command = [sys.executable, str(HERE / "byte_lm.py"), "--out", str(out)]
+    subprocess.run(
+        [*command, "--minutes", str(minutes), "--threads", str(decoders.THREADS)],
+        check=True,
+        stdout=sys.stderr,
+    )
+    return out
+
+
+def _log_softmax(logits: NDArray[Any]) -> Logits:
+    wide = logits.astype(np.float64)
+    wide -= wide.max(-1, keepdims=True)
+    return wide - np.log(np.exp(wide).sum(-1, keepdims=True))
+
+
+def _loss(exact: Logits, found: Logits, ids: NDArray[np.int64], bytes: int) -> Loss:
+    """How far `found` is from `exact`, both log probabilities [texts, places, bytes]."""
+    divergence = (np.exp(exact) * (exact - found)).sum(-1).mean()
+    same = (exact.argmax(-1) == found.argmax(-1)).mean()
+    told = np.take_along_axis(found[:, :-1], ids[:, 1:, None], -1)
+    return Loss(
+        float(divergence), float(same), float(-told.mean() / math.log(2)), bytes
+    )
+
+
+def size(folder: Path) -> int:
+    """Bytes of numbers and graphs; not of tokenizers, which are what they are."""
+    kinds = {".onnx", ".data", ".safetensors"}
+    return sum(p.stat().st_size for p in folder.rglob("*") if p.suffix in kinds)
