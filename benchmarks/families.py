@@ -5,6 +5,7 @@ Each tool is called as its users call it, in a Python of its own (`make readers`
 that is absent, or does not make a model, is named with what it says.
 """
 
+import re
 import statistics
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -146,12 +147,19 @@ def _compiled(
             own = folder / "pyc" if tool in (OURS, LINKED) else None
             cost = measure.of_process(command, own)
         except SystemExit as error:
-            said = str(error).strip().splitlines()[-1].replace(str(folder), "…")
+            said = _reason(str(error)).replace(str(folder), "…")
             remarks.append(f"{tool} does not make {name}: {said}")
             continue
         size = _size(checkpoint) - before if tool == LINKED else _size(out)
         found[tool] = Made(cost, out, size)
     return found
+
+
+def _reason(said: str) -> str:
+    """Of what a failed program said, the last line that names an error."""
+    lines = said.strip().splitlines()
+    named = [line for line in lines if re.match(r"[\w.]*(Error|Exception): .", line)]
+    return (named or lines)[-1][:200]
 
 
 def _compiling(made: Mapping[str, Mapping[str, Made]]) -> Iterator[str]:
@@ -225,7 +233,7 @@ def _readers(
     for tool, took in times.items():
         ratio = measure.ratio(times[OURS], took)
         told = ("", "") if tool == OURS else (str(ratio), _word(ratio.no_worse))
-        same = _apart(calls[tool](), exact)
+        same = "" if tool == OURS else _apart(calls[tool](), exact)
         yield (
             f"| {name} | {tool} | {statistics.median(took) * 1e3:.1f} | {told[0]} | | | "
             f"{told[1]} | {same} |"
