@@ -1,11 +1,13 @@
-"""Sums of products `XᵀX` of what weights meet, over all samples, and their factors on disk.
+"""Sums of products `XᵀX` of what weights meet, over all samples, and the weights that are
+rounded by them.
 
-No more than `ROOM` bytes of sums are in memory at a time: where there are more, the
-samples are run again for the next ones. A factor is read when its weight is rounded.
+No more than `ROOM` bytes of sums are in memory at a time, or those of one weight: where
+there are more, the samples are run again for the next ones. A weight is rounded as soon
+as its sums are whole, and lies on the disk as it will be stored: of the sums nothing is
+kept.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
@@ -13,42 +15,35 @@ import numpy as np
 
 from specc.backend import Computing
 from specc.calibrate.readers import Readers
-from specc.files.place import explain
 from specc.files.read import shown
-from specc.files.write import need_space
 from specc.ir.array import Array
 from specc.ir.graph import Value
 from specc.text.diagnostic import fail
 from specc.weights.gptq import factor_of
+from specc.weights.quantized import Ready
 
 ROOM = 512 << 20
 Sample: TypeAlias = Mapping[str, Array]
 Samples: TypeAlias = Callable[[], Iterable[Sample]]
 """Begins the samples anew."""
 Spot: TypeAlias = tuple[Value, ...]
+Rounding: TypeAlias = Callable[[str, Array, Path], Ready]
+"""Rounds a weight by the factor of its sums, into files under a name."""
 
 
-@dataclass(frozen=True)
-class Factors:
-    """Where the factor of each weight lies, by the name of the weight."""
-
-    files: Mapping[str, Path]
-
-    def of(self, name: str) -> Array | None:
-        """The factor of a weight; None for one that is rounded by itself."""
-        path = self.files.get(name)
-        return None if path is None else np.load(path)
-
-
-def factors_of(
-    session: Computing, readers: Readers, samples: Samples, folder: Path
-) -> Factors:
-    """The factors of all weights, in files in `folder`. `session` gives each value that
-    they meet. E0859 where one is not finite, E0810 to E0815 where they cannot be written.
+def rounded_by(
+    session: Computing,
+    readers: Readers,
+    samples: Samples,
+    folder: Path,
+    round_one: Rounding,
+) -> dict[str, Ready]:
+    """The weights of `readers` by name, rounded by what meets them on the samples, in files
+    in `folder`. `session` gives each value that they meet. E0859 where one is not finite,
+    E0810 to E0815 where files cannot be written.
     """
     places = {value: f"x{n}" for n, value in enumerate(readers.values)}
-    files: dict[str, Path] = {}
-    need_space(folder, sum(8 * _wide(spot) ** 2 for spot in readers.spots))
+    made: dict[str, Ready] = {}
     for turn in _turns(list(readers.spots)):
         sums = {spot: np.zeros(2 * (_wide(spot),)) for spot in turn}
         for sample in samples():
@@ -58,18 +53,10 @@ def factors_of(
                     total += _products(results[places[value]], readers.spots[spot][0])
         while sums:
             spot, total = sums.popitem()
-            path = folder / f"{len(files)}.npy"
-            _keep(path, factor_of(total))
-            files |= dict.fromkeys(readers.spots[spot], path)
-    return Factors(files)
-
-
-def _keep(path: Path, factor: Array) -> None:
-    """A factor as a file. E0810 to E0815."""
-    try:
-        np.save(path, factor)
-    except OSError as error:
-        explain(error, path)
+            factor = factor_of(total)
+            for name in readers.spots[spot]:
+                made[name] = round_one(name, factor, folder / f"{len(made)}")
+    return made
 
 
 def _turns(spots: list[Spot]) -> Iterator[list[Spot]]:

@@ -10,8 +10,10 @@ from specc.passes.quantize.layers import source
 
 BITS = 4
 """Numbers of 8 bits lose so little that nothing is to be made up for."""
-WIDEST = 8192
-"""Products of so many inputs by each other take 512 MB."""
+WIDEST = 16_384
+"""Products of so many inputs by each other take 2 GB, and five times as much beside them
+while their factor is made.
+"""
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ of a file, or texts of its own.
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from math import prod
 from pathlib import Path
 from typing import NoReturn
 
@@ -12,15 +13,18 @@ from specc import backend
 from specc.calibrate.caches import cache_scales
 from specc.calibrate.given import Entrance, entrance_of, given_samples
 from specc.calibrate.own import no_texts, own_samples
-from specc.calibrate.products import Factors, Sample, Samples, factors_of
+from specc.calibrate.products import Sample, Samples, rounded_by
 from specc.calibrate.readers import Readers, readers_of, tapped
 from specc.compiler.compiled import Compiled
 from specc.compiler.job import Job
 from specc.compiler.rounding import NONE, Asked, By
 from specc.files.read import shown
 from specc.files.scratch import scratch
+from specc.files.write import need_space
+from specc.ir.array import Array
 from specc.passes.quantize.caches import SCALE
 from specc.text.diagnostic import Failed, fail
+from specc.weights.quantized import Ready, round_now
 from specc.weights.values import Seeded, ties_of
 
 USUAL = 64
@@ -47,17 +51,17 @@ def calibrated(job: Job, package: Package) -> Iterator[Job]:
         return
     with scratch() as folder:
         if readers.spots:
-            job = _with_factors(job, readers, package, folder)
+            job = _by_inputs(job, readers, package, folder)
         yield _with_scales(job, package, folder) if cache else job
 
 
-def _with_factors(job: Job, readers: Readers, package: Package, folder: Path) -> Job:
-    """The job with what is known of what weights of 4 bits are multiplied by."""
+def _by_inputs(job: Job, readers: Readers, package: Package, folder: Path) -> Job:
+    """The job with weights of 4 bits rounded by what they are multiplied by."""
     samples, told = _samples(job, package, folder)
     if samples is None:
         return replace(job, recipe=told)
-    factors = _factors(job, readers, samples, folder)
-    return replace(job, factors=factors, recipe=told)
+    ready = _rounded(job, readers, samples, folder)
+    return replace(job, ready=ready, recipe=told)
 
 
 def _with_scales(job: Job, package: Package, folder: Path) -> Job:
@@ -184,8 +188,10 @@ def _writes(job: Job, package: Package, folder: Path) -> Path:
     return path
 
 
-def _factors(job: Job, readers: Readers, samples: Samples, folder: Path) -> Factors:
-    """What the samples say of each weight."""
+def _rounded(
+    job: Job, readers: Readers, samples: Samples, folder: Path
+) -> dict[str, Ready]:
+    """The weights that meet values of the samples, rounded by these."""
     path = folder / "reads.onnx"
     job.compiler.package(
         tapped(job.simplified, readers.values),
@@ -200,7 +206,17 @@ def _factors(job: Job, readers: Readers, samples: Samples, folder: Path) -> Fact
         beside=(),
     )
     session = backend.runner().read_model(path).open("cpu")
-    return factors_of(session, readers, samples, folder)
+    plan, shapes = job.precision.plan, job.values.wanted
+    numbers = sum(
+        prod(shapes[n].shape) for names in readers.spots.values() for n in names
+    )
+    # half a byte each, and of the smallest blocks a quarter of one for the scale
+    need_space(folder, numbers * 3 // 4)
+
+    def round_one(name: str, factor: Array, stem: Path) -> Ready:
+        return round_now(job.values, name, plan[name], factor, stem)
+
+    return rounded_by(session, readers, samples, folder, round_one)
 
 
 def _entrance(job: Job) -> Entrance:

@@ -16,7 +16,6 @@ from pathlib import Path
 from specc import backend
 from specc.artifact.manifest import Manifest
 from specc.backend import Compiler, Emitted, How, Written
-from specc.calibrate.products import Factors
 from specc.compiler import computing, precision
 from specc.compiler import reading as readings
 from specc.compiler.compiled import Compiled
@@ -35,7 +34,7 @@ from specc.ir.target import Target
 from specc.passes import pipeline
 from specc.passes.quantize.plan import Decision
 from specc.weights.external import bytes_of
-from specc.weights.quantized import Quantized, no_factor
+from specc.weights.quantized import Quantized, Ready
 from specc.weights.scales import WithScales
 from specc.weights.values import Binding, Seeded, Values, ties_of
 
@@ -93,8 +92,8 @@ class Job:
     defaults that were asked for, as the manifest shows it. `values` are the numbers of
     its parameters. `folders` are those that a tokenizer may lie in, `reading` says how
     inputs are read and results shown, `remarks` what files beside the weights say.
-    `forms` is filled with what the backend tells of attentions. `factors` say how the
-    numbers of 4 bits make up for each other, `recipe` how these are rounded, for people;
+    `forms` is filled with what the backend tells of attentions. `ready` are weights
+    of 4 bits that are rounded already, by inputs, `recipe` how these are rounded, for people;
     `scales` are those of states that are kept in 8 bits, by their names as parameters.
     """
 
@@ -107,7 +106,7 @@ class Job:
     reading: Reading
     remarks: tuple[str, ...] = ()
     forms: list[str] = field(default_factory=list)
-    factors: Factors | None = None
+    ready: Mapping[str, Ready] = field(default_factory=dict)
     recipe: str = ""
     scales: Mapping[str, Array] = field(default_factory=dict)
 
@@ -167,10 +166,8 @@ class Job:
     @cached_property
     def low(self) -> Quantized | None:
         """The weights that are rounded, among all; None where none is."""
-        plan, factors = self.precision.plan, self.factors
-        if not plan:
-            return None
-        return Quantized(self.values, plan, factors.of if factors else no_factor)
+        plan = self.precision.plan
+        return Quantized(self.values, plan, self.ready) if plan else None
 
     @property
     def numbers(self) -> Values:

@@ -5,7 +5,7 @@ turned over is there once as it comes, or once in bytes. What each lost is measu
 the same pass.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from specc.files.place import explain
 from specc.ir.array import Array
 from specc.ir.precision import Plan, Precision
 from specc.weights import gptq, lowbits
@@ -80,20 +81,47 @@ class Rounded:
         return self.shape[:-2]
 
 
-def no_factor(name: str) -> Array | None:
-    """Of no weight is known what it reads: all are rounded to the nearest."""
+@dataclass(frozen=True)
+class Ready:
+    """A weight that has been rounded before: files of its whole numbers and of its scales,
+    as they are stored, and what it lost.
+    """
+
+    numbers: Path
+    scales: Path
+    loss: Loss
+
+
+def round_now(
+    base: Values, name: str, form: Precision, factor: Array, stem: Path
+) -> Ready:
+    """A weight rounded by what is known of its inputs (`specc.weights.gptq`), in files
+    that are called after `stem`. E0810 to E0815 where they cannot be written.
+    """
+    one = Quantized(base, {name: form}, factor=factor)
+    parts = form.numbers(name), form.scales(name)
+    paths = stem.with_suffix(".numbers"), stem.with_suffix(".scales")
+    for part, path in zip(parts, paths, strict=True):
+        try:
+            with path.open("wb") as file:
+                file.writelines(one.chunks(part, one.wanted[part].dtype))
+        except OSError as error:
+            explain(error, path)
+    return Ready(*paths, one.made[name].loss)
 
 
 @dataclass(frozen=True)
 class Quantized:
     """The numbers of a model some of whose weights are rounded. Implements `Values`.
 
-    `factor` gives what is known of the inputs of a weight (`specc.weights.gptq`).
+    Those that are `ready` are read from files. `factor` is what is known of the inputs
+    of the others, None where nothing is.
     """
 
     base: Values
     plan: Plan
-    factor: Callable[[str], Array | None] = no_factor
+    ready: Mapping[str, Ready] = field(default_factory=dict)
+    factor: Array | None = None
     made: dict[str, Rounded] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -153,6 +181,9 @@ class Quantized:
             yield from self.base.chunks(name, dtype)
             return
         weight, is_scales = self.parts[name]
+        if weight in self.ready:
+            yield from self._read(weight, is_scales=is_scales)
+            return
         if not is_scales:
             yield from self._numbers(weight)
             return
@@ -166,11 +197,19 @@ class Quantized:
         self.made[weight].scales = None
         yield np.ascontiguousarray(scales).view(np.uint8).reshape(-1).data
 
+    def _read(self, name: str, *, is_scales: bool) -> Iterator[memoryview]:
+        """A part of a weight that has been rounded before."""
+        ready, one = self.ready[name], self.made[name]
+        one.loss, one.recipe = ready.loss, "gptq"
+        with (ready.scales if is_scales else ready.numbers).open("rb") as file:
+            while chunk := file.read(AT_ONCE):
+                yield memoryview(chunk)
+
     def _numbers(self, name: str) -> Iterator[memoryview]:
         """The whole numbers of a weight, whose scales are noted on the way."""
         one, form = self.made[name], self.plan[name]
         one.loss, scales = Loss(), []
-        factor = self.factor(name)
+        factor = self.factor
         one.recipe = "nearest" if factor is None else "gptq"
         whole = None
         if form.layout == "columns":

@@ -98,4 +98,4 @@ def test_rows_of_zeros_stay() -> None:
         np.zeros((2, 16), np.float32), gptq.factor_of(inputs.T @ inputs), 16
     )
     assert not numbers.any()
-    assert (scales == 1).all()
+    assert (scales > 0).all()
