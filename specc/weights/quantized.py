@@ -5,9 +5,11 @@ turned over is there once as it comes, or once in bytes. What each lost is measu
 the same pass.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from math import prod
 from pathlib import Path
 
@@ -20,8 +22,12 @@ from specc.weights import gptq, lowbits
 from specc.weights.rules import Wanted
 from specc.weights.values import Run, Values, array_of
 
-AT_ONCE = 1 << 22
+AT_ONCE = 1 << 20
 """About so many numbers are rounded at a time."""
+TOGETHER = 1 << 22
+"""The same where they are rounded column by column."""
+THREADS = 2
+"""Pieces that are rounded beside each other; more would wait for what is read."""
 
 
 @dataclass
@@ -37,7 +43,14 @@ class Loss:
         gone = before - after
         self.squares += _squared(before.reshape(-1))
         self.lost += _squared(gone.reshape(-1))
-        self.worst = max(self.worst, float(np.abs(gone).max(initial=0.0)))
+        ends = gone.max(initial=0.0), -gone.min(initial=0.0)
+        self.worst = max(self.worst, *map(float, ends))
+
+    def add(self, other: "Loss") -> None:
+        """What other rows of the same weight lost."""
+        self.squares += other.squares
+        self.lost += other.lost
+        self.worst = max(self.worst, other.worst)
 
     @property
     def relative(self) -> float:
@@ -218,24 +231,16 @@ class Quantized:
         pieces = self._rows(name)
         if factor is not None:
             pieces = _gathered(pieces, one)
-        for rows in pieces:
-            if factor is None:
-                blocks = lowbits.in_blocks(rows, form.block)
-                units = lowbits.scales_of(blocks, form.bits)
-                numbers = lowbits.rounded(blocks, units, form.bits)
-            else:
-                numbers, units = gptq.rounded(rows, factor, form.block)
-            again = (numbers * units[..., None]).reshape(len(rows), -1)
-            one.loss.see(rows, again[:, : one.wide])
-            scales.append(units if form.block else units[:, 0])
-            stored = lowbits.packed(numbers, one.wide, form)
+        for piece in _in_order(partial(_piece, one=one, factor=factor), pieces):
+            one.loss.add(piece.loss)
+            scales.append(piece.scales if form.block else piece.scales[:, 0])
             if whole is None:
-                yield _bytes(stored)
+                yield _bytes(piece.stored)
             else:
                 # pieces end with a matrix, so that each is of one
                 which, start = divmod(at, one.out)
-                whole[which, :, start : start + len(rows)] = stored.T
-            at += len(rows)
+                whole[which, :, start : start + len(piece.stored)] = piece.stored.T
+            at += len(piece.stored)
         joined = np.concatenate(scales) if scales else np.empty(0, np.float32)
         joined = joined.reshape(*one.stack, one.out, *joined.shape[1:])
         by_column = form.layout == "columns" and form.block
@@ -270,11 +275,51 @@ class Quantized:
         assert not left.size, f"{name} ends within a row"
 
 
+@dataclass(frozen=True)
+class _Piece:
+    """Some rows as they are stored, their scales, and what they lost."""
+
+    stored: Array
+    scales: Array
+    loss: Loss
+
+
+def _piece(rows: Array, one: Rounded, factor: Array | None) -> _Piece:
+    """Some rows of a weight, rounded."""
+    form = one.form
+    if factor is None:
+        blocks = lowbits.in_blocks(rows, form.block)
+        units = lowbits.scales_of(blocks, form.bits)
+        numbers = lowbits.rounded(blocks, units, form.bits)
+    else:
+        numbers, units = gptq.rounded(rows, factor, form.block)
+    again = (numbers * units[..., None]).reshape(len(rows), -1)
+    loss = Loss()
+    loss.see(rows, again[:, : one.wide])
+    return _Piece(lowbits.packed(numbers, one.wide, form), units, loss)
+
+
+def _in_order(
+    work: Callable[[Array], _Piece], pieces: Iterator[Array]
+) -> Iterator[_Piece]:
+    """What `work` makes of each, in order, while the next are read: NumPy lets several
+    threads compute. No more pieces wait than there are threads.
+    """
+    waiting: deque[Future[_Piece]] = deque()
+    with ThreadPoolExecutor(THREADS) as pool:
+        for rows in pieces:
+            waiting.append(pool.submit(work, rows))
+            if len(waiting) > THREADS:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+
+
 def _gathered(pieces: Iterator[Array], one: Rounded) -> Iterator[Array]:
     """The same rows, as many together as are held at once: column by column costs the
     same for few as for many.
     """
-    many = max(1, AT_ONCE // max(one.wide, 1))
+    many = max(1, TOGETHER // max(one.wide, 1))
     waiting: list[Array] = []
     at = 0
     for rows in pieces:
