@@ -6,7 +6,7 @@ from specc.data.check import Bound
 from specc.ir.dim import DimError
 from specc.ir.dim_text import parse_dim
 from specc.ir.graph import Graph
-from specc.passes.measure.limits import limits, most_of, rows_taken, shared
+from specc.passes.measure.limits import divided, limits, most_of, rows_taken, shared
 
 
 def bounds_of(graph: Graph) -> dict[str, Bound]:
@@ -19,6 +19,8 @@ def bounds_of(graph: Graph) -> dict[str, Bound]:
         text: Bound(0, limit.most, limit.reason)
         for text, limit in shared(graph).items()
     }
+    for text, quotient in divided(graph).items():
+        bounds[text] = Bound(0, 0, f"`{quotient[1:-1]}` is a length of this model")
     for symbol in {*graph.least, *most, *taken}:
         limit, rows = most.get(symbol), taken.get(symbol, 0)
         reasons = []

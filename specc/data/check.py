@@ -7,6 +7,7 @@ types, ranks, lengths that agree with each other across inputs, ids inside their
 and no NaN. All faults are reported, not only the first.
 """
 
+import re
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -200,8 +201,25 @@ def _check_bounds(
     # Several lengths together, `m + seq`, or what a stride leaves of one.
     for text in sorted(bounds.keys() - found.lengths.keys()):
         told = solve(text, found.lengths) if solve else None
-        if told is not None:
+        if told and "%" in text:
+            _remainder(found, text, told, bounds[text].why)
+        elif told is not None:
             _check_bound(found, bounds[text], f"`{text}` is {told}", told)
+
+
+def _remainder(found: _Findings, text: str, left: int, why: str) -> None:
+    """What is wrong with a length that is divided and leaves something."""
+    known = [
+        f"`{name}` is {length} in `{found.origin[name]}`"
+        for name, length in found.lengths.items()
+        if re.search(rf"\b{re.escape(name)}\b", text)
+    ]
+    found.add(
+        "E0935",
+        f"`{text.strip('()')}` is {left}, and nothing may be left over",
+        notes=[*known, why] if why else known,
+        helps=["leave rows out, or put as many behind them as are missing"],
+    )
 
 
 def _check_bound(found: _Findings, bound: Bound, where: str, length: int) -> None:

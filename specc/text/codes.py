@@ -294,6 +294,7 @@ LINES = {
     "E0931": "there is no attention to draw",
     "E0932": "a model is too sensitive to rounding to be compared",
     "E0934": "the target cannot run a model that decodes by itself",
+    "E0935": "a length leaves a remainder where the model divides it",
     "E0940": "this model's text needs the package tokenizers",
     "E0941": "the tokenizer cannot be used",
     "E0942": "the tokenizer beside a model is missing or is another one",

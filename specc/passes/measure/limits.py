@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from specc.ir import ops
-from specc.ir.dim import Dim, Part
-from specc.ir.fitting import rows_of
+from specc.ir.dim import Dim, Part, remainder
+from specc.ir.fitting import demands, rows_of
 from specc.ir.graph import Graph
 from specc.ir.tables import ROTARY, rooms
 from specc.passes.prove.local import local_of
@@ -56,6 +56,29 @@ def limits(graph: Graph) -> dict[str, Limit]:
             if symbol not in found or most < found[symbol].most:
                 found[symbol] = replace(limit, symbol=symbol, most=most)
     return found
+
+
+def divided(graph: Graph) -> dict[str, str]:
+    """Lengths that must be 0 as no remainder may be left, `n % 2`, by what is divided,
+    `n / 2`.
+    """
+    found: dict[str, str] = {}
+    for demand in demands(graph):
+        for part in _quotients(demand.length):
+            left = remainder(*part.args)
+            if left.number is None:
+                found[str(left)] = str(part)
+    return found
+
+
+def _quotients(length: Dim) -> Iterator[Part]:
+    """The quotients in a length, those in parts of it as well."""
+    for monomial, _ in length.terms:
+        for atom, _ in monomial:
+            if isinstance(atom, Part):
+                yield from (p for a in atom.args for p in _quotients(a))
+                if atom.fn == "/":
+                    yield atom
 
 
 def most_of(length: Dim, symbol: str, others: Mapping[str, int], most: int) -> int:

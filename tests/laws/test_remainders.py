@@ -1,0 +1,74 @@
+"""A length that is divided leaves no remainder, or it is said before a model runs: what
+is let through has a value, and what is refused has none.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import specc_numpy
+from specc.artifact import bounds
+from specc.compiler.spec import elaborated, open_spec
+from specc.data.reading import Reading
+from specc.ir.dim import DimError
+from specc.run.inputs import entrance_of
+from specc.text.diagnostic import Failed
+
+SPEC = """specc 1
+model parts
+dims batch, n, m
+
+graph g(x: float[batch, n, 4], more: float[batch, m, 4]) -> (y: float[...]) {
+  return %s
+}
+"""
+FORMS = {
+    "pairs": "split(x, into=[n / 2, 2], axis=1)",
+    "six": "split(x, into=[n / 6, 6], axis=1)",
+    "behind one": "split(concat([x, x[:, 0:1]], axis=1), into=[(n + 1) / 3, 3], axis=1)",
+    "both": "split(concat([x, more], axis=1), into=[(n + m) / 3, 3], axis=1)",
+    "all": "split(concat([x, x, more], axis=1), into=[2, (2 * n + m) / 2], axis=1)",
+    "strided": "split(conv(x, out=4, kernel=2, stride=2) @ c, into=[((n - 2) // 2 + 1) / 2, 2], axis=1)",
+}
+
+
+def disagreeing(folder: Path, form: str) -> list[tuple[int, int]]:
+    """Lengths that are let through and have no value, or are refused and have one."""
+    path = folder / "m.specc"
+    path.write_text(SPEC % FORMS[form], encoding="utf-8")
+    graph = elaborated(open_spec(str(path))).graph
+    entrance = entrance_of(graph, Reading(), None, "")
+    weights = {
+        n: np.ones([d.number or 0 for d in f.type.shape])
+        for n, f in graph.parameter_facts.items()
+    }
+    found = []
+    for n in range(2, 10):
+        for m in (1, 2, 3):
+            given = {"x": np.ones((1, n, 4), "f"), "more": np.ones((1, m, 4), "f")}
+            has = said = True
+            try:
+                specc_numpy.run(graph, given, weights)
+            except (Failed, DimError, ValueError):
+                has = False
+            try:
+                entrance.prepared(given)
+            except Failed as fault:
+                said = "E0935" not in str(fault)
+            if has != said:
+                found.append((n, m))
+    return found
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_what_is_refused_has_no_value(tmp_path: Path, form: str) -> None:
+    assert not disagreeing(tmp_path, form)
+
+
+def test_a_remainder_that_nobody_looks_at_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The planted mistake: no quotient is looked at."""
+    monkeypatch.setattr(bounds, "divided", lambda graph: {})
+    assert disagreeing(tmp_path, "pairs")
