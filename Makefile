@@ -132,7 +132,7 @@ bench: $(VENV)/parity
 # the documentation as a site, in build/site
 docs: $(VENV)/dev
 	test -x .site/bin/zensical || { $(PYTHON) -m venv .site && .site/bin/pip install -q --disable-pip-version-check zensical==0.0.73; }
-	$(BIN)/python docs/build_site.py --zensical $(abspath .site/bin/zensical)
+	@PYTHONPATH=tests:. $(BIN)/python docs/build_site.py --zensical $(abspath .site/bin/zensical)
 
 tables: $(VENV)/dev
 	$(BIN)/python -m specc.lang.dsl.table

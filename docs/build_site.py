@@ -10,12 +10,16 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import redirect_stderr, redirect_stdout
 from html.parser import HTMLParser
 from io import StringIO
+from multiprocessing import get_context
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
+
+import attention_gallery
 
 from specc.cli.main import main as specc
 
@@ -165,15 +169,18 @@ def gallery(drawn: bool) -> None:
     lines = [
         "# Every shipped spec",
         "",
-        "Each page has the drawing that `specc show NAME --svg` makes, and the whole text.",
+        "Each page has the drawing that `specc show NAME --svg` makes, where the model looks,",
+        "and the whole text.",
         "",
     ]
-    for path in _texts("models"):
+    models = _texts("models")
+    pictures = _pictures([path.stem for path in models]) if drawn else {}
+    for path in models:
         title = _title(path)
         lines.append(f"* [`{path.stem}`](specs/{path.stem}.md) {title}")
-        _spec_page(path, title, drawn)
+        _spec_page(path, title, pictures.get(path.stem, ()))
     for path in _texts("std"):
-        _spec_page(path, _title(path), drawn=False)
+        _spec_page(path, _title(path), ())
     (PAGES / "gallery.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
@@ -192,16 +199,32 @@ def _title(path: Path) -> str:
     )
 
 
-def _spec_page(path: Path, title: str, drawn: bool) -> None:
-    text = path.read_text(encoding="utf-8").rstrip("\n")
-    lines = [f"# {path.stem}", "", title, ""]
-    picture = PAGES / "specs" / f"{path.stem}.svg"
+def _pictures(names: list[str]) -> dict[str, list[str]]:
+    """The lines of each page that show its pictures, which are drawn by all processors."""
+    # a process of its own knows nothing of the threads that ONNX Runtime has here
+    with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
+        return dict(zip(names, pool.map(_drawn, names), strict=True))
+
+
+def _drawn(name: str) -> list[str]:
+    """Draw a spec, and where it looks; gives the lines that show both."""
+    lines, folder = [], PAGES / "specs"
     heard = StringIO()
     with redirect_stdout(heard), redirect_stderr(heard):
-        made = drawn and specc(["show", path.stem, "--svg", str(picture)]) == 0
+        made = specc(["show", name, "--svg", str(folder / f"{name}.svg")]) == 0
     if made:
-        lines += [f"![{path.stem}]({path.stem}.svg)", ""]
+        lines += [f"![{name}]({name}.svg)", ""]
+    looks = f"{name}-attention.svg"
+    if caption := attention_gallery.drawn(name, folder / looks):
+        lines += [f"![The attention of {name}]({looks})", "", caption, ""]
+    return lines
+
+
+def _spec_page(path: Path, title: str, pictures: Sequence[str]) -> None:
+    """The page of a spec: its pictures and its text."""
+    text = path.read_text(encoding="utf-8").rstrip("\n")
     fence = "yaml" if path.suffix == ".yaml" else "text"
+    lines = [f"# {path.stem}", "", title, "", *pictures]
     lines += [f"```{fence}", text, "```", ""]
     (PAGES / "specs" / f"{path.stem}.md").write_text("\n".join(lines), encoding="utf-8")
 
