@@ -6,27 +6,23 @@ checkpoint of random numbers in bfloat16 is written (13.5 GB) and compiled, and 
 removed again.
 """
 
-import json
 import math
 import os
 import shutil
 import statistics
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
+import compile_large
 import decoders
 import generation
 import measure
 import numpy as np
+from compile_large import Sizes
 
-SEVEN = {
-    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 32000, "hidden_size": 4096,
-    "intermediate_size": 11008, "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 32,
-    "max_position_embeddings": 2048, "rms_norm_eps": 1e-5, "tie_word_embeddings": False, "hidden_act": "silu",
-    "bos_token_id": 1, "eos_token_id": 2, "torch_dtype": "bfloat16",
-}  # fmt: skip
-SMALL = {"vocab_size": 1000, "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 4}  # fmt: skip
+SEVEN, SMALL = compile_large.LARGE[1], compile_large.TINY[1]
+
 PROMPT, COUNT = 32, 17
 """Tokens that are read, and written behind them."""
 
@@ -53,8 +49,8 @@ def rows(folder: Path, rounds: int, quick: bool) -> Iterator[str]:
 
 
 def _compiled(checkpoint: Path, package: Path, quick: bool) -> Iterator[str]:
-    config = {**SEVEN, **(SMALL if quick else {})}
-    size = save(config, checkpoint, NOISE // 64 if quick else NOISE)
+    sizes = SMALL if quick else SEVEN
+    size = save(sizes, checkpoint, NOISE // 64 if quick else NOISE)
     command = [sys.executable, "-m", "specc", "compile", str(checkpoint)]
     options = ["--quantize", "int4", "--samples", "0", "--for", "step"]
     cost = measure.of_process([*command, *options, "-o", str(package)])
@@ -80,7 +76,11 @@ def _written(package: Path, rounds: int) -> Iterator[str]:
         f"{PROMPT} tokens are read in {first:.2f} s; then it writes {rate:.2f} tokens a "
         f"second, with {decoders.THREADS} threads.\n"
     )
-    needed, there = 4 * _parameters(SEVEN) / 1e9, measure.memory() / 1e9
+    # four bytes a number
+    needed, there = (
+        4e-9 * sum(math.prod(shape) for _, shape in compile_large.tensors(SEVEN)),
+        measure.memory() / 1e9,
+    )
     if needed > there:
         yield (
             "The builder of onnxruntime-genai was not tried on it: it reads a model as "
@@ -88,44 +88,18 @@ def _written(package: Path, rounds: int) -> Iterator[str]:
         )
 
 
-def save(config: Mapping[str, object], folder: Path, noise: int) -> int:
+def save(sizes: Sizes, folder: Path, noise: int) -> int:
     """A checkpoint of random bfloat16 numbers, as a hub would have it; its bytes."""
-    shapes = _shapes(config)
-    folder.mkdir(parents=True)
-    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    header, end = {}, 0
-    for name, shape in shapes.items():
-        size = 2 * math.prod(shape)
-        header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [end, end + size]}  # fmt: skip
-        end += size
-    head = json.dumps(header).encode()
-    head += b" " * (-len(head) % 8)
+    size = compile_large.write(sizes, folder)
     drawn = np.random.default_rng(0).normal(0, 0.02, noise).astype(np.float32)
     # the upper half of a float32 is the bfloat16 next to it towards zero
     block = (drawn.view(np.uint32) >> 16).astype(np.uint16).tobytes()
-    with (folder / "model.safetensors").open("wb") as file:
-        file.write(len(head).to_bytes(8, "little") + head)
-        for at in range(0, end, len(block)):
-            file.write(block[: end - at])
-    return end
-
-
-def _shapes(config: Mapping[str, object]) -> dict[str, list[int]]:
-    """Names and shapes of a LlamaForCausalLM."""
-    keys = ("hidden_size", "intermediate_size", "vocab_size", "num_hidden_layers")
-    wide, hidden, vocab, layers = (int(str(config[key])) for key in keys)
-    maps = {f"self_attn.{n}_proj": [wide, wide] for n in "qkvo"}
-    maps |= {"mlp.gate_proj": [hidden, wide], "mlp.up_proj": [hidden, wide]}
-    maps |= {"mlp.down_proj": [wide, hidden]}
-    maps |= {"input_layernorm": [wide], "post_attention_layernorm": [wide]}
-    found = {"model.embed_tokens.weight": [vocab, wide]}
-    for n in range(layers):
-        found |= {f"model.layers.{n}.{m}.weight": s for m, s in maps.items()}
-    return found | {"model.norm.weight": [wide], "lm_head.weight": [vocab, wide]}
-
-
-def _parameters(config: Mapping[str, object]) -> int:
-    return sum(math.prod(shape) for shape in _shapes(config).values())
+    path = folder / "model.safetensors"
+    with path.open("r+b") as file:
+        file.seek(path.stat().st_size - size)
+        for at in range(0, size, len(block)):
+            file.write(block[: size - at])
+    return size
 
 
 def _word(yes: bool) -> str:

@@ -98,9 +98,9 @@ def of_three(folder: Path, given: Mapping[str, np.ndarray]) -> Writer:
 
 
 def _at(folder: Path, part: str) -> Path:
-    """KeyError where the folder has other parts."""
+    """ValueError where the folder has other parts."""
     path = folder / f"{part}.onnx"
     if not path.exists():
-        found = ", ".join(sorted(p.stem for p in folder.rglob("*.onnx")))
-        raise KeyError(f"its graphs are {found}, which nothing here drives")
+        graphs = sorted(str(p.relative_to(folder)) for p in folder.rglob("*.onnx"))
+        raise ValueError(f"nothing here drives {' and '.join(graphs)}")
     return path
