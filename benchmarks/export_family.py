@@ -36,8 +36,7 @@ def main(name: str, folder: str, out: str) -> None:
     if family.kind == "writes":
         export_past.main(folder, out, OPSETS.get(name, "20"))
         return
-    given = {n: torch.from_numpy(v) for n, v in inputs(name, 16).items()}
-    given = {n: v.repeat(2, *[1] * (v.dim() - 1)) for n, v in given.items()}
+    given = {n: torch.from_numpy(v) for n, v in inputs(name, 16, 2).items()}
     if family.kind == "translates":
         given["decoder_input_ids"] = torch.ones((2, 4), dtype=torch.int64)
     free = torch.export.Dim.DYNAMIC

@@ -109,8 +109,8 @@ def _memory(path: Path, length: int) -> str:
 
 def _long_text(folder: Path, rounds: int) -> Iterator[str]:
     """GPT-2 small over a text of 1 023 tokens, all logits."""
+    import decoders
     import models
-    import run
     import torch
 
     torch.set_num_threads(2)
@@ -118,11 +118,12 @@ def _long_text(folder: Path, rounds: int) -> Iterator[str]:
     if not checkpoint.exists():
         models.save("gpt2", checkpoint)
     ours, theirs = checkpoint / "ours.onnx", folder / "gpt2-theirs.onnx"
-    command = [*run.SPECC, "compile", "gpt2", "--weights", str(checkpoint)]
-    measure.of_process([*command, "-o", str(ours)])
-    measure.of_process(run._export("gpt2", checkpoint, theirs))
+    command = ["-m", "specc", "compile", "gpt2", "--weights", str(checkpoint)]
+    measure.of_process([sys.executable, *command, "-o", str(ours)])
+    export = str(Path(__file__).with_name("export.py"))
+    measure.of_process([sys.executable, export, "gpt2", str(checkpoint), str(theirs)])
     given = models.MODELS["gpt2"].inputs((1, TEXT))
-    loaded, session = specc.load(ours, threads=2), run._open(theirs)
+    loaded, session = specc.load(ours, threads=2), decoders.opened(theirs)
     eager = models.published("gpt2", checkpoint)
     tensors = models.tensors("gpt2", (1, TEXT))
     names = [i.name for i in session.get_inputs()]

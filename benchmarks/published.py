@@ -102,16 +102,16 @@ def save(name: str, folder: Path, quick: bool) -> Path:
     return folder
 
 
-def inputs(name: str, length: int) -> dict[str, np.ndarray]:
-    """One input under transformers' names: a text of so many tokens, a picture, a sound."""
+def inputs(name: str, length: int, batch: int) -> dict[str, np.ndarray]:
+    """Inputs under transformers' names: texts of so many tokens, pictures, sounds."""
     rng = np.random.default_rng(0)
     if name == "ViT-base":
-        pixels = rng.normal(size=(1, 3, 224, 224))
+        pixels = rng.normal(size=(batch, 3, 224, 224))
         return {"pixel_values": pixels.astype(np.float32)}
     if name == "whisper-tiny":
-        sound = rng.normal(size=(1, 80, 3000))
+        sound = rng.normal(size=(batch, 80, 3000))
         return {"input_features": sound.astype(np.float32)}
-    ids = rng.integers(5, TINY_VOCAB, (1, length))
+    ids = rng.integers(5, TINY_VOCAB, (batch, length))
     given = {"input_ids": ids, "attention_mask": np.ones_like(ids)}
     if name == "BERT-base":
         given["token_type_ids"] = np.zeros_like(ids)

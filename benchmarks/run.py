@@ -18,8 +18,6 @@ from datetime import date
 from pathlib import Path
 
 import measure
-import numpy as np
-import onnxruntime
 import sections
 
 HERE = Path(__file__).parent
@@ -39,88 +37,8 @@ def check(folder: Path, rounds: int, quick: bool) -> Iterator[str]:
     yield f"| {min(seconds):.2f} | {median:.2f} | 0.35 | {_word(median <= 0.35)} | {used:.2f} |\n"
 
 
-def latency(folder: Path, rounds: int, quick: bool) -> Iterator[str]:
-    """The compiled models beside the exports, both in ONNX Runtime with all optimizations."""
-    import models
-
-    yield (
-        "### Latency in ONNX Runtime, 2 threads, milliseconds: median, fastest of "
-        f"{rounds} rounds\n"
-    )
-    yield (
-        "| model | input | specc | torch.onnx.export | ratio (95 % interval) | no "
-        "worse | largest difference |"
-    )
-    yield "|---|---|---|---|---|---|---|"
-    for name in list(models.MODELS)[: 1 if quick else None]:
-        checkpoint = _checkpoint(name, folder)
-        ours, theirs = checkpoint / "ours.onnx", folder / f"{name}-theirs.onnx"
-        measure.of_process(
-            [*SPECC, "compile", name, "--weights", str(checkpoint), "-o", str(ours)]
-        )
-        measure.of_process(_export(name, checkpoint, theirs))
-        yield from _latencies(models.MODELS[name], ours, theirs, rounds)
-    yield ""
-
-
-def _latencies(model, ours: Path, theirs: Path, rounds: int) -> Iterator[str]:
-    a, b = _open(ours), _open(theirs)
-    names = [i.name for i in b.get_inputs()]
-    for shape in model.shapes:
-        given = model.inputs(shape)
-        other = dict(
-            zip(
-                names,
-                (v.astype(np.int64) if v.dtype == bool else v for v in given.values()),
-                strict=True,
-            )
-        )
-        calls = {
-            "ours": lambda g=given: a.run([model.output], g)[0],
-            "theirs": lambda g=other: b.run(None, g)[0],
-        }
-        x, y = calls["ours"](), calls["theirs"]()
-        apart = float(np.abs(x - y).max() / np.abs(y).max())
-        times = measure.in_turn(calls, rounds)
-        ratio = measure.ratio(times["ours"], times["theirs"])
-        shown = [
-            f"{statistics.median(t) * 1e3:.0f}, {min(t) * 1e3:.0f}"
-            for t in times.values()
-        ]
-        size = "×".join(map(str, shape))
-        same = "none" if apart == 0 else f"{apart:.0e}"
-        yield (
-            f"| {model.spec} | {size} | {shown[0]} | {shown[1]} | {ratio} | "
-            f"{_word(ratio.no_worse)} | {same} |"
-        )
-
-
-def _checkpoint(name: str, folder: Path) -> Path:
-    """A folder with random weights of that model, written once."""
-    import models
-
-    made = folder / name
-    if not made.exists():
-        models.save(name, made)
-    return made
-
-
-def _export(name: str, checkpoint: Path, out: Path) -> list[str]:
-    return [sys.executable, str(HERE / "export.py"), name, str(checkpoint), str(out)]
-
-
 def _word(yes: bool) -> str:
     return "yes" if yes else "no"
-
-
-def _open(path: Path) -> onnxruntime.InferenceSession:
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 2
-    options.log_severity_level = 3
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
-    return onnxruntime.InferenceSession(
-        str(path), options, providers=["CPUExecutionProvider"]
-    )
 
 
 @dataclass(frozen=True)
@@ -149,15 +67,14 @@ def _module(name: str) -> Callable[[Path, int, bool], Iterator[str]]:
 
 PARTS = {
     "check": Part(check, 20, 5),
-    "families": Part(_module("families"), 7),
-    "latency": Part(latency, 10, 5),
+    "families": Part(_module("families"), 5),
     "generation": Part(_module("generation"), 6),
     "lowbits": Part(_module("lowbits"), 8),
     "recipes": Part(_module("recipes"), 1),
     "seven": Part(_module("seven"), 3, 1),
     "local": Part(_module("local"), 10, 3),
     "experts": Part(_module("experts"), 10, 3),
-    "map": Part(_module("map"), 10000, 400),
+    "map": Part(_module("map"), 4000, 400),
     "recurrence": Part(_module("recurrence"), 10, 5),
 }
 """In the order in which they stand in the results. What a round is, is the part's own
