@@ -7,6 +7,7 @@ that is absent, or does not make a model, is named with what it says.
 
 import re
 import statistics
+import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -122,9 +123,26 @@ def rows(
     for name in chosen:
         made[name] = _compiled(name, folder, quick, remarks)
     yield from _compiling(made)
+    yield f"The others: {', '.join(_versions())}.\n"
     yield from _running(made, rounds, remarks)
     yield from (f"* {remark}" for remark in remarks)
     yield ""
+
+
+def _versions() -> Iterator[str]:
+    """What stands in the places of their own."""
+    packages = {
+        "optimum": ("optimum-onnx", "transformers"),
+        "genai": ("onnxruntime-genai",),
+        "mobius": ("mobius-onnx",),
+    }
+    told = "from importlib.metadata import version as v; import sys; print(', '.join(f'{n} {v(n)}' for n in sys.argv[1:]))"
+    for reader, names in packages.items():
+        python = _in(reader, "python")
+        if python.exists():
+            command = [str(python), "-c", told, *names]
+            done = subprocess.run(command, capture_output=True, text=True, check=True)
+            yield done.stdout.strip()
 
 
 # --- compiling ------------------------------------------------------------------------
