@@ -36,7 +36,8 @@ _IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 class _Kind:
     """What a published processor does where its file is silent. `edge`: a single number
     is the length of the shorter side, not of both. `share`: of ConvNeXt, how much of a
-    side its crop takes.
+    side its crop takes. `frame`: pictures keep their proportions and lie in a frame of
+    the model's size; their sides are whole multiples of this.
     """
 
     size: tuple[int, ...]
@@ -46,6 +47,7 @@ class _Kind:
     edge: bool = False
     crop: int = 0
     share: float = 0.0
+    frame: int = 0
 
 
 _KINDS: Mapping[str, _Kind] = {
@@ -62,6 +64,12 @@ _KINDS: Mapping[str, _Kind] = {
     "ConvNext": _Kind(size=(384,), filter=3, edge=True, share=224 / 256),
     "Segformer": _Kind(
         size=(512, 512), filter=2, mean=_IMAGENET[0], std=_IMAGENET[1]
+    ),
+    "Detr": _Kind(
+        size=(800, 1333), filter=2, mean=_IMAGENET[0], std=_IMAGENET[1], frame=1
+    ),
+    "Yolos": _Kind(
+        size=(800, 1333), filter=2, mean=_IMAGENET[0], std=_IMAGENET[1], frame=16
     ),
 }  # fmt: skip
 _ENDS = (
@@ -81,7 +89,8 @@ _HARMLESS = frozenset(
         "image_processor_type", "feature_extractor_type", "processor_class",
         "do_convert_rgb", "do_reduce_labels", "reduce_labels", "input_data_format",
         "return_tensors", "device", "disable_grouping", "default_to_square",
-        "_valid_processor_keys", "backend", "image_seq_length",
+        "_valid_processor_keys", "backend", "image_seq_length", "format",
+        "do_convert_annotations",
     }
 )  # fmt: skip
 
@@ -130,7 +139,7 @@ def of_pictures(folders: Sequence[Path]) -> Iterator[str]:
     if file is None or path is None:
         return
     yield f"pictures are read as `{shown(str(path))}` says"
-    known = _FOLLOWED | _HARMLESS | {"do_pad", "data_format"}
+    known = _FOLLOWED | _HARMLESS | {"do_pad", "data_format", "max_size", "pad_size"}
     for key, member in file.members.items():
         if key not in known and member.value.plain():
             yield f"nothing follows `{shown(key)[:60]}` in `{shown(str(path))}`"
@@ -164,22 +173,27 @@ class _Reader:
 
     def options(self) -> dict[str, object]:
         """What `image(…)` is told."""
-        for key, due in (("do_pad", False), ("data_format", "channels_first")):
+        # what lies in a frame is padded whatever is said
+        padded = (True, False) if self.kind.frame else (False,)
+        for key, due in (("do_pad", padded), ("data_format", ("channels_first",))):
             member = self.file.given(key)
-            if member is not None and member.value.plain() != due:
+            if member is not None and member.value.plain() not in due:
                 self.refuse(key, "this is not followed")
         mean, std = self._by_channel("image_mean"), self._by_channel("image_std")
-        if not self._flag("do_normalize", True):
+        if not self.flag("do_normalize", True):
             mean, std = [0.0], [1.0]
-        size, resized = self._sizes()
+        fitted = _fitted(self) if self.kind.frame else None
+        size, resized = (_frame(self), None) if fitted else self._sizes()
         scale = self._number("rescale_factor", 1 / 255)
         return {
             "size": size,
             "resized": resized,
+            "fitted": fitted,
+            "multiple": self.kind.frame if fitted else None,
             "resize": self._filter(),
             "rounded": True,
             "crop": False,
-            "scale": scale if self._flag("do_rescale", True) else 1.0,
+            "scale": scale if self.flag("do_rescale", True) else 1.0,
             "mean": mean,
             "std": std,
         }
@@ -205,20 +219,20 @@ class _Reader:
         """What pictures become, and what they are resized to before their middle is cut
         out; None for what the file leaves to the model, or what is not done.
         """
-        size = self._size("size", self.kind.size, edge=self.kind.edge)
-        if not self._flag("do_resize", True):
-            if self._flag("do_center_crop", bool(self.kind.crop)):
+        size = self.size_of("size", self.kind.size, edge=self.kind.edge)
+        if not self.flag("do_resize", True):
+            if self.flag("do_center_crop", bool(self.kind.crop)):
                 self.refuse(
                     "do_resize", "a crop of a picture of any size is not followed"
                 )
             return None, None  # pictures have the size that the model takes
         if self.kind.share:
             return self._shared(size)
-        if not self._flag("do_center_crop", bool(self.kind.crop)):
+        if not self.flag("do_center_crop", bool(self.kind.crop)):
             if len(size) == 1:
                 self.refuse("size", "without a crop pictures would have any proportion")
             return size, None
-        cropped = self._size("crop_size", (self.kind.crop,) * 2, edge=False)
+        cropped = self.size_of("crop_size", (self.kind.crop,) * 2, edge=False)
         return cropped, size
 
     def _shared(self, size: list[int]) -> tuple[list[int], list[int] | None]:
@@ -235,7 +249,7 @@ class _Reader:
             self.refuse("crop_pct", "so little of a picture is not cut out")
         return [edge, edge], [int(edge / share)]
 
-    def _size(self, key: str, usual: tuple[int, ...], *, edge: bool) -> list[int]:
+    def size_of(self, key: str, usual: tuple[int, ...], *, edge: bool) -> list[int]:
         """Rows and columns, or the one number of a shorter side."""
         member = self.file.given(key)
         if member is None:
@@ -279,7 +293,7 @@ class _Reader:
             self.refuse(key, "this is no number above 0")
         return float(value)
 
-    def _flag(self, key: str, usual: bool) -> bool:
+    def flag(self, key: str, usual: bool) -> bool:
         member = self.file.given(key)
         value = usual if member is None else member.value.plain()
         if not isinstance(value, bool):
@@ -301,3 +315,36 @@ class _Reader:
                 "without it: then the spec says how pictures are read"
             ],
         )
+
+
+def _fitted(reader: _Reader) -> list[int] | None:
+    """How long the shorter side becomes, and the longer one at most; None where
+    pictures are stretched to rows and columns.
+    """
+    if not reader.flag("do_resize", True):
+        reader.refuse("do_resize", "pictures of any size are not followed")
+    member, longest = reader.file.given("size"), reader.file.given("max_size")
+    most = longest.value.plain() if longest else reader.kind.size[1]
+    match member.value.plain() if member else {}:
+        case {"shortest_edge": int(short), "longest_edge": int(long), **rest}:
+            found, others = [short, long], any(rest.values())
+        case {"height": int(), "width": int()}:
+            return None
+        # as files had it before 2023
+        case int(short) if isinstance(most, int):
+            found, others = [short, most], False
+        case {**rest}:
+            found, others = list(reader.kind.size), bool(rest)
+        case _:
+            found, others = [], True
+    if others or any(isinstance(n, bool) or n < 1 for n in found):
+        reader.refuse("size", "this is no size that is followed")
+    return found
+
+
+def _frame(reader: _Reader) -> list[int] | None:
+    """The frame that pictures lie in, where the file says one."""
+    member = reader.file.given("pad_size")
+    if member is None or member.null:
+        return None
+    return reader.size_of("pad_size", (), edge=False)

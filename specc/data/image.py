@@ -2,7 +2,7 @@
 
 The steps, in this order: turn the picture as its EXIF orientation says, lay
 transparency over white, make it gray or red-green-blue, crop, resize (in floats, never
-rounded to bytes), invert, scale, normalize.
+rounded to bytes), invert, scale, normalize, lay it into its frame.
 """
 
 import io
@@ -91,15 +91,16 @@ def opened(picture: Any, record: Image, name: str) -> Floats:
 
 def prepare(pixels: Array, record: Image) -> Floats:
     """Pixels `[rows, columns, 1|3]` from 0 to 255 as a model takes them:
-    `f32[1, channels, *size]`.
+    `f32[1, channels, *size]`. Fails with E0990 for one that is larger than its frame.
     """
     invert = record.invert is True or (record.invert == "auto" and is_light(pixels))
     if record.crop:
         pixels = _middle(pixels, record.size)
-    if record.rounded or record.resized:
+    if record.rounded or record.resized or record.fitted:
         pixels = _published(pixels, record)
+    rows, columns = pixels.shape[:2] if record.fitted else record.size
     planes = [
-        resize(plane, record.size, record.resize)
+        resize(plane, (rows, columns), record.resize)
         for plane in _planes(pixels, record.channels)
     ]
     values = np.stack(planes * (record.channels // len(planes)))
@@ -110,9 +111,12 @@ def prepare(pixels: Array, record: Image) -> Floats:
     mean, std = (
         np.array(v, np.float32).reshape(-1, 1, 1) for v in (record.mean, record.std)
     )
-    return np.ascontiguousarray(
-        ((values * np.float32(record.scale) - mean) / std)[None], np.float32
-    )
+    values = (values * np.float32(record.scale) - mean) / std
+    if record.fitted:
+        # behind the norm: what lies around a picture is 0, which no pixel of it is
+        down, across = record.size[0] - rows, record.size[1] - columns
+        values = np.pad(values, ((0, 0), (0, down), (0, across)))
+    return np.ascontiguousarray(values[None], np.float32)
 
 
 def is_light(pixels: Array) -> bool:
@@ -145,11 +149,13 @@ def _published(pixels: Array, record: Image) -> Array:
         planes = pixels.astype(np.float32).transpose(2, 0, 1)
         done = [resize(plane, wanted, record.resize) for plane in planes]
         pixels = np.stack(done, axis=-1)
-    return _cut_out(pixels, record.size)
+    return pixels if record.fitted else _cut_out(pixels, record.size)
 
 
 def _target(rows: int, columns: int, record: Image) -> tuple[int, int]:
     """What a picture of that size is resized to."""
+    if record.fitted:
+        return _fitted(rows, columns, record)
     match record.resized:
         case (edge,):
             # the longer side in proportion, rounded down
@@ -161,6 +167,36 @@ def _target(rows: int, columns: int, record: Image) -> tuple[int, int]:
         case (height, width):
             return height, width
     return record.size
+
+
+def _fitted(rows: int, columns: int, record: Image) -> tuple[int, int]:
+    """A picture's sides in proportion, as DETR's and YOLOS's processors round them. Fails
+    with E0990 where its frame is too small.
+    """
+    edge, most = record.fitted
+    short, long = min(rows, columns), max(rows, columns)
+    exact = float(edge)
+    if long / short * edge > most:
+        exact = most * short / long
+        edge = round(exact)
+    # a picture whose shorter side is right stays as it is
+    other = long if short == edge else int(exact * long / short)
+    high, wide = (edge, other) if rows <= columns else (other, edge)
+    high, wide = (max(n - n % record.multiple, 1) for n in (high, wide))
+    if high > record.size[0] or wide > record.size[1]:
+        frame = f"{record.size[0]} × {record.size[1]}"
+        fail(
+            "E0990",
+            f"a picture of {rows} × {columns} pixels becomes {high} × {wide}, and the "
+            f"model takes {frame}",
+            notes=["its proportions are kept, as its published processor does"],
+            helps=[
+                "compile for larger pictures, such as "
+                f"`--set image=[{max(high, record.size[0])}, {max(wide, record.size[1])}]`, "
+                "or give a smaller one of these proportions"
+            ],
+        )
+    return high, wide
 
 
 def _in_bytes(pixels: Array, size: tuple[int, int], kind: Resize) -> Array:

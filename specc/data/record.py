@@ -42,7 +42,10 @@ class Image:
     of `size`; else the picture is stretched. `resized` is what it becomes first, before
     its middle of `size` is cut out, with black around one that is smaller: rows and
     columns, or the length of its shorter side. `rounded`: resizing gives whole numbers
-    of 8 bits, as published processors have it. `invert` turns a pixel into 255 - pixel;
+    of 8 bits, as published processors have it. `fitted`: pictures keep their
+    proportions, the shorter side as long as the first number unless the longer one would
+    be longer than the second, and lie at the upper left of `size`, zeros behind them;
+    their sides are whole multiples of `multiple`. `invert` turns a pixel into 255 - pixel;
     `auto` does so when the border of the picture is light, for models that were trained
     on light strokes over a dark ground.
     """
@@ -57,6 +60,8 @@ class Image:
     crop: bool = False
     resized: tuple[int, ...] = ()
     rounded: bool = False
+    fitted: tuple[int, ...] = ()
+    multiple: int = 1
 
     def to_json(self) -> Json:
         """The record as JSON."""
@@ -82,17 +87,23 @@ class Image:
             invert=_invert(fields),
             resize=_resize(fields),
             crop=fields.flag("crop") if fields.has("crop") else False,
-            resized=_resized(fields),
+            resized=_lengths(fields, "resized"),
+            fitted=_lengths(fields, "fitted"),
+            multiple=fields.integer("multiple", 1, MAX_SIDE)
+            if fields.has("multiple")
+            else 1,
             rounded=fields.flag("rounded") if fields.has("rounded") else False,
         )
 
 
-def _resized(fields: Fields) -> tuple[int, ...]:
+def _lengths(fields: Fields, name: str) -> tuple[int, ...]:
     """One length or two; none where it is left out."""
-    if not fields.has("resized") or not fields.items("resized", 2):
+    if not fields.has(name) or not fields.items(name, 2):
         return ()
-    count = len(fields.items("resized", 2))
-    return tuple(fields.integers("resized", count, 1, MAX_SIDE))
+    count = len(fields.items(name, 2))
+    if name == "fitted" and count != 2:
+        fields.refuse(name, "is not two lengths: of the shorter side and of the longer")
+    return tuple(fields.integers(name, count, 1, MAX_SIDE))
 
 
 def _by_channel(

@@ -326,6 +326,7 @@ LINES = {
     "E0980": "a number does not fit into 16 bits",
     "E0981": "lengths that are to be fixed are not those of the model",
     "E0982": "a value that only an instance can give",
+    "E0990": "a picture is larger than the frame that it lies in",
     "W0418": "keys of a config.json that nothing reads",
     "W0504": "tied weights differ in the checkpoint",
     "W0505": "a `share` that no two calls need",

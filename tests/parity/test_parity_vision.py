@@ -16,6 +16,7 @@ import torch
 import transformers
 from support.padded import Numbers, Samples, samples
 from support.published import assert_published, loaded, randomized
+from support.spec_models import assert_agrees
 
 import specc
 
@@ -142,12 +143,13 @@ CASES = {
 def test_scores(case: Seen, tmp_path: Path) -> None:
     config = getattr(transformers, case.config)(**case.settings)
     theirs = randomized(getattr(transformers, case.model)(config)).eval()
+    source = torch.Generator().manual_seed(0)
     for module in theirs.modules():
         if isinstance(
             module, torch.nn.BatchNorm2d
         ):  # statistics of a fresh model say nothing
-            module.running_mean.normal_()
-            module.running_var.uniform_(0.5, 2.0)
+            module.running_mean.normal_(generator=source)
+            module.running_var.uniform_(0.5, 2.0, generator=source)
     theirs.save_pretrained(tmp_path)
     ours = loaded(str(tmp_path), tmp_path, **case.given)
     theirs.double()
@@ -216,11 +218,12 @@ def test_detr(model: str, form: str, tmp_path: Path) -> None:
     backbone = transformers.ResNetConfig(**RESNET, out_features=["stage4"])
     config = transformers.DetrConfig(**DETR, backbone_config=backbone)
     theirs = randomized(getattr(transformers, model)(config)).eval()
+    source = torch.Generator().manual_seed(0)
     for name, numbers in theirs.named_buffers():
         if name.endswith("running_mean"):
-            numbers.normal_()
+            numbers.normal_(generator=source)
         elif name.endswith("running_var"):
-            numbers.uniform_(0.5, 2.0)
+            numbers.uniform_(0.5, 2.0, generator=source)
     theirs.save_pretrained(tmp_path)
     given: dict[str, object] = {"image": [64, 96]}
     if form == "timm":
@@ -232,11 +235,60 @@ def test_detr(model: str, form: str, tmp_path: Path) -> None:
     results = names.get(model, ("logits", "pred_boxes"))
 
     def published(x: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        made = theirs(**x)
+        made = theirs(x["pixel_values"], pixel_mask=x["pixel_mask"].long())
         return {name: made[name] for name in results}
 
-    pictures = samples({"pixel_values": Numbers((3, 64, 96))}, {})
+    sizes = {"pixel_values": Numbers((3, 64, 96)), "pixel_mask": Numbers((64, 96))}
+    pictures = samples(sizes, {})
+    # what lies around a picture is random: only the mask tells
+    for row, (high, wide) in zip(
+        pictures.rows, ((40, 96), (64, 96), (64, 50)), strict=True
+    ):
+        row["pixel_mask"] = np.zeros((64, 96), bool)
+        row["pixel_mask"][:high, :wide] = True
     assert_published(ours, pictures, published, dict.fromkeys(results, ""))
+
+
+SIZES = [(48, 90), (64, 64), (70, 50)]
+"""Of pictures: wide, square, and one that is taller than wide."""
+
+
+@pytest.mark.parametrize("family", ["Detr", "Yolos"])
+def test_pictures_of_several_sizes_in_a_batch(family: str, tmp_path: Path) -> None:
+    """By the processor that lies beside the weights, in a frame that holds them all."""
+    from PIL import Image
+
+    if family == "Detr":
+        backbone = transformers.ResNetConfig(**RESNET, out_features=["stage4"])
+        config = transformers.DetrConfig(**DETR, backbone_config=backbone)
+    else:
+        config = transformers.YolosConfig(
+            **SMALL
+            | {"image_size": [96, 96], "patch_size": 16, "num_detection_tokens": 3}
+        )
+    kind = getattr(transformers, f"{family}ForObjectDetection")
+    theirs = randomized(kind(config)).eval()
+    theirs.save_pretrained(tmp_path)
+    processor = getattr(transformers, f"{family}ImageProcessorPil")(
+        size={"shortest_edge": 64, "longest_edge": 96}
+    )
+    processor.save_pretrained(tmp_path)
+    drawn = np.random.default_rng(0)
+    pictures = [
+        Image.fromarray(drawn.integers(0, 256, (*size, 3), np.uint8)) for size in SIZES
+    ]
+    given = processor(
+        pictures, return_tensors="pt", pad_size={"height": 96, "width": 96}
+    )
+    specc.compile(str(tmp_path), tmp_path / "m.onnx", set={"image": [96, 96]})
+    ours = specc.load(tmp_path / "m.onnx").run(pixel_values=pictures)
+    told = {"pixel_values": given["pixel_values"].double()}
+    if family == "Detr":  # the other one looks at what is around a picture, too
+        told["pixel_mask"] = given["pixel_mask"]
+    with torch.no_grad():
+        wanted = theirs.double()(**told)
+    for name in ("logits", "pred_boxes"):
+        assert_agrees(ours[name], wanted[name].numpy(), name, 2e-5)
 
 
 def test_a_picture_is_named_by_its_class(tmp_path: Path) -> None:

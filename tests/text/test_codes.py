@@ -67,6 +67,7 @@ ELSEWHERE = {
     "E0949": "tests/test_looked_at.py",
     # a picture of more than 64 million points
     "E0904": "tests/data/test_image.py",
+    "E0990": "tests/data/test_framed_pictures.py",
 }
 """Codes whose message needs too much for a golden file: the test that raises each."""
 

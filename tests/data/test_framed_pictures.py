@@ -1,0 +1,63 @@
+"""Pictures that keep their proportions lie at the upper left of a frame, zeros behind
+them.
+"""
+
+import numpy as np
+import pytest
+
+from specc.data.image import prepare
+from specc.data.record import Image
+from specc.text.diagnostic import Failed
+
+MEAN = (0.485, 0.456, 0.406)
+
+
+def framed(size: tuple[int, int], **more: object) -> Image:
+    told = {"mean": MEAN, "fitted": (64, 96), "rounded": True} | more
+    return Image(size=size, **told)
+
+
+def drawn(rows: int, columns: int) -> np.ndarray:
+    return np.random.default_rng(0).integers(0, 256, (rows, columns, 3), np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("size", "wanted"),
+    [
+        ((64, 64), (64, 64)),
+        ((32, 40), (64, 80)),
+        ((48, 90), (51, 96)),  # the longer side decides: 96 * 48 / 90 is 51.2
+        ((90, 48), (96, 51)),
+        ((10, 96), (10, 96)),
+        ((1, 2000), (1, 96)),
+    ],
+)
+def test_proportions_are_kept(size: tuple[int, int], wanted: tuple[int, int]) -> None:
+    made = prepare(drawn(*size), framed((96, 96)))
+    assert made.shape == (1, 3, 96, 96)
+    there = np.abs(made).max(axis=(0, 1)) > 0
+    assert (there.sum(0).max(), there.sum(1).max()) == wanted
+    assert there[: wanted[0], : wanted[1]].all()
+    assert not there[wanted[0] :].any()
+    assert not there[:, wanted[1] :].any()
+
+
+def test_sides_are_whole_multiples() -> None:
+    made = prepare(drawn(48, 90), framed((96, 96), multiple=16))
+    there = np.abs(made).max(axis=(0, 1)) > 0
+    assert (there.sum(0).max(), there.sum(1).max()) == (48, 96)
+
+
+def test_no_pixel_is_0() -> None:
+    """What says where a picture is asks for that: no byte is a published mean."""
+    for mean in (*MEAN, 0.5, 0.48145466, 0.4578275, 0.40821073):
+        values = np.arange(256, dtype=np.float32) * np.float32(1 / 255)
+        assert (values - np.float32(mean) != 0).all()
+
+
+@pytest.mark.parametrize("size", [(40, 64), (64, 96), (95, 95)])
+def test_a_picture_larger_than_its_frame_is_refused(size: tuple[int, int]) -> None:
+    with pytest.raises(Failed, match="E0990") as failed:
+        prepare(drawn(90, 48), framed(size))
+    assert "becomes 96 × 51" in str(failed.value)
+    assert "--set image=[96, " in str(failed.value)
