@@ -23,6 +23,10 @@ PART = "image_processor"
 """Where a file for a whole processor speaks of pictures."""
 FILTERS = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")
 """Pillow's filters by the numbers that such files have."""
+WITHOUT = (
+    "get the file that belongs to the weights, or compile from a folder without it: "
+    "then the spec says how pictures are read"
+)
 LEAST_SHARE = 0.01
 WARPED = 384
 """From this size on ConvNeXt's pictures are stretched and not cropped."""
@@ -310,10 +314,7 @@ class _Reader:
             member.span if member else self.file.span,
             why,
             others=others,
-            helps=[
-                "get the file that belongs to the weights, or compile from a folder "
-                "without it: then the spec says how pictures are read"
-            ],
+            helps=[WITHOUT],
         )
 
 
