@@ -229,6 +229,12 @@ class Session(Computing, Protocol):
     def tensor(self, array: "Array") -> Held:
         """An array as the runtime holds it."""
 
+    def joined(self, parts: Sequence[Held], axis: int) -> Held:
+        """Tensors behind each other along an axis, on the device of the model."""
+
+    def numbers(self, held: Held) -> "Array":
+        """The numbers of a tensor of any type, on the host."""
+
     def rows_of(self, held: Held, axis: int, rows: "Array") -> Held:
         """The same with row `rows[n]` of an axis in the place of row n."""
 

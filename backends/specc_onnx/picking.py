@@ -1,9 +1,12 @@
-"""Rows of a tensor that the runtime holds, picked on the device where it lies: the caches
-of beams change places without a way to the host and back.
+"""What is done with a tensor that the runtime holds, on the device where it lies: rows of
+caches change places, buffers grow and numbers come to the host, whatever their type.
 """
 
+from collections.abc import Sequence
 from functools import cache
+from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnxruntime
 from onnx import GraphProto, ModelProto, TensorProto, helper
@@ -19,31 +22,76 @@ def picked(
     held: onnxruntime.OrtValue, axis: int, rows: Array, provider: str
 ) -> onnxruntime.OrtValue:
     """`held` with row `rows[n]` of an axis in the place of row n; i64[n]."""
-    session = _gather(provider, held.element_type(), len(held.shape()), axis)
+    kinds = (held.element_type(), TensorProto.INT64)
+    ranks = (len(held.shape()), 1)
+    session = _one("Gather", kinds, ranks, kinds[0], provider, axis=axis)
+    at = onnxruntime.OrtValue.ortvalue_from_numpy(np.asarray(rows, np.int64))
+    return _done(session, (held, at), DEVICE.get(provider, "cpu"))
+
+
+def joined(
+    parts: Sequence[onnxruntime.OrtValue], axis: int, provider: str
+) -> onnxruntime.OrtValue:
+    """Tensors of one type behind each other along an axis, on the provider's device."""
+    kind = parts[0].element_type()
+    kinds, ranks = (kind,) * len(parts), (len(parts[0].shape()),) * len(parts)
+    session = _one("Concat", kinds, ranks, kind, provider, axis=axis)
+    return _done(session, parts, DEVICE.get(provider, "cpu"))
+
+
+def numbers(held: onnxruntime.OrtValue, provider: str) -> Array:
+    """The numbers of a tensor on the host. NumPy alone has no bfloat16, and what ONNX
+    Runtime holds of it is widened on its way.
+    """
+    kind = held.element_type()
+    if kind != TensorProto.BFLOAT16:
+        plain: Array = held.numpy()
+        return plain
+    rank, to = len(held.shape()), TensorProto.FLOAT
+    session = _one("Cast", (kind,), (rank,), to, provider, to=to)
+    wide: Array = _done(session, (held,), "cpu").numpy()
+    return wide.astype(ml_dtypes.bfloat16)
+
+
+def _done(
+    session: onnxruntime.InferenceSession,
+    given: Sequence[onnxruntime.OrtValue],
+    device: str,
+) -> onnxruntime.OrtValue:
+    """The result of a model of one node, on a device."""
     binding = session.io_binding()
-    binding.bind_ortvalue_input("x", held)
-    binding.bind_cpu_input("rows", np.asarray(rows, np.int64))
-    binding.bind_output("y", DEVICE.get(provider, "cpu"))
+    for n, value in enumerate(given):
+        binding.bind_ortvalue_input(f"x{n}", value)
+    binding.bind_output("y", device)
     session.run_with_iobinding(binding)
     return binding.get_outputs()[0]
 
 
 @cache
-def _gather(
-    provider: str, kind: int, rank: int, axis: int
+def _one(
+    operator: str,
+    kinds: tuple[int, ...],
+    ranks: tuple[int, ...],
+    made: int,
+    provider: str,
+    **attributes: Any,
 ) -> onnxruntime.InferenceSession:
-    """A model of one `Gather` for tensors of an element type, as ONNX numbers it."""
+    """A model of one node: the element types of what it reads and makes, as ONNX numbers
+    them, and how many axes the former have.
+    """
     options = onnxruntime.SessionOptions()
     options.log_severity_level = SILENT
-    lengths = [f"d{n}" for n in range(rank)]
+    names = [f"x{n}" for n in range(len(kinds))]
+    node = helper.make_node(operator, names, ["y"], name="one", **attributes)
+    given = [
+        helper.make_tensor_value_info(name, kind, [f"{name}{n}" for n in range(rank)])
+        for name, kind, rank in zip(names, kinds, ranks, strict=True)
+    ]
     graph = GraphProto(
-        name="rows",
-        node=[helper.make_node("Gather", ["x", "rows"], ["y"], name="rows", axis=axis)],
-        input=[
-            helper.make_tensor_value_info("x", kind, lengths),
-            helper.make_tensor_value_info("rows", TensorProto.INT64, ["n"]),
-        ],
-        output=[helper.make_tensor_value_info("y", kind, None)],
+        name="one",
+        node=[node],
+        input=given,
+        output=[helper.make_tensor_value_info("y", made, None)],
     )
     model = ModelProto(
         ir_version=IR,

@@ -5,7 +5,7 @@ Inputs are checked first (`specc_onnx.fitting`). Whatever ONNX Runtime says goes
 diagnostic; nothing is printed.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,7 +24,7 @@ from specc.ir.array import Array
 from specc.text.diagnostic import fail
 from specc_onnx.denormals import OPTION, flushed
 from specc_onnx.fitting import check_lengths, fitting
-from specc_onnx.picking import picked
+from specc_onnx.picking import joined, numbers, picked
 from specc_onnx.providers import (
     DEVICE,
     OPTIONS,
@@ -42,6 +42,7 @@ NUMPY_OF: dict[str, np.dtype[np.generic]] = {
     "tensor(float)": np.dtype(np.float32),
     "tensor(double)": np.dtype(np.float64),
     "tensor(float16)": np.dtype(np.float16),
+    "tensor(bfloat16)": np.dtype(ml_dtypes.bfloat16),
     "tensor(int64)": np.dtype(np.int64),
     "tensor(int32)": np.dtype(np.int32),
     "tensor(int8)": np.dtype(np.int8),
@@ -74,6 +75,11 @@ class RunningModel:
         """
         given = self.fitting(inputs)
         names = list(wanted or self.outputs)
+        # arrays of bfloat16 are nothing that a session takes or gives
+        slots = (*self.inputs.values(), *self.outputs.values())
+        if any(s.dtype == ml_dtypes.bfloat16 for s in slots):
+            held = self.tensors(given)
+            return {name: self.numbers(held[name]) for name in names}
         try:
             with flushed():
                 results = self.session.run(names, given)
@@ -105,16 +111,25 @@ class RunningModel:
         """An array as the runtime holds it, on the device of the model."""
         array = np.asarray(array, order="C")
         if array.dtype == ml_dtypes.bfloat16:
-            # NumPy alone has no such type: the bits travel, from the host, at the first
-            # run.
+            # NumPy alone has no such type: the bits travel
             bits: Held = onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(
                 array.view(np.uint16), TensorProto.BFLOAT16
             )
-            return bits
+            on_host = self.provider not in DEVICE or not array.ndim
+            return bits if on_host else self.joined([bits], 0)
         held: Held = onnxruntime.OrtValue.ortvalue_from_numpy(
             array, DEVICE.get(self.provider, "cpu")
         )
         return held
+
+    def joined(self, parts: Sequence[Held], axis: int) -> Held:
+        """Tensors behind each other along an axis, on the device of the model."""
+        made: Held = joined(parts, axis, self.provider)
+        return made
+
+    def numbers(self, held: Held) -> Array:
+        """The numbers of a tensor of any type, on the host."""
+        return numbers(held, self.provider)
 
     def rows_of(self, held: Held, axis: int, rows: Array) -> Held:
         """`held` with row `rows[n]` of an axis in the place of row n, picked where it

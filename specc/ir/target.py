@@ -34,6 +34,10 @@ class Target:
     """
     in_place: frozenset[str] = frozenset()
     """The element types of caches that are buffers (`specc.ir.derived.InPlace`)."""
+    unmasked: bool = False
+    """Whether its attention has a faster kernel without a mask: one over buffers is asked
+    when it runs whether its mask hides anything but later rows.
+    """
     blocks: bool = False
     """Whether attention that looks at a neighborhood is a loop over blocks of queries."""
     loops: Literal["scan", "loop"] = "scan"

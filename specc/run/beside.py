@@ -128,7 +128,9 @@ class _Joint:
     def _state(self, state: State) -> Array:
         if state.batch is None:  # how many columns there were
             return np.array(self.columns, np.int64)
-        arrays = [p.stepper.states[state.name].numpy() for p in self.parts]
+        arrays = [
+            p.stepper.run.numbers(p.stepper.states[state.name]) for p in self.parts
+        ]
         if state.rows is None:
             return self._stacked(arrays, state.type, state.batch)
         buffered = state.name in self.first.facts.in_place
@@ -178,7 +180,7 @@ class _Joint:
         graph, run = self.first.graph, self.first.run
         found = {}
         for name in self.first.facts.handed:
-            arrays = [p.stepper.handed[name].numpy() for p in self.parts]
+            arrays = [p.stepper.run.numbers(p.stepper.handed[name]) for p in self.parts]
             type = graph.inputs[name].type
             batch = batch_axis(type, self.first.batch)
             found[name] = run.tensor(self._stacked(arrays, type, batch))

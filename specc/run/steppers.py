@@ -303,11 +303,10 @@ class StateStepper:
             length = max(shape[2], SHORTEST)
             while length < wanted:
                 length *= 2
-            longer: Array = np.zeros(
-                (*shape[:2], length, shape[3]), NUMPY[state.type.dtype]
-            )
-            longer[:, :, : self.past] = old.numpy()[:, :, : self.past]
-            self.states[state.name] = self.run.tensor(longer)
+            # what is behind the filled rows is never read, but may not be NaN
+            sizes = (*shape[:2], length - shape[2], shape[3])
+            more = self.run.tensor(np.zeros(sizes, NUMPY[state.type.dtype]))
+            self.states[state.name] = self.run.joined([old, more], 2)
 
     def reorder(self, rows: Ints) -> None:
         """Row r goes on from what row `rows[r]` was, caches and all."""

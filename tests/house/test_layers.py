@@ -58,7 +58,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "specc.backend", "specc.files", "specc.ir.array", "specc.text", "specc_onnx.providers", "numpy",
     },
     "specc_onnx.denormals": set(),
-    "specc_onnx.picking": {"specc_onnx.providers", "specc.ir.array", "numpy", "onnx", "onnxruntime"},
+    "specc_onnx.picking": {"specc_onnx.providers", "specc.ir.array", "ml_dtypes", "numpy", "onnx", "onnxruntime"},
     "specc_onnx.fixed": {
         "specc.backend", "specc.ir.array", "specc_onnx.denormals", "specc_onnx.providers", "specc_onnx.run", "numpy", "onnx", "onnxruntime",
     },

@@ -14,13 +14,15 @@ from typing import Literal
 import onnx
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
-from specc.ir.derived import Derived
+from specc.ir.derived import Derived, InPlace
 from specc.ir.graph import Builder, Graph, Input
 from specc.ir.types import ShapeError
 from specc.passes import pipeline
 from specc.passes.narrow.narrow import Half, narrow, narrow_derived
 from specc_onnx import build, target
+from specc_onnx.emit.caches import build_in_place, caches_of
 from specc_onnx.gate.check import without_weights
+from specc_onnx.lower.legal import USUAL
 from specc_onnx.placement import computing
 from support.op_examples import EXAMPLES
 from support.operators import DRIVING, LISTS
@@ -113,6 +115,10 @@ def of_spec(
     for role, part in (("encode", derived.encode), ("step", derived.step)):
         if part is not None:
             yield f"{name} {role}", _for_card(part)
+    card = target("ort-cuda")
+    if caches := caches_of(derived.step, derived.states, card, USUAL):
+        built = build_in_place(InPlace(derived.step, caches), card)
+        yield f"{name} buffers", without_weights(built)
 
 
 def of_ops(width: Literal["f32"] | Half) -> Iterator[tuple[str, ModelProto]]:

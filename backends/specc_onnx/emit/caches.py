@@ -12,18 +12,18 @@ others, in a batch) the runner gives it less at a time.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from math import inf
 
 from specc.ir import ops
 from specc.ir.derived import OFFSET, Cache, InPlace, State
-from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Node, Value
 from specc.ir.target import Target
 from specc.ir.types import Type
 from specc_onnx.emit.build import Built, enter_parameters, finished
 from specc_onnx.lower import legal
+from specc_onnx.lower.cached import buffer_type
 from specc_onnx.lower.emitter import Emitter, Tensor
 from specc_onnx.lower.lengths import Lengths
 from specc_onnx.lower.table import lower_nodes
@@ -55,7 +55,9 @@ def caches_of(
         # the kernel does not give its weights
         if not isinstance(node.op, ops.Attend) or readers[results[1]]:
             continue
-        if _fits(node) and (cache := _cache(node, node.op, known, readers)):
+        if _fits(node, target.in_place) and (
+            cache := _cache(node, node.op, known, readers)
+        ):
             found.append(cache)
     return tuple(found)
 
@@ -75,8 +77,10 @@ def _cache(
     return Cache(key.name, value.name, key.next, value.next)
 
 
-def _fits(node: Node) -> bool:
-    """Whether the kernel does what this attention asks for."""
+def _fits(node: Node, dtypes: Collection[str]) -> bool:
+    """Whether the kernel, which takes these element types, does what this attention asks
+    for.
+    """
     op = node.op
     assert isinstance(op, ops.Attend)
     q, k, v = op.query(node), op.key(node), op.values(node)
@@ -91,7 +95,7 @@ def _fits(node: Node) -> bool:
         and alike
         and not sinks
         and op.scale > 0
-        and q.type.dtype == "f32"
+        and q.type.dtype in dtypes
         and (numbers[2] or 0) % WIDTH == 0
     )
 
@@ -131,10 +135,9 @@ def build_in_place(
     says how much is filled.
     """
     graph = model.graph
-    capacity = Dim.symbol("capacity")
     types = {n: v.type for n, v in graph.inputs.items()}
     for name in model.names:
-        types[name] = _at(types[name], capacity)
+        types[name] = buffer_type(types[name])
     # The length of a buffer says nothing of how much of it is filled, so the past's is
     # an input of its own.
     past = graph.inputs[model.caches[0].key].type.shape[2].name or ""
@@ -151,11 +154,5 @@ def build_in_place(
     # The results are the buffers, as long as they were given.
     for cache in model.caches:
         for name in (cache.next_key, cache.next_value):
-            outputs[name] = replace(
-                outputs[name], type=_at(outputs[name].type, capacity)
-            )
+            outputs[name] = replace(outputs[name], type=buffer_type(outputs[name].type))
     return finished(g, graph, types, outputs, weights)
-
-
-def _at(type: Type, capacity: Dim) -> Type:
-    return Type(type.dtype, (*type.shape[:2], capacity, type.shape[3]))

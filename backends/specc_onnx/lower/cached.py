@@ -10,8 +10,18 @@ from dataclasses import dataclass
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Value
-from specc_onnx.lower.arrange import always, cast, cut, full, typed
-from specc_onnx.lower.emitter import CONTRIB, Emitter, Tensor
+from specc.ir.types import Type
+from specc_onnx.lower.arrange import always, cast, cut, full, rows, typed, unsqueeze
+from specc_onnx.lower.emitter import CONTRIB, Emitter, Tensor, graph_of
+
+CAPACITY = Dim.symbol("capacity")
+"""How many rows a buffer has room for."""
+
+
+def buffer_type(type: Type) -> Type:
+    """The type of the buffer that holds such keys or values."""
+    return Type(type.dtype, (*type.shape[:2], CAPACITY, type.shape[3]))
+
 
 HIDDEN = float("-inf")
 """The bias of a key that is not seen, below any that is. A row that sees none is made
@@ -85,43 +95,107 @@ def cached_attention(
     and `v`. With 5 rows in the buffers and 2 new tokens it reads buffers of 7 rows or
     more, `filled` 6 (the last row's number), `total` 7.
     """
-    b, h, rows, d = q.type.shape
+    b, h, asked, d = q.type.shape
     keys, values = _Grown.of(g, k), _Grown.of(g, v)
     count, whole = keys.fresh.type.shape[2], k.type.shape[2]
     query = _packed(g, q)
     # The kernel wants a query for every new key. A step that asks for the newest row
     # alone after several were given has fewer: what stands in for the others is cut off
     # again below.
-    fewer = rows != count
+    fewer = asked != count
     if fewer:
-        query = _behind_nothing(g, query, (b, count - rows, h * d), q.type.dtype)
-    fresh = [_packed(g, x.fresh) for x in (keys, values)]
-    with g.outside("lengths"):
-        total = cast(g, g.dim(whole), "i64", "i32")
-        filled = g.node("Expand", cast(g, g.dim(whole - 1), "i64", "i32"), g.shape([b]))
-    buffers = [x.past.name for x in (keys, values)]
-    rotation = [None, None, None]  # the kernel's own, which no spec asks for
-    bias = _bias(g, count, mask, add, whole)
-    scales, kinds = _in_8_bits(keys, values)
-    operands = [query, *fresh, *buffers, filled, total, *rotation, bias, *scales]
-    result, *written = g.nodes(
-        "GroupQueryAttention",
-        3,
-        *operands,
-        domain=CONTRIB,
-        num_heads=h.number,
-        kv_num_heads=k.type.shape[1].number,
-        scale=op.scale,
-        softcap=op.cap if op.cap > 0 else None,
-        **kinds,
+        query = _behind_nothing(g, query, (b, count - asked, h * d), q.type.dtype)
+    grown = (keys, values)
+    call = _Call(
+        op=op,
+        heads=(h, k.type.shape[1]),
+        grown=grown,
+        rows=(query, *(_packed(g, x.fresh) for x in grown)),
+        filled=_filled(g, b, whole),
+        result=Type(q.type.dtype, (b, count, h * d)),
     )
-    for grown, name in zip((keys, values), written, strict=True):
-        g.tensors[grown.joined] = Tensor(name, grown.joined.type, grown.joined)
+    masked = mask is not None and not always(mask)
+    if g.target.unmasked and mask is not None and masked and add is None:
+        plain = _hides_later_rows_alone(g, mask, (asked, whole))
+        result, *written = _either(g, call, plain, mask)
+    else:
+        bias = _bias(g, q.type.dtype, (count, whole), mask, add)
+        result, *written = call.written(g, bias)
+    for each, name in zip(grown, written, strict=True):
+        g.tensors[each.joined] = Tensor(name, each.joined.type, each.joined)
     if fewer:
-        result = cut(g, result, 1, count - rows, count)
-    if mask is not None and not always(mask):
+        result = cut(g, result, 1, count - asked, count)
+    if mask is not None and masked:
         result = _seeing(g, result, mask, q.type.dtype)
     return _opened(g, result, h, d)
+
+
+def _filled(g: Emitter, batch: Dim, whole: Dim) -> tuple[str, str]:
+    """The last row's number of each text, and how many rows there are, new ones too."""
+    with g.outside("lengths"):
+        total = cast(g, g.dim(whole), "i64", "i32")
+        last = cast(g, g.dim(whole - 1), "i64", "i32")
+        return g.node("Expand", last, g.shape([batch])), total
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Call:
+    """A `GroupQueryAttention` to be: heads of queries, and of keys and values; queries
+    and new keys and values; how much of the buffers is `filled`; the type of its result.
+    """
+
+    op: ops.Attend
+    heads: tuple[Dim, Dim]
+    grown: tuple[_Grown, _Grown]
+    rows: tuple[str, ...]
+    filled: tuple[str, str]
+    result: Type
+
+    def written(self, g: Emitter, bias: str | None) -> tuple[str, ...]:
+        """Its result and the buffers."""
+        rotation = [None, None, None]  # the kernel's own, which no spec asks for
+        buffers = [x.past.name for x in self.grown]
+        scales, kinds = _in_8_bits(*self.grown)
+        return g.nodes(
+            "GroupQueryAttention",
+            3,
+            *(*self.rows, *buffers, *self.filled, *rotation, bias, *scales),
+            domain=CONTRIB,
+            num_heads=self.heads[0].number,
+            kv_num_heads=self.heads[1].number,
+            scale=self.op.scale,
+            softcap=self.op.cap if self.op.cap > 0 else None,
+            **kinds,
+        )
+
+
+def _either(g: Emitter, call: _Call, plain: str, mask: Tensor) -> tuple[str, ...]:
+    """Attention without a bias where it turns out that none is needed: kernels that are
+    given one are slower ones. Both branches write into the same buffers.
+    """
+    types = (call.result, *(buffer_type(x.past.type) for x in call.grown))
+    grid = call.result.shape[1], call.grown[0].joined.type.shape[2]
+    with g.body() as then:
+        made = call.written(g, None)
+    without = graph_of("plain", then, made, types)
+    with g.body() as otherwise:
+        made = call.written(g, _bias(g, call.result.dtype, grid, mask, None))
+    with_bias = graph_of("masked", otherwise, made, types)
+    return g.nodes("If", 3, plain, then_branch=without, else_branch=with_bias)
+
+
+def _hides_later_rows_alone(g: Emitter, mask: Tensor, grid: tuple[Dim, Dim]) -> str:
+    """Whether a mask shows every key up to the query itself, as the kernel does: a bool.
+    With 5 rows in the buffers and 2 new ones, the queries are rows 5 and 6 of 7.
+    """
+    queries, keys = grid
+    with g.outside("lengths"):
+        before = g.dim(keys - queries)
+        query = unsqueeze(g, g.node("Add", rows(g, queries), before), 1)
+        later = g.node("Greater", rows(g, keys), query)
+    shown = g.node("Or", mask.name, later)
+    least = g.node("ReduceMin", cast(g, shown, "bool", "i32"), keepdims=0)
+    return g.node("Equal", least, g.constant(1, "i32"))
 
 
 def _in_8_bits(
@@ -161,12 +235,15 @@ def _behind_nothing(g: Emitter, query: str, shape: Sequence[Dim], dtype: str) ->
 
 
 def _bias(
-    g: Emitter, queries: Dim, mask: Tensor | None, add: Tensor | None, keys: Dim
+    g: Emitter,
+    dtype: str,
+    grid: tuple[Dim, Dim],
+    mask: Tensor | None,
+    add: Tensor | None,
 ) -> str | None:
     """What is added to scores, of full query and key length; the kernel hides later
     rows by itself.
     """
-    dtype = "f32"
     if mask is not None and not always(mask):
         zero = add.name if add else g.constant(0.0, dtype)
         shown = g.node("Where", mask.name, zero, g.constant(HIDDEN, dtype))
@@ -180,7 +257,7 @@ def _bias(
         bias = add
     else:
         return None
-    wanted = (*bias.type.shape[:2], queries, keys)
+    wanted = (*bias.type.shape[:2], *grid)
     return (
         bias.name
         if bias.type.shape == wanted
@@ -195,5 +272,5 @@ def _seeing(g: Emitter, result: str, mask: Tensor, dtype: str) -> str:
     seen = g.node(
         "ReduceMax", cast(g, mask.name, "bool", "f32"), g.vector(3), keepdims=0
     )
-    rows = g.node("Transpose", seen, perm=[0, 2, 1])
-    return g.node("Where", cast(g, rows, "f32", "bool"), result, g.constant(0.0, dtype))
+    some = g.node("Transpose", seen, perm=[0, 2, 1])
+    return g.node("Where", cast(g, some, "f32", "bool"), result, g.constant(0, dtype))

@@ -66,6 +66,8 @@ TARGETS: Mapping[str, Target] = {
             alignment=16,
             computes=frozenset({"f16", "bf16"}),
             rounded="weights",
+            in_place=frozenset({"f16", "bf16"}),
+            unmasked=True,
         ),
         Target(
             name="openvino",

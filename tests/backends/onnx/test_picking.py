@@ -6,7 +6,7 @@ import onnxruntime
 import pytest
 from onnx import TensorProto
 
-from specc_onnx.picking import picked
+from specc_onnx.picking import joined, numbers, picked
 
 TYPES = (np.float32, np.float16, np.int64, np.int32, np.bool_)
 
@@ -37,3 +37,23 @@ def test_bits_that_numpy_has_no_name_for() -> None:
     found = picked(held, 0, np.array([2, 0]), "cpu")
     assert found.element_type() == TensorProto.BFLOAT16
     assert found.shape() == [2, 2]
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_it_joins_rows(dtype: type) -> None:
+    x = (np.random.default_rng(0).standard_normal((2, 3, 4)) * 9).astype(dtype)
+    parts = [x, x[:, :0], x[:, 1:]]
+    held = [onnxruntime.OrtValue.ortvalue_from_numpy(part) for part in parts]
+    found = numbers(joined(held, 1, "cpu"), "cpu")
+    np.testing.assert_array_equal(found, np.concatenate(parts, 1))
+    assert found.dtype == x.dtype
+
+
+def test_bits_come_to_the_host_as_numbers() -> None:
+    x = np.array([1.5, -0.0, np.inf, 3e38, 1e-40]).astype(ml_dtypes.bfloat16)
+    held = onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(
+        x.view(np.uint16), TensorProto.BFLOAT16
+    )
+    found = numbers(joined([held, held], 0, "cpu"), "cpu")
+    assert found.dtype == ml_dtypes.bfloat16
+    np.testing.assert_array_equal(found.view(np.uint16), np.tile(x.view(np.uint16), 2))

@@ -2,15 +2,22 @@
 pieces says the same.
 """
 
+import json
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
+import onnx
 import pytest
+from support.small import SMALL
 
 import specc
+from specc.cli.main import main
+from specc.ir.target import Target
 from specc.run.steppers import StateStepper
 from specc.run.writer import Writer
+from specc_onnx.lower.targets import TARGETS, target
 
 GPT2 = {"vocab": 17, "d": 16, "heads": 2, "layers": 2, "context": 300}
 
@@ -113,3 +120,67 @@ def test_texts_that_begin_with_padding_are_as_without(tmp_path: Path) -> None:
         ).results()
         assert found.tokens == alone.tokens
         assert found.log_probs == pytest.approx(alone.log_probs, abs=2e-6)
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize("spec", ["gpt2", "llama"])
+def test_a_card_leaves_out_a_mask_that_hides_nothing(
+    spec: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """In f32, which the processor's kernel takes and a card's does not: both ways of a
+    step agree with the reference, rows that padding hides among them.
+    """
+    card = replace(target("ort-cuda"), in_place=frozenset({"f32"}))
+    monkeypatch.setitem(cast(dict[str, Target], TARGETS), "ort-cuda", card)
+    path = tmp_path / "package"
+    parts = ["score", "step"]
+    specc.compile(spec, path, init=1, set=SMALL[spec], target="ort-cuda", parts=parts)
+    (step,) = path.glob("step*.onnx")
+    ways = [n for n in onnx.load(step).graph.node if n.op_type == "If"]
+    kernels = [
+        sum(n.op_type == "GroupQueryAttention" for a in way.attribute for n in a.g.node)
+        for way in ways
+    ]
+    assert kernels == [2] * SMALL[spec]["layers"]
+    capsys.readouterr()
+    assert main(["verify", str(path)]) == 0
+    told = capsys.readouterr().out
+    assert told.count("step: ") == 3
+    assert "ill-conditioned" not in told
+
+
+@pytest.mark.parametrize(
+    "dtype", ["f16", pytest.param("bf16", marks=pytest.mark.parity)]
+)
+def test_buffers_of_16_bits(dtype: str, tmp_path: Path) -> None:
+    """They are as narrow as what is kept, and f32 has none on a card."""
+    given = {"init": 1, "set": GPT2, "target": "ort-cuda", "parts": ["step"]}
+    for width, count in ((dtype, 4), ("f32", 0)):
+        path = tmp_path / width
+        specc.compile("gpt2", path, dtype=width, **given)
+        facts = json.loads((path / "specc.json").read_text("utf-8"))
+        assert len(facts["about"]["generating"]["in_place"]) == count
+
+
+def test_one_hidden_key_anywhere_is_hidden_on_a_card(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside the same step with a mask at all times: of six tokens each by turns is
+    padding, then none, and one more token follows.
+    """
+    card = replace(target("ort-cuda"), in_place=frozenset({"f32"}))
+    monkeypatch.setitem(cast(dict[str, Target], TARGETS), "ort-cuda", card)
+    usual, other = (opened(tmp_path, target=t, **GPT2) for t in ("ort-cpu", "ort-cuda"))
+    ids = np.array([[5, 3, 8, 2, 9, 4]])
+    for hidden in range(7):
+        keep = np.arange(6)[None] != hidden
+        given = {"input_ids": ids, "attention_mask": keep}
+        found = []
+        for writer in (usual, other):
+            made = writer.stepper(writer.entrance.prepared(given))
+            found.append([made.step(ids), made.step(np.array([[7]]))])
+        for want, got in zip(*found, strict=True):
+            assert np.abs(got - want).max() <= 1e-5 * np.abs(want).max(), hidden
