@@ -92,7 +92,8 @@ def check_cache(job: Job) -> None:
         no_cache("only a step keeps any: add `--for step`")
     if options.names != "specc":
         no_cache(f"programs that read `--names {options.names}` know no such states")
-    if not job.target.in_place:
+    # a card's kernel takes no mask beside keys of 8 bits
+    if "f32" not in job.target.in_place:
         no_cache(f"`{job.target.name}` has no attention that reads them")
     if job.rounding.by.samples == 0 and job.rounding.by.option:
         no_cache("their scales are measured on texts, and `--samples 0` writes none")
