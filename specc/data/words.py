@@ -123,6 +123,6 @@ def _unknown(span: Span, record: TextWords) -> NoReturn:
         f"the word `{shown(word[:LONGEST])}` is not in the model's vocabulary",
         span,
         "this one",
-        notes=[f"the vocabulary has {record.size} words, and none for unknown ones"],
+        notes=["the spec names no `unknown` word that would stand for it"],
         helps=[*helps, "leave it out, or write it with words that the model knows"],
     )

@@ -31,6 +31,77 @@ def standing_alone(program: Program, library: Library) -> tree.File:
     return replace(file, items=(*file.items, *_of_std(file, library)))
 
 
+def standing_apart(
+    program: Program, library: Library
+) -> tuple[tree.File, dict[str, str]]:
+    """The program as one file where names of its own would hide those that blocks of std
+    mean, and what became of such names.
+
+    A config value gets an underscore behind its name, in the whole file: what std means
+    by it may be a word, which has no other name. A block of the file keeps its name, and
+    that of std gets one.
+    """
+    file = merged(program)
+    items = _meant_of_std(file, library)
+    own = {name for item in file.items for name, _ in named_in(item)}
+    own |= {i.name for i in file.items if isinstance(i, tree.Block | tree.Definition)}
+    # What an item of std calls its own parameters, no config value hides.
+    free = {
+        n for i in items for n in _names(i) if n not in {p.name for p in i.params or ()}
+    }
+    meant = free & {*WORDS, *library.standard_names()}
+    values = {field.name for field in program.fields()} & meant
+    other = {i.name: f"{i.name}_" for i in items if i.name in own - values}
+    mine = {name: f"{name}_" for name in sorted(values)}
+    kept = [_renamed(i, _paths(mine, program)) for i in file.items]
+    kept = [_with_fields(i, mine) if isinstance(i, tree.Config) else i for i in kept]
+    clashing = {name for item in kept for name, _ in named_in(item)}
+    taken = [_renamed(_apart(item, clashing), other) for item in items]
+    taken = [replace(i, name=other.get(i.name, i.name)) for i in taken]
+    return replace(file, items=(*kept, *taken)), mine
+
+
+def _paths(names: Mapping[str, str], program: Program) -> dict[str, str]:
+    """Paths that begin with one of these names, and what they become."""
+    every = [(*path.split("."),) for path in paths_of(program.fields())]
+    found = {
+        ".".join(path): ".".join((names[path[0]], *path[1:]))
+        for path in every
+        if path[0] in names
+    }
+    return found | {f"config.{old}": f"config.{new}" for old, new in found.items()}
+
+
+def _with_fields(item: tree.Config, names: Mapping[str, str]) -> tree.Config:
+    """A config whose fields have these names."""
+    entries = tuple(
+        replace(e, name=names.get(e.name, e.name)) if isinstance(e, tree.Field) else e
+        for e in item.entries
+    )
+    return replace(item, entries=entries)
+
+
+def _meant_of_std(
+    file: tree.File, library: Library
+) -> list[tree.Block | tree.Definition]:
+    """The items of std that the file names, and those that these mean, whatever the
+    file calls so.
+    """
+    standard = {*library.standard_names()} - WORDS.keys()
+    own = {i.name for i in file.items if isinstance(i, tree.Block | tree.Definition)}
+    waiting = [n for item in file.items for n in _names(item) if n not in own]
+    items: dict[str, tree.Block | tree.Definition] = {}
+    while waiting:
+        name = waiting.pop(0)
+        if name in items or name not in standard:
+            continue
+        found = library.standard(name)
+        assert found is not None, name
+        items[name] = found[0]
+        waiting += _names(found[0])
+    return [*items.values()]
+
+
 def merged(program: Program) -> tree.File:
     """The chain of a program as one file, which still takes from std what it names."""
     base = program.module.file

@@ -40,15 +40,65 @@ def test_it_is_the_same_model(name: str, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(shipped()))
 def test_every_spec_alone_is_the_same_model(name: str) -> None:
-    file, _ = expanded(open_spec(name))
+    file, told = expanded(open_spec(name))
     assert not file.extends
+    assert not any("stays" in line for line in told)
 
 
 def test_values_may_be_missing() -> None:
     """Of `encoder_decoder` nobody has said how many words there are."""
     file, told = expanded(open_spec("encoder_decoder"))
     assert file.model == "encoder_decoder"
-    assert len(told) < 2
+    assert all("stays" not in line for line in told)
+
+
+HIDES = """specc 1
+model hides
+config { %s: positions = sinusoid(layout=interleaved)  d: int = 8 }
+dims batch, n
+graph g(x: float[batch, n, d], keep: keep[batch, n]) -> (y: float[batch, n, d]) {
+  at = position_ids(keep)
+  h = %s
+  return residual(x + apply(%s, at, dim=d), f=mlp(hidden=9, act=relu), norm=layer_norm(eps=1e-5), place=pre,
+                  name="norm") + h
+}
+%s
+"""
+BLOCK = """block heads_of(x: float[b, n, e]) -> float[b, n, e] {
+  return x * 2.0
+}"""
+
+
+@pytest.mark.parametrize(
+    ("value", "own", "block", "renamed"),
+    [
+        # `position_ids` of std means the word
+        ("positions", "x", "", {"positions": "positions_"}),
+        # a parameter of std's own hides what the file calls so
+        ("place", "x", "", {}),
+        ("attend", "attention(x, heads=2, mask=all) @ a", "", {"attend": "attend_"}),
+        # the file has a block by the name of one of std
+        ("waves", "heads_of(x) + (attention(x, heads=2, mask=all) @ a)", BLOCK, {}),
+    ],
+)
+def test_names_that_hide_those_of_std(
+    value: str, own: str, block: str, renamed: dict[str, str], tmp_path: Path
+) -> None:
+    """Nothing stays in std, whatever the file's own names are."""
+    path = tmp_path / "hides.specc"
+    path.write_text(HIDES % (value, own, value, block))
+    wanted = as_text(elaborated(open_spec(str(path))).graph)
+    file, told = expanded(open_spec(str(path)))
+    assert [line.split("`")[1:4:2] for line in told] == [[*p] for p in renamed.items()]
+    out = tmp_path / "alone.specc"
+    assert cli.main(["expand", str(path), "-o", str(out)]) == 0
+    assert as_text(elaborated(open_spec(str(out))).graph) == wanted
+    own_names = {
+        i.name for i in file.items if isinstance(i, tree.Block | tree.Definition)
+    }
+    named = {node.path for node in walk(file) if isinstance(node, tree.Name)}
+    left = {n for n in named & {*Files().standard_names()} if n not in own_names}
+    assert left <= {"mean", "topk"}
 
 
 def test_nothing_of_std_is_left() -> None:
