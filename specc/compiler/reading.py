@@ -312,7 +312,11 @@ def _listed(path: Path, name: str, span: Span | None) -> list[str]:
 
 
 def _words(args: list[Any], place: _Place) -> dict[str, Any]:
-    """The words of a file, or those beside the weights; `absent` where there are none."""
+    """The words of a file or list, or those beside the weights; `absent` where there are
+    none, in an empty list too: a spec may leave them to whoever uses it.
+    """
+    if args == [[]]:
+        return {"absent": _ABSENT}
     if args:
         return {"vocab": _vocabulary(args[0], place)}
     path = words_in(place.given, place.span)

@@ -10,6 +10,7 @@ What it means stays the same to the last node; `specc.compiler.expanding` looks 
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
+from typing import TypeVar
 
 from specc.elaborate.context import Library
 from specc.elaborate.instances import named_in
@@ -18,6 +19,8 @@ from specc.elaborate.vocabulary import WORDS
 from specc.lang import tree
 from specc.lang.walk import NAMES, NODES, walk
 from specc.text.diagnostic import fail
+
+AnyNode = TypeVar("AnyNode", bound=tree.Node)
 
 ONE = (tree.Generate, tree.Stream)
 """Items of which those of the nearest file count alone."""
@@ -192,17 +195,16 @@ def _apart(
         if isinstance(node, tree.Name)
     }
     mine = {name: f"{name}_" for name in (lengths & {*clashing}) - params}
-    made = _renamed(item, mine) if mine else item
-    assert isinstance(made, tree.Block)
-    return made
+    return _renamed(item, mine) if mine else item
 
 
-def _renamed(node: tree.Node, names: Mapping[str, str]) -> tree.Node:
+def _renamed(node: AnyNode, names: Mapping[str, str]) -> AnyNode:
     """The same with other names."""
     if isinstance(node, tree.Name):
         return replace(node, path=names.get(node.path, node.path))
     changed: dict[str, object] = {}
-    for key in NAMES[type(node)]:
+    same: tree.Node = node
+    for key in NAMES[type(same)]:
         value = getattr(node, key)
         if isinstance(value, NODES):
             changed[key] = _renamed(value, names)

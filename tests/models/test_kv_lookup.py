@@ -2,9 +2,13 @@
 NumPy when soft.
 """
 
+from pathlib import Path
+
 import numpy as np
 from support.equations import Array, assert_follows, softmax
 from support.spec_models import by_reference, opened
+
+import specc
 
 NAMES = {"Luke": 1.0, "Donald": 2.0, "Jeff": 3.0, "Puke": 4.0}
 
@@ -74,3 +78,14 @@ def test_both_follow_the_formula_in_onnx() -> None:
 
     assert_follows("kv_lookup", exact, rows, {})
     assert_follows("kv_lookup", soft, rows, {}, match="soft", sharpness=6.0)
+
+
+def test_names_are_asked_for_in_words(tmp_path: Path) -> None:
+    """The same dictionary, from a sentence; several names are several questions."""
+    path = tmp_path / "kv.onnx"
+    known = '["' + '", "'.join(NAMES) + '"]'
+    specc.compile("kv_lookup", path, graph="named", set={"known": known})
+    values = [[[v] for v in NAMES.values()]]
+    model = specc.load(path)
+    made = model.run(word="Puke Luke", names=" ".join(NAMES), values=values)
+    assert made["found"][0, :, 0].tolist() == [NAMES["Puke"], NAMES["Luke"]]

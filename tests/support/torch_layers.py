@@ -59,7 +59,7 @@ class Turned(nn.MultiheadAttention):
         return torch.stack([made.real, made.imag], dim=axis).flatten(-2)
 
 
-def _with_rms_norms(module: nn.Module, width: int) -> None:
+def with_rms_norms(module: nn.Module, width: int) -> None:
     """Every LayerNorm below replaced by an RMSNorm."""
     for inner in list(module.modules()):
         for name, norm in list(inner.named_children()):
@@ -120,7 +120,7 @@ class Stacks(nn.Module):
             for layer in (*self.encoder, *self.decoder):
                 layer.self_attn = Turned(width, heads, turned)
         if rms:
-            _with_rms_norms(self, width)
+            with_rms_norms(self, width)
 
     def forward(
         self,

@@ -1,0 +1,154 @@
+"""`vit` in what its config lets choose is torch's encoder layers over patches: norms
+before or behind, of either kind; positions of the paper's table 8 and rotary ones; classes
+told of the first row or of the mean.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from support.padded import Numbers, samples
+from support.published import (
+    Arrays,
+    assert_matches,
+    from_module,
+    randomized,
+    with_weights,
+)
+from support.torch_layers import Turned, layer_weights, with_rms_norms
+from torch import Tensor, nn
+
+pytestmark = pytest.mark.parity
+
+WIDTH, HEADS, HIDDEN, LAYERS, CLASSES = 16, 2, 24, 2, 3
+ROWS, COLUMNS, PATCH = 3, 2, 4
+SQUARES = ROWS * COLUMNS
+NAMES = {
+    "self_attn.q_proj": "attention.attention.query",
+    "self_attn.k_proj": "attention.attention.key",
+    "self_attn.v_proj": "attention.attention.value",
+    "self_attn.out_proj": "attention.output.dense",
+    "self_attn_layer_norm": "layernorm_before",
+    "final_layer_norm": "layernorm_after",
+    "fc1": "intermediate.dense",
+    "fc2": "output.dense",
+}
+
+
+def waves(places: Tensor, width: int) -> tuple[Tensor, Tensor]:
+    """Sines and cosines [n, width / 2] (arXiv:1706.03762, sec. 3.5)."""
+    rates = 10000 ** -(torch.arange(0, width, 2, dtype=torch.float64) / width)
+    angles = places[:, None] * rates
+    return angles.sin(), angles.cos()
+
+
+def added(positions: str, table: Tensor) -> Tensor:
+    """What is added to the rows, the first of which is no square."""
+    if positions == "learned":
+        return table
+    if positions == "waves":
+        both = waves(torch.arange(SQUARES + 1), WIDTH)
+        return torch.stack(both, dim=-1).flatten(1)
+    made = torch.zeros(SQUARES + 1, WIDTH, dtype=torch.float64)
+    if positions == "grid":  # of the column, then of the row (arXiv:2111.06377)
+        number = torch.arange(SQUARES)
+        halves = [number % COLUMNS, number // COLUMNS]
+        parts = [torch.cat(waves(half, WIDTH // 2), dim=1) for half in halves]
+        made[1:] = torch.cat(parts, dim=1)
+    return made
+
+
+class Pictures(nn.Module):
+    """Patches, a first row, torch's encoder layers, one map to the classes."""
+
+    def __init__(self, pre: bool, rms: bool, turned: str) -> None:
+        super().__init__()
+        self.squares = nn.Conv2d(3, WIDTH, PATCH, stride=PATCH)
+        self.first = nn.Parameter(torch.zeros(1, 1, WIDTH))
+        self.table = nn.Parameter(torch.zeros(SQUARES + 1, WIDTH))
+        self.layers = nn.ModuleList(
+            nn.TransformerEncoderLayer(
+                WIDTH, HEADS, HIDDEN, 0.0, "gelu", batch_first=True, norm_first=pre
+            )
+            for _ in range(LAYERS)
+        )
+        self.norm = nn.LayerNorm(WIDTH) if pre else nn.Identity()
+        self.classes = nn.Linear(WIDTH, CLASSES)
+        if turned:
+            for layer in self.layers:
+                layer.self_attn = Turned(WIDTH, HEADS, turned)
+        if rms:
+            with_rms_norms(self, WIDTH)
+
+    def forward(self, pixels: Tensor, positions: str, told: str) -> Tensor:
+        """Logits [batch, classes]."""
+        x = self.squares(pixels).flatten(2).transpose(1, 2)
+        x = torch.cat([self.first.expand(len(x), -1, -1), x], dim=1)
+        x = x + added(positions, self.table)
+        everything = torch.zeros(len(x) * HEADS, *[SQUARES + 1] * 2, dtype=torch.bool)
+        for layer in self.layers:
+            layer.self_attn.at = torch.arange(SQUARES + 1).expand(len(x), -1)
+            x = layer(x, src_mask=everything)
+        x = self.norm(x)
+        return self.classes(x[:, 0] if told == "first" else x[:, 1:].mean(1))
+
+
+def weights_of(module: Pictures, positions: str) -> Arrays:
+    """Under the names of published files."""
+    place = "vit.embeddings"
+    made = from_module(module.squares, f"{place}.patch_embeddings.projection.")
+    made |= from_module(module.classes, "classifier.")
+    made |= from_module(module.norm, "vit.layernorm.")
+    made[f"{place}.cls_token"] = module.first.detach().numpy()
+    if positions == "learned":
+        table = module.table.detach().numpy()
+        made[f"{place}.position_embeddings"] = np.ascontiguousarray(table[None])
+    for n, layer in enumerate(module.layers):
+        for name, value in layer_weights(layer, "encoder").items():
+            head, _, last = name.rpartition(".")
+            made[f"vit.encoder.layer.{n}.{NAMES[head]}.{last}"] = value
+    return made
+
+
+@pytest.mark.parametrize(
+    ("place", "rms", "positions", "told", "turned"),
+    [
+        ("post", False, "learned", "first", ""),
+        ("pre", True, "waves", "mean", ""),
+        ("pre", False, "grid", "first", ""),
+        ("post", True, "none", "mean", ""),
+        ("pre", False, "none", "first", "half"),
+        ("pre", False, "learned", "mean", "interleaved"),
+    ],
+)
+def test_what_may_be_chosen(
+    place: str, rms: bool, positions: str, told: str, turned: str, tmp_path: Path
+) -> None:
+    module = randomized(Pictures(place == "pre", rms, turned))
+    rope = {"rope": "rope(theta=100.0)", "pairs": turned} if turned else {}
+    ours = with_weights(
+        "vit",
+        weights_of(module, positions),
+        tmp_path,
+        d=WIDTH,
+        heads=HEADS,
+        hidden=HIDDEN,
+        layers=LAYERS,
+        classes=CLASSES,
+        image=[ROWS * PATCH, COLUMNS * PATCH],
+        patch=PATCH,
+        norm="rms_norm(eps=1e-5)" if rms else "layer_norm(eps=1e-5)",
+        place=place,
+        positions=positions,
+        told=told,
+        **rope,
+    )
+    exact = module.double().train()  # torch's fast path knows no norm but its own
+
+    def published(x: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        return {"logits": exact(x["pixels"], positions, told)}
+
+    given = samples({"pixels": Numbers((3, ROWS * PATCH, COLUMNS * PATCH))}, {})
+    assert_matches(ours, given, published, {"logits": ""})
