@@ -8,7 +8,7 @@ and what it takes of std written down in it.
 What it means stays the same to the last node; `specc.compiler.expanding` looks that it does.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
@@ -46,22 +46,37 @@ def standing_apart(
     """
     file = merged(program)
     items = _meant_of_std(file, library)
-    own = {name for item in file.items for name, _ in named_in(item)}
-    own |= {i.name for i in file.items if isinstance(i, tree.Block | tree.Definition)}
-    # What an item of std calls its own parameters, no config value hides.
-    free = {
-        n for i in items for n in _names(i) if n not in {p.name for p in i.params or ()}
-    }
-    meant = free & {*WORDS, *library.standard_names()}
-    values = {field.name for field in program.fields()} & meant
-    other = {i.name: f"{i.name}_" for i in items if i.name in own - values}
-    mine = {name: f"{name}_" for name in sorted(values)}
-    kept = [_renamed(i, _paths(mine, program)) for i in file.items]
-    kept = [_with_fields(i, mine) if isinstance(i, tree.Config) else i for i in kept]
-    clashing = {name for item in kept for name, _ in named_in(item)}
+    known = {*WORDS, *library.standard_names()}
+    hidden = {f.name for f in program.fields()} & known & _free(items)
+    mine = {name: f"{name}_" for name in sorted(hidden)}
+    own = _named(file.items) - hidden
+    other = {name: f"{name}_" for name in own.intersection(i.name for i in items)}
+    kept = tuple(_without(i, mine, _paths(mine, program)) for i in file.items)
+    clashing = _named(kept)
     taken = [_renamed(_apart(item, clashing), other) for item in items]
     taken = [replace(i, name=other.get(i.name, i.name)) for i in taken]
     return replace(file, items=(*kept, *taken)), mine
+
+
+def _named(items: Iterable[tree.Item]) -> set[str]:
+    """What items give names to."""
+    return {name for item in items for name, _ in named_in(item)}
+
+
+def _free(items: Iterable[tree.Block | tree.Definition]) -> set[str]:
+    """What items mean of all that is called by a name; not their own parameters."""
+    found: set[str] = set()
+    for item in items:
+        found.update({*_names(item)}.difference(p.name for p in item.params or ()))
+    return found
+
+
+def _without(
+    item: tree.Item, fields: Mapping[str, str], paths: Mapping[str, str]
+) -> tree.Item:
+    """An item in which config values, and the paths that begin with them, are renamed."""
+    made = _renamed(item, paths)
+    return _with_fields(made, fields) if isinstance(made, tree.Config) else made
 
 
 def _paths(names: Mapping[str, str], program: Program) -> dict[str, str]:
