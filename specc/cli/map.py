@@ -181,13 +181,19 @@ def _columns(words: list[str]) -> dict[str, str]:
 
 @dataclass
 class _Line:
-    """One line on a terminal that says how far the work is; nothing elsewhere."""
+    """One line on a terminal that says how far the work is; nothing elsewhere. `begun`
+    says that something was said.
+    """
 
     terminal: bool
     width: int = 0
+    begun: bool = False
 
     def show(self, report: Report) -> None:
-        """The line as it is now."""
+        """The line as it is now; before all, what is to be known of the work."""
+        if not self.begun and report.plan.waits:
+            print(_note(report.plan.waits), file=sys.stderr)
+        self.begun = True
         if self.terminal:
             text = progress(report)
             print(f"\r{text:<{self.width}}", end="", file=sys.stderr, flush=True)
@@ -197,6 +203,14 @@ class _Line:
         """What follows stands on a line of its own."""
         if self.width:
             print(file=sys.stderr)
+
+
+def _note(waits: str) -> str:
+    """That texts are written in batches, and why."""
+    return (
+        f"note: every batch ends with its longest text: {waits}; rows of like length "
+        "are put together"
+    )
 
 
 def progress(report: Report) -> str:

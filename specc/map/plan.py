@@ -54,7 +54,8 @@ class Limits:
 @dataclass(frozen=True, kw_only=True)
 class Plan:
     """`columns` says which column each input is read from, `kept` which are carried
-    over, `results` what is computed. `settings` are those of writing.
+    over, `results` what is computed. `settings` are those of writing. Why texts wait for
+    the longest beside them, if they do, is told and not written down.
     """
 
     model: str
@@ -71,6 +72,7 @@ class Plan:
     raw: tuple[str, ...] = ()
     provider: str = "cpu"
     version: str = __version__
+    waits: str = ""
 
     @property
     def rows(self) -> int:

@@ -7,7 +7,7 @@ from specc.decode.settings import Settings
 from specc.map.inputs import Row, Taking
 from specc.map.results import Written
 from specc.run.generation import Writing
-from specc.run.refill import Batch, refills
+from specc.run.refill import Batch, refills, waits
 from specc.run.writer import Writer
 
 
@@ -23,6 +23,11 @@ class Texts:
     def flow(self) -> bool:
         """Whether texts that have ended make room for others."""
         return refills(self.writer, self.settings)
+
+    @property
+    def waits(self) -> str:
+        """Why they do not; empty where they do."""
+        return waits(self.writer, self.settings)
 
     @property
     def written(self) -> Written:

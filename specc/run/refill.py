@@ -120,7 +120,20 @@ def refills(writer: Source, settings: Settings) -> bool:
     """Whether texts of unequal age are written together; otherwise each batch ends with
     its last text.
     """
-    return writer.apart is not None and settings.strategy != "beam"
+    return not waits(writer, settings)
+
+
+def waits(writer: Source, settings: Settings) -> str:
+    """Why each batch waits for its last text, as the end of a sentence; empty where it
+    does not.
+    """
+    if writer.itself is not None:
+        return "the model decodes by itself, and begins all texts of a batch at once"
+    if settings.strategy == "beam":
+        return "the beams of a text are counted from its beginning"
+    if writer.apart is None:
+        return "it has no step, or none that is known to bear texts of unequal age"
+    return ""
 
 
 @dataclass(kw_only=True)

@@ -1,10 +1,16 @@
-"""A small model for rows: a classifier of texts with a row that is padded."""
+"""A small model for rows: a classifier of texts with a row that is padded; rows for it, and
+what comes of them when nothing happens.
+"""
 
+import json
 from pathlib import Path
 
+import numpy as np
 import pytest
+from support.jobs import ROWS, job_of, parts
 
 import specc
+from specc.map.job import run_job
 
 SPEC = """specc 1
 model small "Scores and vectors of texts"
@@ -32,3 +38,23 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "small.specc").write_text(SPEC)
     specc.compile(folder / "small.specc", folder / "small.onnx", init=0)
     return folder / "small.onnx"
+
+
+@pytest.fixture(scope="session")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Texts of unequal length; the one of row 7 is nothing."""
+    rng = np.random.default_rng(3)
+    path = tmp_path_factory.mktemp("data") / "rows.jsonl"
+    rows = [{"id": n, "text": "x" * int(rng.integers(1, 30))} for n in range(ROWS)]
+    rows[7]["text"] = None  # type: ignore[assignment]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+@pytest.fixture(scope="session")
+def undisturbed(
+    small: Path, data: Path, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, str]:
+    out = tmp_path_factory.mktemp("undisturbed")
+    run_job(job_of(small, data, out))
+    return parts(out)

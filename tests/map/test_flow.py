@@ -14,8 +14,9 @@ from support.small import SMALL
 
 import specc
 import specc.map.journal
+from specc.cli.main import main
 from specc.map.job import run_job
-from specc.map.planning import Job
+from specc.map.planning import Job, plan_of
 from specc.map.texts import Texts
 
 ROWS, BAD = 60, 7
@@ -193,3 +194,22 @@ def test_what_it_took_is_told(writer: Path, data: Path, tmp_path: Path) -> None:
     assert 0 < report.computing <= report.seconds - report.start_up
     assert 0 < report.waste < 1
     assert report.seconds == report.seconds
+
+
+def test_it_is_told_before_the_work_why_texts_wait(
+    writer: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """For beams, and for a model of one file; a package whose places are filled says none."""
+    job = job_of(writer, data, tmp_path / "out")
+    assert not plan_of(job).waits
+    beams = {"max_tokens": 3, "strategy": "beam", "beams": 2}
+    assert "beams" in plan_of(job_of(writer, data, tmp_path, settings=beams)).waits
+    one, rows = tmp_path / "dates.onnx", tmp_path / "rows.jsonl"
+    specc.compile("dates", one, parts="generate")
+    rows.write_text('{"source": "3.5.79"}\n')
+    out = tmp_path / "one"
+    words = ["map", str(one), str(rows), "-o", str(out), "--engine", "serial"]
+    assert main(words) == 0
+    told = capsys.readouterr().err.splitlines()
+    assert told[0].startswith("note: every batch ends with its longest text: the model")
+    assert sum(line.startswith("note") for line in told) == 1

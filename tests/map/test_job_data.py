@@ -1,0 +1,208 @@
+"""What a job reads and carries over: every kind of column and of file, one schema, and a code
+for what cannot be a job.
+"""
+
+import json
+import os
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from support.jobs import ROWS, job_of, parts, rows_in
+
+import specc
+import specc.map.journal
+import specc.map.part
+from specc.data.json_arrays import nested_array
+from specc.map.block import Blocks
+from specc.map.job import Report, run_job
+from specc.map.plan import Limits, file_of, read_plan
+from specc.map.planning import Job, plan_of
+from specc.text.diagnostic import Failed
+
+
+def test_tables_of_one_schema_whatever_the_rows(small: Path, tmp_path: Path) -> None:
+    """A block in which every row is bad, one row, none at all."""
+    bad, one = tmp_path / "bad.jsonl", tmp_path / "one.jsonl"
+    bad.write_text('{"text": null}\n{"text": \n' + '{"text": "a"}\n' * 2)
+    one.write_text('{"text": "b"}\n')
+    job = job_of(small, bad, tmp_path / "out", rows=2, to="parquet", keep=["text"])
+    run_job(Job(**{**vars(job), "data": [str(bad), str(one)]}))
+    schemas = [pq.read_schema(p) for p in sorted((tmp_path / "out").glob("part-*"))]
+    assert len(schemas) == 3
+    assert all(s == schemas[0] for s in schemas)
+    table = pq.read_table(tmp_path / "out")
+    assert [c is None for c in table.column("error").to_pylist()] == [False] * 2 + [
+        True
+    ] * 3
+    assert str(table.schema.field("vectors").type).startswith("list<")
+    nothing = tmp_path / "nothing.txt"
+    nothing.write_text("")
+    report = run_job(job_of(small, nothing, tmp_path / "none", raw=[]))
+    assert (report.rows, len(parts(tmp_path / "none"))) == (0, 0)
+
+
+def test_faults_that_are_no_rows(small: Path, data: Path, tmp_path: Path) -> None:
+    def fails(code: str, **more: object) -> None:
+        job = vars(job_of(small, data, tmp_path / "out")) | more
+        with pytest.raises(Failed, match=code):
+            run_job(Job(**job))  # type: ignore[arg-type]
+        assert not (tmp_path / "out").exists()
+
+    fails("E0885", columns={"ids": "words"})
+    fails("E0885", keep=["words"])
+    fails("E0880", columns={"idz": "text"})
+    fails("E0880", columns={"keep": "text"})
+    fails("E0879", raw=["nothing"])
+    twice = tmp_path / "twice.jsonl"
+    twice.write_text('{"text": "a", "error": "b"}\n')
+    fails("E0886", data=[str(twice)], keep=["error"])
+    fails("E0802", data=["nowhere.csv"])
+    fails("E0873", to="xlsx")
+    file = tmp_path / "file"
+    file.write_text("")
+    fails("E0811", out=str(file))
+
+
+def test_as_many_bad_rows_as_are_granted(
+    small: Path, data: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(Failed, match="E0887"):
+        run_job(job_of(small, data, tmp_path, most_errors=0))
+    assert run_job(job_of(small, data, tmp_path, most_errors=1)).errors == 1
+
+
+def test_rows_that_cannot_be_read_stay(small: Path, tmp_path: Path) -> None:
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"text": "a"}\n{"text"\n{"text": "b"}\n')
+    assert run_job(job_of(small, rows, tmp_path / "out")).errors == 1
+    found = [r["error"] for r in rows_in(tmp_path / "out")]
+    assert [e is None for e in found] == [True, False, True]
+    assert str(found[1]).startswith("E0877 the row cannot be read: the line is no JSON")
+
+
+def test_from_python(small: Path, data: Path, tmp_path: Path) -> None:
+    model = specc.load(small)
+    report: Report = model.map(
+        data, out=tmp_path, columns={"ids": "text"}, engine="serial"
+    )
+    assert report.rows == ROWS
+    assert [r["id"] for r in rows_in(tmp_path)] == [*range(ROWS)]
+
+
+def test_every_kind_of_column_is_carried_over(small: Path, tmp_path: Path) -> None:
+    """Of Parquet and of JSON lines, into Parquet."""
+    table = tmp_path / "rows.parquet"
+    kinds = {
+        "text": ["a"],
+        "large": pa.array([2**64 - 1], pa.uint64()),
+        "lists": [[{"x": 1}]],
+        "times": pa.array([1_234_567_891], pa.timestamp("ns")),
+        "bytes": pa.array([b"ab"], pa.binary(2)),
+        "view": pa.array(["b"], pa.string_view()),
+        "image": ["no picture here"],
+    }
+    pq.write_table(pa.table(kinds), table)
+    run_job(job_of(small, table, tmp_path / "out"))
+    [row] = pq.read_table(tmp_path / "out" / "part-000000.parquet").to_pylist()
+    assert (row["large"], row["bytes"], row["view"]) == (2**64 - 1, b"ab", "b")
+    assert row["image"] == "no picture here"
+    assert json.loads(row["lists"]) == [{"x": 1}]
+    assert json.loads(row["times"]) == "1970-01-01 00:00:01.234567891"
+    lines = tmp_path / "rows.jsonl"
+    lines.write_text(
+        '{"text": "a", "n": 1.5, "k\\ud800": "\\ud800"}\n'
+        f'{{"text": "b", "n": {2**60 + 1}}}\n'
+    )
+    run_job(job_of(small, lines, tmp_path / "two", to="parquet"))
+    one, other = pq.read_table(tmp_path / "two" / "part-000000.parquet").to_pylist()
+    assert (one["k\\ud800"], other["n"]) == ("\\ud800", float(2**60))
+
+
+def test_files_of_json_lack_what_they_like(small: Path, tmp_path: Path) -> None:
+    for name, text in {
+        "a": "",
+        "b": '{"text": "a"}\n',
+        "c": '{"text": "b", "k": 1}\n',
+    }.items():
+        (tmp_path / f"{name}.jsonl").write_text(text)
+    for order in ("abc", "cba"):
+        files = [str(tmp_path / f"{name}.jsonl") for name in order]
+        job = job_of(small, tmp_path, tmp_path / order)
+        run_job(Job(**{**vars(job), "data": files}))
+        rows = rows_in(tmp_path / order)
+        assert {r["text"]: r["k"] for r in rows} == {"a": None, "b": 1}
+    (tmp_path / "d.csv").write_text("text\nc\n")
+    job = job_of(small, tmp_path, tmp_path / "csv")
+    with pytest.raises(Failed, match="E0884"):
+        run_job(Job(**{**vars(job), "data": [*files, str(tmp_path / "d.csv")]}))
+
+
+def test_parts_in_the_folder_that_is_read(small: Path, tmp_path: Path) -> None:
+    """They are no rows when the job is gone on with."""
+    (tmp_path / "rows.jsonl").write_text('{"text": "a"}\n')
+    assert run_job(job_of(small, tmp_path, tmp_path)).before == 0
+    again = run_job(job_of(small, tmp_path, tmp_path))
+    assert (again.before, again.rows) == (1, 1)
+    for name in ("a.png", "out/b.json"):
+        (tmp_path / "pictures" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "pictures" / name).write_bytes(b"no")
+    before = file_of(tmp_path / "pictures")
+    (tmp_path / "pictures/out/b.json").write_bytes(b"more")
+    assert file_of(tmp_path / "pictures") == before
+
+
+def test_numbers_are_taken_as_alone(small: Path, tmp_path: Path) -> None:
+    """Whole numbers beside them make no whole numbers of others."""
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text("".join(f'{{"text": [{x}]}}\n' for x in ("1", "1.5", "true", "2")))
+    report = run_job(job_of(small, rows, tmp_path / "out", limits=Limits()))
+    with pytest.raises(Failed, match="is NaN"):
+        nested_array([1.0, float("nan")], "a row")
+    found = [str(row["error"])[:5] for row in rows_in(tmp_path / "out")]
+    assert (report.errors, found) == (2, ["None", "E0907", "E0907", "None"])
+
+
+def test_settings_are_checked_before_rows(tmp_path: Path) -> None:
+    """Of writing; what it gives follows from what is meant, not from what is said."""
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"source": "3.5.79"}\n')
+    dates = tmp_path / "dates.onnx"
+    specc.compile("dates", dates)
+    job = Job(model=str(dates), data=[str(rows)], out=str(tmp_path / "out"))
+    for more, code in [
+        ({"settings": {"max": 3}}, "E0731"),
+        ({"settings": {"n_best": 3, "beams": 2}}, "E0733"),
+        ({"raw": ["logits"]}, "E0879"),
+    ]:
+        with pytest.raises(Failed, match=code):
+            plan_of(Job(**{**vars(job), **more}))  # type: ignore[arg-type]
+    plan = plan_of(Job(**{**vars(job), "settings": {"n_best": 2}}))
+    assert "score" in [column.name for column in plan.results]
+
+
+def test_another_model_or_other_data(small: Path, data: Path, tmp_path: Path) -> None:
+    mine, model = tmp_path / "rows.jsonl", tmp_path / "other.onnx"
+    mine.write_bytes(data.read_bytes())
+    run_job(job_of(small, mine, tmp_path / "out"))
+    specc.compile(small.parent / "small.specc", model, init=1)
+    with pytest.raises(Failed, match="E0875"):
+        run_job(job_of(model, mine, tmp_path / "out"))
+    os.utime(mine, (1, 1))
+    with pytest.raises(Failed, match="E0875"):
+        run_job(job_of(small, mine, tmp_path / "out"))
+
+
+def test_a_file_that_changes_while_it_is_read(
+    small: Path, data: Path, tmp_path: Path
+) -> None:
+    mine = tmp_path / "rows.jsonl"
+    mine.write_bytes(data.read_bytes())
+    job = job_of(small, mine, tmp_path / "out")
+    plan_of(job).write(tmp_path / "out")
+    mine.write_bytes(data.read_bytes()[:-5])
+    plan = read_plan(tmp_path / "out")
+    assert plan is not None
+    with pytest.raises(Failed, match="E0881"):
+        Blocks.open(plan, tmp_path / "out").do(0)
