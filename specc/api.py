@@ -22,6 +22,7 @@ from specc.compiler.package import compile_package, parts_of
 from specc.decode.wishes import Wishes
 from specc.files.read import shown
 from specc.ir.array import Array
+from specc.map.asked import check_asked
 from specc.map.job import Report, run_job
 from specc.map.planning import Job
 from specc.run.chat import chat_ids
@@ -210,8 +211,19 @@ class Model(Held):
 
         `columns` names the column of each input, `settings` are those of writing. What
         a former run has done in the folder `out` is not done again. Fails with E0870 to
-        E0888.
+        E0888, and with E0970 for arguments that are none.
         """
+        check_asked(
+            data=data,
+            out=out,
+            columns=columns,
+            keep=keep,
+            raw=raw,
+            to=to,
+            engine=engine,
+            workers=workers,
+            max_errors=max_errors,
+        )
         job = Job(
             model=str(self.opened.path),
             data=[os.fspath(path) for path in data],

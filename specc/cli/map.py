@@ -7,7 +7,7 @@ import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from dataclasses import dataclass
 
-from specc.cli.messages import answer, done, manner
+from specc.cli.messages import answer, done, manner, remark
 from specc.cli.writing_options import settings_given, writing_arguments
 from specc.files.read import shown
 from specc.map.job import ENGINES, ERRORS, Report, run_job
@@ -192,7 +192,7 @@ class _Line:
     def show(self, report: Report) -> None:
         """The line as it is now; before all, what is to be known of the work."""
         if not self.begun and report.plan.waits:
-            print(_note(report.plan.waits), file=sys.stderr)
+            remark(_note(report.plan.waits))
         self.begun = True
         if self.terminal:
             text = progress(report)
@@ -208,7 +208,7 @@ class _Line:
 def _note(waits: str) -> str:
     """That texts are written in batches, and why."""
     return (
-        f"note: every batch ends with its longest text: {waits}; rows of like length "
+        f"every batch ends with its longest text: {waits}; rows of like length "
         "are put together"
     )
 

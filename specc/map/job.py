@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from specc.files.place import explain
 from specc.files.read import shown
@@ -26,6 +27,9 @@ from specc.map.plan import FOLDER, Plan, check_same, read_plan
 from specc.map.planning import Job, plan_of
 from specc.text.brief import brief
 from specc.text.diagnostic import fail
+
+if TYPE_CHECKING:
+    from specc.map.engines.ray import Ray
 
 ENGINES = ("local", "serial", "ray")
 ERRORS = f"{FOLDER}/errors.jsonl"
@@ -106,6 +110,7 @@ def run_job(job: Job, watch: Watch = lambda report: None) -> Report:
     """Does what is not done yet, and tells what came of all."""
     began = time.monotonic()
     out, plan = Path(job.out), plan_of(job)
+    _check_engine(job, out)
     found = read_plan(out)
     if found is not None:
         check_same(found, plan, out)
@@ -143,6 +148,18 @@ def run_job(job: Job, watch: Watch = lambda report: None) -> Report:
     return report
 
 
+def _check_engine(job: Job, out: Path) -> None:
+    """E0888 for an engine that is not there, before anything is written."""
+    if job.engine == "ray":
+        _ray(job, out).check()
+
+
+def _ray(job: Job, out: Path) -> "Ray":
+    from specc.map.engines.ray import Ray  # a second, where nobody asks for it
+
+    return Ray(out, job.workers, job.address, job.gpus)
+
+
 def _check_writable(out: Path) -> None:
     """E0812 before anything is computed for a folder that takes no files."""
     for folder in (out, out / FOLDER):
@@ -167,9 +184,7 @@ def _progress(
     if not todo:
         return
     if job.engine == "ray":
-        from specc.map.engines.ray import Ray
-
-        yield from Ray(out, job.workers, job.address, job.gpus).run(todo)
+        yield from _ray(job, out).run(todo)
     elif job.engine == "serial":
         blocks = Blocks.open(plan, out)
         yield Progress(ready=True)

@@ -127,11 +127,6 @@ class Mapped:
         """Whether texts that have ended make room for others."""
         return self.writes and self.texts.flow
 
-    @property
-    def waits(self) -> str:
-        """Why texts wait for the longest of their batch; empty where none does."""
-        return self.texts.waits if self.writes else ""
-
     def result_columns(self) -> tuple[Column, ...]:
         """The columns of the results."""
         return tuple(self.results.columns())

@@ -96,7 +96,7 @@ def plan_of(job: Job) -> Plan:
         graph=job.graph,
         raw=tuple(job.raw),
         provider=job.provider,
-        waits=model.waits,
+        waits=model.texts.waits if model.writes else "",
     )
 
 

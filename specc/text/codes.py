@@ -318,6 +318,7 @@ LINES = {
     "E0962": "a text was broken off while it was written",
     "E0968": "serving an editor needs the package pygls",
     "E0969": "specc stopped in the middle of a text in an editor",
+    "E0970": "a job is asked for as it cannot be",
     "E0975": "a graph grows along two inputs",
     "E0976": "rows of a stream that are no whole chunks",
     "E0977": "this is for another kind of model than a stream's",
@@ -342,7 +343,7 @@ _FAMILIES = {
     Family.USAGE: {
         *("E0200", "E0407", "E0408", "E0525", "E0820", "E0821", "E0822"),
         *("E0832", "E0879", "E0880", "E0885", "E0890", "E0891", "E0921"),
-        *("E0981", "E0954", "E0955", "E0957", "E0977"),
+        *("E0981", "E0954", "E0955", "E0957", "E0970", "E0977"),
     },
     Family.ENVIRONMENT: {
         "E0426",

@@ -2,14 +2,13 @@
 table of tensors.
 """
 
-import json
 from collections.abc import Iterable, Mapping, Set
 from pathlib import Path
 from types import TracebackType
 from typing import NoReturn
 
 from specc.files.impostor import conversion, recognized
-from specc.files.json import Json
+from specc.files.json import ANY, parse
 from specc.files.read import Unreadable, read_regular, shown
 from specc.ir.array import Array
 from specc.text.diagnostic import Failed, fail
@@ -266,30 +265,23 @@ def _weight_map(path: Path) -> dict[str, str]:
             helps=[found[1]],
         )
     try:
-        fields = json.loads(data.decode("utf-8-sig"), object_pairs_hook=_unique)
-    except (ValueError, RecursionError) as error:
-        # ValueError: not UTF-8, not JSON, a name given twice
+        fields = parse(data.decode("utf-8-sig"), ANY)
+    except UnicodeDecodeError as error:
+        _bad_index(path, f"it is no UTF-8 text: byte {error.start} cannot be read")
+    except ValueError as error:  # no JSON, a name given twice, nested without end
         _bad_index(path, shown(str(error)))
     table = fields.get("weight_map") if isinstance(fields, dict) else None
-    if (
-        not isinstance(table, dict)
-        or not table
-        or not all(isinstance(v, str) for v in table.values())
-    ):
+    files = (
+        {n: file for n, file in table.items() if isinstance(file, str)}
+        if isinstance(table, dict)
+        else {}
+    )
+    if not isinstance(table, dict) or not table or len(files) < len(table):
         _bad_index(
             path,
             "it has no `weight_map`, a table from names of tensors to names of files",
         )
-    return table
-
-
-def _unique(pairs: Iterable[tuple[str, Json]]) -> dict[str, Json]:
-    found: dict[str, Json] = {}
-    for key, value in pairs:
-        if key in found:
-            raise ValueError(f"{key!r} stands there twice")
-        found[key] = value
-    return found
+    return files
 
 
 def _bad_index(path: Path, why: str) -> NoReturn:

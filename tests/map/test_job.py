@@ -259,7 +259,8 @@ def test_an_engine_that_is_not_there(
 ) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(Failed, match="E0888"):
-        run_job(job_of(small, data, tmp_path, engine="ray"))
+        run_job(job_of(small, data, tmp_path / "out", engine="ray"))
+    assert not (tmp_path / "out").exists()
 
 
 def test_nothing_of_it_is_imported_unasked() -> None:

@@ -206,3 +206,33 @@ def test_a_file_that_changes_while_it_is_read(
     assert plan is not None
     with pytest.raises(Failed, match="E0881"):
         Blocks.open(plan, tmp_path / "out").do(0)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"engine": "threads"},
+        {"engine": None},
+        {"workers": -1},
+        {"workers": True},
+        {"max_errors": "3"},
+        {"columns": ["text"]},
+        {"columns": {"ids": 3}},
+        {"keep": "id"},
+        {"raw": [3]},
+        {"to": 3},
+        {"out": 3},
+        {"out": b"out"},
+    ],
+)
+def test_what_is_no_job(
+    small: Path, data: Path, tmp_path: Path, asked: dict[str, object]
+) -> None:
+    """From Python anything may come; nothing is written."""
+    with specc.load(small) as model:
+        given = {"out": tmp_path / "out", "engine": "serial", **asked}
+        with pytest.raises(Failed, match=f"E0970.*{next(iter(asked))}"):
+            model.map(data, **given)  # type: ignore[arg-type]
+        with pytest.raises(Failed, match="E0970"):
+            model.map(out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()

@@ -96,6 +96,19 @@ class Ray:
 
     def _started(self) -> Any:
         """Ray, at work."""
+        ray = self.check()
+        options: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
+        if not self.address:
+            options |= {"include_dashboard": False, "object_store_memory": STORE}
+            options |= {"num_cpus": max(self.workers, 1) + 1}
+        try:
+            ray.init(address=self.address or "local", **options)
+        except (ConnectionError, RuntimeError, ValueError) as fault:
+            self._unreached(str(fault).strip().splitlines()[0])
+        return ray
+
+    def check(self) -> Any:
+        """Ray, which is installed, and whose cluster answers. E0888 otherwise."""
         os.environ.update({k: os.environ.get(k, v) for k, v in QUIET.items()})
         try:
             import ray
@@ -111,14 +124,6 @@ class Ray:
             )
         logging.getLogger("ray.data").setLevel(logging.ERROR)
         self._check_reached()
-        options: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
-        if not self.address:
-            options |= {"include_dashboard": False, "object_store_memory": STORE}
-            options |= {"num_cpus": max(self.workers, 1) + 1}
-        try:
-            ray.init(address=self.address or "local", **options)
-        except (ConnectionError, RuntimeError, ValueError) as fault:
-            self._unreached(str(fault).strip().splitlines()[0])
         return ray
 
     def _check_reached(self) -> None:
