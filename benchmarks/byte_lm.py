@@ -163,8 +163,7 @@ def tokenizer() -> dict[str, object]:
 
 
 def save(model: Module, out: Path) -> None:
-    """A folder as published checkpoints are: weights, config.json, tokenizer.json."""
-    out.mkdir(parents=True, exist_ok=True)
+    """Into a folder as published checkpoints are: weights, config.json, tokenizer.json."""
     specc_torch.save(model, out / "model.safetensors", {"format": "pt"}, force=True)
     files = {
         "config.json": CONFIG,
@@ -182,6 +181,13 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
+    if given.minutes <= 0:
+        parser.error("--minutes takes a number above 0")
+    try:
+        # now, and not when an hour is over
+        given.out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        parser.error(f"--out: {error}")
     specc_torch.check_output(given.out / "model.safetensors", force=True)
     torch.set_num_threads(given.threads)
     learned, other = texts()

@@ -125,6 +125,8 @@ def _models(
 def _checkpoint(folder: Path, quick: bool) -> Path:
     """The folder of the trained model."""
     named = os.environ.get("SPECC_BYTE_LM", "")
+    if named and not (Path(named) / "model.safetensors").exists():
+        raise SystemExit(f"SPECC_BYTE_LM: there is no model in {named}; byte_lm.py --out makes one")  # fmt: skip
     if named:
         return Path(named)
     out = folder / "byte_lm"

@@ -97,6 +97,17 @@ def made(name: str, quick: bool) -> str:
     return "\n".join([lines[0], told, *lines[1:]]).rstrip()
 
 
+def _tried(name: str, quick: bool) -> str:
+    """The section of a part, or nothing: the other parts, an hour of them, are not lost by it."""
+    try:
+        return made(name, quick)
+    except SystemExit as error:  # a program that failed, a folder that is not there
+        print(f"{name}: {error}", file=sys.stderr, flush=True)
+    except Exception:  # whatever it is
+        traceback.print_exc()
+    return ""
+
+
 def main() -> None:
     """Run what is asked for; a part that fails is told of, and the others go on."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -110,10 +121,8 @@ def main() -> None:
         parser.error(f"--only takes {every}, not {', '.join(sorted(unknown))}")
     failed = []
     for name in wanted:
-        try:
-            section = made(name, given.quick)
-        except Exception:  # whatever it is, an hour of other parts is not lost by it
-            traceback.print_exc()
+        section = _tried(name, given.quick)
+        if not section:
             failed.append(name)
             continue
         if not given.quick:

@@ -38,7 +38,9 @@ def rows(folder: Path, rounds: int, quick: bool) -> Iterator[str]:
     yield "### A Llama of 7 B parameters at 4 bits\n"
     named = os.environ.get("SPECC_SEVEN", "")
     package = Path(named) if named else folder / "package"
-    if (package / "specc.json").exists():
+    if named and not (package / "specc.json").exists():
+        raise SystemExit(f"SPECC_SEVEN: there is no package in {named}")
+    if named:
         yield "The package was there already: compiling was not measured.\n"
     elif shutil.disk_usage(folder).free < 20e9 and not quick:
         yield "Not run: it needs 20 GB of disk for the while.\n"
