@@ -2,7 +2,8 @@
 `python benchmarks/run.py --only check,families --quick`.
 
 Prints Markdown. Each part replaces its section of benchmarks/results.md, which says
-when and on what it was measured; with `--quick` nothing is written.
+when and on what it was measured; with `--quick` nothing is written. Other programs are
+those of `make readers`; SPECC_BYTE_LM names the folder of a model that `byte_lm.py` made.
 """
 
 import argparse
