@@ -9,7 +9,7 @@ import re
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,9 +56,11 @@ def _specc(name: str, checkpoint: Path, out: Path) -> Sequence[str]:
 
 
 def _linked(name: str, checkpoint: Path, out: Path) -> Sequence[str]:
-    """Beside the weights, as it is by default: they are not copied."""
-    given = _specc(name, checkpoint, checkpoint / "linked")
-    return [g for g in given if g not in ("--weights-as", "copy")]
+    """Into the folder of the weights, which are not copied then."""
+    command = ["-m", "specc", "compile", str(checkpoint), "-o"]
+    if published.FAMILIES[name].kind == "reads":
+        return [*command, str(checkpoint / "model.onnx")]
+    return [*command, str(checkpoint), "--for", "step"]
 
 
 def _torch(name: str, checkpoint: Path, out: Path) -> Sequence[str]:
@@ -158,7 +160,7 @@ def _compiled(
         if not how.there:
             continue
         out = folder / f"{checkpoint.name}-{tool.split(',')[0].replace(' ', '-')}"
-        before = _size(checkpoint)
+        before = set(checkpoint.iterdir())
         # only torch.onnx wants the folder to be there
         if tool == "torch.onnx":
             out.mkdir()
@@ -171,9 +173,20 @@ def _compiled(
             said = _reason(str(error)).replace(str(folder), "…")
             remarks.append(f"{tool} does not make {name}: {said}")
             continue
-        size = _size(checkpoint) - before if tool == LINKED else _size(out)
+        size = _moved(checkpoint, before, out) if tool == LINKED else _size(out)
         found[tool] = Made(cost, out, size)
     return found
+
+
+def _moved(checkpoint: Path, before: Set[Path], out: Path) -> int:
+    """Bytes of what was made beside the weights; it goes elsewhere, for the next tool is to
+    find the checkpoint as it was.
+    """
+    out = out.with_name(f"{out.name}-linked")
+    out.mkdir()
+    for path in set(checkpoint.iterdir()) - before:
+        path.rename(out / path.name)
+    return _size(out)
 
 
 def _reason(said: str) -> str:
