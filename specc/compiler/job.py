@@ -34,6 +34,7 @@ from specc.ir.target import Target
 from specc.passes import pipeline
 from specc.passes.quantize.plan import Decision
 from specc.weights.external import bytes_of
+from specc.weights.formats.dtypes import FLOATS
 from specc.weights.quantized import Quantized, Ready
 from specc.weights.scales import WithScales
 from specc.weights.values import Binding, Seeded, Values, ties_of
@@ -212,7 +213,7 @@ class Job:
             *([self.recipe] if self.recipe else []),
             *remarks,
             *_remarks_of(written, self.options, self.spec),
-            *_too_large_here(self.values),
+            *_too_large_here(self.numbers, _count(self.values)),
         )
         return Compiled(
             path=written.path,
@@ -340,21 +341,29 @@ def _forms(graph: str, emitted: Emitted) -> Iterator[str]:
         yield f"{graph}: {' '.join(few)}: {how}"
 
 
-def _too_large_here(values: Binding | Seeded) -> tuple[str, ...]:
-    """That this machine cannot run the model, which another may."""
-    counts = {
-        name: prod(wanted.shape)
+def _too_large_here(stored: Values, numbers: int) -> tuple[str, ...]:
+    """That this machine cannot run the model of so many numbers, which another may."""
+    held, taken, free = 0, 0, free_memory()
+    for name, wanted in stored.wanted.items():
+        if stored.tied_to(name) is None:
+            dtype = stored.stored_dtype(name)
+            taken += bytes_of(wanted.shape, dtype)
+            # floats are computed with 32 bits, whatever is stored; whole numbers stay
+            held += bytes_of(wanted.shape, "f32" if dtype in FLOATS else dtype)
+    if free is None or held <= free:
+        return ()
+    return (
+        f"{in_words(held, taken, numbers)}; {gigabytes(free)} of memory are "
+        f"free here: {would_fit(numbers, free)}",
+    )
+
+
+def _count(values: Binding | Seeded) -> int:
+    """How many numbers there are, those that are shared once."""
+    return sum(
+        prod(wanted.shape)
         for name, wanted in values.wanted.items()
         if values.tied_to(name) is None
-    }
-    numbers, free = sum(counts.values()), free_memory()
-    # float is computed with 32 bits, whatever is stored
-    if free is None or 4 * numbers <= free:
-        return ()
-    stored = sum(bytes_of([n], values.stored_dtype(name)) for name, n in counts.items())
-    return (
-        f"{in_words(4 * numbers, stored, numbers)}; {gigabytes(free)} of memory are "
-        f"free here: {would_fit(numbers, free)}",
     )
 
 

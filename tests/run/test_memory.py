@@ -93,6 +93,23 @@ def test_compiling_needs_no_such_room_and_says_who_will(
     assert not any("what fits" in r for r in made.remarks)
 
 
+def test_rounded_weights_need_what_they_take(
+    halves: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whole numbers are computed with as they are: a model that does not fit in 32 bits may
+    fit in 8, and is not told that it does not.
+    """
+    left(monkeypatch, HELD // 3)
+    folder = halves.parent
+    given = {"weights": folder / "w.safetensors", "quantize": "int8"}
+    made = specc.compile(folder / "m.specc", halves, **given)  # type: ignore[arg-type]
+    assert not any("what fits" in r for r in made.remarks)
+    specc.load(halves).close()
+    left(monkeypatch, HELD // 5)
+    made = specc.compile(folder / "m.specc", halves, **given)  # type: ignore[arg-type]
+    assert any("what fits" in r for r in made.remarks)
+
+
 def test_a_container_counts_where_it_is_less(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
