@@ -88,6 +88,8 @@ def _with_scales(job: Job, package: Package, folder: Path) -> Job:
 def check_cache(job: Job) -> None:
     """E0951 where nothing of what is made keeps keys and values in 8 bits."""
     options = job.options
+    if job.model.generation is None:
+        no_cache("only what writes texts keeps any")
     if "step" not in options.parts:
         no_cache("only a step keeps any: add `--for step`")
     if options.names != "specc":

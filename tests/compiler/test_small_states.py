@@ -105,6 +105,7 @@ def test_little_is_lost_of_a_trained_model(tmp_path: Path) -> None:
     ("spec", "more", "why"),
     [
         ("gpt2", [], "only a step keeps any"),
+        ("bert", ["--for", "step"], "only what writes texts keeps any"),
         ("gpt2", ["--for", "score"], "only a step keeps any"),
         ("gpt2", ["--for", "step", "--target", "onnx"], "`onnx` has no attention"),
         ("gpt2", ["--for", "step", "--names", "hf"], "know no such states"),
