@@ -22,6 +22,8 @@ from typing import Any
 HERE = Path(__file__).parent
 ROOT = HERE.parent
 PACKAGES = ("onnxruntime-gpu", "onnxruntime", "onnx", "torch", "transformers", "numpy")
+ROUNDED = ("int8", "int8-weights", "int4")
+"""Forms of rounded weights, each a column."""
 SECONDS = 600
 """A spec that takes longer is a row that says so."""
 
@@ -90,7 +92,7 @@ def row(
 
 def table(found: Sequence[Mapping[str, Any]], dtypes: Sequence[str]) -> Iterator[str]:
     """The specs: worst differences, and nodes by provider."""
-    columns = [c for d in dtypes for c in (d, f"{d} package")]
+    columns = [c for d in dtypes for c in (d, f"{d} package")] + [*ROUNDED]
     yield f"| spec | {' | '.join(columns)} | tokens | nodes on the provider | lengths on the processor |"
     yield "|---" * (len(columns) + 4) + "|"
     for each in found:
@@ -110,7 +112,7 @@ def table(found: Sequence[Mapping[str, Any]], dtypes: Sequence[str]) -> Iterator
 
 
 def _cell(told: Mapping[str, Any] | None) -> str:
-    if told is None:
+    if not told:
         return ""
     return "**wrong**" if "wrong" in told else f"{told['worst']:.1e}"
 

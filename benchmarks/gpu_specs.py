@@ -28,6 +28,11 @@ WORST = re.compile(r"worst difference (\S+) ")
 WRITTEN = 8
 
 
+ROUNDED = ("int8", "int8-weights", "int4")
+NOTHING = "E0852"
+"""What a spec without a weight that can be rounded says."""
+
+
 def said(command: Sequence[str]) -> tuple[int, str]:
     """The exit status of a command, and what it says."""
     heard = StringIO()
@@ -123,7 +128,22 @@ def tried(
             row[f"{dtype} package"] = verified(package, provider)
             if dtype == "f32":
                 row["writes"] = written(package, provider)
+    for kind in ROUNDED:
+        row[kind] = rounded(name, kind, provider, folder)
     return row
+
+
+def rounded(name: str, kind: str, provider: str, folder: Path) -> dict[str, object]:
+    """The whole graph with rounded weights; nothing is told of one that has none."""
+    path = folder / f"{name}-{kind}.onnx"
+    more = (
+        ("--quantize", kind, "--samples", "0")
+        if kind == "int4"
+        else ("--quantize", kind)
+    )
+    if fault := compiled(name, "f32", path, *more, "--block", "32"):
+        return {} if NOTHING in fault else {"wrong": fault[-600:]}
+    return verified(path, provider)
 
 
 if __name__ == "__main__":

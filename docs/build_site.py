@@ -52,6 +52,7 @@ NAV = (
             "one-file.md",
             "low-precision.md",
             "gpu.md",
+            "gpu-report.md",
             "browser.md",
             "providers.md",
             "scale.md",

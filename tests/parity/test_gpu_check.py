@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from pathlib import Path
+from shutil import which
 
 import pytest
 
@@ -50,3 +51,15 @@ def test_without_a_card_nothing_is_run(tmp_path: Path) -> None:
     assert done.returncode == 0
     assert "nothing was run" in done.stdout
     assert not page.exists()
+
+
+def test_make_runs_nothing_without_a_card() -> None:
+    """Where `nvidia-smi` is not there; where it is, this asks for a card."""
+    if which("nvidia-smi"):
+        pytest.skip("a card is here")
+    done = subprocess.run(
+        ["make", "gpu-check"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0
+    assert "nothing was run" in done.stdout
+    assert not (ROOT / ".gpu").exists()
