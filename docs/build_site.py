@@ -26,7 +26,9 @@ from specc.cli.main import main as specc
 ROOT = Path(__file__).parents[1]
 DOCS, PAGES, SITE = ROOT / "docs", ROOT / "build" / "docs", ROOT / "build" / "site"
 LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)")
-DOC = re.compile(r'^model (\w+)(?: "(.*)")?|^(?:model|doc): (.*)$', re.MULTILINE)
+DOC = re.compile(r'^model (\w+)(?: "(.*)")?|^doc: (.*)$', re.MULTILINE)
+FIGURES = re.compile(r"^<!-- figures: (.+) -->$", re.MULTILINE)
+RESULTS = ROOT / "benchmarks" / "results.md"
 
 NAV = (
     ("Start", ("index.md", "tutorial.md", "training.md")),
@@ -118,8 +120,19 @@ def staged(drawn: bool) -> None:
 def _with_links_here(page: Path) -> str:
     """The text of a page, its links turned."""
     home = _home(page)
-    text = page.read_text(encoding="utf-8")
+    text = FIGURES.sub(_figures, page.read_text(encoding="utf-8"))
     return LINK.sub(lambda link: _turned(link, page, home), text)
+
+
+def _figures(wanted: re.Match[str]) -> str:
+    """The section of the measured results whose heading begins so: pages repeat no
+    figures, so that none is older than the others.
+    """
+    sections = re.split(r"^(?=### )", RESULTS.read_text(encoding="utf-8"), flags=re.M)
+    found = [s for s in sections if s.startswith(f"### {wanted[1]}")]
+    if not found:
+        print(f"nothing was measured under `{wanted[1]}`", file=sys.stderr)
+    return found[0].rstrip() if found else ""
 
 
 def _home(page: Path) -> Path:

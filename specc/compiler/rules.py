@@ -144,14 +144,38 @@ def file_beside(module: Module, name: tree.Text, what: str, option: str) -> Path
     return inside
 
 
-def own_weights(program: Program) -> str:
-    """The file a spec takes its weights from, in or below its own folder."""
+def own_source(program: Program) -> tuple[tree.From, Module] | None:
+    """Where a spec says from which file it takes its weights, if it does."""
     for item, module in program.items(tree.Weights):
         for rule in item.rules:
             if isinstance(rule, tree.From):
-                name = tree.Text(rule.path, span=rule.span)
-                return str(file_beside(module, name, "the weights", "--weights"))
-    return ""
+                return rule, module
+    return None
+
+
+def own_weights(program: Program, *, needed: bool = False) -> str:
+    """The file a spec takes its weights from, in or below its own folder. E0802 for one
+    that is `needed` and not there: it may be that nobody has trained it yet.
+    """
+    source = own_source(program)
+    if source is None:
+        return ""
+    rule, module = source
+    name = tree.Text(rule.path, span=rule.span)
+    path = file_beside(module, name, "the weights", "--weights")
+    if needed and not path.exists():
+        fail(
+            "E0802",
+            f"the weights `{shown(rule.path)}` that the spec names are not there",
+            rule.span,
+            "no such file beside the spec",
+            helps=[
+                "train the spec, and save its weights there (docs/training.md)",
+                "or try it with drawn ones: --init SEED",
+                "or name others: --weights FILE or DIR",
+            ],
+        )
+    return str(path)
 
 
 class _Reader:

@@ -57,7 +57,8 @@ def values_of(spec: Spec, graph: Graph, sources: Sources) -> Binding | Seeded:
     if sources.init is not None:
         _check_alone(sources)
         return seeded(graph, wanted, rules, sources.init)
-    path = sources.path or spec.checkpoint or own_weights(spec.program)
+    path = sources.path or spec.checkpoint
+    path = path or own_weights(spec.program, needed=True)
     if path:
         fresh = Fresh(sources.missing, _initials(graph), lambda: _body(spec, graph))
         return bound(wanted, rules, path, fresh, sources.adapter)
