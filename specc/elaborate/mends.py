@@ -233,15 +233,8 @@ MENDS = (
         ("where", "exp"),
         ("selu",),
     ),
-    Mend("that is `clip(x, low=0.0, high=6.0)`", ("clip",), ("relu6",)),
-    Mend("that is `x * tanh(softplus(x))`", ("tanh", "softplus"), ("mish",)),
     Mend(
         "that is `clip(x / 6.0 + 0.5, low=0.0, high=1.0)`", ("clip",), ("hardsigmoid",)
-    ),
-    Mend(
-        "that is `x * clip(x / 6.0 + 0.5, low=0.0, high=1.0)`",
-        ("clip",),
-        ("hardswish", "hswish"),
     ),
     Mend(
         "half of the features gate the other: `a * sigmoid(b)` of `a, b = chunk(x, 2)`",
@@ -351,7 +344,7 @@ MENDS = (
     Mend(
         "a number that is given is written as it is: `x + 2.0`",
         (),
-        ("constant", "scalar", "tensor", "asarray", "array"),
+        ("scalar", "tensor", "asarray", "array"),
     ),
     Mend(
         'weights of any shape are `x + parameter(shape=[8], init="ones") @ gain`',
