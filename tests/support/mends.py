@@ -51,6 +51,11 @@ DONE: dict[str, list[tuple[str, str, str]]] = {
         ("scan x in xs along n carry h { … }", "for i in range(3) { x = x * 2.0 }",
          "h = 0.0\n  scan v in x along n carry h { h = h + v }"),
     ],
+    "E0101-scan-without-end": [
+        ("scan row in x along n", "scan step carry x {\n    x = x + 1.0",
+         "h = 0.0\n  scan row in x along n carry h {\n    h = h + row"),
+        ("scan step in 8", "scan step carry", "scan step in 8 carry"),
+    ],
     "E0101-if": [
         ("when c { … } else { … }", "if n > 2 { x = x * 2.0 }", "when a { x = x * 2.0 } else { x = -x }"),
         ("a if c else b", "if n > 2 { x = x * 2.0 }", "x = x * 2.0 if a else x"),
@@ -284,6 +289,12 @@ DONE: dict[str, list[tuple[str, str, str]]] = {
         ("x[:, 0:1]", "x[:, 3:4]", "x[:, 0:1]"),
         ("delay(x, by=1)", "x[:, 3:4]", "delay(x, by=1)"),
         ("last(x)", "x + x[:, 3:4]", "x + delay(x, by=1)"),
+        ("j < 4 & j <= i",
+         "graph g(ids: int[batch, n]) -> (logits: float[batch, n, 4]) {\n"
+         "  x = embedding(ids, size=5, dim=4) @ e\n  return x + x[:, 3:4]",
+         "mask first = j < 4 & j <= i\n\n"
+         "graph g(ids: int[batch, n]) -> (logits: float[batch, n, 4]) {\n"
+         "  x = embedding(ids, size=5, dim=4) @ e\n  return x + attend(x, x, x, mask=first)"),
     ],
     "E0711-inside-a-loop": [
         ("last(x)", "insert(mean(h, axis=1) * row, axis=1)", "insert(row, axis=1)"),

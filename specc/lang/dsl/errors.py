@@ -242,6 +242,9 @@ def hints(here: Misplaced) -> Iterator[str]:
         yield "say what it gives: `-> float[batch, n, d]`, or `-> (name: type, …)`"
     if token.kind == "COLON" and "EQUAL" in here.expected:
         yield "a value is given with `=`"
+    if here.at >= 2 and here.tokens[here.at - 2].kind == "SCAN":
+        rows, turns = "`scan row in x along n`", "`scan step in 8`"
+        yield f"a loop has an end: {rows} walks along rows, {turns} turns eight times"
 
 
 def _operator_hints(here: Misplaced, token: Token, before: Token) -> Iterator[str]:
