@@ -59,6 +59,10 @@ class Exact:
     def tensor(self, array: Array) -> Numbers:
         return Numbers(array)
 
+    def numbers(self, held: Any) -> Array:
+        array: Array = held.array
+        return array
+
     def tensors(self, inputs: Mapping[str, Any], into: Any = None) -> dict[str, Any]:
         given = {n: v.array if isinstance(v, Numbers) else v for n, v in inputs.items()}
         own = {n: self.weights[n] for n in self.graph.parameters}
