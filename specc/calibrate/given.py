@@ -3,6 +3,7 @@ JSON object a line, each one run of the model.
 """
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import NoReturn
 
 import numpy as np
@@ -45,14 +46,20 @@ def _records(path: str) -> Iterator[tuple[str, Mapping[str, object]]]:
         if not line.strip():
             continue
         place = f"{shown(path)}, line {number}"
+        yield place, _object(line, place)
+
+
+def _object(line: bytes, place: str) -> Mapping[str, object]:
+    """The inputs of one line, by name. E0854, E0906 for what is no JSON."""
+    helps = ('a line is `{"input_ids": [1, 2, 3]}`',)
+    try:
         value = load_json(line, place)
-        if not isinstance(value, dict):
-            fail(
-                "E0854",
-                f"{place} is no object of inputs by name",
-                helps=['a line is `{"input_ids": [1, 2, 3]}`'],
-            )
-        yield place, value
+    except Failed as failed:
+        # its own advice is about arrays, and a line is an object
+        raise Failed(*(replace(d, helps=helps) for d in failed.diagnostics)) from None
+    if not isinstance(value, dict):
+        fail("E0854", f"{place} is no object of inputs by name", helps=helps)
+    return value
 
 
 def _prepared(

@@ -100,8 +100,9 @@ def run(given: Namespace) -> int:
 
 @dataclass
 class Found:
-    """What was found so far. `agrees` is None until all rounds are done, and where
-    rounding decides; `parts` holds each with a rounded weight and how far off it is.
+    """What was found so far. `agrees` is None until all rounds are done, where rounding
+    decides, and where nothing was compared; `parts` holds each with a rounded weight and
+    how far off it is.
     """
 
     agrees: bool | None = None
@@ -145,7 +146,8 @@ def _compare(given: Namespace, opened: Opened, found: Found) -> None:
         status = exit_status(d.code for d in failed.diagnostics)
         found.agrees = False if status == Family.DIFFERENT.value else None
         raise
-    found.agrees = True
+    # a model that nothing was compared of is not said to be right
+    found.agrees = True if any(one.compared for one in found.rounds) else None
 
 
 def _beside(given: Namespace, opened: Opened, found: Found) -> None:

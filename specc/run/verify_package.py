@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from specc.artifact.facts import load as load_facts
+from specc.artifact.index import is_package, read_index
 from specc.files.read import shown
 from specc.run.loaded import Loaded
 from specc.run.opened import Opened
-from specc.run.package import Package
+from specc.run.package import Package, open_package
 from specc.run.prior import Prior, draw_behind_a_text, states_by_name
 from specc.run.rounds import Round
 from specc.run.verify import Draw, rounds_of
@@ -24,15 +25,42 @@ def rounds_opened(opened: Opened, *, seed: int, rounds: int) -> Iterator[Round]:
     """What each round of all that can be compared found. E0930 at the first difference,
     E0932 where rounding decides.
     """
-    if opened.package is None:
-        return rounds_of(opened.whole, seed=seed, rounds=rounds)
+    package, graph = opened.package, opened.graph
+    if package is None and (package := _package_of_step(opened)):
+        graph = "step"
+    if package is None:
+        return _rounds_alone(opened.whole, seed, rounds)
     return rounds_packaged(
-        opened.package,
-        graph=opened.graph,
+        package,
+        graph=graph,
         provider=opened.provider,
         seed=seed,
         rounds=rounds,
     )
+
+
+def _rounds_alone(model: Loaded, seed: int, rounds: int) -> Iterator[Round]:
+    """What each round of a single file found. A step that was taken out of its package
+    has inputs that its graph does not tell of.
+    """
+    if model.runtime.inputs.keys() <= model.manifest.graph.inputs.keys():
+        return rounds_of(model, seed=seed, rounds=rounds)
+    why = "it writes into buffers, which only the package tells of that it was made for"
+    return iter(
+        (Round(compared=False, agrees=None, note=f"not compared, because {why}"),)
+    )
+
+
+def _package_of_step(opened: Opened) -> Package | None:
+    """The package that a file is the step of; None for any other. Only its index says
+    which states are buffers, and what a step may be given.
+    """
+    folder = opened.path.parent
+    if not is_package(folder):
+        return None
+    if read_index(folder).graphs.get("step") != opened.path.name:
+        return None
+    return open_package(folder, contents=opened.contents)
 
 
 def verify_package(

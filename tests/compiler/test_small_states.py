@@ -3,6 +3,7 @@ little, and where it cannot be nothing is written.
 """
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -54,6 +55,24 @@ def test_a_step_keeps_what_its_graph_says(
     assert attention
     assert {kinds[name] for name in buffers} == {onnx.TensorProto.INT8}
     assert main(["verify", str(tmp_path / "m"), "--rounds", "2"]) == 0
+
+
+def test_the_file_of_a_step_is_compared_as_its_package_says(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The inputs that its buffers are were random ones of another type: E0907 of what
+    nobody had given. Taken out of its package it is not compared, and says why.
+    """
+    assert compiled(tmp_path / "m", "gpt2", "--for", "step", "--no-load") == 0
+    step = tmp_path / "m" / "step.onnx"
+    capsys.readouterr()
+    assert main(["verify", str(step), "--rounds", "1"]) == 0
+    assert capsys.readouterr().out.startswith("step: batch=")
+    alone = Path(shutil.copy(step, tmp_path / "alone.onnx"))
+    assert main(["verify", str(alone), "--format", "json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert "it writes into buffers" in found["rounds"][0]["note"]
+    assert found["agrees"] is None
 
 
 @pytest.mark.parity
