@@ -71,7 +71,7 @@ def _with_scales(job: Job, package: Package, folder: Path) -> Job:
     by = job.rounding.by
     path = _writes(job, package, folder)
     if by.calibrate:
-        samples: Iterable[Sample] = given_samples(by.calibrate, _entrance(job))
+        samples: Iterable[Sample] = _given(by, _entrance(job))
         told = f"`{shown(Path(by.calibrate).name)}`"
     else:
         count = by.samples or USUAL
@@ -129,6 +129,23 @@ def _idle(by: By) -> tuple[str, ...]:
     )
 
 
+def _given(by: By, entrance: Entrance) -> Iterator[Sample]:
+    """Runs of the inputs in a file. E0802, at its line where the spec names it."""
+    if by.span and not Path(by.calibrate).is_file():
+        name = shown(Path(by.calibrate).name)
+        fail(
+            "E0802",
+            f"the inputs `{name}` that the spec names are not there",
+            by.span,
+            "no such file beside the spec",
+            helps=[
+                "name others: --calibrate FILE",
+                "or leave out `calibrate`",
+            ],
+        )
+    return given_samples(by.calibrate, entrance)
+
+
 def _samples(job: Job, package: Package, folder: Path) -> tuple[Samples | None, str]:
     """What the model is run on, and a line that says so; None where weights are rounded
     by themselves.
@@ -139,7 +156,7 @@ def _samples(job: Job, package: Package, folder: Path) -> tuple[Samples | None, 
         # its name alone: this line is kept in the model, which may go elsewhere
         name = shown(Path(by.calibrate).name)
         told = f"weights of 4 bits are rounded by `{name}` (GPTQ)"
-        return lambda: given_samples(by.calibrate, entrance), told
+        return lambda: _given(by, entrance), told
     if by.samples == 0:
         return None, nearest
     if by.samples is None and isinstance(job.values, Seeded):

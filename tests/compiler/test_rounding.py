@@ -226,6 +226,21 @@ def test_wrong_words_of_inputs(words: str, code: str, tmp_path: Path) -> None:
         told(written(tmp_path, HEAD + INPUTS.format(words)))
 
 
+@pytest.mark.parametrize("more", [[], ["--for", "step", "--cache", "int8"]])
+def test_inputs_that_are_not_there_are_told_of_at_their_line(
+    more: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It was said to be looked for in the folder that one is in, and nothing of the spec."""
+    spec = written(tmp_path, HEAD + SMALL + INPUTS.format('calibrate = "no.npz"'))
+    args = ["compile", str(spec), "--init=0", "-o", str(tmp_path / "out"), *more]
+    assert main(args) == 3
+    said = capsys.readouterr().err
+    assert "error[E0802]: the inputs `no.npz` that the spec names" in said
+    assert f"{spec.name}:5:" in said
+    assert "the folder you are in" not in said
+    assert not (tmp_path / "out").exists()
+
+
 def test_what_it_is_rounded_by_is_not_written_over(tmp_path: Path) -> None:
     inputs = written(tmp_path, '{"input_ids": [1, 2]}\n', "x.onnx")
     spec = written(tmp_path, HEAD + SMALL + INPUTS.format('calibrate = "x.onnx"'))
