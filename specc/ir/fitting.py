@@ -91,17 +91,23 @@ def demands(graph: Graph) -> set[Demand]:
 
 
 def _of_nodes(graph: Graph) -> set[Demand]:
-    """Those of its nodes, and of nodes in bodies of loops, whose symbols are the same."""
+    """Those of its nodes, and of nodes in bodies of loops."""
     found: set[Demand] = set()
-    for node, results in graph.nodes:
+    for node, results in nodes_within(graph):
         found |= {
             Demand(d, True)
             for d in (*rows_of(node), *(d for r in results for d in r.type.shape))
         }
         found |= {Demand(d, False) for d in _dims(node.op.attributes().values())}
-        if isinstance(node.op, ops.Scan):
-            found |= _of_nodes(node.op.body)
     return found
+
+
+def nodes_within(graph: Graph) -> Iterator[tuple[Node, tuple[Value, ...]]]:
+    """Its nodes, and those in bodies of loops, whose symbols are the same."""
+    for node, results in graph.nodes:
+        yield node, results
+        if isinstance(node.op, ops.Scan):
+            yield from nodes_within(node.op.body)
 
 
 def rows_of(node: Node) -> tuple[Dim, ...]:

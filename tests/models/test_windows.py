@@ -159,6 +159,17 @@ def test_a_model_says_how_long_a_sentence_must_be(
     assert rows_taken(made(tmp_path, stack(name)).model.graph) == least
 
 
+@pytest.mark.parametrize("loop", ["", "scan step in 2 carry x {"])
+def test_what_a_loop_takes_must_be_there_too(loop: str, tmp_path: Path) -> None:
+    inside = f"{loop}\n    x = x + insert(sum(x[:, 0:3], axis=1), axis=1)\n"
+    text = (
+        "specc 1\nmodel m\n\ndims batch, n\n\n"
+        "graph g(x: float[batch, n, 4]) -> (y: float[batch, n, 4]) {\n"
+        f"{inside}{'}' if loop else ''}\n  return x\n}}\n"
+    )
+    assert rows_taken(made(tmp_path, text).model.graph) == {"n": 3}
+
+
 def test_lengths_that_are_tried_give_several_rows(tmp_path: Path) -> None:
     """One row behind all strides would show neither order nor padding."""
     graph = made(tmp_path, stack("wav2vec2")).model.graph

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from specc.ir import ops
 from specc.ir.dim import Dim, Part, remainder
-from specc.ir.fitting import demands, rows_of
+from specc.ir.fitting import demands, nodes_within, rows_of
 from specc.ir.graph import Graph
 from specc.ir.tables import ROTARY, rooms
 from specc.passes.prove.local import local_of
@@ -149,7 +149,7 @@ def rows_taken(graph: Graph) -> dict[str, int]:
     index takes, and a window fits.
     """
     found = _reached(graph)
-    for node, _ in graph.nodes:
+    for node, _ in nodes_within(graph):
         for wanted in rows_of(node):
             match wanted.substitute(graph.facts).terms:
                 case ((((str() as symbol, 1),), c), ((), k)) if c > 0:
@@ -163,7 +163,7 @@ def _reached(graph: Graph) -> dict[str, int]:
     """
     found: dict[str, int] = {}
     refused: set[str] = set()
-    for node, results in graph.nodes:
+    for node, results in nodes_within(graph):
         if not isinstance(node.op, ops.Sliding | ops.KeepRows):
             continue
         spare = [d.substitute(graph.facts) for d in rows_of(node)]
