@@ -52,7 +52,10 @@ FEW = [
     *NOT,
 ]
 CASES = [
-    *(pytest.param(name, range(1), id=name) for name in FEW),
+    *(
+        pytest.param(name, range(1), id=name, marks=pytest.mark.parity if n % 2 else ())
+        for n, name in enumerate(FEW)
+    ),
     *(
         pytest.param(name, range(12), marks=pytest.mark.slow, id=f"{name}-many")
         for name in GENERATING

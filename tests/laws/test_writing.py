@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.plain_writer import Plain, Text
+from support.turns import in_two
 from support.writing_specs import LETTERS, WritingSpec, writing_spec
 
 import specc
@@ -215,7 +216,7 @@ def fault(seed: int, folder: Path) -> str:
     return ""
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", in_two(range(8)))
 def test_all_ways_write_the_same(seed: int, tmp_path: Path) -> None:
     assert not fault(seed, tmp_path)
 

@@ -1,6 +1,6 @@
 """Every shipped spec compiles at the oldest, the usual and the newest opset, for both
-CPU targets, and agrees: each for both targets at two opsets (a family for one), at all of
-them under `slow`.
+CPU targets, and agrees: each for both targets at two opsets (a family for one, every
+other one with `make parity`), at all of them under `slow`.
 
 What a spec needs besides its defaults, to be small, stands in SMALL
 (tests/support/small.py).
@@ -30,7 +30,13 @@ def _kept(spec: int, target: int, opset: int) -> bool:
     return both and opset == (spec + 2 * target) % len(OPSETS)
 
 
-SWEEP = covering(_kept, SPECS, TARGETS, OPSETS)
+LATER = {name for n, name in enumerate(FAMILIES) if n % 2}
+SWEEP = [
+    pytest.param(*case.values, marks=case.marks or pytest.mark.parity)
+    if case.values[0] in LATER
+    else case
+    for case in covering(_kept, SPECS, TARGETS, OPSETS)
+]
 
 
 def test_every_spec_is_here() -> None:

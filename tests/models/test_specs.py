@@ -23,6 +23,7 @@ from support.spec_models import (
     opened,
     random_weights,
 )
+from support.turns import in_two
 
 from specc.compiler.spec import check, open_spec
 from specc_numpy import run
@@ -252,7 +253,7 @@ def ready(n: int) -> tuple[Opened, Arrays, Samples]:
     return spec, random_weights(spec), samples(case.inputs, case.lengths)
 
 
-@pytest.mark.parametrize("name", sorted({c.spec for c in CASES}))
+@pytest.mark.parametrize("name", in_two(sorted({c.spec for c in CASES})))
 def test_a_spec_holds_for_every_size(name: str) -> None:
     """Symbols first: no number of the config is needed to see that shapes fit."""
     found = check(open_spec(name))

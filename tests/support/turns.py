@@ -9,7 +9,7 @@ import pytest
 from _pytest.mark.structures import ParameterSet
 
 
-def in_two(names: Sequence[str]) -> list[ParameterSet]:
+def in_two(names: Sequence[object]) -> list[ParameterSet]:
     """Every other name as it is, the others marked `parity`."""
     return [
         pytest.param(name, marks=(pytest.mark.parity,) if n % 2 else ())
