@@ -83,7 +83,7 @@ class Table:
     call: Callable[[Any, Sequence[Any]], object]
 
 
-def rows(folder: Path, count: int, quick: bool, only: str) -> Iterator[str]:
+def rows(folder: Path, count: int, quick: bool, only: str = "") -> Iterator[str]:
     """All tables, of `count` rows each; of fewer where rows take longer."""
     if only in ("", "dates"):
         yield from _table(_dates(folder, count))

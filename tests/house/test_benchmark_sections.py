@@ -1,8 +1,29 @@
 """The page of results keeps what was measured before, and says which goals are reached."""
 
+import ast
+from pathlib import Path
+
+import pytest
+
 from benchmarks.sections import Goal, goals, replaced
 
 PAGE = "# Results\n\n<!-- a -->\n### A\n\nold\n\n<!-- b -->\n### B\n\nkept\n"
+
+HERE = Path(__file__).parents[2] / "benchmarks"
+MODULES = ("families", "generation", "lowbits", "recipes", "seven", "local", "experts", "map", "recurrence")  # fmt: skip
+"""What `benchmarks/run.py` calls."""
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_a_part_is_given_a_folder_rounds_and_how_quick(name: str) -> None:
+    """By reading alone: what the parts measure with is not here."""
+    assert f'_module("{name}")' in (HERE / "run.py").read_text(encoding="utf-8")
+    module = ast.parse((HERE / f"{name}.py").read_text(encoding="utf-8"))
+    (rows,) = (
+        n for n in module.body if isinstance(n, ast.FunctionDef) and n.name == "rows"
+    )
+    asked = len(rows.args.args) - len(rows.args.defaults)
+    assert asked <= 3 <= len(rows.args.args)
 
 
 def test_a_section_takes_the_place_of_the_former_one() -> None:
