@@ -83,6 +83,7 @@ def random_fault(seed: int, folder: Path) -> str | None:
     return f"{seed}: {found}" if found else ""
 
 
+@pytest.mark.parity
 def test_texts_of_random_specs_are_as_alone(tmp_path: Path) -> None:
     made = [random_fault(seed, tmp_path) for seed in range(12)]
     assert not [f for f in made if f]
