@@ -4,15 +4,15 @@ on giving keys to later rows, and no turn computes more than these once all are 
 
 from pathlib import Path
 
-import numpy as np
 import onnx
 import pytest
+from support.stepped import steps_apart
 
 import specc
 from specc.ir import ops
-from specc.run.steppers import FullStepper, StateStepper
-from specc.run.writer import writer_of
 from specc_onnx.lower import loop
+
+PROMPTS = [[2, 3, 5], [7], [4, 6]]
 
 SPEC = """specc 1
 model halting
@@ -60,32 +60,6 @@ def package(folder: Path, body: str, turn: int, far: float = 4.0) -> Path:
     return folder / "out"
 
 
-def worst(folder: Path) -> float:
-    """How far any steps are from full passes: a prompt padded on the left, batches in
-    another order, one new row and several.
-    """
-    model = specc.load(folder, threads=1)
-    rng = np.random.default_rng(0)
-    memory = rng.normal(size=(3, 4, 8)).astype("f")
-    prompts = [[2, 3, 5], [7], [4, 6]]
-    prepared = dict(model.generate(ids=prompts, memory=memory).prepared)
-    whole = writer_of(model.whole)
-    assert model.writer
-    assert whole
-    steps, full = model.writer.stepper(prepared), whole.stepper(prepared)
-    assert isinstance(steps, StateStepper)
-    assert isinstance(full, FullStepper)
-    tokens, apart = prepared["ids"], 0.0
-    for order, more in (([0, 1, 2], 0), ([2, 0, 0], 1), ([1, 1, 0, 2], 3), ([3], 1)):
-        if more:
-            steps.reorder(np.array(order))
-            full.reorder(np.array(order))
-            tokens = rng.integers(3, 11, (len(order), more))
-        got, want = steps.step(tokens), full.step(tokens)
-        apart = max(apart, float(np.abs(got - want).max() / np.abs(want).max()))
-    return apart
-
-
 @pytest.mark.parametrize(
     ("body", "turn"),
     [
@@ -97,7 +71,7 @@ def worst(folder: Path) -> float:
 def test_any_steps_give_the_logits_of_full_passes(
     tmp_path: Path, body: str, turn: int
 ) -> None:
-    assert worst(package(tmp_path, body, turn)) <= 1e-5
+    assert steps_apart(package(tmp_path, body, turn), PROMPTS) <= 1e-5
 
 
 def test_rows_that_are_done_and_give_no_keys_are_found(
@@ -118,7 +92,7 @@ def test_rows_that_are_done_and_give_no_keys_are_found(
         ]
 
     monkeypatch.setattr(loop, "_outlasted", nothing)
-    assert worst(package(tmp_path, "attention", 0)) > 1e-3
+    assert steps_apart(package(tmp_path, "attention", 0), PROMPTS) > 1e-3
 
 
 def test_what_is_not_run_is_the_rest_of_the_body(tmp_path: Path) -> None:

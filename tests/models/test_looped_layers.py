@@ -6,10 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.stepped import steps_apart
 
 import specc
-from specc.run.steppers import FullStepper, StateStepper
-from specc.run.writer import writer_of
 
 SPEC = """specc 1
 model looped
@@ -68,27 +67,10 @@ def folder(
 
 def test_any_steps_give_the_logits_of_full_passes(folder: Path) -> None:
     """In pieces, in another order of the batch, and behind padding on the left."""
-    model = specc.load(folder / "package", threads=1)
-    rng = np.random.default_rng(0)
-    memory = rng.normal(size=(3, 4, 8)).astype("f")
     prompts = [[2, 3, 5], [7, 7, 8], [4, 6, 2]]
     if "prompt" not in folder.name:  # where nothing hides padding
         prompts = [[2, 3, 5], [7], [4, 6]]
-    prepared = dict(model.generate(memory=memory, ids=prompts).prepared)
-    whole = writer_of(model.whole)
-    assert model.writer
-    assert whole
-    steps, full = model.writer.stepper(prepared), whole.stepper(prepared)
-    assert isinstance(steps, StateStepper)
-    assert isinstance(full, FullStepper)
-    tokens = prepared["ids"]
-    for order, more in (([0, 1, 2], 0), ([2, 0, 0], 1), ([1, 1, 0, 2], 3), ([3], 1)):
-        if more:
-            steps.reorder(np.array(order))
-            full.reorder(np.array(order))
-            tokens = rng.integers(3, 11, (len(order), more))
-        got, want = steps.step(tokens), full.step(tokens)
-        assert np.abs(got - want).max() <= 1e-5 * np.abs(want).max(), order
+    assert steps_apart(folder / "package", prompts) <= 1e-5
 
 
 def test_texts_are_those_of_full_passes(folder: Path) -> None:
