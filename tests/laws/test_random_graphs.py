@@ -14,6 +14,7 @@ import pytest
 from support.random_graphs import random_graph, values
 from support.random_loops import looped_graph
 from support.random_rows import moved_graph
+from support.turns import in_two
 
 import specc_numpy
 from specc.ir import ops, reach
@@ -112,19 +113,25 @@ def test_rows_of_a_batch_are_proved_apart_and_are(
             )
 
 
-@pytest.mark.parametrize(
-    ("draw", "many", "least"),
-    [
+PADDED = [
+    (draw, side, *numbers)
+    for side in ("left", "right")
+    for draw, *numbers in (
         (random_graph, 500, 20),
         (looped_graph, 150, 1),
         (moved_graph, 200, 10),
-        pytest.param(random_graph, 2000, 100, marks=pytest.mark.slow),
-        pytest.param(looped_graph, 2000, 100, marks=pytest.mark.slow),
-    ],
-)
-@pytest.mark.parametrize("side", ["left", "right"])
+    )
+]
+LONG = [
+    pytest.param(draw, side, 2000, 100, marks=pytest.mark.slow)
+    for side in ("left", "right")
+    for draw in (random_graph, looped_graph)
+]
+
+
+@pytest.mark.parametrize(("draw", "side", "many", "least"), [*in_two(PADDED), *LONG])
 def test_without_a_padding_warning_padding_changes_nothing(
-    side: Literal["left", "right"], draw: Callable[..., Graph], many: int, least: int
+    draw: Callable[..., Graph], side: Literal["left", "right"], many: int, least: int
 ) -> None:
     """Each example is run padded, with garbage in the padded rows, and alone."""
     clean = 0

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.small import FAMILIES, SMALL
+from support.turns import in_two
 
 import specc
 import specc.run.package
@@ -35,7 +36,8 @@ APART = 1e-4
 @pytest.fixture(
     scope="module",
     params=[
-        pytest.param(n, marks=[pytest.mark.slow] * (n in BESIDE)) for n in GENERATING
+        *in_two([n for n in GENERATING if n not in BESIDE]),
+        *(pytest.param(n, marks=pytest.mark.slow) for n in BESIDE),
     ],
 )
 def model(

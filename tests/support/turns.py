@@ -10,8 +10,11 @@ from _pytest.mark.structures import ParameterSet
 
 
 def in_two(names: Sequence[object]) -> list[ParameterSet]:
-    """Every other name as it is, the others marked `parity`."""
+    """Every other name, or tuple of what a test takes, as it is; the others marked `parity`."""
     return [
-        pytest.param(name, marks=(pytest.mark.parity,) if n % 2 else ())
+        pytest.param(
+            *(name if isinstance(name, tuple) else (name,)),
+            marks=(pytest.mark.parity,) if n % 2 else (),
+        )
         for n, name in enumerate(names)
     ]
