@@ -19,13 +19,18 @@ from specc.files.place import explain
 from specc.ir.array import Array
 from specc.ir.precision import Plan, Precision
 from specc.weights import gptq, lowbits
+from specc.weights.formats.dtypes import NUMPY
 from specc.weights.rules import Wanted
 from specc.weights.values import Run, Values, array_of
 
 AT_ONCE = 1 << 20
 """About so many numbers are rounded at a time."""
+IN_CACHE = 1 << 16
+"""So many of these at a time go through all the steps: they stay near the processor."""
 TOGETHER = 1 << 22
 """The same where they are rounded column by column."""
+NARROWER = ("f16", "bf16")
+"""Types whose every number float32 has."""
 THREADS = 2
 """Pieces that are rounded beside each other; more would wait for what is read."""
 
@@ -39,8 +44,8 @@ class Loss:
     worst: float = 0.0
 
     def see(self, before: Array, after: Array) -> None:
-        """Some rows, as they were and as they are read again."""
-        gone = before - after
+        """Some rows, as they were and as they are read again, which are written over."""
+        gone = np.subtract(before, after, out=after)
         self.squares += _squared(before.reshape(-1))
         self.lost += _squared(gone.reshape(-1))
         ends = gone.max(initial=0.0), -gone.min(initial=0.0)
@@ -260,19 +265,31 @@ class Quantized:
                 for start in range(0, one.out, many):
                     yield np.ascontiguousarray(matrix[:, start : start + many].T)
             return
-        left = np.empty(0, np.float32)
-        at = 0
-        for chunk in self.base.chunks(name, "f32"):
-            # Chunks end anywhere; what is left of a row waits for the next.
-            left = np.concatenate([left, np.frombuffer(chunk, np.float32)])
-            full = left.size // one.wide
-            while full:
-                count = min(full, many, one.out - at % one.out)
-                yield left[: count * one.wide].reshape(count, one.wide)
-                left = left[count * one.wide :]
-                full -= count
-                at += count
-        assert not left.size, f"{name} ends within a row"
+        yield from self._as_they_lie(name, many)
+
+    def _as_they_lie(self, name: str, many: int) -> Iterator[Array]:
+        """The rows of a weight whose results lie one behind the other, `many` together."""
+        one = self.made[name]
+        stored = self.base.stored_dtype(name)
+        # widened here, where they are copied in any case
+        kind = stored if stored in NARROWER else "f32"
+        begun, at, left = np.empty(0, np.float32), 0, prod(one.shape)
+        row = 0
+        for chunk in self.base.chunks(name, kind):
+            numbers = np.frombuffer(chunk, NUMPY[kind])
+            while numbers.size:
+                if at == len(begun):
+                    # threads keep what they were given: each piece is new
+                    rows = min(many, one.out - row % one.out)
+                    begun, at = np.empty(rows * one.wide, np.float32), 0
+                here = numbers[: len(begun) - at]
+                begun[at : at + len(here)] = here
+                at, left = at + len(here), left - len(here)
+                numbers = numbers[len(here) :]
+                if at == len(begun):
+                    row += len(begun) // one.wide
+                    yield begun.reshape(-1, one.wide)
+        assert not left, f"{name} ends within a row"
 
 
 @dataclass(frozen=True)
@@ -286,17 +303,29 @@ class _Piece:
 
 def _piece(rows: Array, one: Rounded, factor: Array | None) -> _Piece:
     """Some rows of a weight, rounded."""
-    form = one.form
+    parts, units, loss = [], [], Loss()
+    # column by column costs the same for few rows as for many
+    many = len(rows) if factor is not None else IN_CACHE // max(one.wide, 1)
+    for start in range(0, len(rows), max(1, many)):
+        some = rows[start : start + max(1, many)]
+        blocks = lowbits.in_blocks(some, one.form.block)
+        whole, unit = _whole(some, blocks, one.form, factor)
+        parts.append(lowbits.packed(whole.astype(np.int8), one.wide, one.form))
+        units.append(unit)
+        whole *= unit[..., None]
+        loss.see(blocks, whole)
+    return _Piece(np.concatenate(parts), np.concatenate(units), loss)
+
+
+def _whole(
+    rows: Array, blocks: Array, form: Precision, factor: Array | None
+) -> tuple[Array, Array]:
+    """The whole numbers of some rows as f32 `[out, blocks, block]`, and their scales."""
     if factor is None:
-        blocks = lowbits.in_blocks(rows, form.block)
         units = lowbits.scales_of(blocks, form.bits)
-        numbers = lowbits.rounded(blocks, units, form.bits)
-    else:
-        numbers, units = gptq.rounded(rows, factor, form.block)
-    again = (numbers * units[..., None]).reshape(len(rows), -1)
-    loss = Loss()
-    loss.see(rows, again[:, : one.wide])
-    return _Piece(lowbits.packed(numbers, one.wide, form), units, loss)
+        return lowbits.nearest(blocks, units, form.bits), units
+    numbers, units = gptq.rounded(rows, factor, form.block)
+    return numbers.astype(np.float32), units
 
 
 def _in_order(
@@ -337,6 +366,4 @@ def _bytes(array: Array) -> memoryview:
 def _in_half(whole: Array) -> Array:
     """Numbers of 4 bits in bytes, the earlier one in the lower half, over all of a tensor."""
     flat = whole.reshape(-1).view(np.uint8) & 15
-    if flat.size % 2:
-        flat = np.append(flat, np.uint8(0))
-    return flat[::2] | (flat[1::2] << 4)
+    return lowbits.in_half(np.append(flat, np.uint8(0)) if flat.size % 2 else flat)

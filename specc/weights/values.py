@@ -283,11 +283,17 @@ class Seeded:
             yield _bytes(converted(block, dtype, place))
 
 
+WIDER = {("bfloat16", "f32"), ("float16", "f32"), ("float32", "f64")}
+"""Types beside those that hold every number of theirs."""
+
+
 def converted(block: Array, dtype: str, place: str) -> Array:
     """The block in another type. Fails with E0517 if that type cannot hold a value."""
     kind = NUMPY[dtype]
     if block.dtype == kind:
         return block
+    if (block.dtype.name, dtype) in WIDER:
+        return block.astype(kind)
     with np.errstate(over="ignore", invalid="ignore"):
         result = block.astype(kind)
         # rounding is fine, an overflow is not; a whole number has to stay itself
