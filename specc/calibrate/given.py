@@ -19,6 +19,8 @@ from specc.text.diagnostic import Failed, fail
 
 __all__ = ["Entrance", "entrance_of", "given_samples"]
 
+ONE_ARRAY = b"\x93NUMPY"
+"""How an `.npy` file begins."""
 TOGETHER = 8
 """Rows of a batch that are run at once."""
 
@@ -41,7 +43,14 @@ def _records(path: str) -> Iterator[tuple[str, Mapping[str, object]]]:
     if path.lower().endswith(".npz"):
         yield shown(path), dict(read_arrays(path))
         return
-    lines = read_bytes(path, MAX_ARRAY_BYTES).split(b"\n")
+    content = read_bytes(path, MAX_ARRAY_BYTES)
+    if content.startswith(ONE_ARRAY):
+        fail(
+            "E0854",
+            f"{shown(path)} holds one array, and does not say of which input",
+            helps=["save arrays under the inputs' names: numpy.savez"],
+        )
+    lines = content.split(b"\n")
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
@@ -71,16 +80,32 @@ def _prepared(
         name: _with_batch(value, inputs[name].type.rank if name in inputs else 0)
         for name, value in record.items()
     }
+    for name, value in record.items():
+        if isinstance(value, list) and not value:
+            _misfit(place, f"`{shown(name)}` is empty", entrance)
     try:
         made = entrance.prepared(given)
     except Failed as failed:
         _misfit(place, failed.diagnostics[0].title, entrance)
     for name, array in made.items():
-        if array.dtype.kind == "f" and not np.isfinite(array).all():
-            _misfit(place, f"`{name}` holds numbers that are not finite", entrance)
-        if not array.size:
-            _misfit(place, f"`{name}` is empty", entrance)
+        if why := _useless(name, array, entrance.graph.input_facts[name].keep):
+            _misfit(place, why, entrance)
     return made
+
+
+def _useless(name: str, array: Array, keep: str) -> str:
+    """Why nothing can be learned of what an input holds; empty where it can."""
+    if not array.size:
+        return f"`{name}` is empty"
+    holes = np.argwhere(~np.isfinite(array))
+    if len(holes):
+        first = holes[0].tolist()
+        return f"`{name}` holds numbers that are not finite, the first at {first}"
+    # a text of padding alone: what a model makes of it is nobody's answer
+    hidden = np.argwhere(~np.any(array, -1)) if keep else holes
+    if len(hidden):
+        return f"`{name}` keeps nothing in row {hidden[0].tolist()}"
+    return ""
 
 
 def _with_batch(value: object, rank: int) -> object:

@@ -7,12 +7,12 @@ from dataclasses import replace
 from typing import NoReturn
 
 from specc.backend import Emitted
-from specc.compiler.rounding import Spoken, check_matched
+from specc.compiler.rounding import Spoken, check_block, check_matched
 from specc.files.read import shown
 from specc.ir.derived import Generating, InPlace, Source
 from specc.ir.graph import Graph
 from specc.ir.ops.quantized import Layout
-from specc.ir.precision import LEAST_BLOCK, MOST_BLOCK, Plan
+from specc.ir.precision import Plan
 from specc.ir.target import Target
 from specc.passes import pipeline
 from specc.passes.quantize.plan import Decision, Wish, decide
@@ -43,13 +43,7 @@ def decided(
     wish = told.wish
     if wish is None:
         return Decision({}, {})
-    size = wish.block
-    if not LEAST_BLOCK <= size <= MOST_BLOCK or size & (size - 1):
-        fail(
-            "E0853",
-            f"weights cannot be rounded in blocks of {size}",
-            helps=[f"a block is a power of two from {LEAST_BLOCK} to {MOST_BLOCK}"],
-        )
+    check_block(wish.block)
     _check_target(wish, target, opset)
     layout: Layout = "rows" if target.rounded else "columns"
     rounds = target.rounded == "rows"

@@ -14,6 +14,7 @@ from specc.elaborate.context import Module
 from specc.elaborate.modules import Program
 from specc.files.read import shown
 from specc.ir.graph import Graph
+from specc.ir.precision import LEAST_BLOCK, MOST_BLOCK
 from specc.lang import tree
 from specc.passes import pipeline
 from specc.passes.quantize.plan import BLOCK, KINDS, Kind, Wish, names_of, unmatched
@@ -33,6 +34,8 @@ INPUTS = ("samples", "calibrate")
 """Words about what numbers of 4 bits are rounded by."""
 WORDS = ("default", "keep", *KINDS, "block", "head", "all", *INPUTS)
 """What `quantize` in a spec may say."""
+BLOCKS = f"a power of two from {LEAST_BLOCK} to {MOST_BLOCK}"
+"""The sizes of blocks, for people."""
 MOST_SAMPLES = 100_000
 """Texts that a model may be asked to write."""
 CACHES = ("int8",)
@@ -292,14 +295,29 @@ def _whole(entry: tree.Rounds) -> int | None:
 
 
 def _block(words: Mapping[str, tree.Rounds]) -> int:
-    """How many numbers share a scale. E0858 for what is no number."""
+    """How many numbers share a scale. E0858 for what is no number, E0853."""
     entry = words.get("block")
     if entry is None:
         return BLOCK
     number = _whole(entry)
     if number is None:
-        _wrong(entry, "`block` is how many numbers share a scale", ())
+        _wrong(entry, f"`block` is {BLOCKS}", ())
+    check_block(number, entry.span)
     return number
+
+
+def check_block(size: int, span: Span | None = None) -> None:
+    """E0853 for a block that kernels do not know, at the word that says it."""
+    # a power of two has one bit
+    if LEAST_BLOCK <= size <= MOST_BLOCK and size.bit_count() == 1:
+        return
+    fail(
+        "E0853",
+        f"weights cannot be rounded in blocks of {size}",
+        span,
+        "this size",
+        helps=[f"a block is {BLOCKS}"],
+    )
 
 
 def _head(text: str) -> Head:

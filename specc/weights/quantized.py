@@ -19,9 +19,9 @@ from specc.files.place import explain
 from specc.ir.array import Array
 from specc.ir.precision import Plan, Precision
 from specc.weights import gptq, lowbits
-from specc.weights.formats.dtypes import NUMPY
+from specc.weights.rows import as_they_lie, turned_over
 from specc.weights.rules import Wanted
-from specc.weights.values import Run, Values, array_of
+from specc.weights.values import Run, Values
 
 AT_ONCE = 1 << 20
 """About so many numbers are rounded at a time."""
@@ -29,8 +29,6 @@ IN_CACHE = 1 << 16
 """So many of these at a time go through all the steps: they stay near the processor."""
 TOGETHER = 1 << 22
 """The same where they are rounded column by column."""
-NARROWER = ("f16", "bf16")
-"""Types whose every number float32 has."""
 THREADS = 2
 """Pieces that are rounded beside each other; more would wait for what is read."""
 
@@ -254,42 +252,11 @@ class Quantized:
             yield _bytes(_in_half(whole) if form.bits == 4 else whole)
 
     def _rows(self, name: str) -> Iterator[Array]:
-        """The rows `[some, in]` of a weight in order, f32, one for each result; of a
-        stack, never of two of its matrices at once.
-        """
+        """The rows `[some, in]` of a weight in order, f32, one for each result."""
         one = self.made[name]
         many = max(1, AT_ONCE // max(one.wide, 1))
-        if one.form.turned:
-            lying = array_of(self.base, name, "f32")
-            for matrix in lying.reshape(-1, one.wide, one.out):
-                for start in range(0, one.out, many):
-                    yield np.ascontiguousarray(matrix[:, start : start + many].T)
-            return
-        yield from self._as_they_lie(name, many)
-
-    def _as_they_lie(self, name: str, many: int) -> Iterator[Array]:
-        """The rows of a weight whose results lie one behind the other, `many` together."""
-        one = self.made[name]
-        stored = self.base.stored_dtype(name)
-        # widened here, where they are copied in any case
-        kind = stored if stored in NARROWER else "f32"
-        begun, at, left = np.empty(0, np.float32), 0, prod(one.shape)
-        row = 0
-        for chunk in self.base.chunks(name, kind):
-            numbers = np.frombuffer(chunk, NUMPY[kind])
-            while numbers.size:
-                if at == len(begun):
-                    # threads keep what they were given: each piece is new
-                    rows = min(many, one.out - row % one.out)
-                    begun, at = np.empty(rows * one.wide, np.float32), 0
-                here = numbers[: len(begun) - at]
-                begun[at : at + len(here)] = here
-                at, left = at + len(here), left - len(here)
-                numbers = numbers[len(here) :]
-                if at == len(begun):
-                    row += len(begun) // one.wide
-                    yield begun.reshape(-1, one.wide)
-        assert not left, f"{name} ends within a row"
+        lying = turned_over if one.form.turned else as_they_lie
+        yield from lying(self.base, name, one.out, many)
 
 
 @dataclass(frozen=True)

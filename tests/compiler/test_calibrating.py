@@ -126,6 +126,11 @@ def divergence(full: Array, low: Array) -> float:
         ('{"input_ids": [99999]}', "E0854"),
         ('{"input_ids": []}', "E0854"),
         ('{"input_ids": [[], []]}', "E0854"),
+        ('{"input_ids": [1, 2]}\n{"input_ids": []}', "E0854"),
+        ('{"input_ids": [1, 2]}\n{"ids": [1, 2]}', "E0854"),
+        ('{"input_ids": [1, 2], "attention_mask": [0, 0]}', "E0854"),
+        ('{"input_ids": null}', "E0854"),
+        ("\x93NUMPY", "E0854"),
         ("[1, 2]", "E0854"),
         ("", "E0854"),
         ("{", "E0906"),
@@ -136,7 +141,7 @@ def divergence(full: Array, low: Array) -> float:
 def test_a_file_of_something_else_is_refused(
     content: str, code: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "ids.jsonl").write_text(content)
+    (tmp_path / "ids.jsonl").write_bytes(content.encode("latin-1"))
     given = ["compile", "gpt2", "--init=0", "-o", str(tmp_path / "m.onnx"), *ALL]
     given += [*small("gpt2"), "--calibrate", str(tmp_path / "ids.jsonl")]
     assert main(given) == 1
@@ -147,20 +152,46 @@ def test_a_file_of_something_else_is_refused(
     assert not list(tmp_path.glob("m*"))
 
 
-def test_arrays_with_holes_are_refused(tmp_path: Path) -> None:
-    pixels = np.full((2, 3, 4, 4), np.nan, np.float32)
-    np.savez(tmp_path / "x.npz", pixel_values=pixels)
-    words = "\nquantize { default = int4  all = true  block = 16 }\n"
-    spec = tmp_path / "m.specc"
-    spec.write_text("specc 1\nmodel m\nextends vit\n" + words)
-    with pytest.raises(specc.Failed, match="E0854"):
+IDS = np.ones((3, 5), np.int64)
+MASK = np.array([[1, 1, 1, 1, 1], [1, 1, 0, 0, 0], [0, 0, 0, 0, 0]])
+HOLES = np.zeros((2, 2, 8, 8), np.float32)
+HOLES[1, 0, 2, 3] = np.nan
+
+
+@pytest.mark.parametrize(
+    ("spec", "arrays", "told"),
+    [
+        ("bert", {"input_ids": IDS, "attention_mask": MASK}, "nothing in row [2]"),
+        ("bert", {"input_ids": IDS[0]}, "has 1 axis"),
+        ("bert", {"input_ids": IDS * 1.0}, "is given float64"),
+        ("bert", {"input_ids": IDS[:, :0]}, "`seq` is 0"),
+        ("bert", {"input_ids": IDS, "attention_mask": MASK[:2]}, "`batch` is 3"),
+        ("bert", {"ids": IDS}, "no input `ids`"),
+        ("bert", {}, "`input_ids` is missing"),
+        ("vit", {"pixels": HOLES}, "(NaN) at [1, 0, 2, 3]"),
+    ],
+)
+def test_arrays_of_something_else_are_refused(
+    spec: str, arrays: dict[str, Array], told: str, tmp_path: Path
+) -> None:
+    """The file and the row are named, and nothing is written."""
+    (tmp_path / "in").mkdir()
+    np.savez(tmp_path / "in" / "x.npz", **arrays)  # type: ignore[arg-type]
+    with pytest.raises(specc.Failed, match="E0854") as failed:
         specc.compile(
             spec,
             tmp_path / "m.onnx",
-            set=SMALL["vit"],
+            set=SMALL[spec],
             init=0,
-            calibrate=tmp_path / "x.npz",
+            quantize="int4",
+            quantize_all=True,
+            block=16,
+            calibrate=tmp_path / "in" / "x.npz",
         )
+    title = failed.value.diagnostics[0].title
+    assert "x.npz" in title
+    assert told in title
+    assert [path.name for path in tmp_path.iterdir()] == ["in"]
 
 
 @pytest.mark.parametrize(

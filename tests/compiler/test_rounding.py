@@ -127,6 +127,7 @@ def test_what_rounds_nothing_is_no_wish(words: str, tmp_path: Path) -> None:
         'head = "int8-weights"',
         "all = 1",
         "block = 1.5",
+        "block = -16",
         'block = "\\u{1}"',
         "block = [16, 32]",
         'block = "99999999999999999999"',
@@ -135,6 +136,20 @@ def test_what_rounds_nothing_is_no_wish(words: str, tmp_path: Path) -> None:
 def test_wrong_values_are_refused(words: str, tmp_path: Path) -> None:
     with pytest.raises(specc.Failed, match="E0858"):
         specc.check(written(tmp_path, f"{HEAD}quantize {{ {words} }}\n"))
+
+
+@pytest.mark.parametrize("size", [0, 8, 24, 512, 999999999])
+def test_a_block_of_another_size_is_told_of_at_its_word(
+    size: int, tmp_path: Path
+) -> None:
+    words = f"quantize {{ default = int4  block = {size} }}\n"
+    spec = written(tmp_path, HEAD + words)
+    with pytest.raises(specc.Failed, match="E0853") as failed:
+        specc.check(spec)
+    (one,) = failed.value.diagnostics
+    assert one.primary
+    assert one.primary.span.text == f"block = {size}"
+    assert "a power of two from 16 to 256" in one.helps[0]
 
 
 def test_a_pattern_may_be_for_another_graph_of_the_spec(tmp_path: Path) -> None:
@@ -210,6 +225,9 @@ def test_its_samples_are_taken(
     ("words", "code"),
     [
         ('samples = "-1"', "E0858"),
+        ("samples = -1", "E0858"),
+        ("samples = -1.5", "E0858"),
+        ("samples = [-1]", "E0858"),
         ("samples = 100001", "E0858"),
         ("samples = [1, 2]", "E0858"),
         ("samples = []", "E0858"),

@@ -151,3 +151,9 @@ def _words(b: Build, span: Span, *values: tree.Text | None) -> tuple[tree.Text, 
 def _word(b: Build, span: Span, token: Token) -> tree.Text:
     text = b.unquoted(token) if token.kind == "STRING" else token.text
     return tree.Text(text, span=span)
+
+
+@rule("below_zero")
+def _below_zero(b: Build, span: Span, minus: Token, number: Token) -> tree.Text:
+    # no word has such a value: it is read so that the word can say which it has
+    return tree.Text(minus.text + number.text, span=span)
