@@ -71,6 +71,8 @@ class Seen:
 
 BASE = ("last_hidden_state", "pooler_output")
 OBLONG = {"image_size": [8, 12]}
+SEEN: dict[str, Any] = {"num_hidden_layers": 5, "out_indices": [1, 2, 3, 5]}
+"""Of segmentation: 1 is what the first layer is given."""
 PAINT = {"encoder_stride": 4}
 NOTHING: dict[str, Any] = {}
 BOTH = {"use_relative_position_bias": True}
@@ -108,6 +110,11 @@ CASES = {
         "use_shared_relative_position_bias": True}),
     "beit guesses": vit("BeitConfig", "BeitForMaskedImageModeling", squares=9, settings=BOTH | {
         "vocab_size": 13, "use_mask_token": True}),
+    "beit, places": vit("BeitConfig", "BeitForSemanticSegmentation", size=(24, 24), settings=SEEN | BOTH | {
+        "image_size": 24}),
+    "beit, places of the first": vit("BeitConfig", "BeitForSemanticSegmentation", size=(20, 20), settings=SEEN | {
+        "image_size": 20, "out_indices": [2, 3, 4, 5], "pool_scales": [1, 4], "use_auxiliary_head": False,
+        "use_shared_relative_position_bias": True, "use_absolute_position_embeddings": True}),
     "beit base": vit("BeitConfig", "BeitModel", results=BASE),
     "dinov2": vit("Dinov2Config", "Dinov2ForImageClassification", settings={"mlp_ratio": 2}),
     "dinov2, gated": vit("Dinov2Config", "Dinov2ForImageClassification",

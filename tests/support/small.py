@@ -59,7 +59,7 @@ FAMILIES: dict[str, dict[str, object]] = {
         "widths": [4, 4, 8, 8],
     },
     "deit": IMAGE,
-    "beit": IMAGE | {"words": 7},
+    "beit": IMAGE | {"words": 7, "layers": 3, "seen": [1, 2, 3, 4]},
     "dinov2": {k: v for k, v in IMAGE.items() if k not in ("image", "hidden")}
     | {"seen": 8, "image": 12},
     "yolos": IMAGE | {"found": 3},
