@@ -19,7 +19,7 @@ from specc.compiler.sidefiles import (
     words_in,
 )
 from specc.data.reading import Reading, input_reading, output_reading
-from specc.data.record import TEXTS, Files, InputReading, OutputReading
+from specc.data.record import TEXTS, Files, InputReading, OutputReading, of_rank
 from specc.data.sound_record import SOUNDS
 from specc.data.tokenizer import MAX_BYTES, NAME, TokenizerFile
 from specc.data.tokenizing import checked_file
@@ -91,9 +91,10 @@ def reading_of(program: Program, model: Model, given: Sequence[Path] = ()) -> Re
 
     inputs = [(n, record(n, d, _input_reading)) for n, d in model.reading.items()]
     shows = [(n, record(n, d, _output_reading)) for n, d in model.showing.items()]
+    ranks = {name: len(v.type.shape) for name, v in model.graph.outputs.items()}
     return Reading(
         tuple(i for i in inputs if i[1] is not None),
-        tuple(s for s in shows if s[1] is not None),
+        tuple((n, of_rank(r, ranks.get(n, 0))) for n, r in shows if r is not None),
     )
 
 

@@ -28,6 +28,7 @@ MAX_VOCABULARY = 1_000_000  # tokens
 MAX_TOKEN = 256  # characters
 MAX_LABELS = 100_000
 MAX_LABEL = 1000  # characters
+MOST_TOLD = 3  # labels of a picture, where a spec says how its places are shown
 TEXTS = ("characters", "words", "bytes", "tokenizer")
 
 
@@ -345,3 +346,16 @@ class ClassMap:
 
 InputReading: TypeAlias = Image | Sound | TextReading | Numbers
 OutputReading: TypeAlias = Choice | Numbers | TextOf | Transcript | ImageOf | ClassMap
+
+
+def of_rank(record: OutputReading, rank: int) -> OutputReading:
+    """The same labels for a result of `rank` axes: heads of one spec may score a picture
+    as a whole, `[batch, classes]`, or its places, `[batch, classes, rows, columns]`.
+    """
+    match record:
+        case Choice() if rank == 4:
+            return ClassMap(record.labels)
+        case ClassMap() if rank == 2:
+            return Choice(record.labels, min(len(record.labels) or 1, MOST_TOLD))
+        case _:
+            return record

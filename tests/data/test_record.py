@@ -14,6 +14,7 @@ from specc.data.record import (
     TextBytes,
     TextCharacters,
     TextOf,
+    of_rank,
 )
 from specc.data.words import TextWords
 from specc.text.diagnostic import Failed
@@ -147,3 +148,14 @@ def test_the_compiler_brings_its_own_complaint():
     assert told == [
         (("resize",), "is none of bilinear, bicubic, box, nearest, lanczos, hamming")
     ]
+
+
+def test_labels_follow_the_axes_of_a_result():
+    """One line of a spec is for a head that scores a picture and one that scores its places."""
+    labels = ("sky", "sea", "land", "road")
+    places = ClassMap(labels)
+    assert of_rank(Choice(labels, top=2), 4) == places
+    assert of_rank(places, 2) == Choice(labels, top=3)
+    assert of_rank(ClassMap(labels[:2]), 2) == Choice(labels[:2], top=2)
+    for record, rank in ((Choice(labels), 2), (Choice(labels), 3), (places, 4), (places, 3)):
+        assert of_rank(record, rank) is record

@@ -2,6 +2,7 @@
 it stands for.
 """
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -177,3 +178,27 @@ def test_pixels_of_undoes_the_cut_into_patches(tmp_path: Path) -> None:
         {"x": patches},
     )
     assert_agrees(found, picture.astype(np.float64), "pixels_of", 0.0)
+
+
+@pytest.mark.parametrize("parts", [(1, 1), (2, 3), (6, 4), (7, 9)])
+def test_pooled_to_is_the_mean_of_parts_that_may_overlap(
+    parts: tuple[int, int], tmp_path: Path
+) -> None:
+    """Of fewer squares than parts, too; one of the lengths is known when it runs."""
+    rows, columns = parts
+    x = RNG.standard_normal((2, 3, 5, 8)).astype(np.float32)
+    body = f"return pooled_to(x, rows={rows}, columns={columns})"
+    found, _ = result(
+        tmp_path,
+        "x: float[batch, 3, seq, 8]",
+        f"float[batch, 3, {rows}, {columns}]",
+        body,
+        {"x": x},
+    )
+    wanted = np.empty((2, 3, rows, columns))
+    for i in range(rows):
+        for j in range(columns):
+            down = slice(math.floor(i * 5 / rows), math.ceil((i + 1) * 5 / rows))
+            across = slice(math.floor(j * 8 / columns), math.ceil((j + 1) * 8 / columns))
+            wanted[:, :, i, j] = x[:, :, down, across].mean((2, 3))
+    assert_agrees(found, wanted, "pooled_to", 1e-6)

@@ -185,6 +185,9 @@ DETR: dict[str, Any] = {
     "backbone": None,
     "id2label": {0: "a", 1: "b", 2: "c"},
 }
+WIDER = {"d_model": 64, "encoder_attention_heads": 8, "num_queries": 3}
+"""The head that paints masks shares out its channels by eight, and has a sixteenth of
+them in the end."""
 TIMM = [
     (r"embedder\.embedder\.convolution", "conv1"),
     (r"embedder\.embedder\.normalization", "bn1"),
@@ -220,10 +223,16 @@ def as_timm(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("form", ["resnet", "timm"])
-@pytest.mark.parametrize("model", ["DetrForObjectDetection", "DetrModel"])
+@pytest.mark.parametrize(
+    "model", ["DetrForObjectDetection", "DetrForSegmentation", "DetrModel"]
+)
 def test_detr(model: str, form: str, tmp_path: Path) -> None:
-    backbone = transformers.ResNetConfig(**RESNET, out_features=["stage4"])
-    config = transformers.DetrConfig(**DETR, backbone_config=backbone)
+    stages = range(1, 5) if model == "DetrForSegmentation" else (4,)
+    backbone = transformers.ResNetConfig(
+        **RESNET, out_features=[f"stage{n}" for n in stages]
+    )
+    wide = WIDER if model == "DetrForSegmentation" else {}
+    config = transformers.DetrConfig(**DETR | wide, backbone_config=backbone)
     theirs = randomized(getattr(transformers, model)(config)).eval()
     source = torch.Generator().manual_seed(0)
     for name, numbers in theirs.named_buffers():
@@ -238,7 +247,10 @@ def test_detr(model: str, form: str, tmp_path: Path) -> None:
         given |= {"depths": [1, 2, 1, 1], "widths": [8, 12, 12, 16], "stem": 6}
     ours = loaded(str(tmp_path), tmp_path, **given)
     theirs.double()
-    names = {"DetrModel": ("last_hidden_state", "encoder_last_hidden_state")}
+    names = {
+        "DetrModel": ("last_hidden_state", "encoder_last_hidden_state"),
+        "DetrForSegmentation": ("logits", "pred_boxes", "pred_masks"),
+    }
     results = names.get(model, ("logits", "pred_boxes"))
 
     def published(x: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
