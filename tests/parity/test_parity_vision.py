@@ -1,4 +1,4 @@
-"""ViT, DeiT, BEiT, DINOv2, YOLOS, DETR and SegFormer with their heads, from the folders that
+"""ViT, DeiT, BEiT, DINOv2, Swin, ConvNeXt, YOLOS, DETR and SegFormer with their heads, from the folders that
 transformers saves: a picture alone and three of a batch.
 """
 
@@ -41,6 +41,22 @@ STAGES: dict[str, Any] = {
     "num_attention_heads": [1, 2],
     "mlp_ratios": [2, 3],
     "decoder_hidden_size": 10,
+    "id2label": {0: "a", 1: "b", 2: "c"},
+}
+WINDOWS: dict[str, Any] = {
+    "image_size": 12,
+    "patch_size": 2,
+    "embed_dim": 8,
+    "depths": [2, 2],
+    "num_heads": [2, 4],
+    "window_size": 3,
+    "id2label": {0: "a", 1: "b", 2: "c"},
+}
+CONVNEXT: dict[str, Any] = {
+    "image_size": 16,
+    "hidden_sizes": [8, 12, 12, 16],
+    "depths": [1, 2, 1, 1],
+    "patch_size": 2,
     "id2label": {0: "a", 1: "b", 2: "c"},
 }
 
@@ -134,6 +150,20 @@ CASES = {
                                   "use_mid_position_embeddings": False}),
     "yolos base": vit("YolosConfig", "YolosModel", results=BASE,
                       settings={"image_size": [12, 12], "num_detection_tokens": 2}),
+    "swin base": Seen(config="SwinConfig", model="SwinModel", settings=WINDOWS, size=(12, 12), results=BASE,
+                      pixels="pixels"),
+    "swin, oblong": Seen(config="SwinConfig", model="SwinForImageClassification", size=(12, 20), pixels="pixels",
+                         settings=WINDOWS | {"image_size": [12, 20]}),
+    "swin paints": Seen(config="SwinConfig", model="SwinForMaskedImageModeling", settings=WINDOWS | PAINT, squares=36,
+                        results=("reconstruction",), pixels="pixels"),
+    "donut-swin": Seen(config="DonutSwinConfig", model="DonutSwinForImageClassification", size=(20, 12),
+                       settings=WINDOWS | {"image_size": [20, 12]}, pixels="pixels"),
+    "donut-swin base": Seen(config="DonutSwinConfig", model="DonutSwinModel", settings=WINDOWS, results=BASE,
+                            pixels="pixels"),
+    "convnext": Seen(config="ConvNextConfig", model="ConvNextForImageClassification", settings=CONVNEXT, size=(16, 16),
+                     pixels="pixels"),
+    "convnext base": Seen(config="ConvNextConfig", model="ConvNextModel", settings=CONVNEXT, size=(16, 16), results=BASE,
+                          pixels="pixels"),
     "segformer": Seen(config="SegformerConfig", model="SegformerForSemanticSegmentation",
                       settings=STAGES, size=(32, 48), given={"image": [32, 48]}),
     "segformer, odd": Seen(config="SegformerConfig", model="SegformerForSemanticSegmentation",
