@@ -157,5 +157,10 @@ def test_labels_follow_the_axes_of_a_result():
     assert of_rank(Choice(labels, top=2), 4) == places
     assert of_rank(places, 2) == Choice(labels, top=3)
     assert of_rank(ClassMap(labels[:2]), 2) == Choice(labels[:2], top=2)
-    for record, rank in ((Choice(labels), 2), (Choice(labels), 3), (places, 4), (places, 3)):
+    for record, rank in (
+        (Choice(labels), 2),
+        (Choice(labels), 3),
+        (places, 4),
+        (places, 3),
+    ):
         assert of_rank(record, rank) is record

@@ -199,6 +199,8 @@ def test_pooled_to_is_the_mean_of_parts_that_may_overlap(
     for i in range(rows):
         for j in range(columns):
             down = slice(math.floor(i * 5 / rows), math.ceil((i + 1) * 5 / rows))
-            across = slice(math.floor(j * 8 / columns), math.ceil((j + 1) * 8 / columns))
+            across = slice(
+                math.floor(j * 8 / columns), math.ceil((j + 1) * 8 / columns)
+            )
             wanted[:, :, i, j] = x[:, :, down, across].mean((2, 3))
     assert_agrees(found, wanted, "pooled_to", 1e-6)

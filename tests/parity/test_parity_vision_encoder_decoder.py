@@ -122,8 +122,6 @@ def saved(
     return theirs
 
 
-
-
 def given_to(encoder: str) -> Samples:
     """A picture and a text of each length."""
     size = SIDES[encoder][1]["image_size"]
