@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from specc.elaborate.beside import graphs_of
-from specc.elaborate.json_nodes import JsonList, JsonObject, JsonScalar
+from specc.elaborate.json_nodes import JsonList, JsonObject, JsonScalar, Member
 from specc.elaborate.modules import Program
 from specc.elaborate.parts import TYPE
 from specc.files.read import shown
@@ -61,8 +61,14 @@ def spec_for(folder: str) -> str:
 
 
 def types_read() -> dict[str, str]:
-    """Every type of checkpoint that a shipped spec reads, with that spec's name."""
-    return {kind: name for name, types in _types() for kind in types}
+    """Every type of checkpoint that a shipped spec reads, with the name of the spec that
+    reads it: of several, the first, as in `spec_for`.
+    """
+    specs: dict[str, str] = {}
+    for name, types in _types():
+        for kind in types:
+            specs.setdefault(kind, name)
+    return specs
 
 
 def _types(named: str = "") -> Iterator[tuple[str, frozenset[str]]]:
@@ -98,7 +104,7 @@ def graph_for(program: Program, data: JsonObject) -> str:
     """
     graphs = [g for g in graphs_of(program) if g.made_for]
     member = data.given(CLASSES)
-    named = _texts(member.value) if member else []
+    named = _classes(member) if member else []
     # Nothing is said on one side or the other, so the first graph is meant.
     if not graphs or not named or member is None:
         return ""
@@ -119,10 +125,23 @@ def graph_for(program: Program, data: JsonObject) -> str:
     )
 
 
-def _texts(value: object) -> list[str]:
-    items = value.items if isinstance(value, JsonList) else ()
-    return [
-        item.value
-        for item in items
-        if isinstance(item, JsonScalar) and isinstance(item.value, str)
-    ]
+def _classes(member: Member) -> list[str]:
+    """The classes that a config.json names: a list of texts, null, or one text, which
+    stands for a list of it. Fails with E0420 for anything else.
+    """
+    value = member.value
+    items = value.items if isinstance(value, JsonList) else (value,)
+    said = [item.value for item in items if isinstance(item, JsonScalar)]
+    if said == [None]:
+        return []
+    names = [name for name in said if isinstance(name, str)]
+    if len(names) < len(items):
+        fail(
+            "E0420",
+            f'"{CLASSES}" is no list of names of classes',
+            value.span,
+            helps=[
+                'write names, as in ["BertForMaskedLM"], or choose a graph: --graph'
+            ],
+        )
+    return names

@@ -148,7 +148,10 @@ def _trials(
     """
     fixed: dict[str, Known] = {}
     settling = _Settling(program, library, graph, Steps(), derived)
-    model = settling.settle(fixed)
+    try:
+        model = settling.settle(fixed)
+    except Failed as failed:
+        raise Failed(*_seen_with(failed, fixed)) from None
     trials = [Trial({k: _shown(v) for k, v in fixed.items()}, model)]
     faults: list[Diagnostic] = []
     # what the first reading took already is not tried again
@@ -165,15 +168,21 @@ def _trials(
             made = settling.settle(tried | {path: value})
             trials.append(Trial({path: _shown(value)}, made))
         except Failed as failed:
-            note = f"seen with {path} = {_shown(value)}"
-            faults += [
-                replace(d, notes=(*d.notes, note))
-                for d in failed.diagnostics
-                if not _required(d)
-            ]
+            seen = _seen_with(failed, {path: value})
+            faults += [d for d in seen if not _required(d)]
     if faults:
         raise Failed(*faults[:20])
     return trials
+
+
+def _seen_with(failed: Failed, sizes: Mapping[str, Known]) -> list[Diagnostic]:
+    """Faults of a reading that took sizes of its own, which the spec does not show."""
+    if not sizes:
+        return list(failed.diagnostics)
+    values = ", ".join(f"{path} = {_shown(value)}" for path, value in sizes.items())
+    return [
+        replace(d, notes=(*d.notes, f"seen with {values}")) for d in failed.diagnostics
+    ]
 
 
 def _required(diagnostic: Diagnostic) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property, lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from specc.elaborate.context import Context, Env, Module
 from specc.elaborate.modules import module_of
@@ -35,6 +35,18 @@ def shipped() -> dict[str, Path]:
     return {
         p.stem: p for p in sorted((root() / "models").iterdir()) if p.suffix in SUFFIXES
     }
+
+
+def _no_config(folder: str) -> NoReturn:
+    """A folder that is given as a spec, and is no checkpoint."""
+    fail(
+        "E0222",
+        f"the folder `{folder}` holds no config.json, which says what model it is",
+        helps=[
+            "get the config.json that belongs to the weights",
+            f"or name the spec: specc compile SPEC --weights {folder}",
+        ],
+    )
 
 
 def _resolved(path: Path, shown: str, span: Span | None) -> Path:
@@ -96,6 +108,8 @@ class Files:
             models = shipped()
             if spec in models:
                 return self.module(models[spec], spec=str(models[spec].name))
+            if path.is_dir():
+                _no_config(spec)
             fail(
                 "E0222",
                 f"there is no spec file and no shipped spec called `{spec}`",

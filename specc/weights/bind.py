@@ -142,12 +142,14 @@ def _unused(
 ) -> list[str]:
     """Tensors that nothing reads and no rule ignores. What a tied parameter would read
     counts as read, though its partner's copy is stored. How many batches a norm has
-    seen in training stands beside its mean; no model reads it.
+    seen in training stands beside its mean; no model reads it. A tensor without numbers
+    says nothing: none of what it is the place for, such as no register tokens.
     """
     used = {n for expr in exprs.values() for n in tensors_of(expr)}
     means = {n for n in used if n.endswith("running_mean")}
     counts = {n.removesuffix("running_mean") + "num_batches_tracked" for n in means}
-    return [n for n in checkpoint.tensors if n not in used | ignored | counts]
+    empty = {n for n, tensor in checkpoint.tensors.items() if 0 in tensor.shape}
+    return [n for n in checkpoint.tensors if n not in used | ignored | counts | empty]
 
 
 def _as_named(expr: Expr, naming: Naming, checkpoint: Checkpoint) -> Expr:

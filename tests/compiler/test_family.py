@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import specc
+from specc.compiler.family import spec_for, types_read
 from specc.compiler.rules import wanted_of
 from specc.compiler.spec import check, elaborated, open_spec
 from specc.text.diagnostic import Failed
@@ -51,6 +52,37 @@ def test_the_architecture_chooses_the_graph(
     specc.compile(str(folder), tmp_path / "m.onnx")
     made = specc.load(tmp_path / "m.onnx").run(input_ids=np.ones((2, 5), np.int64))
     assert made[result].shape == shape
+
+
+@pytest.mark.parametrize("value", ["DistilBertForMaskedLM", None, []])
+def test_one_architecture_needs_no_list(value: object, tmp_path: Path) -> None:
+    """And where none is named, the first graph is meant, as everywhere."""
+    assert elaborated(open_spec(str(saved(tmp_path, architectures=value)))).graph
+
+
+@pytest.mark.parametrize("value", [[3], 3, {"a": 1}, ["DistilBertModel", 3]])
+def test_architectures_that_are_no_names_are_told(
+    value: object, tmp_path: Path
+) -> None:
+    text = json.dumps({**TINY, "architectures": value})
+    (tmp_path / "config.json").write_text(text, encoding="utf-8")
+    with pytest.raises(Failed, match="E0420"):
+        elaborated(open_spec(str(tmp_path)))
+
+
+def test_the_spec_that_a_type_is_listed_with_reads_it(tmp_path: Path) -> None:
+    """Of several specs that read one type, the same is listed, drafted from and compiled."""
+    listed = types_read()
+    for kind in ("vit", "mt5", "camembert"):
+        (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}))
+        assert spec_for(str(tmp_path)) == listed[kind]
+
+
+def test_weights_alone_are_no_checkpoint(tmp_path: Path) -> None:
+    write_safetensors(tmp_path / "model.safetensors", {})
+    with pytest.raises(Failed, match=r"holds no config\.json") as failed:
+        open_spec(str(tmp_path))
+    assert failed.value.diagnostics[0].code == "E0222"
 
 
 def test_only_its_own_spec_is_a_source_of_the_model(tmp_path: Path) -> None:

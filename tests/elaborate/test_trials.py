@@ -1,4 +1,8 @@
-"""A reading that would be the first one again is not made again: nothing is lost by it."""
+"""The sizes that a check tries: a reading that would be the first one again is not made
+again, a fault says with which sizes it was seen, and what a spec forbids is passed over.
+"""
+
+from pathlib import Path
 
 import pytest
 from support.small import SMALL
@@ -7,6 +11,7 @@ from specc.compiler.spec import open_spec
 from specc.elaborate import check
 from specc.elaborate.check import Trial, check_symbolic
 from specc.ir.graph import Graph, Value
+from specc.text.diagnostic import Failed
 
 FEW = ("gru_lm", "kv_lookup", "luong", "seq2seq", "t5", "vit")
 
@@ -46,3 +51,39 @@ def test_what_the_first_reading_takes_is_as_if_it_were_tried(
 def test_much_is_saved() -> None:
     saving = trials_of("luong")
     assert sum(t.model is saving[0].model for t in saving) > 2
+
+
+TURNED = """specc 1
+model turned
+config { heads: int = 12  d: int = 96  e: int = 96 }
+require d % heads == 0
+MORE
+dims b, n
+graph main(x: float[b, n, e]) -> (y: float[b, n, d]) {
+  when e != d {
+    x = linear(x, out=d) @ wider
+  }
+  return heads_joined(rotate(heads_of(x, heads), positions(x), rope(theta=100.0), pairs=half))
+}
+"""
+"""A spec whose structure hangs on how wide it is: small widths are tried."""
+
+
+def test_a_fault_of_sizes_that_are_tried_says_which(tmp_path: Path) -> None:
+    """No number of the spec is 1: only who knows what was tried can mend it."""
+    path = tmp_path / "turned.specc"
+    path.write_text(TURNED.replace("MORE", ""), encoding="utf-8")
+    with pytest.raises(Failed) as failed:
+        trials_of(str(path))
+    found = failed.value.diagnostics[0]
+    assert found.code == "E0203"
+    assert any(n.startswith("seen with") and "d = 2" in n for n in found.notes)
+
+
+def test_what_is_wrong_of_forbidden_sizes_is_no_fault(tmp_path: Path) -> None:
+    """`d / heads` is no whole number where `d % heads == 0` does not hold."""
+    path = tmp_path / "turned.specc"
+    path.write_text(
+        TURNED.replace("MORE", "require d / heads % 2 == 0"), encoding="utf-8"
+    )
+    assert len(trials_of(str(path))) > 1

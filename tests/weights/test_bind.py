@@ -241,6 +241,13 @@ def test_how_many_batches_a_norm_has_seen_is_left_aside(tmp_path: Path) -> None:
     assert "bn.num_batches_tracked" not in text(found)
 
 
+def test_a_tensor_without_numbers_may_be_left_over(tmp_path: Path) -> None:
+    """A published class that has none of something saves it so: [1, 0, d]."""
+    tensors = {"a": numbers(2, 2), "registers": numbers(1, 0, 2)}
+    with saved(tmp_path, tensors) as checkpoint:
+        assert bind(wanted(a=(2, 2)), NO_RULES, checkpoint).bound.keys() == {"a"}
+
+
 def test_rules_about_nothing_are_slips(tmp_path: Path) -> None:
     tensors = {"wte": numbers(2)}
     for rules in (
