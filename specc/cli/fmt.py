@@ -13,6 +13,9 @@ from specc.lang.dsl.write import write
 from specc.lang.read import read, syntax
 from specc.lang.yaml.write import write_yaml
 from specc.library.files import read_file
+from specc.text.codes import exit_status
+from specc.text.diagnostic import Diagnostic, Failed
+from specc.text.programs import record
 
 
 def arguments(parser: ArgumentParser) -> None:
@@ -42,18 +45,37 @@ def print_difference(called: str, old: str, new: str) -> None:
 def run(given: Namespace) -> int:
     """Format each file; say which changed. What came by stdin goes out by stdout."""
     changed, text = [], None
+    written = not (given.check or given.diff)
     for name in given.files:
         old, new = _formatted(name)
-        if name == STDIN and not (given.check or given.diff):
+        if name == STDIN and written:
             text = new
         elif new != old:
             changed.append(name)
             _tell(name, old, new, given)
-    written = not (given.check or given.diff)
-    told = {"changed": changed, "written": written, "text": text}
-    if not answer("fmt", told) and text is not None:
+    faults = [_uneven(name) for name in changed] if given.check else []
+    told = {
+        "changed": changed,
+        "written": written,
+        "text": text,
+        "faults": [record(fault) for fault in faults],
+    }
+    if answer("fmt", told):
+        return exit_status(fault.code for fault in faults)
+    if faults:
+        raise Failed(*faults)
+    if text is not None:
         sys.stdout.write(text)
-    return 1 if changed and given.check else 0
+    return 0
+
+
+def _uneven(name: str) -> Diagnostic:
+    """What `--check` says of a file that would change: E0984."""
+    called = shown(name)
+    mend = f"run `specc fmt {called}`"
+    return Diagnostic(
+        "E0984", f"`{called}` is not in its canonical form", helps=(mend,)
+    )
 
 
 def _formatted(name: str) -> tuple[str, str]:
@@ -66,12 +88,10 @@ def _formatted(name: str) -> tuple[str, str]:
 
 
 def _tell(name: str, old: str, new: str, given: Namespace) -> None:
-    """Write a file anew, or say that it would be, or how."""
+    """Write a file anew, or show how it would be."""
     called = shown(name)
     if given.diff and not manner().for_programs:
         print_difference(called, old, new)
-    elif given.check:
-        done(f"{called} would be reformatted", aside=True)
-    elif not given.diff:
+    elif not (given.check or given.diff):
         atomic_write(Path(name), [new.encode()])
         done(f"{called} reformatted", aside=True)

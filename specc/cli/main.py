@@ -22,7 +22,7 @@ from specc.cli import messages
 from specc.cli.messages import report
 from specc.files.ending import Ended, end_cleanly
 from specc.files.read import shown
-from specc.text.codes import exit_status
+from specc.text.codes import Family, exit_status
 from specc.text.diagnostic import Diagnostic, Failed
 from specc.text.suggest import did_you_mean, suggestion
 from specc.text.summary import summary
@@ -73,23 +73,33 @@ COMMANDS: dict[str, tuple[str, str]] = {
 }
 """Each command's module, loaded when it is the one that was asked for."""
 
+FORMS = ("full", "short", "json", "sarif")
+"""How messages can be written; the first where nothing is said."""
+
 HIDDEN = {"_complete": "specc.cli.complete"}
 """What completion scripts ask, and nobody types."""
+
+
+class Misused(Failed):
+    """E0983, and how the command is used, which people are shown below it."""
+
+    def __init__(self, message: str, usage: str) -> None:
+        super().__init__(Diagnostic("E0983", message))
+        self.usage = usage
 
 
 class Parser(argparse.ArgumentParser):
     """argparse with our form of a message."""
 
     def error(self, message: str) -> NoReturn:
-        """A fault in the command line, with the option that was probably meant; exit code 2."""
+        """A fault in the command line, with the option that was probably meant: E0983."""
         wrong = message.removeprefix("unrecognized arguments: ").split()
         if message.startswith("unrecognized") and wrong[0].startswith("-"):
             near = did_you_mean(wrong[0].split("=")[0], self._option_string_actions)
             message = f"there is no option `{shown(wrong[0])}`" + (
                 f"; {suggestion(near)}" if near else ""
             )
-        print(f"error: {message}\n{self.format_usage().strip()}", file=sys.stderr)
-        raise SystemExit(2)
+        raise Misused(message, self.format_usage().strip())
 
 
 def parser() -> Parser:
@@ -111,11 +121,10 @@ def parser() -> Parser:
 
 def common(made: argparse.ArgumentParser) -> None:
     """Options every command takes."""
-    forms = ["full", "short", "json", "sarif"]
     made.add_argument(
         "--format",
-        choices=forms,
-        default="full",
+        choices=FORMS,
+        default=FORMS[0],
         help="how errors and warnings are written; json: results too",
     )
     made.add_argument(
@@ -157,6 +166,8 @@ def main(words: Sequence[str]) -> int:
     """Run one command and give its exit code."""
     try:
         command, arguments = _parse(words)
+    except Misused as wrong:
+        return _misused(wrong, words)
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else 2
     except KeyboardInterrupt:  # while a command is loaded
@@ -190,15 +201,48 @@ def main(words: Sequence[str]) -> int:
     except Exception as error:
         if arguments.debug:
             raise
-        print(
-            f"internal error: {type(error).__name__}: {error}\n"
-            "This is a bug in specc. Please report it with the spec and the command; "
-            "--debug shows where it is.",
-            file=sys.stderr,
-        )
-        return 70
+        report([_our_own(error)], arguments.format, arguments.color)
+        return Family.BUG.value
     finally:
         messages.MANNER.reset(said)
+
+
+def _misused(wrong: Misused, words: Sequence[str]) -> int:
+    """Say what is wrong with the command line, in the form that it asks for."""
+    form = _form_asked(words)
+    report(wrong.diagnostics, form, "auto")
+    if form == "full":
+        print(wrong.usage, file=sys.stderr)
+    return exit_code(wrong.diagnostics)
+
+
+def _form_asked(words: Sequence[str]) -> str:
+    """`--format` of a command line that could not be parsed: a program that made it
+    reads what it asked for, whatever else is wrong.
+    """
+    finder = argparse.ArgumentParser(
+        add_help=False, allow_abbrev=False, exit_on_error=False
+    )
+    finder.add_argument("--format", choices=FORMS, default=FORMS[0])
+    # what stands behind `--` is no option
+    options = words[: words.index("--")] if "--" in words else words
+    try:
+        return str(finder.parse_known_args(options)[0].format)
+    except argparse.ArgumentError:  # the form itself is what is wrong
+        return FORMS[0]
+
+
+def _our_own(error: Exception) -> Diagnostic:
+    """What a mistake in specc says of itself."""
+    return Diagnostic(
+        "E0986",
+        f"internal error: {type(error).__name__}: {error}",
+        notes=("this is a bug in specc, not in what was given",),
+        helps=(
+            "report it with the spec and the command",
+            "`--debug` shows where it is",
+        ),
+    )
 
 
 def _interrupted() -> int:

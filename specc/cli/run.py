@@ -13,6 +13,7 @@ from specc.cli.run_outputs import Outputs, outputs_of, print_results
 from specc.cli.run_told import told_array, told_text
 from specc.cli.writing_options import settings_given
 from specc.data.chat import MOST_TEXT
+from specc.data.reading import Reading
 from specc.data.show import show
 from specc.files.json import ANY, parse
 from specc.files.read import Unreadable, read_regular, shown
@@ -75,7 +76,12 @@ def _compute(opened: Opened, inputs: Mapping[str, Array], outputs: Outputs) -> N
         results = seen.results
     else:
         results = model.run(**inputs)
-    found = show(model.manifest.reading, results)
+    _show(model.manifest.reading, results, outputs)
+
+
+def _show(reading: Reading, results: Mapping[str, Array], outputs: Outputs) -> None:
+    """Results as their reading shows them, or whole where a program reads."""
+    found = show(reading, results)
     told = {
         "shown": list(found.lines),
         "results": {name: told_array(array) for name, array in results.items()},
@@ -98,10 +104,7 @@ def _stream(
         helps = ["leave out `--chunk`"]
         fail("E0977", "what a stream looked at is not drawn", helps=helps)
     results = streamer.run(inputs, rows)
-    found = show(streamer.entrance.reading, results)
-    print(*found.lines, sep="\n", end="\n" if found.lines else "")
-    outputs.pictures(found.pictures)
-    outputs.save(results)
+    _show(streamer.entrance.reading, results, outputs)
 
 
 def _write(opened: Opened, writing: Writing, outputs: Outputs) -> None:

@@ -25,6 +25,8 @@ class Family(Enum):
     """`verify` found a difference."""
     UNTOLD = 5
     """`verify` found nothing that can be told: the model is too sensitive to rounding."""
+    BUG = 70
+    """A mistake in specc: EX_SOFTWARE of sysexits.h."""
 
 
 class Code(NamedTuple):
@@ -327,6 +329,9 @@ LINES = {
     "E0980": "a number does not fit into 16 bits",
     "E0981": "lengths that are to be fixed are not those of the model",
     "E0982": "a value that only an instance can give",
+    "E0983": "the command line is not understood",
+    "E0984": "a spec is not in its canonical form",
+    "E0986": "a mistake in specc itself",
     "E0990": "a picture is larger than the frame that it lies in",
     "W0418": "keys of a config.json that nothing reads",
     "W0504": "tied weights differ in the checkpoint",
@@ -343,28 +348,15 @@ _FAMILIES = {
     Family.USAGE: {
         *("E0200", "E0407", "E0408", "E0525", "E0820", "E0821", "E0822"),
         *("E0832", "E0879", "E0880", "E0885", "E0890", "E0891", "E0921"),
-        *("E0981", "E0954", "E0955", "E0957", "E0970", "E0977"),
+        *("E0981", "E0954", "E0955", "E0957", "E0970", "E0977", "E0983"),
     },
     Family.ENVIRONMENT: {
-        "E0426",
-        "E0801",
-        "E0802",
-        "E0804",
-        "E0805",
-        "E0810",
-        "E0812",
-        "E0813",
-        "E0815",
-        "E0874",
-        "E0883",
-        "E0888",
-        "E0902",
-        "E0922",
-        "E0940",
-        "E0968",
+        *("E0426", "E0801", "E0802", "E0804", "E0805", "E0810", "E0812", "E0813"),
+        *("E0815", "E0874", "E0883", "E0888", "E0902", "E0922", "E0940", "E0968"),
     },
     Family.DIFFERENT: {"E0855", "E0856", "E0930", "E0980"},
     Family.UNTOLD: {"E0932"},
+    Family.BUG: {"E0986"},
 }
 """The codes that are in a family other than that of their first letter."""
 

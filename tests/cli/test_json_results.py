@@ -110,6 +110,79 @@ def test_faults_are_objects_too(
     assert found["code"] == "E0200"
 
 
+NEEDLESS = ("lsp", "completion")
+"""Commands that write for editors and shells, not for programs that read JSON."""
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_that_is_used_wrongly_says_so_in_an_object(
+    command: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (found,) = objects([command, "--no-such-option"], capsys, 2)
+    assert found["code"] == "E0983"
+    if command not in ("list", "lsp"):  # which need no more
+        (found,) = objects([command], capsys, 2)
+        assert found["code"] == "E0983"
+
+
+def test_what_cannot_be_read_is_told_in_objects(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = {"compile": ["-o", "x"], "export": ["-o", "x"], "map": ["x", "-o", "y"]}
+    second = {"diff": ["gpt2"], "export": ["triton"]}
+    for command in set(COMMANDS) - {*NEEDLESS, "list"}:
+        words = [command, "none", *second.get(command, ()), *output.get(command, ())]
+        capsys.readouterr()
+        status = main([*words, "--format", "json"])
+        said = capsys.readouterr()
+        assert status in (1, 2, 3), command
+        assert not said.err, command
+        for line in said.out.splitlines():
+            one = json.loads(line)
+            assert one["severity"] == "error", command
+            assert not list(faults(one, SCHEMA, SCHEMA)), command
+
+
+def test_the_form_is_found_in_a_command_line_that_is_not_understood(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for words in (["--format=json", "gpt2", "a"], ["gpt2", "a", "--format", "json"]):
+        assert main(["check", *words]) == 2
+        assert json.loads(capsys.readouterr().out)["code"] == "E0983"
+    assert main(["chek", "--format", "sarif"]) == 2
+    assert json.loads(capsys.readouterr().out)["runs"][0]["results"]
+    # behind `--` it is no option; and a form that is none is not spoken
+    for words in (["a", "b", "--", "--format", "json"], ["a", "--format", "xml"]):
+        assert main(["check", *words]) == 2
+        said = capsys.readouterr()
+        assert not said.out
+        assert said.err.startswith("error[E0983]: ")
+
+
+def test_a_mistake_of_ours_is_told_in_an_object(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(given: object) -> int:
+        raise KeyError("target")
+
+    monkeypatch.setattr("specc.cli.check.run", broken)
+    (found,) = objects(["check", "gpt2"], capsys, 70)
+    assert found["code"] == "E0986"
+    assert "KeyError: 'target'" in found["message"]
+
+
+def test_rows_of_a_stream_are_results_too(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("sums.specc").write_text(
+        "specc 1\nmodel m\ndims batch, t\n"
+        "graph g(x: float[batch, t]) -> (y: float[batch, t]) { return cumsum(x, axis=1) }\nstream y of x\n"
+    )
+    objects(["compile", "sums.specc", "--for", "step", "-o", "sums"], capsys)
+    (found,) = objects(["run", "sums", "[[1, 2, 3]]", "--chunk", "1"], capsys)
+    assert found["results"]["y"]["values"] == [[1.0, 3.0, 6.0]]
+
+
 def test_numbers_that_json_lacks(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -225,6 +298,7 @@ def test_what_writes_specs(
     Path("bad.specc").write_text(SPEC)
     (found,) = objects(["fmt", "--check", "bad.specc"], capsys, 1)
     assert (found["changed"], found["written"]) == (["bad.specc"], False)
+    assert [fault["code"] for fault in found["faults"]] == ["E0984"]
     (found,) = objects(["fmt", "--diff", "bad.specc"], capsys)
     assert Path("bad.specc").read_text() == SPEC
     given(SPEC, monkeypatch)
