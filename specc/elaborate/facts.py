@@ -52,6 +52,11 @@ def assume(
                 config = assume(
                     context, part, config, Env(module=env.module, config=config)
                 )
+        case tree.Binary(op="|", left=a, right=b):
+            # `not shared | vocab == target_vocab`: where `shared` holds, the rest must
+            for ruled_out, left_over in ((a, b), (b, a)):
+                if _value(context, ruled_out, env) is False:
+                    return assume(context, left_over, config, env)
         case tree.Compare(
             ops=("==",),
             operands=(tree.Binary(op="%", left=a, right=b), tree.Num(text="0")),
@@ -88,12 +93,16 @@ def _joined(condition: tree.Binary) -> list[tree.Expr]:
 
 
 def _dim(context: Context, expr: tree.Expr, env: Env) -> Dim | None:
+    value = _value(context, expr, env)
+    return value if isinstance(value, Dim) else None
+
+
+def _value(context: Context, expr: tree.Expr, env: Env) -> Known:
     try:
-        value = plain(context, expr, env)
+        return plain(context, expr, env)
     # a condition that cannot be worked out yet says nothing; it is held again later
     except (Failed, NeedsValue):
         return None
-    return value if isinstance(value, Dim) else None
 
 
 def _replaced(config: dict[str, Known], values: dict[str, Dim]) -> dict[str, Known]:

@@ -6,6 +6,7 @@ role: `score` is the whole graph, `encode` and `step` are what a text is written
 is first asked for.
 """
 
+import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,6 +25,7 @@ from specc.run.streams import Streamer, open_streamer
 from specc.run.writer import Writer, open_writer, writer_of
 from specc.text.brief import brief
 from specc.text.diagnostic import fail
+from specc.text.suggest import did_you_mean, suggestion
 
 
 @dataclass(kw_only=True)
@@ -218,6 +220,8 @@ def open_compiled(
 
     E0802 and E0830 to E0832 for a package that cannot be opened, or has no such graph.
     """
+    if not os.path.lexists(path):
+        _not_there(Path(path))
     folder = Path(path).is_dir()
     if graph and not folder and Path(path).exists():
         fail(
@@ -232,6 +236,23 @@ def open_compiled(
         provider=provider,
         threads=threads,
         contents=contents,
+    )
+
+
+def _not_there(path: Path) -> NoReturn:
+    """E0802, with the model beside it that was probably meant."""
+    try:
+        beside = sorted(path.parent.iterdir())
+    except (OSError, ValueError):  # no folder, or none that may be looked into
+        beside = []
+    models = {p.name for p in beside if p.suffix == ".onnx" or (p / NAME).is_file()}
+    # a file is called without its ending as often as with it
+    near = did_you_mean(path.name, models) or did_you_mean(f"{path.name}.onnx", models)
+    helps = [suggestion(shown(str(path.with_name(near))))] if near else []
+    fail(
+        "E0802",
+        f"the model `{shown(str(path))}` cannot be read: no such file or directory",
+        helps=helps or ["`specc compile SPEC -o FILE` makes a model of a spec"],
     )
 
 

@@ -87,3 +87,39 @@ def test_what_is_wrong_of_forbidden_sizes_is_no_fault(tmp_path: Path) -> None:
         TURNED.replace("MORE", "require d / heads % 2 == 0"), encoding="utf-8"
     )
     assert len(trials_of(str(path))) > 1
+
+
+ONE_OF = """specc 1
+model m
+config {
+  a: int = 3
+  b: int = 4
+  shared: bool = false
+}
+require %s, "one table is of one size"
+dims n
+graph g(x: float[n, a]) -> (y: float[n, b]) { return x if shared else linear(x, out=b) @ w }
+"""
+
+
+@pytest.mark.parametrize(
+    "condition",
+    ["not shared | a == b", "a == b | not shared", "a == b | shared == false"],
+)
+def test_what_is_left_of_an_or_is_what_is_required(
+    condition: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "m.specc"
+    path.write_text(ONE_OF % condition)
+    tried = [t.values for t in trials_of(str(path))]
+    assert {"shared": "true"} in tried
+    path.write_text(ONE_OF % "not shared | a >= b")
+    with pytest.raises(Failed, match="E030"):
+        trials_of(str(path))
+
+
+def test_a_choice_that_is_given_leaves_another_open() -> None:
+    """`order=forward` lets `shared` hold, and then the two vocabularies are one."""
+    spec = open_spec("seq2seq", sets=["order=forward"])
+    tried = [t.values for t in check_symbolic(spec.program, spec.library)]
+    assert {"shared": "true"} in tried

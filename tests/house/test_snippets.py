@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import specc
-from specc.cli.main import main, whole_parsers
+from specc.cli.main import Misused, main, whole_parsers
 
 ROOT = Path(__file__).parents[2]
 PAGES = [
@@ -30,7 +30,10 @@ COMMAND = re.compile(r"^(?:\$ )?specc (?!1$)(.*)$", re.MULTILINE)
 """`specc 1` is how a spec begins."""
 ENDS = re.compile(r"\s(?:\||>|&&|;|#|…|\s)")
 """What is no word of the command any more: a pipe, another command, a comment, a gap."""
-WRONG = {"compile bert.specc -o bert.onnx --target gpu"}
+WRONG = {
+    "compile bert.specc -o bert.onnx --target gpu",
+    "check gpt2 --confg config.json",
+}
 """Shown because it is refused."""
 SHELLS = {"sh", "text", "console", ""}
 
@@ -56,9 +59,10 @@ def refused(words: list[str], parsers: Mapping[str, argparse.ArgumentParser]) ->
     parser = parsers[words[0]]
     try:
         parser.parse_intermixed_args(words[1:])
-    except SystemExit as stop:
-        # 0 is what `--help` ends with
-        return "" if stop.code == 0 else f"specc {' '.join(words)}"
+    except Misused:
+        return f"specc {' '.join(words)}"
+    except SystemExit:  # what `--help` ends with
+        return ""
     return ""
 
 
