@@ -6,6 +6,7 @@ import numpy as np
 
 from specc.ir import ops
 from specc.ir.ops.quantized import Layout
+from specc_numpy.recurrent import through_gates
 from specc_numpy.table import Array, Env, check_numbers, evaluate, length
 
 LEAST = np.float32(1e-30)
@@ -23,9 +24,58 @@ def linear_q(
 ) -> Array:
     """f[*s i], q[o i], f[o], f[o]? -> f[*s o]"""
     whole = matrix(weights, scales, x.shape[-1], op.bits, op.block, op.layout)
-    size = {"row": x.shape[-1], "block": op.block}.get(op.rounding)
-    y: Array = (x if size is None else coarse(x, size, op.rounding)) @ whole.T
+    if op.rounding == "tensor":
+        x = coarse_together(x)
+    elif op.rounding != "none":
+        size = x.shape[-1] if op.rounding == "row" else op.block
+        x = coarse(x, size, op.rounding)
+    y: Array = x @ whole.T
     return y if bias is None else y + bias
+
+
+@evaluate(ops.LstmQ)
+def lstm_q(
+    op: ops.LstmQ,
+    env: Env,
+    rows: Array,
+    weights: Array,
+    state_weights: Array,
+    scales: Array,
+    state_scales: Array,
+    bias: Array | None = None,
+    state_bias: Array | None = None,
+    keep: Array | None = None,
+    start: Array | None = None,
+    first_cell: Array | None = None,
+    peepholes: Array | None = None,
+) -> tuple[Array, ...]:
+    """f[b t i], q[i g], q[r g], f[g], f[g], f[g]?, f[g]?, b[b t]?, f[b r]?, f[b r]?, f[p]?
+    -> f[b t r], f[b r], f[b r]
+    """
+    batch, size = len(rows), len(state_weights)
+    there = np.ones(rows.shape[:2], bool) if keep is None else keep
+    # rows that exist to the front, the last one first where it is read backwards
+    places = np.where(there, np.arange(rows.shape[1]), rows.shape[1])
+    if op.reverse:
+        places = np.where(there, -1 - np.arange(rows.shape[1]), 1)
+    order = np.argsort(places, 1, kind="stable")
+    clean = np.where(there[..., None], rows, 0.0)
+    x = np.take_along_axis(clean, order[..., None], 1)
+    counts = there.sum(1, keepdims=True)
+    sums = coarse_together(x) @ (weights * scales)
+    for b in (bias, state_bias):
+        sums = sums if b is None else sums + b
+    fed = h = np.zeros((batch, size)) if start is None else start
+    c = np.zeros((batch, size)) if first_cell is None else first_cell
+    out = np.zeros((*rows.shape[:2], size))
+    for n in range(counts.max(initial=0)):
+        gates = sums[:, n] + coarse_together(fed) @ (state_weights * state_scales)
+        after, new = through_gates(gates, c, peepholes)
+        # a text that is over keeps its states, and counts with zeros
+        fed = np.where(n < counts, after, 0.0)
+        h, c = np.where(n < counts, after, h), np.where(n < counts, new, c)
+        np.put_along_axis(out, order[:, n, None, None], fed[:, None], 1)
+    return out, h, c
 
 
 @evaluate(ops.EmbeddingQ)
@@ -67,6 +117,19 @@ def matrix(
     each = np.repeat(scales, block, -1)[:, :wide] if block else scales[:, None]
     made: Array = w.astype(np.float64) * each
     return made
+
+
+def coarse_together(x: Array) -> Array:
+    """All numbers as whole ones times one scale, in 256 steps from the least to the
+    greatest, which zero is one of; decided in float32.
+    """
+    single = x.astype(np.float32)
+    low, high = single.min(initial=0.0), single.max(initial=0.0)
+    scale = (high - low) / np.float32(255) if high > low else np.float32(1)
+    middle = np.clip(np.rint(-low / scale), 0, 255)
+    whole = np.clip(np.rint(single / scale) + middle, 0, 255) - middle
+    result: Array = whole.astype(np.float64) * np.float64(scale)
+    return result
 
 
 def coarse(x: Array, size: int, rounding: str) -> Array:

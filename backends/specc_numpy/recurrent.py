@@ -91,19 +91,11 @@ def lstm(
     -> f[b t r], f[b r], f[b h]
     """
     size = weights.shape[0] // 4
-    p_i, p_f, p_o = np.split(np.zeros(3 * size) if peepholes is None else peepholes, 3)
 
     def step(row: Array, states: tuple[Array, ...]) -> tuple[Array, ...]:
         h, c = states
-        i, f, g, o = np.split(
-            _affine(row, weights, bias) + _affine(h, state_weights, state_bias),
-            4,
-            axis=1,
-        )
-        # Input and forget gate look at the old cell, the output gate at the new one
-        # (Gers and Schmidhuber 2000).
-        new = _sigmoid(f + p_f * c) * c + _sigmoid(i + p_i * c) * np.tanh(g)
-        out = _sigmoid(o + p_o * new) * np.tanh(new)
+        gates = _affine(row, weights, bias) + _affine(h, state_weights, state_bias)
+        out, new = through_gates(gates, c, peepholes)
         return _affine(out, projection, None) if projection is not None else out, new
 
     return _run(
@@ -113,6 +105,22 @@ def lstm(
         (_first(start, rows, state_weights.shape[1]), _first(first_cell, rows, size)),
         op.reverse,
     )
+
+
+def through_gates(
+    gates: Array, cell: Array, peepholes: Array | None
+) -> tuple[Array, Array]:
+    """The result and the cell of an LSTM behind its sums `[b 4h]`, in the order input,
+    forget, cell, output.
+    """
+    i, f, g, o = np.split(gates, 4, axis=1)
+    p_i, p_f, p_o = np.split(
+        np.zeros(3 * cell.shape[1]) if peepholes is None else peepholes, 3
+    )
+    # Input and forget gate look at the old cell, the output gate at the new one (Gers
+    # and Schmidhuber 2000).
+    new = _sigmoid(f + p_f * cell) * cell + _sigmoid(i + p_i * cell) * np.tanh(g)
+    return _sigmoid(o + p_o * new) * np.tanh(new), new
 
 
 def _run(

@@ -10,6 +10,7 @@ from torch.nn import functional
 
 from specc.ir import ops
 from specc.ir.ops.quantized import Layout
+from specc_torch.recurrent import through_gates
 from specc_torch.table import Place, check_numbers, evaluate
 
 
@@ -25,12 +26,62 @@ def linear_q(
     """f[*s i], q[o i], f[o], f[o]? -> f[*s o]"""
     wide = x.shape[-1]
     whole = _matrix(weights, scales, wide, op.bits, op.block, op.layout)
-    if op.rounding != "none":
+    if op.rounding == "tensor":
+        x = _coarse_together(x)
+    elif op.rounding != "none":
         size = wide if op.rounding == "row" else op.block
         x = torch.cat(
             [_coarse(p, op.rounding) for p in torch.split(x, max(size, 1), -1)], -1
         )
     return functional.linear(x, whole, bias)
+
+
+@evaluate(ops.LstmQ)
+def lstm_q(
+    op: ops.LstmQ,
+    place: Place,
+    rows: Tensor,
+    weights: Tensor,
+    state_weights: Tensor,
+    scales: Tensor,
+    state_scales: Tensor,
+    bias: Tensor | None = None,
+    state_bias: Tensor | None = None,
+    keep: Tensor | None = None,
+    start: Tensor | None = None,
+    first_cell: Tensor | None = None,
+    peepholes: Tensor | None = None,
+) -> tuple[Tensor, ...]:
+    """f[b t i], q[i g], q[r g], f[g], f[g], f[g]?, f[g]?, b[b t]?, f[b r]?, f[b r]?, f[p]?
+    -> f[b t r], f[b r], f[b r]
+    """
+    batch, steps, _ = rows.shape
+    there = keep if keep is not None else rows.new_ones(batch, steps).bool()
+    # rows that exist to the front, the last one first where it is read backwards
+    numbers = torch.arange(steps, device=rows.device)
+    places = -1 - numbers if op.reverse else numbers
+    order = torch.where(there, places, steps).argsort(dim=1, stable=True)
+    clean = torch.where(there[..., None], rows, torch.zeros_like(rows))
+    x = clean.take_along_dim(order[..., None], 1)
+    sums = _coarse_together(x) @ (weights.to(x.dtype) * scales)
+    for b in (bias, state_bias):
+        sums = sums if b is None else sums + b
+    state_matrix = state_weights.to(x.dtype) * state_scales
+    zeros = rows.new_zeros(batch, len(state_weights))
+    fed = h = zeros if start is None else start
+    c = zeros if first_cell is None else first_cell
+    counts = there.sum(1, keepdim=True)
+    out = rows.new_zeros(batch, steps, zeros.shape[1])
+    for n in range(int(counts.max()) if there.numel() else 0):
+        gates = sums[:, n] + _coarse_together(fed) @ state_matrix
+        after, new = through_gates(gates, c, peepholes)
+        going = n < counts
+        # a text that is over keeps its states, and counts with zeros
+        fed = torch.where(going, after, zeros)
+        h, c = torch.where(going, after, h), torch.where(going, new, c)
+        index = order[:, n, None, None].expand(-1, 1, zeros.shape[1])
+        out = out.scatter(1, index, fed[:, None])
+    return out, h, c
 
 
 @evaluate(ops.EmbeddingQ)
@@ -70,6 +121,20 @@ def _matrix(
         w = w.flatten(1)[:, :wide] - 2 ** (bits - 1)
     each = scales.repeat_interleave(block, -1) if block else scales[:, None]
     return w.to(scales.dtype) * each[:, :wide]
+
+
+def _coarse_together(x: Tensor) -> Tensor:
+    """All numbers as whole ones times one scale, in 256 steps from the least to the
+    greatest, which zero is one of; decided in float32.
+    """
+    if not x.numel():
+        return x
+    single = x.float()
+    low, high = single.min().clamp(max=0), single.max().clamp(min=0)
+    scale = torch.where(high > low, (high - low) / 255, torch.ones_like(high))
+    middle = (-low / scale).round().clamp(0, 255)
+    whole = ((single / scale).round() + middle).clamp(0, 255) - middle
+    return whole.to(x.dtype) * scale.to(x.dtype)
 
 
 def _coarse(piece: Tensor, rounding: str) -> Tensor:

@@ -118,12 +118,8 @@ def lstm(
 
     def step(row: Tensor, before: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         h, c = before
-        i, f, g, o = (row + linear(h, state_weights, state_bias)).chunk(4, dim=1)
-        if peepholes is not None:
-            p_i, p_f, p_o = peepholes.chunk(3)
-            i, f = i + p_i * c, f + p_f * c
-        c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
-        out = torch.sigmoid(o if peepholes is None else o + p_o * c) * torch.tanh(c)
+        gates = row + linear(h, state_weights, state_bias)
+        out, c = through_gates(gates, c, peepholes)
         return out if projection is None else linear(out, projection), c
 
     # PyTorch's layer has no peepholes; what is projected goes row by row here, too.
@@ -136,6 +132,22 @@ def lstm(
             op.reverse,
         )
     return _run(step, linear(rows, weights, bias), keep, states, op.reverse)
+
+
+def through_gates(
+    gates: Tensor, cell: Tensor, peepholes: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """The result and the cell of an LSTM behind its sums `[b 4h]`, in the order input,
+    forget, cell, output.
+    """
+    i, f, g, o = gates.chunk(4, dim=1)
+    if peepholes is not None:
+        p_i, p_f, p_o = peepholes.chunk(3)
+        i, f = i + p_i * cell, f + p_f * cell
+    new = torch.sigmoid(f) * cell + torch.sigmoid(i) * torch.tanh(g)
+    # the output gate sees the new cell
+    o = o if peepholes is None else o + p_o * new
+    return torch.sigmoid(o) * torch.tanh(new), new
 
 
 def _fusable(x: Tensor, keep: Tensor | None) -> bool:

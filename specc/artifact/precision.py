@@ -4,11 +4,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from specc.files.fields import Fields
-from specc.ir.ops.quantized import Layout, Rounding
-from specc.ir.precision import BITS, MOST_BLOCK, Precision
+from specc.ir.ops.quantized import Layout
+from specc.ir.precision import BITS, MOST_BLOCK, Meeting, Precision
 
 LAYOUTS: Mapping[str, Layout] = {"rows": "rows", "columns": "columns"}
-ROUNDINGS: Mapping[str, Rounding] = {"none": "none", "row": "row", "block": "block"}
+ROUNDINGS: Mapping[str, Meeting] = {
+    "none": "none",
+    "row": "row",
+    "block": "block",
+    "tensor": "tensor",
+    "layer": "layer",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

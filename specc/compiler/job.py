@@ -211,6 +211,7 @@ class Job:
             *self.remarks,
             *self.rounding.remarks,
             *([self.recipe] if self.recipe else []),
+            *precision.remarks_of(self.precision.plan),
             *remarks,
             *_remarks_of(written, self.options, self.spec),
             *_too_large_here(self.numbers, _count(self.values)),

@@ -15,7 +15,7 @@ from specc.ir.ops.quantized import Layout
 from specc.ir.precision import Plan
 from specc.ir.target import Target
 from specc.passes import pipeline
-from specc.passes.quantize.plan import Decision, Wish, decide
+from specc.passes.quantize.plan import Decision, Kind, Wish, decide
 from specc.text.diagnostic import fail
 from specc.weights.quantized import Quantized
 
@@ -23,6 +23,14 @@ MISREAD = frozenset({"Attention"})
 """Operators that other programs take for others: ONNX Runtime's quantizer knows one of
 its own by this name, and makes an invalid model of the standard's.
 """
+TOGETHER: Kind = "int8-tensor"
+"""The kind by which rows share a scale."""
+WHOLE_LAYERS = "whole numbers"
+"""What the cells of a target are called that has a layer by whole numbers."""
+DEPENDS = (
+    f"`{TOGETHER}`: in recurrent layers and loops what a text gives depends, by what "
+    "rounding loses, on the texts beside it; --quantize int8 does not"
+)
 BLOCKS_OF_4 = 21
 """The opset from which the standard has numbers of 4 bits."""
 
@@ -38,7 +46,8 @@ def decided(
     """What becomes of each weight of `graph`; `others` are those of the same spec.
 
     E0850 for a pattern that names nothing, E0851 for a target that has no such numbers,
-    E0852 where nothing can be rounded, E0853 for a block of another size.
+    E0852 where nothing can be rounded, E0853 for a block of another size, E0963 where
+    no rows can share a scale.
     """
     wish = told.wish
     if wish is None:
@@ -47,10 +56,13 @@ def decided(
     _check_target(wish, target, opset)
     layout: Layout = "rows" if target.rounded else "columns"
     rounds = target.rounded == "rows"
-    found = decide(graph, wish, layout, ties, rounds=rounds)
+    layers = WHOLE_LAYERS in target.cells
+    found = decide(graph, wish, layout, ties, rounds=rounds, layers=layers)
     check_matched(found.unmatched, found.names, told.places, others)
     if not found.plan:
         _nothing(graph, found)
+    if TOGETHER in wish.kinds and not shares_scales(found.plan):
+        _nothing_together(graph)
     return found
 
 
@@ -74,10 +86,39 @@ def for_quantizers(target: Target, told: Spoken) -> Target:
     return replace(target, fused=target.fused - MISREAD)
 
 
+def shares_scales(plan: Plan) -> bool:
+    """Whether rows that meet a weight of the plan share a scale."""
+    return any(form.rounding in ("tensor", "layer") for form in plan.values())
+
+
+def remarks_of(plan: Plan) -> tuple[str, ...]:
+    """What whoever compiles is to know of a plan."""
+    return (DEPENDS,) if shares_scales(plan) else ()
+
+
+def _nothing_together(graph: Graph) -> NoReturn:
+    """E0963."""
+    fail(
+        "E0963",
+        f"`{TOGETHER}` is for recurrent layers and loops, and none of "
+        f"`{shown(graph.name)}` can be rounded so",
+        notes=["elsewhere a scale for each row costs as little, and is what `int8` has"],
+        helps=["compile with `--quantize int8`"],
+    )
+
+
 def _check_target(wish: Wish, target: Target, opset: int) -> None:
-    """E0851."""
-    fours = "int4" in (wish.kind, wish.head, *(kind for _, kind in wish.own))
-    if fours and not target.rounded and opset < BLOCKS_OF_4:
+    """E0851 and E0964."""
+    if TOGETHER in wish.kinds and target.provider != "cpu":
+        fail(
+            "E0964",
+            f"`{target.name}` has no operator that rounds rows together",
+            helps=[
+                "compile with `--quantize int8`, by which each row has its scale",
+                f"or `{TOGETHER}` with `--target ort-cpu` or `onnx`",
+            ],
+        )
+    if "int4" in wish.kinds and not target.rounded and opset < BLOCKS_OF_4:
         fail(
             "E0851",
             f"opset {opset} has no numbers of 4 bits",

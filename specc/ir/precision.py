@@ -2,10 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from specc.ir.ops.quantized import Layout, Rounding, blocks_of
 
+Meeting: TypeAlias = Rounding | Literal["layer"]
+"""What becomes of numbers that meet rounded weights."""
 BITS = (4, 8)
 LEAST_BLOCK, MOST_BLOCK = 16, 256
 """Blocks are powers of two from the one to the other, as kernels have them."""
@@ -16,13 +18,14 @@ class Precision:
     """Numbers of `bits` bits, `block` of them to a scale; 0: one scale a result.
 
     `turned` weights lie as `[in, out]` in the checkpoint. `rounding` is what becomes of
-    the numbers that meet the weights. Layouts are those of `specc.ir.ops.quantized`.
+    the numbers that meet the weights; `layer`: what `lstm_q` makes of them, which reads
+    both weights of a layer. Layouts are those of `specc.ir.ops.quantized`.
     """
 
     bits: int
     block: int
     layout: Layout
-    rounding: Rounding
+    rounding: Meeting
     turned: bool = False
 
     def numbers(self, name: str) -> str:

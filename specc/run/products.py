@@ -13,6 +13,7 @@ from specc.backend import Computing, Product
 from specc.ir.array import Array
 from specc.run.agreement import TOLERANCE
 from specc.run.half import form_of
+from specc.run.layer_product import layer_results
 from specc.run.loaded import Loaded
 from specc.text.diagnostic import fail
 
@@ -77,14 +78,47 @@ def _apart(product: Product, given: Mapping[str, Array]) -> float:
         case "QuantizeLinear":
             want = np.clip(np.rint(x), -MIDDLE, MIDDLE - 1) + _middle(y)
             return float(np.abs(want - y.astype(np.float64)).max()) / MIDDLE
+        case "DynamicQuantizeLinear":
+            return _together_apart(given)
+        case "DynamicQuantizeLSTM":
+            want = layer_results(given, reverse=bool(product.numbers["reverse"]))
+            want, y = want.reshape(-1, want.shape[-1]), y.reshape(-1, y.shape[-1])
         case "MatMulNBits":
             want = _in_blocks(given, product.numbers)
         case kind:
             w = _matrix(given["w"]).astype(np.float64)
             w = w.T if kind == "QGemm" else w
-            want = (_rows(x).astype(np.float64) - _middle(x)) @ w
+            middle = given["middle"] if "middle" in given else _middle(x)
+            want = _products(x, w, np.asarray(middle))
     gap = float(np.abs(want - _rows(y)).max())
     return gap / (float(np.abs(want).max()) or 1.0)
+
+
+def _products(x: Array, w: Array, middle: Array) -> Array:
+    """Products of whole numbers. In a loop each turn has a middle of its own."""
+    turns = (*middle.shape, *[1] * (x.ndim - middle.ndim))
+    whole = x.astype(np.float64) - middle.reshape(turns)
+    made: Array = _rows(whole) @ w
+    return made
+
+
+def _together_apart(given: Mapping[str, Array]) -> float:
+    """How far off the rounding of all rows by one scale is: in whole numbers, and of the
+    scale. In a loop each turn has its own.
+    """
+    x, y, scale = given["x"], given["y"], given["scale"]
+    # a scale for each turn of each loop around
+    numbers = tuple(range(scale.ndim, x.ndim))
+    low = np.minimum(x.min(numbers, initial=0), 0)
+    high = np.maximum(x.max(numbers, initial=0), 0)
+    wanted = ((high - low) / np.float32(255)).astype(np.float32)
+    wanted = np.where(wanted > 0, wanted, np.float32(1))
+    each = (*scale.shape, *[1] * (x.ndim - scale.ndim))
+    middle = np.clip(np.rint(-low / wanted), 0, 255)
+    whole = np.rint(x / wanted.reshape(each)) + middle.reshape(each)
+    off = np.abs(np.clip(whole, 0, 255) - y.astype(np.float64)).max() / MIDDLE
+    of_scale = np.abs(wanted.astype(np.float64) - scale).max() / wanted.max()
+    return float(max(off, of_scale))
 
 
 def _middle(x: Array) -> int:

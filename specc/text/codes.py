@@ -318,6 +318,8 @@ LINES = {
     "E0959": "a word is not in the model's vocabulary",
     "E0961": "the model's scores for the next token are no numbers",
     "E0962": "a text was broken off while it was written",
+    "E0963": "nothing in which rows can share a scale",
+    "E0964": "a target that cannot round rows together",
     "E0968": "serving an editor needs the package pygls",
     "E0969": "specc stopped in the middle of a text in an editor",
     "E0970": "a job is asked for as it cannot be",

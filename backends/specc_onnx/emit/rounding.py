@@ -13,6 +13,21 @@ from specc_onnx.lower.route import LOOP
 
 EXACT = 1
 """The accuracy level of `MatMulNBits` at which rows are not rounded."""
+SCALES = 8
+"""Where the operands begin that `DynamicQuantizeLSTM` has behind those of `LSTM`."""
+LAYER = {
+    "x": (0, TensorProto.FLOAT),
+    "w": (1, TensorProto.INT8),
+    "u": (2, TensorProto.INT8),
+    "b": (3, TensorProto.FLOAT),
+    "lengths": (4, TensorProto.INT32),
+    "state": (5, TensorProto.FLOAT),
+    "cell": (6, TensorProto.FLOAT),
+    "peepholes": (7, TensorProto.FLOAT),
+    "w scales": (8, TensorProto.FLOAT),
+    "u scales": (10, TensorProto.FLOAT),
+}
+"""The operands of `DynamicQuantizeLSTM` by role, and their element types."""
 FRACTIONS = frozenset({TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL})
 """Types of values that rounding has no part in."""
 
@@ -48,6 +63,14 @@ def _exact(node: NodeProto) -> Iterator[NodeProto]:
     match node.op_type:
         case "QuantizeLinear":
             yield helper.make_node("Identity", node.input[:1], node.output)
+        case "DynamicQuantizeLinear":
+            whole, scale, middle = node.output
+            yield helper.make_node("Identity", node.input[:1], [whole])
+            # what a fraction is multiplied by, and what nothing reads any more
+            yield helper.make_node("Constant", [], [scale], value_float=1.0)
+            yield helper.make_node("Constant", [], [middle], value_int=0)
+        case "DynamicQuantizeLSTM":
+            yield from _exact_layer(node)
         case "MatMulInteger":
             wide = f"{node.output[0]}:weights"
             yield helper.make_node(
@@ -68,6 +91,30 @@ def _exact(node: NodeProto) -> Iterator[NodeProto]:
             yield node
         case _:
             yield node
+
+
+def _exact_layer(node: NodeProto) -> Iterator[NodeProto]:
+    """An `LSTM` by the numbers that its weights stand for, `[1, in, gates]`, which it
+    wants turned over.
+    """
+    given = [*node.input[:SCALES]]
+    for place, scale in ((1, SCALES), (2, SCALES + 2)):
+        name = f"{node.output[0]}:weights {place}"
+        steps = [f"{name} {step}" for step in ("whole", "scales", "numbers")]
+        yield helper.make_node(
+            "Cast", [node.input[place]], steps[:1], to=TensorProto.FLOAT
+        )
+        axis = f"{name} axis"
+        yield helper.make_node("Constant", [], [axis], value_ints=[1])
+        yield helper.make_node("Unsqueeze", [node.input[scale], axis], steps[1:2])
+        yield helper.make_node("Mul", steps[:2], steps[2:])
+        yield helper.make_node("Transpose", steps[2:], [name], perm=[0, 2, 1])
+        given[place] = name
+    while not given[-1]:
+        given.pop()
+    made = helper.make_node("LSTM", given, node.output)
+    made.attribute.extend(node.attribute)
+    yield made
 
 
 def products_of(model: ModelProto) -> tuple[Product, ...]:
@@ -94,8 +141,10 @@ def products_of(model: ModelProto) -> tuple[Product, ...]:
 
 
 def _numbers(node: NodeProto) -> dict[str, int]:
-    """The attributes of a node that are whole numbers."""
-    return {a.name: a.i for a in node.attribute if a.type == a.INT}
+    """The attributes of a node that are whole numbers, and whether it goes backwards."""
+    found = {a.name: a.i for a in node.attribute if a.type == a.INT}
+    back = any(a.name == "direction" and a.s == b"reverse" for a in node.attribute)
+    return {**found, "reverse": int(back)}
 
 
 def _roles(
@@ -111,11 +160,28 @@ def _roles(
         case "MatMulInteger":
             # rows without a middle are signed
             kind = TensorProto.UINT8 if len(given) > 2 else TensorProto.INT8
+            # one that is no constant goes with the scale of all rows
+            own = len(given) > 2 and given[2] not in stored
             return {
                 "x": (given[0], kind),
                 "w": (given[1], TensorProto.INT8),
                 "y": (out, TensorProto.INT32),
+                **({"middle": (given[2], kind)} if own else {}),
             }
+        case "DynamicQuantizeLinear":
+            return {
+                "x": (given[0], TensorProto.FLOAT),
+                "y": (out, TensorProto.UINT8),
+                "scale": (node.output[1], TensorProto.FLOAT),
+            }
+        case "DynamicQuantizeLSTM":
+            # what a layer lacks has no name
+            read = {
+                role: (given[place], kind)
+                for role, (place, kind) in LAYER.items()
+                if given[place]
+            }
+            return {**read, "y": (out, TensorProto.FLOAT)}
         case "QGemm":
             return {
                 "x": (given[0], TensorProto.UINT8),

@@ -124,6 +124,48 @@ def _rows_of_blocks(found: Found, node: NodeProto) -> list[TypeProto]:
     return [typed(found.element(node.input[2]), made)]
 
 
+def _layer_of_whole_numbers(found: Found, node: NodeProto) -> list[TypeProto]:
+    """An LSTM in one direction by weights of 8 bits, which lie turned over, with a scale a
+    gate; the gates of both lie side by side.
+    """
+    hidden = attribute(node, "hidden_size")
+    rows = found.sizes(node.input[0])
+    if rows is None:
+        return [typed(TensorProto.FLOAT, None)] * len(node.output)
+    if len(rows) != 3:
+        raise Misfit(f"rows {rows} are not time, batch and width")
+    time, batch, width = rows
+    state, scales = [1, batch, hidden], [1, 4 * hidden]
+    wanted = (
+        rows,
+        [1, width, 4 * hidden],
+        [1, hidden, 4 * hidden],
+        [1, 8 * hidden],
+        [batch],
+        state,
+        state,
+        [1, 3 * hidden],
+        scales,
+        [1],
+        scales,
+        [1],
+    )
+    _fit(found, node, wanted)
+    whole = {found.element(node.input[n]) for n in (1, 2, 9, 11)}
+    if whole != {TensorProto.INT8}:
+        raise Misfit("its weights are not bytes with a sign")
+    shapes = ((time, 1, batch, hidden), state, state)
+    return [typed(TensorProto.FLOAT, s) for s in shapes[: len(node.output)]]
+
+
+def _fit(found: Found, node: NodeProto, wanted: Sequence[Sequence[int]]) -> None:
+    """That each operand that is there has its shape. Misfit."""
+    for name, right in zip(node.input, wanted, strict=False):
+        sizes = found.sizes(name) if name else None
+        if sizes is not None and sizes != list(right):
+            raise Misfit(f"`{name}` is {sizes}, not {list(right)}")
+
+
 def _top(found: Found, node: NodeProto) -> list[TypeProto]:
     """As many along one axis as data may decide; the other axes stay as they are."""
     x, many = node.input
@@ -174,13 +216,11 @@ def _recurrent(found: Found, node: NodeProto, _: Sequence[TypeProto]) -> None:
         state,
         [ways, 3 * hidden],
     )
-    for name, right in zip(node.input, wanted, strict=False):
-        sizes = found.sizes(name) if name else None
-        if sizes is not None and sizes != right:
-            raise Misfit(f"`{name}` is {sizes}, not {right}")
+    _fit(found, node, wanted)
 
 
 RULES: Mapping[tuple[str, str], Rule] = {
+    (CONTRIB, "DynamicQuantizeLSTM"): _layer_of_whole_numbers,
     (CONTRIB, "FusedMatMul"): _fused_matmul,
     (CONTRIB, "GatherBlockQuantized"): _rows_of_blocks,
     (CONTRIB, "GroupQueryAttention"): _group_query_attention,

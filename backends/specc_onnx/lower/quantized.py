@@ -53,11 +53,12 @@ def linear_q(
     made = (*shape[:-1], g.site.types[0].shape[-1])
     if op.block and op.layout == "rows" and g.target.rounded and kernel:
         product = _in_blocks(op, g, rows, weights, scales, made)
+    elif op.rounding == "tensor":
+        wide = [_single(g, t) for t in (rows, scales)]
+        product = _together(op, g, wide[0], weights, wide[1])
+        product = cast(g, product, "f32", x.type.dtype)
     elif op.rounding == "row" and not op.block and kernel:
-        wide = [
-            typed(cast(g, t.name, t.type.dtype, "f32"), "f32", t.type.shape)
-            for t in (rows, scales)
-        ]
+        wide = [_single(g, t) for t in (rows, scales)]
         product = _whole(op, g, wide[0], weights, wide[1], made)
         product = cast(g, product, "f32", x.type.dtype)
     else:
@@ -127,6 +128,21 @@ def _whole(
         product = g.node("MatMulInteger", whole, turned, None if signed else middle)
         sums = g.node("Cast", product, to=CODE["f32"])
     return g.node("Mul", g.node("Mul", sums, scales.name), own)
+
+
+def _together(
+    op: ops.LinearQ, g: Emitter, x: Tensor, w: Tensor, scales: Tensor
+) -> str:
+    """A product of whole numbers, all rows of which were rounded by one scale: as ONNX
+    Runtime makes one operator of it, which with one scale takes a bias as it should.
+    """
+    whole, scale, middle = g.nodes("DynamicQuantizeLinear", 3, x.name)
+    turned = w.name
+    if op.layout == "rows":
+        turned = g.node("Transpose", w.name, perm=[1, 0])
+    product = g.node("MatMulInteger", whole, turned, middle)
+    sums = g.node("Cast", product, to=CODE["f32"])
+    return g.node("Mul", sums, g.node("Mul", scale, scales.name))
 
 
 def _units(g: Emitter, x: Tensor) -> tuple[str, str]:

@@ -14,7 +14,7 @@ from specc.ir.graph import Builder, Input
 from specc.ir.recurrence import Recurrent, as_scan
 from specc_onnx.lower.arrange import unsqueeze
 from specc_onnx.lower.cells import Cell, in_order, weights_in_order
-from specc_onnx.lower.emitter import Emitter, Tensor
+from specc_onnx.lower.emitter import CONTRIB, Emitter, Tensor
 from specc_onnx.lower.steps import Steps
 from specc_onnx.lower.table import lower, lower_nodes
 
@@ -62,12 +62,53 @@ def lstm(op: ops.Lstm, g: Emitter, *args: Tensor | None) -> tuple[str, ...]:
     return _fused(layer, "LSTM")
 
 
+@lower(ops.LstmQ)
+def lstm_q(
+    op: ops.LstmQ,
+    g: Emitter,
+    rows: Tensor,
+    weights: Tensor,
+    state_weights: Tensor,
+    scales: Tensor,
+    state_scales: Tensor,
+    bias: Tensor | None = None,
+    state_bias: Tensor | None = None,
+    keep: Tensor | None = None,
+    start: Tensor | None = None,
+    first_cell: Tensor | None = None,
+    peepholes: Tensor | None = None,
+) -> tuple[str, ...]:
+    """ONNX Runtime's `DynamicQuantizeLSTM`. It takes the rows up to the end of the longest
+    text as one tensor: those that do not exist hold zeros, which move no scale.
+    """
+    batch, length = rows.type.shape[:2]
+    layer = _Layer(
+        g=g,
+        op=op,
+        args=(),
+        cell=Cell(IOFC),
+        steps=Steps(g, keep, batch, length),
+        x=rows,
+        w_ih=weights,
+        w_hh=state_weights,
+        b_ih=bias,
+        b_hh=state_bias,
+        starts=(start, first_cell),
+        peepholes=peepholes,
+        projection=None,
+        scales=(scales, state_scales),
+    )
+    return _fused(layer, "DynamicQuantizeLSTM")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Layer:
-    """The operands of one layer by name, and what ONNX calls its gates."""
+    """The operands of one layer by name, and what ONNX calls its gates. `scales` are
+    those of weights that are whole numbers, and then `[in, gates]`.
+    """
 
     g: Emitter
-    op: Recurrent
+    op: Recurrent | ops.LstmQ
     args: Args
     cell: Cell
     steps: Steps
@@ -79,6 +120,7 @@ class _Layer:
     starts: Args
     peepholes: Tensor | None
     projection: Tensor | None
+    scales: tuple[Tensor, Tensor] | None = None
 
     @classmethod
     def of(cls, g: Emitter, op: Recurrent, args: Args, cell: Cell) -> "_Layer":
@@ -136,21 +178,18 @@ def _fused(
         unsqueeze(g, steps.filled(s.name, s.type.shape), 0) if s else None
         for s in layer.starts
     ]
-    rows = steps.in_front(layer.x)
-    weights = weights_in_order(
-        g, layer.cell, (layer.w_ih, layer.w_hh), (layer.b_ih, layer.b_hh)
-    )
-    inputs = [rows, *weights, counts, *starts]
-    if layer.peepholes:
-        # One number a feature and gate; there is none of the cell's own gate.
-        peepholes = in_order(g, layer.peepholes, Cell(IOF, layer.cell.negated))
-        inputs.append(unsqueeze(g, peepholes, 0))
-    finals = 2 if kind == "LSTM" else 1
+    rows = steps.in_front(layer.x, cleared=layer.scales is not None)
+    matrices, biases = (layer.w_ih, layer.w_hh), (layer.b_ih, layer.b_hh)
+    axis = 1 if layer.scales else 0
+    weights = weights_in_order(g, layer.cell, matrices, biases, axis)
+    inputs = [rows, *weights, counts, *starts, _peepholes(layer), *_scales(layer)]
+    finals = 2 if isinstance(layer.op, ops.Lstm | ops.LstmQ) else 1
     every, *ends = g.nodes(
         kind,
         1 + finals,
         *inputs,
-        hidden_size=layer.w_hh.type.shape[1].number,
+        domain=CONTRIB if layer.scales else "",
+        hidden_size=layer.w_hh.type.shape[1 - axis].number,
         direction="reverse" if layer.op.reverse else "forward",
         activations=activations,
         linear_before_reset=linear_before_reset,
@@ -168,9 +207,29 @@ def _fused(
     return (out, *finished)
 
 
+def _peepholes(layer: _Layer) -> str | None:
+    """One number a feature and gate; there is none of the cell's own gate."""
+    if layer.peepholes is None:
+        return None
+    cell = Cell(IOF, layer.cell.negated)
+    return unsqueeze(layer.g, in_order(layer.g, layer.peepholes, cell), 0)
+
+
+def _scales(layer: _Layer) -> list[str]:
+    """The scales of both weights, one a gate, each with the middle of its numbers."""
+    g = layer.g
+    found: list[str] = []
+    for scales in layer.scales or ():
+        # numbers with a sign have their middle at zero
+        own = unsqueeze(g, in_order(g, scales, layer.cell), 0)
+        found += own, g.constant([0], "i8")
+    return found
+
+
 def _as_loop(layer: _Layer) -> tuple[str, ...]:
     """The layer as the loop it stands for."""
     g, b = layer.g, Builder()
+    assert not isinstance(layer.op, ops.LstmQ), "a target that lacks it plans none"
     inner = [
         b.input(f"x{n}", Input(a.type)) if a else None for n, a in enumerate(layer.args)
     ]

@@ -42,13 +42,23 @@ class Steps:
         """What says which rows exist; a dot where all do."""
         return self.keep.name if self.keep else "."
 
-    def in_front(self, x: Tensor) -> str:
-        """`[b, t, d]` as the operator takes it, `[t, b, d]`."""
+    def in_front(self, x: Tensor, *, cleared: bool = False) -> str:
+        """`[b, t, d]` as the operator takes it, `[t, b, d]`. `cleared`: rows that do not
+        exist hold zeros, as those of a layer below do.
+        """
         if known := _from_below(self, x):
             return known
-        moved = x.name if self.together else _moved(self.g, x.name, _sources(self))
+        name = self._cleared(x) if cleared and self.keep else x.name
+        moved = name if self.together else _moved(self.g, name, _sources(self))
         filled = self.filled(moved, x.type.shape)
         return self.g.node("Transpose", filled, perm=[1, 0, 2])
+
+    def _cleared(self, x: Tensor) -> str:
+        """`x` with zeros where no row is."""
+        g = self.g
+        assert self.keep is not None
+        there = unsqueeze(g, self.keep.name, 2)
+        return where(g, x.type.dtype, there, x.name, g.constant(0.0, x.type.dtype))
 
     def back(self, out: str) -> str:
         """The results where their rows were; what lies behind the rows that exist is

@@ -22,6 +22,9 @@ CELLS = LENGTHS | {"activation", "reset before", "peepholes"}
 `LSTM` whose gates see its cell.
 """
 
+WHOLE_NUMBERS = "whole numbers"
+"""An `LSTM` by weights of 8 bits, which rounds what it reads: `DynamicQuantizeLSTM`."""
+
 CUDA_LACKS = frozenset({"ArgMax i64", "ArgMax i32", "Equal bf16", "MaxPool"})
 """What the CUDA provider of ONNX Runtime 1.31 has no kernel of: of `MaxPool` it has those
 up to opset 21 alone.
@@ -46,7 +49,7 @@ TARGETS: Mapping[str, Target] = {
             linear="product",
             packed_heads=True,
             fused=FUSED,
-            cells=CELLS,
+            cells=CELLS | {WHOLE_NUMBERS},
             about="ONNX Runtime on the processor",
             in_place=frozenset({"f32"}),
             blocks=True,

@@ -146,7 +146,8 @@ class ModelFile:
         copy = ModelProto()
         copy.CopyFrom(self.model)
         products = products_of(copy)
-        return self._opened(copy, provider), products
+        # a layer that rounds rows together does so for the rows of each thread
+        return self._opened(copy, provider, threads=1), products
 
     def _opened(
         self, model: ModelProto, provider: str, threads: int = 0, exact: bool = False

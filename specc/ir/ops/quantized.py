@@ -15,10 +15,10 @@ from specc.ir.operands import MayLack, Operand
 from specc.ir.signature import Axes, Signature
 from specc.ir.types import ShapeError
 
-__all__ = ["Dequantize", "EmbeddingQ", "LinearQ", "Quantize"]
+__all__ = ["Dequantize", "EmbeddingQ", "LinearQ", "LstmQ", "Quantize"]
 
 Layout: TypeAlias = Literal["rows", "columns"]
-Rounding: TypeAlias = Literal["none", "row", "block"]
+Rounding: TypeAlias = Literal["none", "row", "block", "tensor"]
 
 _STORED = {
     ("rows", False): "q[o i], f[o]",
@@ -45,7 +45,9 @@ class LinearQ(Op, sig="f[*s i], q[o i], f[o], f[o]? -> f[*s o]", heavy=True):
 
     `rounding` says what `x'` is. `none`: `x`. `row`: each row of `x` as whole numbers of
     -128 to 127 times a scale of its own, its greatest size through 127. `block`: so for
-    each `block` numbers of a row. Scales and quotients are those of float32.
+    each `block` numbers of a row. `tensor`: all rows by one scale and a middle, from the
+    least number to the greatest, 0 among them, in 256 steps, as the standard's
+    `DynamicQuantizeLinear` has it. Scales and quotients are those of float32.
     """
 
     bits: int = 8
@@ -61,6 +63,40 @@ class LinearQ(Op, sig="f[*s i], q[o i], f[o], f[o]? -> f[*s o]", heavy=True):
     def solve(self, axes: Axes) -> None:
         if self.block:
             check_blocks(axes, axes.one("i"), self.bits, self.block)
+
+
+class LstmQ(
+    Op,
+    sig="f[b t~ i], q[i g], q[r~ g], f[g], f[g], f[g]?, f[g]?, b[b t~]?, f[b r~]?, f[b r~]?,"
+    " f[p]? -> f[b t r], f[b r], f[b r]",
+    heavy=True,
+):
+    """Long short-term memory by rounded weights, `[in, gates]`: all results, the final
+    one, and the final cell.
+
+    The equations are those of `lstm`. All rows that exist are rounded by one scale, as
+    `linear_q` does by `tensor`; and so are, in each turn, the states of all texts. In
+    the n-th turn these are the states before the n-th row of each text that exists; a
+    text that is over counts with zeros. So a text's results depend on those beside it.
+    Operands: rows, both weights, their scales, then those of `lstm`.
+    """
+
+    reverse: bool = False
+
+    rows, weights, state_weights = Operand(0), Operand(1), Operand(2)
+    scales, state_scales = Operand(3), Operand(4)
+    bias, state_bias, keep = MayLack(5), MayLack(6), MayLack(7)
+    first_states = (MayLack(8), MayLack(9))
+    peepholes = MayLack(10)
+
+    def solve(self, axes: Axes) -> None:
+        gates, state = axes.one("g"), axes.one("r")
+        if gates != state * 4:
+            title = f"four gates of {state} are {state * 4} columns, not {gates}"
+            raise ShapeError(title, (1, 2), (gates, state * 4), "g")
+        if "p" in axes.dims and axes.one("p") != state * 3:
+            title = f"peepholes of three gates of {state} are {state * 3}, not {axes.one('p')}"
+            raise ShapeError(title, (10,), name="p")
 
 
 class EmbeddingQ(Op, sig="i[*s], q[v d], f[v] -> f[*s d]"):

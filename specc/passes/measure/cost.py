@@ -88,6 +88,11 @@ def _lstm(op: ops.Lstm, t: list[Type]) -> Dim:
     return _recurrent(op, t) + mapped
 
 
+def _lstm_q(op: ops.LstmQ, t: list[Type]) -> Dim:
+    b, n, _ = t[0].shape
+    return b * n * (product(t[1].shape) + product(t[2].shape))
+
+
 TABLE: Mapping[type[Op], Cost] = {
     ops.Linear: _linear,
     ops.LinearQ: _linear_q,
@@ -103,6 +108,7 @@ TABLE: Mapping[type[Op], Cost] = {
     ops.Rnn: _recurrent,
     ops.Gru: _recurrent,
     ops.Lstm: _lstm,
+    ops.LstmQ: _lstm_q,
 }
 """Every heavy op; a test compares."""
 

@@ -3,7 +3,8 @@
 `int8`: whole numbers on both sides, each row of the other side by a scale of its own,
 so that a row's answer does not depend on its neighbors. `int8-weights`: weights alone,
 in blocks. `int4`: so with 4 bits, and 8 where it matters: tables and heads, what the
-first attention reads, maps that are small, and what is in a loop.
+first attention reads, maps that are small, and what is in a loop. `int8-tensor`: as
+`int8`, but in recurrent layers and loops all rows that meet a weight share a scale.
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,12 +16,14 @@ from specc.ir import ops
 from specc.ir.graph import Graph, Value
 from specc.ir.ops.quantized import Layout, Rounding
 from specc.ir.precision import Precision
-from specc.passes.quantize.layers import opened
+from specc.passes.quantize.layers import layer_pairs, layer_weights, opened
 from specc.passes.quantize.uses import Sight, Uses, moved, uses_of
 
-Kind: TypeAlias = Literal["int8", "int4", "int8-weights"]
-KINDS: tuple[Kind, ...] = ("int8", "int4", "int8-weights")
+Kind: TypeAlias = Literal["int8", "int4", "int8-weights", "int8-tensor"]
+KINDS: tuple[Kind, ...] = ("int8", "int4", "int8-weights", "int8-tensor")
 BLOCK = 128
+ROW: Rounding = "row"
+TENSOR: Rounding = "tensor"
 SMALL = 1 << 16
 """Maps of fewer numbers than this gain nothing by 4 bits."""
 
@@ -40,6 +43,11 @@ class Wish:
     block: int = BLOCK
     head: Kind | Literal["none", ""] = ""
     every: bool = False
+
+    @property
+    def kinds(self) -> tuple[str | None, ...]:
+        """Every kind that some weight is to have."""
+        return self.kind, self.head, *(kind for _, kind in self.own)
 
     @property
     def patterns(self) -> tuple[str, ...]:
@@ -67,10 +75,12 @@ def decide(
     ties: Mapping[str, str],
     *,
     rounds: bool = True,
+    layers: bool = False,
 ) -> Decision:
     """The plan for a graph as every target gets it; `ties` names the weight whose
     numbers another has. Kernels that read weights in blocks as `rows` are those that
-    round what meets them, or not.
+    round what meets them, or not. `layers`: the target has a recurrent layer by whole
+    numbers.
     """
     loops = opened(graph)
     every = uses_of(loops)
@@ -81,6 +91,7 @@ def decide(
         first=_first_read(loops),
         graph=loops,
         rounds=rounds,
+        layers=layer_weights(graph) if layers else frozenset(),
     )
     plan: dict[str, Precision] = {}
     kept: dict[str, str] = {}
@@ -96,7 +107,27 @@ def decide(
         else:
             kept.update(dict.fromkeys(sharing, form))
     known = _known(every)
+    plan = _paired(plan, graph)
     return Decision(plan, kept, unmatched(wish.patterns, known), known)
+
+
+def _paired(plan: Mapping[str, Precision], graph: Graph) -> dict[str, Precision]:
+    """The plan in which a layer is one where both of its weights are: where one is kept,
+    the layer becomes a loop, whose part behind the rows reads each by its own scale.
+    """
+    found = dict(plan)
+    layers = {name for name, form in plan.items() if form.rounding == "layer"}
+    alone = [pair for pair in layer_pairs(graph) if not layers.issuperset(pair)]
+    while alone:
+        for weights, states in alone:
+            for name, rounding in ((weights, ROW), (states, TENSOR)):
+                if name in layers:
+                    found[name] = replace(found[name], rounding=rounding)
+                    layers.remove(name)
+        # layers may share a weight: those that have lost one become loops too
+        every = layer_pairs(graph)
+        alone = [p for p in every if layers & set(p) and not layers.issuperset(p)]
+    return found
 
 
 def names_of(graph: Graph) -> tuple[str, ...]:
@@ -148,6 +179,7 @@ class _Choice:
     first: frozenset[str]
     graph: Graph
     rounds: bool
+    layers: frozenset[str]
 
     def of(self, sharing: list[str], uses: Uses, names: list[str]) -> Precision | str:
         """The form of a weight, or why it has none."""
@@ -162,6 +194,8 @@ class _Choice:
         if kind == "int4" and not own and not self.wish.every:
             kind = self._careful(sharing, uses, self.graph.parameters[sharing[0]])
         form = self._form(kind, uses)
+        if kind == "int8-tensor":
+            form = self._by_tensor(sharing, uses) or form
         return replace(form, turned=True) if uses.turned == {True} else form
 
     def _usual(self, sharing: list[str]) -> Kind | None:
@@ -184,13 +218,24 @@ class _Choice:
             return "int8"
         return "int4"
 
+    def _by_tensor(self, sharing: list[str], uses: Uses) -> Precision | None:
+        """Whole numbers whose other side shares a scale: both weights of a layer, and
+        what a loop reads. None elsewhere, where a row by itself costs as little.
+        """
+        layer = self.layers.issuperset(sharing) and uses.turned == {False}
+        if uses.table or uses.routed or not (layer or uses.looped):
+            return None
+        return Precision(
+            bits=8, block=0, layout="columns", rounding="layer" if layer else "tensor"
+        )
+
     def _form(self, kind: Kind, uses: Uses) -> Precision:
         """A kind as this target reads it."""
         # Of columns in blocks a standard runtime makes rows again for every product that
         # it does not know: not where a table shares them, nor in a loop. Nor does the
         # standard take one of a stack of numbers of 4 bits.
         kept_whole = uses.table or uses.looped or uses.routed
-        if kind == "int8" or (self.layout == "columns" and kept_whole):
+        if kind in ("int8", "int8-tensor") or (self.layout == "columns" and kept_whole):
             layout = self.layout if uses.linear else "rows"
             return Precision(bits=8, block=0, layout=layout, rounding="row")
         # The kernel rounds rows only where weights are laid out for it beforehand, and

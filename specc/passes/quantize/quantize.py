@@ -2,6 +2,7 @@
 
     y = linear(x, w, b)        →    y = linear_q(x, w:int8, w:scale, b)
     e = embedding(ids, t)           e = embedding_q(ids, t:int8, t:scale)
+    h = lstm(x, w, u)               h = lstm_q(x, w:int8, u:int8, w:scale, u:scale)
 
 Each weight becomes two parameters, its whole numbers and its scales, also in the bodies
 of loops. Where a weight was cut along its results, both are.
@@ -13,6 +14,7 @@ from typing import TypeAlias
 
 from specc.ir import ops
 from specc.ir.graph import Builder, Graph, Node, Parameter, Value
+from specc.ir.ops.quantized import Rounding
 from specc.ir.precision import Plan, Precision
 from specc.ir.types import Type
 from specc.passes.quantize.layers import opened
@@ -39,7 +41,7 @@ def quantize(graph: Graph, plan: Plan) -> Graph:
     held = {name: form for name, form in plan.items() if name in graph.parameters}
     if not held:
         return graph
-    graph = opened(graph, held)
+    graph = opened(graph, {n for n, form in held.items() if form.rounding != "layer"})
     made = Builder()
     for name, given in graph.input_facts.items():
         made.input(name, given)
@@ -121,6 +123,8 @@ class _Walk:
                 return self._loop(node, node.op)
             case ops.Embedding():
                 return self._lookup(node, pair)
+            case ops.Lstm():
+                return self._layer(node, node.op)
         return self._linear(node, pair)
 
     def _cut(self, op: ops.Slice, pair: Pair) -> Pair:
@@ -135,7 +139,9 @@ class _Walk:
 
     def _linear(self, node: Node, pair: Pair) -> tuple[Value, ...]:
         form = pair.form
-        op = ops.LinearQ(form.bits, form.block, form.layout, form.rounding)
+        # what a layer reads may be read in a loop of a graph that was taken apart
+        rounding: Rounding = "tensor" if form.rounding == "layer" else form.rounding
+        op = ops.LinearQ(form.bits, form.block, form.layout, rounding)
         x, bias = node.args[0], node.args[2] if len(node.args) > 2 else None
         return self.made.add(
             op,
@@ -143,6 +149,19 @@ class _Walk:
             pair.numbers,
             pair.scales,
             bias and self.now[bias],
+        )
+
+    def _layer(self, node: Node, op: ops.Lstm) -> tuple[Value, ...]:
+        """An LSTM, both of whose weights are rounded."""
+        pairs = [self.pairs[v] for v in (op.weights(node), op.state_weights(node))]
+        # what is left out is the projection, which such a layer has none of
+        rest = [*node.args[op.bias.place : op.peepholes.place + 1]]
+        return self.made.add(
+            ops.LstmQ(op.reverse),
+            self.now[op.rows(node)],
+            *(pair.numbers for pair in pairs),
+            *(pair.scales for pair in pairs),
+            *(a and self.now[a] for a in rest),
         )
 
     def _lookup(self, node: Node, pair: Pair) -> tuple[Value, ...]:
