@@ -63,7 +63,7 @@ def _by_inputs(parser: ArgumentParser) -> None:
         "--cache",
         choices=CACHES,
         help="with --for step: keep keys and values in 8 bits, by scales of texts that the "
-        "model writes itself, or of --calibrate",
+        "model writes itself, or of --calibrate; none, though the spec says so",
     )
     parser.add_argument(
         "--for-quantizers",

@@ -17,7 +17,7 @@ from specc.calibrate.products import Sample, Samples, rounded_by
 from specc.calibrate.readers import Readers, readers_of, tapped
 from specc.compiler.compiled import Compiled
 from specc.compiler.job import Job
-from specc.compiler.rounding import NONE, Asked, By
+from specc.compiler.rounding import NONE, Asked, By, Cached
 from specc.files.read import shown
 from specc.files.scratch import scratch
 from specc.files.write import need_space
@@ -43,16 +43,20 @@ def calibrated(job: Job, package: Package) -> Iterator[Job]:
     """
     plan, by = job.precision.plan, job.rounding.by
     readers = readers_of(job.simplified, plan, ties_of(job.values))
-    cache = job.options.precision.cache
-    if cache:
-        check_cache(job)
-    elif not readers.spots:
-        yield replace(job, remarks=(*job.remarks, *_idle(by)))
+    cached = job.rounding.cache
+    why = why_no_cache(job) if cached.kind else ""
+    if why and cached.span is None:
+        no_cache(why, cached)
+    if not readers.spots and (why or not cached.kind):
+        yield replace(job, remarks=(*job.remarks, *_idle(by), *_unkept(why)))
         return
     with scratch() as folder:
         if readers.spots:
             job = _by_inputs(job, readers, package, folder)
-        yield _with_scales(job, package, folder) if cache else job
+        if why or not cached.kind:
+            yield replace(job, remarks=(*job.remarks, *_unkept(why)))
+        else:
+            yield _with_scales(job, package, folder)
 
 
 def _by_inputs(job: Job, readers: Readers, package: Package, folder: Path) -> Job:
@@ -79,35 +83,48 @@ def _with_scales(job: Job, package: Package, folder: Path) -> Job:
         told = f"{count} texts of the model's own"
     scales = cache_scales(path, samples)
     if not scales:
-        no_cache("no attention of this model writes into buffers; --explain says why")
+        why = "no attention of this model writes into buffers; --explain says why"
+        no_cache(why, job.rounding.cache)
     line = f"keys and values are kept in 8 bits, by scales of {told}"
     named = {name + SCALE: array for name, array in scales.items()}
     return replace(job, scales=named, remarks=(*job.remarks, line))
 
 
-def check_cache(job: Job) -> None:
-    """E0951 where nothing of what is made keeps keys and values in 8 bits."""
+def why_no_cache(job: Job) -> str:
+    """Why nothing of what is made keeps keys and values in 8 bits; empty where it does."""
     options = job.options
     if job.model.generation is None:
-        no_cache("only what writes texts keeps any")
+        return "only what writes texts keeps any"
     if "step" not in options.parts:
-        no_cache("only a step keeps any: add `--for step`")
+        return "only a step keeps any: add `--for step`"
     if options.names != "specc":
-        no_cache(f"programs that read `--names {options.names}` know no such states")
+        return f"programs that read `--names {options.names}` know no such states"
     # a card's kernel takes no mask beside keys of 8 bits
     if "f32" not in job.target.in_place:
-        no_cache(f"`{job.target.name}` has no attention that reads them")
-    if job.rounding.by.samples == 0 and job.rounding.by.option:
-        no_cache("their scales are measured on texts, and `--samples 0` writes none")
+        return f"`{job.target.name}` has no attention that reads them"
+    by = job.rounding.by
+    # without texts there may still be inputs in a file
+    if by.samples == 0 and (by.option or by.span) and not by.calibrate:
+        said = "--samples 0" if by.option else "samples = 0"
+        return f"their scales are measured on texts, and `{said}` writes none"
+    return ""
 
 
-def no_cache(why: str) -> NoReturn:
-    """E0951."""
+def _unkept(why: str) -> tuple[str, ...]:
+    """That a spec's word about keys and values is for other graphs than are made now."""
+    return (f"`cache` in the spec: they stay as they are; {why}",) if why else ()
+
+
+def no_cache(why: str, cached: Cached) -> NoReturn:
+    """E0951, at the spec's word where it asked for it."""
+    mend = "compile with `--cache none`" if cached.span else "leave out `--cache`"
     fail(
         "E0951",
         "keys and values cannot be kept in 8 bits",
+        cached.span,
+        "asked for here" if cached.span else "",
         notes=[why],
-        helps=["leave out `--cache`"],
+        helps=[mend],
     )
 
 

@@ -255,7 +255,8 @@ def _in_place(job: Job, step: Graph, derived: Derived) -> tuple[Part, tuple[str,
     # has.
     if not caches:
         if job.scales:
-            no_cache("no attention writes into buffers with these options")
+            why = "no attention writes into buffers with these options"
+            no_cache(why, job.rounding.cache)
         return Part(step, "step.onnx", _texts(job, step, whole=False)), ()
     if job.scales:
         step = pipeline.keep_small(step, caches)

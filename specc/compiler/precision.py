@@ -102,7 +102,9 @@ def _nothing_together(graph: Graph) -> NoReturn:
         "E0963",
         f"`{TOGETHER}` is for recurrent layers and loops, and none of "
         f"`{shown(graph.name)}` can be rounded so",
-        notes=["elsewhere a scale for each row costs as little, and is what `int8` has"],
+        notes=[
+            "elsewhere a scale for each row costs as little, and is what `int8` has"
+        ],
         helps=["compile with `--quantize int8`"],
     )
 

@@ -32,14 +32,16 @@ HEADS = ("int8", "int4", NONE)
 Head: TypeAlias = Kind | Literal["none", ""]
 INPUTS = ("samples", "calibrate")
 """Words about what numbers of 4 bits are rounded by."""
-WORDS = ("default", "keep", *KINDS, "block", "head", "all", *INPUTS)
+CACHE = "cache"
+"""The word about keys and values."""
+WORDS = ("default", "keep", *KINDS, "block", "head", "all", *INPUTS, CACHE)
 """What `quantize` in a spec may say."""
 BLOCKS = f"a power of two from {LEAST_BLOCK} to {MOST_BLOCK}"
 """The sizes of blocks, for people."""
 MOST_SAMPLES = 100_000
 """Texts that a model may be asked to write."""
-CACHES = ("int8",)
-"""In what keys and values may be kept, other than as they are computed."""
+CACHES = ("int8", NONE)
+"""In what keys and values may be kept; `none`: as they are computed."""
 FOURS = ("--samples", "--calibrate")
 """Options that say what `INPUTS` say."""
 OPTIONS = {
@@ -48,6 +50,7 @@ OPTIONS = {
     "block": "--block",
     "head": "--quantize-head",
     "all": "--quantize-all",
+    CACHE: "--cache",
 }
 """The options that say the same."""
 
@@ -97,15 +100,27 @@ class By:
 
 
 @dataclass(frozen=True)
+class Cached:
+    """In what keys and values are kept; empty: as they are computed. `span` is where the
+    spec says so, None where an option does.
+    """
+
+    kind: str = ""
+    span: Span | None = None
+
+
+@dataclass(frozen=True)
 class Spoken:
     """The wish, None where no weight is rounded; where the spec says each of its patterns,
-    what the options took the place of, and what weights are rounded by.
+    what the options took the place of, what weights are rounded by, and in what keys and
+    values are kept.
     """
 
     wish: Wish | None = None
     places: Mapping[str, Span] = field(default_factory=dict)
     remarks: tuple[str, ...] = ()
     by: By = By()
+    cache: Cached = Cached()
 
 
 def spoken(program: Program, asked: Asked) -> Spoken:
@@ -115,11 +130,12 @@ def spoken(program: Program, asked: Asked) -> Spoken:
     words = _words(program)
     wish, places = _of_spec(words)
     by = _by(program, asked)
+    cache = _cache(words, asked)
     remarks = tuple(_replaced(words, asked))
     wish = None if asked.kind == NONE else _overridden(wish, asked)
     if wish is None:
-        _check_needed(asked)
-    return Spoken(wish, places, remarks, by)
+        _check_needed(asked, cache)
+    return Spoken(wish, places, remarks, by, cache)
 
 
 def check_spoken(
@@ -228,6 +244,14 @@ def _one(words: Mapping[str, tree.Rounds], name: str, known: Iterable[str]) -> s
     if len(entry.values) != 1 or entry.values[0].value not in known:
         _wrong(entry, f"`{name}` is one of {', '.join(known)}", known)
     return entry.values[0].value
+
+
+def _cache(words: Mapping[str, tree.Rounds], asked: Asked) -> Cached:
+    """In what keys and values are kept: as the option says, else the spec. E0858."""
+    said = _one(words, CACHE, CACHES)
+    kind = asked.cache or said
+    span = words[CACHE].span if said and not asked.cache else None
+    return Cached() if kind == NONE else Cached(kind, span)
 
 
 def _by(program: Program, asked: Asked) -> By:
@@ -358,7 +382,7 @@ def _overridden(wish: Wish | None, asked: Asked) -> Wish | None:
 
 def _replaced(words: Mapping[str, tree.Rounds], asked: Asked) -> Iterator[str]:
     """What options take the place of, a line each."""
-    if asked.kind == NONE and words:
+    if asked.kind == NONE and words.keys() - {CACHE}:
         yield "`--quantize none`: no weight is rounded, though the spec says `quantize`"
         return
     given = {
@@ -368,6 +392,7 @@ def _replaced(words: Mapping[str, tree.Rounds], asked: Asked) -> Iterator[str]:
         "head": bool(asked.head),
         "all": asked.every is not None,
         **dict.fromkeys(INPUTS, _says_inputs(asked)),
+        CACHE: bool(asked.cache),
     }
     option = next((o for o in FOURS if asked.said[o]), "")
     for name, said in given.items():
@@ -379,10 +404,10 @@ def _replaced(words: Mapping[str, tree.Rounds], asked: Asked) -> Iterator[str]:
             )
 
 
-def _check_needed(asked: Asked) -> None:
+def _check_needed(asked: Asked, cache: Cached) -> None:
     """E0753."""
     # scales of keys and values are measured on inputs as well
-    useful = FOURS if asked.cache else ()
+    useful = FOURS if cache.kind else ()
     said = [name for name, given in asked.said.items() if given and name not in useful]
     for option in said:
         fail(

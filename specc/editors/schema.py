@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeAlias
 
-from specc.compiler.rounding import HEADS, KIND_OF, NONE
+from specc.compiler.rounding import CACHE, CACHES, HEADS, KIND_OF, NONE
 from specc.compiler.rounding import WORDS as ROUNDING
 from specc.editors.schema_config import VALUES, config_of, ref
 from specc.editors.schema_words import Schema, called, described, either, mapping
@@ -252,6 +252,7 @@ QUANTIZE: Schema = {
         "default": {"enum": [*KIND_OF, NONE]},
         "head": {"enum": [*HEADS]},
         "all": {"type": ["boolean", "string"]},
+        CACHE: {"enum": [*CACHES]},
     },
     "additionalProperties": False,
 }

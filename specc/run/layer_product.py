@@ -34,7 +34,9 @@ def layer_results(given: Mapping[str, Array], *, reverse: bool) -> Array:
     want = np.zeros(made.shape)
     for turn in range(longest):
         # a text that is over counts with zeros, which is what was given out
-        fed = made[turn - 1] if turn else given["state"][0] if "state" in given else zeros
+        fed = (
+            made[turn - 1] if turn else given["state"][0] if "state" in given else zeros
+        )
         gates = sums[turn] + _whole(fed) @ states
         out, cell = _through(gates, cell, given.get("peepholes"))
         want[turn] = np.where(turn < counts[:, None], out, 0)
@@ -57,9 +59,7 @@ def _matrix(numbers: Array, scales: Array) -> Array:
     return made
 
 
-def _through(
-    gates: Array, cell: Array, peepholes: Array | None
-) -> tuple[Array, Array]:
+def _through(gates: Array, cell: Array, peepholes: Array | None) -> tuple[Array, Array]:
     """Results and cell behind gates in ONNX's order: input, output, forget, cell."""
     i, o, f, g = np.split(gates, 4, axis=1)
     peep = np.zeros((1, 3 * cell.shape[1])) if peepholes is None else peepholes

@@ -183,3 +183,51 @@ def test_a_file_of_inputs_gives_the_scales(
     assert "by scales of `x.jsonl`" in capsys.readouterr().err
     with pytest.raises(specc.Failed, match="E0820"):
         specc.compile("gpt2", tmp_path / "n", init=0, parts="step", cache="int4")
+
+
+WORD = """
+specc 1
+model small
+extends gpt2
+
+config { layers = 1  d = 16  heads = 2  vocab = 32  context = 16 }
+quantize { cache = int8  samples = 2 }
+"""
+
+
+def test_a_spec_says_it_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As the option; and where no step is made, the word is told to mean nothing."""
+    spec = tmp_path / "small.specc"
+    spec.write_text(WORD)
+    args = ["compile", str(spec), "--init=0"]
+    assert main([*args, "--for", "step", "-o", str(tmp_path / "m")]) == 0
+    assert "kept in 8 bits, by scales of 2 texts" in capsys.readouterr().err
+    kinds = {i.type.tensor_type.elem_type for i in step_of(tmp_path / "m").graph.input}
+    assert onnx.TensorProto.INT8 in kinds
+    assert main([*args, "-o", str(tmp_path / "m.onnx")]) == 0
+    assert "only a step keeps any: add `--for step`" in capsys.readouterr().err
+
+
+@pytest.mark.parity
+def test_an_option_stands_in_place_of_the_word(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spec = tmp_path / "small.yaml"
+    quantize = "quantize: {cache: int8, samples: 2}"
+    config = "config: {layers: 1, d: 16, heads: 2, vocab: 32, context: 16}"
+    spec.write_text(f"specc: 1\nmodel: small\nextends: gpt2\n{config}\n{quantize}\n")
+    args = ["compile", str(spec), "--init=0", "--for", "step", "--force"]
+    out = tmp_path / "m"
+    assert main([*args, "--cache", "none", "-o", str(out)]) == 0
+    assert "`--cache` stands in place of `cache`" in capsys.readouterr().err
+    kinds = {i.type.tensor_type.elem_type for i in step_of(out).graph.input}
+    assert onnx.TensorProto.INT8 not in kinds
+    # that nothing can keep them so is told at the word
+    assert main([*args, "--opset", "17", "-o", str(out)]) == 1
+    told = capsys.readouterr().err
+    assert "E0951" in told
+    assert "small.yaml:5:" in told
+    assert "compile with `--cache none`" in told
+    spec.write_text(spec.read_text().replace("int8", "int4"))
+    assert main([*args, "-o", str(out)]) == 1
+    assert "`cache` is one of int8, none" in capsys.readouterr().err

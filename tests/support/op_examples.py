@@ -397,6 +397,7 @@ def _rounded() -> list[Example]:
         (ops.LinearQ(rounding="row"), q("i8", 5, 21), f(5)),
         (ops.LinearQ(layout="columns"), q("i8", 21, 5), f(5)),
         (ops.LinearQ(layout="columns", rounding="row"), q("i8", 21, 5), f(5)),
+        (ops.LinearQ(layout="columns", rounding="tensor"), q("i8", 21, 5), f(5)),
         (ops.LinearQ(8, 16, rounding="block"), q("u8", 5, 2, 16), f(5, 2)),
         (ops.LinearQ(4, 16, rounding="block"), q("u8", 5, 2, 8), f(5, 2)),
         (ops.LinearQ(4, 16, rounding="row"), q("u8", 5, 2, 8), f(5, 2)),
@@ -404,7 +405,12 @@ def _rounded() -> list[Example]:
         (ops.LinearQ(4, 16, "columns"), q("i4", 21, 5), f(2, 5)),
     ]
     wide = Dim.of(7)
+    # four gates of 4 by rows of 3, with a scale a gate
+    lstm = f(2, 5, 3), q("i8", 3, 16), q("i8", 4, 16), f(16), f(16)
+    keep, h = b(2, 5), f(2, 4)
     return [
+        Example(ops.LstmQ(), lstm),
+        Example(ops.LstmQ(reverse=True), (*lstm, f(16), f(16), keep, h, h, f(12))),
         *(Example(op, (x, w, s, b)) for op, w, s in forms for b in (bias, None)),
         Example(ops.LinearQ(rounding="row"), (f(21), q("i8", 5, 21), f(5), bias)),
         Example(ops.Quantize(), (f(2, 3, 5, 4), f(3, 1, 4))),

@@ -15,6 +15,7 @@ from specc.ir.graph import Builder, Graph, Input, Value
 from specc.ir.interval import ALL, Interval
 from specc.ir.model import DEFAULTS, Generation
 from specc.ir.ops.loop import without
+from specc.ir.ops.quantized import Layout
 from specc.ir.read import read
 from specc.ir.types import Type
 from specc.ir.verify import verify
@@ -318,12 +319,13 @@ def _encode(graphs: Graphs, words: Words) -> Iterable[str]:
 
 
 def _quantize(graphs: Graphs, words: Words) -> Iterable[str]:
-    """By the kind and the layout that are named: the graph, and why weights are kept."""
+    """By the kind and the layout that are named, and whether there are `layers` by whole
+    numbers: the graph, and why weights are kept.
+    """
     kinds: dict[str, Kind] = {kind: kind for kind in KINDS}
-    kind, layout = kinds[words[0]], words[1]
-    found = decide(
-        main(graphs), Wish(kind=kind), "rows" if layout == "rows" else "columns", {}
-    )
+    layout: Layout = "rows" if words[1] == "rows" else "columns"
+    wish = Wish(kind=kinds[words[0]])
+    found = decide(main(graphs), wish, layout, {}, layers="layers" in words)
     yield from as_text(quantize(main(graphs), found.plan))
     yield from (f"{name} is kept: {why}" for name, why in found.kept.items())
 

@@ -130,9 +130,7 @@ def _whole(
     return g.node("Mul", g.node("Mul", sums, scales.name), own)
 
 
-def _together(
-    op: ops.LinearQ, g: Emitter, x: Tensor, w: Tensor, scales: Tensor
-) -> str:
+def _together(op: ops.LinearQ, g: Emitter, x: Tensor, w: Tensor, scales: Tensor) -> str:
     """A product of whole numbers, all rows of which were rounded by one scale: as ONNX
     Runtime makes one operator of it, which with one scale takes a bias as it should.
     """

@@ -237,6 +237,8 @@ def rounded_cases() -> list[Case]:
         (ops.LinearQ(), "i8[5 21]", "f32[5]"),
         (ops.LinearQ(rounding="row"), "i8[5 21]", "f32[5]"),
         (ops.LinearQ(layout="columns", rounding="row"), "i8[21 5]", "f32[5]"),
+        (ops.LinearQ(rounding="tensor"), "i8[5 21]", "f32[5]"),
+        (ops.LinearQ(layout="columns", rounding="tensor"), "i8[21 5]", "f32[5]"),
         (ops.LinearQ(8, 16, rounding="block"), "u8[5 2 16]", "f32[5 2]"),
         (ops.LinearQ(4, 16, rounding="block"), "u8[5 2 8]", "f32[5 2]"),
         (ops.LinearQ(4, 16, rounding="row"), "u8[5 2 8]", "f32[5 2]"),
@@ -354,6 +356,13 @@ def recurrent_cases() -> list[Case]:
         found.append(Case(ops.Lstm(reverse), (*lstm, *every), masked=5))
         found.append(Case(ops.Lstm(reverse), (*lstm, "f32[16]", "f32[16]")))
     found += [Case(found[-1].op, found[-1].args, least={"b": 1, "t": 1}, empty=False)]
+    # gates of 4 by weights of 8 bits, which lie turned over
+    whole = (F, "i8[6 16]", "i8[4 16]", "f32[16]", "f32[16]")
+    biased = (*whole, "f32[16]", None)
+    found += [
+        Case(ops.LstmQ(), whole),
+        Case(ops.LstmQ(reverse=True), (*biased, keep, h, h, "f32[12]"), masked=7),
+    ]
     return found
 
 

@@ -1,0 +1,110 @@
+"""`int8-tensor`: rows that meet a weight in a recurrent layer or a loop share a scale.
+
+What is computed is what the reference says, whatever the padding; what shares a scale
+with a greater one is rounded by it, and padding is not among that.
+"""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from support.small import SMALL
+
+import specc
+from specc.cli.main import main
+from specc.run.products import compare_products
+from specc.text.diagnostic import Failed
+
+LATER = pytest.mark.parity
+RECURRENT = [
+    ("lstm_lm", "ort-cpu"),
+    pytest.param("gru_lm", "onnx", marks=LATER),
+    pytest.param("bilstm_tagger", "ort-cpu", marks=LATER),
+    pytest.param("lstm_lm", "onnx", marks=LATER),
+    pytest.param("rnnsearch", "ort-cpu", marks=LATER),
+    pytest.param("seq2seq", "onnx", marks=LATER),
+]
+
+
+def compiled(spec: str, path: Path, *given: str) -> int:
+    values = [f"--set={n}={json.dumps(v)}" for n, v in SMALL[spec].items()]
+    args = ["compile", spec, *values, "--init=0", "--quantize", "int8-tensor", *given]
+    return main([*args, "-o", str(path)])
+
+
+@pytest.mark.parametrize(("spec", "target"), RECURRENT)
+def test_it_is_what_it_should_be(
+    spec: str, target: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert compiled(spec, tmp_path / "m.onnx", "--target", target) == 0
+    assert "depends, by what rounding loses, on the texts" in capsys.readouterr().err
+    assert main(["verify", str(tmp_path / "m.onnx"), "--rounds", "3"]) == 0
+    assert "roundings and products too" in capsys.readouterr().out
+
+
+@LATER
+def test_a_step_shares_scales_too(tmp_path: Path) -> None:
+    assert compiled("lstm_lm", tmp_path / "m", "--for", "score,step") == 0
+    assert main(["verify", str(tmp_path / "m"), "--rounds", "2"]) == 0
+    kinds = {
+        node.op_type
+        for path in tmp_path.glob("m/*.onnx")
+        for node in onnx.load(path, load_external_data=False).graph.node
+    }
+    assert "DynamicQuantizeLSTM" in kinds
+    assert "LSTM" not in kinds
+
+
+@pytest.mark.parametrize(
+    ("keep", "kinds"),
+    [
+        ("nothing_of.*", {"layer"}),
+        ("rnn.weight_ih_l1", {"layer", "tensor"}),
+        ("rnn.weight_hh_l0", {"layer", "row"}),
+    ],
+)
+def test_a_layer_whose_other_weight_is_kept_becomes_a_loop(
+    keep: str, kinds: set[str], tmp_path: Path
+) -> None:
+    given = [] if keep.startswith("nothing") else ["--keep", keep]
+    assert compiled("lstm_lm", tmp_path / "m.onnx", *given, "--no-load") == 0
+    rounded = specc.load(tmp_path / "m.onnx").manifest.rounded
+    found = {n: one.form.rounding for n, one in rounded.items() if n.startswith("rnn")}
+    assert set(found.values()) == kinds
+    assert keep not in found
+
+
+def test_padding_moves_no_scale(tmp_path: Path) -> None:
+    assert compiled("lstm_lm", tmp_path / "m.onnx") == 0
+    model = specc.load(tmp_path / "m.onnx", threads=1)
+    rng = np.random.default_rng(0)
+    ids = rng.integers(0, SMALL["lstm_lm"]["vocab"], (1, 6))
+    keep = np.ones((1, 6), bool)
+    alone = model.run(ids=ids, keep=keep)["logits"]
+    for side in (0, 1):
+        rows = np.roll(np.concatenate([ids, ids[:, :3]], 1), 3 * side, 1)
+        there = np.roll(np.concatenate([keep, ~keep[:, :3]], 1), 3 * side, 1)
+        padded = model.run(ids=rows, keep=there)["logits"]
+        assert (padded[there] == alone[0]).all()
+
+
+@pytest.mark.parametrize("role", ["y", "u", "w scales"])
+def test_a_layer_that_multiplies_in_another_way_is_found(
+    role: str, tmp_path: Path
+) -> None:
+    """One number of what it read or gave, changed: planted, and caught."""
+    assert compiled("lstm_lm", tmp_path / "m.onnx") == 0
+    model = specc.load(tmp_path / "m.onnx").whole
+    session, products = model.with_products()
+    ids = np.arange(6).reshape(2, 3)
+    results = dict(session.run({"ids": ids, "keep": np.ones((2, 3), bool)}))
+    layers = [p for p in products if p.kind == "DynamicQuantizeLSTM"]
+    assert len(layers) == SMALL["lstm_lm"].get("layers", 2)
+    assert compare_products(layers, results, "") < 1e-6
+    name = layers[0].values[role]
+    results[name] = results[name].copy()
+    results[name].flat[0] += 9 if role == "u" else 1e-2
+    with pytest.raises(Failed, match="E0855"):
+        compare_products(layers, results, "")
