@@ -31,6 +31,11 @@ _LINEAR = {
     form: Signature.parse(f"f[*s i], {weights}, f[o]? -> f[*s o]")
     for form, weights in _STORED.items()
 }
+_TOGETHER = {
+    form: Signature.parse(rule.text.replace("*s i", "*s~ i"))
+    for form, rule in _LINEAR.items()
+}
+"""The same where every row has a part in the scale of all."""
 _TABLE = {
     form: Signature.parse(
         f"i[*s], {weights.replace('o', 'v').replace('i ', 'd ').replace(' i', ' d')}"
@@ -58,7 +63,8 @@ class LinearQ(Op, sig="f[*s i], q[o i], f[o], f[o]? -> f[*s o]", heavy=True):
     x, weights, scales, bias = Operand(0), Operand(1), Operand(2), MayLack(3)
 
     def rule(self) -> Signature:
-        return _LINEAR[self.layout, bool(self.block)]
+        forms = _TOGETHER if self.rounding == "tensor" else _LINEAR
+        return forms[self.layout, bool(self.block)]
 
     def solve(self, axes: Axes) -> None:
         if self.block:
@@ -67,8 +73,8 @@ class LinearQ(Op, sig="f[*s i], q[o i], f[o], f[o]? -> f[*s o]", heavy=True):
 
 class LstmQ(
     Op,
-    sig="f[b t~ i], q[i g], q[r~ g], f[g], f[g], f[g]?, f[g]?, b[b t~]?, f[b r~]?, f[b r~]?,"
-    " f[p]? -> f[b t r], f[b r], f[b r]",
+    sig="f[b~ t~ i], q[i g], q[r~ g], f[g], f[g], f[g]?, f[g]?, b[b~ t~]?, f[b~ r~]?,"
+    " f[b~ r~]?, f[p]? -> f[b t r], f[b r], f[b r]",
     heavy=True,
 ):
     """Long short-term memory by rounded weights, `[in, gates]`: all results, the final
