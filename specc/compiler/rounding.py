@@ -7,8 +7,9 @@ The nearest spec of a chain has the last word of each thing, the command of all.
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal, NoReturn, TypeAlias
+from typing import Literal, TypeAlias
 
+from specc.compiler.rounding_words import one_of, whole_number, wrong_value
 from specc.compiler.rules import file_beside
 from specc.elaborate.context import Module
 from specc.elaborate.modules import Program
@@ -208,9 +209,9 @@ def _words(program: Program) -> dict[str, tree.Rounds]:
 
 def _of_spec(words: Mapping[str, tree.Rounds]) -> tuple[Wish | None, dict[str, Span]]:
     """The wish of a spec, and where its patterns stand."""
-    kind = _one(words, "default", (*KINDS, NONE))
-    head = _one(words, "head", HEADS)
-    every = _one(words, "all", ("true", "false"))
+    kind = one_of(words, "default", (*KINDS, NONE))
+    head = one_of(words, "head", HEADS)
+    every = one_of(words, "all", ("true", "false"))
     kept = words.get("keep")
     own = [
         (pattern, KIND_OF[name])
@@ -235,20 +236,9 @@ def _of_spec(words: Mapping[str, tree.Rounds]) -> tuple[Wish | None, dict[str, S
     return (wish if wish.kind or wish.own else None), places
 
 
-def _one(words: Mapping[str, tree.Rounds], name: str, known: Iterable[str]) -> str:
-    """The one value of a word, empty where it is not said. E0858."""
-    entry = words.get(name)
-    if entry is None:
-        return ""
-    known = tuple(known)
-    if len(entry.values) != 1 or entry.values[0].value not in known:
-        _wrong(entry, f"`{name}` is one of {', '.join(known)}", known)
-    return entry.values[0].value
-
-
 def _cache(words: Mapping[str, tree.Rounds], asked: Asked) -> Cached:
     """In what keys and values are kept: as the option says, else the spec. E0858."""
-    said = _one(words, CACHE, CACHES)
+    said = one_of(words, CACHE, CACHES)
     kind = asked.cache or said
     span = words[CACHE].span if said and not asked.cache else None
     return Cached() if kind == NONE else Cached(kind, span)
@@ -294,9 +284,9 @@ def _by_options(asked: Asked) -> By:
 
 def _samples(entry: tree.Rounds) -> By:
     """So many texts of the model's own. E0858."""
-    count = _whole(entry)
+    count = whole_number(entry)
     if count is None or count > MOST_SAMPLES:
-        _wrong(
+        wrong_value(
             entry, f"`samples` is a number of texts, at most {MOST_SAMPLES}", ("64",)
         )
     return By(samples=count, span=entry.span)
@@ -305,17 +295,11 @@ def _samples(entry: tree.Rounds) -> By:
 def _file(entry: tree.Rounds, module: Module) -> By:
     """The inputs in a file beside the spec. E0858, E0802 and E0803."""
     if len(entry.values) != 1 or not entry.values[0].value:
-        _wrong(entry, "`calibrate` is the name of a file of inputs", ('"texts.jsonl"',))
+        wrong_value(
+            entry, "`calibrate` is the name of a file of inputs", ('"texts.jsonl"',)
+        )
     path = file_beside(module, entry.values[0], "the inputs", FOURS[1])
     return By(calibrate=str(path), span=entry.span)
-
-
-def _whole(entry: tree.Rounds) -> int | None:
-    """The one number that a word has; None where it is something else."""
-    text = entry.values[0].value if len(entry.values) == 1 else ""
-    # more digits are no count of anything here, whatever they say
-    fits = text.isascii() and text.isdigit() and len(text) < 10
-    return int(text) if fits else None
 
 
 def _block(words: Mapping[str, tree.Rounds]) -> int:
@@ -323,9 +307,9 @@ def _block(words: Mapping[str, tree.Rounds]) -> int:
     entry = words.get("block")
     if entry is None:
         return BLOCK
-    number = _whole(entry)
+    number = whole_number(entry)
     if number is None:
-        _wrong(entry, f"`block` is {BLOCKS}", ())
+        wrong_value(entry, f"`block` is {BLOCKS}", ())
     check_block(number, entry.span)
     return number
 
@@ -347,19 +331,6 @@ def check_block(size: int, span: Span | None = None) -> None:
 def _head(text: str) -> Head:
     """What becomes of the maps that make results; empty where nothing is said."""
     return KIND_OF.get(text, "none" if text == NONE else "")
-
-
-def _wrong(entry: tree.Rounds, title: str, known: tuple[str, ...]) -> NoReturn:
-    """E0858."""
-    given = entry.values[0].value if len(entry.values) == 1 else ""
-    example = f"{entry.name} = {known[0] if known else BLOCK}"
-    fail(
-        "E0858",
-        title,
-        entry.span,
-        "this is something else",
-        helps=suggest(given, known, f"for example `{example}`"),
-    )
 
 
 # --- the options ----------------------------------------------------------------------
