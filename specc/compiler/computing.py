@@ -4,17 +4,41 @@ in 16 bits at all.
 
 from typing import get_args
 
+from specc.ir import ops
 from specc.ir.derived import Derived, Generating
 from specc.ir.graph import Graph
+from specc.ir.precision import Plan
 from specc.ir.target import Target
 from specc.passes import pipeline
 from specc.passes.narrow.narrow import Half
+from specc.passes.quantize.layers import source
+from specc.weights.fitting import Narrow
 
 
 def half_of(dtype: str, target: Target) -> Half | None:
     """The type of 16 bits that `--dtype` asks `target` to compute in, if it can."""
     known: tuple[Half, ...] = get_args(Half)
     return next((h for h in known if h == dtype and h in target.computes), None)
+
+
+def read_narrow(graph: Graph, plan: Plan, half: Half) -> dict[str, Narrow]:
+    """The parameters of f32 that a graph computes with in 16 bits, in whatever bits they
+    are stored; of rounded weights the scales, which the numbers are as large as.
+    """
+    rounded = {form.scales(name): name for name, form in plan.items()}
+    # 7 is the greatest of 4 bits, -8 the farthest from zero
+    most = {4: 8.0, 8: 127.0}
+    names = {value: name for name, value in graph.parameters.items()}
+    found: dict[str, Narrow] = {}
+    for node, _ in graph.nodes:
+        read = source(node.args[0]) if node.op == ops.Cast(half) else None
+        name = names.get(read) if read else None
+        if name is None:
+            continue
+        weight = rounded.get(name, name)
+        size = most[plan[weight].bits] if name in rounded else 1.0
+        found[name] = Narrow(half, weight, size)
+    return found
 
 
 def graph_in(graph: Graph, dtype: str, target: Target) -> Graph:

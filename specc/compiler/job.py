@@ -34,6 +34,7 @@ from specc.ir.target import Target
 from specc.passes import pipeline
 from specc.passes.quantize.plan import Decision
 from specc.weights.external import bytes_of
+from specc.weights.fitting import Fitting, Narrow
 from specc.weights.formats.dtypes import FLOATS
 from specc.weights.quantized import Quantized, Ready
 from specc.weights.scales import WithScales
@@ -170,13 +171,25 @@ class Job:
         plan = self.precision.plan
         return Quantized(self.values, plan, self.ready) if plan else None
 
+    @cached_property
+    def narrow(self) -> Mapping[str, Narrow]:
+        """Parameters that are stored in more bits than they are computed in."""
+        half = computing.half_of(self.options.dtype, self.target)
+        if half is None:
+            return {}
+        plan = self.precision.plan
+        graph = pipeline.quantize(self.computed(self.simplified), plan)
+        return computing.read_narrow(graph, plan, half)
+
     @property
     def numbers(self) -> Values:
         """The numbers as they are stored: `values`, rounded where that was asked for, and
-        scales beside them.
+        scales beside them. What is computed in 16 bits is told if it does not fit there.
         """
-        stored = self.low or self.values
-        return WithScales(stored, self.scales) if self.scales else stored
+        stored: Values = self.low or self.values
+        if self.scales:
+            stored = WithScales(stored, self.scales)
+        return Fitting(stored, self.narrow) if self.narrow else stored
 
     def rounded(self, source: Source) -> Source:
         """What a model is made from, with the weights rounded that are to be."""

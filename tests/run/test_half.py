@@ -18,8 +18,11 @@ from specc.run.half import FORMS
 from specc.run.loaded import open_model
 from specc.run.verify import verify
 from specc.text.diagnostic import Failed
+from specc.weights.formats.safetensors import write_safetensors
 
 SPECS = ("gpt2", "mixtral", "rnnsearch")
+LATER = pytest.mark.parity
+"""What takes long goes with the other half of CI."""
 BROKEN = """specc 1
 model broken
 dims batch
@@ -98,6 +101,57 @@ def test_a_number_too_large_is_named(
     told = capsys.readouterr().err
     assert "E0980" in told
     assert "65504" in told
+
+
+LOOKED_UP = """specc 1
+model small
+dims batch, seq
+graph g(ids: int[batch, seq]) -> (y: float[batch, seq, 3]) {
+  x = relu(linear(embedding(ids, size=5, dim=16) @ table, out=8) @ up)
+  return linear(x, out=3) @ down
+}
+"""
+SHAPES = {
+    "table.weight": (5, 16),
+    "up.weight": (8, 16),
+    "up.bias": (8,),
+    "down.weight": (3, 8),
+    "down.bias": (3,),
+}
+
+
+@pytest.mark.parametrize(
+    ("large", "given"),
+    [
+        ("up.weight", ["--quantize", "int8"]),
+        ("up.bias", []),
+        *(
+            pytest.param(name, ["--quantize", kind, "--quantize-all"], marks=LATER)
+            for name in SHAPES
+            for kind in ("int8", "int8-weights", "int4")
+        ),
+    ],
+)
+def test_a_weight_too_large_is_named_when_it_is_compiled(
+    large: str, given: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In whatever bits it is stored: what a card reads is numbers of 16 bits. Logits are
+    computed in 32.
+    """
+    rng = np.random.default_rng(0)
+    weights = {n: rng.standard_normal(s).astype(np.float32) for n, s in SHAPES.items()}
+    weights[large].flat[1] = 1e5
+    write_safetensors(tmp_path / "w.safetensors", weights)
+    spec = tmp_path / "small.specc"
+    spec.write_text(LOOKED_UP)
+    args = ["compile", str(spec), "--weights", str(tmp_path / "w.safetensors")]
+    out = tmp_path / "m.onnx"
+    args += ["--target=ort-cuda", "--dtype=f16", *given, "-o", str(out)]
+    fits = large.startswith("down")
+    assert cli.main(args) == (0 if fits else 1)
+    assert out.exists() == fits
+    told = capsys.readouterr().err
+    assert fits or ("E0517" in told and f"`{large}`" in told and "100000" in told)
 
 
 def test_a_processor_says_that_it_cannot(

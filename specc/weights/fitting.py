@@ -1,0 +1,71 @@
+"""Numbers that are stored in more bits than a model computes in: whether they fit there."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from specc.files.read import shown
+from specc.weights.rules import Wanted
+from specc.weights.values import Run, Values, converted
+
+
+@dataclass(frozen=True)
+class Narrow:
+    """The type that a parameter is computed in. Scales stand for numbers up to `most`
+    times as large, of the weight `of`.
+    """
+
+    dtype: str
+    of: str
+    most: float = 1.0
+
+
+@dataclass(frozen=True)
+class Fitting:
+    """The numbers of a model, those of `narrow` looked at on their way. Implements
+    `Values`.
+    """
+
+    base: Values
+    narrow: Mapping[str, Narrow]
+
+    @property
+    def wanted(self) -> Mapping[str, Wanted]:
+        """Every parameter by name."""
+        return self.base.wanted
+
+    def tied_to(self, name: str) -> str | None:
+        """The parameter whose numbers this one shares."""
+        return self.base.tied_to(name)
+
+    def stored_dtype(self, name: str) -> str:
+        """The type the numbers come in."""
+        return self.base.stored_dtype(name)
+
+    def run(self, name: str) -> Run | None:
+        """Where the numbers lie in a file. Fails with E0517 as `chunks` does: what stays
+        in a file is asked for by nobody else.
+        """
+        found = self.base.run(name)
+        if found is not None and name in self.narrow:
+            for _ in self.chunks(name, "f32"):
+                pass
+        return found
+
+    def look_through(self, names: Iterable[str]) -> dict[Path, str]:
+        """The SHA-256 of the files that weights stay in."""
+        return self.base.look_through(names)
+
+    def chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
+        """The numbers as bytes. Fails as those of the checkpoint do, and with E0517 for
+        one that the type they are computed in cannot hold.
+        """
+        narrow = self.narrow.get(name)
+        for chunk in self.base.chunks(name, dtype):
+            # what is stored in that type was looked at when it was converted
+            if narrow is not None and dtype == "f32":
+                block = np.frombuffer(chunk, np.float32) * np.float32(narrow.most)
+                converted(block, narrow.dtype, f"`{shown(narrow.of)}`")
+            yield chunk
