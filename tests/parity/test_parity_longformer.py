@@ -1,5 +1,5 @@
-"""`longformer` is transformers' LongformerModel, windows and global rows alike, from the
-files that it saves.
+"""`longformer` is transformers' Longformer classes, windows and global rows alike, from
+the files that they save.
 """
 
 from collections.abc import Mapping
@@ -10,13 +10,15 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from support.padded import Ids, Keep, samples
+from support.families import Case
+from support.padded import Ids, Keep, Samples, samples
 from support.published import assert_published, loaded, randomized
 from support.spec_models import assert_agrees
 from transformers import LongformerConfig, LongformerModel
 
 pytestmark = pytest.mark.parity
 
+PAD, SEP = 31, 2
 GIVEN = samples(
     {
         "input_ids": Ids("seq", 31),
@@ -27,23 +29,19 @@ GIVEN = samples(
     {"seq": (23, 1, 14)},
 )
 RESULTS = {"last_hidden_state": "seq", "pooler_output": ""}
-PAD = 31
+
+
+TINY: dict[str, Any] = {
+    "vocab_size": PAD + 1, "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "intermediate_size": 40, "max_position_embeddings": 200, "type_vocab_size": 2, "attention_window": [6, 10],
+    "pad_token_id": PAD, "sep_token_id": SEP, "layer_norm_eps": 1e-6,
+}  # fmt: skip
 
 
 def model(windows: int | list[int]) -> LongformerModel:
-    config = LongformerConfig(
-        vocab_size=PAD + 1,
-        hidden_size=24,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        intermediate_size=40,
-        max_position_embeddings=200,
-        type_vocab_size=2,
-        attention_window=windows,
-        pad_token_id=PAD,
-        layer_norm_eps=1e-6,
+    return randomized(
+        LongformerModel(LongformerConfig(**TINY | {"attention_window": windows}))
     )
-    return randomized(LongformerModel(config))
 
 
 @pytest.mark.parametrize("windows", [[6, 10], 4], ids=["each layer", "one for all"])
@@ -100,3 +98,75 @@ def long_texts(marked: list[int]) -> dict[str, NDArray[Any]]:
         "global_attention_mask": far * keep,
         "token_type_ids": rng.integers(0, 2, (2, 150)),
     }
+
+
+ANSWERS = {"start_logits": "seq", "end_logits": "seq"}
+HEADS = {
+    "ForMaskedLM": {"logits": "seq"},
+    "ForSequenceClassification": {"logits": ""},
+    "ForTokenClassification": {"logits": "seq"},
+    "ForQuestionAnswering": ANSWERS,
+}
+
+
+def questions() -> Samples:
+    """Texts that hold three `sep` each: a question, two of them, a text, and one."""
+    given = samples(
+        {"input_ids": Ids("seq", PAD), "attention_mask": Keep("seq")},
+        {"seq": (23, 5, 14)},
+    )
+    for row in given.rows:
+        ids = row["input_ids"]
+        ids[ids == SEP] = 9
+        ids[[1, 2, -1]] = SEP
+    return given
+
+
+def told(head: str) -> Case:
+    return Case(
+        config="LongformerConfig",
+        model=f"Longformer{head}",
+        tiny={**TINY, "num_labels": 2 if "Question" in head else 3},
+    )
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_heads(head: str, tmp_path: Path) -> None:
+    """The global rows are told."""
+    theirs = told(head).saved(tmp_path)
+    ours = loaded(str(tmp_path), tmp_path)
+    theirs.double()
+    assert_published(ours, GIVEN, lambda x: run(theirs, x), HEADS[head])
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_rows_that_are_global_by_themselves(head: str, tmp_path: Path) -> None:
+    """Where nobody tells them: none, the first, or those of a question."""
+    theirs = told(head).saved(tmp_path)
+    model = loaded(str(tmp_path), tmp_path).compiled
+    given = questions()
+    for x in (given.alone(0), given.together()):
+        keep = x["attention_mask"]
+        ids = torch.tensor(np.where(keep, x["input_ids"], PAD))
+        with torch.no_grad():
+            wanted = theirs(input_ids=ids, attention_mask=torch.tensor(keep).long())
+        made = model.run(**x)
+        for name, dim in HEADS[head].items():
+            real = keep if dim else ...
+            assert_agrees(made[name][real], wanted[name].numpy()[real], name, 1e-5)
+
+
+def test_multiple_choice(tmp_path: Path) -> None:
+    """Each text is global over its answer, which stands behind two `sep`."""
+    theirs = told("ForMultipleChoice").saved(tmp_path)
+    ours = loaded(str(tmp_path), tmp_path)
+    rng = np.random.default_rng(0)
+    lengths = rng.integers(6, 24, (3, 4, 1))
+    ids = rng.integers(SEP + 1, PAD, (3, 4, 23))
+    ids[..., 1:3] = SEP
+    np.put_along_axis(ids, lengths - 1, SEP, axis=-1)
+    keep = np.arange(23) < lengths
+    given = {"input_ids": np.where(keep, ids, PAD), "attention_mask": keep}
+    with torch.no_grad():
+        wanted = theirs(**{n: torch.tensor(v).long() for n, v in given.items()}).logits
+    assert_agrees(ours.compiled.run(**given)["logits"], wanted.numpy(), "logits", 1e-5)

@@ -7,8 +7,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.families import Case, check_scores, check_translating, read_again
+from support.families import (
+    PROMPTS,
+    TOKENS,
+    Case,
+    check_scores,
+    check_translating,
+    padded,
+    read_again,
+    written_by,
+)
 from support.padded import Ids, Keep, samples
+
+import specc
 
 pytestmark = pytest.mark.parity
 
@@ -113,3 +124,45 @@ def test_states(family: str, tmp_path: Path) -> None:
     """The model without a head, whose files have no prefix."""
     plain = case(family, "Model", results={"last_hidden_state": "tgt"})
     check_scores(plain, tmp_path)
+
+
+ALONE = ["Bart", "MBart", "Marian", "Pegasus", "Blenderbot"]
+
+
+def alone(family: str, **more: Any) -> Case:
+    """A decoder that there is no encoder for."""
+    return Case(
+        config=f"{family}Config",
+        model=f"{family}ForCausalLM",
+        tiny={**SMALL, **more},
+        results={"logits": "tgt"},
+        given=samples(
+            {"target": Ids("tgt", 29), "target_keep": Keep("tgt")}, {"tgt": (6, 2, 3)}
+        ),
+        renamed={"target": "input_ids", "target_keep": "attention_mask"},
+        seed=1,
+        louder=1.5,
+    )
+
+
+@pytest.mark.parametrize("family", ALONE)
+def test_decoders_by_themselves(family: str, tmp_path: Path) -> None:
+    check_scores(alone(family, scale_embedding=family == "MBart"), tmp_path)
+
+
+@pytest.mark.parametrize("family", ALONE)
+def test_decoders_by_themselves_write(family: str, tmp_path: Path) -> None:
+    """Behind each prompt of a batch what is written there behind it alone: there, places
+    are not counted from where a padded prompt begins.
+    """
+    theirs = alone(family).saved(tmp_path).double()
+    specc.compile(str(tmp_path), tmp_path / "package", parts="step")
+    model = specc.load(tmp_path / "package", threads=1)
+    ids, keep = padded(PROMPTS)
+    for beams in (1, 4):
+        how: dict[str, Any] = {"max_tokens": TOKENS}
+        if beams > 1:
+            how |= {"strategy": "beam", "beams": beams, "early_stopping": False}
+        made = model.generate(target=ids, target_keep=keep, **how).results()
+        wanted = [written_by(theirs, [prompt], beams)[0] for prompt in PROMPTS]
+        assert [list(row[0].tokens) for row in made] == wanted, f"{beams} beams"
