@@ -10,7 +10,10 @@ from specc.lang import tree
 from specc.text.diagnostic import Label, fail
 from specc.text.source import Span
 
-SCALED = ("default", "linear", "dynamic", "llama3", "yarn", "longrope")
+SCALED = (
+    *("default", "linear", "dynamic", "llama3", "yarn", "longrope"),
+    "proportional",
+)
 RENAMED = {"su": "longrope"}
 """What a scaling rule was called in older files."""
 KEYS = (
@@ -228,6 +231,13 @@ class _Scaling:
             return ()
         if self.kind == "longrope":
             return self.long()
+        if self.kind == "proportional":
+            # alone among the kinds it may leave its factor out, which then is none
+            part = self.number("partial_rotary_factor")
+            return (
+                ("factor", self.number("factor") or 1.0),
+                ("part", 1.0 if part is None else part),
+            )
         numbers: list[tuple[str, RopeNumber]] = [("factor", self.factor())]
         # its own length is the model's, whatever it says of another
         if self.kind == "dynamic":

@@ -31,6 +31,8 @@ def fault(rope: Rope) -> str:
     numbers = _Numbers(rope)
     if rope.kind == "llama3" and numbers["low"] >= numbers["high"]:
         return "the low frequency factor must be less than the high one"
+    if rope.kind == "proportional" and numbers["part"] > 1:
+        return f"`part` is {numbers['part']:g}, more than the whole of a head"
     if rope.kind == "dynamic" and not 0 < _stretch(numbers) <= MOST_STRETCH:
         return f"a `factor` of {numbers['factor']:g} leaves no `theta` to turn by"
     return ""
@@ -79,8 +81,9 @@ def frequencies(rope: Rope, dim: Dim) -> tuple[tuple[float, ...], float]:
     lengths, with a smooth passage. `yarn` blends by how often a pair turns in the
     original context (arXiv:2309.00071, eq. 23). `longrope` has a divisor for each pair
     (arXiv:2402.13753, eq. 3); there may be too few or too many, which the caller
-    checks. Nothing is made of numbers that are not known yet, which a reading with
-    symbols has.
+    checks. `proportional` turns the first `part` of the pairs as they would turn in the
+    whole head, and the others not at all (Gemma 4's files). Nothing is made of numbers
+    that are not known yet, which a reading with symbols has.
 
     `dynamic` raises theta with the length of the text (arXiv:2309.00071, sec. 3.1 and
     3.3), `longrope` has other divisors where that is beyond the original length.
@@ -98,6 +101,10 @@ def frequencies(rope: Rope, dim: Dim) -> tuple[tuple[float, ...], float]:
     if rope.kind == "longrope":
         return _longrope(d, theta, numbers)
     plain = [theta ** (-2 * n / d) for n in range(d // 2)]
+    if rope.kind == "proportional":
+        turning = int(numbers["part"] * d // 2)
+        still = [0.0] * (len(plain) - turning)
+        return (*(f / numbers["factor"] for f in plain[:turning]), *still), 1.0
     if rope.kind != "yarn":
         return tuple(_kept_whole(rope.kind, f, numbers) for f in plain), 1.0
     given = numbers.given("attention")

@@ -33,6 +33,8 @@ CASES = [
     ("yarn", {**YARN, "truncate": False}),
     ("yarn", {**YARN, "attention_factor": 1.3}),
     ("yarn", {**YARN, "mscale": 0.7, "mscale_all_dim": 0.4}),
+    ("proportional", {"part": 0.25}),
+    ("proportional", {"part": 0.6, "factor": 8.0}),
 ]
 
 
@@ -61,7 +63,10 @@ def test_the_word_says_what_a_file_says(
         for n, v in options.items()
     )
     said = angles(tmp_path, "", f"rope(theta=100.0, kind={kind}{given})")
-    names = {"original": "original_max_position_embeddings"}
+    names = {
+        "original": "original_max_position_embeddings",
+        "part": "partial_rotary_factor",
+    }
     table = {names.get(n, n): v for n, v in options.items()}
     config = {"rope_parameters": {"rope_type": kind, "rope_theta": 100.0, **table}}
     (tmp_path / "config.json").write_text(json.dumps(config))

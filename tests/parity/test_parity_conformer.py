@@ -33,7 +33,7 @@ TINY = {
     "num_conv_pos_embedding_groups": 2,
     "layer_norm_eps": 1e-3,
 }
-LENGTHS = (151, 29, 80)
+LENGTHS = (151, 101, 120)
 
 
 def frames(samples: int) -> int:
@@ -47,26 +47,52 @@ GIVEN = samples(
     {"input_values": Sound("samples"), "attention_mask": Keep("samples")},
     {"samples": LENGTHS, "frames": tuple(map(frames, LENGTHS))},
 )
+HEADED = {"num_labels": 3, "classifier_proj_size": 10}
+SPEAKER = {
+    "tdnn_dim": [9, 7], "tdnn_kernel": [3, 2], "tdnn_dilation": [1, 2], "xvector_output_dim": 5,
+    "use_weighted_layer_sum": True,
+}  # fmt: skip
+SUMMED = {**HEADED, "use_weighted_layer_sum": True}
+WORDS = {"logits": "frames"}
 CASES = [
-    ("Wav2Vec2ConformerForCTC", "logits", {}),
-    ("Wav2Vec2ConformerForCTC", "logits", {"position_embeddings_type": "rotary"}),
-    ("Wav2Vec2ConformerModel", "last_hidden_state", {"conv_bias": False}),
+    ("ForCTC", WORDS, {}),
+    ("ForCTC", WORDS, {"position_embeddings_type": "rotary"}),
+    ("Model", {"last_hidden_state": "frames"}, {"conv_bias": False}),
+    ("ForSequenceClassification", {"logits": ""}, HEADED),
+    ("ForSequenceClassification", {"logits": ""}, SUMMED),
+    ("ForAudioFrameClassification", WORDS, HEADED),
+    ("ForXVector", {"logits": "", "embeddings": ""}, SPEAKER),
 ]
 
 
-def one_by_one(theirs: Any, x: Mapping[str, torch.Tensor], result: str) -> torch.Tensor:
+def one_by_one(
+    theirs: Any, x: Mapping[str, torch.Tensor], results: Mapping[str, str]
+) -> dict[str, torch.Tensor]:
     """What the published model gives for each recording alone, zeros behind it."""
-    made = []
-    for sound, there in zip(x["input_values"], x["attention_mask"], strict=True):
-        made.append(theirs(sound[there][None])[result][0])
-    return torch.nn.utils.rnn.pad_sequence(made, batch_first=True)
+    made = [
+        theirs(sound[there][None])
+        for sound, there in zip(x["input_values"], x["attention_mask"], strict=True)
+    ]
+    return {
+        name: torch.nn.utils.rnn.pad_sequence(
+            [one[name][0] for one in made], batch_first=True
+        )
+        for name in results
+    }
 
 
-@pytest.mark.parametrize(("name", "result", "more"), CASES)
+@pytest.mark.parametrize(("head", "results", "more"), CASES)
 def test_conformer(
-    name: str, result: str, more: Mapping[str, object], tmp_path: Path
+    head: str,
+    results: Mapping[str, str],
+    more: Mapping[str, object],
+    tmp_path: Path,
 ) -> None:
-    case = Case(config="Wav2Vec2ConformerConfig", model=name, tiny={**TINY, **more})
+    case = Case(
+        config="Wav2Vec2ConformerConfig",
+        model=f"Wav2Vec2Conformer{head}",
+        tiny={**TINY, **more},
+    )
     theirs = case.saved(tmp_path)
     statistics(theirs)
     theirs.save_pretrained(tmp_path)
@@ -74,9 +100,9 @@ def test_conformer(
     theirs.double()
 
     def published(x: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        return {result: one_by_one(theirs, x, result)}
+        return one_by_one(theirs, x, results)
 
-    assert_published(ours, GIVEN, published, {result: "frames"})
+    assert_published(ours, GIVEN, published, results)
 
 
 def statistics(theirs: Any) -> None:

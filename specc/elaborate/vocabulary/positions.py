@@ -71,14 +71,15 @@ SCALED: Mapping[str, tuple[str, ...]] = {
     "longrope": (
         *("factor", "original", "attention_factor", "divisors", "beyond", "longest"),
     ),
+    "proportional": ("part", "factor"),
 }
 """The options of each way to scale."""
 LENGTHS = ("original", "longest")
 """Those that are lengths of texts."""
 NUMBERS = sorted({n for options in SCALED.values() for n in options} - {*LENGTHS})
 """Those that are numbers, or one for each pair."""
-NEEDED = ("factor", "original", "divisors")
-"""Those that have no usual value."""
+NEEDED = ("factor", "original", "divisors", "part")
+"""Those that have no usual value; only of a `proportional` turn is there a usual factor."""
 
 
 @word()
@@ -87,7 +88,7 @@ def rope(
     *,
     theta: float,
     kind: Literal[
-        "default", "linear", "dynamic", "llama3", "yarn", "longrope"
+        "default", "linear", "dynamic", "llama3", "yarn", "longrope", "proportional"
     ] = "default",
     factor: float | None = None,
     low_freq_factor: float | None = None,
@@ -102,6 +103,7 @@ def rope(
     divisors: tuple[float, ...] | None = None,
     beyond: tuple[float, ...] | None = None,
     longest: Dim | None = None,
+    part: float | None = None,
 ) -> Rope:
     """Rotary frequencies `theta^(-2n/d)` and how they are scaled for longer texts.
 
@@ -113,6 +115,8 @@ def rope(
     `original` length; where `beyond` has others for texts longer than that, `longest`
     decides: how long a text may be, the original length unless it is given.
     `dynamic`: `factor`, `original` and `longest`, which decides how much theta grows.
+    `proportional` turns the first `part` of a head's pairs as they would turn in the
+    whole head, slower by a `factor=1.0`, and the others not.
     Nothing runs on texts that are longer; `--context` says another `longest`.
     """
     given = locals()
@@ -140,7 +144,8 @@ def _check_options(site: Site, kind: str, given: set[str]) -> None:
         helps = [f"it belongs to {' and '.join(f'`kind={o}`' for o in owners)}"]
         title = f"`rope` has no option `{name}` with `kind={kind}`"
         site.fail("E0201", title, name, helps=helps)
-    if missing := [n for n in known if n in NEEDED and n not in given]:
+    usual = {"factor"} if kind == "proportional" else set()
+    if missing := [n for n in known if n in NEEDED and n not in given | usual]:
         site.fail("E0201", f"`rope` with `kind={kind}` needs `{missing[0]}`", "kind")
     _check_together(site, kind, given)
 
@@ -166,8 +171,10 @@ def _scaling(kind: str, known: Mapping[str, RopeNumber]) -> dict[str, RopeNumber
     original texts, which is no number of a rule, comes after them.
     """
     numbers: dict[str, RopeNumber] = (
-        {"factor": known["factor"]} if kind != "default" else {}
+        {"factor": known.get("factor", 1.0)} if kind != "default" else {}
     )
+    if kind == "proportional":
+        numbers["part"] = known["part"]
     if kind == "llama3":
         numbers["low"] = known.get("low_freq_factor", 1.0)
         numbers["high"] = known.get("high_freq_factor", 4.0)
@@ -234,6 +241,10 @@ def rotate(
     # theta grows by a power that is infinite for a single pair
     if rope.kind == "dynamic" and width == 2:
         site.fail("E0203", "`dynamic` needs more than 2 features to turn", "dim")
+    # its pairs are counted in the whole head
+    if rope.kind == "proportional" and width != x.shape[-1]:
+        title = "`proportional` says itself which features of a head turn"
+        site.fail("E0203", title, "dim", helps=["leave out `dim`"])
     made, factor = frequencies(rope, width)
     if made and width.number is not None and 2 * len(made) != width.number:
         site.fail(

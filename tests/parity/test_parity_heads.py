@@ -1,0 +1,123 @@
+"""Every head that transformers offers for a family that is read here: its class, named as
+the `architectures` of a config.json, opens a graph that gives what such a head gives.
+
+The classes are those of transformers' own tables, read as they are: a head that it gains
+is missing here, and is named by this test. No model is made.
+"""
+
+import functools
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from transformers.models.auto import modeling_auto
+
+from specc.compiler.family import graph_for, spec_for, types_read
+from specc.elaborate.beside import graphs_of
+from specc.elaborate.modules import Program, program_of
+from specc.library.config_file import config_at
+from specc.library.files import Files, shipped
+
+pytestmark = pytest.mark.parity
+
+SCORES = frozenset({"logits"})
+STATES = frozenset({"last_hidden_state"})
+ANSWERS = frozenset({"start_logits", "end_logits"})
+KINDS = {
+    "": STATES,
+    "FOR_CAUSAL_LM": SCORES,
+    "FOR_MASKED_LM": SCORES,
+    "FOR_SEQUENCE_CLASSIFICATION": SCORES,
+    "FOR_TOKEN_CLASSIFICATION": SCORES,
+    "FOR_MULTIPLE_CHOICE": SCORES,
+    "FOR_QUESTION_ANSWERING": ANSWERS,
+    "FOR_NEXT_SENTENCE_PREDICTION": frozenset(),
+    "FOR_SEQ_TO_SEQ_CAUSAL_LM": SCORES,
+    "FOR_SPEECH_SEQ_2_SEQ": SCORES,
+    "FOR_CTC": SCORES,
+    "FOR_AUDIO_CLASSIFICATION": SCORES,
+    "FOR_AUDIO_FRAME_CLASSIFICATION": SCORES,
+    "FOR_AUDIO_XVECTOR": frozenset({"logits", "embeddings"}),
+    "FOR_TEXT_ENCODING": STATES,
+    "FOR_IMAGE_TEXT_TO_TEXT": SCORES,
+    "FOR_ZERO_SHOT_IMAGE_CLASSIFICATION": frozenset({"logits_per_image"}),
+}
+"""Tables of transformers by what they are called, and what such a head gives here."""
+SEEING = frozenset(
+    [
+        "beit",
+        "convnext",
+        "deit",
+        "detr",
+        "dinov2",
+        "dinov2_with_registers",
+        "segformer",
+        "swin",
+        "vit",
+        "vit_mae",
+        "yolos",
+    ]
+)
+"""Types that see and neither read nor hear."""
+OTHERWISE = {
+    "FSMTModel": SCORES,  # its decoder ends with the table of words
+    "CLIPModel": frozenset({"logits_per_image", "logits_per_text"}),
+    "SiglipModel": frozenset({"logits_per_image", "logits_per_text"}),
+    "TrOCRForCausalLM": SCORES,
+    "VisionEncoderDecoderModel": SCORES,
+}
+"""Bodies that give something other than states."""
+NOT_BUILT = {
+    "PerceiverModel": "what it gives hangs on a preprocessor and a decoder that no config.json names",
+}
+"""Classes that no graph is made for, each with its reason (docs/families.md)."""
+
+
+def offered() -> Iterator[tuple[str, str, str]]:
+    """Each kind of head, type of checkpoint and class that transformers pairs."""
+    for kind in KINDS:
+        table = getattr(modeling_auto, f"MODEL_{kind}_MAPPING_NAMES".replace("__", "_"))
+        for name in sorted(types_read().keys() - SEEING):
+            found = table.get(name, ())
+            for one in [found] if isinstance(found, str) else found:
+                yield kind, name, one
+
+
+OFFERED = list(offered())
+
+
+@functools.cache
+def program(spec: str) -> Program:
+    """A shipped spec, read once."""
+    library = Files()
+    return program_of(library.module(shipped()[spec], spec), library)
+
+
+def results(folder: Path, kind: str, cls: str) -> set[str]:
+    """What the graph gives that a config.json with this type and class opens."""
+    config = {"model_type": kind, "architectures": [cls]}
+    (folder / "config.json").write_text(json.dumps(config))
+    opened = program(spec_for(str(folder)))
+    name = graph_for(opened, config_at(str(folder)))
+    graph = next(g for g in graphs_of(opened) if g.name == name)
+    return {result.name for result in graph.results}
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "cls"), OFFERED, ids=[f"{k}-{n}-{c}" for k, n, c in OFFERED]
+)
+def test_a_class_opens_its_graph(
+    kind: str, name: str, cls: str, tmp_path: Path
+) -> None:
+    if cls in NOT_BUILT:
+        pytest.skip(NOT_BUILT[cls])
+    made = results(tmp_path, name, cls)
+    assert made >= OTHERWISE.get(cls, KINDS[kind]), made
+
+
+def test_the_tables_are_of_families_that_are_read() -> None:
+    """Each kind is offered by someone, and what is left out is still offered there."""
+    assert {kind for kind, _, _ in OFFERED} == KINDS.keys()
+    assert NOT_BUILT.keys() <= {cls for _, _, cls in OFFERED}
+    assert types_read().keys() >= SEEING
