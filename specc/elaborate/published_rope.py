@@ -232,12 +232,7 @@ class _Scaling:
         if self.kind == "longrope":
             return self.long()
         if self.kind == "proportional":
-            # alone among the kinds it may leave its factor out, which then is none
-            part = self.number("partial_rotary_factor")
-            return (
-                ("factor", self.number("factor") or 1.0),
-                ("part", 1.0 if part is None else part),
-            )
+            return _in_proportion(self)
         numbers: list[tuple[str, RopeNumber]] = [("factor", self.factor())]
         # its own length is the model's, whatever it says of another
         if self.kind == "dynamic":
@@ -254,7 +249,7 @@ class _Scaling:
                 ("slow", self.number("beta_slow") or 1.0),
             ]
             numbers += [("attention", self.attention())]
-            if self.truth("truncate") is False:
+            if _truth(self, "truncate") is False:
                 numbers.append(("truncate", False))
         if self.kind in ("llama3", "yarn"):
             numbers.append(("original", self.original()))
@@ -358,17 +353,25 @@ class _Scaling:
         member = self.table.given(key)
         return None if member is None else _number(member, self.entry)
 
-    def truth(self, key: str) -> bool | None:
-        """The truth value under a key; nothing where it is absent or null."""
-        member = self.table.given(key)
-        if member is None:
-            return None
-        value = member.value.value if isinstance(member.value, JsonScalar) else None
-        if not isinstance(value, bool):
-            fail(
-                "E0403",
-                f"{member.key.text} is neither true nor false",
-                member.value.span,
-                others=_declared(self.entry),
-            )
-        return value
+
+def _in_proportion(scaling: _Scaling) -> tuple[tuple[str, RopeNumber], ...]:
+    """The factor, which this kind alone may leave out, and how much of a head turns."""
+    part = scaling.number("partial_rotary_factor")
+    factor = scaling.number("factor") or 1.0
+    return ("factor", factor), ("part", 1.0 if part is None else part)
+
+
+def _truth(scaling: _Scaling, key: str) -> bool | None:
+    """The truth value under a key; nothing where it is absent or null."""
+    member = scaling.table.given(key)
+    if member is None:
+        return None
+    value = member.value.value if isinstance(member.value, JsonScalar) else None
+    if not isinstance(value, bool):
+        fail(
+            "E0403",
+            f"{member.key.text} is neither true nor false",
+            member.value.span,
+            others=_declared(scaling.entry),
+        )
+    return value
