@@ -115,8 +115,7 @@ def rope(
     `original` length; where `beyond` has others for texts longer than that, `longest`
     decides: how long a text may be, the original length unless it is given.
     `dynamic`: `factor`, `original` and `longest`, which decides how much theta grows.
-    `proportional` turns the first `part` of a head's pairs as they would turn in the
-    whole head, slower by a `factor=1.0`, and the others not.
+    `proportional` turns only the first `part` of a head's pairs, by a `factor=1.0`.
     Nothing runs on texts that are longer; `--context` says another `longest`.
     """
     given = locals()
@@ -201,6 +200,22 @@ def _attention(known: Mapping[str, RopeNumber]) -> RopeNumber:
     return yarn_scale(factor, scale) / yarn_scale(factor, all_dim)
 
 
+def _check_turning(site: Site, rope: Rope, width: Dim, head: Dim) -> None:
+    """E0203 for a width that a way to scale does not turn, E0315 for one not known."""
+    if rope.kind == "default":
+        return
+    # a table is made of these, a number for each pair: the width must be known
+    what = f"the number of features that `{rope.kind}` turns"
+    attribute(site.context, width, what, site.spans.get("x"))
+    # theta grows by a power that is infinite for a single pair
+    if rope.kind == "dynamic" and width == 2:
+        site.fail("E0203", "`dynamic` needs more than 2 features to turn", "dim")
+    # its pairs are counted in the whole head
+    if rope.kind == "proportional" and width != head:
+        title = "`proportional` says itself which features of a head turn"
+        site.fail("E0203", title, "dim", helps=["leave out `dim`"])
+
+
 @word()
 def rotate(
     site: Site,
@@ -230,21 +245,7 @@ def rotate(
         site.fail(
             "E0203", f"`rotate` turns from 2 to {WIDEST} features, not {width}", "dim"
         )
-    # a table is made of these, a number for each pair: the width must be known
-    if rope.kind != "default":
-        attribute(
-            site.context,
-            width,
-            f"the number of features that `{rope.kind}` turns",
-            site.spans.get("x"),
-        )
-    # theta grows by a power that is infinite for a single pair
-    if rope.kind == "dynamic" and width == 2:
-        site.fail("E0203", "`dynamic` needs more than 2 features to turn", "dim")
-    # its pairs are counted in the whole head
-    if rope.kind == "proportional" and width != x.shape[-1]:
-        title = "`proportional` says itself which features of a head turn"
-        site.fail("E0203", title, "dim", helps=["leave out `dim`"])
+    _check_turning(site, rope, width, x.shape[-1])
     made, factor = frequencies(rope, width)
     if made and width.number is not None and 2 * len(made) != width.number:
         site.fail(
