@@ -23,7 +23,7 @@ from specc.compiler.generation_file import as_published
 from specc.compiler.rounding import Asked, Spoken, spoken
 from specc.compiler.spec import Spec, elaborated, others
 from specc.compiler.taps import with_taps
-from specc.compiler.weights import Sources, facts_of, values_of
+from specc.compiler.weights import Sources, as_stored, facts_of, values_of
 from specc.data.reading import Reading
 from specc.files.memory import free_memory, gigabytes, in_words, would_fit
 from specc.ir.array import Array
@@ -278,6 +278,9 @@ def open_job(spec: Spec, options: Options) -> Iterator[Job]:
         adapter=options.adapter,
     )
     with closing(values_of(spec, graph, sources)) as values:
+        # rounded weights have an order of their own
+        if not spoken(spec.program, options.precision).wish:
+            graph, values = as_stored(graph, values)
         yield Job(
             spec=spec,
             options=options,

@@ -16,6 +16,7 @@ from specc.elaborate.context import Env
 from specc.elaborate.model import context_of, requirements
 from specc.files.json import plain
 from specc.ir.graph import Graph
+from specc.passes.simplify.turn import of_products, turn
 from specc.text.diagnostic import fail
 from specc.weights.adapter import Adapted
 from specc.weights.adapter_use import reached
@@ -23,6 +24,7 @@ from specc.weights.bind import bind
 from specc.weights.checkpoint import open_weights
 from specc.weights.fresh import Fresh
 from specc.weights.rules import Rules, Wanted, of_graph, tied_pairs
+from specc.weights.turned import as_they_lie, turned_in_files
 from specc.weights.values import Binding, Seeded, Values
 
 
@@ -141,6 +143,18 @@ def bound(
     except BaseException:
         checkpoint.close()
         raise
+
+
+def as_stored(graph: Graph, values: Binding | Seeded) -> tuple[Graph, Binding | Seeded]:
+    """The graph reading matrices in the order that their file has them in, where products
+    alone read them: they can stay there, and nothing has to be turned over.
+    """
+    if isinstance(values, Seeded):
+        return graph, values
+    names = turned_in_files(values) & of_products(graph)
+    if not names:
+        return graph, values
+    return turn(graph, names), as_they_lie(values, names)
 
 
 def facts_of(

@@ -155,7 +155,7 @@ class Binding:
         assert bound.expr is not None, f"{name} is tied to a tied parameter"
         # what lies behind each other in the parameter is read one after the other
         for piece in pieces(bound.expr):
-            view = self._view_of(piece)
+            view = self.in_file(piece)
             place = self._place(bound, piece)
             if view is None:
                 blocks = _blocks(apply(piece, self.checkpoint.read))
@@ -211,9 +211,9 @@ class Binding:
     def _view(self, name: str) -> View | None:
         expr = self._own(name).expr
         # of a new head nothing lies in a file
-        return self._view_of(expr) if expr is not None else None
+        return self.in_file(expr) if expr is not None else None
 
-    def _view_of(self, expr: Expr) -> View | None:
+    def in_file(self, expr: Expr) -> View | None:
         """Where in a file the bytes of an expression lie, if they do."""
         view = view_of(expr, self.checkpoint.tensors)
         merged = view is not None and view.tensor in self.checkpoint.computed

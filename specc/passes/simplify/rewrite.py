@@ -28,6 +28,15 @@ def rewrite(graph: Graph, rules: Sequence[Rule]) -> Graph:
         now[value] = builder.input(name, graph.input_facts[name])
     for name, value in graph.parameters.items():
         now[value] = builder.parameter(graph.parameter_facts[name])
+    return rewritten(graph, builder, now, rules)
+
+
+def rewritten(
+    graph: Graph, builder: Builder, now: dict[Value, Value], rules: Sequence[Rule] = ()
+) -> Graph:
+    """The same where inputs and parameters are there already: `now` says what stands for
+    each.
+    """
     for node, results in graph.nodes:
         args = tuple(now[a] if a else None for a in node.args)
         count = len(builder.nodes)

@@ -1,0 +1,100 @@
+"""Matrices that a file has the other way round stay there where products alone read them."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import specc
+from specc.weights.formats.safetensors import write_safetensors
+
+SPEC = """specc 1
+model m
+dims batch >= 1, seq >= 1
+graph f(ids: int[batch, seq]) -> (y: float[batch, seq, 7]) {
+  x = embedding(ids, size=7, dim=6) @ words
+  x = relu(linear(x, out=10) @ up)
+  x = linear(x, out=6, bias=false) @ down
+  x = x + matmul(x, parameter(shape=[6, 6]) @ mixed)
+  return linear(x, out=7, bias=false) @ head
+}
+weights {
+  tie head.weight = words.weight
+  load up.weight = transpose("up.kernel")
+  load down.weight = transpose(slice("wide.kernel", axis=0, start=10, stop=20))
+  load words.weight = transpose("words.kernel")
+  load mixed = transpose("mixed")
+  ignore "wide.bias"
+}
+"""
+SHAPES = {
+    "up.kernel": (6, 10),
+    "up.bias": (10,),
+    "wide.kernel": (20, 6),
+    "words.kernel": (6, 7),
+    "mixed": (6, 6),
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    rng = np.random.default_rng(0)
+    numbers = {n: rng.normal(size=s).astype(np.float32) for n, s in SHAPES.items()}
+    write_safetensors(tmp_path / "w.safetensors", numbers, {})
+    (tmp_path / "m.specc").write_text(SPEC, encoding="utf-8")
+    return tmp_path
+
+
+def compiled(folder: Path, how: str, **options: object) -> specc.Model:
+    specc.compile(
+        folder / "m.specc",
+        folder / f"{how}.onnx",
+        weights=folder / "w.safetensors",
+        weights_as=how,
+        **options,
+    )
+    return specc.load(folder / f"{how}.onnx")
+
+
+def test_what_products_alone_read_is_left_as_it_lies(folder: Path) -> None:
+    model = compiled(folder, "inline")
+    shapes = {n: array.shape for n, array in model.weights().items()}
+    assert shapes["up.weight"] == (6, 10)
+    assert shapes["down.weight"] == (10, 6)
+    # a table of words, and a matrix that is no weight of a linear map, are as the spec
+    # wants them
+    assert shapes["words.weight"] == (7, 6)
+    told = json.dumps(model.manifest.dump())
+    assert "transpose" in told
+
+
+def test_it_is_linked_and_computes_the_same(folder: Path) -> None:
+    ids = np.array([[3, 1, 4], [1, 5, 6]])
+    with np.load(numbers_of(folder)) as w:
+        x = w["words.kernel"].T[ids]
+        x = np.maximum(x @ w["up.kernel"] + w["up.bias"], 0) @ w["wide.kernel"][10:]
+        x = x + x @ w["mixed"].T
+        wanted = x @ w["words.kernel"]
+    for how in ("auto", "copy", "inline"):
+        given = compiled(folder, how).run(ids=ids)["y"]
+        assert np.abs(given - wanted).max() <= 1e-5 * np.abs(wanted).max()
+
+
+def numbers_of(folder: Path) -> Path:
+    """The same numbers in double precision, read without specc."""
+    raw = (folder / "w.safetensors").read_bytes()
+    start = 8 + int.from_bytes(raw[:8], "little")
+    found = {}
+    for name, entry in json.loads(raw[8:start]).items():
+        if name in SHAPES:
+            begin, end = entry["data_offsets"]
+            data = np.frombuffer(raw[start + begin : start + end], "<f4")
+            found[name] = data.reshape(entry["shape"]).astype(np.float64)
+    np.savez(folder / "w.npz", **found)
+    return folder / "w.npz"
+
+
+def test_rounded_weights_are_as_the_spec_has_them(folder: Path) -> None:
+    model = compiled(folder, "copy", quantize="int8")
+    assert model.weights()["up.weight"].shape == (10, 6)
