@@ -38,6 +38,8 @@ class Target:
     """Whether its attention has a faster kernel without a mask: one over buffers is asked
     when it runs whether its mask hides anything but later rows.
     """
+    joins_norms: bool = False
+    """Whether it joins a sum with the layer norm behind it, into a kernel that is slower."""
     blocks: bool = False
     """Whether attention that looks at a neighborhood is a loop over blocks of queries."""
     loops: Literal["scan", "loop"] = "scan"

@@ -84,12 +84,31 @@ def layer_norm(
     """The standard operator; a missing scale is ones."""
     return g.node(
         "LayerNormalization",
-        x.name,
+        _apart(g, x),
         _scale(g, x, scale),
         bias.name if bias else None,
         axis=-1,
         epsilon=op.eps,
     )
+
+
+def _apart(g: Emitter, x: Tensor) -> str:
+    """What a norm reads. A sum that nothing else reads is a `Sum` where the runtime would
+    join an `Add` with the norm, into a kernel that is slower than both.
+    """
+    value = x.value
+    if not g.target.joins_norms or value is None or value.node is None:
+        return x.name
+    terms = [a for a in value.node.args if a is not None and a.type == value.type]
+    # one that is read again the runtime leaves alone, and one that repeats an operand
+    if (
+        value.node.op != ops.Arith("add")
+        or g.readers[value] != 1
+        or len(terms) != 2
+        or value.type.dtype != "f32"
+    ):
+        return x.name
+    return g.node("Sum", *(g.tensors[a].name for a in terms))
 
 
 @lower(ops.RMSNorm)
