@@ -16,7 +16,7 @@ from specc.elaborate.context import Env
 from specc.elaborate.model import context_of, requirements
 from specc.files.json import plain
 from specc.ir.graph import Graph
-from specc.passes.simplify.turn import of_products, turn
+from specc.passes import pipeline
 from specc.text.diagnostic import fail
 from specc.weights.adapter import Adapted
 from specc.weights.adapter_use import reached
@@ -151,10 +151,8 @@ def as_stored(graph: Graph, values: Binding | Seeded) -> tuple[Graph, Binding | 
     """
     if isinstance(values, Seeded):
         return graph, values
-    names = turned_in_files(values) & of_products(graph)
-    if not names:
-        return graph, values
-    return turn(graph, names), as_they_lie(values, names)
+    made, names = pipeline.turned_over(graph, turned_in_files(values))
+    return made, as_they_lie(values, names)
 
 
 def facts_of(

@@ -10,11 +10,12 @@ that is checked after each pass, so that a pass that breaks a graph is named, no
 one that stumbles over it. `specc show --ir --after PASS` prints what a pass gives.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import NoReturn
 
+from specc.ir import ops
 from specc.ir.derived import Cache, Derived
 from specc.ir.graph import Graph
 from specc.ir.model import Generation, Streaming
@@ -33,8 +34,9 @@ from specc.passes.quantize.plan import Wish, decide
 from specc.passes.quantize.quantize import quantize as rounded
 from specc.passes.simplify.fuse_scan import fuse_scan
 from specc.passes.simplify.inline import inline_defaults
-from specc.passes.simplify.rewrite import rewrite
+from specc.passes.simplify.rewrite import Rule, rewrite
 from specc.passes.simplify.split_scan import split_scan
+from specc.passes.simplify.turn import of_products, turn
 from specc.text.diagnostic import Failed, fail
 
 VERIFYING: ContextVar[bool] = ContextVar("VERIFYING", default=False)
@@ -113,11 +115,17 @@ def _inline(work: Work) -> Work:
 
 
 def _fuse(work: Work) -> Work:
-    return replace(work, graph=rewrite(work.graph, [fuse_scan]))
+    return replace(work, graph=_of_loops(work.graph, fuse_scan))
 
 
 def _split(work: Work) -> Work:
-    return replace(work, graph=rewrite(work.graph, [split_scan]))
+    return replace(work, graph=_of_loops(work.graph, split_scan))
+
+
+def _of_loops(graph: Graph, rule: Rule) -> Graph:
+    """The graph by a rule for loops; without any it is not built anew."""
+    loops = any(isinstance(node.op, ops.Scan) for node, _ in graph.nodes)
+    return rewrite(graph, [rule]) if loops else graph
 
 
 def _quantize(work: Work) -> Work:
@@ -284,6 +292,18 @@ def keep_small(step: Graph, caches: Sequence[Cache]) -> Graph:
         faults = verify(made)
         assert not faults, "behind the states in 8 bits:\n" + "\n".join(faults)
     return made
+
+
+def turned_over(graph: Graph, names: Collection[str]) -> tuple[Graph, frozenset[str]]:
+    """`graph` with those of these matrices that only linear maps read stored as `[in,
+    out]`, and which they are.
+    """
+    found = of_products(graph) & frozenset(names)
+    made = turn(graph, found) if found else graph
+    if VERIFYING.get():
+        faults = verify(made)
+        assert not faults, "behind the matrices turned over:\n" + "\n".join(faults)
+    return made, found
 
 
 def narrow(graph: Graph, width: Half) -> Graph:

@@ -109,6 +109,15 @@ class Bound:
     dtype: str
 
 
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """A run of a tensor that is looked at where it lies, and its place for messages."""
+
+    view: View
+    dtype: str
+    place: str
+
+
 @dataclass(frozen=True, kw_only=True)
 class Binding:
     """Every parameter of a model matched with a checkpoint. `bind` makes one; it
@@ -169,13 +178,13 @@ class Binding:
         """The SHA-256 of every file these parameters lie in as they are. Fails with
         E0507 or E0512.
         """
-        runs: dict[TensorFile, dict[str, list[tuple[int, int, Bound]]]] = {}
+        runs: dict[TensorFile, dict[str, list[_Seen]]] = {}
         for name in names:
             view, bound = self._view(name), self._own(name)
             assert view is not None, f"{name} does not lie in a file as it is"
             of_file = runs.setdefault(self.checkpoint.file_of(view.tensor), {})
             of_file.setdefault(view.tensor, []).append(
-                (view.offset, view.offset + view.nbytes, bound)
+                _Seen(view, bound.dtype, self._place(bound))
             )
         return {
             file.path: self._looked_through(file, tensors)
@@ -183,7 +192,7 @@ class Binding:
         }
 
     def _looked_through(
-        self, file: TensorFile, runs: Mapping[str, list[tuple[int, int, Bound]]]
+        self, file: TensorFile, runs: Mapping[str, list["_Seen"]]
     ) -> str:
         digest = hashlib.sha256()
         # Hashing takes most of the time and lets other threads run meanwhile: a chunk is
@@ -192,10 +201,11 @@ class Binding:
         with ThreadPoolExecutor(1) as hashing:
             for name, at, chunk in file.everything():
                 before, hashed = hashed, hashing.submit(digest.update, chunk)
-                for begin, end, bound in runs.get(name, ()):
+                for seen in runs.get(name, ()):
+                    begin = seen.view.offset
+                    end = begin + seen.view.nbytes
                     inside = chunk[max(begin - at, 0) : max(end - at, 0)]
-                    block = np.frombuffer(inside, NUMPY[bound.dtype])
-                    check_finite(block, self._place(bound))
+                    check_finite(np.frombuffer(inside, NUMPY[seen.dtype]), seen.place)
                 if before is not None:
                     before.result()
         return digest.hexdigest()

@@ -114,9 +114,16 @@ class TensorFile:
         assert 0 <= offset <= offset + count <= entry.nbytes, (
             f"{name}: bytes outside of the tensor"
         )
-        self.check_unchanged()
-        # two in turn, so that one can be worked on while the other is filled
         buffers = [memoryview(bytearray(min(CHUNK, count))) for _ in range(2)]
+        yield from self._blocks(entry, offset, count, buffers)
+
+    def _blocks(
+        self, entry: Entry, offset: int, count: int, buffers: list[memoryview]
+    ) -> Iterator[memoryview]:
+        """Bytes of a tensor in two buffers in turn, so that one can be worked on while
+        the other is filled.
+        """
+        self.check_unchanged()
         for done in range(0, count, CHUNK):
             buffers.reverse()
             part = buffers[0][: min(CHUNK, count - done)]
@@ -134,9 +141,11 @@ class TensorFile:
             part = memoryview(bytearray(min(CHUNK, start - done)))
             self._fill(done, part)
             yield "", done, part
+        # one pair for all: the system would clear new memory for each of many tensors
+        buffers = [memoryview(bytearray(CHUNK)) for _ in range(2)]
         for entry in order:
             done = 0
-            for chunk in self.chunks(entry.name):
+            for chunk in self._blocks(entry, 0, entry.nbytes, buffers):
                 yield entry.name, done, chunk
                 done += len(chunk)
 
