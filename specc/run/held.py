@@ -130,5 +130,7 @@ class Held:
         return self.whole.exact()
 
     def weights(self) -> dict[str, Array]:
-        """The parameters by the spec's names."""
+        """The parameters by the spec's names, in the order of axes in which the model
+        reads them: matrices that the checkpoint has as [in, out] may be so.
+        """
         return self.whole.weights()
