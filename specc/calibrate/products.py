@@ -1,81 +1,134 @@
 """Sums of products `XᵀX` of what weights meet, over all samples, and the weights that are
 rounded by them.
 
-No more than `ROOM` bytes of sums are in memory at a time, or those of one weight: where
-there are more, the samples are run again for the next ones. A weight is rounded as soon
-as its sums are whole, and lies on the disk as it will be stored: of the sums nothing is
-kept.
+The model is run stage by stage (`specc.calibrate.stages`), all samples through one before
+the next is opened: its weights and the sums that it begins are in memory, and what later
+stages read of each sample lies on the disk. A weight is rounded as soon as its sums are
+whole, and lies on the disk as it will be stored: of the sums nothing is kept.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
 
 from specc.backend import Computing
-from specc.calibrate.readers import Readers
+from specc.calibrate.readers import Readers, Spot, wide_of
+from specc.calibrate.stages import Stage, stages_of
+from specc.files.place import explain
 from specc.files.read import shown
 from specc.ir.array import Array
-from specc.ir.graph import Value
+from specc.ir.graph import Graph, Value
 from specc.text.diagnostic import fail
 from specc.weights.gptq import factor_of
 from specc.weights.quantized import Ready
 
-ROOM = 512 << 20
 Sample: TypeAlias = Mapping[str, Array]
 Samples: TypeAlias = Callable[[], Iterable[Sample]]
 """Begins the samples anew."""
-Spot: TypeAlias = tuple[Value, ...]
+Open: TypeAlias = Callable[[Graph], AbstractContextManager[Computing]]
+"""Opens a graph with its weights; nothing of it is left behind."""
 Rounding: TypeAlias = Callable[[str, Array, Path], Ready]
 """Rounds a weight by the factor of its sums, into files under a name."""
 
 
 def rounded_by(
-    session: Computing,
+    open_part: Open,
     readers: Readers,
     samples: Samples,
     folder: Path,
     round_one: Rounding,
 ) -> dict[str, Ready]:
     """The weights of `readers` by name, rounded by what meets them on the samples, in files
-    in `folder`. `session` gives each value that they meet. E0859 where one is not finite,
-    E0810 to E0815 where files cannot be written.
+    in `folder`. E0859 where one is not finite, E0810 to E0815 where files cannot be
+    written.
     """
-    places = {value: f"x{n}" for n, value in enumerate(readers.values)}
     made: dict[str, Ready] = {}
-    for turn in _turns(list(readers.spots)):
-        sums = {spot: np.zeros(2 * (_wide(spot),)) for spot in turn}
-        for sample in samples():
-            results = session.run(sample)
-            for spot, total in sums.items():
-                for value in spot:
-                    total += _products(results[places[value]], readers.spots[spot][0])
-        while sums:
-            spot, total = sums.popitem()
+    sums = _Sums(readers)
+    for stage in stages_of(readers):
+        _run(stage, open_part, samples(), folder, sums)
+        for spot, total in sums.whole(stage.met.values()):
             factor = factor_of(total)
+            del total
             for name in readers.spots[spot]:
                 made[name] = round_one(name, factor, folder / f"{len(made)}")
     return made
 
 
-def _turns(spots: list[Spot]) -> Iterator[list[Spot]]:
-    """Values whose sums fit into memory together."""
-    here: list[Spot] = []
-    taken = 0
-    for spot in spots:
-        size = 8 * _wide(spot) ** 2
-        if here and taken + size > ROOM:
-            yield here
-            here, taken = [], 0
-        here.append(spot)
-        taken += size
-    if here:
-        yield here
+def _run(
+    stage: Stage,
+    open_part: Open,
+    samples: Iterable[Sample],
+    folder: Path,
+    sums: "_Sums",
+) -> None:
+    """All samples through a stage, whose weights nobody holds on to afterwards."""
+    with open_part(stage.graph) as session:
+        for number, sample in enumerate(samples):
+            results = session.run({**sample, **_taken(folder, stage, number)})
+            sums.add({v: results[name] for name, v in stage.met.items()})
+            _keep(folder, stage, number, results)
 
 
-def _wide(spot: Spot) -> int:
-    return spot[0].type.shape[-1].number or 0
+@dataclass
+class _Sums:
+    """The sums of each weight that is met, from the first value of it to the last."""
+
+    readers: Readers
+
+    def __post_init__(self) -> None:
+        self.totals: dict[Spot, Array] = {}
+        self.left = {spot: set(spot) for spot in self.readers.spots}
+
+    def add(self, met: Mapping[Value, Array]) -> None:
+        """What a sample gives of some values."""
+        for spot, names in self.readers.spots.items():
+            for value in spot:
+                if value not in met:
+                    continue
+                if spot not in self.totals:
+                    self.totals[spot] = np.zeros(2 * (wide_of(spot),))
+                self.totals[spot] += _products(met[value], names[0])
+
+    def whole(self, met: Iterable[Value]) -> Iterator[tuple[Spot, Array]]:
+        """The sums to which nothing will be added any more, once all samples have given
+        these values; they are forgotten here.
+        """
+        seen = set(met)
+        for spot, left in self.left.items():
+            left -= seen
+            if not left and spot in self.totals:
+                yield spot, self.totals.pop(spot)
+
+
+def _taken(folder: Path, stage: Stage, number: int) -> dict[str, Array]:
+    """What earlier stages kept of a sample; the last that reads it takes it away."""
+    found = {}
+    for name in stage.takes:
+        path = _place(folder, name, number)
+        found[name] = np.load(path, allow_pickle=False)
+        if name in stage.over:
+            path.unlink()
+    return found
+
+
+def _keep(
+    folder: Path, stage: Stage, number: int, results: Mapping[str, Array]
+) -> None:
+    """Write what later stages read of a sample. E0810 to E0815."""
+    for name in stage.gives:
+        path = _place(folder, name, number)
+        try:
+            np.save(path, results[name], allow_pickle=False)
+        except OSError as error:
+            explain(error, path)
+
+
+def _place(folder: Path, name: str, number: int) -> Path:
+    return folder / f"{name} {number}.npy"
 
 
 def _products(x: Array, name: str) -> Array:

@@ -3,18 +3,19 @@ of a file, or texts of its own.
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from math import prod
 from pathlib import Path
 from typing import NoReturn
 
 from specc import backend
+from specc.backend import Computing
 from specc.calibrate.caches import cache_scales
 from specc.calibrate.given import Entrance, entrance_of, given_samples
 from specc.calibrate.own import no_texts, own_samples
 from specc.calibrate.products import Sample, Samples, rounded_by
-from specc.calibrate.readers import Readers, readers_of, tapped
+from specc.calibrate.readers import Readers, readers_of
 from specc.compiler.compiled import Compiled
 from specc.compiler.job import Job
 from specc.compiler.rounding import NONE, Asked, By, Cached
@@ -22,6 +23,7 @@ from specc.files.read import shown
 from specc.files.scratch import scratch
 from specc.files.write import need_space
 from specc.ir.array import Array
+from specc.ir.graph import Graph
 from specc.passes.quantize.caches import SCALE
 from specc.text.diagnostic import Failed, fail
 from specc.weights.quantized import Ready, round_now
@@ -229,20 +231,6 @@ def _rounded(
     job: Job, readers: Readers, samples: Samples, folder: Path
 ) -> dict[str, Ready]:
     """The weights that meet values of the samples, rounded by these."""
-    path = folder / "reads.onnx"
-    job.compiler.package(
-        tapped(job.simplified, readers.values),
-        path,
-        job.values,
-        target=job.compiler.target("ort-cpu"),
-        opset=job.compiler.USUAL,
-        weights_as="copy",
-        dtype="",
-        metadata=None,
-        load=False,
-        beside=(),
-    )
-    session = backend.runner().read_model(path).open("cpu")
     plan, shapes = job.precision.plan, job.values.wanted
     numbers = sum(
         prod(shapes[n].shape) for names in readers.spots.values() for n in names
@@ -253,7 +241,30 @@ def _rounded(
     def round_one(name: str, factor: Array, stem: Path) -> Ready:
         return round_now(job.values, name, plan[name], factor, stem)
 
-    return rounded_by(session, readers, samples, folder, round_one)
+    def open_part(graph: Graph) -> AbstractContextManager[Computing]:
+        return _opened(job, graph)
+
+    return rounded_by(open_part, readers, samples, folder, round_one)
+
+
+@contextmanager
+def _opened(job: Job, graph: Graph) -> Iterator[Computing]:
+    """A part of the model with all its bits, ready to run; its file is gone afterwards."""
+    with scratch() as folder:
+        path = folder / "part.onnx"
+        job.compiler.package(
+            graph,
+            path,
+            job.values,
+            target=job.compiler.target("ort-cpu"),
+            opset=job.compiler.USUAL,
+            weights_as="copy",
+            dtype="",
+            metadata=None,
+            load=False,
+            beside=(),
+        )
+        yield backend.runner().read_model(path).open("cpu")
 
 
 def _entrance(job: Job) -> Entrance:

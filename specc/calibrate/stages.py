@@ -1,0 +1,154 @@
+"""A graph taken apart into stages, of which each needs no more than some of the weights: one
+after the other they compute what weights meet, and what later ones go on from.
+
+What is made of inputs alone, or of weights alone, is made again in every stage that reads
+it; all else that a later stage reads is kept between them.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+from typing import TypeAlias
+
+from specc.calibrate.readers import Readers, wide_of
+from specc.ir.graph import Builder, Graph, Input, Node, Value, needed
+
+WEIGHTS = 256 << 20
+"""Bytes of weights of a stage, in float32, unless one operation alone reads more."""
+SUMS = 512 << 20
+"""Bytes of sums of products that a stage begins, unless those of one weight are more."""
+Made: TypeAlias = tuple[Node, tuple[Value, ...]]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """`graph` gives what weights meet by the names in `met`, as values of the whole graph,
+    and those values that it `gives` to later stages; it `takes` what earlier ones gave,
+    beside the inputs. What is `over` no later stage takes.
+    """
+
+    graph: Graph
+    met: Mapping[str, Value]
+    takes: tuple[str, ...]
+    gives: tuple[str, ...]
+    over: tuple[str, ...]
+
+
+def stages_of(readers: Readers) -> Iterator[Stage]:
+    """The stages in which the values of `readers` are computed, in order."""
+    whole = _Whole(readers)
+    groups = list(whole.groups()) or [[]]
+    first = {v: n for n, group in enumerate(groups) for _, made in group for v in made}
+    last: dict[Value, int] = {}
+    for n, group in enumerate(groups):
+        last |= dict.fromkeys(whole.read(group), n)
+    kept = [v for v, n in last.items() if first[v] < n]
+    names = {v: f"kept {n}" for n, v in enumerate(kept)}
+    for n, group in enumerate(groups):
+        # what needs no weight at all is met in the first
+        met = [v for v in readers.values if first.get(v, 0) == n]
+        takes = [v for v in whole.read(group) if first[v] < n]
+        gives = [v for v in kept if first[v] == n]
+        given = {f"met {k}": v for k, v in enumerate(met)}
+        yield Stage(
+            graph=whole.part(
+                group,
+                {names[v]: v for v in takes},
+                {**given, **{names[v]: v for v in gives}},
+            ),
+            met=given,
+            takes=tuple(names[v] for v in takes),
+            gives=tuple(names[v] for v in gives),
+            over=tuple(name for v, name in names.items() if last[v] == n),
+        )
+
+
+@dataclass
+class _Whole:
+    """The graph, and what of it must be computed once: `heavy` nodes, that read what
+    depends on inputs and what depends on weights.
+    """
+
+    readers: Readers
+
+    @property
+    def graph(self) -> Graph:
+        """The whole graph."""
+        return self.readers.graph
+
+    @cached_property
+    def _kinds(self) -> dict[Value, frozenset[str]]:
+        """Of each value, the weights that it is made of, and `""` for inputs."""
+        found = {v: frozenset([""]) for v in self.graph.inputs.values()}
+        found |= {v: frozenset([n]) for n, v in self.graph.parameters.items()}
+        for node, results in self.graph.nodes:
+            read: frozenset[str] = frozenset().union(
+                *(found[a] for a in node.args if a)
+            )
+            # of what is computed once it does not matter any more which weights
+            made = frozenset(["", "…"]) if "" in read and len(read) > 1 else read
+            found |= dict.fromkeys(results, made)
+        return found
+
+    def _is_heavy(self, value: Value) -> bool:
+        kinds = self._kinds[value]
+        return "" in kinds and len(kinds) > 1
+
+    def groups(self) -> Iterator[list[Made]]:
+        """The heavy nodes that are needed, in order, as many together as fit."""
+        live = needed(self.readers.values)
+        begins = {spot[0]: 8 * wide_of(spot) ** 2 for spot in self.readers.spots}
+        group: list[Made] = []
+        held: set[str] = set()
+        sums = 0
+        for node, results in self.graph.nodes:
+            if node not in live or not any(map(self._is_heavy, results)):
+                continue
+            read, begun = self._weights(node), sum(begins.get(v, 0) for v in results)
+            full = self._bytes(held | read) > WEIGHTS or (sums and sums + begun > SUMS)
+            if group and full:
+                yield group
+                group, held, sums = [], set(), 0
+            group.append((node, results))
+            held |= read
+            sums += begun
+        if group:
+            yield group
+
+    def _weights(self, node: Node) -> set[str]:
+        """The weights that a node needs beside heavy values."""
+        light = [a for a in node.args if a and not self._is_heavy(a)]
+        return {name for a in light for name in self._kinds[a]} - {""}
+
+    def _bytes(self, names: Iterable[str]) -> int:
+        shapes = (self.graph.parameters[name].type.shape for name in names)
+        return sum(4 * prod(d.number or 0 for d in shape) for shape in shapes)
+
+    def read(self, group: Iterable[Made]) -> list[Value]:
+        """The heavy values that nodes read."""
+        read = dict.fromkeys(a for node, _ in group for a in node.args if a)
+        return [a for a in read if self._is_heavy(a)]
+
+    def part(
+        self, group: list[Made], takes: Mapping[str, Value], gives: Mapping[str, Value]
+    ) -> Graph:
+        """The graph of a group of nodes, and of all light ones that it needs."""
+        graph, made = self.graph, Builder()
+        now = {v: made.input(n, graph.input_facts[n]) for n, v in graph.inputs.items()}
+        for name, value in takes.items():
+            now[value] = made.input(name, Input(value.type))
+        here = {node for node, _ in group}
+        ends = [a for node in here for a in node.args if a]
+        ends = [v for v in (*ends, *gives.values()) if not self._is_heavy(v)]
+        here |= needed(ends)
+        used = {*ends, *(a for node in here for a in node.args)}
+        for name, value in graph.parameters.items():
+            if value in used:
+                now[value] = made.parameter(graph.parameter_facts[name])
+        for node, results in graph.nodes:
+            if node in here:
+                new = made.add(node.op, *(a and now[a] for a in node.args))
+                now.update(zip(results, new, strict=True))
+        outputs = {name: now[value] for name, value in gives.items()}
+        return made.finish(graph.name, outputs, least=graph.least, facts=graph.facts)
