@@ -31,6 +31,10 @@ from specc.weights.values import Seeded, ties_of
 
 USUAL = 64
 """Texts that a model writes to be rounded by."""
+LARGE = 8 << 30
+"""Bytes of weights in float32: a model of more writes with them rounded to the nearest, as
+it is to be rounded, so that it fits where the result does.
+"""
 Package = Callable[[Job], Compiled]
 """Writes the package of a job."""
 
@@ -192,18 +196,20 @@ def _samples(job: Job, package: Package, folder: Path) -> tuple[Samples | None, 
             raise
         return None, f"{nearest}: it cannot write one token after another"
     told = f"weights of 4 bits are rounded by {count} texts of the model's own (GPTQ)"
-    return lambda: texts, told
+    # so many numbers are written by what they become, which a reader may want to know
+    low = ", which it wrote with weights rounded to the nearest" if _large(job) else ""
+    return lambda: texts, told + low
 
 
 def _texts(job: Job, package: Package, folder: Path, count: int) -> list[Sample]:
-    """What the model writes with all its bits."""
+    """What the model writes."""
     path = _writes(job, package, folder)
     return list(own_samples(path, _entrance(job), count))
 
 
 def _writes(job: Job, package: Package, folder: Path) -> Path:
-    """The package that writes with all its bits; it is written once. E0859 where the
-    model does not write.
+    """The package that writes, with all its bits unless it is large; it is written once.
+    E0859 where the model does not write.
     """
     if job.model.generation is None:
         no_texts()
@@ -221,10 +227,23 @@ def _writes(job: Job, package: Package, folder: Path) -> Path:
         target="ort-cpu",
         opset=0,
         weights_as="",
-        precision=Asked(kind=NONE),
+        precision=_writing(job),
     )
     package(replace(job, options=options, forms=[]))
     return path
+
+
+def _writing(job: Job) -> Asked:
+    """How the weights of the model that writes are rounded."""
+    if not _large(job):
+        return Asked(kind=NONE)
+    return replace(job.options.precision, samples=0, calibrate="", cache="")
+
+
+def _large(job: Job) -> bool:
+    """Whether a model with all its bits takes more than many machines have."""
+    shapes = {n: wanted.shape for n, wanted in job.values.wanted.items()}
+    return 4 * sum(map(prod, shapes.values())) > LARGE
 
 
 def _rounded(

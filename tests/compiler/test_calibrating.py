@@ -44,6 +44,18 @@ def test_a_model_is_rounded_by_its_own_texts(
     assert main(["verify", str(path), "--rounds", "1"]) == 0
 
 
+@pytest.mark.parity
+def test_a_large_model_writes_with_few_bits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("specc.compiler.calibrating.LARGE", 0)
+    path = compiled(tmp_path / "a.onnx", "gpt2", *ALL, "--samples", "2")
+    said = capsys.readouterr().err
+    assert "(GPTQ), which it wrote with weights rounded to the nearest" in said
+    assert set(recipes(path).values()) == {"gptq"}
+    assert main(["verify", str(path), "--rounds", "1"]) == 0
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("target", ["ort-cpu", "onnx"])
 def test_what_encodes_and_writes_is_rounded_so_too(target: str, tmp_path: Path) -> None:
