@@ -79,37 +79,66 @@ class _Walk:
         inner = _Walk(Builder())
         for name, value in op.body.inputs.items():
             inner.now[value] = inner.made.input(name, op.body.input_facts[name])
-        outside = captured(op, node)
-        inside = list(op.body.inputs.values())[op.scanned + op.carries :]
-        known = {
-            i: names[root]
-            for i, o in zip(inside, outside, strict=True)
-            if (root := source(o)) is not None and root in names
-        }
-        inner.nodes(op.body, known)
+        inner.nodes(op.body, _inside(node, op, names))
         args = [a and self.now[a] for a in node.args]
-        # rows are put together along an axis in front of the one that is multiplied
-        more = [v for values in inner.met.values() for v in values]
-        more = [v for v in dict.fromkeys(more) if v.type.rank > op.axis]
+        more = inner.rows(node, op)
         if not more:
             return self.made.add(op, *args)
-        given = {n: inner.now[v] for n, v in op.body.outputs.items()}
-        first = list(given.items())[: op.carries]
+        new = self.made.add(inner.collecting(op, more), *args)
         # behind the carries: the last of what is collected are told by their number
-        outputs = {**dict(first), **{f"met {n}": v for n, v in enumerate(more)}}
-        body = inner.made.finish(
-            op.body.name,
-            {**outputs, **given},
-            least=op.body.least,
-            facts=op.body.facts,
-        )
-        new = self.made.add(replace(op, body=body), *args)
-        seen = dict(zip(more, new[op.carries :], strict=False))
+        first, behind = op.carries, op.carries + len(more)
+        seen = dict(zip(more, new[first:behind], strict=True))
         for name, values in inner.met.items():
             for value in values:
                 if value in seen:
-                    self._note(name, seen[value])
-        return (*new[: op.carries], *new[op.carries + len(more) :])
+                    self._note(name, self._turned(seen[value], op.axis))
+        return *new[:first], *new[behind:]
+
+    def _turned(self, value: Value, axis: int) -> Value:
+        """What a loop collected, the axis of its turns in front of the one that is
+        multiplied: a loop around it takes the first axis for that of the batch.
+        """
+        order = [n for n in range(value.type.rank) if n != axis]
+        order.insert(value.type.rank - 2, axis)
+        if order == sorted(order):
+            return value
+        return self.made.one(ops.Transpose(tuple(order)), value)
+
+    def rows(self, node: Node, op: ops.Scan) -> list[Value]:
+        """What is met in this body and can be collected, each value once.
+
+        Rows are put together along an axis that must stand in front of the one that is
+        multiplied, and are masked by their first.
+        """
+        every = dict.fromkeys(v for values in self.met.values() for v in values)
+        keep = node.args[0] if op.masked else None
+        return [
+            v
+            for v in every
+            if v.type.rank > op.axis
+            and (keep is None or v.type.shape[0] == keep.type.shape[0])
+        ]
+
+    def collecting(self, op: ops.Scan, more: list[Value]) -> ops.Scan:
+        """The loop over this body, which also collects these values of it."""
+        given = {name: self.now[v] for name, v in op.body.outputs.items()}
+        outputs = dict(list(given.items())[: op.carries])
+        outputs |= {f"met {n}": v for n, v in enumerate(more)}
+        facts, least = op.body.facts, op.body.least
+        outputs = {**outputs, **given}
+        body = self.made.finish(op.body.name, outputs, least=least, facts=facts)
+        return replace(op, body=body)
+
+
+def _inside(node: Node, op: ops.Scan, names: Names) -> Names:
+    """The same names for what a body calls them."""
+    inside = list(op.body.inputs.values())[op.scanned + op.carries :]
+    known = {}
+    for inner, outer in zip(inside, captured(op, node), strict=True):
+        root = source(outer)
+        if root is not None and root in names:
+            known[inner] = names[root]
+    return known
 
 
 def _read(node: Node, names: Names) -> str:

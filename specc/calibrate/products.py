@@ -16,7 +16,7 @@ from typing import TypeAlias
 import numpy as np
 
 from specc.backend import Computing
-from specc.calibrate.readers import Readers, Spot, wide_of
+from specc.calibrate.readers import Readers, Spot, keep_of, wide_of
 from specc.calibrate.stages import Stage, stages_of
 from specc.files.place import explain
 from specc.files.read import shown
@@ -69,7 +69,7 @@ def _run(
     with open_part(stage.graph) as session:
         for number, sample in enumerate(samples):
             results = session.run({**sample, **_taken(folder, stage, number)})
-            sums.add({v: results[name] for name, v in stage.met.items()})
+            sums.add({v: results[name] for name, v in stage.met.items()}, sample)
             _keep(folder, stage, number, results)
 
 
@@ -83,15 +83,17 @@ class _Sums:
         self.totals: dict[Spot, Array] = {}
         self.left = {spot: set(spot) for spot in self.readers.spots}
 
-    def add(self, met: Mapping[Value, Array]) -> None:
-        """What a sample gives of some values."""
+    def add(self, met: Mapping[Value, Array], sample: Sample) -> None:
+        """What a sample gives of some values. What stands in padding does not count."""
         for spot, names in self.readers.spots.items():
             for value in spot:
                 if value not in met:
                     continue
                 if spot not in self.totals:
                     self.totals[spot] = np.zeros(2 * (wide_of(spot),))
-                self.totals[spot] += _products(met[value], names[0])
+                keep = keep_of(self.readers.graph, value)
+                rows = met[value][sample[keep]] if keep else met[value]
+                self.totals[spot] += _products(rows, names[0])
 
     def whole(self, met: Iterable[Value]) -> Iterator[tuple[Spot, Array]]:
         """The sums to which nothing will be added any more, once all samples have given

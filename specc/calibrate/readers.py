@@ -12,8 +12,8 @@ from specc.passes.quantize.layers import opened
 BITS = 4
 """Numbers of 8 bits lose so little that nothing is to be made up for."""
 WIDEST = 16_384
-"""Products of so many inputs by each other take 2 GB, and five times as much beside them
-while their factor is made.
+"""Products of so many inputs by each other take 2 GB, and three quarters as much beside
+them while their factor is made.
 """
 Spot: TypeAlias = tuple[Value, ...]
 """The values that a weight meets."""
@@ -60,3 +60,15 @@ def readers_of(graph: Graph, plan: Plan, ties: Mapping[str, str]) -> Readers:
 def wide_of(spot: Spot) -> int:
     """How many inputs a weight has that meets this."""
     return spot[0].type.shape[-1].number or 0
+
+
+def keep_of(graph: Graph, value: Value) -> str:
+    """The input that says which rows of a value exist, empty where none does: it has its
+    axes but the last ones, and is the only one.
+    """
+    found = [
+        name
+        for name, facts in graph.input_facts.items()
+        if facts.keep and facts.type.shape == value.type.shape[: facts.type.rank]
+    ]
+    return found[0] if len(found) == 1 and value.type.rank > 1 else ""

@@ -6,7 +6,7 @@ it; all else that a later stage reads is kept between them.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
 from typing import TypeAlias
@@ -39,29 +39,43 @@ def stages_of(readers: Readers) -> Iterator[Stage]:
     """The stages in which the values of `readers` are computed, in order."""
     whole = _Whole(readers)
     groups = list(whole.groups()) or [[]]
-    first = {v: n for n, group in enumerate(groups) for _, made in group for v in made}
-    last: dict[Value, int] = {}
+    order = _Order()
     for n, group in enumerate(groups):
-        last |= dict.fromkeys(whole.read(group), n)
-    kept = [v for v, n in last.items() if first[v] < n]
-    names = {v: f"kept {n}" for n, v in enumerate(kept)}
+        order.first |= {v: n for _, results in group for v in results}
+        order.last |= dict.fromkeys(whole.read(group), n)
     for n, group in enumerate(groups):
-        # what needs no weight at all is met in the first
-        met = [v for v in readers.values if first.get(v, 0) == n]
-        takes = [v for v in whole.read(group) if first[v] < n]
-        gives = [v for v in kept if first[v] == n]
-        given = {f"met {k}": v for k, v in enumerate(met)}
-        yield Stage(
-            graph=whole.part(
-                group,
-                {names[v]: v for v in takes},
-                {**given, **{names[v]: v for v in gives}},
-            ),
-            met=given,
-            takes=tuple(names[v] for v in takes),
-            gives=tuple(names[v] for v in gives),
-            over=tuple(name for v, name in names.items() if last[v] == n),
-        )
+        yield _stage(n, group, whole, order)
+
+
+@dataclass
+class _Order:
+    """The numbers of the stages that compute a value, and that read it last."""
+
+    first: dict[Value, int] = field(default_factory=dict)
+    last: dict[Value, int] = field(default_factory=dict)
+
+    @cached_property
+    def kept(self) -> dict[Value, str]:
+        """What a later stage reads, and what it is called meanwhile."""
+        found = [v for v, n in self.last.items() if self.first[v] < n]
+        return {v: f"kept {n}" for n, v in enumerate(found)}
+
+
+def _stage(n: int, group: list[Made], whole: "_Whole", order: _Order) -> Stage:
+    """The stage of one group of nodes, the one of number `n`."""
+    first, kept = order.first, order.kept
+    # what needs no weight at all is met in the first
+    here = [v for v in whole.readers.values if first.get(v, 0) == n]
+    met = {f"met {k}": v for k, v in enumerate(here)}
+    takes = {kept[v]: v for v in whole.read(group) if first[v] < n}
+    gives = {name: v for v, name in kept.items() if first[v] == n}
+    return Stage(
+        graph=whole.part(group, takes, {**met, **gives}),
+        met=met,
+        takes=tuple(takes),
+        gives=tuple(gives),
+        over=tuple(name for v, name in kept.items() if order.last[v] == n),
+    )
 
 
 @dataclass
@@ -138,17 +152,19 @@ class _Whole:
         now = {v: made.input(n, graph.input_facts[n]) for n, v in graph.inputs.items()}
         for name, value in takes.items():
             now[value] = made.input(name, Input(value.type))
-        here = {node for node, _ in group}
-        ends = [a for node in here for a in node.args if a]
-        ends = [v for v in (*ends, *gives.values()) if not self._is_heavy(v)]
-        here |= needed(ends)
-        used = {*ends, *(a for node in here for a in node.args)}
+        # those that nothing reads are left out in the end
         for name, value in graph.parameters.items():
-            if value in used:
-                now[value] = made.parameter(graph.parameter_facts[name])
+            now[value] = made.parameter(graph.parameter_facts[name])
+        here = self._with_light(group, gives.values())
         for node, results in graph.nodes:
             if node in here:
                 new = made.add(node.op, *(a and now[a] for a in node.args))
                 now.update(zip(results, new, strict=True))
         outputs = {name: now[value] for name, value in gives.items()}
         return made.finish(graph.name, outputs, least=graph.least, facts=graph.facts)
+
+    def _with_light(self, group: list[Made], gives: Iterable[Value]) -> set[Node]:
+        """The nodes of a group, and the light ones that these and results are made of."""
+        read = (a for node, _ in group for a in node.args if a)
+        light = [v for v in (*read, *gives) if not self._is_heavy(v)]
+        return {node for node, _ in group} | needed(light)

@@ -52,7 +52,7 @@ def test_a_large_factor_is_that_of_the_inverse() -> None:
     """By NumPy's own inverse of the whole."""
     inputs = np.random.default_rng(5).normal(size=(900, 601))
     products = inputs.T @ inputs
-    factor = gptq.factor_of(products)
+    factor = gptq.factor_of(products.copy())
     damped = products + gptq.DAMP * np.diag(products).mean() * np.eye(601)
     assert np.allclose(factor.T @ factor, np.linalg.inv(damped), rtol=1e-8, atol=1e-12)
     assert not np.tril(factor, -1).any()

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.peak import PEAK
 
 WIDE, LAYERS = 4096, 14
 LARGEST = 4 * WIDE * WIDE
@@ -107,11 +108,3 @@ def holding(self, name):
 Quantized._rows = holding
 """
 """Planted before the command runs."""
-PEAK = """
-import sys
-from resource import RUSAGE_SELF, getrusage
-from specc.cli.main import main
-code = main(sys.argv[1:])
-print(getrusage(RUSAGE_SELF).ru_maxrss, file=sys.stderr)
-sys.exit(code)
-"""

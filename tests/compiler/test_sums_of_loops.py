@@ -1,0 +1,118 @@
+"""What the weights of a loop are rounded by: what they meet in every turn of it, beside a
+recurrence that is written out in NumPy.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from specc import backend
+from specc.backend import Slot
+from specc.calibrate import products, stages
+from specc.calibrate.readers import Readers, readers_of
+from specc.compiler.job import Options, open_job
+from specc.compiler.rounding import Asked
+from specc.compiler.spec import open_spec
+from specc.ir.array import Array
+from specc.ir.graph import Graph
+from specc.weights.gptq import factor_of
+from specc.weights.quantized import Loss, Ready
+from specc.weights.values import array_of
+
+SPEC = """
+specc 1
+model m
+dims batch, n
+graph g(x: float[batch, n, 3], keep: keep[batch, n]) -> (y: float[batch, n, 2]) {
+  h = zeros(shape=[batch, 5])
+  scan row in x along n carry h collect out keep keep {
+    h = tanh(linear(concat([row, h]), out=5) @ cell)
+    scan step in 2 carry h {
+      h = tanh(linear(h, out=5, bias=false) @ again)
+    }
+    out = h
+  }
+  z, _ = rnn(out, hidden=4, act=tanh, keep=keep) @ rnn
+  return linear(z, out=2) @ out
+}
+"""
+RNG = np.random.default_rng(4)
+X = RNG.normal(size=(2, 6, 3)).astype(np.float32)
+KEEP = np.arange(6) < np.array([[6], [4]])
+
+
+def test_every_turn_that_is_there_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a loop, in a loop of that, in a layer and behind it; with padding, and with a
+    stage for each.
+    """
+    (tmp_path / "m.specc").write_text(SPEC)
+    asked = Asked(kind="int4", every=True, block=16)
+    options = Options(output="", init=3, precision=asked)
+    with open_job(open_spec(str(tmp_path / "m.specc")), options) as job:
+        weights = {n: array_of(job.values, n) for n in job.values.wanted}
+        readers = readers_of(job.simplified, job.precision.plan, {})
+    assert not readers.left
+    wanted = met_by_hand(weights)
+    for least in (1, 1 << 30):
+        monkeypatch.setattr(stages, "WEIGHTS", least)
+        found = factors(readers, weights, tmp_path)
+        assert set(found) == set(wanted)
+        for name, rows in wanted.items():
+            x = np.array(rows)
+            assert np.allclose(found[name], factor_of(x.T @ x), rtol=1e-6), name
+
+
+def factors(
+    readers: Readers, weights: dict[str, Array], folder: Path
+) -> dict[str, Array]:
+    """The factor that each weight would be rounded by."""
+    found: dict[str, Array] = {}
+
+    @dataclass(frozen=True)
+    class Part:
+        graph: Graph
+        outputs: Mapping[str, Slot] = field(default_factory=dict)
+
+        def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+            given = {name: weights[name] for name in self.graph.parameters}
+            return backend.reference().run(self.graph, inputs, given)
+
+    @contextmanager
+    def opened(graph: Graph) -> Iterator[Part]:
+        yield Part(graph)
+
+    def round_one(name: str, factor: Array, stem: Path) -> Ready:
+        found[name] = factor
+        return Ready(stem, stem, Loss())
+
+    sample = {"x": X, "keep": KEEP}
+    products.rounded_by(opened, readers, lambda: [sample], folder, round_one)
+    return found
+
+
+def met_by_hand(weights: dict[str, Array]) -> dict[str, list[Array]]:
+    """The rows that each weight meets, one text after the other, in float64."""
+    w = {name: value.astype(np.float64) for name, value in weights.items()}
+    met: dict[str, list[Array]] = {}
+
+    def linear(name: str, x: Array, bias: str = "") -> Array:
+        met.setdefault(name, []).append(x)
+        return w[name] @ x + (w[bias] if bias else 0)
+
+    for text, keep in zip(X.astype(np.float64), KEEP, strict=True):
+        h, z = np.zeros(5), np.zeros(4)
+        for row in text[keep]:
+            joined = np.concatenate([row, h])
+            h = np.tanh(linear("cell.weight", joined, "cell.bias"))
+            for _ in range(2):
+                h = np.tanh(linear("again.weight", h))
+            inner = linear("rnn.weight_ih_l0", h, "rnn.bias_ih_l0")
+            z = np.tanh(inner + linear("rnn.weight_hh_l0", z, "rnn.bias_hh_l0"))
+            linear("out.weight", z, "out.bias")
+    return met
