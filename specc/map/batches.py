@@ -43,10 +43,12 @@ def batches(
         for row in group:  # the longest comes last, so it decides
             count, longest = len(batch) + 1, row.length(padded)
             content += longest
+            places = count * longest
+            little_padding = count <= FEWEST or places <= MOST * content
             fits = (
                 count <= limits.cap
-                and (count <= FEWEST or count * longest <= MOST * content)
-                and count * longest <= limits.tokens
+                and places <= limits.tokens
+                and little_padding
                 and _bears(memory, limits, count, longest)
             )
             if batch and not fits:

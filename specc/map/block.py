@@ -64,6 +64,8 @@ class Blocks:
         if before is not None:  # by somebody else who is at work on the same plan
             report(before.rows)
             return before
+        # what is begun stands in the journal, so that a row that kills its process is
+        # known to whoever does the block again
         with Journal.open(self.out / FOLDER / f"{number:06}.now") as journal:
             with reading(Path(self.plan.files[self.plan.blocks[number].file].path)):
                 table = self._read(number)
@@ -83,6 +85,7 @@ class Blocks:
         if block.file not in self.formats:
             self.formats[block.file] = format_of(path)
         kept = [c.name for c in self.plan.kept]
+        # one column may be read for two inputs, and kept besides
         wanted = list(dict.fromkeys([*self.plan.columns.values(), *kept]))
         table = self.formats[block.file].read(path, block, wanted)
         if any(len(column) != block.rows for column in table.values()):
@@ -106,6 +109,7 @@ class Blocks:
             else:
                 _fault(values, done, number, row)
         report(count - len(good))
+        # texts end at different times, so that their batches are not fixed beforehand
         if self.model.flows:
             good = self._flow(good, values, done, journal, report)
         memory = self.model.formulas.memory
@@ -114,6 +118,7 @@ class Blocks:
             done.places, done.padding = done.places + places, done.padding + padding
             self._batch(batch, values, done, journal)
             report(len(batch))
+        # batches are sorted by length, the list of errors by row
         done.errors.sort()
         return values
 
@@ -155,6 +160,7 @@ class Blocks:
         """A batch; row by row where something is wrong with one of them."""
         numbers = [row.number for row in batch]
         alone = len(batch) == 1
+        # a process died in this batch before: only row by row is it seen of which one
         if journal.fatal(numbers):
             if alone:
                 title = "the process that computed this row died, twice"

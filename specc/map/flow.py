@@ -34,6 +34,7 @@ class Flow:
     def write(self, rows: Sequence[Row], journal: Journal) -> Iterator[Made]:
         """Every row, as it ends: those of one shape together, the shortest first."""
         padded = self.model.taking.padded
+        # beside each other stand only rows that differ in what is padded
         groups: dict[object, list[Row]] = {}
         for row in sorted(rows, key=lambda r: (r.length(padded), r.number)):
             groups.setdefault(row.shape(padded), []).append(row)
@@ -45,6 +46,7 @@ class Flow:
     ) -> Iterator[Made]:
         texts = self.model.texts
 
+        # texts are numbered in all data, the journal counts within its block
         def began(numbers: Sequence[int]) -> None:
             journal.begin([number - self.first for number in numbers])
 
@@ -61,6 +63,7 @@ class Flow:
     def _work(self, length: int, made: Sequence[Result]) -> int:
         """What it takes to write a text, prompt and all."""
         taking, count = self.model.taking, len(made[0].tokens)
+        # a prompt and what is written behind it are one row of one input
         behind = taking.entrance.growing in taking.columns
         whole = length + count if behind else max(length, count)
         return self.model.formulas.work(1, whole)
@@ -68,6 +71,7 @@ class Flow:
     def _at_once(self, longest: int) -> int:
         """How many texts of this length may stand beside each other."""
         memory, limits = self.model.formulas.memory, self.limits
+        # one text is written whatever it takes: no limit makes it shorter
         count = max(min(limits.cap, limits.tokens // max(longest, 1)), 1)
         while count > 1 and memory(count, longest) > limits.memory:
             count -= 1

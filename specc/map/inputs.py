@@ -66,12 +66,8 @@ class Taking:
 
     def rows(self, table: Rows, count: int) -> list[Row | Diagnostic]:
         """Every row, or what is wrong with it: first what cannot be read from its file."""
-        broken = {
-            number: _broken(table, number)
-            for values in table.values()
-            for number, value in enumerate(values)
-            if isinstance(value, Bad)
-        }
+        broken = _all_broken(table)
+        # a column is read at once, of the rows that are whole
         some = [number for number in range(count) if number not in broken]
         columns = {
             name: self._column(name, [table[column][number] for number in some])
@@ -102,6 +98,7 @@ class Taking:
         """
         record = self.entrance.reading.of_input(name)
         type_ = self.entrance.graph.inputs[name].type
+        # the exact types: a truth is a whole number to Python, and none to a model
         kinds = {*map(type, values)}
         with suppress(Failed, OverflowError):
             if isinstance(record, TEXT) and kinds == {str}:
@@ -155,6 +152,16 @@ def _row(number: int, made: Mapping[str, Array | Diagnostic]) -> Row | Diagnosti
     return next(value for value in made.values() if isinstance(value, Diagnostic))
 
 
+def _all_broken(table: Rows) -> dict[int, Diagnostic]:
+    """The rows that cannot be read from their file."""
+    return {
+        number: _broken(table, number)
+        for values in table.values()
+        for number, value in enumerate(values)
+        if isinstance(value, Bad)
+    }
+
+
 def _broken(table: Rows, number: int) -> Diagnostic:
     """The first thing that cannot be read of a row."""
     why = next(v.why for c in table.values() if isinstance(v := c[number], Bad))
@@ -178,6 +185,7 @@ def _axes(count: int) -> str:
 
 def _pixels(value: object, record: Image) -> Array:
     """A picture by its path or its bytes, as tables of pictures hold them."""
+    # as the tables of the `datasets` library hold a picture
     if isinstance(value, dict):
         value = value.get("bytes") or value.get("path")
     if isinstance(value, bytes):

@@ -72,6 +72,7 @@ class Report:
     @property
     def rate(self) -> float:
         """Rows a second of this run, since somebody began."""
+        # what a former run has done took no time of this one
         done = self.rows - self.before
         return done / max(self.seconds - self.start_up, 1e-9)
 
@@ -88,7 +89,8 @@ class Report:
         seconds, work = self.computed[0] if self.computed else (0.0, 0)
         if len(self.computed) < 2 or not work:
             return None
-        return seconds * sum(w for _, w in self.computed) / work
+        everything = sum(w for _, w in self.computed)
+        return seconds * everything / work
 
     @property
     def waste(self) -> float:
@@ -126,10 +128,9 @@ def run_job(job: Job, watch: Watch = lambda report: None) -> Report:
             todo.append(number)
             continue
         report.take(done)
-        report.rows, report.before = (
-            report.rows + block.rows,
-            report.before + block.rows,
-        )
+        report.rows += block.rows
+        report.before += block.rows
+    # a former run may have met more faults than this one grants
     _check_errors(job, report)
     watch(report)
     for progress in _progress(job, plan, out, todo):

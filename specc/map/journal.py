@@ -48,6 +48,7 @@ class Journal:
             died, now = found.get("died"), found.get("now")
             told = died.items() if isinstance(died, dict) else ()
             journal.died = {k: n for k, n in told if isinstance(n, int)}
+            # whoever began this did not end it, and holds no lock any more
             if isinstance(now, str) and now:
                 journal.died[now] = journal.died.get(now, 0) + 1
         return journal

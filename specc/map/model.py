@@ -50,7 +50,7 @@ class Mapped:
         """Open a model for rows. E0880 for a column without an input."""
         opened = open_compiled(path, graph=graph, provider=provider, threads=threads)
         made = Mapped(opened, columns, dict(settings or {}), tuple(raw))
-        made.check()
+        made.check()  # before any row is read
         return made
 
     @property
@@ -79,6 +79,7 @@ class Mapped:
                     f"the model has no input `{name}`",
                     helps=[f"its inputs are {', '.join(known)}: --column COLUMN=INPUT"],
                 )
+        # a text that begins with a token of its own needs no column of prompts
         begins = self.writes and self._begins()
         beside = {keep_of(entrance.graph, n) for n in self.columns}
         for name in entrance.asked:
@@ -139,6 +140,7 @@ class Mapped:
     @property
     def _graph(self) -> Graph:
         scoring = self.opened.scoring
+        # a model that decodes by itself has no whole graph to count in
         if scoring is not None and scoring.manifest.decodes is None:
             return scoring.manifest.graph
         return self.entrance.graph

@@ -30,6 +30,7 @@ def write_part(
     results = {c.name: [v.get(c.name) for v in values] for c in plan.results}
     data = content(plan.to, (*plan.kept, *plan.results), kept | results)
     says = json.dumps(done.as_json(), ensure_ascii=False)
+    # the part comes last: where it is there, so is what is said of it
     told = out / FOLDER / f"{done.number:06}.json"
     atomic_write(told, [says.encode("utf-8", "backslashreplace")])
     atomic_write(out / plan.part(done.number), [data])
@@ -42,6 +43,7 @@ def done_before(plan: Plan, out: Path, number: int) -> Done | None:
     try:
         text = (out / FOLDER / f"{number:06}.json").read_text("utf-8")
         return Done.read(json.loads(text))
+    # whatever is wrong with what is said, the block is simply done again
     except (OSError, ValueError, KeyError, TypeError, AssertionError):
         return None
 
@@ -81,6 +83,7 @@ def columns_as_text(columns: Sequence[Column], values: dict[str, list[object]]) 
 def _json(value: object) -> object:
     """A value as JSON has it: no number that is none, bytes as base64."""
     match value:
+        # readers of tables take nothing for what is no number
         case float() if value != value or value in (float("inf"), float("-inf")):
             return None
         case list() | tuple():

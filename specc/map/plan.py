@@ -111,6 +111,7 @@ class Plan:
 
     def write(self, out: Path) -> None:
         """Leaves the plan in the folder of the parts."""
+        # names of files may hold bytes that are no text, which come back as they were
         text = json.dumps(self.as_json(), ensure_ascii=False, indent=1)
         atomic_write(out / FOLDER / FILE, [text.encode("utf-8", "surrogatepass")])
 

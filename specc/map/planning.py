@@ -1,9 +1,10 @@
 """What a job asks for, made into a plan: which files, which columns, which results."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NoReturn
 
 from specc.data.batch import keep_of
 from specc.files.read import shown
@@ -103,6 +104,7 @@ def plan_of(job: Job) -> Plan:
 def _files(job: Job) -> list[Path]:
     """What is read; no parts that the job itself has written into the same folder."""
     files, out = files_of(job.data), Path(job.out).resolve()
+    # a folder without a plan holds nothing that a job has written
     if not (out / FOLDER / FILE).is_file():
         return files
     return [
@@ -120,42 +122,64 @@ def _table(files: Sequence[Path]) -> dict[str, Column]:
     """The columns of all files. E0884 where one has others, but an object of JSON may
     lack any.
     """
-    first: dict[str, Kind] = {}
+    known: dict[str, Kind] = {}
+    # whether every file so far may lack a column
     lacked = True
     for path in files:
         reader = format_of(path)
         with reading(path):
             found = {c.name: c.kind for c in reader.columns(path)}
         lacks = isinstance(reader, JsonLines)
-        both = {
-            n: _both(
-                first.get(n, found.get(n) if lacked else None),
-                found.get(n, first.get(n) if lacks else None),
-            )
-            for n in {**first, **found}
-        }
+        both = _joined(known, found, lacked=lacked, lacks=lacks)
         lacked = lacked and lacks
         odd = sorted(n for n, kind in both.items() if kind is None)
         if odd:
-            fail(
-                "E0884",
-                f"`{shown(str(path))}` has other columns than `{shown(str(files[0]))}`",
-                notes=[f"they differ in {', '.join(map(shown, odd))}"],
-                helps=["give files of one kind together, others in a run of their own"],
-            )
-        first = {n: kind for n, kind in both.items() if kind is not None}
+            _odd_columns(path, files[0], odd)
+        known = {n: kind for n, kind in both.items() if kind is not None}
+    # where nobody has said anything a value may still be of any kind
     return {
         n: Column(n, Kind("json") if kind.of == NULL else kind)
-        for n, kind in first.items()
+        for n, kind in known.items()
     }
+
+
+def _joined(
+    known: Mapping[str, Kind],
+    found: Mapping[str, Kind],
+    *,
+    lacked: bool,
+    lacks: bool,
+) -> dict[str, Kind | None]:
+    """The columns of files so far with those of one more; None for a column that does
+    not fit. `lacked` and `lacks` say whether what came before, and this file, may be
+    without a column that the other has.
+    """
+    made = {}
+    for name in {**known, **found}:
+        before = known.get(name, found.get(name) if lacked else None)
+        here = found.get(name, known.get(name) if lacks else None)
+        made[name] = _both(before, here)
+    return made
+
+
+def _odd_columns(path: Path, first: Path, odd: Sequence[str]) -> NoReturn:
+    """E0884 for a file that is no more of the same table."""
+    fail(
+        "E0884",
+        f"`{shown(str(path))}` has other columns than `{shown(str(first))}`",
+        notes=[f"they differ in {', '.join(map(shown, odd))}"],
+        helps=["give files of one kind together, others in a run of their own"],
+    )
 
 
 def _both(one: Kind | None, other: Kind | None) -> Kind | None:
     """The kind of a column that is of these kinds in two files; None for no such kind."""
     if one is None or other is None or one == other:
         return other if one is not None else None
+    # a column of nulls fits every other
     if NULL in (one.of, other.of):
         return one if other.of == NULL else other
+    # one file says 1 where another says 1.5: JSON has but one kind of numbers
     numbers = {"i64", "f64"}
     plain = not one.sizes and not other.sizes
     return Kind("f64") if plain and {one.of, other.of} == numbers else None
@@ -172,7 +196,7 @@ def _format_to(job: Job, files: Sequence[Path]) -> str:
             helps=[f"one of {', '.join(FORMATS)}"],
         )
     if to == "parquet":
-        arrow()
+        arrow()  # whoever lacks it is told now, and not behind the first block
     return to
 
 
@@ -185,12 +209,19 @@ def _obvious(job: Job, columns: Mapping[str, Column]) -> dict[str, str]:
     named = {n: n for n in entrance.graph.inputs if n in columns}
     if named:
         return named
+    # what says which rows are there is filled in from those
     beside = {keep_of(entrance.graph, n) for n in entrance.asked}
     asked = [n for n in entrance.asked if n not in beside]
     usual = next((c for c in USUAL if c in columns), "")
-    if usual and (texts := text_inputs(opened) or asked)[1:] == []:
-        return {texts[0]: usual}
-    column = next(iter(columns), "") if len(columns) == 1 else ""
+    open_inputs = text_inputs(opened) or asked
+    if usual and len(open_inputs) <= 1:
+        return {open_inputs[0]: usual}
+    _untold(columns, asked)
+
+
+def _untold(columns: Mapping[str, Column], asked: Sequence[str]) -> NoReturn:
+    """E0880, with an option to paste for each input: of a single column with its name."""
+    column = next(iter(columns)) if len(columns) == 1 else ""
     column = column if column.isidentifier() else "COLUMN"
     fail(
         "E0880",
@@ -220,19 +251,28 @@ def _kept(
     results: Sequence[Column],
 ) -> tuple[Column, ...]:
     """The columns that stand beside the results. E0886 for two of one name."""
-    for name in job.keep or ():
+    made = {c.name for c in results}
+    if job.keep is None:
+        # pictures that were read are too large to be written a second time
+        pictures = {"image"} & {*read.values()}
+        names = [n for n in columns if n not in pictures]
+    else:
+        names = list(job.keep)
+        _check_kept(names, columns, made)
+    return tuple(columns[n] for n in dict.fromkeys(names) if n not in made)
+
+
+def _check_kept(
+    names: Sequence[str], columns: Mapping[str, Column], made: Collection[str]
+) -> None:
+    """E0885 for a column that is not there, E0886 for one that is a result's name too."""
+    for name in names:
         if name not in columns:
             _no_column(name, columns, "the rows that are written")
-    pictures = {"image"} & {*read.values()}
-    names = (
-        job.keep if job.keep is not None else [n for n in columns if n not in pictures]
-    )
-    made = {c.name for c in results}
     twice = [n for n in names if n in made]
-    if twice and job.keep is not None:
+    if twice:
         fail(
             "E0886",
             f"`{shown(twice[0])}` is a column of the data and of the results",
             helps=["leave it out of --keep, or rename it in the data"],
         )
-    return tuple(columns[n] for n in dict.fromkeys(names) if n not in made)

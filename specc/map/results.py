@@ -44,6 +44,7 @@ class Shown:
 
     def plan(self) -> list[tuple[str, OutputReading]]:
         """The outputs that are given, and how."""
+        # with nothing said, all there is
         shows = list(self.reading.shows)
         if not shows and not self.raw:
             return [(name, Numbers()) for name in self.graph.outputs]
@@ -64,6 +65,7 @@ class Shown:
                     helps=[f"it gives {known}"],
                 )
             type = self.graph.outputs[name].type
+            # one mean of the whole batch belongs to no row of the table
             if not type.rank or type.shape[0] != batch_of(self.graph):
                 fail(
                     "E0879",
@@ -150,6 +152,7 @@ class Padding:
             except DimError:
                 continue  # a length that no row decides
             if length < value.shape[axis]:
+                # where texts grow they are padded on the left, and end side by side
                 left = any(self.sides[n] for n in self._behind(dim))
                 start = value.shape[axis] - length if left else 0
                 value = value.take(range(start, start + length), axis)
@@ -157,6 +160,7 @@ class Padding:
 
     def _lengths(self, row: Row) -> dict[str, int]:
         """Run-time lengths as they are for a row alone."""
+        # each padded input names the length of its second axis
         found = {}
         for name in self.sides:
             length = self.graph.inputs[name].type.shape[1].name
@@ -179,12 +183,14 @@ class Padding:
 
 def batch_of(graph: Graph) -> Dim | None:
     """The length that all rows together have: the first of the first input."""
+    # an input without axes is a setting, such as a temperature, and no row
     first = next((v.type for v in graph.inputs.values() if v.type.rank), None)
     return first.shape[0] if first else None
 
 
 def _columns(name: str, record: OutputReading, type: Type) -> Iterator[Column]:
     match record:
+        # the usual case is a plain column, which every reader of tables can group by
         case Choice(top=1):
             yield Column(f"{name}.label", Kind("text"))
             yield Column(f"{name}.share", Kind("f64"))
@@ -211,6 +217,7 @@ def _values(
             yield f"{name}.label", labels[0] if one else labels
             yield f"{name}.share", shares[0] if one else shares
         case TextOf():
+            # scores of every token, or the tokens themselves
             ids = value.argmax(-1) if value.dtype.kind == "f" else value
             yield name, decode(np.atleast_1d(ids), record.vocabulary)
         case ImageOf() | ClassMap():
@@ -230,6 +237,7 @@ def _best(record: Choice, value: Array) -> tuple[list[str], list[float]]:
             notes=[f"a row of it is {list(value.shape)}, and {due} are due"],
         )
     shares = probabilities(scores)[0]
+    # of equals the first, on every machine
     best = np.argsort(-shares, kind="stable")[: record.top]
     labels = [record.labels[i] if record.labels else str(i) for i in best]
     return labels, [float(shares[i]) for i in best]
