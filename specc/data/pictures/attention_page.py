@@ -54,6 +54,7 @@ def attention_page(looks: Looks, *, log: bool = False) -> str:
 
 def _step(maps: Sequence[AttentionMap]) -> int:
     """Cells of a map along a side of one cell of the page, so that all have room."""
+    # counted for all maps together: a page of many small ones is as large as of one
     step = 1
     while sum(_cells(m, step) for m in maps) > MOST_CELLS:
         step += 1
@@ -69,9 +70,11 @@ def _map(attention: AttentionMap, axes: list[Axis], step: int) -> Json:
     """One attention; its axes are put among those there are."""
     places = []
     for axis in (attention.queries, attention.keys):
+        # layers share their axes, whose labels are written once
         if axis not in axes:
             axes.append(axis)
         places.append(axes.index(axis))
+    # so many cells a side that one of the page has `step` of the map's
     sides = max(attention.weights.shape[1:])
     cells, _ = pooled(attention.marked(), -(-sides // step))
     return {

@@ -26,6 +26,7 @@ def over_panels(attention: AttentionMap, picture: Bytes, scale: Scale) -> Block:
     shown = of_size(picture, 64, MOST_PIXELS)
     share = goal / max(shown.shape[:2])
     width, height = shown.shape[1] * share, shown.shape[0] * share
+    # the picture alone comes first, since colors over it hide what it shows
     panels = [_panel(shown, "what it saw", width, height)]
     for title, weights in named:
         panels.append(_panel(over_picture(shown, weights, scale), title, width, height))
@@ -62,9 +63,11 @@ def panels_over(attention: AttentionMap) -> Iterator[tuple[str, Doubles]]:
     assert grid is not None, "keys are patches"
     weights = attention.marked()
     if attention.queries.role != "seen":
+        # a panel a word: heads beside words would be more than a page holds
         for label, row in zip(attention.queries.labels, weights.mean(0), strict=True):
             yield label, on_grid(row, grid)
         return
+    # a token in front gathers what classes are told by; without one, patches do
     of_query = attention.queries.grid
     rows = weights[:, 0] if of_query and of_query.lead else weights.mean(1)
     if len(rows) > 1:

@@ -71,4 +71,5 @@ def _hash(text: str) -> str:
 def as_data(data: Json) -> str:
     """JSON that stands in a script element and cannot end it."""
     text = json.dumps(data, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
+    # `</script>` in a token would end the element; JSON reads the escapes as the same
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

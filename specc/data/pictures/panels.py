@@ -58,6 +58,7 @@ def arranged(
     )
     name = visible(title, 80)
     block.marks.append(Text(x=0, y=13, text=name, size=12, bold=True))
+    # bold letters are wider than those that are measured
     block.width = max(block.width, text_width(name, 12) * 1.06)
     corners = list(_corners(len(panels), across, pitch))
     for marks, (x, y) in zip(panels, corners, strict=True):

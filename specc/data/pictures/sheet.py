@@ -48,23 +48,28 @@ def sheet(looks: Looks, *, log: bool = False) -> Drawing:
         ),
     ]
     marks: list[Mark] = [*heading]
-    top, right = MARGIN + 44.0, max(_ends(mark) for mark in heading)
+    top = MARGIN + 44.0
+    right = max(_ends(mark) for mark in heading)
     right = max(right, *(MARGIN + block.width for block in blocks), 200)
     first = top + (blocks[0].head if blocks else 0)
     for block in blocks:
         marks += block.at(MARGIN, top)
         top += block.height + MARGIN
+    # the bar beside the first block may reach below a single small map
     height = max(top, first + 150)
     hidden = any(m.hidden.any() for m in looks.maps)
     marks += _bar(scale, right + MARGIN, first, hidden=hidden)
-    title = f"{visible(looks.model, 60)}: " + "; ".join(
-        f"{m.scope}, {m.queries.caption} by {m.keys.caption}" for m in looks.maps[:8]
-    )
-    drawing = Drawing(
-        width=right + MARGIN + 64, height=height, title=visible(title, 500)
-    )
+    drawing = Drawing(width=right + MARGIN + 64, height=height, title=_title(looks))
     drawing.add(marks)
     return drawing
+
+
+def _title(looks: Looks) -> str:
+    """What is read aloud to who cannot see the drawing: the first maps, with their sizes."""
+    maps = [
+        f"{m.scope}, {m.queries.caption} by {m.keys.caption}" for m in looks.maps[:8]
+    ]
+    return visible(f"{visible(looks.model, 60)}: {'; '.join(maps)}", 500)
 
 
 def _is_over(attention: AttentionMap, looks: Looks) -> bool:
@@ -126,6 +131,7 @@ class _Side:
 
 
 def _th(number: int) -> str:
+    """The ending of an ordinal: eleven to thirteen are no `st`, `nd` or `rd`."""
     if 10 <= number % 100 <= 20:
         return "th"
     return {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
@@ -136,10 +142,12 @@ def _heat_maps(attention: AttentionMap, scale: Scale, widest: int) -> Block:
     cell = _cell(max(cells.shape[1:]), widest)
     down = _Side(axis=attention.queries, cell=cell, step=step)
     across = _Side(axis=attention.keys, cell=cell, step=step)
+    # labels of keys lie flat only where the widest fits above its own cells
     upright = across.widest() > cell * across.every - 2
     top_room = (across.widest() if upright else across.size) + GAP
     left_room = 16 + down.widest() + GAP
     height, width = (length * cell for length in cells.shape[1:])
+    # the only head is named where it was chosen among others
     several = len(attention.heads) > 1 or attention.heads[0] != 0
     panels: list[list[Mark]] = []
     for weights, name in zip(cells, attention.heads, strict=True):
@@ -156,6 +164,20 @@ def _heat_maps(attention: AttentionMap, scale: Scale, widest: int) -> Block:
         title_room=16 if several else 0,
         title=attention.scope,
     )
+    _name_queries(block, down, height)
+    named_above = 18 if several else 0
+    for x, y in block.first_row:
+        block.marks += _above(across, x, y - named_above, upright=upright)
+    x, y = block.first_row[0]
+    caption = across.caption("key") + _of_blocks(step)
+    over = y - named_above - top_room - 3
+    block.marks.append(Text(x=x, y=over, text=caption, size=9.5, color=FAINT))
+    block.width = max(block.width, x + text_width(caption, 9.5))
+    return block
+
+
+def _name_queries(block: Block, down: _Side, height: float) -> None:
+    """The labels of queries beside each row of panels, their caption beside the first."""
     for x, y in block.first_column:
         block.marks += _beside(down, x, y, height)
     x, y = block.first_column[0]
@@ -167,14 +189,6 @@ def _heat_maps(attention: AttentionMap, scale: Scale, widest: int) -> Block:
         Text(x=left, y=foot, text=said, size=9.5, color=FAINT, upright=True)
     )
     block.height = max(block.height, foot)
-    for x, y in block.first_row:
-        block.marks += _above(across, x, y - (18 if several else 0), upright=upright)
-    x, y = block.first_row[0]
-    over = y - (18 if several else 0) - top_room - 3
-    caption = across.caption("key") + _of_blocks(step)
-    block.marks.append(Text(x=x, y=over, text=caption, size=9.5, color=FAINT))
-    block.width = max(block.width, x + text_width(caption, 9.5))
-    return block
 
 
 def _of_blocks(step: int) -> str:
@@ -189,7 +203,9 @@ def _map(weights: Doubles, scale: Scale, width: float, height: float) -> Iterato
 def _beside(side: _Side, x: float, y: float, height: float) -> Iterator[Mark]:
     """The labels of queries."""
     for n, label in side.labels():
-        middle = y + (n + side.every / 2 if side.every > 1 else n + 0.5) * side.cell
+        # a label that stands for several cells stands in the middle of them
+        cells = n + side.every / 2
+        middle = y + cells * side.cell
         base = min(middle, y + height) + side.size * 0.35
         yield Text(x=x - GAP, y=base, text=label, size=side.size, anchor="end")
 
@@ -210,6 +226,7 @@ def _above(side: _Side, x: float, y: float, *, upright: bool) -> Iterator[Mark]:
 
 def _cell(cells: int, heads: int) -> float:
     """Points a cell is wide, so that a panel has a good size and labels can be read."""
+    # points of a panel: the more heads there are, the less each has
     goal = 460 if heads == 1 else 300 if heads <= 4 else 220 if heads <= 9 else 150
     fair = min(28.0, goal / max(1, cells))
     return max(fair, LEAST_LEGIBLE if cells <= MOST_LEGIBLE else 0.5)
@@ -219,15 +236,15 @@ def _bar(scale: Scale, x: float, y: float, *, hidden: bool) -> Sequence[Mark]:
     """The color scale, greatest weight on top, and what a mask hides."""
     height = 120.0
     ramp = np.linspace(1, 0, 128)[:, None]
-    values = (
-        scale.low * (scale.high / scale.low) ** ramp
-        if scale.log
-        else scale.low + (scale.high - scale.low) * ramp
-    )
+    if scale.log:
+        values = scale.low * (scale.high / scale.low) ** ramp
+    else:
+        values = scale.low + (scale.high - scale.low) * ramp
     marks: list[Mark] = [
         Cells(x=x, y=y, width=BAR, height=height, colors=scale.colors(values)),
     ]
     for share, value in ((0, scale.high), (0.5, scale.middle()), (1, scale.low)):
+        # the lowest color of a logarithmic scale stands for all that is less
         least = "≤ " if scale.log and share == 1 else ""
         base = y + 4 + share * height
         marks.append(Text(x=x + BAR + 4, y=base, text=least + short(value), size=9))
