@@ -88,12 +88,7 @@ class Blocks:
         # one column may be read for two inputs, and kept besides
         wanted = list(dict.fromkeys([*self.plan.columns.values(), *kept]))
         table = self.formats[block.file].read(path, block, wanted)
-        if any(len(column) != block.rows for column in table.values()):
-            fail(
-                "E0881",
-                f"`{shown(file.path)}` has other rows than when the job was planned",
-                helps=["begin anew in another folder"],
-            )
+        _check_rows(table, block.rows, file)
         return table
 
     def _values(
@@ -199,6 +194,16 @@ def _check_same(path: Path, file: File) -> None:
             "E0881",
             f"`{shown(file.path)}` has changed since the job was planned",
             helps=["put the file back, or begin anew in another folder"],
+        )
+
+
+def _check_rows(table: Rows, count: int, file: File) -> None:
+    """E0881 where a block is no longer as long as it was planned."""
+    if any(len(column) != count for column in table.values()):
+        fail(
+            "E0881",
+            f"`{shown(file.path)}` has other rows than when the job was planned",
+            helps=["begin anew in another folder"],
         )
 
 
