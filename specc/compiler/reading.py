@@ -18,6 +18,7 @@ from specc.compiler.sidefiles import (
     unread_keys,
     words_in,
 )
+from specc.compiler.vocabularies import only_texts
 from specc.data.reading import Reading, input_reading, output_reading
 from specc.data.record import TEXTS, Files, InputReading, OutputReading, of_rank
 from specc.data.sound_record import SOUNDS
@@ -301,7 +302,7 @@ def _text(vocabulary: Any, options: dict[str, Any], place: _Place) -> dict[str, 
 
 def _vocabulary(given: Any, place: _Place) -> list[str]:
     if isinstance(given, list):
-        return [str(token) for token in given]
+        return only_texts(given, place.span)
     return _listed(_inside(str(given), place), str(given), place.span)
 
 

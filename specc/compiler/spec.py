@@ -12,6 +12,7 @@ from specc.compiler.family import graph_for, is_checkpoint, spec_for
 from specc.compiler.rounding import Asked, check_spoken, spoken
 from specc.compiler.rules import check_rules
 from specc.compiler.ties import with_ties
+from specc.compiler.vocabularies import unreached_in
 from specc.elaborate.blame import blamed
 from specc.elaborate.check import Trial, check_symbolic
 from specc.elaborate.config import Reader
@@ -227,7 +228,24 @@ def check(spec: Spec, graph: str = "") -> Checked:
     check_spoken(spec.program, model.graph, lambda: others(spec, model.graph.name))
     _check_longest(spec, model)
     unneeded = _unshared(spec, trials, model)
-    return Checked(trials, model, (), (*spec.warnings, *unneeded, *model.warnings))
+    warnings = (
+        *spec.warnings,
+        *unneeded,
+        *model.warnings,
+        *_unreached(spec, model),
+    )
+    return Checked(trials, model, (), warnings)
+
+
+def _unreached(spec: Spec, model: Model) -> tuple[Diagnostic, ...]:
+    """W0756, of vocabularies in the spec and beside it: those beside weights are tables of
+    words in general, most of which no text of a model needs.
+    """
+    try:
+        reading = readings.reading_of(spec.program, model)
+    except Failed:
+        return ()
+    return tuple(unreached_in(spec.program, reading))
 
 
 def _check_beside(spec: Spec, model: Model) -> None:
@@ -289,7 +307,8 @@ def elaborated(spec: Spec, graph: str = "") -> Model:
     _check_beside(spec, model)
     _check_longest(spec, model)
     _unshared(spec, trials, model)
-    return with_ties(spec.program, spec.library, spec.reader, model)
+    told = replace(model, warnings=(*model.warnings, *_unreached(spec, model)))
+    return with_ties(spec.program, spec.library, spec.reader, told)
 
 
 def _unshared(

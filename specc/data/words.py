@@ -86,6 +86,18 @@ def words_of(ids: Sequence[int], record: TextWords, unknown: str) -> str:
     return " ".join(part for part in parts if not SPECIAL.fullmatch(part))
 
 
+def unreached(record: TextWords) -> list[str]:
+    """The words that no text is read as: with white space in them, or with capitals
+    where words are looked for in small letters.
+    """
+    return [
+        word
+        for word in record.vocab
+        if not SPECIAL.fullmatch(word)
+        and (not PIECE.fullmatch(word) or _form(word, record) != word)
+    ]
+
+
 def _cut(text: str, record: TextWords) -> Iterator[tuple[int, int]]:
     """Where each word begins and ends."""
     known = _numbers(record.vocab)

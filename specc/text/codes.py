@@ -333,6 +333,7 @@ LINES = {
     "E0982": "a value that only an instance can give",
     "E0983": "the command line is not understood",
     "E0984": "a spec is not in its canonical form",
+    "E0985": "what stands among the words of a vocabulary is no text",
     "E0986": "a mistake in specc itself",
     "E0990": "a picture is larger than the frame that it lies in",
     "W0418": "keys of a config.json that nothing reads",
@@ -343,6 +344,7 @@ LINES = {
     "W0601": "padded rows can reach a result",
     "W0602": "rows of a batch mix",
     "W0755": "a token that ends texts is none of the model's",
+    "W0756": "words that no text can be read as",
 }
 """What each code says, as the heading of its page does."""
 

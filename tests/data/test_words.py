@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import specc
 from specc.data.text import decode, encode, symbol
-from specc.data.words import TextWords
+from specc.data.words import SPECIAL, TextWords, unreached, word_ids
 from specc.text.diagnostic import Diagnostic, Failed
 from specc.weights.formats.safetensors import write_safetensors
 
@@ -117,3 +117,18 @@ def test_words_beside_the_weights(tmp_path: Path) -> None:
     specc.compile(SPEC, out, weights=tmp_path)
     with pytest.raises(Failed, match="E0906"):
         specc.load(out).run(ids="one")
+
+
+def test_words_that_no_text_is_read_as() -> None:
+    vocab = ("<end>", "cat", "Dog", "new york", "u.s.", "[UNK]", "\u00a0x", "ÉTÉ")
+    assert unreached(TextWords(vocab)) == ["new york", "\u00a0x"]
+    small = TextWords(vocab, lower=True)
+    assert unreached(small) == ["Dog", "new york", "\u00a0x", "ÉTÉ"]
+    for record in (TextWords(vocab), small):
+        for number, word in enumerate(vocab):
+            told = word in unreached(record) or SPECIAL.fullmatch(word) is not None
+            try:
+                read = word_ids(word, record)
+            except Failed:
+                read = []
+            assert (read == [number]) == (not told), word
