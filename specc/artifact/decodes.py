@@ -25,6 +25,7 @@ FIXED = (
     "min_tokens",
     "min_length",
     "no_repeat",
+    "banned",
     "begin",
     "last_token",
 )

@@ -195,19 +195,26 @@ def _settings(job: Job) -> Settings:
     return settings_of(generation_of(job.model).settings, **job.options.settings)
 
 
+ALONE = (
+    *("no_repeat", "banned", "min_length"),
+    *("typical_p", "epsilon_cutoff", "eta_cutoff", "renormalize"),
+)
+"""Settings that a loop in a graph does not follow: they look at whole texts, or at all
+chances together.
+"""
+
+
 def _check_alone(chosen: Settings) -> None:
-    """E0733 for settings that look at whole texts, which a loop in a graph does not."""
-    for name, value in (
-        ("no_repeat", chosen.no_repeat),
-        ("min_length", chosen.min_length),
-    ):
-        if value:
+    """E0733 for settings of `ALONE`."""
+    asked, usual = asdict(chosen), asdict(Settings())
+    for name in ALONE:
+        if asked[name] != usual[name]:
             fail(
                 "E0733",
                 f"`{name}` is for a program that writes, not for a model that does by itself",
                 helps=[
                     "compile a package, which writes the same: `--for step`",
-                    f"or without it: `{name}=0` in the settings",
+                    f"or leave `{name}` out of the settings",
                 ],
             )
 

@@ -31,11 +31,15 @@ BESIDE: Mapping[str, str] = {
     "stop_strings": "stop_strings",
 }
 """Keys that are settings beside the strategy, under our words."""
-SAMPLED = ("temperature", "top_k", "top_p", "min_p")
+SAMPLED = (
+    *("temperature", "top_k", "top_p", "min_p"),
+    *("typical_p", "epsilon_cutoff", "eta_cutoff"),
+)
 SEARCHED = {
     "length_penalty": "length_penalty",
     "early_stopping": "early_stopping",
     "num_return_sequences": "n_best",
+    "renormalize_logits": "renormalize",
 }
 USUAL_TOP_K = 50
 """Where a published model draws and its file does not say among how many."""
@@ -66,13 +70,9 @@ HARMLESS = {
 OFF: Mapping[str, tuple[object, ...]] = {
     "num_beam_groups": (1,),
     "diversity_penalty": (0,),
-    "typical_p": (1,),
-    "epsilon_cutoff": (0,),
-    "eta_cutoff": (0,),
     "penalty_alpha": (0,),
     "encoder_repetition_penalty": (1,),
     "encoder_no_repeat_ngram_size": (0,),
-    "renormalize_logits": (False,),
     "guidance_scale": (1,),
     "top_h": (),
     "sequence_bias": (),
@@ -175,16 +175,26 @@ def _beside(file: _File) -> None:
 
 
 def _banned(file: _File) -> None:
-    """Tokens that are never written, beside those that are suppressed."""
+    """Runs that are never written; single tokens stand with those that are suppressed,
+    but for a stop, which is passed over there too.
+    """
     words = file.given("bad_words_ids")
-    if isinstance(words, list) and words:
-        if not all(isinstance(word, list) and len(word) == 1 for word in words):
-            file.refuse(
-                "bad_words_ids", "bans runs of several tokens, which is not followed"
-            )
-        more = file.settings.get("suppress", [])
-        known = list(more) if isinstance(more, list) else [more]
-        file.settings["suppress"] = [*known, *(word[0] for word in words)]
+    if not isinstance(words, list) or not words:
+        return
+    if not all(isinstance(word, list) and word for word in words):
+        file.refuse("bad_words_ids", "is no list of runs of tokens")
+    stops = _list_of(file.given("eos_token_id"))
+    single = [w[0] for w in words if len(w) == 1 and w[0] not in stops]
+    if single:
+        known = _list_of(file.settings.get("suppress", []))
+        file.settings["suppress"] = [*known, *single]
+    if runs := [word for word in words if len(word) > 1]:
+        file.settings["banned"] = runs
+
+
+def _list_of(value: object) -> list[object]:
+    """Several of something, or the one."""
+    return value if isinstance(value, list) else [value]
 
 
 def _begun(file: _File, said: Mapping[str, object]) -> None:

@@ -89,7 +89,7 @@ def searched(
     logits = logits_of(stepper.step(prompt), np.ones(len(prompt), np.bool_))
     seen = first_seen(prompt, logits.shape[1], settings.repetition_penalty, keep)
     lengths = lengths_of(prompt, keep)
-    prompts = texts_of(prompt, keep) if settings.no_repeat else []
+    prompts = texts_of(prompt, keep) if settings.reads_texts else []
     while True:
         place = _place(live, lengths, prompts)
         parents = _advance(live, logits, seen, settings, place, ends)
@@ -157,6 +157,8 @@ def _advance(
     raw = log_softmax(logits)
     scores = raw if seen is None else repetition(raw, seen, settings.repetition_penalty)
     scores = ruled(scores, settings, place)
+    if settings.renormalize:
+        scores = log_softmax(scores)
     parents, first = [], 0
     for search in searches:
         count, vocab = len(search.beams), logits.shape[1]

@@ -3,10 +3,11 @@ distribution.
 
 Every step is the one the ONNX graph for generation makes too, in the same order: the k
 best, softmax over them in descending order, top-p, min-p, and one uniform number
-against the cumulative sum. Probabilities are float64, so that the last bit of an
-exponential, which differs between math libraries, next to never decides a draw. The
-uniform of a row belongs to (seed, row, step) alone, so what is drawn hangs neither on
-the batch around the row nor on the past.
+against the cumulative sum. The cuts that look at all chances together are made here
+alone. Probabilities are float64, so that the last bit of an exponential, which differs
+between math libraries, next to never decides a draw. The uniform of a row belongs to
+(seed, row, step) alone, so what is drawn hangs neither on the batch around the row nor
+on the past.
 """
 
 from collections.abc import Iterable
@@ -78,17 +79,20 @@ def log_softmax(logits: Floats) -> Floats:
 
 def kept(logits: Floats, settings: Settings) -> Kept:
     """What may be drawn from penalized logits f32[rows vocab], in the order
-    temperature, top-k, softmax, top-p, min-p.
+    temperature, top-k, softmax, top-p, min-p, typical, epsilon, eta.
 
     Top-k: Fan et al. 2018 (arXiv:1805.04833), sec. 5.1. Top-p, the shortest run of the
     best whose probability reaches p: Holtzman et al. 2020 (arXiv:1904.09751), sec. 3.1.
     Min-p, a share of the best one's probability: Nguyen et al. 2024 (arXiv:2407.01082),
-    eq. 1 and 2. With top-p or min-p but no top-k only the 1000 best are looked at.
+    eq. 1 and 2. With top-p or min-p but no top-k only the 1000 best are looked at,
+    unless one of the last three asks for all.
     """
     vocab = logits.shape[1]
     cut = settings.top_p < 1 or settings.min_p > 0
+    by_all = settings.typical_p < 1 or settings.epsilon_cutoff or settings.eta_cutoff
     logits = tempered(logits, settings.temperature)
-    tokens = best(logits, settings.top_k or (LOOKED_AT if cut else vocab))
+    usual = LOOKED_AT if cut and not by_all else vocab
+    tokens = best(logits, settings.top_k or usual)
     chances = softmax(np.take_along_axis(logits, tokens, axis=1))
     if settings.top_p < 1:
         before = np.zeros_like(chances)
@@ -101,7 +105,57 @@ def kept(logits: Floats, settings: Settings) -> Kept:
         chances = np.where(
             chances >= float(np.float32(settings.min_p)) * chances[:, :1], chances, 0.0
         )
-    return Kept(tokens, chances)
+    return Kept(tokens, _cut_by_all(chances, settings))
+
+
+def _cut_by_all(chances: Wide, settings: Settings) -> Wide:
+    """What is left of chances f64[rows k], most probable first, by rules that look at
+    all of them together; the first token always is under the last two.
+    """
+    if settings.typical_p < 1:
+        chances = _typical(chances, settings.typical_p)
+    if settings.epsilon_cutoff:
+        chances = _not_below(chances, settings.epsilon_cutoff)
+    if settings.eta_cutoff:
+        # the share of the least falls where the distribution is flat
+        bound, _ = _surprise(chances)
+        eta = settings.eta_cutoff
+        chances = _not_below(chances, np.minimum(eta, np.sqrt(eta) * np.exp(-bound)))
+    return chances
+
+
+def _surprise(chances: Wide) -> tuple[Wide, Wide]:
+    """The entropy of each row f64[rows 1], and of each token `-log p`, infinite for one
+    that has no chance.
+    """
+    shares = chances / chances.sum(axis=1, keepdims=True)
+    with np.errstate(divide="ignore"):
+        each = -np.log(shares)
+    weighed = np.where(shares > 0, shares * np.where(shares > 0, each, 0.0), 0.0)
+    return weighed.sum(axis=1, keepdims=True), each
+
+
+def _typical(chances: Wide, mass: float) -> Wide:
+    """The tokens that surprise about as much as is to be expected, so many that their
+    chances reach `mass` (Meister et al. 2022, arXiv:2202.00666, eq. 9 to 11).
+    """
+    entropy, each = _surprise(chances)
+    far = np.abs(each - entropy)
+    order = np.argsort(far, axis=1, kind="stable")
+    shares = chances / chances.sum(axis=1, keepdims=True)
+    reached = np.cumsum(np.take_along_axis(shares, order, axis=1), axis=1)
+    last = (reached < mass).sum(axis=1, keepdims=True).clip(max=far.shape[1] - 1)
+    bound = np.take_along_axis(far, np.take_along_axis(order, last, axis=1), axis=1)
+    return np.where(far <= bound, chances, 0.0)
+
+
+def _not_below(chances: Wide, bound: float | Wide) -> Wide:
+    """Only tokens whose share is no less than the bound, and the likeliest (Hewitt et
+    al. 2022, arXiv:2210.15191, sec. 4).
+    """
+    shares = chances / chances.sum(axis=1, keepdims=True)
+    likeliest = shares == shares.max(axis=1, keepdims=True)
+    return np.where((shares >= bound) | likeliest, chances, 0.0)
 
 
 def draw(among: Kept, uniform: Floats) -> Ints:

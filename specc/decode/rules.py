@@ -1,5 +1,5 @@
 """Which tokens may come next, whatever their logits say: tokens that are never written, not
-yet, not again, or alone.
+yet, not again, not whole, or alone.
 
 As in transformers 5, behind the penalty on repetition and before temperature; on logits
 where one text is written, on log-probabilities in a search over beams.
@@ -78,14 +78,14 @@ def _banned(shape: tuple[int, ...], settings: Settings, place: Place) -> Bools |
     early = place.prompts + place.step < settings.min_length
     early |= place.step < settings.min_tokens
     stops = [token for token in settings.stop if token < shape[1]]
-    if not settings.no_repeat and not (stops and early.any()):
+    if not settings.reads_texts and not (stops and early.any()):
         return None
     banned = np.zeros(shape, np.bool_)
     for token in stops:
         banned[early, token] = True
     for row, text in enumerate(place.texts):
-        again = [t for t in _again(text, settings.no_repeat) if t < shape[1]]
-        banned[row, again] = True
+        ends = [*_again(text, settings.no_repeat), *_ends(text, settings.banned)]
+        banned[row, [t for t in ends if t < shape[1]]] = True
     return banned
 
 
@@ -93,11 +93,20 @@ def _again(text: Sequence[int], size: int) -> list[int]:
     """The tokens that would end a run of `size` which the text has already (Paulus et al.
     2017, arXiv:1705.04304, sec. 2.5).
     """
-    if len(text) + 1 < size:
+    if not size or len(text) + 1 < size:
         return []
     newest = list(text[len(text) - size + 1 :])
     return [
         text[at + size - 1]
         for at in range(len(text) - size + 1)
         if list(text[at : at + size - 1]) == newest
+    ]
+
+
+def _ends(text: Sequence[int], runs: Sequence[Sequence[int]]) -> list[int]:
+    """The tokens that would end one of these runs, whose others the text ends with."""
+    return [
+        run[-1]
+        for run in runs
+        if list(run[:-1]) == list(text[max(len(text) - len(run) + 1, 0) :])
     ]

@@ -55,7 +55,7 @@ def written(
     logits = logits_of(stepper.step(prompt), ~ended)
     seen = first_seen(prompt, logits.shape[1], settings.repetition_penalty, keep)
     lengths = lengths_of(prompt, keep)
-    texts = texts_of(prompt, keep) if settings.no_repeat else []
+    texts = texts_of(prompt, keep) if settings.reads_texts else []
     for step in range(settings.max_tokens):
         place = Place(step=step, prompts=lengths, texts=texts)
         uniform = _uniform(settings, numbers, step)

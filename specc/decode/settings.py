@@ -37,15 +37,17 @@ class Settings:
     """What is chosen at each step, and when a text ends.
 
     `max_tokens` counts written tokens, the stop included, the prompt not. `top_k` 0,
-    `top_p` 1, `min_p` 0, a `temperature` and a `repetition_penalty` of 1 change
-    nothing. `stop` are the tokens that end a text, `stop_strings` the texts before
-    which it ends. `start` is what the spec begins with where there is no prompt: one
-    token, or several.
+    `top_p` and `typical_p` 1, `min_p`, `epsilon_cutoff` and `eta_cutoff` 0, a
+    `temperature` and a `repetition_penalty` of 1 change nothing. `stop` are the tokens
+    that end a text, `stop_strings` the texts before which it ends. `start` is what the
+    spec begins with where there is no prompt: one token, or several.
 
     `suppress` are tokens that are never written, `begin_suppress` those that are not the
     first. No stop is written before there are `min_tokens`, or `min_length` with the
     prompt; `max_length` is the most with the prompt. No `no_repeat` tokens in a row are
-    there twice. What is written first is at each place of `begin` one of its tokens, and
+    there twice, and none of the runs of `banned` is written to its end. A search that
+    is to `renormalize` makes chances that add up to 1 of what every rule has left. What
+    is written first is at each place of `begin` one of its tokens, and
     `begin_suppress` counts behind it; `last_token` comes at the greatest length.
     `log_probabilities` asks for the logarithm of each written token's probability under
     the model as it is: of its logits before any penalty, temperature or cut.
@@ -57,15 +59,20 @@ class Settings:
     top_k: int = 0
     top_p: float = 1.0
     min_p: float = 0.0
+    typical_p: float = 1.0
+    epsilon_cutoff: float = 0.0
+    eta_cutoff: float = 0.0
     repetition_penalty: float = 1.0
     beams: int = BEAMS
     length_penalty: float = 1.0
     early_stopping: Early = False
     n_best: int = 1
+    renormalize: bool = False
     max_length: int | None = None
     min_tokens: int = 0
     min_length: int = 0
     no_repeat: int = 0
+    banned: tuple[tuple[int, ...], ...] = ()
     suppress: tuple[int, ...] = ()
     begin_suppress: tuple[int, ...] = ()
     begin: tuple[tuple[int, ...], ...] = ()
@@ -76,6 +83,11 @@ class Settings:
     pad: int | None = None
     seed: int = 0
     log_probabilities: bool = False
+
+    @property
+    def reads_texts(self) -> bool:
+        """Whether a rule looks at the tokens of a text that are there already."""
+        return bool(self.no_repeat or self.banned)
 
     @property
     def filler(self) -> int:
@@ -174,7 +186,7 @@ def _plain(name: str, value: Any) -> Any:
     if name == "start":
         begins = value if isinstance(value, list | tuple) else (value,)
         return tuple(int(token) for token in begins)
-    if name == "begin":
+    if name in ("begin", "banned"):
         return tuple(
             tuple(map(int, place)) if isinstance(place, list | tuple) else (int(place),)
             for place in value

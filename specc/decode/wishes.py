@@ -23,6 +23,7 @@ class Wishes(TypedDict, total=False):
     begin_suppress: int | Sequence[int] | None
     begin: Sequence[int | Sequence[int]] | None
     no_repeat: int | None
+    banned: Sequence[int | Sequence[int]] | None
     repetition_penalty: float | None
     log_probabilities: bool | None
     seed: int | None
@@ -30,7 +31,11 @@ class Wishes(TypedDict, total=False):
     top_k: int | None
     top_p: float | None
     min_p: float | None
+    typical_p: float | None
+    epsilon_cutoff: float | None
+    eta_cutoff: float | None
     beams: int | None
     length_penalty: float | None
     early_stopping: bool | Literal["never"] | None
     n_best: int | None
+    renormalize: bool | None

@@ -74,7 +74,7 @@ class Lane(Generic[T]):
         columns = prompt.shape[1] - (0 if keep is None else _before(keep[0]))
         most = min(settings.max_tokens, room_of(asked.writer, settings, columns))
         seen = first_seen(prompt, vocab, settings.repetition_penalty, keep)
-        texts = texts_of(prompt, keep) if settings.no_repeat else [[]]
+        texts = texts_of(prompt, keep) if settings.reads_texts else [[]]
         strings = settings.stop_strings
         return Lane(
             number=number,
@@ -96,7 +96,7 @@ class Lane(Generic[T]):
             self.log_probs.append(log_prob)
         if self.seen is not None:
             self.seen[token] = True
-        if self.settings.no_repeat:
+        if self.settings.reads_texts:
             self.text.append(token)
         self.complete = token in self.settings.stop
         if self.watch is not None:
@@ -313,7 +313,7 @@ def _tokens(
     place = Place(
         step=step,
         prompts=np.array([lane.prompt for lane in lanes]),
-        texts=[lane.text for lane in lanes] if settings.no_repeat else (),
+        texts=[lane.text for lane in lanes] if settings.reads_texts else (),
     )
     uniform = None
     if settings.strategy == "sample":

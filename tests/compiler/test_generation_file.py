@@ -49,6 +49,7 @@ def settings(folder: Path, said: dict[str, Any], **keys: Any) -> dict[str, Any]:
         ({"num_beams": 3, "length_penalty": 2}, {"strategy": {"kind": "beam", "length_penalty": 2, "width": 3}}),
         ({"repetition_penalty": 1.1}, {"strategy": {"kind": "greedy", "repetition_penalty": 1.1}}),
         ({"bad_words_ids": [[4]], "suppress_tokens": [5]}, {"suppress": [5, 4]}),
+        ({"bad_words_ids": [[4, 6], [7], [2]], "eos_token_id": 2}, {"stop": 2, "suppress": [7], "banned": [[4, 6]]}),
         ({"forced_bos_token_id": 0, "forced_eos_token_id": [2, 3]}, {"begin": [0], "last_token": 2}),
         ({"typical_p": 1.0, "guidance_scale": None, "use_cache": False}, {}),
     ],
@@ -68,16 +69,17 @@ def test_keys_that_nobody_knows_are_named(tmp_path: Path) -> None:
 
 
 def test_mechanisms_that_are_not_followed_are_told(tmp_path: Path) -> None:
-    made = told(tmp_path, {}, typical_p=0.9, encoder_no_repeat_ngram_size=3)
-    assert "`typical_p` 0.9 is not followed" in made.remarks[1]
-    assert "`encoder_no_repeat_ngram_size` 3" in made.remarks[2]
+    made = told(tmp_path, {}, guidance_scale=1.5, encoder_no_repeat_ngram_size=3)
+    assert "`encoder_no_repeat_ngram_size` 3 is not followed" in made.remarks[1]
+    assert "`guidance_scale` 1.5" in made.remarks[2]
 
 
 @pytest.mark.parametrize(
     "keys",
     [
         {"do_sample": True, "num_beams": 2},
-        {"bad_words_ids": [[1, 2]]},
+        {"bad_words_ids": [[]]},
+        {"do_sample": True, "typical_p": 0},
         {"max_new_tokens": 0},
         {"decoder_start_token_id": 1, "forced_decoder_ids": [[2, 3]]},
         {"decoder_start_token_id": 1, "lang_to_id": {"<|en|>": 3}, "language": "xx"},

@@ -1,5 +1,7 @@
 """Which tokens may come next, against the definitions and small models by hand."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -70,6 +72,26 @@ def test_runs_do_not_repeat_by_their_definition(size: int) -> None:
         runs = {tuple(past[n : n + size]) for n in range(len(past) - size + 1)}
         wanted = [tuple([*past, t][-size:]) in runs for t in range(3)]
         assert np.isneginf(made[0]).tolist() == wanted
+
+
+def test_runs_that_are_banned_are_not_written_to_their_end() -> None:
+    """The prompt may have their beginning; a single token is a run, too."""
+    assert text(Settings(max_tokens=2, banned=((1, 2),)), (1,)) == [3, 2]
+    assert text(Settings(max_tokens=4, banned=((2, 2, 2), (3, 2)))) == [2, 2, 3, 3]
+    assert text(Settings(max_tokens=2, banned=((2,), (99,), (9, 9, 9, 1, 3)))) == [3, 3]
+
+
+def test_a_search_adds_up_chances_that_are_left() -> None:
+    """Behind what may not come, the others share all of it."""
+    settings = Settings(strategy="beam", beams=2, max_tokens=1, suppress=(2,))
+    plain, made = (
+        searched(Same([2, 3, 4]), np.array([[1]]), s)[0][0].score
+        for s in (settings, replace(settings, renormalize=True))
+    )
+    chances = np.exp(Same([2, 3, 4]).row.astype(np.float64))
+    chances /= chances.sum()
+    assert abs(plain - np.log(chances[3])) < 1e-6
+    assert abs(made - np.log(chances[3] / (1 - chances[2]))) < 1e-6
 
 
 def test_padding_of_a_prompt_does_not_count() -> None:

@@ -15,6 +15,8 @@ import torch
 from transformers import (
     BartConfig,
     BartForConditionalGeneration,
+    EpsilonLogitsWarper,
+    EtaLogitsWarper,
     GenerationConfig,
     GPT2Config,
     GPT2LMHeadModel,
@@ -24,6 +26,7 @@ from transformers import (
     TemperatureLogitsWarper,
     TopKLogitsWarper,
     TopPLogitsWarper,
+    TypicalLogitsWarper,
 )
 
 from specc.decode.beam import Hypothesis, searched
@@ -288,6 +291,28 @@ WARPERS: list[tuple[dict[str, Any], list[Any]]] = [
     ({"top_k": 5}, [TopKLogitsWarper(5)]),
     ({"top_p": 0.8}, [TopPLogitsWarper(0.8)]),
     ({"min_p": 0.1}, [MinPLogitsWarper(0.1)]),
+    ({"typical_p": 0.6}, [TypicalLogitsWarper(0.6)]),
+    ({"typical_p": 0.95}, [TypicalLogitsWarper(0.95)]),
+    ({"epsilon_cutoff": 0.02}, [EpsilonLogitsWarper(0.02)]),
+    ({"eta_cutoff": 0.05}, [EtaLogitsWarper(0.05)]),
+    (
+        {
+            "temperature": 1.3,
+            "top_k": 30,
+            "top_p": 0.95,
+            "typical_p": 0.8,
+            "epsilon_cutoff": 0.01,
+            "eta_cutoff": 0.03,
+        },
+        [
+            TemperatureLogitsWarper(1.3),
+            TopKLogitsWarper(30),
+            TopPLogitsWarper(0.95),
+            TypicalLogitsWarper(0.8),
+            EpsilonLogitsWarper(0.01),
+            EtaLogitsWarper(0.03),
+        ],
+    ),
     (
         {"temperature": 1.7, "top_k": 12, "top_p": 0.9, "min_p": 0.05},
         [

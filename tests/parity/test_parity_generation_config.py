@@ -23,6 +23,8 @@ BART = {
 GPT2 = {
     "vocab_size": 31, "n_embd": 24, "n_layer": 2, "n_head": 3, "n_positions": 40, "bos_token_id": 2, "eos_token_id": 2,
 }  # fmt: skip
+RUNS = [[a, b] for a in range(31) for b in range(31) if (3 * a + b) % 4 == 0 and b != 2]
+"""Of two tokens each, many enough that some would be written."""
 SOURCE = np.array([[5, 9, 3, 17, 8, 22, 11]])
 CONFIGS = {
     "a summary": {
@@ -70,6 +72,8 @@ def test_from_a_source(name: str, tmp_path: Path) -> None:
     [
         {"min_length": 15, "max_length": 20, "no_repeat_ngram_size": 2},
         {"num_beams": 4, "max_new_tokens": 9, "no_repeat_ngram_size": 2, "min_length": 12},
+        {"max_new_tokens": 12, "bad_words_ids": RUNS},
+        {"num_beams": 3, "max_new_tokens": 12, "bad_words_ids": RUNS, "repetition_penalty": 1.4, "renormalize_logits": True},
     ],
 )  # fmt: skip
 def test_behind_a_prompt(config: Mapping[str, Any], tmp_path: Path) -> None:

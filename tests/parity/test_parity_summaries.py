@@ -1,0 +1,106 @@
+"""A text told by one vector, as transformers' SequenceSummary makes it: the second head of
+GPT and GPT-2, and ELECTRA's choice among texts, under each of its `summary_*` keys.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from support.families import Case
+from support.published import loaded
+from support.spec_models import assert_agrees
+
+from specc.text.diagnostic import Failed
+
+pytestmark = pytest.mark.parity
+
+GPT: dict[str, Any] = {
+    "vocab_size": 31, "n_positions": 16, "n_embd": 24, "n_layer": 2, "n_head": 4, "bos_token_id": 0, "eos_token_id": 0,
+}  # fmt: skip
+ELECTRA: dict[str, Any] = {
+    "vocab_size": 31, "hidden_size": 24, "embedding_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "intermediate_size": 40, "max_position_embeddings": 16,
+}  # fmt: skip
+FAMILIES = {
+    "GPT2": ("GPT2Config", "GPT2DoubleHeadsModel"),
+    "OpenAIGPT": ("OpenAIGPTConfig", "OpenAIGPTDoubleHeadsModel"),
+}
+KEYS: list[dict[str, Any]] = [
+    {},
+    {"summary_activation": "tanh"},
+    {"summary_proj_to_labels": False, "summary_activation": "gelu"},
+    {"summary_use_proj": False},
+]
+
+
+def questions() -> tuple[NDArray[Any], NDArray[Any]]:
+    """Three questions of four answers each, of different lengths; and which rows exist."""
+    rng = np.random.default_rng(0)
+    lengths = rng.integers(2, 8, (3, 4, 1))
+    return rng.integers(1, 31, (3, 4, 7)), np.arange(7) < lengths
+
+
+@pytest.mark.parametrize("more", KEYS, ids=str)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_double_heads(family: str, more: Mapping[str, Any], tmp_path: Path) -> None:
+    """Told by the row that is named, in a padded batch; by the last where none is."""
+    config, model = FAMILIES[family]
+    theirs = Case(config=config, model=model, tiny={**GPT, **more}).saved(tmp_path)
+    ours = loaded(str(tmp_path), tmp_path).compiled
+    ids, keep = questions()
+    rows = keep.sum(axis=2) - 1
+    whole = {"input_ids": ids}
+    padded = {"input_ids": ids, "attention_mask": keep}
+    for given, real in ((padded, keep), (whole, np.ones_like(keep))):
+        told = {**given, "mc_token_ids": rows} if given is padded else given
+        if family == "OpenAIGPT":
+            # takes no mask of choices there; rows that exist see none that do not
+            told = {n: v for n, v in told.items() if n != "attention_mask"}
+        with torch.no_grad():
+            wanted = theirs(**{n: torch.tensor(v).long() for n, v in told.items()})
+        # where nobody names the row it is the last that exists
+        made = ours.run(**given)
+        for mine, name in (("lm_logits", "logits"), ("mc_logits", "mc_logits")):
+            by = real if name == "logits" else ...
+            assert_agrees(made[mine][by], wanted[name].numpy()[by], name, 1e-5)
+
+
+def test_a_row_may_be_named(tmp_path: Path) -> None:
+    config, model = FAMILIES["GPT2"]
+    theirs = Case(config=config, model=model, tiny=GPT).saved(tmp_path)
+    given = {"input_ids": questions()[0], "mc_token_ids": np.array([[0, 1, 2, 3]] * 3)}
+    with torch.no_grad():
+        wanted = theirs(**{n: torch.tensor(v) for n, v in given.items()}).mc_logits
+    made = loaded(str(tmp_path), tmp_path).compiled.run(**given)["mc_logits"]
+    assert_agrees(made, wanted.numpy(), "mc_logits", 1e-5)
+
+
+@pytest.mark.parametrize("kind", ["first", "last", "mean"])
+def test_a_summary_over_choices_is_refused(kind: str, tmp_path: Path) -> None:
+    config, model = FAMILIES["GPT2"]
+    Case(config=config, model=model, tiny={**GPT, "summary_type": kind}).saved(tmp_path)
+    with pytest.raises(Failed, match="another row of choices"):
+        loaded(str(tmp_path), tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["first", "last", "mean", "cls_index"])
+@pytest.mark.parametrize("more", [{}, {"summary_activation": "tanh"}, {"summary_use_proj": False}], ids=str)  # fmt: skip
+def test_choices_of_electra(kind: str, more: dict[str, Any], tmp_path: Path) -> None:
+    """Texts without padding, whose rows all count there."""
+    tiny = {**ELECTRA, **more, "summary_type": kind}
+    case = Case(config="ElectraConfig", model="ElectraForMultipleChoice", tiny=tiny)
+    theirs = case.saved(tmp_path)
+    ours = loaded(str(tmp_path), tmp_path).compiled
+    ids, _ = questions()
+    with torch.no_grad():
+        wanted = theirs(input_ids=torch.tensor(ids)).logits.numpy()
+    assert_agrees(ours.run(input_ids=ids)["logits"], wanted, "logits", 1e-5)
+    # a row that does not exist counts nowhere
+    longer = np.pad(ids, ((0, 0), (0, 0), (0, 2)), constant_values=5)
+    keep = np.arange(9) < 7
+    told = {"input_ids": longer, "attention_mask": np.broadcast_to(keep, longer.shape)}
+    assert_agrees(ours.run(**told)["logits"], wanted, "padded", 1e-5)
