@@ -41,7 +41,8 @@ class _Kind:
     """What a published processor does where its file is silent. `edge`: a single number
     is the length of the shorter side, not of both. `share`: of ConvNeXt, how much of a
     side its crop takes. `frame`: pictures keep their proportions and lie in a frame of
-    the model's size; their sides are whole multiples of this.
+    the model's size; their sides are whole multiples of this. `page`: they keep them and
+    lie in the middle of it.
     """
 
     size: tuple[int, ...]
@@ -52,6 +53,7 @@ class _Kind:
     crop: int = 0
     share: float = 0.0
     frame: int = 0
+    page: bool = False
 
 
 _KINDS: Mapping[str, _Kind] = {
@@ -75,6 +77,9 @@ _KINDS: Mapping[str, _Kind] = {
     "Yolos": _Kind(
         size=(800, 1333), filter=2, mean=_IMAGENET[0], std=_IMAGENET[1], frame=16
     ),
+    "Donut": _Kind(
+        size=(2560, 1920), filter=2, mean=_IMAGENET[0], std=_IMAGENET[1], page=True
+    ),
 }  # fmt: skip
 _ENDS = (
     "ImageProcessorFast",
@@ -86,6 +91,7 @@ _FOLLOWED = frozenset(
     {
         "do_resize", "size", "resample", "do_center_crop", "crop_size", "crop_pct",
         "do_rescale", "rescale_factor", "do_normalize", "image_mean", "image_std",
+        "do_thumbnail", "do_align_long_axis",
     }
 )  # fmt: skip
 _HARMLESS = frozenset(
@@ -177,8 +183,8 @@ class _Reader:
 
     def options(self) -> dict[str, object]:
         """What `image(…)` is told."""
-        # what lies in a frame is padded whatever is said
-        padded = (True, False) if self.kind.frame else (False,)
+        # what lies in a frame is padded whatever is said, and a page is no frame without
+        padded = (True, False) if self.kind.frame else (self.kind.page,)
         for key, due in (("do_pad", padded), ("data_format", ("channels_first",))):
             member = self.file.given(key)
             if member is not None and member.value.plain() not in due:
@@ -188,6 +194,7 @@ class _Reader:
             mean, std = [0.0], [1.0]
         fitted = _fitted(self) if self.kind.frame else None
         size, resized = (_frame(self), None) if fitted else self._sizes()
+        page = self.kind.page
         scale = self._number("rescale_factor", 1 / 255)
         return {
             "size": size,
@@ -196,6 +203,8 @@ class _Reader:
             "multiple": self.kind.frame if fitted else None,
             "resize": self._filter(),
             "rounded": True,
+            "centered": page or None,
+            "aligned": (page and self.flag("do_align_long_axis", False)) or None,
             "crop": False,
             "scale": scale if self.flag("do_rescale", True) else 1.0,
             "mean": mean,
@@ -223,6 +232,8 @@ class _Reader:
         """What pictures become, and what they are resized to before their middle is cut
         out; None for what the file leaves to the model, or what is not done.
         """
+        if self.kind.page:
+            return _page(self), None
         size = self.size_of("size", self.kind.size, edge=self.kind.edge)
         if not self.flag("do_resize", True):
             if self.flag("do_center_crop", bool(self.kind.crop)):
@@ -349,3 +360,21 @@ def _frame(reader: _Reader) -> list[int] | None:
     if member is None or member.null:
         return None
     return reader.size_of("pad_size", (), edge=False)
+
+
+def _page(reader: _Reader) -> list[int]:
+    """The rows and columns of a page. What makes pictures of any size is refused."""
+    for key, due in (
+        ("do_resize", True), ("do_thumbnail", True), ("do_center_crop", False),
+    ):  # fmt: skip
+        if reader.flag(key, due) is not due:
+            reader.refuse(key, "pages are resized to their frame, and not cut")
+    member = reader.file.given("size")
+    match member.value.plain() if member else None:
+        # columns before rows, as files had it before 2023
+        case [int(columns), int(rows)] if columns > 0 and rows > 0:
+            return [rows, columns]
+    size = reader.size_of("size", reader.kind.size, edge=False)
+    if len(size) != 2:
+        reader.refuse("size", "a page has rows and columns")
+    return size

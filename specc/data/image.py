@@ -1,8 +1,9 @@
 """Pictures: a PNG or JPEG file becomes the pixels that a model was trained on.
 
 The steps, in this order: turn the picture as its EXIF orientation says, lay
-transparency over white, make it gray or red-green-blue, crop, resize (in floats, never
-rounded to bytes), invert, scale, normalize, lay it into its frame.
+transparency over white, make it gray or red-green-blue, crop, turn it as its frame
+lies, resize (in floats, not rounded to bytes unless told so), invert, scale, normalize,
+lay it into its frame.
 """
 
 import io
@@ -96,7 +97,9 @@ def prepare(pixels: Array, record: Image) -> Floats:
     invert = record.invert is True or (record.invert == "auto" and is_light(pixels))
     if record.crop:
         pixels = _middle(pixels, record.size)
-    if record.rounded or record.resized or record.fitted:
+    if record.aligned:
+        pixels = _turned(pixels, record.size)
+    if record.rounded or record.resized or record.fitted or record.centered:
         pixels = _published(pixels, record)
     rows, columns = pixels.shape[:2] if record.fitted else record.size
     planes = [
@@ -141,15 +144,55 @@ def _published(pixels: Array, record: Image) -> Array:
     """Pixels `[rows, columns, 1|3]` resized as published processors do it, in 8 bits,
     and the middle of what comes out, as it is asked for.
     """
-    wanted = _target(pixels.shape[0], pixels.shape[1], record)
-    if record.rounded and pixels.dtype == np.uint8:
-        if pixels.shape[:2] != wanted:
-            pixels = _in_bytes(pixels, wanted, record.resize)
-    else:
-        planes = pixels.astype(np.float32).transpose(2, 0, 1)
-        done = [resize(plane, wanted, record.resize) for plane in planes]
-        pixels = np.stack(done, axis=-1)
+    if record.centered:
+        return _in_the_middle(pixels, record)
+    pixels = _to_size(pixels, _target(pixels.shape[0], pixels.shape[1], record), record)
     return pixels if record.fitted else _cut_out(pixels, record.size)
+
+
+def _to_size(pixels: Array, wanted: tuple[int, int], record: Image) -> Array:
+    """Pixels `[rows, columns, 1|3]` resized, those of 8 bits to 8 bits where `rounded`."""
+    if pixels.shape[:2] == wanted:
+        return pixels
+    if record.rounded and pixels.dtype == np.uint8:
+        return _in_bytes(pixels, wanted, record.resize)
+    planes = pixels.astype(np.float32).transpose(2, 0, 1)
+    done = [resize(plane, wanted, record.resize) for plane in planes]
+    return np.stack(done, axis=-1)
+
+
+def _turned(pixels: Array, size: tuple[int, int]) -> Array:
+    """A picture as high or as wide as its frame is: turned a quarter to the right where
+    the one lies and the other stands.
+    """
+    rows, columns = pixels.shape[:2]
+    lies, stands = size[1] > size[0], size[1] < size[0]
+    if (stands and columns > rows) or (lies and columns < rows):
+        return np.rot90(pixels, -1)
+    return pixels
+
+
+def _in_the_middle(pixels: Array, record: Image) -> Array:
+    """A whole picture in the middle of its frame, as Donut's processor lays it: resized
+    to the frame's shorter side, resized again where it reaches over the longer one, black
+    around it.
+    """
+    rows, columns = record.size
+    edge = min(rows, columns)
+    pixels = _to_size(pixels, _shorter(pixels.shape[0], pixels.shape[1], edge), record)
+    high, wide = pixels.shape[:2]
+    down, across = min(high, rows), min(wide, columns)
+    # Both steps round to 8 bits, so that one step instead would give other pixels.
+    if (down, across) != (high, wide):
+        if high > wide:
+            across = max(1, wide * down // high)
+        elif wide > high:
+            down = max(1, high * across // wide)
+        pixels = _to_size(pixels, (down, across), record)
+    top, left = (rows - down) // 2, (columns - across) // 2
+    whole = np.zeros((rows, columns, pixels.shape[2]), pixels.dtype)
+    whole[top : top + down, left : left + across] = pixels
+    return whole
 
 
 def _target(rows: int, columns: int, record: Image) -> tuple[int, int]:
@@ -158,15 +201,21 @@ def _target(rows: int, columns: int, record: Image) -> tuple[int, int]:
         return _fitted(rows, columns, record)
     match record.resized:
         case (edge,):
-            # the longer side in proportion, rounded down
-            short, long = min(rows, columns), max(rows, columns)
-            other = max(1, edge * long // short)
-            if other * edge > MAX_PIXELS:
-                too_large("the picture", f"it would be resized to {edge} × {other}")
-            return (edge, other) if rows <= columns else (other, edge)
+            return _shorter(rows, columns, edge)
         case (height, width):
             return height, width
     return record.size
+
+
+def _shorter(rows: int, columns: int, edge: int) -> tuple[int, int]:
+    """A picture's sides where the shorter one becomes `edge`: the longer one in
+    proportion, rounded down. Fails with E0904 where that is too large.
+    """
+    short, long = min(rows, columns), max(rows, columns)
+    other = max(1, edge * long // short)
+    if other * edge > MAX_PIXELS:
+        too_large("the picture", f"it would be resized to {edge} × {other}")
+    return (edge, other) if rows <= columns else (other, edge)
 
 
 def _fitted(rows: int, columns: int, record: Image) -> tuple[int, int]:

@@ -46,7 +46,10 @@ class Image:
     of 8 bits, as published processors have it. `fitted`: pictures keep their
     proportions, the shorter side as long as the first number unless the longer one would
     be longer than the second, and lie at the upper left of `size`, zeros behind them;
-    their sides are whole multiples of `multiple`. `invert` turns a pixel into 255 - pixel;
+    their sides are whole multiples of `multiple`. `centered`: they keep their proportions
+    and lie in the middle of `size`, as large as fits, black around them; `aligned`: before
+    that one that lies where `size` stands, or stands where it lies, is turned a quarter to
+    the right. `invert` turns a pixel into 255 - pixel;
     `auto` does so when the border of the picture is light, for models that were trained
     on light strokes over a dark ground.
     """
@@ -63,6 +66,8 @@ class Image:
     rounded: bool = False
     fitted: tuple[int, ...] = ()
     multiple: int = 1
+    centered: bool = False
+    aligned: bool = False
 
     def to_json(self) -> Json:
         """The record as JSON."""
@@ -87,14 +92,21 @@ class Image:
             std=std,
             invert=_invert(fields),
             resize=_resize(fields),
-            crop=fields.flag("crop") if fields.has("crop") else False,
+            crop=_flag(fields, "crop"),
             resized=_lengths(fields, "resized"),
             fitted=_lengths(fields, "fitted"),
             multiple=fields.integer("multiple", 1, MAX_SIDE)
             if fields.has("multiple")
             else 1,
-            rounded=fields.flag("rounded") if fields.has("rounded") else False,
+            rounded=_flag(fields, "rounded"),
+            centered=_flag(fields, "centered"),
+            aligned=_flag(fields, "aligned"),
         )
+
+
+def _flag(fields: Fields, name: str) -> bool:
+    """Whether it is said to be so; not, where it is left out."""
+    return fields.has(name) and fields.flag(name)
 
 
 def _lengths(fields: Fields, name: str) -> tuple[int, ...]:

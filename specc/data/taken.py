@@ -40,7 +40,7 @@ def _pictures(value: object) -> list[object]:
     anything else.
     """
     several = list(value) if isinstance(value, list | tuple) else [value]
-    return several if all(_is_picture(one) for one in several) else []
+    return several if all(is_picture(one) for one in several) else []
 
 
 def taken(reading: Reading, name: str, value: object) -> object:
@@ -91,7 +91,7 @@ def _no_list(value: object, name: str) -> NoReturn:
     )
 
 
-def _is_picture(value: object) -> bool:
+def is_picture(value: object) -> bool:
     """Whether it is a picture of Pillow, opened or made, or where one lies."""
     return isinstance(value, Path) or any(
         kind.__module__.startswith("PIL.") and kind.__name__ == "Image"

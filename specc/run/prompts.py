@@ -8,6 +8,7 @@ import numpy as np
 
 from specc import backend
 from specc.data.batch import keep_of
+from specc.data.taken import is_picture
 from specc.decode.settings import Settings
 from specc.decode.stepper import Ints
 from specc.ir.array import Array
@@ -121,8 +122,10 @@ def _rows(entrance: Entrance, inputs: Mapping[str, object]) -> int:
     batch = graph.inputs[entrance.growing].type.shape[0]
     for name, value in inputs.items():
         known = graph.inputs.get(name)
-        # A text is one row, however many characters it has.
-        if known is None or batch not in known.type.shape[:1] or isinstance(value, str):
+        if known is None or batch not in known.type.shape[:1]:
+            continue
+        # A text is one row, however many characters it has, and so is a picture.
+        if isinstance(value, str) or is_picture(value):
             continue
         if isinstance(value, list | tuple):
             return len(value)

@@ -1,5 +1,5 @@
 """Pictures that keep their proportions lie at the upper left of a frame, zeros behind
-them.
+them; pages in the middle of one, black around them.
 """
 
 import numpy as np
@@ -15,6 +15,10 @@ MEAN = (0.485, 0.456, 0.406)
 def framed(size: tuple[int, int], **more: object) -> Image:
     told = {"mean": MEAN, "fitted": (64, 96), "rounded": True} | more
     return Image(size=size, **told)
+
+
+def paged(size: tuple[int, int], **more: object) -> Image:
+    return Image(size=size, centered=True, rounded=True, **more)
 
 
 def drawn(rows: int, columns: int) -> np.ndarray:
@@ -61,3 +65,49 @@ def test_a_picture_larger_than_its_frame_is_refused(size: tuple[int, int]) -> No
         prepare(drawn(90, 48), framed(size))
     assert "becomes 96 × 51" in str(failed.value)
     assert "--set image=[96, " in str(failed.value)
+
+
+@pytest.mark.parametrize(
+    ("size", "wanted", "place"),
+    [
+        ((40, 30), (40, 30), (0, 0)),  # as it should be
+        ((20, 20), (30, 30), (5, 0)),  # the shorter side as long as the frame's
+        (
+            (10, 40),
+            (7, 30),
+            (16, 0),
+        ),  # 30 rows would be 120 columns: these are cut to 30
+        ((41, 10), (40, 9), (0, 10)),  # 123 rows of 30: 40 of 30 * 40 / 123 = 9.8
+        ((1, 4000), (1, 30), (19, 0)),
+    ],
+)
+def test_a_page_lies_in_the_middle(
+    size: tuple[int, int], wanted: tuple[int, int], place: tuple[int, int]
+) -> None:
+    made = prepare(drawn(*size) | 1, paged((40, 30)))
+    there = made[0].max(axis=0) > 0
+    rows, columns = np.flatnonzero(there.any(1)), np.flatnonzero(there.any(0))
+    assert (len(rows), len(columns)) == wanted
+    assert (rows[0], columns[0]) == place
+    assert there[np.ix_(rows, columns)].all()
+
+
+@pytest.mark.parametrize(
+    ("frame", "size", "turned"),
+    [
+        ((40, 30), (10, 20), True),
+        ((40, 30), (20, 10), False),
+        ((30, 40), (20, 10), True),
+        ((30, 40), (10, 20), False),
+        ((30, 30), (10, 20), False),
+        ((40, 30), (10, 10), False),
+    ],
+)
+def test_a_page_is_turned_as_its_frame_is(
+    frame: tuple[int, int], size: tuple[int, int], turned: bool
+) -> None:
+    """To the right: what was at the left is above."""
+    pixels = drawn(*size)
+    made = prepare(pixels, paged(frame, aligned=True))
+    given = np.ascontiguousarray(pixels[::-1].swapaxes(0, 1)) if turned else pixels
+    np.testing.assert_array_equal(made, prepare(given, paged(frame)))

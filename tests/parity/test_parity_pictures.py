@@ -34,6 +34,12 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "convnext": ("ConvNextImageProcessorPil", {"size": {"shortest_edge": 16}, "crop_pct": 0.8}),
     "convnext-large": ("ConvNextImageProcessorPil", {"size": {"shortest_edge": 384}}),
     "segformer": ("SegformerImageProcessorPil", {"size": {"height": 16, "width": 16}, "resample": 4}),
+    "donut": ("DonutImageProcessorPil", {"size": {"height": 24, "width": 18}}),
+    "donut-lying": ("DonutImageProcessorPil", {"size": {"height": 18, "width": 30}, "resample": 3}),
+    "donut-turned": ("DonutImageProcessorPil", {"size": {"height": 24, "width": 17}, "do_align_long_axis": True}),
+    "donut-turned, lying": ("DonutImageProcessorPil", {"size": {"height": 15, "width": 31}, "do_align_long_axis": True}),
+    "donut-square": ("DonutImageProcessorPil", {"size": {"height": 20, "width": 20}, "do_align_long_axis": True}),
+    "donut-old": ("DonutImageProcessorPil", {"size": [18, 24]}),
     "nearest": ("ViTImageProcessorPil", {"size": {"height": 16, "width": 16}, "resample": 0}),
     "hamming": ("ViTImageProcessorPil", {"size": {"height": 16, "width": 16}, "resample": 5}),
 }  # fmt: skip

@@ -223,3 +223,22 @@ def test_the_decoder_of_trocr_alone(decoder: str, tmp_path: Path) -> None:
         return {"logits": made.logits}
 
     assert_published(ours, given, published, {"logits": "seq"})
+
+
+@pytest.mark.parametrize("size", [(50, 30), (20, 64), (12, 20)])
+def test_a_page_is_read_as_published(size: tuple[int, int], tmp_path: Path) -> None:
+    """Of Donut: any picture, by the processor that lies beside the weights."""
+    from PIL import Image
+
+    theirs = saved("donut-swin", "mbart", tmp_path, 6, louder=2.0).double()
+    processor = transformers.DonutImageProcessorPil(
+        size={"height": 12, "width": 20}, do_align_long_axis=True, image_mean=[0.5] * 3
+    )
+    processor.save_pretrained(tmp_path)
+    drawn = np.random.default_rng(0).integers(0, 256, (*size, 3), np.uint8)
+    page = Image.fromarray(drawn)
+    given = processor(page, return_tensors="pt")["pixel_values"]
+    specc.compile(str(tmp_path), tmp_path / "package", parts="step")
+    made = specc.load(tmp_path / "package").generate(pixels=page, max_tokens=TOKENS)
+    got = [list(row[0].tokens) for row in made.results()]
+    assert got == written_by(theirs, given.numpy(), 1)
