@@ -54,6 +54,33 @@ def test_vit_mae(mask_ratio: float, tmp_path: Path) -> None:
     assert_matches(ours, given, published, {"patches": "", "picture": "", "masked": ""})
 
 
+@pytest.mark.parametrize("whole", [True, False])
+def test_its_encoder_alone(whole: bool, tmp_path: Path) -> None:
+    """From a file of its own, and from one that can reconstruct."""
+    theirs = model(0.4)
+    (theirs if whole else theirs.vit).save_pretrained(tmp_path)
+    ours = loaded("vit_mae", tmp_path, graph="features")
+    theirs.double()
+
+    def published(x: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
+        made = theirs.vit(x["pixels"], noise=x["noise"])
+        return {
+            "last_hidden_state": made.last_hidden_state,
+            "mask": made.mask.bool(),
+            "ids_restore": made.ids_restore,
+        }
+
+    given = samples(
+        {"pixels": Numbers((2, 12, 12)), "noise": Numbers((16,), uniform=True)}, {}
+    )
+    assert_matches(
+        ours,
+        given,
+        published,
+        dict.fromkeys(("last_hidden_state", "mask", "ids_restore"), ""),
+    )
+
+
 def test_the_decoder_goes_by_two_names(tmp_path: Path) -> None:
     """Files on the Hub say `decoder_layers`, what transformers 5 saves `decoder_encoder.layer`."""
     model(0.75).save_pretrained(tmp_path)
