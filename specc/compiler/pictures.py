@@ -195,7 +195,7 @@ class _Reader:
         fitted = _fitted(self) if self.kind.frame else None
         size, resized = (_frame(self), None) if fitted else self._sizes()
         page = self.kind.page
-        scale = self._number("rescale_factor", 1 / 255)
+        scale = self.number("rescale_factor", 1 / 255)
         return {
             "size": size,
             "resized": resized,
@@ -242,27 +242,13 @@ class _Reader:
                 )
             return None, None  # pictures have the size that the model takes
         if self.kind.share:
-            return self._shared(size)
+            return _shared(self, size)
         if not self.flag("do_center_crop", bool(self.kind.crop)):
             if len(size) == 1:
                 self.refuse("size", "without a crop pictures would have any proportion")
             return size, None
         cropped = self.size_of("crop_size", (self.kind.crop,) * 2, edge=False)
         return cropped, size
-
-    def _shared(self, size: list[int]) -> tuple[list[int], list[int] | None]:
-        """ConvNeXt's way: small pictures are cut out of larger ones, large ones
-        stretched.
-        """
-        if len(size) != 1:
-            self.refuse("size", "a `shortest_edge` is expected")
-        (edge,) = size
-        if edge >= WARPED:
-            return [edge, edge], None
-        share = self._number("crop_pct", self.kind.share)
-        if share < LEAST_SHARE:
-            self.refuse("crop_pct", "so little of a picture is not cut out")
-        return [edge, edge], [int(edge / share)]
 
     def size_of(self, key: str, usual: tuple[int, ...], *, edge: bool) -> list[int]:
         """Rows and columns, or the one number of a shorter side."""
@@ -301,7 +287,7 @@ class _Reader:
             self.refuse(key, "these are not numbers by channel")
         return found
 
-    def _number(self, key: str, usual: float) -> float:
+    def number(self, key: str, usual: float) -> float:
         member = self.file.given(key)
         value = usual if member is None else member.value.plain()
         if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
@@ -327,6 +313,21 @@ class _Reader:
             others=others,
             helps=[WITHOUT],
         )
+
+
+def _shared(reader: _Reader, size: list[int]) -> tuple[list[int], list[int] | None]:
+    """ConvNeXt's way: small pictures are cut out of larger ones, large ones
+    stretched.
+    """
+    if len(size) != 1:
+        reader.refuse("size", "a `shortest_edge` is expected")
+    (edge,) = size
+    if edge >= WARPED:
+        return [edge, edge], None
+    share = reader.number("crop_pct", reader.kind.share)
+    if share < LEAST_SHARE:
+        reader.refuse("crop_pct", "so little of a picture is not cut out")
+    return [edge, edge], [int(edge / share)]
 
 
 def _fitted(reader: _Reader) -> list[int] | None:

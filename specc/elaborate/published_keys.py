@@ -46,6 +46,17 @@ computes from its inputs.
 """
 COMMON = frozenset(key for keys in HARMLESS.values() for key in keys.split())
 
+IDLE: dict[str, object] = {
+    "add_cross_attention": False,
+    "cross_attention_hidden_size": None,
+    "is_decoder": False,
+    "pruned_heads": {},
+    "tie_word_embeddings": True,
+}
+"""Keys that any published config had when it was written in full, by the value at which
+they change nothing; any other is told of.
+"""
+
 TRAINED = ("dropout", "drop_path", "layerdrop", "dropout_prob", "dropout_rate", "pdrop")
 """Keys that end so are of training: what is dropped then stays when a model is used."""
 
@@ -56,11 +67,19 @@ def unread(entries: list[tree.ConfigEntry], data: JsonObject) -> list[Diagnostic
     strange = {
         key: member
         for key, member in data.members.items()
-        # Dropout has many names and one meaning: nothing is dropped when a model is
-        # used.
-        if key not in known | COMMON and not key.endswith(TRAINED)
+        if key not in known | COMMON and not _changes_nothing(key, member)
     }
     return [_warning(strange, known)] if strange else []
+
+
+def _changes_nothing(key: str, member: Member) -> bool:
+    """Whether a key is of training, or says what holds where nobody says anything."""
+    # Dropout has many names and one meaning: nothing is dropped when a model is used.
+    if key.endswith(TRAINED):
+        return True
+    value = member.value.plain()
+    # 0 is no false: a file that says so means something else
+    return key in IDLE and value == IDLE[key] and type(value) is type(IDLE[key])
 
 
 def _known(entries: list[tree.ConfigEntry]) -> Iterator[str]:

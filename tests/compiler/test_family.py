@@ -107,6 +107,29 @@ def test_keys_that_nothing_reads_are_told(tmp_path: Path) -> None:
     assert "use_cache" not in warned[0].title
 
 
+@pytest.mark.parametrize(
+    ("key", "idle", "other"),
+    [
+        ("pruned_heads", {}, {"1": [0]}),
+        ("add_cross_attention", False, True),
+        ("is_decoder", False, True),
+        ("is_decoder", False, 0),
+        ("cross_attention_hidden_size", None, 12),
+    ],
+)
+def test_keys_of_a_config_written_in_full_are_told_where_they_say_something(
+    key: str, idle: object, other: object, tmp_path: Path
+) -> None:
+    """Old files have every key that a config can have, most of them idle."""
+    strict = SPEC.replace("config {", 'config { expect "model_type" in (m)', 1)
+    (tmp_path / "m.specc").write_text(strict, encoding="utf-8")
+    config = tmp_path / "config.json"
+    for value, codes in ((idle, []), (other, ["W0418"])):
+        config.write_text(json.dumps({"model_type": "m", key: value}), encoding="utf-8")
+        found = check(open_spec(str(tmp_path / "m.specc"), config=str(config)))
+        assert [d.code for d in found.warnings] == codes
+
+
 SPEC = """\
 specc 1
 model m
