@@ -62,6 +62,7 @@ FAMILIES: dict[str, dict[str, object]] = {
     "beit": IMAGE | {"words": 7, "layers": 3, "seen": [1, 2, 3, 4]},
     "dinov2": {k: v for k, v in IMAGE.items() if k not in ("image", "hidden")}
     | {"seen": 8, "image": 12},
+    "dinov3_vit": IMAGE | {"registers": 1},
     "yolos": IMAGE | {"found": 3},
     "segformer": {
         "image": 16,
@@ -111,6 +112,7 @@ FAMILIES: dict[str, dict[str, object]] = {
     "gpt_neox": TRANSFORMER,
     "gpt_oss": SPARSE | {"sliding": 3},
     "gptj": TRANSFORMER | {"turned": 4, "stop": [2]},
+    "codegen": TRANSFORMER | {"heads": 4, "turned": 4, "stop": [2]},
     "granite": GROUPED | {"scale": 0.3, "adds": 0.5, "words": 2.0},
     "llava": {
         **{f"vision.{k}": v for k, v in (IMAGE | {"channels": 3}).items()},
@@ -135,12 +137,15 @@ FAMILIES: dict[str, dict[str, object]] = {
     "qwen3": GROUPED | {"head_dim": 8},
     "qwen3_moe": SPARSE | {"plain": [0], "expert_hidden": 12},
     "roberta": WORDS,
+    "roformer": TRANSFORMER,
     "siglip": TOWERS | {"text.shared": 8},
     "siglip_text": WORDS,
     "siglip_vision": IMAGE | {"channels": 3},
     "smollm3": GROUPED | {"every": 2, "stop": [2]},
     "stablelm": TRANSFORMER,
     "starcoder2": GROUPED | {"sliding": 3},
+    "speech_to_text": PAIRED
+    | {"bins": 4, "between": 12, "kernels": [3, 3], "eos": [2]},
     "wav2vec2": {
         "vocab": 11,
         "d": 8,

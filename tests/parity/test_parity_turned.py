@@ -1,0 +1,98 @@
+"""Families whose queries and keys turn in ways of their own, under every head, from the
+folders that transformers saves: CodeGen, RoFormer and DINOv3.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support.families import Case, check_scores, check_writing
+from support.padded import Ids, Keep, Numbers, samples
+
+pytestmark = pytest.mark.parity
+
+CODEGEN = Case(
+    config="CodeGenConfig", model="CodeGenForCausalLM", sides=("left", "right"), places=True,
+    tiny={"vocab_size": 31, "n_positions": 64, "n_embd": 32, "n_layer": 2, "n_head": 4, "rotary_dim": 4,
+          "pad_token_id": 30, "bos_token_id": 0, "eos_token_id": 2},
+)  # fmt: skip
+TYPED = samples(
+    {
+        "input_ids": Ids("seq", 31),
+        "attention_mask": Keep("seq"),
+        "token_type_ids": Ids("seq", 2),
+    },
+    {"seq": (7, 1, 4)},
+)
+ROFORMER = Case(
+    config="RoFormerConfig", model="RoFormerForMaskedLM", given=TYPED,
+    tiny={"vocab_size": 31, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
+          "intermediate_size": 37, "max_position_embeddings": 40, "num_labels": 3},
+)  # fmt: skip
+NARROW = ROFORMER.tiny | {"embedding_size": 24, "rotary_value": True}
+CLASSES = replace(ROFORMER, tiny=NARROW, results={"logits": ""})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seen(Case):
+    """A case of pictures, which have no padding."""
+
+    def published(
+        self, theirs: Any, x: Mapping[str, torch.Tensor]
+    ) -> dict[str, torch.Tensor]:
+        made = theirs(pixel_values=x["pixel_values"])
+        return {name: made[name] for name in self.results}
+
+
+def pictures(high: int, wide: int) -> Any:
+    """Three of one size."""
+    return samples({"pixel_values": Numbers((3, high, wide))}, {"picture": (1, 1, 1)})
+
+
+DINOV3 = Seen(
+    config="DINOv3ViTConfig", model="DINOv3ViTModel", given=pictures(16, 16),
+    results={"last_hidden_state": "", "pooler_output": ""},
+    tiny={"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 37,
+          "image_size": 16, "patch_size": 4},
+)  # fmt: skip
+CASES = {
+    "codegen": CODEGEN,
+    "codegen tied": replace(
+        CODEGEN, tiny=CODEGEN.tiny | {"tie_word_embeddings": True, "n_inner": 40, "rotary_dim": 8},
+    ),
+    "codegen body": replace(CODEGEN, model="CodeGenModel", results={"last_hidden_state": "seq"}),
+    "roformer": ROFORMER,
+    "roformer narrow": replace(ROFORMER, tiny=NARROW),
+    "roformer writes": replace(
+        ROFORMER, model="RoFormerForCausalLM", tiny=NARROW | {"is_decoder": True, "hidden_act": "relu"},
+    ),
+    "roformer classes": replace(CLASSES, model="RoFormerForSequenceClassification"),
+    "roformer tokens": replace(ROFORMER, model="RoFormerForTokenClassification"),
+    "roformer answers": replace(
+        ROFORMER, model="RoFormerForQuestionAnswering", tiny=ROFORMER.tiny | {"num_labels": 2},
+        results={"start_logits": "seq", "end_logits": "seq"},
+    ),
+    "roformer body": replace(ROFORMER, model="RoFormerModel", results={"last_hidden_state": "seq"}),
+    "dinov3": DINOV3,
+    "dinov3 registers": replace(
+        DINOV3, given=pictures(16, 24),
+        tiny=DINOV3.tiny | {"num_register_tokens": 3, "use_gated_mlp": True, "image_size": (16, 24),
+                            "key_bias": True, "hidden_act": "silu"},
+    ),
+    "dinov3 without biases": replace(
+        DINOV3, tiny=DINOV3.tiny | {"patch_size": (4, 8), "query_bias": False, "mlp_bias": False,
+                                    "proj_bias": False, "value_bias": False},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_scores(name: str, tmp_path: Path) -> None:
+    check_scores(CASES[name], tmp_path)
+
+
+def test_writing(tmp_path: Path) -> None:
+    check_writing(replace(CODEGEN, louder=3.0), tmp_path)
