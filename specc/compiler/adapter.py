@@ -7,16 +7,17 @@ then it may change numbers.
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 
 from specc.elaborate.json_nodes import JsonObject, JsonScalar, Member
 from specc.files.impostor import conversion
 from specc.files.read import shown
 from specc.library.config_file import config_at
 from specc.text.diagnostic import fail
-from specc.weights.adapter import Adapter, Scaling
+from specc.weights.adapter import Adapter, Scaling, Targets
 from specc.weights.formats.safetensors import open_tensors
 
+Item = TypeVar("Item", str, int)
 CONFIG = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
 PICKLE = "adapter_model.bin"
@@ -26,9 +27,8 @@ _HARMLESS = frozenset(
         # what it was made for, and by what
         "auto_mapping", "base_model_name_or_path", "inference_mode", "peft_version",
         "revision", "runtime_config", "task_type",
-        # which modules it changes: the names of its tensors tell
-        "bias", "ensure_weight_tying", "exclude_modules", "layers_pattern",
-        "layers_to_transform", "lora_bias", "modules_to_save", "target_modules",
+        # what is trained beside the products: the names of the tensors tell
+        "bias", "ensure_weight_tying", "lora_bias", "modules_to_save",
         # of training, or of a way to begin it that leaves the checkpoint as it is
         "corda_config", "eva_config", "loftq_config", "lora_dropout", "lora_ga_config",
         "megatron_core",
@@ -39,8 +39,9 @@ _HARMLESS = frozenset(
 """Keys that change nothing of what is merged."""
 _READ = frozenset(
     {
-        "alpha_pattern", "fan_in_fan_out", "init_lora_weights", "lora_alpha",
-        "peft_type", "r", "rank_pattern", "use_rslora",
+        "alpha_pattern", "exclude_modules", "fan_in_fan_out", "init_lora_weights",
+        "layers_pattern", "layers_to_transform", "lora_alpha", "peft_type", "r",
+        "rank_pattern", "target_modules", "use_rslora",
     }
 )  # fmt: skip
 _BEGINNINGS = (True, False, None, "gaussian", "eva", "orthogonal")
@@ -51,8 +52,8 @@ _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ01234567
 def open_adapter(folder: str) -> Adapter:
     """The adapter in a folder. Fails with E0802, E0529, E0530, E0514 and as weights do."""
     path = Path(folder)
-    config = config_at(path / CONFIG)
-    scaling = _scaling(config)
+    config = config_at(path / CONFIG, "give a folder that peft has saved an adapter in")
+    scaling, targets = _scaling(config), _targets(config)
     weights = path / WEIGHTS
     if not weights.exists() and (pickle := path / PICKLE).exists():
         fail(
@@ -65,7 +66,7 @@ def open_adapter(folder: str) -> Adapter:
         )
     file = open_tensors(weights)
     try:
-        return Adapter(file, scaling)
+        return Adapter(file, scaling, targets)
     except BaseException:
         file.close()
         raise
@@ -96,6 +97,35 @@ def _scaling(config: JsonObject) -> Scaling:
             k: _number(config, k, m, 0.0) for k, m in _table(config, "alpha_pattern")
         },
     )
+
+
+def _targets(config: JsonObject) -> Targets:
+    """The modules that the config names.
+
+    A text there is a regular expression, or the word for all: that is not looked for,
+    since nobody can say how long it takes; the names of the tensors tell.
+    """
+    named = _listed(config, "target_modules", str)
+    numbered = _plain(config, "layers_pattern") in (None, "", [])
+    return Targets(
+        # the word for all may stand in a list of its own
+        named=None if named is None or "all-linear" in named else named,
+        without=_listed(config, "exclude_modules", str) or (),
+        # elsewhere another number than the last may be the layer's
+        layers=_listed(config, "layers_to_transform", int) if numbered else None,
+    )
+
+
+def _listed(config: JsonObject, key: str, kind: type[Item]) -> list[Item] | None:
+    """The items of a list, or none where no list is there; one number is a list of it."""
+    value = _plain(config, key)
+    if isinstance(value, str) or value is None:
+        return None
+    items = value if isinstance(value, list) else [value]
+    found = [item for item in items if isinstance(item, kind)]
+    if len(found) < len(items):
+        _wrong(config, config.find(key), f'"{key}" is no list of that')
+    return found
 
 
 def _plain(config: JsonObject, key: str, default: object = None) -> object:

@@ -43,7 +43,10 @@ def generation_of(model: Model) -> Generation:
             "E0701",
             f"`{model.name}` does not say what it generates",
             notes=["only `--for score` can be made of it"],
-            helps=["add `generate NAME of INPUT from RESULT { … }` to the spec"],
+            helps=[
+                "add `generate NAME of INPUT from RESULT { … }` to the spec",
+                "where that is said of another of its graphs, choose that: --graph NAME",
+            ],
         )
     return model.generation
 

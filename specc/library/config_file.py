@@ -11,9 +11,12 @@ MOST_CONFIG_BYTES = 16 << 20
 NAME = "config.json"
 
 
-def config_at(path: str | Path) -> JsonObject:
+HELP = "give the file, or the folder with its config.json, with --config"
+
+
+def config_at(path: str | Path, help: str = HELP) -> JsonObject:
     """The configuration in a file, or in the config.json of a folder. Fails with E0802,
-    E0410 to E0415.
+    whose `help` says what to give, E0410 to E0415.
     """
     path = Path(path)
     try:
@@ -29,7 +32,7 @@ def config_at(path: str | Path) -> JsonObject:
         fail(
             "E0802",
             f"cannot read the configuration `{shown(str(path))}`: {reason}",
-            helps=["give the file, or the folder with its config.json, with --config"],
+            helps=[help],
         )
     return read_config(config_source(data, shown(str(path))))
 

@@ -108,7 +108,7 @@ class Files:
             models = shipped()
             if spec in models:
                 return self.module(models[spec], spec=str(models[spec].name))
-            if path.is_dir():
+            if path.is_dir() and not (path / "config.json").exists():
                 _no_config(spec)
             fail(
                 "E0222",

@@ -8,7 +8,7 @@ runs, whatever W is stored in. Everything else is read as without the adapter.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NoReturn
 
@@ -67,6 +67,33 @@ class Scaling:
         return alpha / (math.sqrt(rank) if self.root else rank)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Targets:
+    """The modules that an adapter's config names, by ends of their names, but for those
+    that it leaves out; with `layers` only those of layers of these numbers.
+
+    A file that holds products for others is not what the config tells of: who made it
+    left them aside.
+    """
+
+    named: Sequence[str] | None
+    without: Sequence[str] = ()
+    layers: Sequence[int] | None = None
+
+    def has(self, module: str) -> bool:
+        """Whether the config has a product for the module."""
+        if _ends(module, self.without):
+            return False
+        if self.named is not None and not _ends(module, self.named):
+            return False
+        numbers = [int(part) for part in module.split(".") if part.isdecimal()]
+        return self.layers is None or (bool(numbers) and numbers[-1] in self.layers)
+
+
+def _ends(module: str, names: Sequence[str]) -> bool:
+    return any(module == name or module.endswith(f".{name}") for name in names)
+
+
 def _special(table: Mapping[str, float], module: str, usual: float) -> float:
     """The entry of the first key that ends a module's name, else the usual number."""
     for key, value in table.items():
@@ -92,13 +119,20 @@ class Change:
 class Adapter:
     """An adapter's file with its config: what changes, by the names of parameters."""
 
-    def __init__(self, file: TensorFile, scaling: Scaling) -> None:
+    def __init__(
+        self, file: TensorFile, scaling: Scaling, targets: "Targets | None" = None
+    ) -> None:
         self.file = file
         self.scaling = scaling
+        self.targets = targets
         self.changes = self._changes()
 
     def _changes(self) -> dict[str, Change]:
-        """Every tensor of the file has its part in a change. E0530 for one that has none."""
+        """Every tensor of the file has its part in a change. E0530 for one that has none,
+        and for a file without tensors, which would change nothing in silence.
+        """
+        if not self.file.tensors:
+            self._broken("", "it holds no tensors")
         parts: dict[str, dict[str, str]] = {}
         found: dict[str, Change] = {}
         for name in self.file.tensors:
@@ -129,6 +163,11 @@ class Adapter:
             half = "A" if missing[0].endswith("a") else "B"
             self._broken(
                 module, f"of `{module}` it has one half, and not `lora_{half}`"
+            )
+        if self.targets is not None and not self.targets.has(module):
+            self._broken(
+                module,
+                f"it changes `{module}`, which the modules of its config leave out",
             )
         a, b = (parts[end] for end in ends)
         rank = self.file.tensors[a].shape[:1]

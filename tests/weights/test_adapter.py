@@ -158,3 +158,39 @@ def test_nonsense_is_refused(brought: Arrays, tmp_path: Path) -> None:
     base = {"m.weight": drawn(4, 4), "m.bias": drawn(4)}
     with pytest.raises(Failed, match=r"E053[01]"):
         merged(tmp_path, base, {n: np.asarray(x) for n, x in brought.items()})
+
+
+@pytest.mark.parametrize(
+    ("config", "taken"),
+    [
+        ({"target_modules": ["q", "h.1.m"]}, True),
+        ({"target_modules": ["m"], "layers_to_transform": 1}, True),
+        ({"target_modules": "all-linear"}, True),
+        ({"target_modules": ["all-linear"]}, True),
+        ({"target_modules": None, "layers_to_transform": [0, 1]}, True),
+        ({"target_modules": ["q"]}, False),
+        ({"target_modules": ["rm"]}, False),
+        ({"exclude_modules": ["m"]}, False),
+        ({"layers_to_transform": [0]}, False),
+        ({"target_modules": 3}, False),
+        ({"target_modules": [["m"]]}, False),
+        ({"layers_to_transform": ["1"]}, False),
+    ],
+)
+def test_what_its_config_leaves_out_is_not_merged(
+    config: dict[str, object], taken: bool, tmp_path: Path
+) -> None:
+    """peft, too, leaves tensors aside whose modules the config does not name."""
+    base = {"h.1.m.weight": drawn(4, 4)}
+    brought = halves(drawn(3, 4), drawn(4, 3), "h.1.m")
+    if taken:
+        with merged(tmp_path, base, brought, **config) as found:
+            assert found.computed == {"h.1.m.weight"}
+        return
+    with pytest.raises(Failed, match="E0530"):
+        merged(tmp_path, base, brought, **config)
+
+
+def test_an_adapter_that_changes_nothing_is_told(tmp_path: Path) -> None:
+    with pytest.raises(Failed, match="it holds no tensors"):
+        merged(tmp_path, {"m.weight": drawn(4, 4)}, {})
