@@ -1,11 +1,11 @@
 """Values inside a graph as further results of it, by patterns of their names."""
 
 from collections.abc import Mapping, Sequence
-from fnmatch import fnmatchcase
 
 from specc.files.read import shown
 from specc.ir.graph import Graph
 from specc.text.diagnostic import fail
+from specc.weights.names import Pattern
 
 
 def with_taps(graph: Graph, patterns: Sequence[str]) -> Graph:
@@ -13,7 +13,7 @@ def with_taps(graph: Graph, patterns: Sequence[str]) -> Graph:
     outputs = dict(graph.outputs)
     for pattern in patterns:
         # Scopes are matched as they are written, on every system alike.
-        hits = [name for name in graph.names if fnmatchcase(name, pattern)]
+        hits = [name for name in graph.names if Pattern(pattern).matches(name)]
         if not hits:
             some = ", ".join(list(graph.names)[:8])
             fail(

@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 
 from specc.data.pictures.maps import AttentionMap
 from specc.files.read import shown
 from specc.text.diagnostic import fail
+from specc.weights.names import Pattern
 
 MOST_NUMBER = 9999
 """No model has as many layers or heads."""
@@ -47,7 +47,7 @@ def _is_number(text: str) -> bool:
 
 def scopes_chosen(scopes: Sequence[str], pattern: str) -> list[str]:
     """The scopes that a pattern fits. E0931 where none is called so."""
-    fits = [scope for scope in scopes if not pattern or fnmatchcase(scope, pattern)]
+    fits = [scope for scope in scopes if not pattern or Pattern(pattern).matches(scope)]
     if not fits:
         helps = [f"there are {shown(', '.join(scopes[:12]))}"]
         title = f"the model has no attention called `{shown(pattern)}`"

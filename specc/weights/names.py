@@ -31,6 +31,8 @@ class Pattern:
 
     def matches(self, name: str) -> bool:
         """Whether the whole name fits."""
+        if "{" not in self.text:
+            return _in_order(self.text.split("*"), name)
         return self._expression.fullmatch(name) is not None
 
     def captures(self, name: str) -> "Captures | None":
@@ -65,6 +67,23 @@ class Pattern:
                 seen.add(hole[1])
                 parts.append(f"(?P<v_{hole[1]}>[0-9]+)")
         return re.compile("".join(parts) + re.escape(self.text[at:]), re.DOTALL)
+
+
+def _in_order(parts: Sequence[str], name: str) -> bool:
+    """Whether a name is these parts with anything between them. Each is taken as early
+    as it comes, so that many of them take no longer than the name is.
+    """
+    first, *others = parts
+    if not others:
+        return name == first
+    if not name.startswith(first):
+        return False
+    at = len(first)
+    for part in others[:-1]:
+        at = name.find(part, at) + len(part)
+        if at < len(part):
+            return False
+    return name.endswith(others[-1]) and len(name) - at >= len(others[-1])
 
 
 @dataclass(frozen=True)

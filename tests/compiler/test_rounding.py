@@ -67,6 +67,51 @@ def test_each_weight_becomes_what_is_said_of_it(tmp_path: Path) -> None:
     assert not any(name.startswith("h.0.attn") for name in bits)
 
 
+def test_what_is_said_of_heads_is_said_of_small_ones(tmp_path: Path) -> None:
+    """Also where another word or option says 8 bits for all others."""
+    for tied in (False, True):
+        specc.compile(
+            written(tmp_path, HEAD + SMALL),
+            tmp_path / "m.onnx",
+            init=0,
+            set={"tied": tied},
+            quantize="int8",
+            quantize_head="int4",
+            force=True,
+        )
+        manifest = specc.load(tmp_path / "m.onnx").manifest
+        bits = {name: one.form.bits for name, one in manifest.rounded.items()}
+        assert bits.pop("lm_head.weight") == 4
+        assert bits.pop("wte.weight") == (4 if tied else 8)
+        assert set(bits.values()) == {8}
+
+
+ODD = """specc 1
+model odd
+dims batch
+graph main(x: float[batch, 4]) -> (y: float[batch, 4]) {
+  x = linear(x, out=4) @ "a[0]"
+  x = linear(x, out=4) @ "b?c*"
+  return linear(x, out=4) @ "last"
+}
+"""
+
+
+@pytest.mark.parametrize("name", ["a[0]", "b?c*"])
+def test_weights_of_any_name_can_be_kept(name: str, tmp_path: Path) -> None:
+    specc.compile(
+        written(tmp_path, ODD),
+        tmp_path / "m.onnx",
+        init=0,
+        quantize="int8",
+        keep=[name],
+    )
+    rounded = specc.load(tmp_path / "m.onnx").manifest.rounded
+    assert {"a[0].weight", "b?c*.weight", "last.weight"} - rounded.keys() == {
+        f"{name}.weight"
+    }
+
+
 def test_a_spec_s_words_are_the_options(tmp_path: Path) -> None:
     words = "quantize { default = int4  keep = [wte]  block = 32  all = true }\n"
     spec = written(tmp_path, HEAD + SMALL + words)

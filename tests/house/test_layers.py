@@ -26,7 +26,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "specc.library": {"specc.elaborate", "specc.lang", "specc.files", "specc.text"},
     "specc.passes.simplify": {"specc.ir", "specc.text"},
-    "specc.passes.quantize": {"specc.passes.simplify", "specc.ir", "specc.text"},
+    "specc.passes.quantize": {"specc.passes.simplify", "specc.ir", "specc.text", "specc.weights.names"},
     "specc.passes.narrow": {"specc.ir"},
     "specc.passes.measure": {"specc.passes.prove", "specc.ir", "specc.text"},
     "specc.passes.prove": {"specc.passes.simplify", "specc.ir", "specc.text"},
@@ -78,7 +78,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "specc.run": {
         "specc.ir.array", "specc.artifact", "specc.backend", "specc.data", "specc.decode", "specc.files", "specc.ir", "specc.text",
-        "specc.passes.measure", "specc.decode.options", "specc.decode.option_faults", "specc.weights.lowbits", "numpy", "ml_dtypes",
+        "specc.passes.measure", "specc.decode.options", "specc.decode.option_faults", "specc.weights.lowbits", "specc.weights.names", "numpy", "ml_dtypes",
     },
     "specc.map": {
         "specc.artifact", "specc.data", "specc.decode", "specc.files", "specc.ir", "specc.ir.array",

@@ -1,5 +1,10 @@
 """Names in bulk: patterns, ranges, near misses."""
 
+from fnmatch import fnmatchcase
+
+from hypothesis import given
+from hypothesis import strategies as st
+
 from specc.weights.names import Pattern, general, grouped, listed, nearest
 
 
@@ -12,6 +17,23 @@ def test_patterns() -> None:
     assert Pattern("*.position_ids").matches("bert.embeddings.position_ids")
     assert not Pattern("*.position_ids").matches("position_ids")
     assert Pattern("a[0].b+").matches("a[0].b+")
+
+
+def test_stars_stand_for_anything_and_all_else_for_itself() -> None:
+    assert Pattern("a[0].*").matches("a[0].w")
+    assert not Pattern("a[0].*").matches("a0.w")
+    assert not Pattern("h.?.w").matches("h.1.w")
+    assert Pattern("h*1*1").matches("h.1.1")
+    assert not Pattern("h*1*1").matches("h.1")
+    assert not Pattern("ab*ba").matches("aba")
+    assert Pattern("*").matches("")
+    # no longer than the name: tried one way, not all of them
+    assert not Pattern("*a" * 40 + "b").matches("a" * 4000)
+
+
+@given(st.text("ab*", max_size=8), st.text("ab", max_size=8))
+def test_stars_are_those_of_a_shell(pattern: str, name: str) -> None:
+    assert Pattern(pattern).matches(name) is fnmatchcase(name, pattern)
 
 
 def test_the_same_hole_is_the_same_number() -> None:

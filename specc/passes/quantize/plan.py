@@ -9,7 +9,6 @@ first attention reads, maps that are small, and what is in a loop. `int8-tensor`
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from fnmatch import fnmatchcase
 from typing import Literal, TypeAlias
 
 from specc.ir import ops
@@ -18,6 +17,7 @@ from specc.ir.ops.quantized import Layout, Rounding
 from specc.ir.precision import Precision
 from specc.passes.quantize.layers import layer_pairs, layer_weights, opened
 from specc.passes.quantize.uses import Sight, Uses, moved, uses_of
+from specc.weights.names import Pattern
 
 Kind: TypeAlias = Literal["int8", "int4", "int8-weights", "int8-tensor"]
 KINDS: tuple[Kind, ...] = ("int8", "int4", "int8-weights", "int8-tensor")
@@ -155,8 +155,8 @@ def _together(names: Iterable[str], ties: Mapping[str, str]) -> Iterable[list[st
 
 def _any(names: Iterable[str], patterns: Iterable[str]) -> bool:
     """Whether a pattern fits a name."""
-    patterns = tuple(patterns)
-    return any(fnmatchcase(name, p) for name in names for p in patterns)
+    known = [Pattern(p) for p in patterns]
+    return any(p.matches(name) for name in names for p in known)
 
 
 def _names(name: str, uses: Uses) -> list[str]:
@@ -191,7 +191,9 @@ class _Choice:
         kind = own[-1] if own else self._usual(sharing)
         if kind is None:
             return "not asked for"
-        if kind == "int4" and not own and not self.wish.every:
+        # what is said of a weight, or of heads, is said of small ones too
+        asked = own or (self.wish.head and self.heads & set(sharing))
+        if kind == "int4" and not asked and not self.wish.every:
             kind = self._careful(sharing, uses, self.graph.parameters[sharing[0]])
         form = self._form(kind, uses)
         if kind == "int8-tensor":
@@ -211,8 +213,7 @@ class _Choice:
         for length in value.type.shape[-2:]:
             count *= length.number or 0
         named = set(sharing)
-        asked = bool(self.wish.head) and bool(self.heads & named)
-        if uses.table or (self.heads & named and not asked):
+        if uses.table or self.heads & named:
             return "int8-weights"
         if count < SMALL or uses.looped or self.first & named:
             return "int8"
