@@ -8,6 +8,8 @@ from specc.ir.ops.quantized import Layout
 from specc.ir.precision import BITS, MOST_BLOCK, Meeting, Precision
 
 LAYOUTS: Mapping[str, Layout] = {"rows": "rows", "columns": "columns"}
+MOST_LOST = 1e39
+"""What a number of float32 can lose at most, and more."""
 ROUNDINGS: Mapping[str, Meeting] = {
     "none": "none",
     "row": "row",
@@ -68,5 +70,5 @@ def _stored(fields: Fields) -> Stored:
         scales=fields.text("scales"),
         recipe=fields.text("recipe"),
         error=fields.number("error"),
-        worst=fields.number("worst"),
+        worst=fields.number("worst", MOST_LOST),
     )

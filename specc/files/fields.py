@@ -13,6 +13,10 @@ from specc.text.diagnostic import fail
 
 Path: TypeAlias = tuple[str, ...]
 Complain: TypeAlias = Callable[[Path, str], NoReturn]
+MOST = 1e30
+"""The greatest size of a number: it leaves room for every scale there is, and its square
+is still a float.
+"""
 
 
 def damaged(path: Path, what: str) -> NoReturn:
@@ -82,9 +86,9 @@ class Fields:
         """The id of a token, from 0 to `below` - 1, or nothing."""
         return self.integer(key, 0, below - 1) if self.has(key) else None
 
-    def number(self, key: str) -> float:
-        """A finite number."""
-        return _number(self, key, self.get(key))
+    def number(self, key: str, most: float = MOST) -> float:
+        """A finite number, of a size of at most `most`."""
+        return _number(self, key, self.get(key), most)
 
     def numbers(self, key: str, most: int) -> tuple[float, ...]:
         """A list of at most `most` finite numbers."""
@@ -175,10 +179,9 @@ def _integer(fields: Fields, key: str, value: object, low: int, high: int) -> in
     return value
 
 
-def _number(fields: Fields, key: str, value: object) -> float:
+def _number(fields: Fields, key: str, value: object, most: float = MOST) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         fields.refuse(key, "is not a number")
-    # 1e30 leaves room for every scale there is, and its square is still a float
-    if not abs(value) <= 1e30 or not math.isfinite(value):
+    if not abs(value) <= most or not math.isfinite(value):
         fields.refuse(key, "is too large or not a number")
     return float(value)

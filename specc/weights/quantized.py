@@ -29,6 +29,8 @@ IN_CACHE = 1 << 16
 """So many of these at a time go through all the steps: they stay near the processor."""
 TOGETHER = 1 << 22
 """The same where they are rounded column by column."""
+SEEN = 1e-30
+"""Sums of squares above this are told by float32, whose least number is 1e-45."""
 THREADS = 2
 """Pieces that are rounded beside each other; more would wait for what is read."""
 
@@ -63,9 +65,10 @@ class Loss:
 
 def _squared(flat: Array) -> float:
     """The sum of the squares of numbers, also where float32 cannot hold it."""
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", under="ignore"):
         total = float(np.dot(flat, flat))
-    if total < np.inf:
+    # of a smaller sum the squares may have been too small to be seen
+    if SEEN < total < np.inf:
         return total
     wide = flat.astype(np.float64)
     return float(np.dot(wide, wide))

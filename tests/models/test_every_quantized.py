@@ -5,6 +5,7 @@ them, in every form and for both targets, under `slow`.
 
 import json
 import sys
+from collections.abc import Mapping
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
@@ -13,6 +14,7 @@ import numpy as np
 import onnx
 import pytest
 from ml_dtypes import bfloat16
+from support.onnx_runtime import open_quietly
 from support.small import SMALL
 
 import specc
@@ -37,6 +39,10 @@ FEW = [
     ("lstm_lm", "onnx", "int8"),
     ("bilstm_tagger", "ort-cpu", "int8-weights"),
 ]
+
+
+def save(path: Path, weights: Mapping[str, Array]) -> None:
+    write_safetensors(path, {n: np.ascontiguousarray(w) for n, w in weights.items()})
 
 
 def compiled(spec: str, path: Path, **options: object) -> Path:
@@ -93,6 +99,65 @@ def test_a_text_is_the_same_alone_and_in_a_padded_batch(tmp_path: Path) -> None:
 
 def run(model: Model, ids: Array, keep: Array) -> Array:
     return model.run(input_ids=ids, attention_mask=keep)["prediction_logits"]
+
+
+@pytest.mark.parametrize("size", [1e-25, 1e30, 1e38])
+def test_weights_of_any_size_are_read_again(size: float, tmp_path: Path) -> None:
+    """Whose squares float32 does not hold, and that lose more than most numbers are."""
+    plain = specc.load(compiled("feedforward", tmp_path / "p.onnx"))
+    weights = {
+        n: w * np.float32(size / np.abs(w).max())
+        for n, w in plain.weights().items()
+        if w.ndim == 2
+    }
+    given = plain.weights() | weights
+    save(tmp_path / "w.safetensors", given)
+    specc.compile(
+        "feedforward",
+        tmp_path / "q.onnx",
+        set=SMALL["feedforward"],
+        weights=tmp_path / "w.safetensors",
+        quantize="int8",
+    )
+    low = specc.load(tmp_path / "q.onnx")
+    for name, weight in weights.items():
+        gone = weight.astype(np.float64) - low.weights()[name]
+        told = low.manifest.rounded[name]
+        lost = np.linalg.norm(gone) / np.linalg.norm(weight.astype(np.float64))
+        assert told.error == pytest.approx(float(lost), rel=1e-3)
+        assert told.worst == pytest.approx(float(np.abs(gone).max()), rel=1e-3)
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize(
+    ("spec", "kind"),
+    [
+        ("llama", "int4"),
+        ("llama", "int8-weights"),
+        ("rnnsearch", "int8-weights"),
+    ],
+)
+def test_a_file_that_writes_stands_for_its_weights(
+    spec: str, kind: str, tmp_path: Path
+) -> None:
+    """Of standard operators alone, whose weights lie outside of the loop that reads them:
+    it writes what one writes that has these numbers in 32 bits. (An encoder stands
+    outside too, where ONNX Runtime rounds what meets weights in blocks.)
+    """
+    options = {"parts": ["score", "generate"], "target": "onnx", "set": SMALL[spec]}
+    low = {"init": 0, "quantize": kind, "quantize_all": True}
+    specc.compile(spec, tmp_path / "q", **low, **options)
+    save(tmp_path / "w.safetensors", specc.load(tmp_path / "q").weights())
+    specc.compile(spec, tmp_path / "p", weights=tmp_path / "w.safetensors", **options)
+    written = []
+    for folder in ("q", "p"):
+        session = open_quietly(onnx.load(tmp_path / folder / "generate.onnx"))
+        ids = {i.name: np.array([[5, 6, 7]]) for i in session.get_inputs() if i.shape}
+        given = {"max_tokens": np.array(12)} | ids
+        written.append(session.run(None, given))
+    for a, b in zip(*written, strict=True):
+        assert a.size
+        assert np.allclose(a, b, rtol=1e-5)
 
 
 def test_the_same_bytes_again(tmp_path: Path) -> None:

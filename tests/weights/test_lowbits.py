@@ -55,7 +55,7 @@ def test_rows_of_zeros_and_of_one_number_stay(bits: int) -> None:
 @pytest.mark.parametrize("bits", [4, 8])
 @pytest.mark.filterwarnings("error")
 @given(
-    size=st.sampled_from([0.0, 1e-45, 1e-40, 2e-38, 1.0, 1e19, 1e38]),
+    size=st.sampled_from([0.0, 1e-45, 1e-40, 2e-38, 1e-22, 1.0, 1e19, 1e38]),
     places=st.lists(st.floats(-3.4, 3.4), min_size=20, max_size=20),
     most=st.booleans(),
 )
@@ -70,9 +70,13 @@ def test_any_finite_numbers_stay_finite_and_what_is_lost_is_a_number(
         weight[0, 0] = np.finfo(np.float32).max
     again = lowbits.dequantized(*stored(weight, form), 20, form)
     assert np.isfinite(again).all()
+    wide, gone = weight.astype(np.float64), weight.astype(np.float64) - again
     loss = Loss()
     loss.see(weight, again)
-    assert 0 <= loss.relative <= 1
+    whole = np.linalg.norm(wide)
+    lost = np.linalg.norm(gone) / whole if whole else 0.0
+    assert loss.relative == pytest.approx(float(lost), rel=1e-3, abs=1e-7)
+    assert loss.worst == pytest.approx(float(np.abs(gone).max()), rel=1e-3)
 
 
 @pytest.mark.parametrize("form", FORMS, ids=str)

@@ -305,7 +305,12 @@ def _columns(g: Emitter, w: Tensor, scales: Tensor, wide: Dim, block: int) -> st
     with the product behind it.
     """
     if g.opset >= OF_BLOCKS and scales.type.dtype == "f32":
-        return g.node("DequantizeLinear", w.name, scales.name, axis=0, block_size=block)
+        # ONNX Runtime refuses a model whose weight lies outside of the loop that makes
+        # numbers of it: its optimizer looks for both in one graph.
+        with g.outside(g.site.scope, level=0):
+            return g.node(
+                "DequantizeLinear", w.name, scales.name, axis=0, block_size=block
+            )
     each = g.node("Expand", unsqueeze(g, scales.name, 1), g.vector(1, block, 1))
     count, out = scales.type.shape
     full = count * block
