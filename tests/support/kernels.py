@@ -123,7 +123,9 @@ def of_spec(
         yield f"{name} buffers", without_weights(built)
 
 
-def of_ops(width: Literal["f32"] | Half) -> Iterator[tuple[str, ModelProto]]:
+def of_ops(
+    width: Literal["f32"] | Half, opset: int = USUAL
+) -> Iterator[tuple[str, ModelProto]]:
     """A model of each op, over numbers of f32, or computed in a narrower width."""
     for example in EXAMPLES:
         if _rounds_together(example.op):
@@ -143,7 +145,7 @@ def of_ops(width: Literal["f32"] | Half) -> Iterator[tuple[str, ModelProto]]:
         graph = made.finish("op", {f"y{n}": r for n, r in enumerate(results)})
         if width != "f32":
             graph = narrow(graph, width)
-        yield str(example), _for_card(graph)
+        yield str(example), _for_card(graph, opset)
 
 
 def _rounds_together(op: Op) -> bool:
@@ -153,5 +155,5 @@ def _rounds_together(op: Op) -> bool:
     )
 
 
-def _for_card(graph: Graph) -> ModelProto:
-    return without_weights(build(graph, target("ort-cuda")))
+def _for_card(graph: Graph, opset: int = USUAL) -> ModelProto:
+    return without_weights(build(graph, target("ort-cuda"), opset=opset))

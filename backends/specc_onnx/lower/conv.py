@@ -7,11 +7,13 @@ so where one may have none a window's worth of zeros is put there and cut off ag
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc_onnx.lower.arrange import at_least, cast, typed, unsqueeze
 from specc_onnx.lower.emitter import Emitter, Tensor
+from specc_onnx.lower.legal import CONV_OF_BF16
 from specc_onnx.lower.table import lower
 
 
@@ -22,15 +24,17 @@ def conv(
     """The standard operator, all of it padded by numbers: `auto_pad` has no dilation."""
     slide = _Slide(g, op, _first(op.kernel))
     given = _turned(g, op.kernel, slide.given(x))
-    added = bias.name if bias else None
+    operands = (given, weight.name, bias.name if bias else None)
     # Each channel by itself: as many groups as channels.
     if len(op.kernel) == 1 and op.kernel[0] >= LONG and op.groups == x.type.shape[-1]:
-        made = _flat(op, g, given, weight.name, added)
+        made = _flat(op, g, operands, x.type.dtype)
     else:
-        made = _conv(op, g, given, weight.name, added)
+        made = _conv(op, g, operands, x.type.dtype)
     return slide.finished(_turned(g, op.kernel, made), x)
 
 
+Operands: TypeAlias = tuple[str, str, str | None]
+"""The names of rows, weights and, where there is one, a bias."""
 LONG = 7
 """From so many places on a convolution of each channel by itself is faster as one over a
 picture that is one row high: ONNX Runtime has the faster kernels for pictures alone (at
@@ -38,7 +42,7 @@ picture that is one row high: ONNX Runtime has the faster kernels for pictures a
 """
 
 
-def _flat(op: ops.Conv, g: Emitter, x: str, w: str, b: str | None) -> str:
+def _flat(op: ops.Conv, g: Emitter, operands: Operands, dtype: str) -> str:
     """A convolution of rows as one over a picture that is one row high."""
     zero, one = (0,), (1,)
     wide = ops.Conv(
@@ -48,22 +52,33 @@ def _flat(op: ops.Conv, g: Emitter, x: str, w: str, b: str | None) -> str:
         zero + op.before + zero + op.behind,
         op.groups,
     )
-    made = _conv(wide, g, unsqueeze(g, x, 2), unsqueeze(g, w, 2), b)
+    x, w, b = operands
+    made = _conv(wide, g, (unsqueeze(g, x, 2), unsqueeze(g, w, 2), b), dtype)
     return g.node("Squeeze", made, g.vector(2))
 
 
-def _conv(op: ops.Conv, g: Emitter, x: str, w: str, b: str | None) -> str:
-    return g.node(
+def _conv(op: ops.Conv, g: Emitter, operands: Operands, dtype: str) -> str:
+    return convolved(
+        g,
         "Conv",
-        x,
-        w,
-        b,
+        operands,
+        dtype,
         kernel_shape=list(op.kernel),
         strides=list(op.stride),
         dilations=list(op.dilation),
         pads=list(op.pads),
         group=op.groups.number,
     )
+
+
+def convolved(
+    g: Emitter, kind: str, operands: Operands, dtype: str, **attributes: Any
+) -> str:
+    """The standard operator `kind`; of bfloat16 in f32 where the opset has none of it."""
+    narrow = dtype == "bf16" and g.opset < CONV_OF_BF16
+    wide = "f32" if narrow else dtype
+    given = (name and cast(g, name, dtype, wide) for name in operands)
+    return cast(g, g.node(kind, *given, **attributes), wide, dtype)
 
 
 @lower(ops.ConvTranspose)
@@ -83,11 +98,11 @@ def conv_transpose(
     given = x.name
     for axis in doubtful:
         given = at_least(g, typed(given, x.type.dtype, x.type.shape), axis)
-    made = g.node(
+    made = convolved(
+        g,
         "ConvTranspose",
-        _turned(g, op.kernel, given),
-        weight.name,
-        bias.name if bias else None,
+        (_turned(g, op.kernel, given), weight.name, bias.name if bias else None),
+        x.type.dtype,
         kernel_shape=list(op.kernel),
         strides=list(op.stride),
         dilations=list(op.dilation),

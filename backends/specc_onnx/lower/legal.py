@@ -20,6 +20,9 @@ SINCE: dict[str, int] = {
 }
 """The opset in which an operator appeared, for those younger than the oldest opset we write."""
 
+CONV_OF_BF16 = 22
+"""From this opset on convolutions take bfloat16."""
+
 AXES_ARE_INPUTS = 18
 """From this opset on `ReduceMean`, `ReduceMax` and `ReduceMin` take their axes as an operand."""
 

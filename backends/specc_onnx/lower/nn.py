@@ -13,6 +13,7 @@ from specc_onnx.lower.arrange import (
     reduce,
     reshape,
 )
+from specc_onnx.lower.conv import convolved
 from specc_onnx.lower.emitter import CONTRIB, Emitter, Tensor
 from specc_onnx.lower.guards import checked
 from specc_onnx.lower.table import lower
@@ -176,9 +177,8 @@ def patches(op: ops.Patches, g: Emitter, x: Tensor, w: Tensor, b: Tensor | None)
         "patch sizes are known when a model is built"
     )
     size = [high.number, wide.number]
-    grid = g.node(
-        "Conv", x.name, w.name, b.name if b else None, kernel_shape=size, strides=size
-    )
+    operands = (x.name, w.name, b.name if b else None)
+    grid = convolved(g, "Conv", operands, x.type.dtype, kernel_shape=size, strides=size)
     batch, count, width = g.site.types[0].shape
     rows = (exact(x.type.shape[2], high), exact(x.type.shape[3], wide))
     return g.node(
