@@ -78,6 +78,9 @@ def _greatest(value: Value) -> Dim | None:
             (Value() as x,),
         ):
             return _greatest(x)
+        # the last rows are the greatest: those of a step are behind those before it
+        case Node(ops.Slice(axis=axis, stop=stop), (Value() as x,)):
+            return _greatest(x) if stop == x.type.shape[axis] else None
         case Node(ops.Where(), (_, Value() as x, Value(node=Node(ops.Constant())))):
             return _greatest(x)
         case _:

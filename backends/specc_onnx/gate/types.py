@@ -145,6 +145,10 @@ def lengths(
         number = number if long else env[symbol]
     found = fitting(graph, env, apart={*env.values(), *fixed})
     if not found:
+        # A short table of positions leaves few: then some are those of other axes.
+        few = enumerate(symbols, 1)
+        found = fitting(graph, {s: max(n, graph.least.get(s, 0)) for n, s in few})
+    if not found:
         return {}
     # What follows from other lengths has no choice.
     return found | {symbol: dim.at(found) for symbol, dim in graph.facts.items()}
