@@ -53,7 +53,9 @@ def taken(reading: Reading, name: str, value: object) -> object:
     if isinstance(record, Image) and (pictures := _pictures(value)):
         return np.concatenate([_read(one, record, name) for one in pictures])
     if isinstance(value, list | tuple):
-        arrays = any(_seen(item) for item in _within(value, DEPTH))
+        # one of each type: asking each of a million numbers would take half a minute
+        kinds = {type(item): item for item in _within(value, DEPTH)}
+        arrays = any(map(_seen, kinds.values()))
         return _listed(value, name) if arrays else value
     if not _seen(value):
         return value

@@ -161,3 +161,16 @@ def test_a_stranger_that_raises_is_no_exception() -> None:
     with pytest.raises(Failed, match=r"E0907.*cannot be seen") as failed:
         taken(READING, "x", Broken())
     assert "\x1b" not in str(failed.value)
+
+
+def test_many_numbers_are_not_asked_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+
+    def noted(value: object) -> bool:
+        asked.append(value)
+        return False
+
+    monkeypatch.setattr("specc.data.taken._seen", noted)
+    many = [[1.0] * 100, [2] * 100]
+    assert taken(READING, "x", many) is many
+    assert len(asked) == 2
