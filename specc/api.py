@@ -95,6 +95,7 @@ def compile(
     samples: int | None = None,
     calibrate: str | Path = "",
     cache: str = "",
+    fold_norms: bool = False,
     for_quantizers: bool = False,
     dtype: str = "",
     force: bool = False,

@@ -41,6 +41,13 @@ def precision_arguments(parser: ArgumentParser) -> None:
         default=None,
         help="with int4: 4 bits for small maps and the first attention, too",
     )
+    parser.add_argument(
+        "--fold-norms",
+        action="store_true",
+        default=None,
+        help="before rounding, move the gains of norms into the maps behind them: for "
+        "models in which some gains are far greater than others",
+    )
     _by_inputs(parser)
 
 
@@ -89,4 +96,5 @@ def asked(given: Namespace) -> Asked:
         samples=given.samples,
         calibrate=given.calibrate,
         cache=given.cache or "",
+        fold=given.fold_norms,
     )

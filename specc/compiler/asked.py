@@ -91,6 +91,7 @@ KINDS = {
         lambda value: isinstance(value, str) and value in ("", *HEADS),
     ),
     "quantize_all": TRUTH,
+    "fold_norms": TRUTH,
     "samples": Kind("None or a number of texts", lambda v: v is None or _is_length(v)),
     "calibrate": PATH,
     "cache": Kind(
@@ -157,6 +158,7 @@ def options_of(given: Mapping[str, Any], parts: tuple[str, ...]) -> Options:
             block=None if given["block"] is None else int(given["block"]),
             head=given["quantize_head"],
             every=given["quantize_all"] or None,
+            fold=given["fold_norms"] or None,
             samples=None if given["samples"] is None else int(given["samples"]),
             calibrate=str(given["calibrate"]) if given["calibrate"] else "",
             cache=given["cache"],

@@ -258,7 +258,7 @@ def _rounded(
     need_space(folder, numbers * 3 // 4)
 
     def round_one(name: str, factor: Array, stem: Path) -> Ready:
-        return round_now(job.values, name, plan[name], factor, stem)
+        return round_now(job.full, name, plan[name], factor, stem)
 
     def open_part(graph: Graph) -> AbstractContextManager[Computing]:
         return _opened(job, graph)
@@ -274,7 +274,7 @@ def _opened(job: Job, graph: Graph) -> Iterator[Computing]:
         job.compiler.package(
             graph,
             path,
-            job.values,
+            job.full,
             target=job.compiler.target("ort-cpu"),
             opset=job.compiler.USUAL,
             weights_as="copy",

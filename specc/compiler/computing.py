@@ -21,10 +21,16 @@ def half_of(dtype: str, target: Target) -> Half | None:
     return next((h for h in known if h == dtype and h in target.computes), None)
 
 
-def read_narrow(graph: Graph, plan: Plan, half: Half) -> dict[str, Narrow]:
+def read_narrow(
+    graph: Graph, plan: Plan, dtype: str, target: Target
+) -> dict[str, Narrow]:
     """The parameters of f32 that a graph computes with in 16 bits, in whatever bits they
-    are stored; of rounded weights the scales, which the numbers are as large as.
+    are stored; of weights rounded by `plan` the scales, which the numbers are as large as.
     """
+    half = half_of(dtype, target)
+    if half is None:
+        return {}
+    graph = pipeline.quantize(pipeline.narrow(graph, half), plan)
     rounded = {form.scales(name): name for name, form in plan.items()}
     # 7 is the greatest of 4 bits, -8 the farthest from zero
     most = {4: 8.0, 8: 127.0}

@@ -10,7 +10,6 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import groupby
-from math import prod
 from pathlib import Path
 
 from specc import backend
@@ -20,22 +19,23 @@ from specc.compiler import computing, precision
 from specc.compiler import reading as readings
 from specc.compiler.compiled import Compiled
 from specc.compiler.generation_file import as_published
+from specc.compiler.room import count_of, too_large_here
 from specc.compiler.rounding import Asked, Spoken, spoken
 from specc.compiler.spec import Spec, elaborated, others
 from specc.compiler.taps import with_taps
 from specc.compiler.weights import Sources, as_stored, facts_of, values_of
 from specc.data.reading import Reading
-from specc.files.memory import free_memory, gigabytes, in_words, would_fit
 from specc.ir.array import Array
 from specc.ir.derived import Derived, Source
 from specc.ir.graph import Graph
 from specc.ir.model import Model
+from specc.ir.precision import Fold
 from specc.ir.target import Target
 from specc.passes import pipeline
+from specc.passes.quantize.folds import folds_of
 from specc.passes.quantize.plan import Decision
-from specc.weights.external import bytes_of
 from specc.weights.fitting import Fitting, Narrow
-from specc.weights.formats.dtypes import FLOATS
+from specc.weights.folded import Folded
 from specc.weights.quantized import Quantized, Ready
 from specc.weights.scales import WithScales
 from specc.weights.values import Binding, Seeded, Values, ties_of
@@ -166,27 +166,34 @@ class Job:
         )
 
     @cached_property
+    def folds(self) -> tuple[Fold, ...]:
+        """The norms whose gains are moved before rounding, where that is asked for."""
+        ties = ties_of(self.values)
+        return folds_of(self.simplified, ties) if self.rounding.fold else ()
+
+    @cached_property
+    def full(self) -> Values:
+        """The numbers with all their bits, as they are rounded."""
+        return Folded(self.values, self.folds) if self.folds else self.values
+
+    @cached_property
     def low(self) -> Quantized | None:
         """The weights that are rounded, among all; None where none is."""
         plan = self.precision.plan
-        return Quantized(self.values, plan, self.ready) if plan else None
+        return Quantized(self.full, plan, self.ready) if plan else None
 
     @cached_property
     def narrow(self) -> Mapping[str, Narrow]:
         """Parameters that are stored in more bits than they are computed in."""
-        half = computing.half_of(self.options.dtype, self.target)
-        if half is None:
-            return {}
-        plan = self.precision.plan
-        graph = pipeline.quantize(self.computed(self.simplified), plan)
-        return computing.read_narrow(graph, plan, half)
+        plan, dtype = self.precision.plan, self.options.dtype
+        return computing.read_narrow(self.simplified, plan, dtype, self.target)
 
     @property
     def numbers(self) -> Values:
         """The numbers as they are stored: `values`, rounded where that was asked for, and
         scales beside them. What is computed in 16 bits is told if it does not fit there.
         """
-        stored: Values = self.low or self.values
+        stored: Values = self.low or self.full
         if self.scales:
             stored = WithScales(stored, self.scales)
         return Fitting(stored, self.narrow) if self.narrow else stored
@@ -215,28 +222,29 @@ class Job:
         """The same job, its readings under the names that files have in the output."""
         return replace(self, reading=reading)
 
-    def compiled(self, written: Written, *remarks: str) -> Compiled:
-        """What is told of `written`; `remarks` come before those about weights."""
-        warnings = self.values.warnings if isinstance(self.values, Binding) else ()
-        remarks = (
-            *self.spec.remarks,
-            *readings.remarks(self.model, self.folders),
-            *self.remarks,
-            *self.rounding.remarks,
-            *([self.recipe] if self.recipe else []),
-            *precision.remarks_of(self.precision.plan),
-            *remarks,
-            *_remarks_of(written, self.options, self.spec),
-            *_too_large_here(self.numbers, _count(self.values)),
-        )
-        return Compiled(
-            path=written.path,
-            files=written.files,
-            model=self.model,
-            remarks=remarks,
-            warnings=(*self.spec.warnings, *warnings, *self.model.warnings),
-            forms=tuple(self.forms),
-        )
+
+def report_of(job: Job, written: Written, *remarks: str) -> Compiled:
+    """What is told of `written`; `remarks` come before those about weights."""
+    warnings = job.values.warnings if isinstance(job.values, Binding) else ()
+    remarks = (
+        *job.spec.remarks,
+        *readings.remarks(job.model, job.folders),
+        *job.remarks,
+        *job.rounding.remarks,
+        *([job.recipe] if job.recipe else []),
+        *precision.remarks_of(job.precision.plan, job.folds, job.rounding),
+        *remarks,
+        *_remarks_of(written, job.options, job.spec),
+        *too_large_here(job.numbers, count_of(job.values)),
+    )
+    return Compiled(
+        path=written.path,
+        files=written.files,
+        model=job.model,
+        remarks=remarks,
+        warnings=(*job.spec.warnings, *warnings, *job.model.warnings),
+        forms=tuple(job.forms),
+    )
 
 
 def files_read(job: Job) -> list[Path]:
@@ -356,32 +364,6 @@ def _forms(graph: str, emitted: Emitted) -> Iterator[str]:
         scopes = [scope for _, scope in alike]
         few = scopes if len(scopes) < 3 else [scopes[0], "…", scopes[-1]]
         yield f"{graph}: {' '.join(few)}: {how}"
-
-
-def _too_large_here(stored: Values, numbers: int) -> tuple[str, ...]:
-    """That this machine cannot run the model of so many numbers, which another may."""
-    held, taken, free = 0, 0, free_memory()
-    for name, wanted in stored.wanted.items():
-        if stored.tied_to(name) is None:
-            dtype = stored.stored_dtype(name)
-            taken += bytes_of(wanted.shape, dtype)
-            # floats are computed with 32 bits, whatever is stored; whole numbers stay
-            held += bytes_of(wanted.shape, "f32" if dtype in FLOATS else dtype)
-    if free is None or held <= free:
-        return ()
-    return (
-        f"{in_words(held, taken, numbers)}; {gigabytes(free)} of memory are "
-        f"free here: {would_fit(numbers, free)}",
-    )
-
-
-def _count(values: Binding | Seeded) -> int:
-    """How many numbers there are, those that are shared once."""
-    return sum(
-        prod(wanted.shape)
-        for name, wanted in values.wanted.items()
-        if values.tied_to(name) is None
-    )
 
 
 def _remarks_of(written: Written, options: Options, spec: Spec) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ from specc.compiler.job import (
     files_read,
     manifest_of,
     open_job,
+    report_of,
 )
 from specc.compiler.package import write_folder
 from specc.compiler.spec import Spec
@@ -54,7 +55,7 @@ def _compiled(job: Job) -> Compiled:
         load=job.options.try_load,
         beside=[(SUFFIX, file.content) for file in job.reading.files if file.name],
     )
-    return job.compiled(written)
+    return report_of(job, written)
 
 
 def _paths(job: Job) -> list[str]:

@@ -21,7 +21,14 @@ from specc.compiler.generating import (
     signature_of,
     writes_tokens,
 )
-from specc.compiler.job import Job, Options, files_read, manifest_of, open_job
+from specc.compiler.job import (
+    Job,
+    Options,
+    files_read,
+    manifest_of,
+    open_job,
+    report_of,
+)
 from specc.compiler.profiles.dress import ROWS, check_profile, dressed
 from specc.compiler.spec import Spec
 from specc.compiler.streaming import stream_facts, streamed
@@ -131,7 +138,7 @@ def _one_file(job: Job) -> Compiled:
         load=job.options.try_load,
         beside=[(SUFFIX, file.content) for file in job.reading.files if file.name],
     )
-    return job.compiled(written, *_left_out(job))
+    return report_of(job, written, *_left_out(job))
 
 
 def write_folder(job: Job) -> Compiled:
@@ -164,7 +171,7 @@ def write_folder(job: Job) -> Compiled:
         every_load=job.options.hash_full,
     )
     missed = remarks(names, job.folders)
-    return job.compiled(written, *_left_out(job), *missed)
+    return report_of(job, written, *_left_out(job), *missed)
 
 
 def _facts(

@@ -2,7 +2,7 @@
 and the numbers that they read.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NoReturn
 
@@ -12,7 +12,7 @@ from specc.files.read import shown
 from specc.ir.derived import Generating, InPlace, Source
 from specc.ir.graph import Graph
 from specc.ir.ops.quantized import Layout
-from specc.ir.precision import Plan
+from specc.ir.precision import Fold, Plan
 from specc.ir.target import Target
 from specc.passes import pipeline
 from specc.passes.quantize.plan import Decision, Kind, Wish, decide
@@ -91,9 +91,15 @@ def shares_scales(plan: Plan) -> bool:
     return any(form.rounding in ("tensor", "layer") for form in plan.values())
 
 
-def remarks_of(plan: Plan) -> tuple[str, ...]:
-    """What whoever compiles is to know of a plan."""
-    return (DEPENDS,) if shares_scales(plan) else ()
+def remarks_of(plan: Plan, folds: Sequence[Fold], told: Spoken) -> tuple[str, ...]:
+    """What whoever compiles is to know of a plan, and of the norms that were folded."""
+    remarks = [DEPENDS] if shares_scales(plan) else []
+    if told.fold:
+        maps = sum(len(fold.maps) for fold in folds)
+        moved = f"the gains of {len(folds)} norms are in the {maps} maps behind them"
+        why = "no norm is read by linear maps alone: no gain was moved"
+        remarks.append(moved if folds else why)
+    return tuple(remarks)
 
 
 def _nothing_together(graph: Graph) -> NoReturn:

@@ -35,12 +35,14 @@ INPUTS = ("samples", "calibrate")
 """Words about what numbers of 4 bits are rounded by."""
 CACHE = "cache"
 """The word about keys and values."""
-WORDS = ("default", "keep", *KINDS, "block", "head", "all", *INPUTS, CACHE)
+WORDS = ("default", "keep", *KINDS, "block", "head", "all", *INPUTS, CACHE, "fold")
 """What `quantize` in a spec may say."""
 BLOCKS = f"a power of two from {LEAST_BLOCK} to {MOST_BLOCK}"
 """The sizes of blocks, for people."""
 MOST_SAMPLES = 100_000
 """Texts that a model may be asked to write."""
+TRUTHS = ("true", "false")
+"""Whether something is done."""
 CACHES = ("int8", NONE)
 """In what keys and values may be kept; `none`: as they are computed."""
 FOURS = ("--samples", "--calibrate")
@@ -52,6 +54,7 @@ OPTIONS = {
     "head": "--quantize-head",
     "all": "--quantize-all",
     CACHE: "--cache",
+    "fold": "--fold-norms",
 }
 """The options that say the same."""
 
@@ -72,6 +75,7 @@ class Asked:
     samples: int | None = None
     calibrate: str = ""
     cache: str = ""
+    fold: bool | None = None
 
     @property
     def said(self) -> dict[str, bool]:
@@ -83,6 +87,7 @@ class Asked:
             "--quantize-all": bool(self.every),
             "--samples": self.samples is not None,
             "--calibrate": bool(self.calibrate),
+            "--fold-norms": bool(self.fold),
         }
 
 
@@ -110,11 +115,11 @@ class Cached:
     span: Span | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Spoken:
     """The wish, None where no weight is rounded; where the spec says each of its patterns,
-    what the options took the place of, what weights are rounded by, and in what keys and
-    values are kept.
+    what the options took the place of, what weights are rounded by, in what keys and
+    values are kept, and whether gains of norms are moved into the maps behind them.
     """
 
     wish: Wish | None = None
@@ -122,6 +127,7 @@ class Spoken:
     remarks: tuple[str, ...] = ()
     by: By = By()
     cache: Cached = Cached()
+    fold: bool = False
 
 
 def spoken(program: Program, asked: Asked) -> Spoken:
@@ -136,7 +142,11 @@ def spoken(program: Program, asked: Asked) -> Spoken:
     wish = None if asked.kind == NONE else _overridden(wish, asked)
     if wish is None:
         _check_needed(asked, cache)
-    return Spoken(wish, places, remarks, by, cache)
+    said = one_of(words, "fold", TRUTHS) == "true"
+    fold = wish is not None and (said if asked.fold is None else asked.fold)
+    return Spoken(
+        wish=wish, places=places, remarks=remarks, by=by, cache=cache, fold=fold
+    )
 
 
 def check_spoken(
@@ -211,7 +221,7 @@ def _of_spec(words: Mapping[str, tree.Rounds]) -> tuple[Wish | None, dict[str, S
     """The wish of a spec, and where its patterns stand."""
     kind = one_of(words, "default", (*KINDS, NONE))
     head = one_of(words, "head", HEADS)
-    every = one_of(words, "all", ("true", "false"))
+    every = one_of(words, "all", TRUTHS)
     kept = words.get("keep")
     own = [
         (pattern, KIND_OF[name])
@@ -364,6 +374,7 @@ def _replaced(words: Mapping[str, tree.Rounds], asked: Asked) -> Iterator[str]:
         "all": asked.every is not None,
         **dict.fromkeys(INPUTS, _says_inputs(asked)),
         CACHE: bool(asked.cache),
+        "fold": asked.fold is not None,
     }
     option = next((o for o in FOURS if asked.said[o]), "")
     for name, said in given.items():

@@ -253,6 +253,7 @@ QUANTIZE: Schema = {
         "head": {"enum": [*HEADS]},
         "all": {"type": ["boolean", "string"]},
         CACHE: {"enum": [*CACHES]},
+        "fold": {"type": ["boolean", "string"]},
     },
     "additionalProperties": False,
 }

@@ -63,6 +63,17 @@ class Precision:
         return (out, wide), (out,)
 
 
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """A norm whose gain moves into the maps behind it: the parameters `gain` and `bias`
+    (empty where it has none), and each weight with whether it lies as `[in, out]`.
+    """
+
+    gain: str
+    bias: str
+    maps: tuple[tuple[str, bool], ...]
+
+
 def is_part(name: str) -> bool:
     """Whether this is what the numbers or scales of a rounded weight are called."""
     return name.endswith((":scale", *(f":int{bits}" for bits in BITS)))

@@ -1,0 +1,100 @@
+"""The gains of norms, moved into the maps that read them: the same model, whose rows have
+no numbers that are far greater than others by their gain alone.
+
+Factors are powers of two, so that nothing is lost by it, not a bit: what remains of a
+gain lies between 0.7 and 1.42.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from specc.files.read import shown
+from specc.ir.array import Array
+from specc.ir.precision import Fold
+from specc.weights.finite import check_finite
+from specc.weights.rules import Wanted
+from specc.weights.values import Run, Values, array_of, converted
+
+MOST = 40
+"""The largest power of two: of gains beyond it the rest stays where it is."""
+
+
+@dataclass(frozen=True)
+class Folded:
+    """The numbers of a model with the gains of `folds` in the maps behind them.
+    Implements `Values`.
+    """
+
+    base: Values
+    folds: Sequence[Fold]
+    known: dict[str, Array] = field(default_factory=dict, repr=False)
+
+    @cached_property
+    def changed(self) -> Mapping[str, Fold]:
+        """The fold that each parameter has a part in."""
+        return {
+            name: fold
+            for fold in self.folds
+            for name in (fold.gain, fold.bias, *(weight for weight, _ in fold.maps))
+            if name
+        }
+
+    @property
+    def wanted(self) -> Mapping[str, Wanted]:
+        """Every parameter by name."""
+        return self.base.wanted
+
+    def tied_to(self, name: str) -> str | None:
+        """The parameter whose numbers this one shares."""
+        return self.base.tied_to(name)
+
+    def stored_dtype(self, name: str) -> str:
+        """The type the numbers come in."""
+        return self.base.stored_dtype(name)
+
+    def run(self, name: str) -> Run | None:
+        """Where the numbers lie in a file; those that are changed lie in none."""
+        return None if name in self.changed else self.base.run(name)
+
+    def look_through(self, names: Iterable[str]) -> dict[Path, str]:
+        """The SHA-256 of the files that weights stay in."""
+        return self.base.look_through(names)
+
+    def chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
+        """The numbers as bytes. Fails as those of the checkpoint do."""
+        fold = self.changed.get(name)
+        if fold is None:
+            yield from self.base.chunks(name, dtype)
+            return
+        factors, at = self._factors(fold), 0
+        turned = dict(fold.maps).get(name)
+        # weights are multiplied by what the norm is divided by
+        factors = 1 / factors if turned is None else factors
+        results = self.wanted[name].shape[-1]
+        place = f"`{shown(name)}`, with the gain of a norm"
+        for chunk in self.base.chunks(name, "f32"):
+            block = np.frombuffer(chunk, np.float32)
+            places = np.arange(at, at + block.size)
+            inputs = places // results if turned else places % len(factors)
+            with np.errstate(over="ignore"):
+                made = block * factors[inputs]
+            check_finite(made, place)
+            yield converted(made, dtype, place).view(np.uint8).data
+            at += block.size
+
+    def _factors(self, fold: Fold) -> Array:
+        """A power of two for each number of a row, near the size that it has behind the
+        norm: what is normed has the size 1.
+        """
+        if fold.gain not in self.known:
+            size = np.abs(array_of(self.base, fold.gain, "f32")).astype(np.float64)
+            if fold.bias:
+                size = np.hypot(size, array_of(self.base, fold.bias, "f32"))
+            power = np.rint(np.log2(np.where(size > 0, size, 1)))
+            factors = np.exp2(np.clip(power, -MOST, MOST)).astype(np.float32)
+            self.known[fold.gain] = factors
+        return self.known[fold.gain]
