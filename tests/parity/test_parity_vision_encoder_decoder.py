@@ -8,12 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tokenizers
 import torch
 import transformers
 from numpy.typing import NDArray
 from support.families import TOKENS, ended
 from support.padded import Ids, Keep, Numbers, Samples, samples
 from support.published import assert_published, loaded, randomized
+from tokenizers import decoders, models, pre_tokenizers, processors
 
 import specc
 
@@ -242,3 +244,53 @@ def test_a_page_is_read_as_published(size: tuple[int, int], tmp_path: Path) -> N
     made = specc.load(tmp_path / "package").generate(pixels=page, max_tokens=TOKENS)
     got = [list(row[0].tokens) for row in made.results()]
     assert got == written_by(theirs, given.numpy(), 1)
+
+
+LETTERS = "▁abcdefghijklmnopqrstuvwxyz"
+"""Behind the four tokens that are none: 31 in all."""
+
+
+def letters_beside(folder: Path) -> Any:
+    """A tokenizer of letters, which puts a first and a last token around what it is given."""
+    marks = ["<s>", "<pad>", "</s>", "<unk>"]
+    words = {word: n for n, word in enumerate([*marks, *LETTERS])}
+    made = tokenizers.Tokenizer(models.BPE(words, [], unk_token="<unk>"))
+    made.pre_tokenizer = pre_tokenizers.Metaspace()
+    made.decoder = decoders.Metaspace()
+    made.add_special_tokens(marks)
+    made.post_processor = processors.TemplateProcessing(
+        single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 2)]
+    )
+    made.save(str(folder / "tokenizer.json"))
+    return made
+
+
+@pytest.mark.parametrize("beams", [1, 4])
+@pytest.mark.parametrize("asked", ["cat", "a", "<unk>dog"])
+def test_what_is_asked_of_a_page_is_gone_on_with(
+    asked: str, beams: int, tmp_path: Path
+) -> None:
+    """Donut's way to say what is wanted: without the tokens that its tokenizer puts there."""
+    theirs = saved("donut-swin", "mbart", tmp_path, 6, louder=2.0).double()
+    letters = letters_beside(tmp_path)
+    pixels = given_to("donut-swin").rows[0]["pixels"][None]
+    prompt = letters.encode(asked, add_special_tokens=False).ids
+    with torch.no_grad():
+        (wanted,) = theirs.generate(
+            pixel_values=torch.tensor(pixels).double(),
+            decoder_input_ids=torch.tensor([prompt]),
+            do_sample=False,
+            num_beams=beams,
+            max_new_tokens=TOKENS,
+            pad_token_id=0,
+            eos_token_id=STOP,
+        ).tolist()
+    how: dict[str, Any] = {"max_tokens": TOKENS}
+    if beams > 1:
+        how |= {"strategy": "beam", "beams": beams, "early_stopping": False}
+    specc.compile(str(tmp_path), tmp_path / "package", parts="step")
+    made = specc.load(tmp_path / "package").generate(pixels=pixels, target=asked, **how)
+    ((row, *_),) = made.results()
+    assert list(row.tokens) == ended(wanted[len(prompt) :], STOP)
+    kept = [token for token in row.tokens if token != STOP]
+    assert row.text.strip() == letters.decode(kept).strip()
