@@ -40,8 +40,9 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--adapter",
         default="",
-        metavar="DIR",
-        help="merge a LoRA adapter, as peft saves it, into these weights",
+        metavar="DIR|FILE",
+        help="merge a LoRA adapter, as peft saves it, into these weights, or put those "
+        "of a language in their place",
     )
     parser.add_argument(
         "--init",

@@ -1,5 +1,5 @@
 """An adapter's folder: what its adapter_config.json says, and whether that can be merged
-into a checkpoint exactly.
+into a checkpoint exactly. Or the file of a language, whose tensors are taken whole.
 
 A key that this version does not know is no reason to refuse, unless it says something:
 then it may change numbers.
@@ -21,6 +21,8 @@ Item = TypeVar("Item", str, int)
 CONFIG = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
 PICKLE = "adapter_model.bin"
+BEGINNING, ENDING = "adapter.", ".safetensors"
+"""How the file of a language is called (transformers' `load_adapter`)."""
 
 _HARMLESS = frozenset(
     {
@@ -49,9 +51,34 @@ _BEGINNINGS = (True, False, None, "gaussian", "eva", "orthogonal")
 _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.")
 
 
-def open_adapter(folder: str) -> Adapter:
-    """The adapter in a folder. Fails with E0802, E0529, E0530, E0514 and as weights do."""
-    path = Path(folder)
+def is_of_language(adapter: str) -> bool:
+    """Whether an adapter is a file of whole tensors, not a folder of peft's."""
+    return adapter.endswith(ENDING)
+
+
+def described_by(adapter: str) -> list[Path]:
+    """The files that say what an adapter's weights are for; the empty text is none."""
+    whole = not adapter or is_of_language(adapter)
+    return [] if whole else [Path(adapter) / CONFIG]
+
+
+def language_of(adapter: str) -> str:
+    """What the file of a language is named for: `fra` for `adapter.fra.safetensors`;
+    empty for any other adapter.
+    """
+    name = Path(adapter).name
+    if not is_of_language(adapter) or not name.startswith(BEGINNING):
+        return ""
+    return name.removeprefix(BEGINNING).removesuffix(ENDING).lstrip(".")
+
+
+def open_adapter(adapter: str) -> Adapter:
+    """The adapter in a folder, or the file of a language. Fails with E0802, E0529,
+    E0530, E0514 and as weights do.
+    """
+    path = Path(adapter)
+    if is_of_language(adapter):
+        return Adapter.whole_of(open_tensors(path))
     config = config_at(path / CONFIG, "give a folder that peft has saved an adapter in")
     scaling, targets = _scaling(config), _targets(config)
     weights = path / WEIGHTS

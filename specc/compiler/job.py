@@ -17,6 +17,7 @@ from specc.artifact.manifest import Manifest
 from specc.backend import Compiler, Emitted, How, Written
 from specc.compiler import computing, precision
 from specc.compiler import reading as readings
+from specc.compiler.adapter import described_by, language_of
 from specc.compiler.compiled import Compiled
 from specc.compiler.generation_file import as_published
 from specc.compiler.room import count_of, too_large_here
@@ -256,8 +257,7 @@ def files_read(job: Job) -> list[Path]:
     if isinstance(job.values, Binding):
         checkpoint = job.values.checkpoint
         files += [checkpoint.path, *(file.path for file in checkpoint.every_file)]
-    if job.options.adapter:
-        files.append(Path(job.options.adapter) / "adapter_config.json")
+    files += described_by(job.options.adapter)
     if job.spec.config_file:
         config = Path(job.spec.config_file)
         # it may be named by itself, or by the folder of a checkpoint
@@ -274,6 +274,7 @@ def open_job(spec: Spec, options: Options) -> Iterator[Job]:
     """
     weights = options.weights or spec.checkpoint
     folders = readings.folders_of(weights, spec.config_file)
+    spoken = language_of(options.adapter)
     told = as_published(elaborated(spec, options.graph), folders)
     model = told.model
     graph = with_taps(model.graph, options.taps)
@@ -296,7 +297,7 @@ def open_job(spec: Spec, options: Options) -> Iterator[Job]:
             graph=graph,
             values=values,
             folders=folders,
-            reading=readings.reading_of(spec.program, model, folders),
+            reading=readings.reading_of(spec.program, model, folders, spoken),
             remarks=told.remarks,
         )
 

@@ -52,19 +52,22 @@ class _Place:
     """Where an entry stands: the folder that paths are seen from, and what has been
     found for the whole spec.
 
-    `given` are folders named at compile time, `files` the tokenizers found so far, by
-    hash.
+    `given` are folders named at compile time, `language` the one that an adapter is of,
+    `files` the tokenizers found so far, by hash.
     """
 
     folder: Path
     span: Span | None
     given: tuple[Path, ...] = ()
+    language: str = ""
     files: dict[str, TokenizerFile] = field(default_factory=dict)
 
 
-def reading_of(program: Program, model: Model, given: Sequence[Path] = ()) -> Reading:
+def reading_of(
+    program: Program, model: Model, given: Sequence[Path] = (), language: str = ""
+) -> Reading:
     """How each input is read and each result shown. Paths are seen from the file that
-    says them.
+    says them. Of a vocabulary for several languages that of `language` is taken.
 
     `text(tokenizer())` takes the tokenizer.json in the first of the folders `given`
     that has one. Where none has, the input has no reading: it takes ids.
@@ -73,7 +76,7 @@ def reading_of(program: Program, model: Model, given: Sequence[Path] = ()) -> Re
         e.name: e.span for item, _ in program.items(tree.Reading) for e in item.entries
     }
     folders = {m.path: m.folder for m in program.chain}
-    shared = _Place(Path(), None, tuple(given))
+    shared = _Place(Path(), None, tuple(given), language)
 
     def record(name: str, data: Any, make: Any) -> Any:
         place = replace(shared, folder=folders[data["home"]], span=spans.get(name))
@@ -335,7 +338,7 @@ def _transcript(
     """
     if args:
         return {**options, "vocab": _vocabulary(args[0], place)}
-    told = spoken_by(place.given, place.span)
+    told = spoken_by(place.given, place.span, place.language)
     if told is None:
         return {**options, "absent": _ABSENT}
     # what the files call padding is what their tokenizer leaves out

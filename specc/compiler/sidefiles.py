@@ -207,15 +207,19 @@ def words_in(folders: Sequence[Path], span: Span | None = None) -> Path | None:
     return None
 
 
-def spoken_by(folders: Sequence[Path], span: Span | None) -> dict[str, object] | None:
+def spoken_by(
+    folders: Sequence[Path], span: Span | None, language: str = ""
+) -> dict[str, object] | None:
     """The options of `transcript` from the `vocab.json` and `tokenizer_config.json` in
-    the first folder that has the former; None where none has. Fails with E0845.
+    the first folder that has the former; None where none has. A `language` goes before
+    the one that the latter names. Fails with E0845.
     """
     path = found_in(folders, VOCABULARY)
     if path is None:
         return None
     about = path.parent / TOKENIZER
     config = object_in(about) if os.path.lexists(about) else {}
+    config = {**config, "target_lang": language} if language else config
     ids = dict(_ids(_of_language(object_in(path), config, path, span), path, span))
     for number, token in _added(path.parent, config):
         ids.setdefault(number, token)

@@ -5,9 +5,13 @@ adds to a weight W a product of two thin matrices: W + s·B·A. An adapter's fil
 them after the module that they change. Here each changed tensor is computed when it is
 asked for, in float64, some rows at a time, and rounded once to float32: that is what
 runs, whatever W is stored in. Everything else is read as without the adapter.
+
+An adapter of a language (Pratap et al., 2023, arXiv:2305.13516, sec. 4.1) is a file of
+whole tensors, each of which stands in the place of the checkpoint's own.
 """
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NoReturn
@@ -117,15 +121,35 @@ class Change:
 
 
 class Adapter:
-    """An adapter's file with its config: what changes, by the names of parameters."""
+    """An adapter's file with its config: what changes, by the names of parameters.
+
+    `whole`: its tensors have the checkpoint's own names, and stand in their place.
+    """
 
     def __init__(
-        self, file: TensorFile, scaling: Scaling, targets: "Targets | None" = None
+        self,
+        file: TensorFile,
+        scaling: "Scaling",
+        targets: "Targets | None" = None,
+        *,
+        whole: bool = False,
     ) -> None:
         self.file = file
         self.scaling = scaling
         self.targets = targets
-        self.changes = self._changes()
+        self.whole = whole
+        self.changes = self._instead() if whole else self._changes()
+
+    @classmethod
+    def whole_of(cls, file: TensorFile) -> "Adapter":
+        """The adapter of a language: nothing in it is scaled."""
+        return cls(file, Scaling(r=1, alpha=1.0, ranks={}, alphas={}), whole=True)
+
+    def _instead(self) -> dict[str, Change]:
+        """Each tensor under its own name. E0530 where there are none."""
+        if not self.file.tensors:
+            self._broken("", "it holds no tensors")
+        return {name: Change(instead=name) for name in self.file.tensors}
 
     def _changes(self) -> dict[str, Change]:
         """Every tensor of the file has its part in a change. E0530 for one that has none,
@@ -295,6 +319,9 @@ def _placed(base: Checkpoint, adapter: Adapter) -> dict[str, Change]:
         for name, change in adapter.changes.items()
     }
     lost = [n for n, c in placed.items() if not c.instead and n not in base.tensors]
+    if adapter.whole:
+        lost = [name for name in placed if name not in base.tensors]
+        _check_every_layer(base, adapter)
     if lost:
         _unfit(
             base,
@@ -306,6 +333,24 @@ def _placed(base: Checkpoint, adapter: Adapter) -> dict[str, Change]:
     return placed
 
 
+NUMBERED = re.compile(r"\.\d+\.")
+
+
+def _check_every_layer(base: Checkpoint, adapter: Adapter) -> None:
+    """E0531 where an adapter of whole tensors has some for one layer and not for
+    another, or a weight without its bias: half of one language and half of another.
+    """
+
+    def kind(name: str) -> str:
+        return NUMBERED.sub(".*.", name).rpartition(".")[0]
+
+    kinds = {kind(name) for name in adapter.changes}
+    left = [n for n in base.tensors if kind(n) in kinds and n not in adapter.changes]
+    if left:
+        why = f"it has nothing in place of {shown(listed(sorted(left)))}"
+        _unfit(base, adapter, why, "is it the adapter of this model, and all of it?")
+
+
 def _entry(name: str, change: Change, base: Checkpoint, adapter: Adapter) -> Entry:
     """A changed tensor as it is read: float32, but float64 stays. E0531 for shapes that
     do not go together.
@@ -315,7 +360,8 @@ def _entry(name: str, change: Change, base: Checkpoint, adapter: Adapter) -> Ent
     first = brought.get(change.instead) or there
     assert first is not None, f"{name} is neither there nor brought along"
     for what, shape in _shapes(change, brought):
-        for met in (first, there):
+        # what stands in a tensor's place may be of more words, or fewer
+        for met in (first, None if adapter.whole else there):
             if met is not None and shape != met.shape:
                 why = (
                     f"`{shown(name)}` is {met}, but `{shown(what)}` gives {list(shape)}"

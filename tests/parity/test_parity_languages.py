@@ -1,0 +1,115 @@
+"""A checkpoint of many languages (MMS): the weights of one, in a file beside the others,
+stand in their place as transformers' `load_adapter` puts them there.
+"""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from safetensors.torch import save_file
+from support.families import Case
+from support.spec_models import assert_agrees
+
+import specc
+from specc.cli.main import main
+from specc.text.diagnostic import Failed
+
+pytestmark = pytest.mark.parity
+
+TINY: dict[str, Any] = {
+    "vocab_size": 13, "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 40,
+    "conv_dim": [6, 7, 8], "conv_kernel": [5, 3, 2], "conv_stride": [3, 2, 2], "num_conv_pos_embeddings": 5,
+    "num_conv_pos_embedding_groups": 2, "feat_extract_norm": "layer", "conv_bias": True, "do_stable_layer_norm": True,
+    "adapter_attn_dim": 6,
+}  # fmt: skip
+WORDS = 17
+"""How many tokens the other language has."""
+Tensors = dict[str, torch.Tensor]
+
+
+def saved(folder: Path) -> Any:
+    """A model, and a file for another language beside it."""
+    case = Case(config="Wav2Vec2Config", model="Wav2Vec2ForCTC", tiny=TINY)
+    theirs = case.saved(folder)
+    source = torch.Generator().manual_seed(4)
+    tensors = {}
+    for name, weight in theirs._get_adapters().items():
+        shape = list(weight.shape)
+        if name.startswith("lm_head"):
+            shape[0] = WORDS
+        tensors[name] = torch.randn(shape, generator=source) * 0.5
+    save_file(tensors, folder / "adapter.fra.safetensors")
+    return theirs
+
+
+def sound() -> NDArray[np.float32]:
+    drawn = np.random.default_rng(0).standard_normal((2, 171))
+    return drawn.astype(np.float32)
+
+
+def compiled(folder: Path, words: int = WORDS) -> specc.Model:
+    out = folder / "fra.onnx"
+    file = folder / "adapter.fra.safetensors"
+    specc.compile(str(folder), out, adapter=file, set={"vocab": words}, force=True)
+    return specc.load(out, threads=1)
+
+
+def test_a_language(tmp_path: Path) -> None:
+    theirs = saved(tmp_path)
+    theirs.load_adapter("fra")
+    with torch.no_grad():
+        wanted = theirs.double()(torch.tensor(sound()).double()).logits.numpy()
+    assert wanted.shape[-1] == WORDS
+    made = compiled(tmp_path).run(input_values=sound())["logits"]
+    assert_agrees(made, wanted, "logits", 1e-5)
+
+
+def test_its_words_are_those_of_the_language(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of a vocabulary for each, whatever language the tokenizer was saved with."""
+    saved(tmp_path)
+    words = {
+        "eng": {f"e{n}": n for n in range(13)},
+        "fra": {f"f{n}": n for n in range(WORDS)},
+    }
+    (tmp_path / "vocab.json").write_text(json.dumps(words))
+    (tmp_path / "tokenizer_config.json").write_text('{"target_lang": "eng"}')
+    np.save(tmp_path / "x.npy", sound())
+    out, file = tmp_path / "m.onnx", tmp_path / "adapter.fra.safetensors"
+    told = ["compile", str(tmp_path), "--adapter", str(file), f"--set=vocab={WORDS}"]
+    assert main([*told, "-o", str(out)]) == 0
+    assert main(["run", str(out), str(tmp_path / "x.npy")]) == 0
+    shown = capsys.readouterr().out
+    assert "f" in shown
+    assert "e1" not in shown
+
+
+def half(tensors: Tensors) -> Tensors:
+    return {n: t for n, t in tensors.items() if "layers.1." not in n}
+
+
+def strange(tensors: Tensors) -> Tensors:
+    return {**tensors, "wav2vec2.more": torch.ones(3)}
+
+
+@pytest.mark.parametrize("change", [half, strange])
+def test_what_does_not_fit_is_refused(
+    change: Callable[[Tensors], Tensors], tmp_path: Path
+) -> None:
+    theirs = saved(tmp_path)
+    tensors = {n: t.detach().clone() for n, t in theirs._get_adapters().items()}
+    save_file(change(tensors), tmp_path / "adapter.fra.safetensors")
+    with pytest.raises(Failed, match="E0531"):
+        compiled(tmp_path, 13)
+
+
+def test_a_number_of_words_that_is_not_the_language_s_is_told(tmp_path: Path) -> None:
+    saved(tmp_path)
+    with pytest.raises(Failed, match="E0508"):
+        compiled(tmp_path, 13)
