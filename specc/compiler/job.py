@@ -274,7 +274,7 @@ def open_job(spec: Spec, options: Options) -> Iterator[Job]:
     """
     weights = options.weights or spec.checkpoint
     folders = readings.folders_of(weights, spec.config_file)
-    spoken = language_of(options.adapter)
+    language = language_of(options.adapter)
     told = as_published(elaborated(spec, options.graph), folders)
     model = told.model
     graph = with_taps(model.graph, options.taps)
@@ -297,7 +297,7 @@ def open_job(spec: Spec, options: Options) -> Iterator[Job]:
             graph=graph,
             values=values,
             folders=folders,
-            reading=readings.reading_of(spec.program, model, folders, spoken),
+            reading=readings.reading_of(spec.program, model, folders, language),
             remarks=told.remarks,
         )
 

@@ -111,5 +111,5 @@ def test_what_does_not_fit_is_refused(
 
 def test_a_number_of_words_that_is_not_the_language_s_is_told(tmp_path: Path) -> None:
     saved(tmp_path)
-    with pytest.raises(Failed, match="E0508"):
+    with pytest.raises(Failed, match="E0503"):
         compiled(tmp_path, 13)
