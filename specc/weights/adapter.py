@@ -11,7 +11,6 @@ whole tensors, each of which stands in the place of the checkpoint's own.
 """
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NoReturn
@@ -26,6 +25,7 @@ from specc.weights.checkpoint import Checkpoint
 from specc.weights.finite import check_finite
 from specc.weights.formats.dtypes import BITS, FLOATS, NUMPY
 from specc.weights.formats.safetensors import Entry, TensorFile
+from specc.weights.languages import left_out
 from specc.weights.names import listed
 from specc.weights.prefix import naming_of
 
@@ -321,7 +321,9 @@ def _placed(base: Checkpoint, adapter: Adapter) -> dict[str, Change]:
     lost = [n for n, c in placed.items() if not c.instead and n not in base.tensors]
     if adapter.whole:
         lost = [name for name in placed if name not in base.tensors]
-        _check_every_layer(base, adapter)
+        if left := left_out(base.tensors, placed):
+            why = f"it has nothing in place of {shown(listed(sorted(left)))}"
+            _unfit(base, adapter, why, "is it the adapter of this model, all of it?")
     if lost:
         _unfit(
             base,
@@ -331,24 +333,6 @@ def _placed(base: Checkpoint, adapter: Adapter) -> dict[str, Change]:
             "no weight of its own to change",
         )
     return placed
-
-
-NUMBERED = re.compile(r"\.\d+\.")
-
-
-def _check_every_layer(base: Checkpoint, adapter: Adapter) -> None:
-    """E0531 where an adapter of whole tensors has some for one layer and not for
-    another, or a weight without its bias: half of one language and half of another.
-    """
-
-    def kind(name: str) -> str:
-        return NUMBERED.sub(".*.", name).rpartition(".")[0]
-
-    kinds = {kind(name) for name in adapter.changes}
-    left = [n for n in base.tensors if kind(n) in kinds and n not in adapter.changes]
-    if left:
-        why = f"it has nothing in place of {shown(listed(sorted(left)))}"
-        _unfit(base, adapter, why, "is it the adapter of this model, and all of it?")
 
 
 def _entry(name: str, change: Change, base: Checkpoint, adapter: Adapter) -> Entry:
