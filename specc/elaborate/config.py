@@ -14,6 +14,7 @@ from specc.elaborate.context import Absent, Context, Env, Module, Poisoned
 from specc.elaborate.json_nodes import JsonObject
 from specc.elaborate.lookup import lookup
 from specc.elaborate.modules import Assigned, Program
+from specc.elaborate.named import PLURALS, no_such
 from specc.elaborate.needs import NeedsValue
 from specc.elaborate.normalizers import of_type
 from specc.elaborate.numbers import as_float
@@ -216,7 +217,13 @@ def _fitted(
         if lookup(context, expr, env, quiet=True) is POISON:
             # refused, with the words it may be
             return fit_static(context, entry.type, expr.path, env, place)
-    value = first(of_type(context, entry.type, expr, env))
+    try:
+        value = first(of_type(context, entry.type, expr, env))
+    except Failed as failed:
+        kind, code = entry.type.name, failed.diagnostics[0].code
+        if code == "E0202" and isinstance(expr, tree.Name) and kind in PLURALS:
+            no_such(context, kind, expr, env)
+        raise
     fitted = fit_static(context, entry.type, value, env, place)
     if isinstance(fitted, Dim):
         return fitted.since(Origin(place.span, f"the config value {place.what}"))
