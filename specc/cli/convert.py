@@ -3,6 +3,7 @@ safetensors.
 """
 
 from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
 from pathlib import Path
 
 from specc.cli.messages import answer, done
@@ -44,22 +45,19 @@ def run(given: Namespace) -> int:
     target = given.output or ("x.yaml" if is_dsl else "x.specc")
     text = write(tree) if target.endswith(".specc") else write_yaml(tree)
     if given.output:
-        made = text.encode()
-        atomic_write(
-            place(
-                given.output,
-                SPEC,
-                inputs=() if from_stdin else [given.file],
-                force=given.force,
-                content=made,
-            ),
-            [made],
-        )
+        inputs = () if from_stdin else (given.file,)
+        _write(text.encode(), given.output, inputs, force=given.force)
     files = [given.output] if given.output else []
     told = {"files": files, "text": None if files else text}
     if not answer("convert", told) and not files:
         print(text, end="")
     return 0
+
+
+def _write(made: bytes, output: str, inputs: Sequence[str], *, force: bool) -> None:
+    """Leave a spec where it is wanted; never over the one that it is made of."""
+    path = place(output, SPEC, inputs=inputs, force=force, content=made)
+    atomic_write(path, [made])
 
 
 def vectors(source: str, target: str, *, force: bool) -> int:

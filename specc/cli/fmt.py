@@ -53,7 +53,7 @@ def run(given: Namespace) -> int:
         elif new != old:
             changed.append(name)
             _tell(name, old, new, given)
-    faults = [_uneven(name) for name in changed] if given.check else []
+    faults = list(map(_uneven, changed)) if given.check else []
     told = {
         "changed": changed,
         "written": written,

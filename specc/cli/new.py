@@ -57,20 +57,21 @@ def run(given: Namespace) -> int:
     yaml = not path.lower().endswith(".specc")
     name = named(Path(path).stem)
     above = (MODELINE,) if yaml and not given.no_schema else ()
+    sign = ": " if yaml else " = "
     draft = None
     if given.folder:
-        draft = drafted(given.folder, name, ": " if yaml else " = ", above)
+        draft = drafted(given.folder, name, sign, above)
         file = draft.file
     else:
-        file = begun(
-            Beginning(
-                name=name,
-                extends=names[0],
-                above=(*above, f"Begun as an instance of {names[0]}.", CHANGE, TAKE),
-                below=_below(yaml),
-                sign=": " if yaml else " = ",
-            )
+        base = names[0]
+        beginning = Beginning(
+            name=name,
+            extends=base,
+            above=(*above, f"Begun as an instance of {base}.", CHANGE, TAKE),
+            below=_below(yaml),
+            sign=sign,
         )
+        file = begun(beginning)
     _write(path, file, yaml, given.force)
     if above:
         _write_schema(Path(path).parent / SCHEMA)

@@ -107,6 +107,13 @@ def _stream(
     _show(streamer.entrance.reading, results, outputs)
 
 
+def _print_pieces(writing: Writing) -> None:
+    """A text while it is written, each piece as soon as it is certain."""
+    for piece in writing.pieces():
+        print(shown(piece[0], keep="\n\t"), end="", flush=True)
+    print()
+
+
 def _write(opened: Opened, writing: Writing, outputs: Outputs) -> None:
     """One text as it comes; several texts, or tokens that are none, when all are there."""
     if outputs.attention:
@@ -116,13 +123,12 @@ def _write(opened: Opened, writing: Writing, outputs: Outputs) -> None:
     # a program reads one object, when all is there
     as_it_comes = as_it_comes and not manner().for_programs
     if as_it_comes:
-        for piece in writing.pieces():
-            print(shown(piece[0], keep="\n\t"), end="", flush=True)
-        print()
+        _print_pieces(writing)
     results = writing.results()
     told = {"texts": [[told_text(each) for each in row] for row in results]}
     if not answer("run", told) and not as_it_comes:
         print_results(results)
+    # one is drawn and remarked on: the best of the first prompt
     best = results[0][0]
     if why := writing.cut_off(best):
         remark(f"cut off after {len(best.tokens)} tokens, {why}")

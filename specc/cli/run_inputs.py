@@ -270,15 +270,20 @@ def _batch(model: Entrance, name: str, pieces: Sequence["Piece"]) -> dict[str, A
     if len(pieces) == 1:
         return {name: arrays[0]}
     shapes = sorted({a.shape[1:] for a in arrays})
-    # arrays beside texts, of two shapes, or numbers without a batch
-    if texts or len(shapes) > 1 or not min(a.ndim for a in arrays):
-        shown_shapes = " and ".join(str(list(shape)) for shape in shapes[:4])
-        fail(
-            "E0912",
-            f"what is given for `{name}` makes no batch: its parts have different shapes",
-            notes=[f"they are {shown_shapes} behind the batch"],
-        )
+    without_batch = any(a.ndim == 0 for a in arrays)
+    if texts or len(shapes) > 1 or without_batch:
+        _no_batch(name, shapes)
     return {name: np.concatenate(arrays)}
+
+
+def _no_batch(name: str, shapes: Sequence[tuple[int, ...]]) -> NoReturn:
+    """E0912 for arrays beside texts, of two shapes, or numbers without a batch."""
+    shown_shapes = " and ".join(str(list(shape)) for shape in shapes[:4])
+    fail(
+        "E0912",
+        f"what is given for `{name}` makes no batch: its parts have different shapes",
+        notes=[f"they are {shown_shapes} behind the batch"],
+    )
 
 
 def _list(word: str) -> list[Json] | None:

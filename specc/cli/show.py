@@ -1,7 +1,7 @@
 """Show an architecture as a tree, with shapes, weights and multiply-adds as formulas or numbers."""
 
 from argparse import ArgumentParser, Namespace
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
 from specc.artifact.index import is_package
@@ -61,9 +61,7 @@ def run(given: Namespace) -> int:
     what it holds. With `--html` or `--svg` a file is written.
     """
     if check_drawn(given):
-        write_drawn(given, _architecture(given))
-        answer("show", {"written": [path for path in (given.html, given.svg) if path]})
-        return 0
+        return _draw(given)
     as_ir = given.ir or given.after
     if is_package(given.spec) and not given.graph and not as_ir:
         from specc.run.overview import overview
@@ -82,6 +80,14 @@ def run(given: Namespace) -> int:
     lines = tree_of(graph, at, _count(graph, own))
     if not answer("show", told_graph(graph, at, own)):
         print("\n".join(lines))
+    return 0
+
+
+def _draw(given: Namespace) -> int:
+    """The drawings that were asked for."""
+    write_drawn(given, _architecture(given))
+    written = [path for path in (given.html, given.svg) if path]
+    answer("show", {"written": written})
     return 0
 
 
@@ -191,15 +197,22 @@ def tree_of(graph: Graph, at: Mapping[str, int], count: str) -> list[str]:
     rows += [_row(graph, depth, part, at) for depth, part in walk(tree)]
     if not tree.all_spared().terms:
         rows = [(*row[:4], "") for row in rows]
-    widths = [max(len(row[n]) for row in rows) for n in range(5)]
     lines = [f"input   {n}: {type_at(v.type, at)}" for n, v in graph.inputs.items()]
-    for row in rows:
-        cells = [text.ljust(width) for text, width in zip(row, widths, strict=True)]
-        lines.append("  ".join(cells).rstrip())
+    lines += _table(rows)
     lines += [f"result  {n}: {type_at(v.type, at)}" for n, v in graph.outputs.items()]
     done = substituted(tree.all_work() - tree.all_spared(), at).number
     # in letters only where it is a number: a formula stands in the tree
     return [*lines, count, *([f"{rounded(done)} multiply-adds"] if done else [])]
+
+
+def _table(rows: Sequence[Row]) -> list[str]:
+    """Rows with every column as wide as its widest cell."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for row in rows:
+        cells = [text.ljust(width) for text, width in zip(row, widths, strict=True)]
+        lines.append("  ".join(cells).rstrip())
+    return lines
 
 
 def _row(graph: Graph, depth: int, part: Part, at: Mapping[str, int]) -> Row:

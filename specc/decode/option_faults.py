@@ -101,13 +101,10 @@ class Vocabulary:
         self, word: str, value: object, span: Span | None = None
     ) -> Diagnostic | None:
         """E0732 where the setting `word` names a token that the model does not have."""
-        most = {"start": self.taken, "pad": self.taken}.get(word)
-        if word in ("stop", "begin", "last_token"):
-            most = self.drawn
-        tokens = value if isinstance(value, list | tuple) else (value,)
-        if word == "begin":
-            places = (p if isinstance(p, list | tuple) else (p,) for p in tokens)
-            tokens = [token for place in places for token in place]
+        most = self._most(word)
+        tokens = _several(value)
+        if word == "begin":  # of each place one token, or those it may be
+            tokens = [token for place in tokens for token in _several(place)]
         wrong = [t for t in tokens if most is not None and whole(t, most)]
         if not wrong:
             return None
@@ -119,6 +116,19 @@ class Vocabulary:
             f"`{word}` is {wrong[0]}, and the model's tokens are 0 to {(most or 0) - 1}"
         )
         return Diagnostic("E0732", title, _label(span), helps=helps)
+
+    def _most(self, word: str) -> int | None:
+        """How many tokens a setting chooses from: of those that are read, or those that
+        are written; None of a setting that names no token.
+        """
+        if word in ("start", "pad"):
+            return self.taken
+        return self.drawn if word in ("stop", "begin", "last_token") else None
+
+
+def _several(value: object) -> Sequence[object]:
+    """A list as it is, and anything else as the only item of one."""
+    return value if isinstance(value, list | tuple) else (value,)
 
 
 def spec_faults(

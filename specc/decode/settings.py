@@ -184,19 +184,21 @@ def _plain(name: str, value: Any) -> Any:
     """A checked value as `Settings` holds it."""
     kind = _KINDS[name]
     if name == "start":
-        begins = value if isinstance(value, list | tuple) else (value,)
-        return tuple(int(token) for token in begins)
+        return tuple(map(int, _several(value)))
     if name in ("begin", "banned"):
-        return tuple(
-            tuple(map(int, place)) if isinstance(place, list | tuple) else (int(place),)
-            for place in value
-        )
+        return tuple(tuple(map(int, _several(place))) for place in value)
     if name in SETS:
-        many: Iterable[Any] = value if isinstance(value, list | tuple) else (value,)
-        return tuple(dict.fromkeys(v if isinstance(v, str) else int(v) for v in many))
+        # a text that ends texts stands beside tokens that do
+        many = (v if isinstance(v, str) else int(v) for v in _several(value))
+        return tuple(dict.fromkeys(many))
     if kind is float:
         return float(value)
     return int(value) if kind is int else value
+
+
+def _several(value: Any) -> Iterable[Any]:
+    """A list as it is, and anything else as the only item of one."""
+    return value if isinstance(value, list | tuple) else (value,)
 
 
 _KINDS = {f.name: int if f.name in WHOLE else f.type for f in fields(Settings)}

@@ -42,18 +42,23 @@ class Report:
         """What `specc check` prints, one fact a line."""
         said = []
         if self.growing and self.causal:
-            by = f", in chunks of {self.chunk} rows" if self.chunk > 1 else ""
-            said.append(f"causal along {self.growing}{by}")
-            back = _back if self.chunk == 1 else _back_in_chunks
-            said += [
-                f"  {name} reads {back(reach)}" for name, reach in self.fields.items()
-            ]
+            said += self._causal_lines()
         said += [each.line() for each in self.others]
         if self.batch and self.apart:
             said.append(f"rows of {self.batch} stay apart")
         if self.padded and not any(w.code == "W0601" for w in self.warnings):
             said.append(f"padding stays out of the results ({', '.join(self.padded)})")
         return said
+
+    def _causal_lines(self) -> list[str]:
+        """That it is causal, and how far back each result looks."""
+        by = f", in chunks of {self.chunk} rows" if self.chunk > 1 else ""
+        back = _back if self.chunk == 1 else _back_in_chunks
+        reaches = self.fields.items()
+        return [
+            f"causal along {self.growing}{by}",
+            *(f"  {name} reads {back(reach)}" for name, reach in reaches),
+        ]
 
 
 def report(
