@@ -59,6 +59,7 @@ class Meaning:
 
 def meaning(known: Analysis, offset: int) -> Meaning | None:
     """What the word at a character means; None where nothing is known of it."""
+    # from the inside out: what a character is in first has the say
     nodes = around(known.file, offset) if known.file else []
     for depth in range(len(nodes) - 1, -1, -1):
         found = _of_node(known, nodes[: depth + 1], offset)
@@ -136,6 +137,7 @@ def _option(
     assert span is not None  # as the caller looked
     calls = [n for n in nodes if isinstance(n, tree.Call)]
     records = [n for n in nodes if isinstance(n, tree.RecordOf)]
+    # `text: { layers: 2 }` of an instance: its keys are config values
     if records and not calls:
         names = [n.name for n in nodes if isinstance(n, tree.Assign | tree.Option)]
         return _of_path(known, ".".join(names), span.start, span.end)

@@ -7,7 +7,7 @@ offered. So an edit is never a guess that nobody tried.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
@@ -67,18 +67,24 @@ def candidates(known: Analysis, fault: Diagnostic) -> Iterator[Edit]:
             yield Edit(f"write `{fix.text}`", fix.span.start, fix.span.end, fix.text)
     labels = [fault.primary, *fault.others] if fault.primary else []
     spans = [label.span for label in labels if label and known.is_here(label.span)]
+    # a name that was meant is surer than what a piece of advice may stand for
     for advice in (fault.title, *fault.helps):
         for offered in OFFERED.findall(advice):
             for span in spans[:1]:
                 yield from _renamed(fault, span, offered)
     for advice in fault.helps:
-        if LEFT_OUT.match(advice):
-            yield from left_out(spans)
-        if choice := ONE_OF.fullmatch(advice):
-            for word in choice[1].split(", "):
-                yield from placed(known, spans[:1], word, added=False)
-        for piece, added in _pieces(advice, read=known.spec is not None):
-            yield from placed(known, spans, piece, added=added)
+        yield from _followed(known, advice, spans)
+
+
+def _followed(known: Analysis, advice: str, spans: Sequence[Span]) -> Iterator[Edit]:
+    """The edits that one piece of advice may stand for."""
+    if LEFT_OUT.match(advice):
+        yield from left_out(spans)
+    if choice := ONE_OF.fullmatch(advice):
+        for word in choice[1].split(", "):
+            yield from placed(known, spans[:1], word, added=False)
+    for piece, added in _pieces(advice, read=known.spec is not None):
+        yield from placed(known, spans, piece, added=added)
 
 
 def _pieces(advice: str, *, read: bool) -> Iterator[tuple[str, bool]]:
@@ -101,6 +107,7 @@ def _renamed(fault: Diagnostic, span: Span, offered: str) -> Iterator[Edit]:
     if NAMED.fullmatch(span.text):
         yield Edit(f"write `{offered}`", span.start, span.end, offered)
     for word in dict.fromkeys(NAMED.findall(span.text)):
+        # of `side.linaer` only the last part is wrong
         last = word.rpartition(".")[2] if "." not in offered else word
         near = did_you_mean(last, [offered]) == offered
         if near and last != offered and f"{last}" in fault.title:

@@ -1,13 +1,13 @@
 """What may be written at a character of a `.specc` text: names, words, options."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from specc.compiler.rounding import WORDS as ROUNDING
 from specc.editors.analysis import Analysis, used_by
 from specc.editors.places import bindings, fields_of, item_around
 from specc.elaborate.context import Module
-from specc.elaborate.kinds import OneOf
+from specc.elaborate.kinds import words_of
 from specc.elaborate.lookup import FIXED
 from specc.elaborate.typing import STATIC, TENSORS
 from specc.elaborate.vocabulary import WORDS
@@ -77,14 +77,20 @@ def expected(
         found += _entries(known, here.before)
     # words last: where a name may stand one is meant more often
     found += [Offer(kind.lower(), "keyword") for kind in sorted(here.keywords)]
+    return _once(found)
+
+
+def _once(offers: Iterable[Offer]) -> list[Offer]:
+    """The first of each text: a variable hides the block of its name."""
     seen: dict[str, Offer] = {}
-    for offer in found:
+    for offer in offers:
         seen.setdefault(offer.text, offer)
     return list(seen.values())
 
 
 def _dotted(text: str, end: int) -> str:
     """The dotted name that ends at a character."""
+    # the text before the cursor is mostly no whole spec, so no tree tells where it begins
     start = end
     while start and (text[start - 1].isalnum() or text[start - 1] in "_."):
         start -= 1
@@ -135,22 +141,24 @@ def _words(tokens: Sequence[Token]) -> Iterator[Offer]:
     if not opened or len(tokens) < 2 or tokens[-1].kind != "EQUAL":
         return
     word = WORDS.get(tokens[opened - 1].text)
+    option = tokens[-2].text
     for slot in word.slots if word else ():
-        if slot.name == tokens[-2].text:
-            kinds = (k for k in slot.kinds if isinstance(k, OneOf))
-            yield from (Offer(w, "constant", slot.name) for k in kinds for w in k.words)
+        if slot.name == option:
+            yield from (Offer(w, "constant", option) for w in words_of(slot.kinds))
 
 
 def _of_definition(tokens: Sequence[Token]) -> Iterator[Offer]:
     """In a mask, bias or score that is being written: what it is about, and its
     parameters.
     """
+    # the item that was begun last is the one at the cursor
     begins = [n for n, token in enumerate(tokens) if token.kind in ITEMS]
     head = tokens[begins[-1] :] if begins else ()
     if not head or head[0].kind not in ABOUT:
         return
     for name, about in ABOUT[head[0].kind]:
         yield Offer(name, "variable", about)
+    # parameters stand between its name and the equals sign
     ends = next((n for n, token in enumerate(head) if token.kind == "EQUAL"), 0)
     for token in head[2:ends]:
         if token.kind == "NAME":
@@ -210,6 +218,7 @@ def options_of(known: Analysis, called: str) -> Iterator[Offer]:
     """What a word, a block or a definition takes, by name."""
     module = known.module
     found = (module.found(called) if module else None) or known.library.standard(called)
+    # a block of std gives way to the word of its name, one of the user does not
     if found is not None and not (found[1].standard and called in WORDS):
         for param in found[0].params or ():
             kind = type_text(param.type) if param.type else ""

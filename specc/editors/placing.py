@@ -105,6 +105,7 @@ def _calls(known: Analysis, spans: Sequence[Span]) -> Iterator[tree.Call]:
     for span in spans if known.file else ():
         assert known.file is not None  # or there would be no span to look at
         nodes = around(known.file, span.start)
+        # a message points at a line as often as at the call in it
         inside = [n for node in nodes[-2:] for n in walk(node)]
         for node in (*reversed(nodes), *inside):
             if isinstance(node, tree.Call) and node.span and node not in seen:
@@ -119,6 +120,7 @@ def _end_of_inputs(call: tree.Call) -> int | None:
     text = (
         call.span.text if named is None else call.span.text[: named - call.span.start]
     )
+    # the last bracket is that of the call: those of arguments stand inside it
     closed = text.rfind(")")
     return call.span.start + closed if closed >= 0 else None
 
@@ -148,11 +150,8 @@ def _as_item(known: Analysis, spans: Sequence[Span], piece: str) -> Iterator[Edi
     title = f"add `{piece}`"
     if known.file is None or not spans:
         return
-    if ITEM.match(piece) and known.syntax == "yaml":
-        text = known.source.text
-        yield Edit(title, len(text), len(text), f"{piece}\n")
-    elif ITEM.match(piece):
-        yield from _above(known, piece, title)
+    if ITEM.match(piece):
+        yield from _beside_items(known, piece, title)
     block = item_around(known.file, spans[0].start)
     if not isinstance(block, tree.Block) or block.span is None:
         return
@@ -162,6 +161,15 @@ def _as_item(known: Analysis, spans: Sequence[Span], piece: str) -> Iterator[Edi
         yield Edit(title, at, at, f"{piece} ")
     if piece.startswith("return ") and text.endswith("}"):
         yield Edit(title, start + len(text) - 1, start + len(text) - 1, f"  {piece}\n")
+
+
+def _beside_items(known: Analysis, piece: str, title: str) -> Iterator[Edit]:
+    """An item as a neighbor of others: keys of YAML have no order, so behind all."""
+    if known.syntax == "yaml":
+        text = known.source.text
+        yield Edit(title, len(text), len(text), f"{piece}\n")
+    else:
+        yield from _above(known, piece, title)
 
 
 def _above(known: Analysis, line: str, title: str) -> Iterator[Edit]:

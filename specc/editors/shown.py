@@ -9,6 +9,7 @@ from specc.editors.meaning import Meaning
 from specc.lang import tree
 from specc.lang.walk import walk
 from specc.text.characters import escaped
+from specc.text.source import Span
 
 TICKS = re.compile(r"`+")
 MARKS = re.compile(r"([<>\[\]!\\&])")
@@ -60,24 +61,27 @@ class Hint:
 
 def hints(known: Analysis, start: int, end: int) -> Iterator[Hint]:
     """The shapes of the names that a part of a text gives, where it does not say them."""
-    text = known.source.text
-    for node in walk(known.file) if known.file else ():
-        span = node.span if isinstance(node, tree.Target) else None
-        if span is None or not isinstance(node, tree.Target) or node.type:
-            continue
-        if not start <= span.start <= end:
+    nodes = walk(known.file) if known.file else ()
+    targets = (n for n in nodes if isinstance(n, tree.Target) and not n.type)
+    for span in (target.span for target in targets):
+        if span is None or not start <= span.start <= end:
             continue
         # numbers and words say themselves; a shape has brackets
         said = known.shapes.get((span.start, span.end), ())
         shapes = [s for s in said if "[" in s and not s.startswith("the ")]
-        if not shapes:
-            continue
-        shown = " or ".join(map(escaped, shapes))
-        if known.syntax == "specc":
-            yield Hint(span.end, f": {shown}")
-        else:  # a key has its own colon: at the end of its line
-            line = text.find("\n", span.start)
-            yield Hint(line if line >= 0 else len(text), f"  {shown}")
+        if shapes:
+            yield _hint(known, span, " or ".join(map(escaped, shapes)))
+
+
+def _hint(known: Analysis, span: Span, shown: str) -> Hint:
+    """A shape behind its name; in YAML, where a key has its own colon, at the end of its
+    line.
+    """
+    if known.syntax == "specc":
+        return Hint(span.end, f": {shown}")
+    text = known.source.text
+    line = text.find("\n", span.start)
+    return Hint(line if line >= 0 else len(text), f"  {shown}")
 
 
 @dataclass(frozen=True)

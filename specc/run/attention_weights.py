@@ -6,7 +6,7 @@ tells those of its main graph; what it cannot tell, because a loop or a kernel k
 is computed by the reference from the model's own weights.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -47,23 +47,31 @@ def attentions(graph: Graph) -> dict[str, Place]:
     return found
 
 
+def _seen(
+    node: Node, results: Sequence[Value | None]
+) -> tuple[Value, Value | None] | None:
+    """The weights of an attention and its mask; None of a node that is none, or whose
+    weights nobody made.
+    """
+    match node.op:
+        case ops.Attend() as op:
+            weights = results[1]
+            return (weights, op.mask(node)) if weights is not None else None
+        case ops.Weigh():
+            weights = node.first
+            return (weights, _mask_of(weights)) if weights is not None else None
+    return None
+
+
 def _places(graph: Graph, loops: tuple[Node, ...]) -> Iterator[tuple[str, Place]]:
     for node, results in graph.nodes:
         if isinstance(node.op, ops.Scan):
             yield from _places(node.op.body, (*loops, node))
             continue
-        mask: Value | None = None
-        match node.op:
-            case ops.Attend() as op:
-                value: Value | None = results[1]
-                mask = op.mask(node)
-            case ops.Weigh():
-                value = node.first
-                mask = _mask_of(value)
-            case _:
-                value = None
-        if value is None:
+        seen = _seen(node, results)
+        if seen is None:
             continue
+        value, mask = seen
         queries, keys = value.type.shape[-2:]
         # One query a turn: over all turns there are as many as the loop has.
         if loops and queries.number == 1:

@@ -217,6 +217,7 @@ def arrays_of(writing: Writing, results: list[list[Result]]) -> dict[str, Array]
     """Tokens i64[batch, n_best, longest] (without n_best where there is one), with
     scores where there are any.
     """
+    # every prompt has as many texts, so that they stand in one array
     texts = [result for row in results for result in row]
     longest = max((len(text.tokens) for text in texts), default=0)
     best = slice(None) if writing.settings.n_best > 1 else 0

@@ -39,6 +39,7 @@ class Prior:
         # A step with nothing as long as the past is told by a number how long it was.
         told = self.most(step).get(OFFSET, 3) if OFFSET in step.inputs else 0
         count = sizes.get(past, told)
+        # what `encode` hands over is the same for the first call and the next
         made = random_inputs(step, sizes, rng)
         once = self._once(made, sizes, rng)
         made |= {n: once[n] for n in self.facts.handed if n in once}

@@ -180,6 +180,7 @@ class Batch(Generic[T]):
         """How many texts may begin now: none where that is not worth while yet."""
         live = len(self.live)
         free = self.at_once - live
+        # reading a prompt stops everybody's writing: it is done for several at once
         return free if not live or free >= max(1, self.at_once // FREE) else 0
 
     def suits(self, text: T, fresh: Sequence[tuple[int, T]]) -> bool:
@@ -224,10 +225,8 @@ class Batch(Generic[T]):
         facts, growing = asked.writer.entrance.graph.input_facts, asked.keep
         for name, value in asked.prepared.items():
             if facts[name].keep and value is not growing:
-                self.fed, self.used = (
-                    self.fed + value.size,
-                    self.used + int(value.sum()),
-                )
+                self.fed += value.size
+                self.used += int(value.sum())
 
     def step(self) -> Iterator[Ended]:
         """One token more for every text."""

@@ -236,19 +236,16 @@ def _no_such(
     name: str, wanted: Mapping[str, Wanted], span: Span | None, what: str
 ) -> None:
     close = nearest(name, wanted)
-    notes = []
+    otherwise, notes = "`specc show` lists the names of all weights", []
     if not close and "{" in name:
         # a loop that is run no time at all makes no weights
         notes = ["no weight fits it: is a number of layers 0 in the config?"]
+        otherwise = "give the model a layer, or leave the rule out"
     fail(
         "E0510",
         f"the model has no weights `{name}`",
         span,
         f"named by this `{what}`",
         notes=notes,
-        helps=[
-            suggestion(close)
-            if close
-            else "`specc show` lists the names of all weights"
-        ],
+        helps=[suggestion(close) if close else otherwise],
     )
