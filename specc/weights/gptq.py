@@ -15,6 +15,8 @@ from specc.weights import lowbits
 BITS, LOW, HIGH = 4, -8, 7
 SMALL = 256
 """A matrix of so many rows is inverted at once."""
+NEAR = 8
+"""Columns that are told at once what one of them lost."""
 DAMP = 0.01
 """Of the mean of the diagonal of H, added to it, so that it can be inverted."""
 
@@ -72,13 +74,18 @@ def rounded(rows: Array, factor: Array, block: int) -> tuple[Array, Array]:
 
 def _block(left: Array, factor: Array, unit: Array) -> tuple[Array, Array]:
     """The whole numbers of the columns of a block, and what each lost, over its `U[j, j]`."""
-    left = left.copy()
-    whole = np.empty(left.shape, np.int8)
-    lost = np.empty_like(left)
+    # a column lies in order here, and what it lost goes to its nearest neighbors at once,
+    # to those farther off together with what these lose
+    columns = np.ascontiguousarray(left.T)
+    whole = np.empty(columns.shape, np.int8)
+    lost = np.empty_like(columns)
     scale = unit[:, 0].astype(np.float64)
-    for j in range(left.shape[1]):
-        number = np.clip(np.rint(left[:, j] / scale), LOW, HIGH)
-        whole[:, j] = number
-        lost[:, j] = (left[:, j] - number * scale) / factor[j, j]
-        left[:, j + 1 :] -= np.outer(lost[:, j], factor[j, j + 1 :])
-    return whole, lost
+    for start in range(0, len(columns), NEAR):
+        end = min(start + NEAR, len(columns))
+        for j in range(start, end):
+            number = np.clip(np.rint(columns[j] / scale), LOW, HIGH)
+            whole[j] = number
+            lost[j] = (columns[j] - number * scale) / factor[j, j]
+            columns[j + 1 : end] -= np.outer(factor[j, j + 1 : end], lost[j])
+        columns[end:] -= factor[start:end, end:].T @ lost[start:end]
+    return np.ascontiguousarray(whole.T), lost.T

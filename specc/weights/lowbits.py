@@ -102,7 +102,7 @@ def in_half(moved: Array) -> Array:
     """Numbers from 0 to 15, an even number of them in bytes, two to a byte: the earlier one
     in the lower half.
     """
-    pairs = moved.view("<u2")
+    pairs = np.ascontiguousarray(moved).view("<u2")
     # of a pair the earlier byte is the lower one; what the cast cuts off is the rest
     made: Array = (pairs | (pairs >> 4)).astype(np.uint8)
     return made

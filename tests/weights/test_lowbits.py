@@ -117,3 +117,11 @@ def test_layouts_are_what_they_say() -> None:
         Precision(bits=4, block=32, layout=x, rounding="none").dtype for x in layouts
     ]
     assert found == ["u8", "i4"]
+
+
+def test_numbers_that_lie_in_another_order_are_packed_alike() -> None:
+    """As they come from a rounding column by column."""
+    form = Precision(bits=4, block=16, layout="rows", rounding="none")
+    whole = RNG.integers(-8, 8, (3, 2, 16)).astype(np.int8)
+    want = lowbits.packed(whole, 32, form)
+    assert np.array_equal(lowbits.packed(np.asfortranarray(whole), 32, form), want)

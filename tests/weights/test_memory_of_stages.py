@@ -1,0 +1,85 @@
+"""Rounding by inputs takes no more memory for a deeper model: it is run stage by stage."""
+
+import json
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.peak import PEAK
+
+WIDE, LAYERS = 1024, 20
+MAP = 4 * WIDE**2
+"""Bytes of the weight of a layer."""
+SPEC = f"""\
+specc 1
+model m
+dims batch
+
+graph g(x: float[batch, {WIDE}]) -> (y: float[batch, {WIDE}]) {{
+  repeat i in {LAYERS} under "layers.{{i}}" {{
+    x = relu(linear(x, out={WIDE}, bias=false) @ map)
+  }}
+  return x
+}}
+"""
+LIMITS = """
+from specc.calibrate import stages
+stages.WEIGHTS = stages.SUMS = {limit} << 20
+"""
+"""Planted before the command runs: how much a stage may hold, in MB."""
+ROOM = 60 << 20
+"""What the runtime and libraries take beside."""
+
+
+def written(folder: Path) -> None:
+    """A checkpoint of small random numbers, and inputs."""
+    rng = np.random.default_rng(0)
+    header = {
+        f"layers.{n}.map.weight": {
+            "dtype": "F32",
+            "shape": [WIDE, WIDE],
+            "data_offsets": [n * MAP, (n + 1) * MAP],
+        }
+        for n in range(LAYERS)
+    }
+    text = json.dumps(header).encode()
+    with (folder / "m.safetensors").open("wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        one = rng.normal(0, (2 / WIDE) ** 0.5, (WIDE, WIDE)).astype(np.float32)
+        for n in range(LAYERS):
+            file.write(np.roll(one, n, 1).tobytes())
+    np.savez(folder / "x.npz", x=rng.normal(size=(32, WIDE)).astype(np.float32))
+    (folder / "m.specc").write_text(SPEC)
+
+
+def peak(folder: Path, mistake: str, *given: str) -> int:
+    """The most bytes of memory that compiling takes."""
+    command = [sys.executable, "-c", mistake + PEAK, "compile", "m.specc", "--no-load"]
+    command += ["--weights", "m.safetensors", "--quantize", "int4", "--quantize-all"]
+    done = subprocess.run(
+        [*command, *given, "--force", "-o", "m.onnx"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return int(done.stderr.splitlines()[-1]) * 1024
+
+
+@pytest.mark.slow
+def test_no_more_than_a_stage_is_in_memory(tmp_path: Path) -> None:
+    written(tmp_path)
+    plain = peak(tmp_path, "", "--samples", "0")
+    limit = 16 << 20
+    given = "--calibrate", "x.npz"
+    used = peak(tmp_path, LIMITS.format(limit=16), *given)
+    # weights twice while they are loaded, sums, and one weight's again; with what a
+    # factor of it takes beside its inputs while it is rounded
+    most = plain + 3 * limit + 2 * (2 * MAP) + ROOM
+    assert used <= most, f"{used >> 20} MB, {plain >> 20} MB without inputs"
+    # a mistake that the law is for: all stages in one
+    assert peak(tmp_path, LIMITS.format(limit=1 << 20), *given) > most
