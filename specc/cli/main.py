@@ -170,8 +170,8 @@ def main(words: Sequence[str]) -> int:
         return _misused(wrong, words)
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else 2
-    except KeyboardInterrupt:  # while a command is loaded
-        return _interrupted()
+    except KeyboardInterrupt as stop:  # while a command is loaded
+        return _interrupted(stop)
     said = messages.MANNER.set(messages.Manner(arguments.format, arguments.quiet))
     try:
         if arguments.debug:
@@ -184,11 +184,8 @@ def main(words: Sequence[str]) -> int:
             raise
         report(failed.diagnostics, arguments.format, arguments.color)
         return exit_code(failed.diagnostics)
-    except Ended as ended:
-        print("told to end; nothing more was written", file=sys.stderr)
-        return ended.status
-    except KeyboardInterrupt:
-        return _interrupted()
+    except KeyboardInterrupt as stop:
+        return _interrupted(stop)
     except BrokenPipeError:
         _drop_output()
         return 141
@@ -245,9 +242,15 @@ def _our_own(error: Exception) -> Diagnostic:
     )
 
 
-def _interrupted() -> int:
-    print("interrupted; nothing more was written", file=sys.stderr)
-    return 130
+USER = "interrupted", 130
+"""What is said where Ctrl-C was pressed, and the exit status."""
+
+
+def _interrupted(stop: KeyboardInterrupt) -> int:
+    """Say who ended it: a signal has a status of its own."""
+    who, status = ("told to end", stop.status) if isinstance(stop, Ended) else USER
+    print(f"{who}; nothing more was written", file=sys.stderr)
+    return status
 
 
 def _verify_passes() -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from specc.cli import main as cli
+from specc.files.ending import Ended
 from specc.text.characters import escaped
 
 SPECC = [sys.executable, "-m", "specc"]
@@ -219,20 +220,32 @@ def test_a_bug_says_that_it_is_one(
         cli.main(["check", "m.specc", "--debug"])
 
 
+@pytest.mark.parametrize(
+    ("stop", "status", "said"),
+    [
+        (KeyboardInterrupt(), 130, "interrupted"),
+        (Ended(15), 143, "told to end"),
+        (Ended(1), 129, "told to end"),
+    ],
+)
 def test_an_interrupt(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    stop: KeyboardInterrupt,
+    status: int,
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     from specc.cli import check
 
     def interrupted(*given: object) -> None:
-        raise KeyboardInterrupt
+        raise stop
 
     monkeypatch.setattr(check, "check", interrupted)
-    assert cli.main(["check", "m.specc"]) == 130
-    assert "interrupted" in capsys.readouterr().err
+    assert cli.main(["check", "m.specc"]) == status
+    assert said in capsys.readouterr().err
     monkeypatch.setattr("specc.cli.main.import_module", interrupted)
-    assert cli.main(["check", "gpt2"]) == 130  # while the command is loaded
-    assert capsys.readouterr().err.startswith("interrupted")
+    assert cli.main(["check", "gpt2"]) == status  # while the command is loaded
+    assert capsys.readouterr().err.startswith(said)
 
 
 # --- as a process ---------------------------------------------------------------------
