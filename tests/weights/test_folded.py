@@ -3,7 +3,8 @@ is rounded, and less lost where gains are uneven.
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 from support.small import SMALL
 
 import specc
+import specc_numpy
 from specc.cli.main import main
 from specc.ir import ops
 from specc.ir.array import Array
@@ -18,10 +20,16 @@ from specc.ir.dim import Dim
 from specc.ir.graph import Builder, Graph, Input, Parameter, Value
 from specc.ir.precision import Fold
 from specc.ir.types import Type
+from specc.passes import pipeline
 from specc.passes.quantize.folds import folds_of
+from specc.run.verify import random_inputs, sizes_for
+from specc.weights.folded import Folded
 from specc.weights.formats.safetensors import write_safetensors
+from specc.weights.rules import Wanted
+from specc.weights.values import Seeded, array_of
 
 NORMS = ("norm", "ln_")
+TRAINED = {"dates", "digits", "numbers", "xor"}
 LATER = pytest.mark.parity
 
 
@@ -111,6 +119,44 @@ def test_less_is_lost_where_gains_are_uneven(kind: str, tmp_path: Path) -> None:
         assert main(["verify", str(out), "--rounds", "1"]) == 0
         lost.append(float(np.linalg.norm(logits(out) - wanted)))
     assert lost[1] < 0.5 * lost[0]
+
+
+@dataclass(frozen=True)
+class Given(Seeded):
+    """Numbers that a test has, a few bytes at a time. Implements `Values`."""
+
+    arrays: dict[str, Array] = field(default_factory=dict)
+
+    def chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
+        data = self.arrays[name].reshape(-1).view(np.uint8)
+        for start in range(0, data.size, 52):
+            yield data[start : start + 52].data
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("spec", sorted(SMALL))
+def test_every_spec_means_the_same(spec: str, tmp_path: Path) -> None:
+    """In float64, whatever its gains are."""
+    seed = None if spec in TRAINED else 0
+    specc.compile(spec, tmp_path / "m.onnx", init=seed, set=SMALL[spec])
+    model = specc.load(tmp_path / "m.onnx")
+    graph, rng = model.manifest.graph, np.random.default_rng(1)
+    ties = {p.name: p.tied_to for p in graph.parameter_facts.values() if p.tied_to}
+    weights = {n: np.array(w) for n, w in model.weights().items()}
+    for name, value in weights.items():
+        # a variance is none below zero
+        if value.ndim == 1 and value.dtype == np.float32 and "var" not in name:
+            sizes = rng.standard_normal(value.shape) * np.exp2(rng.uniform(-5, 5))
+            weights[name] = sizes.astype(np.float32)
+    weights |= {name: weights[root] for name, root in ties.items()}
+    wanted = {n: Wanted(n, w.shape) for n, w in weights.items()}
+    base = Given(0, wanted, {}, arrays=weights)
+    folded = Folded(base, folds_of(pipeline.simplify(graph), ties))
+    after = weights | {n: array_of(folded, n, "f32") for n in folded.changed}
+    inputs = random_inputs(graph, sizes_for(graph, 2), rng)
+    for name, value in specc_numpy.run(graph, inputs, weights).items():
+        made = specc_numpy.run(graph, inputs, after)[name]
+        np.testing.assert_allclose(made, value, rtol=1e-9, atol=1e-12)
 
 
 # --- which norms ----------------------------------------------------------------------
