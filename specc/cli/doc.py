@@ -4,6 +4,7 @@ from argparse import ArgumentParser, Namespace
 from dataclasses import dataclass, replace
 from typing import NoReturn
 
+from specc.cli.doc_readings import READINGS
 from specc.cli.messages import answer
 from specc.elaborate.vocabulary import WORDS
 from specc.files.read import shown
@@ -74,6 +75,9 @@ def meanings(name: str, library: Files, *, source: bool) -> list[Described]:
             item = replace(item, body=(), end=())
         text = "\n".join(statement(item, 0))
         made.append(Described(kind=kind, text=text, file=str(module.path)))
+    if name in READINGS:
+        text, doc = READINGS[name]
+        made.append(Described(kind="reading", text=text, doc=doc))
     if not made:
         _unknown(name, library)
     return made
@@ -81,7 +85,7 @@ def meanings(name: str, library: Files, *, source: bool) -> list[Described]:
 
 def _unknown(name: str, library: Files) -> NoReturn:
     """E0204, with what was probably meant."""
-    known = [*WORDS, *library.standard_names()]
+    known = [*WORDS, *library.standard_names(), *READINGS]
     helps = suggest(name, known, "`specc list` shows what there is")
     if name in shipped():
         helps = [

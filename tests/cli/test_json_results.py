@@ -13,6 +13,7 @@ import pytest
 from support.json_schema import faults
 
 from specc.cli.main import COMMANDS, main
+from specc.data.record import TEXTS
 
 ROOT = Path(__file__).parents[2]
 SCHEMA = json.loads(
@@ -304,6 +305,15 @@ def test_what_writes_specs(
     given(SPEC, monkeypatch)
     (found,) = objects(["fmt", "-"], capsys)
     assert found["text"].endswith("return -x\n}\n")
+
+
+@pytest.mark.parametrize("name", ["text", *TEXTS])
+def test_every_way_to_read_a_text_has_a_page(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (found,) = objects(["doc", name], capsys)
+    (one,) = [m for m in found["meanings"] if m["kind"] == "reading"]
+    assert f"{name}(" in one["text"]
 
 
 def test_what_a_name_means(capsys: pytest.CaptureFixture[str]) -> None:
