@@ -41,6 +41,7 @@ SEARCHED = {
     "num_return_sequences": "n_best",
     "renormalize_logits": "renormalize",
 }
+FIRST = "forced_bos_token_id"
 USUAL_TOP_K = 50
 """Where a published model draws and its file does not say among how many."""
 OTHERWISE = {
@@ -169,6 +170,9 @@ def _beside(file: _File) -> None:
     if isinstance(last, list):
         # of several that could end a text the first is written
         file.settings["last_token"] = last[0]
+    # of a length with the prompt and one without, the second counts there
+    if file.given("max_new_tokens") is not None:
+        file.settings.pop("max_length", None)
     if "max_length" in file.settings:
         file.settings.setdefault("max_tokens", file.settings["max_length"])
     _banned(file)
@@ -184,11 +188,16 @@ def _banned(file: _File) -> None:
     if not all(isinstance(word, list) and word for word in words):
         file.refuse("bad_words_ids", "is no list of runs of tokens")
     stops = _list_of(file.given("eos_token_id"))
-    single = [w[0] for w in words if len(w) == 1 and w[0] not in stops]
+    # what is forced goes before these there, and behind what is suppressed
+    forced = (file.settings.get("last_token"), file.given(FIRST))
+    tokens = [word[0] for word in words if len(word) == 1 and word[0] not in stops]
+    single = [token for token in tokens if token not in forced]
     if single:
         known = _list_of(file.settings.get("suppress", []))
         file.settings["suppress"] = [*known, *single]
-    if runs := [word for word in words if len(word) > 1]:
+    runs = [[token] for token in tokens if token in forced]
+    runs += [word for word in words if len(word) > 1]
+    if runs:
         file.settings["banned"] = runs
 
 
@@ -202,8 +211,9 @@ def _begun(file: _File, said: Mapping[str, object]) -> None:
     start = file.settings.get("start", said.get("start"))
     starts = list(start) if isinstance(start, list | tuple) else [start]
     starts = [token for token in starts if token is not None]
-    first = file.given("forced_bos_token_id")
-    places = [] if first is None else [first]
+    first = file.given(FIRST)
+    # it is forced there behind a single token: behind a start, and not behind a prompt
+    places = [first] if first is not None and starts else []
     if "decoder_start_token_id" in file.keys and _is_dictation(file):
         places = _begun_by(file, starts)
     if len(starts) > 1:
@@ -216,7 +226,8 @@ def _begun(file: _File, said: Mapping[str, object]) -> None:
 def _least(file: _File, before: int) -> None:
     """`min_length`, which counts what stands before a text."""
     least = file.given("min_length")
-    if not isinstance(least, int) or least <= 0:
+    told = file.given("min_new_tokens") is not None
+    if told or not isinstance(least, int) or least <= 0:
         return
     if before:
         file.settings.setdefault("min_tokens", max(least - before, 0))
@@ -322,3 +333,5 @@ def _lacking(file: _File) -> Iterator[str]:
         value = file.given(key)
         if value is not None and value not in idle and value != []:
             yield f"`{key}` {shown(str(value))[:60]}"
+    if file.given(FIRST) is not None and "begin" not in file.settings:
+        yield f"`{FIRST}` {file.given(FIRST)}, behind a prompt of one token,"

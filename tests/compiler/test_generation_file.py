@@ -38,7 +38,8 @@ def settings(folder: Path, said: dict[str, Any], **keys: Any) -> dict[str, Any]:
     [
         ({"eos_token_id": [2, 3]}, {"stop": [2, 3]}),
         ({"max_length": 9}, {"max_length": 9, "max_tokens": 9}),
-        ({"max_length": 9, "max_new_tokens": 5}, {"max_length": 9, "max_tokens": 5}),
+        ({"max_length": 9, "max_new_tokens": 5}, {"max_tokens": 5}),
+        ({"min_length": 9, "min_new_tokens": 5}, {"min_tokens": 5}),
         ({"min_length": 9}, {"min_length": 9}),
         (
             {"min_length": 9, "decoder_start_token_id": 1},
@@ -50,7 +51,15 @@ def settings(folder: Path, said: dict[str, Any], **keys: Any) -> dict[str, Any]:
         ({"repetition_penalty": 1.1}, {"strategy": {"kind": "greedy", "repetition_penalty": 1.1}}),
         ({"bad_words_ids": [[4]], "suppress_tokens": [5]}, {"suppress": [5, 4]}),
         ({"bad_words_ids": [[4, 6], [7], [2]], "eos_token_id": 2}, {"stop": 2, "suppress": [7], "banned": [[4, 6]]}),
-        ({"forced_bos_token_id": 0, "forced_eos_token_id": [2, 3]}, {"begin": [0], "last_token": 2}),
+        (
+            {"forced_bos_token_id": 0, "forced_eos_token_id": [2, 3], "decoder_start_token_id": 1},
+            {"begin": [0], "last_token": 2, "start": 1},
+        ),
+        ({"forced_bos_token_id": 0}, {}),
+        (
+            {"forced_eos_token_id": 5, "bad_words_ids": [[4], [5]]},
+            {"last_token": 5, "suppress": [4], "banned": [[5]]},
+        ),
         ({"typical_p": 1.0, "guidance_scale": None, "use_cache": False}, {}),
     ],
 )  # fmt: skip
@@ -66,6 +75,13 @@ def test_what_the_file_says_goes_before_the_spec(tmp_path: Path) -> None:
 
 def test_keys_that_nobody_knows_are_named(tmp_path: Path) -> None:
     assert "`odd`" in told(tmp_path, {}, odd=1).remarks[-1]
+
+
+def test_what_is_forced_behind_a_start_is_not_behind_a_prompt(tmp_path: Path) -> None:
+    """There it is forced where one token stands before; a prompt has any number."""
+    assert settings(tmp_path, {"start": 1}, forced_bos_token_id=4)["begin"] == [4]
+    made = told(tmp_path, {}, forced_bos_token_id=4)
+    assert "`forced_bos_token_id` 4, behind a prompt of one token" in made.remarks[1]
 
 
 def test_mechanisms_that_are_not_followed_are_told(tmp_path: Path) -> None:
