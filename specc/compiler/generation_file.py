@@ -182,23 +182,26 @@ def _banned(file: _File) -> None:
     """Runs that are never written; single tokens stand with those that are suppressed,
     but for a stop, which is passed over there too.
     """
-    words = file.given("bad_words_ids")
-    if not isinstance(words, list) or not words:
-        return
-    if not all(isinstance(word, list) and word for word in words):
-        file.refuse("bad_words_ids", "is no list of runs of tokens")
-    stops = _list_of(file.given("eos_token_id"))
+    runs = _runs(file)
     # what is forced goes before these there, and behind what is suppressed
     forced = (file.settings.get("last_token"), file.given(FIRST))
-    tokens = [word[0] for word in words if len(word) == 1 and word[0] not in stops]
-    single = [token for token in tokens if token not in forced]
+    single = [run[0] for run in runs if len(run) == 1 and run[0] not in forced]
     if single:
         known = _list_of(file.settings.get("suppress", []))
         file.settings["suppress"] = [*known, *single]
-    runs = [[token] for token in tokens if token in forced]
-    runs += [word for word in words if len(word) > 1]
-    if runs:
-        file.settings["banned"] = runs
+    if longer := [run for run in runs if len(run) > 1 or run[0] in forced]:
+        file.settings["banned"] = longer
+
+
+def _runs(file: _File) -> list[list[object]]:
+    """The runs of `bad_words_ids`, without those that are a stop alone."""
+    words = file.given("bad_words_ids")
+    if not isinstance(words, list):
+        return []
+    if not all(isinstance(word, list) and word for word in words):
+        file.refuse("bad_words_ids", "is no list of runs of tokens")
+    stops = _list_of(file.given("eos_token_id"))
+    return [word for word in words if len(word) > 1 or word[0] not in stops]
 
 
 def _list_of(value: object) -> list[object]:
