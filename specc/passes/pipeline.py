@@ -36,7 +36,7 @@ from specc.passes.simplify.fuse_scan import fuse_scan
 from specc.passes.simplify.inline import inline_defaults
 from specc.passes.simplify.rewrite import Rule, rewrite
 from specc.passes.simplify.split_scan import split_scan
-from specc.passes.simplify.turn import of_products, turn
+from specc.passes.simplify.turn import of_products, straight, turn
 from specc.text.diagnostic import Failed, fail
 
 VERIFYING: ContextVar[bool] = ContextVar("VERIFYING", default=False)
@@ -304,6 +304,11 @@ def turned_over(graph: Graph, names: Collection[str]) -> tuple[Graph, frozenset[
         faults = verify(made)
         assert not faults, "behind the matrices turned over:\n" + "\n".join(faults)
     return made, found
+
+
+def as_described(graph: Graph) -> Graph:
+    """`graph` with matrices as its linear maps read them, however they are stored."""
+    return straight(graph)
 
 
 def narrow(graph: Graph, width: Half) -> Graph:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import specc
+from specc.cli.main import main
 from specc.weights.formats.safetensors import write_safetensors
 
 SPEC = """specc 1
@@ -79,6 +80,15 @@ def test_it_is_linked_and_computes_the_same(folder: Path) -> None:
     for how in ("auto", "copy", "inline"):
         given = compiled(folder, how).run(ids=ids)["y"]
         assert np.abs(given - wanted).max() <= 1e-5 * np.abs(wanted).max()
+
+
+def test_diff_does_not_tell_of_it(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    compiled(folder, "copy")
+    specc.compile(folder / "m.specc", folder / "drawn.onnx", init=0)
+    assert not main(["diff", str(folder / "drawn.onnx"), str(folder / "copy.onnx")])
+    assert "→ [" not in capsys.readouterr().out
 
 
 def numbers_of(folder: Path) -> Path:

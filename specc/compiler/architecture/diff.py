@@ -8,7 +8,7 @@ many layers is one line.
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from specc.compiler.architecture.flow import THROUGH, is_float, label_of, scope_of
 from specc.compiler.ties import own_parameters
@@ -16,6 +16,7 @@ from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Node
 from specc.ir.write import write
+from specc.passes import pipeline
 from specc.passes.measure.cost import multiply_adds
 from specc.passes.measure.formula import formula
 from specc.passes.measure.outline import numbers_text
@@ -63,6 +64,7 @@ class Difference:
 
 def difference(a: Side, b: Side) -> Difference:
     """What one has to change in A to get B."""
+    a, b = (replace(s, graph=pipeline.as_described(s.graph)) for s in (a, b))
     if _text(a.graph) == _text(b.graph):
         return Difference()
     one, other = (_scopes(side.graph) for side in (a, b))

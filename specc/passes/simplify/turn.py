@@ -10,9 +10,10 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from specc.ir import ops
-from specc.ir.graph import Builder, Graph, Node
+from specc.ir.graph import Builder, Graph, Node, Value
+from specc.ir.op import Op
 from specc.ir.types import Type
-from specc.passes.simplify.rewrite import rewritten
+from specc.passes.simplify.rewrite import Args, Values, rewritten
 
 
 def of_products(graph: Graph) -> frozenset[str]:
@@ -42,3 +43,43 @@ def turn(graph: Graph, names: Collection[str]) -> Graph:
         stored = replace(facts, type=Type(facts.type.dtype, (columns, rows)))
         now[value] = made.one(ops.Transpose((1, 0)), made.parameter(stored))
     return rewritten(graph, made, now)
+
+
+OVER = ops.Transpose((1, 0))
+
+
+def straight(graph: Graph) -> Graph:
+    """The opposite of `turn`: matrices that are only turned over, for linear maps alone,
+    as these read them. How a checkpoint stores them is no matter of the architecture.
+    """
+    types = _turned(graph)
+    if not types:
+        return graph
+    made = Builder()
+    now = {v: made.input(n, graph.input_facts[n]) for n, v in graph.inputs.items()}
+    for name, value in graph.parameters.items():
+        facts = graph.parameter_facts[name]
+        now[value] = made.parameter(replace(facts, type=types.get(name, facts.type)))
+    back = {now[graph.parameters[name]] for name in types}
+
+    def rule(builder: Builder, op: Op, args: Args) -> Values | None:
+        first = args[0] if args else None
+        return (first,) if op == OVER and first in back else None
+
+    return rewritten(graph, made, now, [rule])
+
+
+def _turned(graph: Graph) -> dict[str, Type]:
+    """The types in which linear maps read weights that nothing reads in another way."""
+    read = {n.args[0]: r[0] for n, r in graph.nodes if n.op == OVER}
+    elsewhere = set(graph.outputs.values())
+    for node, _ in graph.nodes:
+        # neither the weight as it is stored, nor turned over for anything else
+        kept = 0 if node.op == OVER else _matrix(node)
+        elsewhere |= {a for n, a in enumerate(node.args) if a and n != kept}
+        elsewhere |= {a for a in node.args if a in read and node.op != OVER}
+    return {
+        name: read[value].type
+        for name, value in graph.parameters.items()
+        if value in read and not {value, read[value]} & elsewhere
+    }

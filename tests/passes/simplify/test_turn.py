@@ -8,7 +8,8 @@ from specc.ir.dim import Dim
 from specc.ir.graph import Builder, Graph, Input, Parameter
 from specc.ir.types import Type
 from specc.ir.verify import verify
-from specc.passes.simplify.turn import of_products, turn
+from specc.ir.write import write
+from specc.passes.simplify.turn import of_products, straight, turn
 
 
 def graph(out: int, width: int, *, shown: bool = False) -> Graph:
@@ -41,6 +42,12 @@ def test_results_stay_and_the_graph_is_sound() -> None:
         found = specc_numpy.run(turned, given, {**weights, "w": weights["w"].T})
         for name, array in wanted.items():
             np.testing.assert_array_equal(found[name], array)
+
+
+def test_it_can_be_taken_back() -> None:
+    whole = graph(2, 3)
+    assert write(straight(turn(whole, {"w"}))) == write(whole)
+    assert straight(whole) is whole
 
 
 def test_a_matrix_that_is_a_result_is_left_as_it_is() -> None:
