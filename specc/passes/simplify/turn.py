@@ -10,7 +10,7 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from specc.ir import ops
-from specc.ir.graph import Builder, Graph, Node, Value
+from specc.ir.graph import Builder, Graph, Node
 from specc.ir.op import Op
 from specc.ir.types import Type
 from specc.passes.simplify.rewrite import Args, Values, rewritten
@@ -77,7 +77,7 @@ def _turned(graph: Graph) -> dict[str, Type]:
         # neither the weight as it is stored, nor turned over for anything else
         kept = 0 if node.op == OVER else _matrix(node)
         elsewhere |= {a for n, a in enumerate(node.args) if a and n != kept}
-        elsewhere |= {a for a in node.args if a in read and node.op != OVER}
+        elsewhere |= {a for a in node.args if a and a in read and node.op != OVER}
     return {
         name: read[value].type
         for name, value in graph.parameters.items()
