@@ -7,7 +7,7 @@ followed at one. `TOLD` are pieces that are no text of a spec.
 """
 
 TOLD = {
-    "specc list", "specc doc linear", "specc list specs", "specc list types", "--init-missing 0", "--init-missing", "specc convert", "git lfs pull", "a and b", ": ", "(name: type, …)",
+    "specc list", "specc show", "specc doc linear", "specc list specs", "specc list types", "--init-missing 0", "--init-missing", "specc convert", "git lfs pull", "a and b", ": ", "(name: type, …)",
     "extends …", "--config DIR", "--quantize int8", "--against MODEL", "theta: …", "width: …", "the 0.418 0.24968",
 }  # fmt: skip
 """Commands, what is replaced, and what only another file or command line can say."""
