@@ -105,8 +105,12 @@ def test_writing(case: Case, tmp_path: Path) -> None:
     check_translating(case, tmp_path)
 
 
+# with seed 0 a term of MBart's scores is 17 times the largest that they add up to in one
+# text, and so is what float32 rounds off
 HEADS = {
-    f"{family}{head}": read_again(f"{family}Config", f"{family}{head}", SMALL, STOP)
+    f"{family}{head}": read_again(
+        f"{family}Config", f"{family}{head}", SMALL, STOP, seed=1
+    )
     for family in ("Bart", "MBart")
     for head in ("ForSequenceClassification", "ForQuestionAnswering")
 }
