@@ -52,6 +52,7 @@ SEEING = frozenset(
         "detr",
         "dinov2",
         "dinov2_with_registers",
+        "dinov3_vit",
         "segformer",
         "swin",
         "vit",

@@ -87,12 +87,23 @@ def test_a_summary_over_choices_is_refused(kind: str, tmp_path: Path) -> None:
         loaded(str(tmp_path), tmp_path)
 
 
-@pytest.mark.parametrize("kind", ["first", "last", "mean", "cls_index"])
-@pytest.mark.parametrize("more", [{}, {"summary_activation": "tanh"}, {"summary_use_proj": False}], ids=str)  # fmt: skip
-def test_choices_of_electra(kind: str, more: dict[str, Any], tmp_path: Path) -> None:
+CHOOSING = {
+    **{
+        f"electra, {kind}, {more}": (
+            "Electra",
+            {**ELECTRA, **more, "summary_type": kind},
+        )
+        for kind in ("first", "last", "mean", "cls_index")
+        for more in ({}, {"summary_activation": "tanh"}, {"summary_use_proj": False})
+    },
+    "roformer": ("RoFormer", ELECTRA),
+}
+
+
+@pytest.mark.parametrize(("family", "tiny"), CHOOSING.values(), ids=CHOOSING)
+def test_choices(family: str, tiny: dict[str, Any], tmp_path: Path) -> None:
     """Texts without padding, whose rows all count there."""
-    tiny = {**ELECTRA, **more, "summary_type": kind}
-    case = Case(config="ElectraConfig", model="ElectraForMultipleChoice", tiny=tiny)
+    case = Case(config=f"{family}Config", model=f"{family}ForMultipleChoice", tiny=tiny)
     theirs = case.saved(tmp_path)
     ours = loaded(str(tmp_path), tmp_path).compiled
     ids, _ = questions()

@@ -69,6 +69,7 @@ CASES = {
     "roformer writes": replace(
         ROFORMER, model="RoFormerForCausalLM", tiny=NARROW | {"is_decoder": True, "hidden_act": "relu"},
     ),
+    "roformer untied": replace(ROFORMER, tiny=NARROW | {"tie_word_embeddings": False}),
     "roformer classes": replace(CLASSES, model="RoFormerForSequenceClassification"),
     "roformer tokens": replace(ROFORMER, model="RoFormerForTokenClassification"),
     "roformer answers": replace(

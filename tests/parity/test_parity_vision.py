@@ -130,6 +130,7 @@ CASES = {
         "image_size": 24}),
     "beit, places of the first": vit("BeitConfig", "BeitForSemanticSegmentation", size=(20, 20), settings=SEEN | {
         "image_size": 20, "out_indices": [2, 3, 4, 5], "pool_scales": [1, 4], "use_auxiliary_head": False,
+        "use_mean_pooling": False,
         "use_shared_relative_position_bias": True, "use_absolute_position_embeddings": True}),
     "beit base": vit("BeitConfig", "BeitModel", results=BASE),
     "dinov2": vit("Dinov2Config", "Dinov2ForImageClassification", settings={"mlp_ratio": 2}),

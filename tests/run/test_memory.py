@@ -8,7 +8,7 @@ import pytest
 
 import specc
 from specc.cli.main import main
-from specc.compiler import job
+from specc.compiler import room
 from specc.files import memory
 from specc.run.loaded import open_model
 from specc.run.verify import verify
@@ -42,7 +42,7 @@ def halves(tmp_path: Path) -> Path:
 
 def left(patch: pytest.MonkeyPatch, free: int | None) -> None:
     patch.setattr(memory, "free_memory", lambda: free)
-    patch.setattr(job, "free_memory", lambda: free)
+    patch.setattr(room, "free_memory", lambda: free)
 
 
 def test_room_is_counted_as_the_runtime_takes_it(halves: Path) -> None:
