@@ -169,13 +169,19 @@ class Job:
     @cached_property
     def folds(self) -> tuple[Fold, ...]:
         """The norms whose gains are moved before rounding, where that is asked for."""
-        ties = ties_of(self.values)
-        return folds_of(self.simplified, ties) if self.rounding.fold else ()
+        if not self.rounding.fold:
+            return ()
+        return folds_of(self.simplified, ties_of(self.values), self.precision.plan)
 
     @cached_property
     def full(self) -> Values:
         """The numbers with all their bits, as they are rounded."""
-        return Folded(self.values, self.folds) if self.folds else self.values
+        return self.folded or self.values
+
+    @cached_property
+    def folded(self) -> Folded | None:
+        """The numbers with the gains of norms moved; None where none is."""
+        return Folded(self.values, self.folds) if self.folds else None
 
     @cached_property
     def low(self) -> Quantized | None:
@@ -197,7 +203,8 @@ class Job:
         stored: Values = self.low or self.full
         if self.scales:
             stored = WithScales(stored, self.scales)
-        return Fitting(stored, self.narrow) if self.narrow else stored
+        moved = self.folded.changed if self.folded else ()
+        return Fitting(stored, self.narrow, moved) if self.narrow else stored
 
     def rounded(self, source: Source) -> Source:
         """What a model is made from, with the weights rounded that are to be."""

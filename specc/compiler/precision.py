@@ -97,7 +97,10 @@ def remarks_of(plan: Plan, folds: Sequence[Fold], told: Spoken) -> tuple[str, ..
     if told.fold:
         maps = sum(len(fold.maps) for fold in folds)
         moved = f"the gains of {len(folds)} norms are in the {maps} maps behind them"
-        why = "no norm is read by linear maps alone: no gain was moved"
+        why = (
+            "no gain was moved: no norm is read by rounded maps alone, or it is in a "
+            "loop, where norms are left as they are"
+        )
         remarks.append(moved if folds else why)
     return tuple(remarks)
 

@@ -247,8 +247,12 @@ def _of_spec(words: Mapping[str, tree.Rounds]) -> tuple[Wish | None, dict[str, S
 
 
 def _cache(words: Mapping[str, tree.Rounds], asked: Asked) -> Cached:
-    """In what keys and values are kept: as the option says, else the spec. E0858."""
+    """In what keys and values are kept: as the option says, else the spec, all of which
+    `--quantize none` stands in place of. E0858.
+    """
     said = one_of(words, CACHE, CACHES)
+    if asked.kind == NONE:
+        said = ""
     kind = asked.cache or said
     span = words[CACHE].span if said and not asked.cache else None
     return Cached() if kind == NONE else Cached(kind, span)
@@ -363,8 +367,14 @@ def _overridden(wish: Wish | None, asked: Asked) -> Wish | None:
 
 def _replaced(words: Mapping[str, tree.Rounds], asked: Asked) -> Iterator[str]:
     """What options take the place of, a line each."""
-    if asked.kind == NONE and words.keys() - {CACHE}:
-        yield "`--quantize none`: no weight is rounded, though the spec says `quantize`"
+    if asked.kind == NONE:
+        if words.keys() - {CACHE}:
+            yield (
+                "`--quantize none`: no weight is rounded, though the spec says `quantize`"
+            )
+        if CACHE in words:
+            option = "--cache" if asked.cache else "--quantize none"
+            yield _in_place(option, words[CACHE])
         return
     given = {
         "default": bool(asked.kind),
@@ -379,11 +389,16 @@ def _replaced(words: Mapping[str, tree.Rounds], asked: Asked) -> Iterator[str]:
     option = next((o for o in FOURS if asked.said[o]), "")
     for name, said in given.items():
         if said and name in words:
-            values = ", ".join(v.value for v in words[name].values)
-            yield (
-                f"`{OPTIONS.get(name, option)}` stands in place of `{name}` in the spec, "
-                f"which says {shown(values) or 'nothing'}"
-            )
+            yield _in_place(OPTIONS.get(name, option), words[name])
+
+
+def _in_place(option: str, entry: tree.Rounds) -> str:
+    """That an option counts and a word does not."""
+    values = ", ".join(v.value for v in entry.values)
+    return (
+        f"`{option}` stands in place of `{entry.name}` in the spec, "
+        f"which says {shown(values) or 'nothing'}"
+    )
 
 
 def _check_needed(asked: Asked, cache: Cached) -> None:

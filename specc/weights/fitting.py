@@ -1,12 +1,13 @@
 """Numbers that are stored in more bits than a model computes in: whether they fit there."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from specc.files.read import shown
+from specc.weights.folded import MOVED
 from specc.weights.rules import Wanted
 from specc.weights.values import Run, Values, converted
 
@@ -24,12 +25,13 @@ class Narrow:
 
 @dataclass(frozen=True)
 class Fitting:
-    """The numbers of a model, those of `narrow` looked at on their way. Implements
-    `Values`.
+    """The numbers of a model, those of `narrow` looked at on their way; those of `moved`
+    have a part of a norm's gain. Implements `Values`.
     """
 
     base: Values
     narrow: Mapping[str, Narrow]
+    moved: Container[str] = ()
 
     @property
     def wanted(self) -> Mapping[str, Wanted]:
@@ -67,5 +69,6 @@ class Fitting:
             # what is stored in that type was looked at when it was converted
             if narrow is not None and dtype == "f32":
                 block = np.frombuffer(chunk, np.float32) * np.float32(narrow.most)
-                converted(block, narrow.dtype, f"`{shown(narrow.of)}`")
+                mends = (MOVED,) if narrow.of in self.moved else ()
+                converted(block, narrow.dtype, f"`{shown(narrow.of)}`", *mends)
             yield chunk

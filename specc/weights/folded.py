@@ -15,12 +15,16 @@ import numpy as np
 from specc.files.read import shown
 from specc.ir.array import Array
 from specc.ir.precision import Fold
-from specc.weights.finite import check_finite
 from specc.weights.rules import Wanted
 from specc.weights.values import Run, Values, array_of, converted
 
 MOST = 40
 """The largest power of two: of gains beyond it the rest stays where it is."""
+MOVED = (
+    "gains of norms were moved, and are in these numbers as in no checkpoint: leave out "
+    "--fold-norms, or `fold` of the spec"
+)
+"""What helps where a number of a changed parameter is too large."""
 
 
 @dataclass(frozen=True)
@@ -80,10 +84,9 @@ class Folded:
             block = np.frombuffer(chunk, np.float32)
             places = np.arange(at, at + block.size)
             inputs = places // results if turned else places % len(factors)
-            with np.errstate(over="ignore"):
-                made = block * factors[inputs]
-            check_finite(made, place)
-            yield converted(made, dtype, place).view(np.uint8).data
+            # what f32 cannot hold is told by its own number
+            made = np.multiply(block, factors[inputs], dtype=np.float64)
+            yield converted(made, dtype, place, MOVED).view(np.uint8).data
             at += block.size
 
     def _factors(self, fold: Fold) -> Array:

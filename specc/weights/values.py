@@ -297,8 +297,10 @@ WIDER = {("bfloat16", "f32"), ("float16", "f32"), ("float32", "f64")}
 """Types beside those that hold every number of theirs."""
 
 
-def converted(block: Array, dtype: str, place: str) -> Array:
-    """The block in another type. Fails with E0517 if that type cannot hold a value."""
+def converted(block: Array, dtype: str, place: str, *mends: str) -> Array:
+    """The block in another type. Fails with E0517 if that type cannot hold a value;
+    `mends` say what helps beside another type.
+    """
     kind = NUMPY[dtype]
     if block.dtype == kind:
         return block
@@ -320,7 +322,7 @@ def converted(block: Array, dtype: str, place: str) -> Array:
                 f"in {place}, {int(lost.sum())} of {block.size} values looked at, the "
                 f"largest {worst:g}"
             ],
-            helps=["compile with another --dtype"],
+            helps=[*mends, "compile with another --dtype"],
         )
     return result
 

@@ -145,6 +145,25 @@ def test_options_stand_in_place_of_words_and_say_so(
     assert not specc.load(tmp_path / "m.onnx").manifest.rounded
 
 
+@pytest.mark.parametrize(
+    ("given", "kind", "option"),
+    [
+        (Asked(), "int8", ""),
+        (Asked(kind="none"), "", "--quantize none"),
+        (Asked(kind="none", cache="int8"), "int8", "--cache"),
+    ],
+)
+def test_none_stands_in_place_of_every_word(
+    given: Asked, kind: str, option: str, tmp_path: Path
+) -> None:
+    """`cache` is one of them; what an option says of it counts."""
+    text = f"{HEAD}quantize {{ default = int8  cache = int8 }}\n"
+    found = told(written(tmp_path, text), given)
+    assert found.cache.kind == kind
+    assert bool(found.remarks) == bool(option)
+    assert not option or f"`{option}` stands in place of `cache`" in found.remarks[-1]
+
+
 def test_the_nearest_spec_has_the_last_word(tmp_path: Path) -> None:
     written(tmp_path, HEAD + SAID, "base.specc")
     text = 'specc 1\nmodel n\nextends "base.specc"\n'

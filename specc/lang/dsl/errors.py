@@ -15,6 +15,7 @@ from specc.lang.dsl.lexer import Token
 from specc.lang.dsl.misplaced import Misplaced, shown
 from specc.lang.dsl.terminals import (
     DEFINING,
+    HYPHENED,
     ITEMS,
     KEYWORDS,
     OPERATORS,
@@ -253,7 +254,14 @@ def _operator_hints(here: Misplaced, token: Token, before: Token) -> Iterator[st
         yield "“is equal to” is written `==`"
     if token.text in ("&", "|") and before.text == token.text:
         yield f"one `{token.text}` is enough"
+    if (whole := _hyphened(here)) in HYPHENED:
+        yield f'write "{whole}" in quotes'
     if token.text == "*" and before.text == "**":
         yield "a power is written `**`"
     if token.kind == "NOT" and "IN" in here.expected:
         yield "`x not in y` is written `not x in y`"
+
+
+def _hyphened(here: Misplaced) -> str:
+    """The text of three tokens, the one that does not fit in the middle."""
+    return "".join(t.text for t in here.tokens[max(here.at - 1, 0) : here.at + 2])

@@ -4,6 +4,8 @@ RESERVED = frozenset(
     {"IN", "IF", "ELSE", "FOR", "NOT", "REPEAT", "SCAN", "WHEN", "RETURN", "REQUIRE"}
 )
 """Words that are never names."""
+HYPHENED = frozenset({"int8-weights", "int8-tensor"})
+"""Words of `quantize` that are no names."""
 DEFINING = frozenset({"MASK", "SCORE", "BIAS", "NORMALIZER"})
 """Words that begin the definition of an expression."""
 ITEMS = frozenset(

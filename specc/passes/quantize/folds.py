@@ -1,6 +1,6 @@
 """Norms whose gain can be moved into the maps behind them: `w (g x) = (w g) x`."""
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 
 from specc.ir import ops
 from specc.ir.graph import Graph, Node, Value
@@ -8,12 +8,15 @@ from specc.ir.precision import Fold
 from specc.passes.quantize.layers import source
 
 
-def folds_of(graph: Graph, ties: Mapping[str, str]) -> tuple[Fold, ...]:
+def folds_of(
+    graph: Graph, ties: Mapping[str, str], rounded: Container[str]
+) -> tuple[Fold, ...]:
     """The norms of a graph that nothing but linear maps reads, by weights that nothing
-    but these maps reads. `ties` names the weight whose numbers another has: none of them
-    can be changed for one reader alone.
+    but these maps reads and that are all `rounded`: one that is kept stays what it is.
+    `ties` names the weight whose numbers another has: none of them can be changed for
+    one reader alone.
     """
-    walk = _Readers(graph, frozenset(ties) | frozenset(ties.values()))
+    walk = _Readers(graph, frozenset(ties) | frozenset(ties.values()), rounded)
     found = (walk.fold(node, made) for node, (made, *_) in graph.nodes)
     return tuple(fold for fold in found if fold)
 
@@ -21,7 +24,10 @@ def folds_of(graph: Graph, ties: Mapping[str, str]) -> tuple[Fold, ...]:
 class _Readers:
     """Who reads each value of a graph."""
 
-    def __init__(self, graph: Graph, tied: frozenset[str]) -> None:
+    def __init__(
+        self, graph: Graph, tied: frozenset[str], rounded: Container[str]
+    ) -> None:
+        self.rounded = rounded
         self.of: dict[Value, list[Node]] = {}
         for node, _ in graph.nodes:
             for value in node.args:
@@ -50,12 +56,15 @@ class _Readers:
 
     def _weight(self, reader: Node, made: Value) -> tuple[str, bool] | None:
         """The weight that a linear map multiplies `made` by, and whether it lies turned
-        over; None where the reader is something else, or others read the weight.
+        over; None where the reader is something else, the weight is not rounded, or
+        others read it.
         """
         if not isinstance(reader.op, ops.Linear) or reader.args[0] is not made:
             return None
         value = source(reader.args[1])
         if value is None or value not in self.names or made in reader.args[1:]:
+            return None
+        if self.names[value] not in self.rounded:
             return None
         turned, shown = False, reader.args[1]
         while shown is not None and shown.node is not None:
