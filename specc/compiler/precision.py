@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import NoReturn
 
 from specc.backend import Emitted
-from specc.compiler.rounding import Spoken, check_block, check_matched
+from specc.compiler.rounding import Spoken, check_block
+from specc.compiler.rounding_patterns import check_matched
 from specc.files.read import shown
 from specc.ir.derived import Generating, InPlace, Source
 from specc.ir.graph import Graph

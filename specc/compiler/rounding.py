@@ -4,11 +4,11 @@ options say, as one wish.
 The nearest spec of a chain has the last word of each thing, the command of all.
 """
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
+from specc.compiler.rounding_patterns import check_matched
 from specc.compiler.rounding_words import one_of, whole_number, wrong_value
 from specc.compiler.rules import file_beside
 from specc.elaborate.context import Module
@@ -19,14 +19,12 @@ from specc.ir.precision import LEAST_BLOCK, MOST_BLOCK
 from specc.lang import tree
 from specc.passes import pipeline
 from specc.passes.quantize.plan import BLOCK, KINDS, Kind, Wish, names_of, unmatched
-from specc.text.diagnostic import Diagnostic, Failed, Label, fail
+from specc.text.diagnostic import fail
 from specc.text.source import Span
 from specc.text.suggest import suggest
 
 KIND_OF: Mapping[str, Kind] = {kind: kind for kind in KINDS}
 """The kinds of rounding by their names."""
-NUMBER = re.compile(r"(?<=\.)[0-9]+(?=\.|$)")
-"""The number of a layer in the name of a weight."""
 NONE = "none"
 """Nothing is rounded."""
 HEADS = ("int8", "int4", NONE)
@@ -161,37 +159,6 @@ def check_spoken(
     names = names_of(pipeline.simplify(graph, fused=False))
     missing = unmatched(told.wish.patterns, names)
     check_matched(missing, names, told.places, others)
-
-
-def check_matched(
-    missing: Iterable[str],
-    names: tuple[str, ...],
-    places: Mapping[str, Span],
-    others: Callable[[], Iterable[Graph]],
-) -> None:
-    """E0850 for the patterns that are `missing` among the `names` of a graph. One that the
-    spec has at one of `places` may be for another graph of the spec.
-    """
-    missing = tuple(missing)
-    spec_s = [pattern for pattern in missing if pattern in places]
-    for other in others() if spec_s else ():
-        elsewhere = names_of(pipeline.simplify(other, fused=False))
-        spec_s = list(unmatched(spec_s, elsewhere))
-    wrong = [p for p in missing if p in spec_s or p not in places]
-    if wrong:
-        raise Failed(*(_names_nothing(p, names, places.get(p)) for p in wrong))
-
-
-def _names_nothing(pattern: str, names: tuple[str, ...], at: Span | None) -> Diagnostic:
-    known = f"there are {', '.join(names[:8])} …"
-    # who writes patterns means all layers: `h.*.attn` is near where `h.0.attn` is not
-    near = dict.fromkeys((*names, *(NUMBER.sub("*", name) for name in names)))
-    return Diagnostic(
-        "E0850",
-        f"`{shown(pattern)}` names no weight and no part of the model",
-        Label(at, "this pattern") if at else None,
-        helps=tuple(suggest(pattern, near, known)),
-    )
 
 
 # --- the spec -------------------------------------------------------------------------
