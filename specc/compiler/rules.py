@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from specc.elaborate.blame import blamed
-from specc.elaborate.context import Context, Env, Module
+from specc.elaborate.context import NOTHING, Context, Env, Module
 from specc.elaborate.modules import Program
 from specc.elaborate.parts import used_specs
-from specc.elaborate.values import Picked, first
+from specc.elaborate.values import Known, Picked, first
 from specc.files.read import Unreadable, resolved, shown
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph
@@ -88,9 +88,9 @@ def holds(condition: tree.Expr | None, context: Context, env: Env) -> bool:
     return first(context.evaluator.evaluate(context, condition, env)) is True
 
 
-def wanted_of(graph: Graph) -> list[Wanted]:
-    """The parameters of a graph with their sizes as numbers. Fails with E0308 where one
-    is no size.
+def wanted_of(graph: Graph, config: Mapping[str, Known] = NOTHING) -> list[Wanted]:
+    """The parameters of a graph with their sizes as numbers, and which values of the
+    `config` those are. Fails with E0308 where one is no size.
     """
     found = []
     for name, facts in graph.parameter_facts.items():
@@ -108,10 +108,22 @@ def wanted_of(graph: Graph) -> list[Wanted]:
                     "this decides its size",
                 )
             sizes.append(number)
+        said = tuple(_size_of(dim, config) for dim in facts.type.shape)
         found.append(
-            Wanted(name, tuple(sizes), facts.type.dtype, facts.span, facts.made_by)
+            Wanted(
+                name, tuple(sizes), facts.type.dtype, facts.span, facts.made_by, said
+            )
         )
     return found
+
+
+def _size_of(dim: Dim, config: Mapping[str, Known]) -> str:
+    """The config value that is written where a length was given, if it is that length;
+    a block may call something else by the same name.
+    """
+    span = dim.origin.span if dim.origin else None
+    name = span.text if span else ""
+    return name if name in config and config[name] == dim.number else ""
 
 
 def wanted_by(graphs: Iterable[Graph]) -> Iterator[Wanted]:

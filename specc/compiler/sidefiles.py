@@ -250,6 +250,11 @@ def _of_language(
     language = config.get("target_lang")
     part = file.get(language) if isinstance(language, str) else None
     if not isinstance(part, dict):
+        if isinstance(language, str) and language in file:
+            why = (
+                f"has for `{shown(language)[:40]}` no object of words and their numbers"
+            )
+            _no_vocabulary(path, why, span)
         known = ", ".join(list(file)[:10])
         why = f"has a vocabulary for each language ({known}), and `target_lang` names none"
         _no_vocabulary(path, why, span)

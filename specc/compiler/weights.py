@@ -44,10 +44,10 @@ def values_of(spec: Spec, graph: Graph, sources: Sources) -> Binding | Seeded:
     """The numbers of the parameters: a checkpoint's, the spec's own file's, or a seed's.
     E0523 names the three.
     """
-    wanted = wanted_of(graph)
     context = context_of(spec.library)
     with deep(spec.program.module.file.span):
         config = requirements(context, spec.program, spec.reader)
+    wanted = wanted_of(graph, config)
     env = Env(module=spec.program.module, config=config)
     rules = of_graph(
         rules_of(context, spec.program, env),

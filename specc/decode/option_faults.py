@@ -88,6 +88,12 @@ def too_many(
     )
 
 
+NEVER = ("suppress", "begin_suppress", "banned")
+"""Settings that name tokens which may not come."""
+DRAWN = ("stop", "begin", "last_token", *NEVER)
+"""Settings that name tokens which are written, or not."""
+
+
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
     """How many tokens there are: those that the growing input takes, and those that are
@@ -103,7 +109,7 @@ class Vocabulary:
         """E0732 where the setting `word` names a token that the model does not have."""
         most = self._most(word)
         tokens = _several(value)
-        if word == "begin":  # of each place one token, or those it may be
+        if word in ("begin", "banned"):  # of each place one token, or several
             tokens = [token for place in tokens for token in _several(place)]
         wrong = [t for t in tokens if most is not None and whole(t, most)]
         if not wrong:
@@ -123,7 +129,7 @@ class Vocabulary:
         """
         if word in ("start", "pad"):
             return self.taken
-        return self.drawn if word in ("stop", "begin", "last_token") else None
+        return self.drawn if word in DRAWN else None
 
 
 def _several(value: object) -> Sequence[object]:

@@ -152,12 +152,13 @@ def _named(
 
 def _meant(wanted: Mapping[str, object]) -> str | None:
     """The strategy to which what a caller gives belongs, where that is one only. A seed
-    alone asks for nothing.
+    alone asks for nothing, nor does a search's `renormalize`, which elsewhere would
+    change no text.
     """
     owners = {
         NAMED[name].strategies
         for name in wanted
-        if name != "seed" and len(NAMED[name].strategies) == 1
+        if name not in ("seed", "renormalize") and len(NAMED[name].strategies) == 1
     }
     return next(iter(owners))[0] if len(owners) == 1 else None
 

@@ -96,17 +96,18 @@ class Entrance:
         """
         specs = self.specs
         kinds = {s.name: s for s in specs}
-        given = {}
+        # of what is no input the name alone is told, whatever it holds
+        given = {name: np.empty(0) for name in inputs if name not in kinds}
         seen = {
-            name: taken(self.reading, name, value) for name, value in inputs.items()
+            name: taken(self.reading, name, value)
+            for name, value in inputs.items()
+            if name in kinds
         }
         for name, value in with_texts(
             self.graph, self.reading, seen, self.growing
         ).items():
             array = as_array(value, name, left=self.pads_left(name))
-            given[name] = (
-                exact(array, kinds[name].dtype, name) if name in kinds else array
-            )
+            given[name] = exact(array, kinds[name].dtype, name)
         checked = check_inputs(specs, given, bounds=dict(self.bounds), solve=_solve)
         whole = {**self._filled(checked), **checked}
         for name in self.strides.keys() & whole.keys():

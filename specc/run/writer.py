@@ -18,6 +18,7 @@ from specc.artifact.facts import Facts, bounds_from, check_encode
 from specc.artifact.facts import load as load_facts
 from specc.data.batch import keep_of
 from specc.data.check import Bound
+from specc.decode.option_faults import NEVER
 from specc.decode.options import OPTIONS
 from specc.decode.settings import Settings, settings_of
 from specc.files.json import whole
@@ -75,9 +76,11 @@ class Writer(Source):
         """
         settled = self._settled(given.get("strategy"))
         chosen = settings_of(self.generation.settings, **{**settled, **given})
-        # of stops that the spec names, `check` has warned
-        if fault := self.vocabulary.beyond("stop", given.get("stop")):
-            raise Failed(fault)
+        # of stops that the spec names, `check` has warned; a published file's tokens that
+        # may not come are mostly those of a whole family
+        for word in ("stop", *NEVER):
+            if fault := self.vocabulary.beyond(word, given.get(word)):
+                raise Failed(fault)
         if self.itself is not None:
             check_fixed(chosen, self.compiled)
             if chosen.log_probabilities and chosen.strategy == "beam":

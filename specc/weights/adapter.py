@@ -250,8 +250,12 @@ class Adapted(Checkpoint):
         return (*self.files, self.adapter.file)
 
     def file_of(self, name: str) -> TensorFile:
-        """The file a tensor is in; that of the adapter for one that only it has."""
-        return self._of.get(name, self.adapter.file)
+        """The file a tensor is in; that of the adapter for one in whose place it has its
+        own, or that only it has.
+        """
+        change = self.changes.get(name)
+        brought = name not in self._of or (change is not None and change.instead)
+        return self.adapter.file if brought else self._of[name]
 
     def array(self, name: str) -> Array:
         """The tensor, merged or as a view of its file."""

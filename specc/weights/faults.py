@@ -191,7 +191,8 @@ def _misfit(checkpoint: Checkpoint, group: Sequence[Misfit]) -> Diagnostic:
             notes = (f"the rule gives {list(first.shape)}", *notes)
         notes = (f"the spec makes it {wanted.dtype}{list(wanted.shape)}", *notes)
         title = f"`{name}` has the wrong shape{_more(group)}"
-        return Diagnostic("E0503", title, label, others, notes, (_shape_help(first),))
+        help = _size_help(checkpoint, first) or _shape_help(first)
+        return Diagnostic("E0503", title, label, others, notes, (help,))
     title = (
         f"`{name}` should be {wanted.dtype}, but the checkpoint holds "
         f"{first.dtype}{_more(group)}"
@@ -203,6 +204,23 @@ def _misfit(checkpoint: Checkpoint, group: Sequence[Misfit]) -> Diagnostic:
             "it was before quantization"
         )
     return Diagnostic("E0508", title, label, others, notes, (help,))
+
+
+def _size_help(checkpoint: Checkpoint, misfit: Misfit) -> str:
+    """The config value to set where the file of an adapter holds a tensor of more words,
+    or fewer: a config.json tells of the checkpoint. Empty where that is not so.
+    """
+    wanted, shape = misfit.wanted, misfit.shape
+    file = checkpoint.file_of(misfit.tensors[0])
+    if file in checkpoint.files or len(shape) != len(wanted.sizes):
+        return ""
+    odd = [a for a in range(len(shape)) if shape[a] != wanted.shape[a]]
+    if len(odd) != 1 or not (name := wanted.sizes[odd[0]]):
+        return ""
+    return (
+        f"axis {odd[0]} is {shape[odd[0]]} in the adapter and {wanted.shape[odd[0]]} in "
+        f"the spec; say  --set {name}={shape[odd[0]]}"
+    )
 
 
 def _shape_help(misfit: Misfit) -> str:

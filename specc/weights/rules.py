@@ -17,7 +17,8 @@ from specc.weights.transform import Expr, Shape, renamed
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """A parameter of the model. `made_by` says, for messages, what asks for it and
-    whence its shape.
+    whence its shape; `sizes` are the config values that its axes are of, "" for an axis
+    that is of none alone.
     """
 
     name: str
@@ -25,6 +26,7 @@ class Wanted:
     dtype: str = "f32"
     span: Span | None = None
     made_by: str = ""
+    sizes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

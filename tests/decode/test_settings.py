@@ -138,6 +138,8 @@ def test_what_does_not_go_together() -> None:
         ("E0733", "`seed` means nothing to the strategy `greedy`")
     ]
     assert refusal(BEAM, seed=3)[0][0] == "E0733"
+    # a search is not begun for it
+    assert refusal({}, renormalize=True)[0][0] == "E0733"
 
 
 def test_what_a_manifest_says_is_trusted_no_more() -> None:

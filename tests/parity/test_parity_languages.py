@@ -98,7 +98,11 @@ def strange(tensors: Tensors) -> Tensors:
     return {**tensors, "wav2vec2.more": torch.ones(3)}
 
 
-@pytest.mark.parametrize("change", [half, strange])
+def wordless(tensors: Tensors) -> Tensors:
+    return {n: t for n, t in tensors.items() if not n.startswith("lm_head.")}
+
+
+@pytest.mark.parametrize("change", [half, strange, wordless])
 def test_what_does_not_fit_is_refused(
     change: Callable[[Tensors], Tensors], tmp_path: Path
 ) -> None:
@@ -111,5 +115,8 @@ def test_what_does_not_fit_is_refused(
 
 def test_a_number_of_words_that_is_not_the_language_s_is_told(tmp_path: Path) -> None:
     saved(tmp_path)
-    with pytest.raises(Failed, match="E0503"):
+    with pytest.raises(Failed, match="E0503") as caught:
         compiled(tmp_path, 13)
+    # by the file that has them, and with the value that would fit
+    assert "adapter.fra.safetensors holds `lm_head" in str(caught.value)
+    assert f"--set vocab={WORDS}" in str(caught.value)

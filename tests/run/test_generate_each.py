@@ -5,6 +5,7 @@ refills the places of texts that have ended and for whoever cannot.
 import random
 from collections.abc import Iterator
 from functools import cache
+from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
 
@@ -186,8 +187,16 @@ def test_rows_that_are_none(rows: Any) -> None:
         model("gpt2").generate_each(rows)
 
 
-def test_an_input_that_there_is_not() -> None:
-    (made,) = model("gpt2").generate_each([{"input_idz": [6]}])
+@pytest.mark.parametrize("word", ["suppress", "banned", "stop"])
+def test_a_token_that_there_is_not(word: str) -> None:
+    asked: dict[str, Any] = {word: [[6, 10**6]] if word == "banned" else [10**6]}
+    with pytest.raises(Failed, match=f"E0732.*`{word}`"):
+        model("gpt2").generate(input_ids=[[6]], **asked)
+
+
+@pytest.mark.parametrize("value", [[6], Path("clip.wav")], ids=str)
+def test_an_input_that_there_is_not(value: Any) -> None:
+    (made,) = model("gpt2").generate_each([{"input_idz": value}])
     assert isinstance(made, specc.Diagnostic)
     assert (made.code, made.notes) == ("E0910", ("it is row 1",))
 
