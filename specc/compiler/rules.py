@@ -111,7 +111,12 @@ def wanted_of(graph: Graph, config: Mapping[str, Known] = NOTHING) -> list[Wante
         said = tuple(_size_of(dim, config) for dim in facts.type.shape)
         found.append(
             Wanted(
-                name, tuple(sizes), facts.type.dtype, facts.span, facts.made_by, said
+                name=name,
+                shape=tuple(sizes),
+                dtype=facts.type.dtype,
+                span=facts.span,
+                made_by=facts.made_by,
+                sizes=said,
             )
         )
     return found

@@ -14,7 +14,7 @@ from specc.weights.names import Pattern, nearest
 from specc.weights.transform import Expr, Shape, renamed
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
     """A parameter of the model. `made_by` says, for messages, what asks for it and
     whence its shape; `sizes` are the config values that its axes are of, "" for an axis

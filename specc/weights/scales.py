@@ -22,7 +22,9 @@ class WithScales:
     @cached_property
     def wanted(self) -> Mapping[str, Wanted]:
         """Every parameter by name."""
-        more = {n: Wanted(n, array.shape) for n, array in self.scales.items()}
+        more = {
+            n: Wanted(name=n, shape=array.shape) for n, array in self.scales.items()
+        }
         return {**self.base.wanted, **more}
 
     def tied_to(self, name: str) -> str | None:

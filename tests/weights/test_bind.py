@@ -35,7 +35,10 @@ def numbers(*shape: int, start: float = 0, dtype: Any = np.float32) -> NDArray[A
 
 
 def wanted(**shapes: tuple[int, ...]) -> list[Wanted]:
-    return [Wanted(name.replace("_", "."), shape) for name, shape in shapes.items()]
+    return [
+        Wanted(name=name.replace("_", "."), shape=shape)
+        for name, shape in shapes.items()
+    ]
 
 
 NO_RULES = Rules()
@@ -55,7 +58,7 @@ def text(diagnostic: Diagnostic) -> str:
 
 def layers(n: int, **shapes: tuple[int, ...]) -> list[Wanted]:
     return [
-        Wanted(f"h.{i}.{name}", shape)
+        Wanted(name=f"h.{i}.{name}", shape=shape)
         for i in range(n)
         for name, shape in shapes.items()
     ]
@@ -71,7 +74,9 @@ def test_parameters_are_the_tensors_of_the_same_name(tmp_path: Path) -> None:
 
 def test_load_rules_with_holes(tmp_path: Path) -> None:
     tensors = {f"h.{i}.c_attn.weight": numbers(4, 6, start=10 * i) for i in range(2)}
-    want = [Wanted(f"h.{i}.{n}.weight", (2, 4)) for i in range(2) for n in "qkv"]
+    want = [
+        Wanted(name=f"h.{i}.{n}.weight", shape=(2, 4)) for i in range(2) for n in "qkv"
+    ]
     rules = Rules(
         loads=tuple(
             LoadRule(
@@ -94,7 +99,10 @@ def test_an_old_spelling_is_one_rule(tmp_path: Path) -> None:
     rule = LoadRule(
         "*norm.weight", FirstPresent((Tensor("*norm.weight"), Tensor("*norm.gamma")))
     )
-    want = [Wanted("a.norm.weight", (2,)), Wanted("b.norm.weight", (2,))]
+    want = [
+        Wanted(name="a.norm.weight", shape=(2,)),
+        Wanted(name="b.norm.weight", shape=(2,)),
+    ]
     with saved(
         tmp_path, {"a.norm.weight": numbers(2), "b.norm.gamma": numbers(2, start=5)}
     ) as checkpoint:
@@ -149,10 +157,12 @@ def test_ties_follow_one_another_but_not_in_a_circle(tmp_path: Path) -> None:
 def test_a_missing_tensor_is_asked_for_once_for_all_layers(tmp_path: Path) -> None:
     span = Span(Source("gpt2.specc", "linear(x) @ q"), 0, 9)
     want = [
-        Wanted(f"h.{i}.q.weight", (2, 2), span=span, made_by="makes [2, 2]")
+        Wanted(name=f"h.{i}.q.weight", shape=(2, 2), span=span, made_by="makes [2, 2]")
         for i in range(4)
     ]
-    (fault,) = faults(tmp_path, [*want, Wanted("w", (1,))], {"w": numbers(1)})
+    (fault,) = faults(
+        tmp_path, [*want, Wanted(name="w", shape=(1,))], {"w": numbers(1)}
+    )
     assert fault.code == "E0501"
     assert fault.title == "`h.0.q.weight` is not in the checkpoint (and 3 more like it)"
     assert fault.primary
@@ -166,8 +176,8 @@ def test_a_near_name_is_proposed_and_not_reported_twice(tmp_path: Path) -> None:
         **{f"h.{i}.LayerNorm.gamma": numbers(2) for i in range(3)},
     }
     want = [
-        Wanted("w", (1,)),
-        *(Wanted(f"h.{i}.LayerNorm.weight", (2,)) for i in range(3)),
+        Wanted(name="w", shape=(1,)),
+        *(Wanted(name=f"h.{i}.LayerNorm.weight", shape=(2,)) for i in range(3)),
     ]
     (fault,) = faults(tmp_path, want, tensors)
     assert 'load "h.{i}.LayerNorm.weight" = "h.{i}.LayerNorm.gamma"' in text(fault)
@@ -187,7 +197,11 @@ def test_wrong_shapes_are_grouped_and_explained(tmp_path: Path) -> None:
         "r": numbers(4),
         "n": numbers(5, 2),
     }
-    want = [*layers(3, a=(2, 3)), Wanted("r", (2, 2)), Wanted("n", (6, 2))]
+    want = [
+        *layers(3, a=(2, 3)),
+        Wanted(name="r", shape=(2, 2)),
+        Wanted(name="n", shape=(6, 2)),
+    ]
     turned, flat, odd = faults(tmp_path, want, tensors)
     assert {turned.code, flat.code, odd.code} == {"E0503"}
     assert turned.title == "`h.0.a` has the wrong shape (and 2 more like it)"
@@ -231,7 +245,7 @@ def test_unused_tensors_are_an_error_unless_ignored(tmp_path: Path) -> None:
 
 def test_how_many_batches_a_norm_has_seen_is_left_aside(tmp_path: Path) -> None:
     """PyTorch stores it beside the mean; anywhere else such a name is used by nothing."""
-    want = [Wanted("bn.running_mean", (2,))]
+    want = [Wanted(name="bn.running_mean", shape=(2,))]
     count = numbers(dtype=np.int64)
     tensors = {"bn.running_mean": numbers(2), "bn.num_batches_tracked": count}
     with saved(tmp_path, tensors) as checkpoint:
@@ -265,8 +279,8 @@ BASE = {f"h.{i}.w": numbers(2) for i in range(3)}
 
 @pytest.mark.parametrize("prefix", ["", "transformer.", "a.b."])
 def test_the_prefix_of_the_base_model_is_found_out(tmp_path: Path, prefix: str) -> None:
-    bare = [Wanted(n, (2,)) for n in BASE]
-    with_prefix = [Wanted(prefix + n, (2,)) for n in BASE]
+    bare = [Wanted(name=n, shape=(2,)) for n in BASE]
+    with_prefix = [Wanted(name=prefix + n, shape=(2,)) for n in BASE]
     with saved(tmp_path, {prefix + n: t for n, t in BASE.items()}) as checkpoint:
         assert array_of(bind(bare, Rules(), checkpoint), "h.1.w").tolist() == [0, 1]
     with saved(tmp_path, {**BASE, "h.0.attn.bias": numbers(1)}) as checkpoint:
@@ -277,7 +291,10 @@ def test_the_prefix_of_the_base_model_is_found_out(tmp_path: Path, prefix: str) 
 
 
 def test_a_head_beside_the_base_keeps_its_own_name(tmp_path: Path) -> None:
-    want = [*(Wanted(n, (2,)) for n in BASE), Wanted("head", (2,))]
+    want = [
+        *(Wanted(name=n, shape=(2,)) for n in BASE),
+        Wanted(name="head", shape=(2,)),
+    ]
     with saved(
         tmp_path, {**{f"bert.{n}": t for n, t in BASE.items()}, "head": numbers(2)}
     ) as checkpoint:
@@ -286,7 +303,7 @@ def test_a_head_beside_the_base_keeps_its_own_name(tmp_path: Path) -> None:
 
 def test_two_prefixes_that_fit_are_not_chosen_between(tmp_path: Path) -> None:
     tensors = {f"{p}.{n}": t for n, t in BASE.items() for p in ("student", "teacher")}
-    (fault,) = faults(tmp_path, [Wanted(n, (2,)) for n in BASE], tensors)
+    (fault,) = faults(tmp_path, [Wanted(name=n, shape=(2,)) for n in BASE], tensors)
     assert fault.code == "E0515"
 
 
@@ -310,12 +327,16 @@ def test_numbers_that_are_none_stop_the_work(
 
 def test_truth_values_are_0_or_1(tmp_path: Path) -> None:
     with saved(tmp_path, {"a": np.array([True, False])}) as checkpoint:
-        binding = bind([Wanted("a", (2,), "bool")], Rules(), checkpoint)
+        binding = bind(
+            [Wanted(name="a", shape=(2,), dtype="bool")], Rules(), checkpoint
+        )
         assert array_of(binding, "a").tolist() == [True, False]
     path = tmp_path / "model.safetensors"
     path.write_bytes(path.read_bytes()[:-1] + b"\x02")
     with open_weights(path) as checkpoint, pytest.raises(Failed, match="E0507"):
-        array_of(bind([Wanted("a", (2,), "bool")], Rules(), checkpoint), "a")
+        array_of(
+            bind([Wanted(name="a", shape=(2,), dtype="bool")], Rules(), checkpoint), "a"
+        )
 
 
 def test_conversion_on_the_way(tmp_path: Path) -> None:

@@ -84,7 +84,7 @@ class Given(Seeded):
 
 def moved(graph: Graph, ties: dict[str, str], weights: dict[str, Array]) -> Folded:
     """The weights with the gains of every norm moved that can be."""
-    wanted = {n: Wanted(n, w.shape) for n, w in weights.items()}
+    wanted = {n: Wanted(name=n, shape=w.shape) for n, w in weights.items()}
     base = Given(0, wanted, {}, arrays=weights)
     return Folded(base, folds_of(pipeline.simplify(graph), ties, wanted))
 

@@ -84,7 +84,7 @@ def test_streamed_by_pieces_it_is_the_same(
     form: Precision, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shape = (37, 11)
-    base = Seeded(1, {"w": Wanted("w", shape)}, {"w": "normal(1.0)"})
+    base = Seeded(1, {"w": Wanted(name="w", shape=shape)}, {"w": "normal(1.0)"})
     values = Quantized(base, {"w": form})
     whole = np.frombuffer(b"".join(base.chunks("w", "f32")), np.float32).reshape(shape)
     numbers, scales = stored(whole.T if form.turned else whole, form)
@@ -104,7 +104,8 @@ def test_streamed_by_pieces_it_is_the_same(
 def test_scales_can_be_asked_for_first() -> None:
     form = FORMS[0]
     values = Quantized(
-        Seeded(1, {"w": Wanted("w", (3, 4))}, {"w": "normal(1.0)"}), {"w": form}
+        Seeded(1, {"w": Wanted(name="w", shape=(3, 4))}, {"w": "normal(1.0)"}),
+        {"w": form},
     )
     first = b"".join(values.chunks("w:scale", "f32"))
     b"".join(values.chunks("w:int8", "i8"))
