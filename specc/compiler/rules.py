@@ -123,11 +123,8 @@ def wanted_of(graph: Graph, config: Mapping[str, Known] = NOTHING) -> list[Wante
 
 
 def _size_of(dim: Dim, config: Mapping[str, Known]) -> str:
-    """The config value that is written where a length was given, if it is that length;
-    a block may call something else by the same name.
-    """
-    span = dim.origin.span if dim.origin else None
-    name = span.text if span else ""
+    """The config value written for a length, if it is that: a block may name others so."""
+    name = dim.origin.span.text if dim.origin and dim.origin.span else ""
     return name if name in config and config[name] == dim.number else ""
 
 
