@@ -33,7 +33,7 @@ SLACK = 1 << 17
 FORM = Precision(bits=4, block=32, layout="rows", rounding="none")
 BASE = Seeded(
     1,
-    {f"w{n}": Wanted(f"w{n}", (WIDE, WIDE)) for n in range(MANY)},
+    {f"w{n}": Wanted(name=f"w{n}", shape=(WIDE, WIDE)) for n in range(MANY)},
     {f"w{n}": "normal(0.1)" for n in range(MANY)},
 )
 RNG = np.random.default_rng(2)

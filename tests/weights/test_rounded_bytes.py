@@ -40,7 +40,7 @@ class Lying:
 
     @property
     def wanted(self) -> Mapping[str, Wanted]:
-        return {"w": Wanted("w", self.weight.shape)}
+        return {"w": Wanted(name="w", shape=self.weight.shape)}
 
     def tied_to(self, name: str) -> str | None:
         return None

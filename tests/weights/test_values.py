@@ -20,7 +20,7 @@ from specc.weights.values import Seeded, array_of
 
 
 def test_seeded_parameters() -> None:
-    want = {n: Wanted(n, (3, 4)) for n in ("wte", "head", "q")}
+    want = {n: Wanted(name=n, shape=(3, 4)) for n in ("wte", "head", "q")}
     seeded = Seeded(7, want, dict.fromkeys(want, "normal(0.02)"), {"head": "wte"})
     assert seeded.tied_to("head") == "wte"
     assert seeded.tied_to("wte") is None
@@ -35,7 +35,7 @@ def test_a_large_transposed_tensor_needs_no_second_copy(tmp_path: Path) -> None:
     write_safetensors(tmp_path / "a.safetensors", {"a": big})
     with open_weights(tmp_path) as checkpoint:
         rules = Rules(loads=(LoadRule("a", Transpose(Tensor("a"))),))
-        binding = bind([Wanted("a", (2000, 3000))], rules, checkpoint)
+        binding = bind([Wanted(name="a", shape=(2000, 3000))], rules, checkpoint)
         assert np.array_equal(array_of(binding, "a"), big.T)
         tracemalloc.start()
         for _ in binding.chunks("a", "f32"):
@@ -49,7 +49,7 @@ def test_a_tensor_as_it_stands_is_streamed_in_chunks(tmp_path: Path) -> None:
     big = np.ones(6_000_000, np.float32)
     write_safetensors(tmp_path / "a.safetensors", {"a": big})
     with open_weights(tmp_path) as checkpoint:
-        binding = bind([Wanted("a", big.shape)], Rules(), checkpoint)
+        binding = bind([Wanted(name="a", shape=big.shape)], Rules(), checkpoint)
         tracemalloc.start()
         total = sum(len(chunk) for chunk in binding.chunks("a", "f32"))
         peak = tracemalloc.get_traced_memory()[1]
@@ -71,7 +71,7 @@ def test_tensors_that_become_one_are_streamed_one_by_one(tmp_path: Path) -> None
     one = np.arange(600_000, dtype=np.float32).reshape(600, 1000)
     rules = Rules(loads=tuple(many(tmp_path, 12, one)))
     with open_weights(tmp_path) as checkpoint:
-        binding = bind([Wanted("e.w", (12, 600, 1000))], rules, checkpoint)
+        binding = bind([Wanted(name="e.w", shape=(12, 600, 1000))], rules, checkpoint)
         assert binding.run("e.w") is None
         wanted = np.stack([one + n for n in range(12)])
         assert np.array_equal(array_of(binding, "e.w"), wanted)
@@ -89,7 +89,7 @@ def test_the_one_that_holds_no_number_is_named(tmp_path: Path) -> None:
     bad = {f"e.{n}.w": one * (np.nan if n == 1 else 1) for n in range(3)}
     write_safetensors(tmp_path / "a.safetensors", bad)
     with open_weights(tmp_path) as checkpoint:
-        binding = bind([Wanted("e.w", (3, 2, 3))], rules, checkpoint)
+        binding = bind([Wanted(name="e.w", shape=(3, 2, 3))], rules, checkpoint)
         with pytest.raises(Failed) as failed:
             array_of(binding, "e.w")
     (fault,) = failed.value.diagnostics
@@ -101,5 +101,5 @@ def test_one_expert_lies_in_its_file(tmp_path: Path) -> None:
     one = np.ones((2, 3), np.float32)
     rules = Rules(loads=tuple(many(tmp_path, 1, one)))
     with open_weights(tmp_path) as checkpoint:
-        binding = bind([Wanted("e.w", (1, 2, 3))], rules, checkpoint)
+        binding = bind([Wanted(name="e.w", shape=(1, 2, 3))], rules, checkpoint)
         assert binding.run("e.w") is not None

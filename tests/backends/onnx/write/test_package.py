@@ -45,7 +45,7 @@ class Arrays:
     @property
     def wanted(self) -> Mapping[str, Wanted]:
         return {
-            n: Wanted(n, tuple(d.number or 0 for d in v.type.shape))
+            n: Wanted(name=n, shape=tuple(d.number or 0 for d in v.type.shape))
             for n, v in self.graph.parameters.items()
         }
 
