@@ -8,7 +8,7 @@ sizes are capped and every part is checked by the reader of that part.
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NoReturn
 
 from specc.artifact.chance import Chance
@@ -20,6 +20,7 @@ from specc.files.read import shown
 from specc.ir.graph import Graph
 from specc.ir.model import DEFAULTS, Generation, Streaming
 from specc.ir.read import read as read_graphs
+from specc.ir.types import Type
 from specc.ir.write import write as write_graphs
 from specc.text.brief import brief
 from specc.text.diagnostic import fail
@@ -167,7 +168,7 @@ def load(text: str, path: str) -> Manifest:
     return Manifest(
         name=data.text("model"),
         doc=data.text("doc"),
-        graph=graph,
+        graph=_with_ties(graph, stored),
         defaults=defaults if defaults is not graph else None,
         reading=Reading.from_json(data.maybe("reading")),
         config=data.table("config"),
@@ -201,6 +202,18 @@ def _fields(text: str, path: str) -> Fields:
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         _damaged(path, "it has another format; compile the model again")
     return Fields(data, complain=complain)
+
+
+def _with_ties(graph: Graph, stored: Mapping[str, str]) -> Graph:
+    """The graph whose weights note which other one has the numbers that they have: what
+    one initializer holds. What a spec ties may have come with numbers of its own.
+    """
+    first: dict[tuple[str, Type], str] = {}
+    facts = {}
+    for name, known in graph.parameter_facts.items():
+        root = first.setdefault((stored[name], known.type), name)
+        facts[name] = replace(known, tied_to="" if root == name else root)
+    return replace(graph, parameter_facts=facts)
 
 
 def _rounded(data: Fields, graph: Graph, path: str) -> Mapping[str, Stored]:

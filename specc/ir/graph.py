@@ -56,7 +56,8 @@ class Parameter:
     """A weight: its full name, how it starts when nothing is loaded, and the text that
     asked for it.
 
-    `tied_to` names the weight whose numbers it shares, where the spec says so.
+    `tied_to` names the weight whose numbers it shares, where the spec says so, or the
+    model that it was read from.
     """
 
     name: str
