@@ -9,7 +9,10 @@ import numpy as np
 from specc.files.read import shown
 from specc.weights.folded import MOVED
 from specc.weights.rules import Wanted
-from specc.weights.values import Run, Values, converted
+from specc.weights.values import VALUES, Run, Values, converted
+
+SCALES = "scales looked at, by which its numbers reach"
+"""What is counted of a rounded weight."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +72,8 @@ class Fitting:
             # what is stored in that type was looked at when it was converted
             if narrow is not None and dtype == "f32":
                 block = np.frombuffer(chunk, np.float32) * np.float32(narrow.most)
+                place = f"`{shown(narrow.of)}`"
                 mends = (MOVED,) if narrow.of in self.moved else ()
-                converted(block, narrow.dtype, f"`{shown(narrow.of)}`", *mends)
+                counted = VALUES if name == narrow.of else SCALES
+                converted(block, narrow.dtype, place, *mends, counted=counted)
             yield chunk

@@ -297,9 +297,15 @@ WIDER = {("bfloat16", "f32"), ("float16", "f32"), ("float32", "f64")}
 """Types beside those that hold every number of theirs."""
 
 
-def converted(block: Array, dtype: str, place: str, *mends: str) -> Array:
+VALUES = "values looked at, the largest"
+"""What is counted that a type cannot hold, and what is told of the worst."""
+
+
+def converted(
+    block: Array, dtype: str, place: str, *mends: str, counted: str = VALUES
+) -> Array:
     """The block in another type. Fails with E0517 if that type cannot hold a value;
-    `mends` say what helps beside another type.
+    `mends` say what helps beside another type, `counted` what the block holds.
     """
     kind = NUMPY[dtype]
     if block.dtype == kind:
@@ -319,8 +325,7 @@ def converted(block: Array, dtype: str, place: str, *mends: str) -> Array:
             "E0517",
             f"the weights hold values that {dtype} cannot",
             notes=[
-                f"in {place}, {int(lost.sum())} of {block.size} values looked at, the "
-                f"largest {worst:g}"
+                f"in {place}, {int(lost.sum())} of {block.size} {counted} {worst:g}"
             ],
             helps=[*mends, "compile with another --dtype"],
         )

@@ -2,6 +2,7 @@
 has kernels for float16 and widens between them where it has none.
 """
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -152,6 +153,12 @@ def test_a_weight_too_large_is_named_when_it_is_compiled(
     assert out.exists() == fits
     told = capsys.readouterr().err
     assert fits or ("E0517" in told and f"`{large}`" in told and "100000" in told)
+    # of a rounded matrix its scales are looked at: one of a row, or of a block of it
+    rows, *wide = SHAPES[large]
+    rounded = bool(given) and bool(wide)
+    many = rows if rounded else rows * math.prod(wide)
+    counted = f" 1 of {many} {'scales' if rounded else 'values'} looked at"
+    assert fits or counted in told
 
 
 def test_a_processor_says_that_it_cannot(
