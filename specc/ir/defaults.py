@@ -24,20 +24,18 @@ def closed(defaults: Graph, absent: Collection[str]) -> Graph:
     waiting = [n for n in defaults.outputs if n in absent]
     outputs: dict[str, Value] = {}
     while waiting:
-        name = next(
-            (n for n in waiting if not reads(defaults, n) & {*waiting}), waiting[0]
-        )
+        # In a circle nobody is first: one is taken, and what it reads becomes an input.
+        ready = (n for n in waiting if not reads(defaults, n) & {*waiting})
+        name = next(ready, waiting[0])
         waiting.remove(name)
         for other in reads(defaults, name) - {*made.inputs} - {*outputs}:
             now[defaults.inputs[other]] = made.input(other, defaults.input_facts[other])
         outputs[name] = _replayed(made, defaults, defaults.outputs[name], now)
+        # Whoever reads it later reads the default, unless it already is such an input.
         if name in defaults.inputs:
             now.setdefault(defaults.inputs[name], outputs[name])
-    return made.finish(
-        defaults.name,
-        {n: outputs[n] for n in defaults.outputs if n in outputs},
-        least=defaults.least,
-    )
+    ordered = {n: outputs[n] for n in defaults.outputs if n in outputs}
+    return made.finish(defaults.name, ordered, least=defaults.least)
 
 
 def reads(defaults: Graph, name: str) -> set[str]:

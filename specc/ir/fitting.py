@@ -52,6 +52,8 @@ def fitting(
         return dict(wanted)
     moved = {s for d in open_ for s in d.length.symbols()}
     symbols = sorted(moved, key=lambda s: (_needs(s, open_), s))
+    # Near numbers first, in all lengths: a far one in the first length would be found
+    # before a near one in the last.
     for reach in REACHES:
         tries = dict[str, list[int]]()
         for s in symbols:
@@ -68,10 +70,11 @@ def strides_of(graph: Graph) -> dict[str, int]:
     quotient has.
     """
     found: dict[str, int] = {}
-    for _, results in graph.nodes:
-        for part in (p for r in results for d in r.type.shape for p in _quotients(d)):
-            for symbol in part.args[0].symbols():
-                found[symbol] = max(found.get(symbol, 1), part.args[1].number or 1)
+    lengths = (d for _, results in graph.nodes for r in results for d in r.type.shape)
+    for part in (p for length in lengths for p in _quotients(length)):
+        divided, by = part.args
+        for symbol in divided.symbols():
+            found[symbol] = max(found.get(symbol, 1), by.number or 1)
     return found
 
 
@@ -87,6 +90,7 @@ def demands(graph: Graph) -> set[Demand]:
     found = {Demand(d, True) for d in graph.facts.values()} | _of_nodes(graph)
     found |= {Demand(room.most - room.length, True) for room in rooms(graph)}
     found = {Demand(d.length.substitute(graph.facts), d.rows) for d in found}
+    # A number is no question, and a symbol by itself may be anything.
     return {d for d in found if d.length.number is None and d.length.name is None}
 
 
@@ -94,10 +98,9 @@ def _of_nodes(graph: Graph) -> set[Demand]:
     """Those of its nodes, and of nodes in bodies of loops."""
     found: set[Demand] = set()
     for node, results in nodes_within(graph):
-        found |= {
-            Demand(d, True)
-            for d in (*rows_of(node), *(d for r in results for d in r.type.shape))
-        }
+        made = [d for r in results for d in r.type.shape]
+        found |= {Demand(d, True) for d in (*rows_of(node), *made)}
+        # An attribute need not count rows: it must only have a value.
         found |= {Demand(d, False) for d in _dims(node.op.attributes().values())}
     return found
 
@@ -150,9 +153,8 @@ def _dims(attributes: Iterable[object]) -> Iterator[Dim]:
 
 def _needs(symbol: str, open_: Iterable[Demand]) -> bool:
     """Whether a demand has this symbol and others: it is chosen after those that stand alone."""
-    return any(
-        symbol in d.length.symbols() and len(d.length.symbols()) > 1 for d in open_
-    )
+    read = [d.length.symbols() for d in open_]
+    return any(symbol in symbols and len(symbols) > 1 for symbols in read)
 
 
 def _near(wanted: int, reach: int, least: int, most: int) -> Iterator[int]:
@@ -167,6 +169,8 @@ def _search(
     """The first choice that meets all demands, one symbol after the other; None after
     too many tries.
     """
+    # A demand is asked as soon as the last of its symbols has a value, so that what it
+    # refuses is not combined with every value of the symbols behind.
     place = {s: n for n, s in enumerate(symbols)}
     due: list[list[Demand]] = [[] for _ in symbols]
     for demand in open_:

@@ -21,11 +21,6 @@ def as_scan(
     b: Builder, op: Recurrent, args: Sequence[Value | None], scope: str = ""
 ) -> tuple[Value, ...]:
     """The results of `op`, by nodes added to `b`."""
-    keep, w_hh, b_hh = (
-        op.keep.of(args),
-        op.state_weights.of(args),
-        op.state_bias.of(args),
-    )
     from_x = op.rows.of(args), op.weights.of(args), op.bias.of(args)
     rows = b.one(ops.Linear(), *from_x, scope=scope)
     # The first result is all rows; those behind it are the states after the last.
@@ -35,18 +30,29 @@ def as_scan(
         first or _zeros(b, t.shape, t.dtype)
         for first, t in zip(firsts, kinds, strict=True)
     ]
+    captures = _captures(b, op, args, kinds[0].shape[1])
+    body = _body(rows, starts, captures, _step(op))
+    keep = op.keep.of(args)
+    scan = ops.Scan(body, 1, len(starts), 1, op.reverse, keep is not None)
+    kept = [keep] if keep else []
+    made = b.add(scan, *kept, rows, *starts, *captures.values(), scope=scope)
+    # A loop gives its states first and the rows last; the layers the other way round.
+    return (made[-1], *made[:-1])
+
+
+def _captures(
+    b: Builder, op: Recurrent, args: Sequence[Value | None], width: Dim
+) -> Captures:
+    """What a turn reads that is the same in all of them: the state's matrix `u`, its
+    bias `c`, and what an LSTM may have besides; `width` is that of the state.
+    """
+    w_hh, b_hh = op.state_weights.of(args), op.state_bias.of(args)
     weights: dict[str, Value | None] = {"u": w_hh, "c": b_hh}
     if isinstance(op, ops.Lstm):
         weights |= {"peep": op.peepholes.of(args), "map": op.projection.of(args)}
     elif isinstance(op, ops.Gru):
-        weights = _gru_weights(b, op, w_hh, b_hh, kinds[0].shape[1])
-    captures = {name: value for name, value in weights.items() if value}
-    body = _body(rows, starts, captures, _step(op))
-    scan = ops.Scan(body, 1, len(starts), 1, op.reverse, keep is not None)
-    made = b.add(
-        scan, *([keep] if keep else []), rows, *starts, *captures.values(), scope=scope
-    )
-    return (made[-1], *made[:-1])
+        weights = _gru_weights(b, op, w_hh, b_hh, width)
+    return {name: value for name, value in weights.items() if value}
 
 
 def _step(op: Recurrent) -> Step:
@@ -98,11 +104,8 @@ def _body(
 
 def _rnn(op: ops.Rnn) -> Step:
     def step(f: Body, row: Value, states: list[Value], w: Captures) -> list[Value]:
-        return [
-            f.do(
-                op.activation, f.do("add", row, f.linear(states[0], w["u"], w.get("c")))
-            )
-        ]
+        from_h = f.linear(states[0], w["u"], w.get("c"))
+        return [f.do(op.activation, f.do("add", row, from_h))]
 
     return step
 
@@ -127,9 +130,9 @@ def _gru(op: ops.Gru) -> Step:
     def step(f: Body, row: Value, states: list[Value], w: Captures) -> list[Value]:
         h = states[0]
         r_x, z_x, n_x = f.parts(row, 3)
-        from_h = f.parts(
-            f.linear(h, w["u"], w.get("c")), 3 if op.reset == "after" else 2
-        )
+        # The new state's part of the product is there only where the gate acts after it.
+        count = 3 if op.reset == "after" else 2
+        from_h = f.parts(f.linear(h, w["u"], w.get("c")), count)
         r = f.do("sigmoid", f.do("add", r_x, from_h[0]))
         z = f.do("sigmoid", f.do("add", z_x, from_h[1]))
         if op.reset == "after":
@@ -137,6 +140,7 @@ def _gru(op: ops.Gru) -> Step:
         else:
             past = f.linear(f.do("mul", r, h), w["u new"], w.get("c new"))
         new = f.do("tanh", f.do("add", n_x, past))
+        # z kept + (1 - z) other, with one product fewer
         kept, other = (h, new) if op.update == "old" else (new, h)
         return [f.do("add", other, f.do("mul", z, f.do("sub", kept, other)))]
 
@@ -145,15 +149,17 @@ def _gru(op: ops.Gru) -> Step:
 
 def _lstm(f: Body, row: Value, states: list[Value], w: Captures) -> list[Value]:
     h, c = states
-    i, forget, new, o = f.parts(f.do("add", row, f.linear(h, w["u"], w.get("c"))), 4)
+    from_h = f.linear(h, w["u"], w.get("c"))
+    i, forget, new, o = f.parts(f.do("add", row, from_h), 4)
     if "peep" in w:
         from_i, from_f, from_o = f.parts(w["peep"], 3)
-        i, forget = (
-            f.do("add", i, f.do("mul", from_i, c)),
-            f.do("add", forget, f.do("mul", from_f, c)),
-        )
+        i = f.do("add", i, f.do("mul", from_i, c))
+        forget = f.do("add", forget, f.do("mul", from_f, c))
     taken = f.do("mul", f.do("sigmoid", i), f.do("tanh", new))
-    c = f.do("add", f.do("mul", f.do("sigmoid", forget), c), taken)
+    kept = f.do("mul", f.do("sigmoid", forget), c)
+    c = f.do("add", kept, taken)
+    # The output gate looks at the cell as it has become, the others at what it was
+    # (Gers and Schmidhuber 2000).
     if "peep" in w:
         o = f.do("add", o, f.do("mul", from_o, c))
     out = f.do("mul", f.do("sigmoid", o), f.do("tanh", c))

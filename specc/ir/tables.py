@@ -56,12 +56,14 @@ def _room(node: Node, ids: Value, most: int | None, table: Value | None) -> Room
 def _greatest(value: Value) -> Dim | None:
     """The greatest number in `value`, where its numbers are row numbers."""
     match value.node:
+        # rows are counted from 0, so the last one is one less than how many there are
         case Node(ops.Extent(axis=axis), (Value() as x,)):
             return x.type.shape[axis] - 1
         case Node(ops.Range(length=length), ()):
             return length - 1
         case Node(ops.Size(length=length), ()):
             return length
+        # how many rows are kept up to each, at most all
         case Node(
             ops.CumSum(axis=axis),
             (Value(node=Node(ops.Cast(), (Value() as keep,))) as x,),
@@ -69,6 +71,7 @@ def _greatest(value: Value) -> Dim | None:
             return x.type.shape[axis] if keep.type.dtype == "bool" else None
         case Node(ops.Arith(fn="add" | "sub" as fn), (Value() as x, Value() as y)):
             return _moved(fn, _greatest(x), y)
+        # the number that padded rows are given is a small one: `max(cumsum(keep) - 1, 0)`
         case Node(
             ops.Arith(fn="max"), (Value() as x, Value(node=Node(ops.Constant())))
         ):

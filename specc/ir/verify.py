@@ -28,13 +28,17 @@ def _faults(graph: Graph) -> Iterator[str]:
         for fault in _node_faults(node, results, known):
             yield f"{where}: {fault}"
         known.update(results)
-    for what, values in (("output", graph.outputs), ("name", graph.names)):
-        for name, value in values.items():
-            if value not in known:
-                yield f"the {what} `{name}` is made by no node of the graph"
+    yield from _unmade("output", graph.outputs, known)
+    yield from _unmade("name", graph.names, known)
     for node in graph.made:
         if node not in seen:
             yield f"something is said about a node that is not there: {node.op.name}"
+
+
+def _unmade(what: str, values: Mapping[str, Value], known: set[Value]) -> Iterator[str]:
+    for name, value in values.items():
+        if value not in known:
+            yield f"the {what} `{name}` is made by no node of the graph"
 
 
 def _given_faults(

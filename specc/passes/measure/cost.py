@@ -19,53 +19,69 @@ Cost = Callable[[Any, list[Type]], Dim]
 
 
 def _linear(op: ops.Linear, t: list[Type]) -> Dim:
-    return product(t[0].shape) * t[1].shape[0]
+    x, weights = t[0].shape, t[1].shape
+    return product(x) * weights[0]
 
 
 def _linear_q(op: ops.LinearQ, t: list[Type]) -> Dim:
+    # Rounded weights lie in one of several layouts: how wide the result is, the op says.
     (made, *_) = op.infer(*t)
     return product(t[0].shape) * made.shape[-1]
 
 
 def _matmul(op: ops.MatMul, t: list[Type]) -> Dim:
-    lead = max((t[0].shape[:-2], t[1].shape[:-2]), key=len)
-    return product(lead) * product(t[0].shape[-2:]) * t[1].shape[-1]
+    a, b = t[0].shape, t[1].shape
+    # One side may have no axes in front; then it meets every matrix of the other.
+    lead = max((a[:-2], b[:-2]), key=len)
+    return product(lead) * product(a[-2:]) * b[-1]
 
 
 def _weigh(op: ops.Weigh, t: list[Type]) -> Dim:
-    return product(t[0].shape) * t[1].shape[-1]
+    weights, values = t[0].shape, t[1].shape
+    return product(weights) * values[-1]
 
 
 def _attend(op: ops.Attend, t: list[Type]) -> Dim:
     b, h, q, d = t[0].shape
-    return b * h * q * t[1].shape[2] * (d + t[2].shape[3])
+    keys = t[1].shape[2]
+    value_width = t[2].shape[3]
+    # A pair of rows costs a score, as wide as a key, and a share of the sum of values.
+    return b * h * q * keys * (d + value_width)
 
 
 def _patches(op: ops.Patches, t: list[Type]) -> Dim:
-    (made, *_) = op.infer(*t[:2], None)
-    return product(made.shape) * product(t[1].shape[1:])
+    return _of_windows(op, t)
 
 
 def _conv(op: ops.Conv, t: list[Type]) -> Dim:
+    return _of_windows(op, t)
+
+
+def _of_windows(op: ops.Patches | ops.Conv, t: list[Type]) -> Dim:
+    """Every number that is made is a sum over one filter. The first axis of the weights
+    counts filters; each has the input channels of its group alone.
+    """
     (made, *_) = op.infer(*t[:2], None)
     return product(made.shape) * product(t[1].shape[1:])
 
 
 def _conv_transpose(op: ops.ConvTranspose, t: list[Type]) -> Dim:
+    # The other way round: every number that is read is spread by one filter.
     return product(t[0].shape) * product(t[1].shape[1:])
 
 
 def _einsum(op: ops.Einsum, t: list[Type]) -> Dim:
+    # Every axis that is named turns once, whether it is kept or summed over.
     sizes: dict[str, Dim] = {}
-    for names, type in zip(op.equation.split("->")[0].split(","), t, strict=True):
+    operands = op.equation.split("->")[0].split(",")
+    for names, type in zip(operands, t, strict=True):
         sizes.update(zip(names.split(), type.shape, strict=True))
     return product(sizes.values())
 
 
 def _scan(op: ops.Scan, t: list[Type]) -> Dim:
-    return op.parts(t).rows[0].shape[op.axis] * total(
-        multiply_adds(n) for n, _ in op.body.nodes
-    )
+    turns = op.parts(t).rows[0].shape[op.axis]
+    return turns * total(multiply_adds(n) for n, _ in op.body.nodes)
 
 
 def _route(op: ops.Route, t: list[Type]) -> Dim:
@@ -77,13 +93,18 @@ def _route(op: ops.Route, t: list[Type]) -> Dim:
 
 def _recurrent(op: ops.Rnn | ops.Gru | ops.Lstm, t: list[Type]) -> Dim:
     b, n, i = t[0].shape
-    rows, fed_back = t[2].shape
-    return b * n * rows * (i + fed_back)
+    # The state's matrix has the results of all gates below one another. What is fed
+    # back is narrower than a gate where an LSTM has a projection.
+    gates, fed_back = t[2].shape
+    return b * n * gates * (i + fed_back)
 
 
 def _lstm(op: ops.Lstm, t: list[Type]) -> Dim:
     b, n, _ = t[0].shape
-    projection = (t[2].shape[1], exact(t[1].shape[0], 4))
+    hidden = exact(t[1].shape[0], 4)
+    projection = (t[2].shape[1], hidden)
+    # Operands that are left out have no type here, so places tell nothing: the
+    # projection is the last operand, and the one of this shape.
     mapped = b * n * product(projection) if t[-1].shape == projection else Dim.of(0)
     return _recurrent(op, t) + mapped
 
@@ -116,9 +137,10 @@ TABLE: Mapping[type[Op], Cost] = {
 def in_blocks(node: Node, local: Local) -> Dim:
     """The multiply-adds of an attention that is done in blocks."""
     assert isinstance(node.op, ops.Attend)
-    q, k = node.op.query(node).type.shape, node.op.key(node).type.shape
-    width = q[3] + node.op.values(node).type.shape[3]
-    return product(q[:3]) * local.reads(k[2]) * width
+    query = node.op.query(node).type.shape
+    keys = node.op.key(node).type.shape[2]
+    width = query[3] + node.op.values(node).type.shape[3]
+    return product(query[:3]) * local.reads(keys) * width
 
 
 def multiply_adds(node: Node) -> Dim:

@@ -85,6 +85,8 @@ def most_of(length: Dim, symbol: str, others: Mapping[str, int], most: int) -> i
     """The greatest `symbol` with which a length is at most `most`, where `others` are
     known; 0 where there is none.
     """
+    # Lengths that limits are of never shrink as a symbol grows (`_grows`), so the first
+    # one that is too long is found by halves.
     above = bisect_left(
         range(LONGEST), True, key=lambda n: length.at({**others, symbol: n}) > most
     )
@@ -152,6 +154,8 @@ def rows_taken(graph: Graph) -> dict[str, int]:
     for node, _ in nodes_within(graph):
         for wanted in rows_of(node):
             match wanted.substitute(graph.facts).terms:
+                # `c·symbol + k` is not below 0 from -k / c on, rounded up; of lengths
+                # that are made another way no least one is told
                 case ((((str() as symbol, 1),), c), ((), k)) if c > 0:
                     found[symbol] = max(found.get(symbol, 0), -(k // c))
     return found
@@ -168,14 +172,23 @@ def _reached(graph: Graph) -> dict[str, int]:
             continue
         spare = [d.substitute(graph.facts) for d in rows_of(node)]
         refused |= {s for d in spare for s in d.symbols() if _below(d, s, 0)}
-        for made in (d.substitute(graph.facts) - 1 for d in results[0].type.shape):
-            # A longer text never has fewer windows.
-            for symbol in made.symbols() if len(made.symbols()) == 1 else ():
-                least = bisect_left(
-                    range(LONGEST), True, key=lambda n: not _below(made, symbol, n)
-                )
-                found[symbol] = max(found.get(symbol, 0), least)
+        for length in results[0].type.shape:
+            # Below 0 where there is not even one row.
+            made = length.substitute(graph.facts) - 1
+            if len(made.symbols()) != 1:
+                continue
+            (symbol,) = made.symbols()
+            found[symbol] = max(found.get(symbol, 0), _least(made, symbol))
     return {symbol: n for symbol, n in found.items() if symbol in refused}
+
+
+def _least(length: Dim, symbol: str) -> int:
+    """The first value of its only symbol at which a length is not below 0: a longer text
+    never has fewer windows.
+    """
+    return bisect_left(
+        range(LONGEST), True, key=lambda n: not _below(length, symbol, n)
+    )
 
 
 def _below(length: Dim, symbol: str, rows: int) -> bool:

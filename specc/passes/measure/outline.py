@@ -83,9 +83,12 @@ def outline(graph: Graph, at: Mapping[str, int] | None = None) -> Part:
     for name, facts in graph.parameter_facts.items():
         part = _at(root, _owner(name))
         part.weights = part.weights + product(facts.type.shape)
+    # What a call gives is named by its path, in place of whatever was built last in it;
+    # names with a colon are of values inside.
     for name, value in graph.names.items():
         if ":" not in name and (found := _find(root, name)):
             found.type = value.type
+    # The last node of the graph is no result of the whole model.
     root.type = None
     _fold(root)
     return root
@@ -112,6 +115,7 @@ def _enter(graph: Graph, root: Part, node: Node, type: Type) -> Part:
     part = _at(root, _scope(graph, node))
     part.work = part.work + multiply_adds(node)
     part.type = type
+    # A part is called after what costs most in it, not after the reshapes around that.
     if node.op.heavy or not part.op:
         part.op = node.op.name
     return part
@@ -130,6 +134,7 @@ def _local(
     if found is None or node.args[0] is None:
         return None
     rows = most.get(node.args[0].type.shape[2].name or "")
+    # Of a length without a limit the model can be given enough rows.
     return found if rows is None or rows > found.above else None
 
 
@@ -155,10 +160,9 @@ def _fold(part: Part) -> None:
         _fold(inner)
     alike: dict[object, list[Part]] = {}
     for inner in part.parts.values():
-        numbered = inner.name.isdecimal()
-        alike.setdefault(inner.shape_of_it() if numbered else inner.name, []).append(
-            inner
-        )
+        # Named parts stay apart, however equal: `query` and `key` are not layers.
+        kind = inner.shape_of_it() if inner.name.isdecimal() else inner.name
+        alike.setdefault(kind, []).append(inner)
     part.parts = {}
     for run in alike.values():
         # by number: a layer may be read before those below it
@@ -182,14 +186,20 @@ def numbers_text(numbers: Sequence[int]) -> str:
         return f"{numbers[0]} … {numbers[-1]}"
     if len(steps) == 1 and len(numbers) > 2:
         return f"{numbers[0]}, {numbers[1]} … {numbers[-1]}"
+    texts = [str(r[0]) if len(r) == 1 else f"{r[0]} … {r[-1]}" for r in _runs(numbers)]
+    more = ["…"] if len(texts) > MOST_RUNS else []
+    return ", ".join([*texts[:MOST_RUNS], *more])
+
+
+def _runs(numbers: Sequence[int]) -> list[list[int]]:
+    """Rising numbers, those that follow one another together."""
     runs: list[list[int]] = []
     for number in numbers:
         if runs and number == runs[-1][-1] + 1:
             runs[-1].append(number)
         else:
             runs.append([number])
-    texts = [str(r[0]) if len(r) == 1 else f"{r[0]} … {r[-1]}" for r in runs]
-    return ", ".join([*texts[:MOST_RUNS], *(["…"] if len(texts) > MOST_RUNS else [])])
+    return runs
 
 
 def walk(part: Part, depth: int = 0) -> Iterator[tuple[int, Part]]:

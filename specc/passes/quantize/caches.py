@@ -22,9 +22,8 @@ SCALE = ":scale"
 
 def kept_small(step: Graph, caches: Sequence[Cache]) -> Graph:
     """`step` with these states in 8 bits."""
-    after = {c.key: c.next_key for c in caches} | {
-        c.value: c.next_value for c in caches
-    }
+    keys = {c.key: c.next_key for c in caches}
+    after = keys | {c.value: c.next_value for c in caches}
     walk = _Walk(Builder(), {step.outputs[result]: n for n, result in after.items()})
     walk.enter(step, after)
     for node, results in step.nodes:

@@ -41,18 +41,32 @@ class _Readers:
         """What can be moved out of a norm; None where it is none, or nothing can."""
         if not isinstance(norm.op, ops.LayerNorm | ops.RMSNorm) or made in self.shown:
             return None
+        # without a gain there is nothing to move, whether or not there is a bias
         own = [a for a in norm.args[1:] if a is not None]
         if not own or norm.args[1] is None:
             return None
+        # a gain that another norm has too would be moved out of that one as well
         if any(a not in self.names or self.of[a] != [norm] for a in own):
             return None
+        maps = self._maps_of(made)
+        if not maps:
+            return None
+        names = [self.names[a] for a in own]
+        return Fold(names[0], "".join(names[1:]), tuple(maps.items()))
+
+    def _maps_of(self, made: Value) -> dict[str, bool] | None:
+        """The weights that `made` is multiplied by, and whether each lies turned over;
+        None where something else reads it, or one weight is read both ways.
+        """
         maps: dict[str, bool] = {}
         for reader in self.of.get(made, ()):
             weight = self._weight(reader, made)
-            if weight is None or maps.setdefault(*weight) != weight[1]:
+            if weight is None:
                 return None
-        names = [self.names[a] for a in own]
-        return Fold(names[0], "".join(names[1:]), tuple(maps.items())) if maps else None
+            name, turned = weight
+            if maps.setdefault(name, turned) != turned:
+                return None
+        return maps
 
     def _weight(self, reader: Node, made: Value) -> tuple[str, bool] | None:
         """The weight that a linear map multiplies `made` by, and whether it lies turned
@@ -62,6 +76,7 @@ class _Readers:
         if not isinstance(reader.op, ops.Linear) or reader.args[0] is not made:
             return None
         value = source(reader.args[1])
+        # a product of the norm's result with itself is no map of it
         if value is None or value not in self.names or made in reader.args[1:]:
             return None
         if self.names[value] not in self.rounded:

@@ -187,6 +187,7 @@ class _Choice:
             return why
         if _any(names, self.wish.keep):
             return "asked for"
+        # of several patterns that fit, what is said last counts
         own = [kind for pattern, kind in self.wish.own if _any(names, (pattern,))]
         kind = own[-1] if own else self._usual(sharing)
         if kind is None:

@@ -54,6 +54,7 @@ def quantize(graph: Graph, plan: Plan) -> Graph:
         else:
             now[value] = made.parameter(facts)
     _Walk(made, now, pairs).nodes(graph)
+    # a name of a weight that is rounded names nothing any more
     made.names = {n: now[v] for n, v in graph.names.items() if v in now}
     outputs = {n: now[v] for n, v in graph.outputs.items()}
     return made.finish(graph.name, outputs, least=graph.least, facts=graph.facts)
@@ -96,6 +97,7 @@ class _Walk:
         """Every node of a graph, in order."""
         for node, results in graph.nodes:
             new = self._node(node, results)
+            # what only moved a weight has become nothing
             self.now.update(zip(results, new, strict=False))
             known = graph.made.get(node)
             if known and new and new[0].node:
@@ -177,14 +179,17 @@ class _Walk:
         """
         values = [a for a in node.args if a is not None]
         inputs = list(op.body.inputs.items())
-        changing = len(inputs) - len(captured(op, node)) - len(stacked_of(op, node))
+        stacked = len(stacked_of(op, node))
+        # A body's inputs are first what changes from turn to turn, then what may be a
+        # weight; so are the loop's operands, but with more in front.
+        changing = len(inputs) - len(captured(op, node)) - stacked
         outside = len(values) - (len(inputs) - changing)
         args = [self.now[a] for a in values[:outside]]
         inner = Builder()
         inside = _Walk(inner, {})
         for name, value in inputs[:changing]:
             inside.now[value] = inner.input(name, op.body.input_facts[name])
-        stacked = len(stacked_of(op, node))
+        # A stack that is rounded is two of them: of numbers, and of scales.
         more = 0
         for place, outer in enumerate(values[outside:]):
             name, value = inputs[changing + place]

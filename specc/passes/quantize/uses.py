@@ -86,15 +86,16 @@ def uses_of(graph: Graph) -> dict[str, Uses]:
         for n, v in graph.parameters.items()
         if n in walk.found
     }
-    tokens = {
-        v
-        for n, v in graph.inputs.items()
-        if graph.input_facts[n].below is not None and is_whole(v)
-    }
-    walk.graph(graph, seen, tokens, "")
+    walk.graph(graph, seen, _token_inputs(graph), "")
     stacks = {sight.name for sight in seen.values() if sight.stack}
     # other weights of three axes, such as those of convolutions, are no matrices
     return {n: u for n, u in walk.found.items() if n not in stacks or u.routed}
+
+
+def _token_inputs(graph: Graph) -> set[Value]:
+    """The inputs that hold tokens: whole numbers below the size of a vocabulary."""
+    below = [n for n, facts in graph.input_facts.items() if facts.below is not None]
+    return {graph.inputs[n] for n in below if is_whole(graph.inputs[n])}
 
 
 def is_matrix(value: Value) -> bool:
@@ -205,6 +206,7 @@ def moved(node: Node, sight: Sight) -> Sight | None:
         case ops.Transpose(order=(1, 0)):
             return Sight(sight.name, not sight.flipped, sight.cut)
         case ops.Slice(axis=axis):
+            # the axis of the weight itself, which is the other one where it lies turned
             cut = sight.cut | {axis ^ int(sight.flipped)}
             return Sight(sight.name, sight.flipped, cut)
     return None
