@@ -24,11 +24,11 @@ def refused(
     option: Option, word: str, value: object, span: Span | None = None
 ) -> Diagnostic | None:
     """E0732 where a value is out of its range."""
-    if option.takes(value):
+    if option.values.takes(value):
         return None
     return Diagnostic(
         "E0732",
-        f"`{word}` cannot be {_said(value)}: it is {option.range}",
+        f"`{word}` cannot be {_said(value)}: it is {option.values.range}",
         _label(span),
         helps=_instead(option, value),
     )

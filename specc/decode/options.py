@@ -6,7 +6,7 @@ a manifest may come from anywhere. Knows no arrays.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isfinite
 from numbers import Integral, Real
 from typing import TypeGuard
@@ -28,6 +28,14 @@ candidates as there are beams.
 """
 
 
+@dataclass(frozen=True, slots=True)
+class Values:
+    """What a setting may be: in words, and as a question."""
+
+    range: str
+    takes: Callable[[object], bool]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
     """One setting: `name` in Python, `word` in a spec ("" where a spec cannot say it).
@@ -40,8 +48,7 @@ class Option:
     name: str
     word: str
     strategies: tuple[str, ...]
-    range: str
-    takes: Callable[[object], bool]
+    values: Values
     foreign: tuple[str, ...] = ()
 
 
@@ -96,243 +103,139 @@ def _places(value: object) -> bool:
     )
 
 
-_SAMPLE, _BEAM = ("sample",), ("beam",)
+TOKEN = Values("a token's number, 0 or more", lambda v: whole(v, 0))
+TOKENS = Values(
+    f"a token's number, 0 or more, or a list of at most {STOPS}",
+    _tokens,
+)
+FACTOR = Values(
+    f"a number from {LEAST:g} to {MOST:g}",
+    lambda v: number(v) and LEAST <= v <= MOST,
+)
+SHARE = Values("a number above 0 and at most 1", lambda v: number(v) and 0 < v <= 1)
+CUTOFF = Values("a number from 0 to less than 1", lambda v: number(v) and 0 <= v < 1)
+BEAMS = Values(f"a whole number from 1 to {WIDEST}", lambda v: whole(v, 1, WIDEST))
+TRUTH = Values("true or false", lambda v: isinstance(v, bool))
+
+
+def _count(least: int) -> Values:
+    return Values(f"a whole number from {least} to 2**53", lambda v: whole(v, least))
+
+
+def _count_or(none: str) -> Values:
+    """A whole number, or 0 for what `none` says."""
+    return Values(
+        f"a whole number from 1 to 2**53, or 0 for {none}", lambda v: whole(v, 0)
+    )
+
+
+def _beside(name: str, values: Values, *foreign: str) -> Option:
+    """What is said beside the strategy, under its own name."""
+    return Option(name=name, word=name, strategies=(), values=values, foreign=foreign)
+
+
+def _sample(name: str, values: Values, *foreign: str) -> Option:
+    return replace(_beside(name, values, *foreign), strategies=("sample",))
+
+
+def _beam(name: str, values: Values, *foreign: str) -> Option:
+    return replace(_beside(name, values, *foreign), strategies=("beam",))
+
+
 OPTIONS: tuple[Option, ...] = (
-    Option(
-        name="start",
-        word="start",
-        strategies=(),
-        range=f"a token's number, 0 or more, or a list of at most {STOPS}",
-        takes=_tokens,
-        foreign=("bos", "bos_token_id", "decoder_start_token_id"),
+    _beside("start", TOKENS, "bos", "bos_token_id", "decoder_start_token_id"),
+    _beside("stop", TOKENS, "eos", "eos_token_id", "stop_token", "stop_tokens"),
+    _beside("pad", TOKEN, "pad_token_id"),
+    _beside(
+        "stop_strings",
+        Values("a text that is not empty, or a list of them", _texts),
+        "stop_string",
+        "stop_words",
+        "until",
     ),
-    Option(
-        name="stop",
-        word="stop",
-        strategies=(),
-        range=f"a token's number, 0 or more, or a list of at most {STOPS}",
-        takes=_tokens,
-        foreign=("eos", "eos_token_id", "stop_token", "stop_tokens"),
+    _beside("max_tokens", _count(1), "max", "max_new_tokens"),
+    _beside("max_length", _count(1)),
+    _beside("min_tokens", _count(0), "min", "min_new_tokens"),
+    _beside("min_length", _count(0)),
+    _beside("no_repeat", _count_or("none"), "no_repeat_ngram_size", "no_repeat_ngram"),
+    _beside(
+        "banned",
+        Values(f"a list of at most {STOPS} tokens, or of runs of tokens", _places),
+        "bad_words_ids",
+        "bad_words",
     ),
-    Option(
-        name="pad",
-        word="pad",
-        strategies=(),
-        range="a token's number, 0 or more",
-        takes=lambda v: whole(v, 0),
-        foreign=("pad_token_id",),
+    _beside("suppress", TOKENS, "suppress_tokens"),
+    _beside("begin_suppress", TOKENS, "begin_suppress_tokens"),
+    _beside(
+        "begin",
+        Values(
+            f"a list of at most {STOPS} tokens, or of lists of tokens to choose from",
+            _places,
+        ),
+        "forced_bos_token_id",
+        "forced_decoder_ids",
     ),
-    Option(
-        name="stop_strings",
-        word="stop_strings",
-        strategies=(),
-        range="a text that is not empty, or a list of them",
-        takes=_texts,
-        foreign=("stop_string", "stop_words", "until"),
-    ),
-    Option(
-        name="max_tokens",
-        word="max_tokens",
-        strategies=(),
-        range="a whole number from 1 to 2**53",
-        takes=lambda v: whole(v, 1),
-        foreign=("max", "max_new_tokens"),
-    ),
-    Option(
-        name="max_length",
-        word="max_length",
-        strategies=(),
-        range="a whole number from 1 to 2**53",
-        takes=lambda v: whole(v, 1),
-    ),
-    Option(
-        name="min_tokens",
-        word="min_tokens",
-        strategies=(),
-        range="a whole number from 0 to 2**53",
-        takes=lambda v: whole(v, 0),
-        foreign=("min", "min_new_tokens"),
-    ),
-    Option(
-        name="min_length",
-        word="min_length",
-        strategies=(),
-        range="a whole number from 0 to 2**53",
-        takes=lambda v: whole(v, 0),
-    ),
-    Option(
-        name="no_repeat",
-        word="no_repeat",
-        strategies=(),
-        range="a whole number from 1 to 2**53, or 0 for none",
-        takes=lambda v: whole(v, 0),
-        foreign=("no_repeat_ngram_size", "no_repeat_ngram"),
-    ),
-    Option(
-        name="banned",
-        word="banned",
-        strategies=(),
-        range=f"a list of at most {STOPS} tokens, or of runs of tokens",
-        takes=_places,
-        foreign=("bad_words_ids", "bad_words"),
-    ),
-    Option(
-        name="suppress",
-        word="suppress",
-        strategies=(),
-        range=f"a token's number, 0 or more, or a list of at most {STOPS}",
-        takes=_tokens,
-        foreign=("suppress_tokens",),
-    ),
-    Option(
-        name="begin_suppress",
-        word="begin_suppress",
-        strategies=(),
-        range=f"a token's number, 0 or more, or a list of at most {STOPS}",
-        takes=_tokens,
-        foreign=("begin_suppress_tokens",),
-    ),
-    Option(
-        name="begin",
-        word="begin",
-        strategies=(),
-        range=f"a list of at most {STOPS} tokens, or of lists of tokens to choose from",
-        takes=_places,
-        foreign=("forced_bos_token_id", "forced_decoder_ids"),
-    ),
-    Option(
-        name="last_token",
-        word="last_token",
-        strategies=(),
-        range="a token's number, 0 or more",
-        takes=lambda v: whole(v, 0),
-        foreign=("forced_eos_token_id",),
-    ),
-    Option(
-        name="strategy",
-        word="strategy",
-        strategies=(),
-        range="greedy, sample or beam",
-        takes=_strategy,
-        foreign=("do_sample", "mode"),
+    _beside("last_token", TOKEN, "forced_eos_token_id"),
+    _beside(
+        "strategy", Values("greedy, sample or beam", _strategy), "do_sample", "mode"
     ),
     Option(
         name="seed",
         word="",
-        strategies=_SAMPLE,
-        range="a whole number from 0 to 2**64 - 1",
-        takes=lambda v: whole(v, 0, 2**64 - 1),
+        strategies=("sample",),
+        values=Values(
+            "a whole number from 0 to 2**64 - 1", lambda v: whole(v, 0, 2**64 - 1)
+        ),
         foreign=("random_seed",),
     ),
     Option(
         name="log_probabilities",
         word="",
         strategies=(),
-        range="True or False",
-        takes=lambda v: isinstance(v, bool),
+        # only a caller in Python can say it, who writes truth so
+        values=replace(TRUTH, range="True or False"),
         foreign=("logprobs", "log_probs", "output_scores"),
     ),
-    Option(
-        name="temperature",
-        word="temperature",
-        strategies=_SAMPLE,
-        range=f"a number from {LEAST:g} to {MOST:g}",
-        takes=lambda v: number(v) and LEAST <= v <= MOST,
-        foreign=("temp",),
+    _sample("temperature", FACTOR, "temp"),
+    _sample("top_k", _count_or("all tokens"), "k"),
+    _sample("top_p", SHARE, "p", "nucleus"),
+    _sample(
+        "min_p",
+        Values("a number from 0 to 1", lambda v: number(v) and 0 <= v <= 1),
     ),
-    Option(
-        name="top_k",
-        word="top_k",
-        strategies=_SAMPLE,
-        range="a whole number from 1 to 2**53, or 0 for all tokens",
-        takes=lambda v: whole(v, 0),
-        foreign=("k",),
-    ),
-    Option(
-        name="top_p",
-        word="top_p",
-        strategies=_SAMPLE,
-        range="a number above 0 and at most 1",
-        takes=lambda v: number(v) and 0 < v <= 1,
-        foreign=("p", "nucleus"),
-    ),
-    Option(
-        name="min_p",
-        word="min_p",
-        strategies=_SAMPLE,
-        range="a number from 0 to 1",
-        takes=lambda v: number(v) and 0 <= v <= 1,
-    ),
-    Option(
-        name="typical_p",
-        word="typical_p",
-        strategies=_SAMPLE,
-        range="a number above 0 and at most 1",
-        takes=lambda v: number(v) and 0 < v <= 1,
-        foreign=("typical",),
-    ),
-    Option(
-        name="epsilon_cutoff",
-        word="epsilon_cutoff",
-        strategies=_SAMPLE,
-        range="a number from 0 to less than 1",
-        takes=lambda v: number(v) and 0 <= v < 1,
-        foreign=("epsilon",),
-    ),
-    Option(
-        name="eta_cutoff",
-        word="eta_cutoff",
-        strategies=_SAMPLE,
-        range="a number from 0 to less than 1",
-        takes=lambda v: number(v) and 0 <= v < 1,
-        foreign=("eta",),
-    ),
+    _sample("typical_p", SHARE, "typical"),
+    _sample("epsilon_cutoff", CUTOFF, "epsilon"),
+    _sample("eta_cutoff", CUTOFF, "eta"),
     Option(
         name="beams",
         word="width",
-        strategies=_BEAM,
-        range=f"a whole number from 1 to {WIDEST}",
-        takes=lambda v: whole(v, 1, WIDEST),
+        strategies=("beam",),
+        values=BEAMS,
         foreign=("num_beams", "beam_width", "beam_size", "width"),
     ),
-    Option(
-        name="length_penalty",
-        word="length_penalty",
-        strategies=_BEAM,
-        range=f"a number from -{STEEPEST} to {STEEPEST}",
-        takes=lambda v: number(v) and -STEEPEST <= v <= STEEPEST,
-        foreign=("alpha",),
+    _beam(
+        "length_penalty",
+        Values(
+            f"a number from -{STEEPEST} to {STEEPEST}",
+            lambda v: number(v) and -STEEPEST <= v <= STEEPEST,
+        ),
+        "alpha",
     ),
-    Option(
-        name="early_stopping",
-        word="early_stopping",
-        strategies=_BEAM,
-        range='true, false or "never"',
-        takes=lambda v: isinstance(v, bool) or (isinstance(v, str) and v == "never"),
-        foreign=("early_stop",),
+    _beam(
+        "early_stopping",
+        Values(
+            'true, false or "never"',
+            lambda v: isinstance(v, bool) or (isinstance(v, str) and v == "never"),
+        ),
+        "early_stop",
     ),
-    Option(
-        name="n_best",
-        word="n_best",
-        strategies=_BEAM,
-        range=f"a whole number from 1 to {WIDEST}",
-        takes=lambda v: whole(v, 1, WIDEST),
-        foreign=("num_return_sequences", "nbest"),
-    ),
-    Option(
-        name="renormalize",
-        word="renormalize",
-        strategies=_BEAM,
-        range="true or false",
-        takes=lambda v: isinstance(v, bool),
-        foreign=("renormalize_logits",),
-    ),
+    _beam("n_best", BEAMS, "num_return_sequences", "nbest"),
+    _beam("renormalize", TRUTH, "renormalize_logits"),
     Option(
         name="repetition_penalty",
         word="repetition_penalty",
         strategies=STRATEGIES,
-        range=f"a number from {LEAST:g} to {MOST:g}",
-        takes=lambda v: number(v) and LEAST <= v <= MOST,
+        values=FACTOR,
         foreign=("repeat_penalty", "penalty"),
     ),
 )
