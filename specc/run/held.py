@@ -3,11 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from specc.artifact.manifest import Manifest
 from specc.backend import Computing, ModelFile
+from specc.files.closing import Closing
 from specc.ir.array import Array
 from specc.run.inputs import Entrance
 from specc.run.loaded import Loaded
@@ -18,7 +17,7 @@ from specc.text.diagnostic import fail
 
 
 @dataclass(frozen=True, repr=False)
-class Held:
+class Held(Closing):
     """What lies at `opened.path`, ready to be used until it is closed."""
 
     opened: Opened
@@ -39,17 +38,6 @@ class Held:
                 ("provider", self.opened.provider),
             ],
         )
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Let go of what the runtime holds; whatever is asked of the model later is

@@ -4,9 +4,9 @@ table of tensors.
 
 from collections.abc import Iterable, Mapping, Set
 from pathlib import Path
-from types import TracebackType
 from typing import NoReturn
 
+from specc.files.closing import Closing
 from specc.files.impostor import conversion, recognized
 from specc.files.json import ANY, parse
 from specc.files.read import Unreadable, read_regular, shown
@@ -24,7 +24,7 @@ INDEX = ".safetensors.index.json"
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt")
 
 
-class Checkpoint:
+class Checkpoint(Closing):
     """The tensors of all files by name. `path` is what the user named; `computed` are
     those that lie in no file as they are read.
     """
@@ -79,17 +79,6 @@ class Checkpoint:
         """Lets go of the files."""
         for file in self.files:
             file.close()
-
-    def __enter__(self) -> "Checkpoint":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def open_weights(path: str | Path) -> Checkpoint:

@@ -1,15 +1,14 @@
 """Numbers that are stored in more bits than a model computes in: whether they fit there."""
 
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
 from specc.files.read import shown
 from specc.weights.folded import MOVED
-from specc.weights.rules import Wanted
-from specc.weights.values import VALUES, Run, Values, converted
+from specc.weights.over import Over
+from specc.weights.values import VALUES, Run, converted
 
 SCALES = "scales looked at, by which its numbers reach"
 """What is counted of a rounded weight."""
@@ -27,27 +26,13 @@ class Narrow:
 
 
 @dataclass(frozen=True)
-class Fitting:
+class Fitting(Over):
     """The numbers of a model, those of `narrow` looked at on their way; those of `moved`
     have a part of a norm's gain. Implements `Values`.
     """
 
-    base: Values
     narrow: Mapping[str, Narrow]
     moved: Container[str] = ()
-
-    @property
-    def wanted(self) -> Mapping[str, Wanted]:
-        """Every parameter by name."""
-        return self.base.wanted
-
-    def tied_to(self, name: str) -> str | None:
-        """The parameter whose numbers this one shares."""
-        return self.base.tied_to(name)
-
-    def stored_dtype(self, name: str) -> str:
-        """The type the numbers come in."""
-        return self.base.stored_dtype(name)
 
     def run(self, name: str) -> Run | None:
         """Where the numbers lie in a file. Fails with E0517 as `chunks` does: what stays
@@ -58,10 +43,6 @@ class Fitting:
             for _ in self.chunks(name, "f32"):
                 pass
         return found
-
-    def look_through(self, names: Iterable[str]) -> dict[Path, str]:
-        """The SHA-256 of the files that weights stay in."""
-        return self.base.look_through(names)
 
     def chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
         """The numbers as bytes. Fails as those of the checkpoint do, and with E0517 for

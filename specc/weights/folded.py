@@ -5,18 +5,17 @@ Factors are powers of two, so that nothing is lost by it, not a bit: what remain
 gain lies between 0.7 and 1.42.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 
 import numpy as np
 
 from specc.files.read import shown
 from specc.ir.array import Array
 from specc.ir.precision import Fold
-from specc.weights.rules import Wanted
-from specc.weights.values import Run, Values, array_of, converted
+from specc.weights.over import Over
+from specc.weights.values import Run, array_of, converted
 
 MOST = 40
 """The largest power of two: of gains beyond it the rest stays where it is."""
@@ -28,12 +27,11 @@ MOVED = (
 
 
 @dataclass(frozen=True)
-class Folded:
+class Folded(Over):
     """The numbers of a model with the gains of `folds` in the maps behind them.
     Implements `Values`.
     """
 
-    base: Values
     folds: Sequence[Fold]
     known: dict[str, Array] = field(default_factory=dict, repr=False)
 
@@ -47,26 +45,9 @@ class Folded:
             if name
         }
 
-    @property
-    def wanted(self) -> Mapping[str, Wanted]:
-        """Every parameter by name."""
-        return self.base.wanted
-
-    def tied_to(self, name: str) -> str | None:
-        """The parameter whose numbers this one shares."""
-        return self.base.tied_to(name)
-
-    def stored_dtype(self, name: str) -> str:
-        """The type the numbers come in."""
-        return self.base.stored_dtype(name)
-
     def run(self, name: str) -> Run | None:
         """Where the numbers lie in a file; those that are changed lie in none."""
         return None if name in self.changed else self.base.run(name)
-
-    def look_through(self, names: Iterable[str]) -> dict[Path, str]:
-        """The SHA-256 of the files that weights stay in."""
-        return self.base.look_through(names)
 
     def chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
         """The numbers as bytes. Fails as those of the checkpoint do."""

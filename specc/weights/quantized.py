@@ -6,7 +6,7 @@ the same pass.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -19,6 +19,7 @@ from specc.files.place import explain
 from specc.ir.array import Array
 from specc.ir.precision import Plan, Precision
 from specc.weights import gptq, lowbits
+from specc.weights.over import Over
 from specc.weights.rows import as_they_lie, turned_over
 from specc.weights.rules import Wanted
 from specc.weights.values import Run, Values
@@ -130,14 +131,13 @@ def round_now(
 
 
 @dataclass(frozen=True)
-class Quantized:
+class Quantized(Over):
     """The numbers of a model some of whose weights are rounded. Implements `Values`.
 
     Those that are `ready` are read from files. `factor` is what is known of the inputs
     of the others, None where nothing is.
     """
 
-    base: Values
     plan: Plan
     ready: Mapping[str, Ready] = field(default_factory=dict)
     factor: Array | None = None
@@ -189,10 +189,6 @@ class Quantized:
     def run(self, name: str) -> Run | None:
         """Where the numbers lie in a file; what is rounded lies in none."""
         return None if name in self.parts else self.base.run(name)
-
-    def look_through(self, names: Iterable[str]) -> dict[Path, str]:
-        """The SHA-256 of the files that weights stay in."""
-        return self.base.look_through(names)
 
     def chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
         """The numbers as bytes. Fails as those of the checkpoint do."""

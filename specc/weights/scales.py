@@ -1,22 +1,21 @@
 """Scales of states that are kept in few bits, among the numbers of a model."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 
 import numpy as np
 
 from specc.ir.array import Array
+from specc.weights.over import Over
 from specc.weights.rules import Wanted
-from specc.weights.values import Run, Values
+from specc.weights.values import Run
 
 
 @dataclass(frozen=True)
-class WithScales:
+class WithScales(Over):
     """The numbers of a model, and arrays f32 beside them by name. Implements `Values`."""
 
-    base: Values
     scales: Mapping[str, Array]
 
     @cached_property
@@ -38,10 +37,6 @@ class WithScales:
     def run(self, name: str) -> Run | None:
         """Where the numbers lie in a file; scales lie in none."""
         return None if name in self.scales else self.base.run(name)
-
-    def look_through(self, names: Iterable[str]) -> dict[Path, str]:
-        """The SHA-256 of the files that weights stay in."""
-        return self.base.look_through(names)
 
     def chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
         """The numbers as bytes. Fails as those of the checkpoint do."""

@@ -19,11 +19,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from types import TracebackType
 from typing import NoReturn
 
 import numpy as np
 
+from specc.files.closing import Closing
 from specc.files.impostor import recognized
 from specc.files.ours import MARK
 from specc.files.place import WEIGHTS, place
@@ -64,7 +64,7 @@ class Entry:
         return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
 
 
-class TensorFile:
+class TensorFile(Closing):
     """An open safetensors file whose header has been checked."""
 
     def __init__(
@@ -165,17 +165,6 @@ class TensorFile:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
-
-    def __enter__(self) -> "TensorFile":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def _fill(self, offset: int, view: memoryview) -> None:
         """Reads as many bytes as the view holds."""
