@@ -20,9 +20,10 @@ READINGS = {
         "One id a byte of the text's UTF-8.",
     ),
     "tokenizer": (
-        'text(tokenizer("tokenizer.json"), start=, end=, special=true)',
+        'text(tokenizer("tokenizer.json"), start=, end=, special=true, spread=)',
         "What the file of the package `tokenizers` says. `tokenizer()` takes the one "
-        "beside the weights.",
+        "beside the weights. `spread=[id, n]`: where a text has that id once it stands n "
+        "times, as that of a picture of n rows.",
     ),
 }
 """By its word: how it is written, and what it does. docs/language.md has all of it."""

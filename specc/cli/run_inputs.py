@@ -5,7 +5,7 @@ What a word means depends on the word and on the input that it is for, never on 
 happens to lie in a folder.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from os.path import exists, splitext
 from typing import NoReturn
@@ -19,6 +19,7 @@ from specc.data.files import MAX_TEXT_BYTES, read_bytes
 from specc.data.image import read_image
 from specc.data.json_arrays import load_json, nested_array
 from specc.data.record import TEXT, Image, TextReading
+from specc.data.several import in_one, takes_several
 from specc.data.sound import read_sound
 from specc.data.sound_record import FilterBanks, LogMel, Sound, Waveform
 from specc.data.text import encode
@@ -46,7 +47,7 @@ class Given:
 
 @dataclass
 class _Rows:
-    """Texts or lists of ids, each for one row of a batch."""
+    """Texts, lists of ids, or a text's pictures, each for one row of a batch."""
 
     rows: list[Array]
 
@@ -75,8 +76,7 @@ class _Words:
         if isinstance(record, TEXT):
             return self._add(name, self._text(word, record))
         if isinstance(record, Image):
-            self.files.append(word)
-            return self._add(name, read_image(word, record))
+            return self._add(name, self._pictures(name, word, record))
         if isinstance(record, SOUND):
             self.files.append(word)
             return self._add(name, _sound(word, record))
@@ -155,6 +155,21 @@ class _Words:
             if listed is None
             else _Rows(_rows(listed, record, shown(word)[:60]))
         )
+
+    def _pictures(self, name: str, word: str, record: Image) -> "Piece":
+        """A picture by its path, or a JSON list of paths: those of one text."""
+        listed = _list(word) if _several(self.model, name) else None
+        told = [word] if listed is None else listed
+        paths = [path for path in told if isinstance(path, str)]
+        if not paths or len(paths) < len(told):
+            fail(
+                "E0906",
+                f"`{shown(word)[:60]}` is no list of paths of pictures",
+                helps=[f'write {name}=\'["a.png", "b.png"]\' for those of one text'],
+            )
+        self.files += paths
+        read = np.concatenate([read_image(path, record) for path in paths])
+        return read if listed is None else _Rows([read])
 
     def _lines(self, word: str) -> list[str]:
         if word == STDIN:
@@ -264,6 +279,8 @@ def _text_batch(
 def _batch(model: Entrance, name: str, pieces: Sequence["Piece"]) -> dict[str, Array]:
     """One array of all the pieces, and what says which of its places are padding."""
     texts = [piece for piece in pieces if isinstance(piece, _Rows)]
+    if texts and _several(model, name):
+        return {name: in_one(model.graph, name, [*_each(pieces)])}
     arrays = [piece for piece in pieces if not isinstance(piece, _Rows)]
     if not arrays:
         return _text_batch(model, name, texts)
@@ -274,6 +291,16 @@ def _batch(model: Entrance, name: str, pieces: Sequence["Piece"]) -> dict[str, A
     if texts or len(shapes) > 1 or without_batch:
         _no_batch(name, shapes)
     return {name: np.concatenate(arrays)}
+
+
+def _several(model: Entrance, name: str) -> bool:
+    return takes_several(model.graph, model.reading, name)
+
+
+def _each(pieces: Sequence["Piece"]) -> Iterator[Array]:
+    """The pictures of every text: where some are lists, one by itself is a text's, too."""
+    for piece in pieces:
+        yield from piece.rows if isinstance(piece, _Rows) else [piece]
 
 
 def _no_batch(name: str, shapes: Sequence[tuple[int, ...]]) -> NoReturn:

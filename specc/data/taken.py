@@ -24,6 +24,8 @@ from specc.text.diagnostic import Failed, fail
 SEEN = ("__array__", "__array_interface__", "__dlpack__")
 HOST = (1, 3)
 """What DLPack calls the memory that this process reads: its own, and that pinned for CUDA."""
+ONE_TEXT = 4
+"""Axes of the pictures of one text, of which there may be several."""
 DEPTH = 8
 """So deep in lists arrays are looked for; `nested_array` judges the rest."""
 
@@ -41,6 +43,21 @@ def _pictures(value: object) -> list[object]:
     """
     several = list(value) if isinstance(value, list | tuple) else [value]
     return several if all(is_picture(one) for one in several) else []
+
+
+def of_texts(reading: Reading, name: str, value: object) -> list[Array]:
+    """The pictures `f32[pictures, …]` of every text, where a list of each text's is
+    given; none where it is anything else.
+    """
+    record = reading.of_input(name)
+    if not isinstance(record, Image) or not isinstance(value, list | tuple):
+        return []
+    if value and all(_seen(one) and np.ndim(one) == ONE_TEXT for one in value):
+        return [_array(one, name) for one in value]
+    each = [_pictures(one) if isinstance(one, list | tuple) else [] for one in value]
+    if not each or not all(each):
+        return []
+    return [np.concatenate([_read(p, record, name) for p in some]) for some in each]
 
 
 def taken(reading: Reading, name: str, value: object) -> object:

@@ -27,6 +27,8 @@ MAX_INSIDE = 256_000
 """Bytes of a file that becomes part of the model; a larger one lies beside it."""
 MAX_ID = 2**31 - 1
 MAX_FILES = 1000
+MOST_ROWS = 2**14
+"""Ids that one id of a text may become: rows of a picture of 128 by 128 squares."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,23 +143,28 @@ def _is_text(text: str) -> bool:
     return text.isascii() or not any("\ud800" <= c <= "\udfff" for c in text)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TextTokenizer:
     """Text as the ids that a `tokenizer.json` gives it.
 
     `special` adds what the file itself puts around a text, such as [CLS] and [SEP];
     `start` and `end` are put there too, each unless the file has put it there already.
-    `chat` makes a text of messages.
+    `spread` is an id, and how many times it stands where a text has it once: the id that
+    stands for a picture, and the picture's rows. `chat` makes a text of messages.
     """
 
     file: TokenizerFile
     end: int | None = None
     start: int | None = None
     special: bool = True
+    spread: tuple[int, int] | None = None
     chat: ChatTemplate | None = None
 
     def to_json(self) -> Json:
         """The record as JSON; the file stands elsewhere, under its hash."""
+        spread: dict[str, Json] = {}
+        if self.spread:
+            spread = {"spread": [*self.spread]}
         chat = {"chat": self.chat.to_json()} if self.chat else {}
         return {
             "kind": "tokenizer",
@@ -165,6 +172,7 @@ class TextTokenizer:
             "end": self.end,
             "start": self.start,
             "special": self.special,
+            **spread,
             **chat,
         }
 
@@ -183,7 +191,24 @@ class TextTokenizer:
             if fields.has("chat")
             else None
         )
-        return TextTokenizer(files[sha], end, start, special, chat)
+        return TextTokenizer(
+            file=files[sha],
+            end=end,
+            start=start,
+            special=special,
+            spread=_spread(fields),
+            chat=chat,
+        )
+
+
+def _spread(fields: Fields) -> tuple[int, int] | None:
+    """An id and how many there are of it; nothing where it is left out."""
+    if not fields.has("spread"):
+        return None
+    token, rows = fields.integers("spread", 2, 0, MAX_ID)
+    if not 1 <= rows <= MOST_ROWS:
+        fields.refuse("spread", f"is an id and a number from 1 to {MOST_ROWS}")
+    return token, rows
 
 
 def files_to_json(files: Iterable[TokenizerFile]) -> dict[str, Json]:

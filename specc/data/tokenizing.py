@@ -62,7 +62,7 @@ def checked_file(data: bytes, name: str, span: Span | None = None) -> TokenizerF
 
 def ids_of(text: str, record: TextTokenizer) -> list[int]:
     """The ids that the file gives a text; what it puts around one is there unless
-    `special` is false.
+    `special` is false, and what is `spread` as often as it has rows.
 
     Fails with E0908 for a text that the file has no ids for, E0940 without the package,
     E0941 for a damaged file.
@@ -81,7 +81,10 @@ def ids_of(text: str, record: TextTokenizer) -> list[int]:
     tokenizer = opened(record.file)
     with _faults(complain):
         found: list[int] = tokenizer.encode(text, add_special_tokens=record.special).ids
-    return found
+    if record.spread is None:
+        return found
+    token, rows = record.spread
+    return [i for one in found for i in ([one] * rows if one == token else [one])]
 
 
 def text_of(ids: Sequence[int], record: TextTokenizer) -> str:

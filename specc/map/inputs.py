@@ -13,6 +13,7 @@ from specc.data.batch import keep_of, row_inputs
 from specc.data.image import decode, prepare, read_image
 from specc.data.json_arrays import nested_array
 from specc.data.record import TEXT, Image
+from specc.data.several import takes_several
 from specc.data.text import encode, encode_all, split
 from specc.ir.array import Array
 from specc.map.formats.source import Bad, Rows
@@ -115,7 +116,10 @@ class Taking:
                 Diagnostic("E0878", f"the column `{self.columns[name]}` is empty here")
             )
         if isinstance(record, Image):
-            return _pixels(value, record)
+            if not takes_several(self.entrance.graph, self.entrance.reading, name):
+                return _pixels(value, record)
+            several = value if isinstance(value, list) else [value]
+            return np.stack([_pixels(one, record) for one in several or [None]])
         if isinstance(record, TEXT) and isinstance(value, str):
             return encode(value, record)
         made = nested_array(value, f"the column `{self.columns[name]}`")

@@ -61,7 +61,9 @@ class Given:
         if found is None:
             return None
         name, record = found
-        pixels = restore(np.asarray(self.arrays[name])[0], record)
+        first = np.asarray(self.arrays[name])[0]
+        # of several that belong to a text the first
+        pixels = restore(first[0] if first.ndim == 4 else first, record)
         return pixels.repeat(3, 2) if pixels.shape[2] == 1 else pixels
 
     def said(self) -> str:
@@ -120,7 +122,7 @@ class Given:
 
     def _patches(self, count: int) -> Axis | None:
         found = self._image()
-        rows, columns = self.arrays[found[0]].shape[2:] if found else (0, 0)
+        rows, columns = self.arrays[found[0]].shape[-2:] if found else (0, 0)
         grid = patch_grid(count, (rows, columns)) if found else None
         if grid is None:
             return None
@@ -135,7 +137,8 @@ class Given:
                 continue
             # config values may have made the model another than its reading says
             shape = self.arrays[name].shape
-            if len(shape) == 4 and all(shape) and shape[1] == record.channels:
+            fits = len(shape) in (4, 5) and shape[-3] == record.channels
+            if fits and all(shape):
                 return name, record
         return None
 

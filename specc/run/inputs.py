@@ -14,7 +14,8 @@ from specc.data.batch import encode_each, pads_left, with_texts
 from specc.data.check import Bound, InputSpec, check_inputs
 from specc.data.reading import Reading
 from specc.data.record import TEXT
-from specc.data.taken import as_array, taken
+from specc.data.several import in_one, shared_out, takes_several
+from specc.data.taken import as_array, of_texts, taken
 from specc.ir.array import Array
 from specc.ir.defaults import closed, reads
 from specc.ir.dim import DimError
@@ -99,7 +100,7 @@ class Entrance:
         # of what is no input the name alone is told, whatever it holds
         given = {name: np.empty(0) for name in inputs if name not in kinds}
         seen = {
-            name: taken(self.reading, name, value)
+            name: self._seen(name, value)
             for name, value in inputs.items()
             if name in kinds
         }
@@ -108,11 +109,20 @@ class Entrance:
         ).items():
             array = as_array(value, name, left=self.pads_left(name))
             given[name] = exact(array, kinds[name].dtype, name)
+        given = shared_out(self.graph, self.reading, given)
         checked = check_inputs(specs, given, bounds=dict(self.bounds), solve=_solve)
         whole = {**self._filled(checked), **checked}
         for name in self.strides.keys() & whole.keys():
             _in_strides(name, whole[name], self.strides[name])
         return whole
+
+    def _seen(self, name: str, value: object) -> object:
+        """What is given as an input: an array, texts, or lists of numbers as they are."""
+        several = takes_several(self.graph, self.reading, name)
+        texts = of_texts(self.reading, name, value) if several else []
+        if texts:
+            return in_one(self.graph, name, texts)
+        return taken(self.reading, name, value)
 
     def _filled(self, given: Mapping[str, Array]) -> dict[str, Array]:
         if self.defaults is None:

@@ -136,7 +136,7 @@ def test_a_damaged_file_is_told(text: str, tmp_path: Path) -> None:
 
 def test_a_model_carries_it() -> None:
     file = TokenizerFile.of("{}")
-    record = TextTokenizer(file, chat=ChatTemplate("t", {"bos_token": "<s>"}))
+    record = TextTokenizer(file=file, chat=ChatTemplate("t", {"bos_token": "<s>"}))
     assert input_reading(record.to_json(), files={file.sha256: file}) == record
 
 

@@ -27,12 +27,12 @@ every_kind = pytest.mark.parametrize("kind", KINDS)
 
 
 def record(kind: str, **options) -> TextTokenizer:
-    return TextTokenizer(TokenizerFile.of(trained(kind)), **options)
+    return TextTokenizer(file=TokenizerFile.of(trained(kind)), **options)
 
 
 def changed(kind: str, **parts) -> TextTokenizer:
     return TextTokenizer(
-        TokenizerFile.of(json.dumps({**json.loads(trained(kind)), **parts}))
+        file=TokenizerFile.of(json.dumps({**json.loads(trained(kind)), **parts}))
     )
 
 
@@ -82,6 +82,15 @@ def test_start_and_end_are_put_once():
         3,
         0,
     ]
+
+
+def test_an_id_is_spread_over_the_rows_of_what_it_stands_for():
+    plain = encode("attention is all", record("wordpiece")).tolist()
+    token = plain[2]
+    wanted = [i for one in plain for i in [one] * (3 if one == token else 1)]
+    spread = record("wordpiece", spread=(token, 3))
+    assert encode("attention is all", spread).tolist() == wanted
+    assert len(wanted) > len(plain)
 
 
 def test_decoding_stops_at_the_end():

@@ -21,10 +21,10 @@ LARGE = TokenizerFile.of(
 )
 READING = Reading(
     (
-        ("ids", TextTokenizer(SMALL, end=1)),
-        ("other", TextTokenizer(LARGE, start=2, special=False)),
+        ("ids", TextTokenizer(file=SMALL, end=1)),
+        ("other", TextTokenizer(file=LARGE, start=2, special=False, spread=(7, 4))),
     ),
-    (("logits", TextOf(TextTokenizer(SMALL))),),
+    (("logits", TextOf(TextTokenizer(file=SMALL))),),
 )
 
 
@@ -144,4 +144,4 @@ def test_without_the_package_files_are_carried_and_texts_refused(
     monkeypatch.setitem(sys.modules, "tokenizers", None)
     file = checked_file(SMALL.content, "tokenizer.json")
     assert file == SMALL
-    assert fault(lambda: encode("some words", TextTokenizer(file))) == "E0940"
+    assert fault(lambda: encode("some words", TextTokenizer(file=file))) == "E0940"

@@ -19,7 +19,7 @@ result = {}
 for name, text in given.items():
     start, before = time.process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     try:
-        record = TextTokenizer(checked_file(text.encode(), "tokenizer.json"))
+        record = TextTokenizer(file=checked_file(text.encode(), "tokenizer.json"))
         ids = encode("aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaab \\u00e9 \\u4e2d word, word ", record)
         code = len(decode(ids, record)) * 0
     except Failed as failed:

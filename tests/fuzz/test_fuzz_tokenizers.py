@@ -53,7 +53,7 @@ def changed(rng: random.Random, data: Any) -> Any:
 
 def survive(data: bytes) -> None:
     try:
-        record = TextTokenizer(checked_file(data, "tokenizer.json"))
+        record = TextTokenizer(file=checked_file(data, "tokenizer.json"))
         for text in LINES:
             decode([0, 1, *encode(text, record), 7], record)
     except Failed as failed:

@@ -11,9 +11,11 @@ import pytest
 import torch
 import transformers
 from numpy.typing import NDArray
+from PIL import Image
 from support.families import TOKENS, ended, padded
-from support.padded import Ids, Keep, Numbers, Samples, samples
+from support.padded import Each, Ids, Keep, Samples, samples
 from support.published import assert_published, loaded, randomized
+from tokenizers import Tokenizer, models, pre_tokenizers
 
 import specc
 
@@ -65,20 +67,30 @@ def saved(name: str, folder: Path, model: str = "ForConditionalGeneration") -> A
     return kind.from_pretrained(folder).eval()
 
 
-def given() -> Samples:
-    """Three texts, a picture in the middle, behind the first word, and in pieces."""
-    made = samples(
-        {
-            "input_ids": Ids("seq", PICTURE),
-            "attention_mask": Keep("seq"),
-            "pixel_values": Numbers((3, 8, 8)),
-        },
-        {"seq": (9, 5, 7)},
-    )
-    for row, places in zip(
-        made.rows, ([3, 4, 5, 6], [1, 2, 3, 4], [0, 2, 3, 6]), strict=True
-    ):
-        row["input_ids"][places] = PICTURE
+FIELDS = {
+    "input_ids": Ids("seq", PICTURE),
+    "attention_mask": Keep("seq"),
+    "pixel_values": Each("pictures", (3, 8, 8)),
+    "picture_mask": Keep("pictures"),
+}
+ONE = [3, 4, 5, 6], [1, 2, 3, 4], [0, 2, 3, 6]
+"""Where a picture's rows stand: in the middle, behind the first word, and in pieces."""
+SEVERAL = (
+    [1, 2, 3, 4, 6, 7, 8, 9],
+    [1, 2, 3, 4],
+    [0, 1, 2, 3, 4, 5, 6, 7, 8, 10, 11, 12],
+)
+
+
+def given(places: Sequence[Sequence[int]] = ONE) -> Samples:
+    """Three texts with their pictures' rows at these places."""
+    lengths = {
+        "seq": (9, 5, 7) if places is ONE else (12, 6, 14),
+        "pictures": tuple(len(row) // ROWS for row in places),
+    }
+    made = samples(FIELDS, lengths)
+    for row, at in zip(made.rows, places, strict=True):
+        row["input_ids"][[*at]] = PICTURE
     return made
 
 
@@ -88,21 +100,23 @@ def run(
     keep = x["attention_mask"].long()
     made = theirs(
         input_ids=x["input_ids"],
-        pixel_values=x["pixel_values"],
+        # theirs are those of all texts, one after the other
+        pixel_values=x["pixel_values"][x["picture_mask"]],
         attention_mask=keep,
         position_ids=(keep.cumsum(1) - 1).clamp(min=0),
     )
     return {result: made[result]}
 
 
+@pytest.mark.parametrize("places", [ONE, SEVERAL], ids=["one", "several"])
 @pytest.mark.parametrize("name", CASES)
-def test_scores(name: str, tmp_path: Path) -> None:
+def test_scores(name: str, places: Sequence[Sequence[int]], tmp_path: Path) -> None:
     theirs = saved(name, tmp_path)
     ours = loaded(str(tmp_path), tmp_path)
     theirs.double()
     assert_published(
         ours,
-        given(),
+        given(places),
         lambda x: run(theirs, x, "logits"),
         {"logits": "seq"},
         ("left", "right"),
@@ -119,14 +133,28 @@ def test_without_a_head(tmp_path: Path) -> None:
     )
 
 
-def prompts() -> tuple[list[list[int]], NDArray[np.float32]]:
-    made = given()
+def prompts(
+    places: Sequence[Sequence[int]],
+) -> tuple[list[list[int]], list[NDArray[np.float32]]]:
+    """The ids of every text, and its pictures."""
+    made = given(places)
     texts = [[int(i) for i in row["input_ids"]] for row in made.rows]
-    return texts, np.stack([row["pixel_values"] for row in made.rows])
+    return texts, [row["pixel_values"] for row in made.rows]
+
+
+def together(pictures: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
+    """The pictures of several texts: zeros stand where a text has no more."""
+    most = max(map(len, pictures))
+    return np.stack(
+        [np.pad(p, [(0, most - len(p)), (0, 0), (0, 0), (0, 0)]) for p in pictures]
+    )
 
 
 def written_by(
-    theirs: Any, texts: Sequence[Sequence[int]], pixels: NDArray[np.float32], beams: int
+    theirs: Any,
+    texts: Sequence[Sequence[int]],
+    pictures: Sequence[NDArray[np.float32]],
+    beams: int,
 ) -> list[list[int]]:
     """What transformers' `generate` writes behind each prompt."""
     ids, keep = padded(texts)
@@ -134,7 +162,7 @@ def written_by(
         made = theirs.generate(
             input_ids=torch.tensor(ids),
             attention_mask=torch.tensor(keep).long(),
-            pixel_values=torch.tensor(pixels).double(),
+            pixel_values=torch.tensor(np.concatenate(pictures)).double(),
             do_sample=False,
             num_beams=beams,
             max_new_tokens=TOKENS,
@@ -144,9 +172,12 @@ def written_by(
     return [ended(row[ids.shape[1] :].tolist(), 2) for row in made]
 
 
+@pytest.mark.parametrize("places", [ONE, SEVERAL], ids=["one", "several"])
 @pytest.mark.parametrize("beams", [1, 4])
 @pytest.mark.parametrize("name", CASES)
-def test_it_writes_the_same(name: str, beams: int, tmp_path: Path) -> None:
+def test_it_writes_the_same(
+    name: str, beams: int, places: Sequence[Sequence[int]], tmp_path: Path
+) -> None:
     theirs = saved(name, tmp_path).double()
     how: dict[str, Any] = {"max_tokens": TOKENS}
     if beams > 1:
@@ -154,12 +185,12 @@ def test_it_writes_the_same(name: str, beams: int, tmp_path: Path) -> None:
     package, one = tmp_path / "package", tmp_path / "one.onnx"
     specc.compile(str(tmp_path), package, parts="step")
     specc.compile(str(tmp_path), one, parts="generate", settings=how)
-    every, pixels = prompts()
+    every, seen = prompts(places)
     for count in (1, len(every)):
-        texts, seen = every[:count], pixels[:count]
-        wanted = written_by(theirs, texts, seen, beams)
+        texts, pictures = every[:count], seen[:count]
+        wanted = written_by(theirs, texts, pictures, beams)
         ids, keep = padded(texts)
-        whole = {"input_ids": ids, "pixel_values": seen}
+        whole = {"input_ids": ids, "pixel_values": together(pictures)}
         told = [(package, whole | {"attention_mask": keep})]
         # One file is not told which tokens exist where the spec has ids alone.
         told += [(one, whole)] if count == 1 else []
@@ -168,3 +199,78 @@ def test_it_writes_the_same(name: str, beams: int, tmp_path: Path) -> None:
             got = [list(row[0].tokens) for row in made.results()]
             assert got == wanted, f"{path.name}, {count} texts"
     assert len({token for text in wanted for token in text}) > 3, "too dull to tell"
+
+
+def processor(folder: Path, name: str) -> Any:
+    """A published processor, of words and pictures, as files in `folder`."""
+    words = {word: n for n, word in enumerate(["<pad>", "<s>", "</s>", *"abcdefgh"])}
+    made = Tokenizer(models.WordLevel(words | {"<unk>": 11}, unk_token="<unk>"))
+    made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    made.add_special_tokens(
+        ["<pad>", "<s>", "</s>", *(f"<{n}>" for n in range(12, 30))]
+    )
+    made.add_special_tokens(["<image>"])
+    tokenizer = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=made,
+        pad_token="<pad>",
+        extra_special_tokens={"image_token": "<image>"},
+    )
+    clip = "vision" not in CASES[name]
+    size = {"height": 8, "width": 8}
+    pictures = (
+        transformers.CLIPImageProcessor(size={"shortest_edge": 8}, crop_size=size)
+        if clip
+        else transformers.SiglipImageProcessor(size=size)
+    )
+    whole = transformers.LlavaProcessor(
+        pictures,
+        tokenizer,
+        patch_size=4,
+        vision_feature_select_strategy=CASES[name].get(
+            "vision_feature_select_strategy", "default"
+        ),
+        num_additional_image_tokens=int(clip),
+    )
+    whole.save_pretrained(folder)
+    return whole
+
+
+@pytest.mark.parametrize("name", ["llama", "mistral"])
+def test_words_and_pictures(name: str, tmp_path: Path) -> None:
+    """Texts that name their pictures, with files of them, as the published processor
+    makes them ids and pixels.
+    """
+    theirs = saved(name, tmp_path).double()
+    whole = processor(tmp_path, name)
+    rng = np.random.default_rng(0)
+    paths = [tmp_path / f"{n}.png" for n in range(3)]
+    for path in paths:
+        pixels = rng.integers(0, 255, (13, 11, 3), np.uint8)
+        Image.fromarray(pixels).save(path)
+    texts = ["a <image> b <image> c", "d e <image>"]
+    each = [paths[:2], paths[2:]]
+    opened = [[Image.open(path) for path in some] for some in each]
+    wanted = whole(
+        text=texts,
+        images=opened,
+        padding=True,
+        padding_side="left",
+        return_tensors="pt",
+    )
+    specc.compile(str(tmp_path), tmp_path / "package", parts="step")
+    ours = specc.load(tmp_path / "package", threads=1)
+    made = ours.generate(input_ids=texts, pixel_values=each, max_tokens=TOKENS)
+    with torch.no_grad():
+        written = theirs.generate(
+            **{
+                k: v.double() if v.is_floating_point() else v for k, v in wanted.items()
+            },
+            do_sample=False,
+            max_new_tokens=TOKENS,
+            pad_token_id=0,
+            eos_token_id=2,
+        )
+    long = wanted["input_ids"].shape[1]
+    due = [ended(row[long:].tolist(), 2) for row in written]
+    assert [list(row[0].tokens) for row in made.results()] == due
+    assert len({token for text in due for token in text}) > 3, "too dull to tell"

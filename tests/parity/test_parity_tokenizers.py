@@ -37,7 +37,7 @@ def test_ids_and_text_are_those_of_transformers(
     path.write_text(trained(kind), encoding="utf-8")
     theirs = PreTrainedTokenizerFast(tokenizer_file=str(path))
     ours = TextTokenizer(
-        TokenizerFile.of(path.read_text(encoding="utf-8")), special=special
+        file=TokenizerFile.of(path.read_text(encoding="utf-8")), special=special
     )
     for text in TEXTS:
         ids = encode(text, ours).tolist()

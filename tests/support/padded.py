@@ -50,7 +50,19 @@ class Sound:
         return (length, self.width) if self.width else (length,)
 
 
-Field = Ids | Keep | Numbers | Sound
+@dataclass(frozen=True)
+class Each:
+    """Numbers of this shape for each place along the axis `dim`."""
+
+    dim: str
+    inner: tuple[int, ...]
+
+    def shape(self, length: int) -> tuple[int, ...]:
+        """The shape of so many places."""
+        return (length, *self.inner)
+
+
+Field = Ids | Keep | Numbers | Sound | Each
 
 
 @dataclass(frozen=True)
@@ -83,7 +95,7 @@ class Samples:
                 made[name] = np.stack([r[name] for r in self.rows])
                 continue
             width = max(n[field.dim] for n in self.lengths) + extra
-            one = field.shape(width) if isinstance(field, Sound) else (width,)
+            one = field.shape(width) if isinstance(field, Sound | Each) else (width,)
             array = _behind(field, (len(self.rows), *one), rng)
             for row in range(len(self.rows)):
                 array[row, self.kept(row, field.dim, width, side)] = self.alone(row)[
@@ -113,7 +125,7 @@ def samples(
         for name, field in fields.items():
             if isinstance(field, Ids):
                 made[name] = rng.integers(0, field.below, per_row[row][field.dim])
-            elif isinstance(field, Sound):
+            elif isinstance(field, Sound | Each):
                 drawn = rng.standard_normal(field.shape(per_row[row][field.dim]))
                 made[name] = drawn.astype(np.float32)
             elif isinstance(field, Numbers):
@@ -128,12 +140,12 @@ def samples(
 
 
 def _behind(
-    field: Ids | Keep | Sound, shape: tuple[int, ...], rng: np.random.Generator
+    field: Ids | Keep | Sound | Each, shape: tuple[int, ...], rng: np.random.Generator
 ) -> NDArray[Any]:
     """What stands where there is no sample: what nothing may depend on."""
     match field:
         case Keep():
             return np.zeros(shape, bool)
-        case Sound():
+        case Sound() | Each():
             return rng.standard_normal(shape).astype(np.float32)
     return rng.integers(0, field.below, shape)

@@ -309,8 +309,10 @@ class _Walk:
         match node.op:
             case ops.Extent(axis=axis) if axis in standing.given[0].ranked:
                 return NOTHING  # a rank is the same, whatever stands before
-            case ops.Sort() if standing.value.index and not self._alike:
-                return None  # which rows stand where, hidden ones among them
+            case ops.Sort(axis=axis) if standing.value.index and not self._alike:
+                if operand and operand.type.shape[axis] in self.lengths:
+                    return None  # which rows stand where, hidden ones among them
+                return count_of(node, counts, self.length)
             case ops.Extent(axis=axis) | ops.ArgMax(axis=axis) if operand:
                 length = operand.type.shape[axis]
             case ops.Range(length=length):

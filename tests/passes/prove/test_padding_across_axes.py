@@ -56,3 +56,26 @@ def test_rows_among_themselves_are_clean(tmp_path: Path) -> None:
 def test_a_mask_of_the_other_axis_is_enough(tmp_path: Path) -> None:
     made = "attend(x, z, z, mask=causal & visible(z_keep))"
     assert not warned(tmp_path / "m.specc", made)
+
+
+PICKED = """\
+specc 1
+model m
+dims batch, n, m >= 1
+
+graph g(ids: int[batch, n], keep: keep[batch, n], table: float[batch, m, 4]) -> (y: float[batch, n, 4]) {
+  which = gather(argsort(MADE, axis=1), clip(ids, low=0, high=0), axis=1)
+  return gather(table, which, axis=1)
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("made", "bad"), [("table[:, :, 0]", False), ("where(keep, ids, 0)", True)]
+)
+def test_the_order_of_an_axis_without_padding_counts_none(
+    made: str, bad: bool, tmp_path: Path
+) -> None:
+    path = tmp_path / "m.specc"
+    path.write_text(PICKED.replace("MADE", made), encoding="utf-8")
+    assert bool(padding(elaborated(open_spec(str(path))).graph)) is bad
