@@ -31,6 +31,25 @@ def arguments(parser: ArgumentParser) -> None:
         help="the model to write; with --for, the folder",
     )
     _package_arguments(parser)
+    _weights_arguments(parser)
+    _model_arguments(parser)
+    precision_arguments(parser)
+    _storing_arguments(parser)
+    parser.add_argument("--force", action="store_true", help=FORCE)
+    parser.add_argument(
+        "--no-load",
+        action="store_true",
+        help="do not try to open the model in ONNX Runtime afterwards",
+    )
+    choosing_arguments(
+        parser,
+        "how a model that decodes by itself (--for generate) writes, unless it is "
+        "told otherwise when it runs",
+    )
+
+
+def _weights_arguments(parser: ArgumentParser) -> None:
+    """Where the weights come from."""
     parser.add_argument(
         "--weights",
         default="",
@@ -57,8 +76,10 @@ def arguments(parser: ArgumentParser) -> None:
         help="draw the weights of a new head, which the checkpoint lacks, from this "
         "number",
     )
-    _model_arguments(parser)
-    precision_arguments(parser)
+
+
+def _storing_arguments(parser: ArgumentParser) -> None:
+    """How weights are stored, and how they are known again."""
     parser.add_argument(
         "--weights-as",
         choices=["link", "copy", "inline"],
@@ -77,17 +98,6 @@ def arguments(parser: ArgumentParser) -> None:
         default="header",
         help="what of the weights is compared whenever the model is opened: size and "
         "beginning, or all",
-    )
-    parser.add_argument("--force", action="store_true", help=FORCE)
-    parser.add_argument(
-        "--no-load",
-        action="store_true",
-        help="do not try to open the model in ONNX Runtime afterwards",
-    )
-    choosing_arguments(
-        parser,
-        "how a model that decodes by itself (--for generate) writes, unless it is "
-        "told otherwise when it runs",
     )
 
 
@@ -210,6 +220,7 @@ def named(text: str) -> str:
 
 def _check_belonging(given: Namespace) -> None:
     """E0753 for options that mean nothing to what is asked for."""
+    # Names of others are those of caches, which the graph of a whole text has none of.
     if given.names != "specc" and not {"encode", "step"} & set(given.parts):
         fail(
             "E0753",
@@ -226,6 +237,7 @@ def _check_belonging(given: Namespace) -> None:
                 f"or say `{decoding[0]}` when the model is run",
             ],
         )
+    # One graph that decodes by itself is the only part that can be a file by itself.
     if given.parts and given.parts != ("generate",) and given.output.endswith(".onnx"):
         fail(
             "E0753",

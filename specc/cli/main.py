@@ -177,6 +177,8 @@ def main(words: Sequence[str]) -> int:
         if arguments.debug:
             _verify_passes()
         code = command(arguments)
+        # Here, not when Python ends: a reader that went away, or a full disk, is told
+        # below, and Python's own complaint would come with another status.
         sys.stdout.flush()
         return code
     except Failed as failed:
@@ -288,6 +290,7 @@ def _parse(
         raise SystemExit(2)
     name = words[0]
     if name not in COMMANDS and name not in HIDDEN:
+        # these print and exit; the parser of all commands is made for nothing else
         if name in ("-h", "--help", "--version"):
             parser().parse_args(words[:1])
         if name.startswith("-"):
@@ -299,9 +302,8 @@ def _parse(
     made = _parser_of(name, module)
     command: Callable[[argparse.Namespace], int] = module.run
     # what stands behind `--` is no option; only the plain parser knows that
-    return command, (made.parse_args if "--" in words else made.parse_intermixed_args)(
-        words[1:]
-    )
+    parse = made.parse_args if "--" in words else made.parse_intermixed_args
+    return command, parse(words[1:])
 
 
 def _parser_of(name: str, module: ModuleType) -> Parser:

@@ -163,14 +163,18 @@ class Adapter:
             if not name.startswith(PREFIX):
                 self._strange(name)
             rest = name.removeprefix(PREFIX)
-            part = next(((e, p) for e, p in _PARTS if rest.endswith(f".{e}")), None)
-            if part is not None:
-                module = rest.removesuffix(f".{part[0]}")
-                parts.setdefault(module, {})[part[1]] = name
+            known = ((end, part) for end, part in _PARTS if rest.endswith(f".{end}"))
+            end, part = next(known, ("", ""))
+            if part:
+                module = rest.removesuffix(f".{end}")
+                parts.setdefault(module, {})[part] = name
             elif ".lora_" in rest:
+                # another kind of LoRA, such as one with magnitudes: its product is
+                # another one, and leaving the tensor aside would be a wrong answer
                 self._strange(name)
             else:
-                # a tensor that was trained as a whole, in its own place
+                # a tensor that was trained as a whole, in its own place; peft puts a
+                # module that it changes as well one step deeper
                 found[rest.replace(".base_layer.", ".")] = Change(instead=name)
         for module, of_module in parts.items():
             self._add(module, of_module, found)
@@ -182,7 +186,25 @@ class Adapter:
         """The changes of a module's weight and bias."""
         scale = self.scaling.scale(module)
         table = "table_a" in parts
-        ends = ("table_a", "table_b") if table else ("a", "b")
+        a, b = self._halves(
+            module, parts, ("table_a", "table_b") if table else ("a", "b")
+        )
+        weight = f"{module}.weight"
+        before = found.get(weight, Change())
+        # A table's product is stored for the transposed table.
+        found[weight] = replace(
+            before, left=b, right=a, turned=table or self.scaling.turned, scale=scale
+        )
+        if bias := parts.get("bias"):
+            before = found.get(f"{module}.bias", Change())
+            found[f"{module}.bias"] = replace(before, vector=bias, scale=scale)
+
+    def _halves(
+        self, module: str, parts: Mapping[str, str], ends: tuple[str, str]
+    ) -> tuple[str, str]:
+        """The names of the two thin matrices of a module. E0530 where one is missing, or
+        they are not what the config tells of.
+        """
         if missing := [end for end in ends if end not in parts]:
             half = "A" if missing[0].endswith("a") else "B"
             self._broken(
@@ -194,6 +216,8 @@ class Adapter:
                 f"it changes `{module}`, which the modules of its config leave out",
             )
         a, b = (parts[end] for end in ends)
+        # The scale is alpha over the config's rank: of a file of another rank every
+        # product would be off by a factor, in silence.
         rank = self.file.tensors[a].shape[:1]
         if rank != (self.scaling.rank(module),):
             self._broken(
@@ -201,15 +225,7 @@ class Adapter:
                 f"`{a}` has the rank {rank[0] if rank else 'of a number'}, the config "
                 f"says {self.scaling.rank(module)}",
             )
-        weight = f"{module}.weight"
-        before = found.get(weight, Change())
-        # A table's product is stored for the transposed table.
-        found[weight] = replace(
-            before, left=b, right=a, turned=table or self.scaling.turned, scale=scale
-        )
-        if bias := parts.get("bias"):
-            before = found.get(f"{module}.bias", Change())
-            found[f"{module}.bias"] = replace(before, vector=bias, scale=scale)
+        return a, b
 
     def _strange(self, name: str) -> NoReturn:
         self._broken(

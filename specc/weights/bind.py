@@ -56,18 +56,21 @@ def bind(
     """
     by_name = {w.name: w for w in wanted}
     assert len(by_name) == len(wanted), "two parameters have one name"
+    # What each parameter is made of: first as the spec says, then as the file spells it.
     ties = tied_pairs(by_name, rules)
     loads = () if checkpoint.as_specified else rules.loads
     sources = {w.name: _source(w, loads) for w in wanted}
     check_used(by_name, rules)
     naming = _naming(sources, ties, rules.parts, checkpoint)
     exprs = {name: _as_named(s.expr, naming, checkpoint) for name, s in sources.items()}
+    # Which of them the file has, and what of the rest is a head to be drawn.
     bound, missing = _resolve(by_name, exprs, ties, checkpoint)
     reasons = _reasons(fresh, bound, missing, exprs, checkpoint)
     drawn = _drawn(fresh, missing, reasons)
     bound |= {w.name: Bound(w, None, None, w.dtype) for w in drawn}
     names = {w.name for w in drawn}
     lacking = [(w, tensor) for w, tensor in missing if w.name not in names]
+    # All faults are told at once, and before a number is read: deciding reads some.
     made = {name: b.expr or exprs[name] for name, b in bound.items()}
     wrong = _misfits(sources, made, checkpoint)
     ignored = _ignored(rules.ignores, naming, checkpoint)
@@ -201,9 +204,8 @@ def _resolve(
         if name in ties:
             bound[name] = Bound(w, None, ties[name], "")
             continue
-        holder = next(
-            (n for n in (name, *partners.get(name, ())) if lacks(n) is None), None
-        )
+        holders = (n for n in (name, *partners.get(name, ())) if lacks(n) is None)
+        holder = next(holders, None)
         if holder is None:
             missing.append((w, lacks(name) or name))
         else:
@@ -250,13 +252,12 @@ def _ignored(
 ) -> set[str]:
     """The tensors that a rule names, under any of their spellings."""
     patterns = [Pattern(r.pattern) for r in rules]
-    return {
-        n
-        for n in checkpoint.tensors
-        if any(
-            p.matches(spelling) for p in patterns for spelling in naming.spellings(n)
-        )
-    }
+
+    def named(name: str) -> bool:
+        spellings = naming.spellings(name)
+        return any(p.matches(spelling) for p in patterns for spelling in spellings)
+
+    return {name for name in checkpoint.tensors if named(name)}
 
 
 def _decide(
@@ -278,11 +279,10 @@ def _decide(
     warnings: list[Diagnostic] = []
     for name, b in bound.items():
         own = exprs[name]
-        if (
-            b.tied_to is None
-            or own == bound[b.tied_to].expr
-            or not _has(checkpoint, own)
-        ):
+        # A copy of its own is there, and not the very tensor that the partner took.
+        if b.tied_to is None or own == bound[b.tied_to].expr:
+            continue
+        if not _has(checkpoint, own):
             continue
         alone = Bound(b.wanted, own, None, dtype_of(own, dtypes))
         both = Binding(checkpoint=checkpoint, bound={**decided, name: alone})
@@ -302,13 +302,14 @@ def _has(checkpoint: Checkpoint, expr: Expr) -> bool:
 
 def _equal(binding: Binding, one: str, other: str) -> bool:
     """Whether two parameters have the same type and numbers."""
-    kinds = binding.stored_dtype(one), binding.stored_dtype(other)
-    return kinds[0] == kinds[1] and _digest(binding, one, kinds[0]) == _digest(
-        binding, other, kinds[1]
-    )
+    dtype = binding.stored_dtype(one)
+    if dtype != binding.stored_dtype(other):
+        return False
+    return _digest(binding, one, dtype) == _digest(binding, other, dtype)
 
 
 def _digest(binding: Binding, name: str, dtype: str) -> bytes:
+    """What stands for the numbers, which are never all in memory."""
     digest = hashlib.sha256()
     for chunk in binding.chunks(name, dtype):
         digest.update(chunk)

@@ -50,12 +50,12 @@ def local_attention(op: ops.Attend, g: Emitter, parts: Parts, local: Local) -> M
     """The result, made in blocks for more rows than `local.above`."""
     b, h, n, _ = parts.grid
     e = parts.v.type.shape[3]
+    # Both branches must give one shape: the packed one where the kernel can give that.
     flat = fused(op, g, parts) and packed_heads(g, parts) is not None
     type = Type(parts.q.type.dtype, (b, n, h * e) if flat else (b, h, n, e))
     with _named(g, BLOCKS):
-        apart = Apart(
-            *(_numbers(g, a) for a in (local.parts.keys, local.parts.queries))
-        )
+        keys, queries = local.parts.keys, local.parts.queries
+        apart = Apart(_numbers(g, keys), _numbers(g, queries))
     long = long_enough(g, b, n, local, apart)
     plain, told = short_parts(op, g, parts, long)
     with g.body() as short:
@@ -63,6 +63,7 @@ def local_attention(op: ops.Attend, g: Emitter, parts: Parts, local: Local) -> M
         otherwise = branch(g, short, "short", made.result, type)
     with g.body() as opened, known_rows(g, b, n):
         if local.band.empty:
+            # Nobody sees a neighbor: zeros, over which the queries apart are put.
             rows = full(g, 0, type.dtype, type.shape)
         else:
             rows = _loop(op, g, parts, local, apart)
@@ -187,12 +188,14 @@ def _keys(g: Emitter, queries: Span, rows: str, local: Local) -> Span:
     nearest that its last one does; there is always one.
     """
     zero, one = g.vector(0), g.vector(1)
+    # The band is of q - k: its upper end looks back, its lower one, turned round, ahead.
     back, ahead = local.band.hi, -local.band.lo
     start, stop = zero, rows
     if back != inf:
         start = g.node("Sub", queries.start, g.vector(int(back)))
         start = g.node("Max", start, zero)
     if local.keys is not None:
+        # Equally many for all: near the end the span begins earlier, the mask hides more.
         start = g.node("Min", start, g.node("Sub", rows, g.vector(local.keys)))
         stop = g.node("Add", start, g.vector(local.keys))
         return Span(start, stop, Dim.of(local.keys))
@@ -244,6 +247,9 @@ def _joined(g: Emitter, blocks: Tensor, count: str, local: Local, n: Dim) -> str
     turned = g.node("Transpose", blocks.name, perm=order)
     side_by_side = g.node("Reshape", turned, g.vector(*[0] * lead, -1, width))
     block, at = g.vector(local.block), g.vector(lead)
+    # `before` rows are those of all blocks but the last, whose first row is `begins`. It
+    # stands at `before` in what is side by side, so that row r of it is found at
+    # `before + r - begins`: the first one wanted, r = before, at `again`.
     before = g.node("Mul", g.node("Sub", count, g.vector(1)), block)
     begins = g.node("Sub", g.shape([n]), block)
     again = g.node("Sub", g.node("Add", before, before), begins)
@@ -269,6 +275,7 @@ def _with_queries(
             span = Span("", "", QUERIES, numbers)
             made = _some(op, g, parts, span, None).result
         with _named(g, BLOCKS):
+            # `ScatterElements` wants a place for every number, not for every row.
             beside = [a for a in range(rows.type.rank) if a != axis]
             places = g.node("Unsqueeze", numbers, g.vector(*beside))
             places = g.node("Expand", places, g.node("Shape", made))

@@ -23,6 +23,8 @@ def sinusoid(op: ops.Sinusoid, g: Emitter, positions: Tensor) -> str:
     assert op.dim.number is not None, "a width is known when a model is built"
     half = op.dim.number // 2
     places = np.arange(half, dtype=np.float64)
+    # fairseq's last frequency is 1 / base; the paper's never reaches it, as it divides
+    # by the number of frequencies and not by that of the steps between them.
     if op.layout == "fairseq":
         frequencies = op.base ** (-places / max(half - 1, 1))
     else:
@@ -31,12 +33,9 @@ def sinusoid(op: ops.Sinusoid, g: Emitter, positions: Tensor) -> str:
     sines, cosines = g.node("Sin", angles), g.node("Cos", angles)
     if op.layout == "interleaved":
         rank = positions.type.rank
-        pairs = g.node(
-            "Concat",
-            unsqueeze(g, sines, rank + 1),
-            unsqueeze(g, cosines, rank + 1),
-            axis=rank + 1,
-        )
+        sides = [unsqueeze(g, each, rank + 1) for each in (sines, cosines)]
+        pairs = g.node("Concat", *sides, axis=rank + 1)
+        # 0 copies the length of the operand's axis at the same place
         joined = g.node("Reshape", pairs, g.vector(*[0] * rank, op.dim.number))
     else:
         joined = g.node("Concat", sines, cosines, axis=positions.type.rank)
@@ -77,13 +76,14 @@ def rotate(
     """The standard operator where it has a kernel (not in double), else its formula."""
     if g.has("RotaryEmbedding") and x.type.dtype in ("f32", "f16"):
         return _fused(op, g, x, cosines, sines)
+    # A table has one number a pair. Where that is less than a head is wide, the numbers
+    # behind those pairs stay as they are (partial rotary embeddings).
     turned = 2 * cosines.type.shape[-1]
     width = x.type.shape[-1]
     c, s = unsqueeze(g, cosines.name, 1), unsqueeze(g, sines.name, 1)
     head = x.name if turned == width else cut(g, x.name, 3, Dim.of(0), turned)
-    result = (_turn_halves if op.pairs == "half" else _turn_neighbors)(
-        g, head, c, s, turned
-    )
+    turn = _turn_halves if op.pairs == "half" else _turn_neighbors
+    result = turn(g, head, c, s, turned)
     if turned == width:
         return result
     return g.node("Concat", result, cut(g, x.name, 3, turned, width), axis=3)
@@ -101,11 +101,12 @@ def _fused(
         "rotary_embedding_dim": partial,
     }
     result = g.node("RotaryEmbedding", x.name, *tables, **options)
-    if (packed := g.packed.get(x.name)) is not None and heads.number is not None:
-        turned = g.node(
-            "RotaryEmbedding", packed, *tables, num_heads=heads.number, **options
-        )
-        g.packed[result] = turned
+    # An attention may want heads side by side, as they came from their projection:
+    # turned in that form as well, the transposes to heads and back have no reader left.
+    packed = g.packed.get(x.name)
+    if packed is not None and heads.number is not None:
+        options["num_heads"] = heads.number
+        g.packed[result] = g.node("RotaryEmbedding", packed, *tables, **options)
     return result
 
 
@@ -116,20 +117,16 @@ def _turn_halves(g: Emitter, x: str, c: str, s: str, width: Dim) -> str:
 
 
 def _turn_neighbors(g: Emitter, x: str, c: str, s: str, width: Dim) -> str:
-    every_other = (g.vector(width.number or 0), g.vector(3), g.vector(2))
-    a = g.node("Slice", x, g.vector(0), *every_other)
-    b = g.node("Slice", x, g.vector(1), *every_other)
+    stop, axis, step = g.vector(width.number or 0), g.vector(3), g.vector(2)
+    a = g.node("Slice", x, g.vector(0), stop, axis, step)
+    b = g.node("Slice", x, g.vector(1), stop, axis, step)
     parts = [unsqueeze(g, part, 4) for part in _turned(g, a, b, c, s)]
-    return g.node(
-        "Reshape",
-        g.node("Concat", *parts, axis=4),
-        g.vector(0, 0, 0, width.number or 0),
-    )
+    pairs = g.node("Concat", *parts, axis=4)
+    return g.node("Reshape", pairs, g.vector(0, 0, 0, width.number or 0))
 
 
 def _turned(g: Emitter, a: str, b: str, c: str, s: str) -> tuple[str, str]:
     """`(a·c − b·s, b·c + a·s)`."""
-    return (
-        g.node("Sub", g.node("Mul", a, c), g.node("Mul", b, s)),
-        g.node("Add", g.node("Mul", b, c), g.node("Mul", a, s)),
-    )
+    first = g.node("Sub", g.node("Mul", a, c), g.node("Mul", b, s))
+    second = g.node("Add", g.node("Mul", b, c), g.node("Mul", a, s))
+    return first, second

@@ -46,25 +46,36 @@ def linear_q(
     bias: Tensor | None,
 ) -> str:
     """`x' @ w'.T + b`, for matrices: other axes are flattened."""
-    single = x.type.dtype == "f32"
-    kernel = single or x.type.dtype in g.target.computes
     shape = x.type.shape if x.type.rank > 1 else (Dim.of(1), *x.type.shape)
     rows = typed(reshape(g, x.name, x.type.shape, shape), x.type.dtype, shape)
     made = (*shape[:-1], g.site.types[0].shape[-1])
-    if op.block and op.layout == "rows" and g.target.rounded and kernel:
-        product = _in_blocks(op, g, rows, weights, scales, made)
-    elif op.rounding == "tensor":
-        wide = [_single(g, t) for t in (rows, scales)]
-        product = _together(op, g, wide[0], weights, wide[1])
-        product = cast(g, product, "f32", x.type.dtype)
-    elif op.rounding == "row" and not op.block and kernel:
-        wide = [_single(g, t) for t in (rows, scales)]
-        product = _whole(op, g, wide[0], weights, wide[1], made)
-        product = cast(g, product, "f32", x.type.dtype)
-    else:
-        product = _as_numbers(op, g, rows, weights, scales)
+    product = _product(op, g, rows, weights, scales, made)
     product = product if bias is None else g.node("Add", product, bias.name)
     return reshape(g, product, made, g.site.types[0].shape)
+
+
+def _product(
+    op: ops.LinearQ,
+    g: Emitter,
+    rows: Tensor,
+    weights: Tensor,
+    scales: Tensor,
+    made: tuple[Dim, ...],
+) -> str:
+    """`x' @ w'.T` in the best form that the target has for these weights."""
+    dtype = rows.type.dtype
+    kernel = dtype == "f32" or dtype in g.target.computes
+    if op.block and op.layout == "rows" and g.target.rounded and kernel:
+        return _in_blocks(op, g, rows, weights, scales, made)
+    # One scale for all rows is what the meaning says, not only how it is done: it must
+    # be rounded so even where there is no kernel for the type.
+    if op.rounding == "tensor":
+        x, own = _single(g, rows), _single(g, scales)
+        return cast(g, _together(op, g, x, weights, own), "f32", dtype)
+    if op.rounding == "row" and not op.block and kernel:
+        x, own = _single(g, rows), _single(g, scales)
+        return cast(g, _whole(op, g, x, weights, own, made), "f32", dtype)
+    return _as_numbers(op, g, rows, weights, scales)
 
 
 def _single(g: Emitter, x: Tensor) -> Tensor:
@@ -109,6 +120,8 @@ def _whole(
 ) -> str:
     """A product of whole numbers, scaled by the columns of weights, then by the rows."""
     own, units = _units(g, x)
+    # The units are rounded by a scale of 1: the operator that rounds takes one scale for
+    # a tensor, or one for each place along an axis, and here each row has its own.
     # A card multiplies numbers with a sign alone, and has no `QGemm`.
     signed = g.target.rounded == "weights"
     middle = g.constant(0, "i8") if signed else g.constant(128, "u8")
@@ -215,21 +228,20 @@ def embedding_q(
     count, shape = Dim.symbol("rows looked up"), g.site.types[0].shape
     flat = reshape(g, numbers, ids.type.shape, (count,)) if rank != 1 else numbers
     turned = op.layout == "columns"
-    axis = 1 if turned else 0
-    wide = table.type.shape
-    picked = (wide[0], count) if turned else (count, *wide[1:])
-    rows = typed(
-        g.node("Gather", table.name, flat, axis=axis), table.type.dtype, picked
-    )
-    lead, *rest = scales.type.shape
-    by_block = turned and rest
-    each = g.node("Gather", scales.name, flat, axis=1 if by_block else 0)
-    sizes = (lead, count) if by_block else (count, *rest)
-    own = typed(each, scales.type.dtype, sizes)
+    rows = _picked(g, table, flat, count, axis=1 if turned else 0)
+    # A token has scales for its blocks, in columns again, or a single one.
+    by_block = turned and scales.type.rank > 1
+    own = _picked(g, scales, flat, count, axis=1 if by_block else 0)
     made = _numbers(op, g, rows, own, op.width)
     if turned:
         made = g.node("Transpose", made, perm=[1, 0])
     return reshape(g, made, (count, op.width), shape) if rank != 1 else made
+
+
+def _picked(g: Emitter, x: Tensor, places: str, count: Dim, axis: int) -> Tensor:
+    """As many places of an axis as there are tokens."""
+    shape = (*x.type.shape[:axis], count, *x.type.shape[axis + 1 :])
+    return typed(g.node("Gather", x.name, places, axis=axis), x.type.dtype, shape)
 
 
 def _gathered(
@@ -282,16 +294,17 @@ def _numbers(
     kind, block = scales.type.dtype, op.block
     if not block:
         whole = g.node("Cast", w.name, to=CODE[kind])
-        each = scales.name
-        return g.node(
-            "Mul", whole, each if op.layout == "columns" else unsqueeze(g, each, 1)
-        )
+        # a scale for each result: along the last axis in columns, else along the first
+        in_columns = op.layout == "columns"
+        each = scales.name if in_columns else unsqueeze(g, scales.name, 1)
+        return g.node("Mul", whole, each)
     if op.layout == "columns":
         return _columns(g, w, scales, wide, block)
     if op.bits == 4:
         w = _halves(g, w)
     out, count = scales.type.shape
     shape = (out, count, Dim.of(block))
+    # In blocks, whole numbers are stored without a sign, 0 in the middle of the range.
     middle = g.constant(float(2 ** (op.bits - 1)), kind)
     whole = g.node("Sub", g.node("Cast", w.name, to=CODE[kind]), middle)
     made = g.node("Mul", whole, unsqueeze(g, scales.name, 2))
@@ -311,6 +324,7 @@ def _columns(g: Emitter, w: Tensor, scales: Tensor, wide: Dim, block: int) -> st
             return g.node(
                 "DequantizeLinear", w.name, scales.name, axis=0, block_size=block
             )
+    # An older opset knows no blocks: each scale is repeated for the rows of its block.
     each = g.node("Expand", unsqueeze(g, scales.name, 1), g.vector(1, block, 1))
     count, out = scales.type.shape
     full = count * block
@@ -322,6 +336,7 @@ def _columns(g: Emitter, w: Tensor, scales: Tensor, wide: Dim, block: int) -> st
 
 def _halves(g: Emitter, w: Tensor) -> Tensor:
     """Bytes of two numbers as numbers, the earlier one from the lower half."""
+    # By arithmetic: `BitwiseAnd` begins at opset 18, and a model may be of 17.
     sixteen = g.constant(16, "u8")
     high = g.node("Div", w.name, sixteen)
     low = g.node("Sub", w.name, g.node("Mul", high, sixteen))

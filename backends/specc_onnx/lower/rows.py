@@ -51,6 +51,7 @@ def pad(op: ops.Pad, g: Emitter, x: Tensor) -> str:
     if op.before == 0 == op.after:
         return x.name
     length = x.type.shape[op.axis]
+    # ONNX wants the fronts of all axes first, then the ends of all.
     ends = [Dim.of(0)] * (2 * x.type.rank)
     ends[op.axis], ends[op.axis + x.type.rank] = op.before, op.after
     first, *others = op.rooms(length)
@@ -74,11 +75,11 @@ def group_norm(
     difference of two means, of which nothing is left where the mean is large.
     """
     rank, dtype = x.type.rank, x.type.dtype
+    # Channels come second, so that those of a group are neighbors with all their rows.
     order = [0, op.axis, *(n for n in range(1, rank) if n != op.axis)]
+    in_order = order == [*range(rank)]
     shape = [x.type.shape[n] for n in order]
-    name = (
-        x.name if order == [*range(rank)] else g.node("Transpose", x.name, perm=order)
-    )
+    name = x.name if in_order else g.node("Transpose", x.name, perm=order)
     size = exact(shape[1], op.groups) * product(shape[2:])
     grouped = (shape[0], op.groups, size)
     name = reshape(g, name, shape, grouped)
@@ -88,10 +89,11 @@ def group_norm(
     else:
         name = _centred(g, name, dtype, op.eps)
     name = reshape(g, name, grouped, shape)
+    # Gain and bias are per channel, not per group: they come after the layer norm.
     for kind, weight in (("Mul", gain), ("Add", bias)):
         if weight is not None:
             name = g.node(kind, name, unsqueeze(g, weight.name, *range(1, rank - 1)))
-    if order == [*range(rank)]:
+    if in_order:
         return name
     return g.node("Transpose", name, perm=[order.index(n) for n in range(rank)])
 

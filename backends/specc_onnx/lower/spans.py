@@ -39,7 +39,6 @@ def cut_parts(
         g.tensors[made] = replace(x, value=made)
         return made
 
-    packed = packed_heads(g, parts) if fused(op, g, parts) else None
     length = keys.length if keys else parts.grid[3]
     portion = portion_of(g, queries.length, length, leaf)
     mask, add = (
@@ -47,14 +46,21 @@ def cut_parts(
     )
     if mask is not None and keys is not None and keys.others:
         mask = replace(mask, name=g.node("And", mask.name, _once(g, keys)))
-    spans = (queries, keys, keys)
-    q, k, v = (
-        _heads(g, x, span, packed[n] if packed else None)
-        for n, (x, span) in enumerate(
-            zip((parts.q, parts.k, parts.v), spans, strict=True)
-        )
-    )
+    q, k, v = _operands(op, g, parts, (queries, keys, keys))
     return replace(parts, q=q, k=k, v=v, mask=mask, add=add)
+
+
+def _operands(
+    op: ops.Attend, g: Emitter, parts: Parts, spans: Sequence[Span | None]
+) -> list[Tensor]:
+    """Query, key and value, of each the rows of its span."""
+    whole = (parts.q, parts.k, parts.v)
+    packed: Sequence[str | None] | None = None
+    if fused(op, g, parts):
+        packed = packed_heads(g, parts)
+    names = packed or (None, None, None)
+    operands = zip(whole, spans, names, strict=True)
+    return [_heads(g, x, span, name) for x, span, name in operands]
 
 
 def portion_of(g: Emitter, queries: Dim, keys: Dim, leaf: Leaf) -> Portion:

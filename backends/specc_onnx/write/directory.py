@@ -84,9 +84,13 @@ def package_graphs(
             every_load=every_load,
         )
         out.entry(NAME, [index.dump()])
+    return Written(folder, data, prepared.stored.plan, _sizes(folder, index))
+
+
+def _sizes(folder: Path, index: Index) -> tuple[tuple[Path, int], ...]:
+    """Every file with its bytes; the index, which does not list itself, comes last."""
     sizes = [(folder / name, facts.bytes) for name, facts in index.files.items()]
-    files = (*sizes, (folder / NAME, len(index.dump())))
-    return Written(folder, data, prepared.stored.plan, files)
+    return (*sizes, (folder / NAME, len(index.dump())))
 
 
 def _check_places(
@@ -172,11 +176,8 @@ def _check_ours(path: Path, old: Index | None) -> None:
     is, nor ours by its content.
     """
     size = size_of(path)
-    if (
-        not size
-        or (path.name == NAME and is_index(path))
-        or (path.suffix == ".onnx" and is_model(path))
-    ):
+    # nothing is lost with an empty file
+    if not size or _made_by_specc(path):
         return
     facts = old.files[path.name] if old and path.name in _listed(old) else None
     if facts is None or facts.bytes != size or hash_of(path) != facts.sha256:
@@ -190,6 +191,13 @@ def _check_ours(path: Path, old: Index | None) -> None:
             f"it is {what}",
             "give another folder with -o, or say --force to replace it",
         )
+
+
+def _made_by_specc(path: Path) -> bool:
+    """Whether a file's own content says so: an index, or a model with our metadata."""
+    if path.name == NAME:
+        return is_index(path)
+    return path.suffix == ".onnx" and is_model(path)
 
 
 def _enter_extras(

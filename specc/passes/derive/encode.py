@@ -7,7 +7,7 @@ says so. Parts of a concatenation that have no rows then are left out, so that w
 grows is not read at all.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 
@@ -75,15 +75,7 @@ class Beginning:
         b, graph, now = self.b, self.plan.graph, self.now
         values = self._whole(list(targets))
         live = self._live(values)
-        read = {a for node in live for a in node.args if a}
-        for name, value in graph.inputs.items():
-            if not self.plan.moves(value):
-                now[value] = b.input(name, graph.input_facts[name])
-        for name, value in graph.parameters.items():
-            now[value] = b.parameter(graph.parameter_facts[name])
-        for value in graph.inputs.values():
-            if value not in now and value in read:
-                now[value] = self._filled(value.type, value.type.dtype != "bool" and 0)
+        self._given({a for node in live for a in node.args if a})
         for node, results in graph.nodes:
             if node in live:
                 made = self._node(node, results)
@@ -91,6 +83,21 @@ class Beginning:
                 if (known := graph.made.get(node)) and made[0].node:
                     b.made.setdefault(made[0].node, known)
         self._beside(values)
+
+    def _given(self, read: Collection[Value]) -> None:
+        """Inputs and parameters; of the growing inputs that are `read`, the rows that
+        they have before anything has grown.
+        """
+        b, graph, now = self.b, self.plan.graph, self.now
+        for name, value in graph.inputs.items():
+            if not self.plan.moves(value):
+                now[value] = b.input(name, graph.input_facts[name])
+        for name, value in graph.parameters.items():
+            now[value] = b.parameter(graph.parameter_facts[name])
+        for value in graph.inputs.values():
+            if value not in now and value in read:
+                nothing = False if value.type.dtype == "bool" else 0
+                now[value] = self._filled(value.type, nothing)
 
     def _whole(self, targets: Sequence[First]) -> list[Value]:
         """The values of which more than the newest row is wanted, or read for such a row."""
@@ -165,6 +172,7 @@ class Beginning:
     def _node(self, node: Node, results: tuple[Value, ...]) -> tuple[Value, ...]:
         """The same op, on rows of the head alone."""
         op = at_length(node.op, self.plan.symbol, Dim.of(0))
+        # An `extent` reads its operand for nothing but a length, which is known here.
         if isinstance(op, ops.Extent):
             return self.b.add(ops.Range(self._length(results[0].type.shape[0])))
         if isinstance(op, ops.Pad) and self._all_padding(node):
@@ -172,6 +180,7 @@ class Beginning:
         args = [a and self.now[a] for a in self._read(node)]
         if isinstance(op, ops.Concat) and len(args) == 1 and args[0]:
             return (args[0],)
+        # The first k of fewer than k rows: as many as there are, filled up.
         if isinstance(op, ops.TopK) and args[0] and self._grows(node, op.axis):
             args = [enough_keys(self.b, op, args[0])]
         return self.b.add(op, *args)

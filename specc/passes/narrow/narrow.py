@@ -104,9 +104,10 @@ def _late(graph: Graph, results: Mapping[str, str]) -> set[Node]:
     read: set[Value] = set()
     late: set[Node] = set()
     shown = {v for n, v in graph.outputs.items() if results.get(n) == "f32"}
-    # A product that another reads is no last one, whatever shows it too.
+    # A product that another reads is no last one, whatever shows it too. From the end
+    # on: whoever reads a value stands behind the node that makes it.
     for node, made in reversed(graph.nodes):
-        final = any(v in shown for v in made) and not any(v in read for v in made)
+        final = not shown.isdisjoint(made) and read.isdisjoint(made)
         if isinstance(node.op, ops.Linear | ops.MatMul) and final:
             late.add(node)
         args = [a for a in node.args if a is not None]
@@ -147,12 +148,9 @@ class _Walk:
             return self.wide(old)
         if old not in self.thins:
             node = old.node
+            neutral = self.widths[old] == "neutral"
             # A view of a weight stays one: whoever reads it looks for the weight.
-            if (
-                node is not None
-                and self.widths[old] == "neutral"
-                and isinstance(node.op, MOVES)
-            ):
+            if node is not None and neutral and isinstance(node.op, MOVES):
                 args = [a and self.thin(a) for a in node.args]
                 self.thins[old] = self.made.add(node.op, *args)[old.index]
             else:
@@ -186,9 +184,8 @@ class _Walk:
     def _expert(self, body: Graph) -> Graph:
         """The body of experts, which takes and gives rows of 16 bits."""
         given = dict.fromkeys(body.inputs, self.half)
-        return _narrowed(
-            body, self.half, given, dict.fromkeys(body.outputs, self.half)
-        )[0]
+        results = dict.fromkeys(body.outputs, self.half)
+        return _narrowed(body, self.half, given, results)[0]
 
     def _width(self, node: Node) -> Width:
         """In what a node is computed."""
@@ -201,6 +198,7 @@ class _Walk:
             return "neutral"
         if not follows(op):
             return "wide"
+        # One wide operand makes the result wide: its digits would be lost in a sum.
         found = {self.widths[a] for a in self._floats(node)}
         if "wide" in found or not found:
             return "wide"

@@ -40,10 +40,7 @@ def rewritten(
     for node, results in graph.nodes:
         args = tuple(now[a] if a else None for a in node.args)
         count = len(builder.nodes)
-        made = next(
-            (m for rule in rules if (m := rule(builder, node.op, args)) is not None),
-            None,
-        )
+        made = _first_applied(rules, builder, node.op, args)
         if made is None:
             made = builder.add(node.op, *args)
         for old, new in zip(results, made, strict=True):
@@ -55,6 +52,16 @@ def rewritten(
     builder.names = {name: now[v] for name, v in graph.names.items()}
     outputs = {name: now[v] for name, v in graph.outputs.items()}
     return builder.finish(graph.name, outputs, least=graph.least, facts=graph.facts)
+
+
+def _first_applied(
+    rules: Sequence[Rule], builder: Builder, op: Op, args: Args
+) -> Values | None:
+    """What the first rule that applies gives; those behind it are not asked."""
+    for rule in rules:
+        if (made := rule(builder, op, args)) is not None:
+            return made
+    return None
 
 
 def settle(graph: Graph, rules: Sequence[Rule]) -> Graph:
@@ -71,12 +78,12 @@ def settle(graph: Graph, rules: Sequence[Rule]) -> Graph:
 
 def _same(a: Graph, b: Graph) -> bool:
     """Whether two graphs have equal ops at the same places."""
-    return [n.op for n, _ in a.nodes] == [n.op for n, _ in b.nodes] and _wires(
-        a
-    ) == _wires(b)
+    ops_of_a, ops_of_b = ([n.op for n, _ in graph.nodes] for graph in (a, b))
+    return ops_of_a == ops_of_b and _wires(a) == _wires(b)
 
 
 def _wires(graph: Graph) -> list[int]:
+    """What each node reads, as numbers: a value of one graph is never one of another."""
     numbers: dict[Value, int] = {}
     for value in (*graph.inputs.values(), *graph.parameters.values()):
         numbers[value] = len(numbers)
@@ -90,6 +97,7 @@ def _wires(graph: Graph) -> list[int]:
 
 def _remember(builder: Builder, made: Made, values: Values, count: int) -> None:
     """Say of the new nodes, and of those that make `values`, where the old node came from."""
+    # `nodes` has an order but no slices: the newest ones from its end, put right again.
     newest = islice(reversed(builder.nodes), len(builder.nodes) - count)
     fresh: list[Node] = list(newest)[::-1]
     for node in dict.fromkeys([*fresh, *(v.node for v in values if v.node)]):

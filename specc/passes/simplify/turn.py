@@ -74,10 +74,12 @@ def _turned(graph: Graph) -> dict[str, Type]:
     read = {n.args[0]: r[0] for n, r in graph.nodes if n.op == OVER}
     elsewhere = set(graph.outputs.values())
     for node, _ in graph.nodes:
+        over = node.op == OVER
         # neither the weight as it is stored, nor turned over for anything else
-        kept = 0 if node.op == OVER else _matrix(node)
+        kept = 0 if over else _matrix(node)
         elsewhere |= {a for n, a in enumerate(node.args) if a and n != kept}
-        elsewhere |= {a for a in node.args if a and a in read and node.op != OVER}
+        if not over:
+            elsewhere |= {a for a in node.args if a and a in read}
     return {
         name: read[value].type
         for name, value in graph.parameters.items()
