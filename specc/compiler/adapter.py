@@ -14,7 +14,8 @@ from specc.files.impostor import conversion
 from specc.files.read import shown
 from specc.library.config_file import config_at
 from specc.text.diagnostic import fail
-from specc.weights.adapter import Adapter, Scaling, Targets
+from specc.weights.adapter import Adapter
+from specc.weights.adapter_config import Scaling, Targets
 from specc.weights.formats.safetensors import open_tensors
 
 Item = TypeVar("Item", str, int)

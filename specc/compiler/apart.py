@@ -27,13 +27,21 @@ def stand_apart(model: Model, derived: Derived) -> bool:
     if others - {growing, keep}:
         return False  # of which nobody knows what they are for columns in front
     if not keep:
-        fixed = all(s.rows is None and s.batch is not None for s in derived.states)
-        return fixed and not derived.whole and OFFSET not in derived.step.inputs
+        return _of_one_shape(derived)
     if graph.input_facts[keep].keep not in ANY_LEFT or not _known(model, keep, growing):
         return False
+    # Windows that move by strides take other rows where columns stand in front.
     if keep in strides_before(graph) or not all(map(_fits, derived.states)):
         return False
     return not reaches(graph, keep, (generation.source,))
+
+
+def _of_one_shape(derived: Derived) -> bool:
+    """Whether all that is kept is as large at every step, and each text has its own: no
+    row of the past, nor how many there were.
+    """
+    fixed = all(s.rows is None and s.batch is not None for s in derived.states)
+    return fixed and not derived.whole and OFFSET not in derived.step.inputs
 
 
 def _known(model: Model, keep: str, growing: str) -> bool:

@@ -119,16 +119,13 @@ def check_arguments(**given: object) -> None:
     known = {name: value for name, value in given.items() if name in KINDS}
     wrong = [name for name, value in known.items() if not KINDS[name].fits(value)]
     if wrong:
-        raise Failed(
-            *(
-                Diagnostic(
-                    "E0820",
-                    f"`{name}` is {KINDS[name].words}, "
-                    f"not {shown(repr(given[name]))[:60]}",
-                )
-                for name in wrong
-            )
-        )
+        raise Failed(*(_not_of_its_kind(name, given[name]) for name in wrong))
+
+
+def _not_of_its_kind(name: str, value: object) -> Diagnostic:
+    # anything has a `repr`, which may be as long as it likes
+    said = shown(repr(value))[:60]
+    return Diagnostic("E0820", f"`{name}` is {KINDS[name].words}, not {said}")
 
 
 def options_of(given: Mapping[str, Any], parts: tuple[str, ...]) -> Options:
@@ -152,17 +149,22 @@ def options_of(given: Mapping[str, Any], parts: tuple[str, ...]) -> Options:
         parts=parts,
         names=given["names"],
         settings=dict(given["settings"] or {}),
-        precision=Asked(
-            kind=given["quantize"],
-            keep=tuple(given["keep"]),
-            block=None if given["block"] is None else int(given["block"]),
-            head=given["quantize_head"],
-            every=given["quantize_all"] or None,
-            fold=given["fold_norms"] or None,
-            samples=None if given["samples"] is None else int(given["samples"]),
-            calibrate=str(given["calibrate"]) if given["calibrate"] else "",
-            cache=given["cache"],
-        ),
+        precision=_rounding_of(given),
         for_quantizers=given["for_quantizers"],
         force=given["force"],
+    )
+
+
+def _rounding_of(given: Mapping[str, Any]) -> Asked:
+    """What is said of rounding. False is what nobody says: the spec then decides."""
+    return Asked(
+        kind=given["quantize"],
+        keep=tuple(given["keep"]),
+        block=None if given["block"] is None else int(given["block"]),
+        head=given["quantize_head"],
+        every=given["quantize_all"] or None,
+        fold=given["fold_norms"] or None,
+        samples=None if given["samples"] is None else int(given["samples"]),
+        calibrate=str(given["calibrate"]) if given["calibrate"] else "",
+        cache=given["cache"],
     )

@@ -81,9 +81,9 @@ def drafted(folder: str, name: str, sign: str, above: tuple[str, ...] = ()) -> D
 def _type(data: JsonObject) -> str:
     """The type that a config.json names; empty where it names none."""
     member = data.given(TYPE)
-    value = (
-        member.value.value if member and isinstance(member.value, JsonScalar) else ""
-    )
+    if member is None or not isinstance(member.value, JsonScalar):
+        return ""
+    value = member.value.value
     return value if isinstance(value, str) else ""
 
 
@@ -127,6 +127,7 @@ def _nearest(
     """
     keys = set(data.members)
     read = {name: len(keys & _sources(path)) for name, path in shipped().items()}
+    # Keys such as `vocab_size` are in every config.json: two in common mean nothing.
     near = sorted((n for n in read if read[n] > 2), key=lambda n: (-read[n], n))
     wanted = _patterns(names)
     found: list[tuple[float, int, Spec, Model]] = []
@@ -176,17 +177,15 @@ def _values(
     an instance gives the same model by, and the rest.
     """
     usual = opened(base)
-    types = {path: entry.type for path, entry in usual.program.paths().items()}
     own = _defaults(usual)
+    # `...` is no value of a config: what the spec has no default for is always wanted
     wanted = {
         path: value
         for path, value in _flat(model.config)
         if own.get(path, ...) != value
     }
-    texts = {path: _text(value, types.get(path)) for path, value in wanted.items()}
-    kept = _understood(
-        base, {path: text for path, text in texts.items() if text is not None}, name
-    )
+    kept = _understood(base, _texts(wanted, usual), name)
+    # A value may be read and mean another: what was written is elaborated again.
     made = _meant(base, kept, name)
     if made is not None:
         kept = {
@@ -194,6 +193,13 @@ def _values(
         }
     lost = {path: json.dumps(wanted[path]) for path in wanted if path not in kept}
     return kept, lost
+
+
+def _texts(wanted: Mapping[str, object], spec: Spec) -> dict[str, str]:
+    """Values as the language writes them, without those that it cannot write."""
+    types = {path: entry.type for path, entry in spec.program.paths().items()}
+    texts = {path: _text(value, types.get(path)) for path, value in wanted.items()}
+    return {path: text for path, text in texts.items() if text is not None}
 
 
 def _understood(base: str, texts: dict[str, str], name: str) -> dict[str, str]:

@@ -84,16 +84,19 @@ def _types(named: str = "") -> Iterator[tuple[str, frozenset[str]]]:
         # Reading the text is quick; making a tree of each file is not.
         text = path.read_text(encoding="utf-8")
         if mark in text and named in text:
-            module = library.module(path, path.name)
-            types = [
-                value
-                for item in module.file.items
-                if isinstance(item, tree.Config)
-                for entry in item.entries
-                if isinstance(entry, tree.Expect) and entry.key == TYPE
-                for value in entry.values
-            ]
-            yield name, frozenset(types)
+            yield name, _expected(library.module(path, path.name).file)
+
+
+def _expected(file: tree.File) -> frozenset[str]:
+    """The types that a spec's config expects."""
+    entries = [
+        entry
+        for item in file.items
+        if isinstance(item, tree.Config)
+        for entry in item.entries
+    ]
+    wanted = [e for e in entries if isinstance(e, tree.Expect) and e.key == TYPE]
+    return frozenset(value for entry in wanted for value in entry.values)
 
 
 def graph_for(program: Program, data: JsonObject) -> str:

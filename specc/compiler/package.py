@@ -194,9 +194,15 @@ def contents_of(job: Job) -> Contents:
     # The whole graph alone needs no proof that it can go on.
     if wanted == ("score",):
         return Contents(parts)
-    ours = job.options.names == "specc"
     if job.model.generation is None and job.model.streaming is not None:
         return _streaming(job, job.model.streaming, parts)
+    return _writing(job, parts)
+
+
+def _writing(job: Job, parts: dict[str, Part]) -> Contents:
+    """These graphs, and those of a model that writes."""
+    wanted, graph = job.options.parts, job.simplified
+    ours = job.options.names == "specc"
     derived = derived_of(
         graph,
         generation_of(job.model),
@@ -261,6 +267,7 @@ def _in_place(job: Job, step: Graph, derived: Derived) -> tuple[Part, tuple[str,
     # The target cannot write in place, or no attention is of a form that its kernel
     # has.
     if not caches:
+        # scales were measured on a package of the usual options, which had buffers
         if job.scales:
             why = "no attention writes into buffers with these options"
             no_cache(why, job.rounding.cache)

@@ -123,6 +123,7 @@ def seen_as(
         reader.refuse(
             "size", f"it makes pictures of {told['size']}, the model takes {size}"
         )
+    # the file is for colors even where the model looks at one channel
     if said.get("channels") == 1:
         told["mean"], told["std"] = (_first(told[key]) for key in ("mean", "std"))
     return {**said, **{k: v for k, v in told.items() if v is not None}}
@@ -183,19 +184,11 @@ class _Reader:
 
     def options(self) -> dict[str, object]:
         """What `image(…)` is told."""
-        # what lies in a frame is padded whatever is said, and a page is no frame without
-        padded = (True, False) if self.kind.frame else (self.kind.page,)
-        for key, due in (("do_pad", padded), ("data_format", ("channels_first",))):
-            member = self.file.given(key)
-            if member is not None and member.value.plain() not in due:
-                self.refuse(key, "this is not followed")
-        mean, std = self._by_channel("image_mean"), self._by_channel("image_std")
-        if not self.flag("do_normalize", True):
-            mean, std = [0.0], [1.0]
+        self._check_due()
         fitted = _fitted(self) if self.kind.frame else None
         size, resized = (_frame(self), None) if fitted else self._sizes()
         page = self.kind.page
-        scale = self.number("rescale_factor", 1 / 255)
+        # None is what the spec decides, so that a plain False would be too much said
         return {
             "size": size,
             "resized": resized,
@@ -206,10 +199,29 @@ class _Reader:
             "centered": page or None,
             "aligned": (page and self.flag("do_align_long_axis", False)) or None,
             "crop": False,
-            "scale": scale if self.flag("do_rescale", True) else 1.0,
-            "mean": mean,
-            "std": std,
+            **self._numbers(),
         }
+
+    def _check_due(self) -> None:
+        """E0422 for keys that have to say what is done anyway."""
+        # what lies in a frame is padded whatever is said, and a page is no frame without
+        padded = (True, False) if self.kind.frame else (self.kind.page,)
+        for key, due in (("do_pad", padded), ("data_format", ("channels_first",))):
+            member = self.file.given(key)
+            if member is not None and member.value.plain() not in due:
+                self.refuse(key, "this is not followed")
+
+    def _numbers(self) -> dict[str, object]:
+        """How colors of 0 to 255 become numbers; what is switched off is read all the
+        same, for a value without sense is no value.
+        """
+        mean, std = self._by_channel("image_mean"), self._by_channel("image_std")
+        if not self.flag("do_normalize", True):
+            mean, std = [0.0], [1.0]
+        scale = self.number("rescale_factor", 1 / 255)
+        if not self.flag("do_rescale", True):
+            scale = 1.0
+        return {"scale": scale, "mean": mean, "std": std}
 
     def _kind(self) -> _Kind:
         """The processor; of a file that names none the plainest one, as its class did
@@ -338,19 +350,20 @@ def _fitted(reader: _Reader) -> list[int] | None:
         reader.refuse("do_resize", "pictures of any size are not followed")
     member, longest = reader.file.given("size"), reader.file.given("max_size")
     most = longest.value.plain() if longest else reader.kind.size[1]
+    found: list[int] = []
     match member.value.plain() if member else {}:
         case {"shortest_edge": int(short), "longest_edge": int(long), **rest}:
-            found, others = [short, long], any(rest.values())
+            found = [] if any(rest.values()) else [short, long]
         case {"height": int(), "width": int()}:
             return None
         # as files had it before 2023
         case int(short) if isinstance(most, int):
-            found, others = [short, most], False
-        case {**rest}:
-            found, others = list(reader.kind.size), bool(rest)
-        case _:
-            found, others = [], True
-    if others or any(isinstance(n, bool) or n < 1 for n in found):
+            found = [short, most]
+        # nothing said: what the processor does by itself
+        case {**rest} if not rest:
+            found = list(reader.kind.size)
+    # a bool is an int to a pattern
+    if not found or any(isinstance(n, bool) or n < 1 for n in found):
         reader.refuse("size", "this is no size that is followed")
     return found
 

@@ -189,21 +189,19 @@ def _of_spec(words: Mapping[str, tree.Rounds]) -> tuple[Wish | None, dict[str, S
     kind = one_of(words, "default", (*KINDS, NONE))
     head = one_of(words, "head", HEADS)
     every = one_of(words, "all", TRUTHS)
-    kept = words.get("keep")
+    kept = words["keep"].values if "keep" in words else ()
+    # in the order of the words: of several patterns that fit a weight the last counts
     own = [
         (pattern, KIND_OF[name])
         for name, entry in words.items()
         if name in KIND_OF
         for pattern in entry.values
     ]
-    places = {
-        pattern.value: pattern.span
-        for pattern in (*(kept.values if kept else ()), *(p for p, _ in own))
-        if pattern.span is not None
-    }
+    patterns = (*kept, *(pattern for pattern, _ in own))
+    places = {p.value: p.span for p in patterns if p.span is not None}
     wish = Wish(
         kind=KIND_OF.get(kind),
-        keep=tuple(p.value for p in kept.values) if kept else (),
+        keep=tuple(p.value for p in kept),
         own=tuple((pattern.value, name) for pattern, name in own),
         block=_block(words),
         head=_head(head),
@@ -247,6 +245,7 @@ def _by(program: Program, asked: Asked) -> By:
                 helps=["leave out one of the two"],
             )
         for name, entry in said.items():
+            # read even where an option stands in its place: a wrong word is told of
             found = _samples(entry) if name == "samples" else _file(entry, module)
             return found if not _says_inputs(asked) else _by_options(asked)
     return _by_options(asked)

@@ -46,18 +46,16 @@ def trainee(spec: Spec, sources: Sources, graph: str = "") -> Trainee:
         # to be trained, a model need not know anything yet
         sources = replace(sources, init=0)
     with closing(_numbers(spec, model.graph, sources)) as values:
-        ties = {name: values.tied_to(name) for name in model.graph.parameters}
-        numbers = {
-            name: array_of(values, name, "f32")
-            for name, other in ties.items()
-            if other is None
-        }
+        partners = {name: values.tied_to(name) for name in model.graph.parameters}
+        ties = {name: other for name, other in partners.items() if other is not None}
+        own = [name for name in partners if name not in ties]
+        numbers = {name: array_of(values, name, "f32") for name in own}
         warnings = values.warnings if isinstance(values, Binding) else ()
     return Trainee(
         # what no step of a loop needs leaves the loop, as in a compiled model
         graph=pipeline.simplify(model.graph, fused=False),
         values=numbers,
-        ties={name: other for name, other in ties.items() if other is not None},
+        ties=ties,
         defaults=model.defaults,
         reading=readings.reading_of(spec.program, model, folders),
         generation=model.generation,

@@ -11,7 +11,7 @@ whole tensors, each of which stands in the place of the checkpoint's own.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import NoReturn
 
@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from specc.files.read import shown
 from specc.ir.array import Array
 from specc.text.diagnostic import fail
+from specc.weights.adapter_config import Scaling, Targets
 from specc.weights.checkpoint import Checkpoint
 from specc.weights.finite import check_finite
 from specc.weights.formats.dtypes import BITS, FLOATS, NUMPY
@@ -46,66 +47,6 @@ _PARTS = (
 Wide = NDArray[np.float64]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Scaling:
-    """The numbers of an adapter's config: rank `r` and `alpha`, for all modules but
-    those that the tables name; `root`: divided by the root of the rank (rsLoRA).
-    `turned`: weights of linear maps are stored [in, out].
-    """
-
-    r: int
-    alpha: float
-    root: bool = False
-    turned: bool = False
-    ranks: Mapping[str, int]
-    alphas: Mapping[str, float]
-
-    def rank(self, module: str) -> int:
-        """The rank of a module's product."""
-        return int(_special(self.ranks, module, self.r))
-
-    def scale(self, module: str) -> float:
-        """What a module's product is multiplied with (Kalajdzievski, 2023, for `root`)."""
-        rank = self.rank(module)
-        alpha = _special(self.alphas, module, self.alpha)
-        return alpha / (math.sqrt(rank) if self.root else rank)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Targets:
-    """The modules that an adapter's config names, by ends of their names, but for those
-    that it leaves out; with `layers` only those of layers of these numbers.
-
-    A file that holds products for others is not what the config tells of: who made it
-    left them aside.
-    """
-
-    named: Sequence[str] | None
-    without: Sequence[str] = ()
-    layers: Sequence[int] | None = None
-
-    def has(self, module: str) -> bool:
-        """Whether the config has a product for the module."""
-        if _ends(module, self.without):
-            return False
-        if self.named is not None and not _ends(module, self.named):
-            return False
-        numbers = [int(part) for part in module.split(".") if part.isdecimal()]
-        return self.layers is None or (bool(numbers) and numbers[-1] in self.layers)
-
-
-def _ends(module: str, names: Sequence[str]) -> bool:
-    return any(module == name or module.endswith(f".{name}") for name in names)
-
-
-def _special(table: Mapping[str, float], module: str, usual: float) -> float:
-    """The entry of the first key that ends a module's name, else the usual number."""
-    for key, value in table.items():
-        if module == key or module.endswith(f".{key}"):
-            return value
-    return usual
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
     """What an adapter does to a tensor: `instead` of it stands another one; then comes
@@ -129,8 +70,8 @@ class Adapter:
     def __init__(
         self,
         file: TensorFile,
-        scaling: "Scaling",
-        targets: "Targets | None" = None,
+        scaling: Scaling,
+        targets: Targets | None = None,
         *,
         whole: bool = False,
     ) -> None:

@@ -74,9 +74,7 @@ def _curves(
     none = [0.0] * len(places)
 
     def curve(name: str, dim: Dim, minus: Sequence[float]) -> Curve:
-        values = [float(_number(dim, at) or 0) for at in places]
-        left = tuple(v - m for v, m in zip(values, minus, strict=True))
-        return Curve(name=name, values=left, dashed=name not in SOLID)
+        return _curve(name, dim, minus, places)
 
     yield curve("all of it", work, less)
     if not attention.terms:
@@ -88,6 +86,15 @@ def _curves(
     saved = [sum(_saved(node, at) for node in attends) for at in places]
     if any(saved) and not _has_window(graph, attends):
         yield curve(f"with a window of {WINDOW}", work, saved)
+
+
+def _curve(
+    name: str, dim: Dim, minus: Sequence[float], places: Sequence[Mapping[str, int]]
+) -> Curve:
+    """A formula at each place, less what is not done there."""
+    values = [float(_number(dim, at) or 0) for at in places]
+    left = tuple(v - m for v, m in zip(values, minus, strict=True))
+    return Curve(name=name, values=left, dashed=name not in SOLID)
 
 
 def _has_window(graph: Graph, attends: Sequence[Node]) -> bool:

@@ -111,16 +111,15 @@ def _said(value: object) -> str:
 
 
 def _ports(a: Graph, b: Graph) -> Iterator[Change]:
-    for kind in ("input", "result"):
-        one, other = (
-            {
-                n: str(v.type)
-                for n, v in (g.inputs if kind == "input" else g.outputs).items()
-            }
-            for g in (a, b)
-        )
+    for kind, one, other in (
+        ("input", a.inputs, b.inputs),
+        ("result", a.outputs, b.outputs),
+    ):
         for name in {**one, **other}:
-            before, after = one.get(name, "–"), other.get(name, "–")
+            before, after = (
+                str(ports[name].type) if name in ports else "–"
+                for ports in (one, other)
+            )
             if before != after:
                 yield Change(kind=kind, where=name, how=f"{before} → {after}")
 
@@ -192,19 +191,19 @@ def sees(node: Node) -> str:
 
 def _tops(one: Mapping[str, Facts], other: Mapping[str, Facts]) -> Iterator[str]:
     """The outermost paths that only one has."""
-    there = {
-        ".".join(parts[:n])
-        for s in other
-        for parts in [s.split(".")]
-        for n in range(1, len(parts) + 1)
-    }
+    there = {path for scope in other for path in _paths(scope)}
     seen: dict[str, None] = {}
     for scope in one:
-        parts = scope.split(".")
-        tops = (".".join(parts[:n]) for n in range(1, len(parts) + 1))
-        if scope and (top := next((t for t in tops if t not in there), "")):
+        top = next((path for path in _paths(scope) if path not in there), "")
+        if scope and top:
             seen[top] = None
     yield from seen
+
+
+def _paths(scope: str) -> Iterator[str]:
+    """A scope and those around it, the outermost first: `h`, `h.0`, `h.0.attn`."""
+    parts = scope.split(".")
+    yield from (".".join(parts[:n]) for n in range(1, len(parts) + 1))
 
 
 def _blocks(

@@ -5,7 +5,7 @@ Views of a tensor (splits, transposes), constants, masks and whole numbers are l
 out: what stands behind them is read through them. Layers that are alike are one item.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
@@ -159,18 +159,13 @@ def _results(
     if not scope:
         yield from graph.outputs.items()
         return
-    made = {v for _, results in inside for v in results}
     nodes = {n for n, _ in inside}
-    for node, _ in graph.nodes:
-        if node in nodes:
-            continue
-        for value in node.args:
-            if value in made and is_float(value):
-                made.discard(value)
-                yield "", value
-    for value in graph.outputs.values():
-        if value in made:
-            yield "", value
+    read = [a for node, _ in graph.nodes if node not in nodes for a in node.args if a]
+    # in the order in which they are read, each once
+    leaving = dict.fromkeys(value for value in read if is_float(value))
+    leaving |= dict.fromkeys(graph.outputs.values())
+    made = {v for _, results in inside for v in results}
+    yield from (("", value) for value in leaving if value in made)
 
 
 def _forward(walk: _Walk) -> Flow:
@@ -180,19 +175,25 @@ def _forward(walk: _Walk) -> Flow:
     is_port = [item.role == "port" for item in walk.items]
     # what comes in is there before anything, also where it is read late
     edges = [(a, b) for a, b in walk.edges if a < b or is_port[a]]
-    kept = {*range(len(walk.items))}
-    while True:
-        read = {a for a, b in edges if b in kept}
-        lost = {n for n in kept - read if walk.items[n].role in ("op", "port")}
-        if not lost:
-            break
-        kept -= lost
+    kept = _that_are_read(walk.items, edges)
     order = sorted(kept, key=lambda n: (not is_port[n], n))
     place = {old: new for new, old in enumerate(order)}
     return Flow(
         items=tuple(walk.items[n] for n in order),
         edges=tuple((place[a], place[b]) for a, b in edges if {a, b} <= kept),
     )
+
+
+def _that_are_read(items: Sequence[Item], edges: Sequence[tuple[int, int]]) -> set[int]:
+    """The items that something reads which is kept itself, and blocks and results."""
+    kept = {*range(len(items))}
+    while True:
+        read = {a for a, b in edges if b in kept}
+        lost = {n for n in kept - read if items[n].role in ("op", "port")}
+        if not lost:
+            return kept
+        # without these, what only they read is read by nobody
+        kept -= lost
 
 
 def _input(graph: Graph, value: Value) -> str:

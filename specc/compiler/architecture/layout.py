@@ -163,14 +163,17 @@ def _inside(block: Block, opens: Opens, *, framed: bool = False) -> Piece:
     tops, widths = _tops(rows, pieces), _widths(rows, pieces)
     inner = max(widths, default=0.0)
     leaps = _lanes(flow, rows)
-    left = LANE * (max(leaps.values(), default=-1) + 1) + (8 if leaps else 0)
+    outermost = max(leaps.values(), default=-1)
+    # The same room is left free on the right, so that the rows stand in the middle.
+    left = LANE * (outermost + 1) + (8 if leaps else 0)
     begins = [left + (inner - width) / 2 for width in widths]
     ends = _placed(pieces, rows, begins, tops)
     made = Piece(
         width=left * 2 + inner, height=_height(rows, tops, pieces), into=0, out=0
     )
+    # Lines first: what is drawn later lies above them.
     for edge in flow.edges:
-        side = LANE * (max(leaps.values()) - leaps[edge]) + 4 if edge in leaps else None
+        side = LANE * (outermost - leaps[edge]) + 4 if edge in leaps else None
         made.marks.append(_wire(ends[edge[0]], ends[edge[1]], side))
     for end in ends:
         made.marks += [moved(mark, *end.corner) for mark in end.piece.marks]
@@ -198,6 +201,7 @@ def _rows(flow: Flow) -> list[list[int]]:
     above its first reader.
     """
     depth = [0] * len(flow.items)
+    # By the reader: all that an item reads has its depth before the item asks for it.
     for a, b in sorted(flow.edges, key=lambda edge: edge[1]):
         depth[b] = max(depth[b], depth[a] + 1)
     reads = {b for _, b in flow.edges}
@@ -205,12 +209,11 @@ def _rows(flow: Flow) -> list[list[int]]:
         readers = [depth[b] for a, b in flow.edges if a == n]
         if n not in reads and readers:
             depth[n] = min(readers) - 1
-    last = max(depth, default=0)
-    return [
-        row
-        for d in range(last + 1)
-        if (row := [n for n, at in enumerate(depth) if at == d])
-    ]
+    rows: dict[int, list[int]] = {}
+    for n, at in enumerate(depth):
+        rows.setdefault(at, []).append(n)
+    # without the row that all of its items have left
+    return [rows[at] for at in sorted(rows)]
 
 
 def _tops(rows: Sequence[Sequence[int]], pieces: Sequence[Piece]) -> list[float]:
@@ -240,16 +243,16 @@ def _lanes(flow: Flow, rows: Sequence[Sequence[int]]) -> dict[tuple[int, int], i
     that overlap have lanes of their own, the shortest the innermost.
     """
     row_of = {n: r for r, row in enumerate(rows) for n in row}
-    leaps = [(a, b) for a, b in flow.edges if row_of[b] - row_of[a] > 1]
-    leaps.sort(key=lambda edge: row_of[edge[1]] - row_of[edge[0]])
+    spans = {(a, b): (row_of[a], row_of[b]) for a, b in flow.edges}
+    leaps = [edge for edge, (top, bottom) in spans.items() if bottom - top > 1]
+    leaps.sort(key=lambda edge: spans[edge][1] - spans[edge][0])
     lanes: dict[tuple[int, int], int] = {}
-    for a, b in leaps:
-        taken = {
-            lane
-            for (c, d), lane in lanes.items()
-            if row_of[c] < row_of[b] and row_of[a] < row_of[d]
-        }
-        lanes[a, b] = next(n for n in range(len(leaps)) if n not in taken)
+    for edge in leaps:
+        top, bottom = spans[edge]
+        others = ((spans[other], lane) for other, lane in lanes.items())
+        taken = {lane for (t, b), lane in others if t < bottom and top < b}
+        # as many lanes as there are leaps are always enough
+        lanes[edge] = next(n for n in range(len(leaps)) if n not in taken)
     return lanes
 
 

@@ -16,13 +16,15 @@ APART = 15.0  # points between the names of two curves
 
 def plot(cost: Cost, title: str) -> Drawing:
     """The curves of a cost; each axis by powers, so that n² is a steeper line than n."""
+    # A curve may touch 0, such as what is left beside attention; 0 is no power of ten.
     values = [v for curve in cost.curves for v in curve.values if v > 0]
     low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
     high = max(high, low + 1)
-    first, last = (math.log2(n) for n in (cost.lengths[0], cost.lengths[-1]))
+    first, last = math.log2(cost.lengths[0]), math.log2(cost.lengths[-1])
 
     def x(n: float) -> float:
-        return LEFT + WIDTH * (math.log2(n) - first) / (last - first)
+        share = (math.log2(n) - first) / (last - first)
+        return LEFT + WIDTH * share
 
     def y(value: float) -> float:
         share = (math.log10(max(value, 10.0**low)) - low) / (high - low)
@@ -34,17 +36,7 @@ def plot(cost: Cost, title: str) -> Drawing:
     drawing.add([Text(x=LEFT, y=22, text=title, size=13, bold=True)])
     drawing.add(_across(cost, x))
     for power in range(low, high + 1):
-        at = y(10.0**power)
-        line = Line(points=((LEFT, at), (LEFT + WIDTH, at)), color=GRID, weight=1)
-        label = Text(
-            x=LEFT - 8,
-            y=at + 4,
-            text=rounded(10**power),
-            size=10,
-            color=FAINT,
-            anchor="end",
-        )
-        drawing.add([line, label])
+        drawing.add(_power(power, y(10.0**power)))
     named = []
     for curve, color in zip(cost.curves, COLORS, strict=False):
         points = tuple(
@@ -57,10 +49,25 @@ def plot(cost: Cost, title: str) -> Drawing:
     return drawing
 
 
+def _power(power: int, at: float) -> Iterator[Mark]:
+    """A line across at a power of ten, and what it stands for."""
+    yield Line(points=((LEFT, at), (LEFT + WIDTH, at)), color=GRID, weight=1)
+    yield Text(
+        x=LEFT - 8,
+        y=at + 4,
+        text=rounded(10**power),
+        size=10,
+        color=FAINT,
+        anchor="end",
+    )
+
+
 def _across(cost: Cost, x: Callable[[float], float]) -> Iterator[Mark]:
     """The axis of lengths."""
     yield Box(x=LEFT, y=TOP, width=WIDTH, height=HEIGHT, stroke=GRID)
-    for n in cost.lengths[:: max(1, len(cost.lengths) // 6)]:
+    # so few lengths are named that their numbers do not touch
+    step = max(1, len(cost.lengths) // 6)
+    for n in cost.lengths[::step]:
         at = x(n)
         yield Line(points=((at, TOP), (at, TOP + HEIGHT)), color=GRID, weight=1)
         yield Text(

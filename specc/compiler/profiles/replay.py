@@ -71,9 +71,8 @@ class Replay:
         """The same number everywhere."""
         made = self.b.one(ops.Constant(number, type.dtype))
         for axis, length in enumerate(type.shape):
-            made = self.b.one(
-                ops.Expand(axis, length), self.b.one(ops.Insert(axis), made)
-            )
+            made = self.b.one(ops.Insert(axis), made)
+            made = self.b.one(ops.Expand(axis, length), made)
         return made
 
     def mask(self, name: str, type: Type) -> Value:
