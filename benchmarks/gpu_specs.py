@@ -136,12 +136,13 @@ def tried(
 def rounded(name: str, kind: str, provider: str, folder: Path) -> dict[str, object]:
     """The whole graph with rounded weights; nothing is told of one that has none."""
     path = folder / f"{name}-{kind}.onnx"
-    more = (
-        ("--quantize", kind, "--samples", "0")
-        if kind == "int4"
-        else ("--quantize", kind)
-    )
-    if fault := compiled(name, "f32", path, *more, "--block", "32"):
+    more = ["--quantize", kind]
+    if kind == "int4":
+        more += ["--samples", "0"]
+    # `int8` has a scale a result, and no blocks
+    if kind != "int8":
+        more += ["--block", "32"]
+    if fault := compiled(name, "f32", path, *more):
         return {} if NOTHING in fault else {"wrong": fault[-600:]}
     return verified(path, provider)
 

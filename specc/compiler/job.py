@@ -240,7 +240,7 @@ def report_of(job: Job, written: Written, *remarks: str) -> Compiled:
         *job.remarks,
         *job.rounding.remarks,
         *([job.recipe] if job.recipe else []),
-        *precision.remarks_of(job.precision.plan, job.folds, job.rounding),
+        *precision.remarks_of(job.precision, job.folds, job.rounding),
         *remarks,
         *_remarks_of(written, job.options, job.spec),
         *too_large_here(job.numbers, count_of(job.values)),

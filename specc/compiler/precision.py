@@ -8,6 +8,7 @@ from typing import NoReturn
 
 from specc.backend import Emitted
 from specc.compiler.rounding import Spoken, check_block
+from specc.compiler.rounding_idle import idle
 from specc.compiler.rounding_patterns import check_matched
 from specc.files.read import shown
 from specc.ir.derived import Generating, InPlace, Source
@@ -58,13 +59,18 @@ def decided(
     layout: Layout = "rows" if target.rounded else "columns"
     rounds = target.rounded == "rows"
     layers = WHOLE_LAYERS in target.cells
-    found = decide(graph, wish, layout, ties, rounds=rounds, layers=layers)
+
+    def by(wish: Wish) -> Decision:
+        return decide(graph, wish, layout, ties, rounds=rounds, layers=layers)
+
+    found = by(wish)
     check_matched(found.unmatched, found.names, told.places, others)
     if not found.plan:
         _nothing(graph, found)
     if TOGETHER in wish.kinds and not shares_scales(found.plan):
         _nothing_together(graph)
-    return found
+    lines = idle(wish, told.said, found.plan, lambda other: by(other).plan)
+    return replace(found, idle=tuple(lines))
 
 
 def for_quantizers(target: Target, told: Spoken) -> Target:
@@ -92,9 +98,11 @@ def shares_scales(plan: Plan) -> bool:
     return any(form.rounding in ("tensor", "layer") for form in plan.values())
 
 
-def remarks_of(plan: Plan, folds: Sequence[Fold], told: Spoken) -> tuple[str, ...]:
+def remarks_of(
+    found: Decision, folds: Sequence[Fold], told: Spoken
+) -> tuple[str, ...]:
     """What whoever compiles is to know of a plan, and of the norms that were folded."""
-    remarks = [DEPENDS] if shares_scales(plan) else []
+    remarks = [*found.idle, *([DEPENDS] if shares_scales(found.plan) else [])]
     if told.fold:
         maps = sum(len(fold.maps) for fold in folds)
         moved = f"the gains of {len(folds)} norms are in the {maps} maps behind them"

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
+from specc.compiler.rounding_idle import MAY_BE_IDLE, check_known, said_words
 from specc.compiler.rounding_patterns import check_matched
 from specc.compiler.rounding_words import one_of, whole_number, wrong_value
 from specc.compiler.rules import file_beside
@@ -80,7 +81,7 @@ class Asked:
         """Which options beside `--quantize` are given."""
         return {
             "--keep": bool(self.keep),
-            "--block": self.block not in (None, BLOCK),
+            "--block": self.block is not None,
             "--quantize-head": bool(self.head),
             "--quantize-all": bool(self.every),
             "--samples": self.samples is not None,
@@ -118,9 +119,11 @@ class Spoken:
     """The wish, None where no weight is rounded; where the spec says each of its patterns,
     what the options took the place of, what weights are rounded by, in what keys and
     values are kept, and whether gains of norms are moved into the maps behind them.
+    `said` are words that may change nothing, and what they are called where they are said.
     """
 
     wish: Wish | None = None
+    said: Mapping[str, str] = field(default_factory=dict)
     places: Mapping[str, Span] = field(default_factory=dict)
     remarks: tuple[str, ...] = ()
     by: By = By()
@@ -138,12 +141,21 @@ def spoken(program: Program, asked: Asked) -> Spoken:
     cache = _cache(words, asked)
     remarks = tuple(_replaced(words, asked))
     wish = None if asked.kind == NONE else _overridden(wish, asked)
+    options = {w: OPTIONS[w] for w in MAY_BE_IDLE if asked.said[OPTIONS[w]]}
     if wish is None:
         _check_needed(asked, cache)
-    said = one_of(words, "fold", TRUTHS) == "true"
-    fold = wish is not None and (said if asked.fold is None else asked.fold)
+    else:
+        check_known(wish, options)
+    told = one_of(words, "fold", TRUTHS) == "true"
+    fold = wish is not None and (told if asked.fold is None else asked.fold)
     return Spoken(
-        wish=wish, places=places, remarks=remarks, by=by, cache=cache, fold=fold
+        wish=wish,
+        said=said_words(words, options),
+        places=places,
+        remarks=remarks,
+        by=by,
+        cache=cache,
+        fold=fold,
     )
 
 

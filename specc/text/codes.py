@@ -203,7 +203,7 @@ LINES = {
     "E0733": "two settings of generation do not go together",
     "E0751": "there is no such form of inputs and outputs",
     "E0752": "the model has something that a form of inputs and outputs has no place for",
-    "E0753": "an option that does not go with `--for`",
+    "E0753": "an option that means nothing here",
     "E0754": "a package has no such part",
     "E0801": "a package is missing",
     "E0802": "a file cannot be read",

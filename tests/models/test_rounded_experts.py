@@ -30,6 +30,12 @@ block expert(x: float[b, n, 24]) -> float[b, n, 5] {
   return linear(x, out=5) @ w
 }
 """
+MORE = {
+    "int8": [],
+    "int8-weights": ["--block=16"],
+    "int4": ["--block=16", "--quantize-all"],
+}
+"""What small maps need, to be as large ones are."""
 FEW, MANY = 3, 17
 """Experts that stand one by one, and so many that they are looped over."""
 
@@ -62,7 +68,7 @@ def by_hand(
 def test_rows_that_experts_are_sent(
     kind: str, target: str, experts: int, tmp_path: Path
 ) -> None:
-    given = ["--quantize", kind, "--target", target, "--quantize-all", "--block", "16"]
+    given = ["--quantize", kind, "--target", target, *MORE[kind]]
     model = compiled(tmp_path, experts, *given)
     form = model.manifest.rounded["all.w.weight"].form
     # the standard cannot take one of a stack of numbers of 4 bits

@@ -365,6 +365,10 @@ DONE: dict[str, list[tuple[str, str, str]]] = {
     "E0730-collected": [("int[batch, n]", "z = sum(h, axis=1)", "z = sum(h, axis=2)")],
     "E0752-loop": [("--names specc", "--names genai", "--names specc")],
     "E0752-rows": [("--names specc", "--names hf", "--names specc")],
+    "E0753-block-without-blocks": [
+        ("--quantize int4", "--quantize int8", "--quantize int4"),
+        ("--quantize int8-weights", "--quantize int8", "--quantize int8-weights"),
+    ],
     "E0753-a-folder": [("-o m", "-o m.onnx", "-o m")],
     "E0753-beams": [("--for generate", "--beams 4", "--for generate --beams 4")],
     "W0505-one-call": [("@", "decoder.proj", "encoder.proj")],

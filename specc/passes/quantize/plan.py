@@ -59,12 +59,13 @@ class Wish:
 class Decision:
     """`plan` has the form of each weight that is rounded, `kept` says of other matrices
     why they are not. `unmatched` are the patterns that name nothing, `names` what they
-    could have named.
+    could have named. `idle` says of what was asked for and changed nothing.
     """
 
     plan: Mapping[str, Precision]
     kept: Mapping[str, str]
     unmatched: tuple[str, ...] = ()
+    idle: tuple[str, ...] = ()
     names: tuple[str, ...] = field(default=(), repr=False)
 
 
@@ -108,7 +109,7 @@ def decide(
             kept.update(dict.fromkeys(sharing, form))
     known = _known(every)
     plan = _paired(plan, graph)
-    return Decision(plan, kept, unmatched(wish.patterns, known), known)
+    return Decision(plan, kept, unmatched(wish.patterns, known), names=known)
 
 
 def _paired(plan: Mapping[str, Precision], graph: Graph) -> dict[str, Precision]:

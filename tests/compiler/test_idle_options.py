@@ -1,0 +1,128 @@
+"""What is said about rounding counts: beside every kind, an option or a word changes what
+is stored, or is refused, or a line says that it does nothing.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import specc
+from specc.cli.main import main
+from specc.passes.quantize.plan import KINDS
+
+LATER = pytest.mark.parity
+MODEL = """\
+specc 1
+model m
+dims batch, n
+
+graph g(ids: int[batch, n]) -> (logits: float[batch, n, 48]) {
+  x = embedding(ids, size=48, dim=32) @ table
+  h = lstm(layer_norm(x, eps=1e-5) @ norm, hidden=32) @ rnn
+  return linear(layer_norm(linear(h, out=32) @ map, eps=1e-5) @ last, out=48) @ head
+}
+
+generate text of ids from logits { stop = 1 }
+"""
+NO_HEAD = """\
+specc 1
+model m
+dims batch, n
+
+graph g(x: float[batch, n, 32]) -> (y: float[batch, n, 32]) {
+  h = lstm(linear(x, out=32) @ map, hidden=32) @ rnn
+  return h
+}
+"""
+OPTIONS = {
+    "--block 32": {"block": 32},
+    "--block 128": {"block": 128},
+    "--quantize-all": {"quantize_all": True},
+    "--quantize-head int4": {"quantize_head": "int4"},
+    "--quantize-head none": {"quantize_head": "none"},
+    "--keep map": {"keep": ["map"]},
+    "--fold-norms": {"fold_norms": True},
+    "--samples 2": {"samples": 2},
+    "--calibrate": {"calibrate": "x.npz"},
+    "--cache int8": {"cache": "int8"},
+}
+QUICK = {("int8", "--block 32"), ("int4", "--quantize-all")}
+USUAL = {"--block 128"}
+"""What says only what is so without it, where it means something."""
+
+
+def stored(path: Path) -> dict[str, object]:
+    """The form of each weight, and its numbers."""
+    model = specc.load(path)
+    rounded = model.manifest.rounded
+    return {
+        name: (rounded[name].form if name in rounded else None, value.tobytes())
+        for name, value in model.weights().items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("kind", "option"),
+    [
+        pytest.param(kind, o, marks=[] if (kind, o) in QUICK else LATER)
+        for kind in KINDS
+        for o in OPTIONS
+    ],
+)
+def test_every_option_counts_or_is_told(
+    kind: str, option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "m.specc").write_text(MODEL)
+    np.savez("x.npz", ids=np.arange(12).reshape(2, 6))
+    specc.compile("m.specc", "plain.onnx", init=0, quantize=kind)
+    try:
+        made = specc.compile(
+            "m.specc", "m.onnx", init=0, quantize=kind, **OPTIONS[option]
+        )
+    except specc.Failed as failed:
+        (told,) = failed.diagnostics
+        assert told.code in ("E0753", "E0951")
+        # an error says of what it is
+        word = option.partition(" ")[0]
+        assert word in told.title or word in " ".join(told.helps)
+        assert not (tmp_path / "m.onnx").exists()
+        return
+    remarks = " ".join(made.remarks)
+    # gains that are all 1, as they are drawn, change nothing where they are moved to
+    said = option.partition(" ")[0] in remarks or "gains of 1 norm" in remarks
+    changed = stored(tmp_path / "m.onnx") != stored(tmp_path / "plain.onnx")
+    assert option in USUAL or said != changed
+
+
+@pytest.mark.parametrize(
+    ("kind", "word", "idle"),
+    [
+        ("int8", "block = 32", True),
+        ("int8", "all = true", True),
+        ("int8", "all = false", False),
+        pytest.param("int8-tensor", "block = 32", True, marks=LATER),
+        pytest.param("int4", "all = true", False, marks=LATER),
+        pytest.param("int8-weights", "block = 16", False, marks=LATER),
+    ],
+)
+def test_words_of_a_spec_that_do_nothing_are_told(
+    kind: str, word: str, idle: bool, tmp_path: Path
+) -> None:
+    """They may be for another kind, which an option asks for another time."""
+    spec = tmp_path / "m.specc"
+    spec.write_text(f'{MODEL}quantize {{ default = "{kind}"  {word} }}\n')
+    made = specc.compile(spec, tmp_path / "m.onnx", init=0)
+    line = f"`{word.split()[0]}` in the spec changes nothing"
+    assert idle == any(line in remark for remark in made.remarks)
+
+
+def test_a_head_that_is_none_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spec = tmp_path / "m.specc"
+    spec.write_text(NO_HEAD)
+    given = ["--quantize=int8", "--quantize-head=none", "--init=0"]
+    assert main(["compile", str(spec), *given, "-o", str(tmp_path / "m.onnx")]) == 0
+    assert "`--quantize-head` changes nothing" in capsys.readouterr().err
