@@ -148,7 +148,10 @@ def test_less_is_lost_where_gains_are_uneven(kind: str, tmp_path: Path) -> None:
     lost = []
     for given in ([], ["--fold-norms"]):
         out = tmp_path / "low.onnx"
-        more = {"int4": ["--quantize-all", "--block=32"], "int8-weights": ["--block=32"]}
+        more = {
+            "int4": ["--quantize-all", "--block=32"],
+            "int8-weights": ["--block=32"],
+        }
         options = ["--quantize", kind, *more.get(kind, ()), *given]
         assert compiled("llama", out, weights, *options) == 0
         assert main(["verify", str(out), "--rounds", "1"]) == 0
