@@ -98,9 +98,7 @@ def shares_scales(plan: Plan) -> bool:
     return any(form.rounding in ("tensor", "layer") for form in plan.values())
 
 
-def remarks_of(
-    found: Decision, folds: Sequence[Fold], told: Spoken
-) -> tuple[str, ...]:
+def remarks_of(found: Decision, folds: Sequence[Fold], told: Spoken) -> tuple[str, ...]:
     """What whoever compiles is to know of a plan, and of the norms that were folded."""
     remarks = [*found.idle, *([DEPENDS] if shares_scales(found.plan) else [])]
     if told.fold:
