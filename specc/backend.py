@@ -274,6 +274,9 @@ class ModelFile(Protocol):
     def unbroken(self) -> bool:
         """Whether it is as it was written, to the last byte."""
 
+    def shares_scales(self) -> bool:
+        """Whether rows that are computed together are rounded by one scale."""
+
     def room(self) -> Room:
         """What its weights take in memory."""
 

@@ -5,13 +5,14 @@ A run that was broken off is gone on with by the same command.
 
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from specc.cli.messages import answer, done, manner, remark
 from specc.cli.writing_options import settings_given, writing_arguments
 from specc.files.read import shown
 from specc.map.job import ENGINES, ERRORS, Report, run_job
-from specc.map.plan import FORMATS, Limits
+from specc.map.plan import FORMATS, Limits, Plan
 from specc.map.planning import ROWS, Job
 from specc.text.diagnostic import fail
 
@@ -191,8 +192,9 @@ class _Line:
 
     def show(self, report: Report) -> None:
         """The line as it is now; before all, what is to be known of the work."""
-        if not self.begun and report.plan.waits:
-            remark(_note(report.plan.waits))
+        if not self.begun:
+            for note in _notes(report.plan):
+                remark(note)
         self.begun = True
         if self.terminal:
             text = progress(report)
@@ -205,12 +207,21 @@ class _Line:
             print(file=sys.stderr)
 
 
-def _note(waits: str) -> str:
-    """That texts are written in batches, and why."""
-    return (
-        f"every batch ends with its longest text: {waits}; rows of like length "
-        "are put together"
-    )
+def _notes(plan: Plan) -> Iterator[str]:
+    """That texts are written in batches, and why; and that a batch is one text more or
+    less to its rows.
+    """
+    if plan.waits:
+        yield (
+            f"every batch ends with its longest text: {plan.waits}; rows of like length "
+            "are put together"
+        )
+    if plan.shares:
+        yield (
+            "rows of a batch are rounded by one scale: what a row gives depends, by what "
+            "rounding loses, on those beside it, and so on --rows, --cap, --tokens and "
+            "--memory; compiled with --quantize int8 it does not"
+        )
 
 
 def progress(report: Report) -> str:

@@ -55,7 +55,8 @@ class Limits:
 class Plan:
     """`columns` says which column each input is read from, `kept` which are carried
     over, `results` what is computed. `settings` are those of writing. Why texts wait for
-    the longest beside them, if they do, is told and not written down.
+    the longest beside them, if they do, and whether rows share scales, is told and not
+    written down.
     """
 
     model: str
@@ -73,6 +74,7 @@ class Plan:
     provider: str = "cpu"
     version: str = __version__
     waits: str = ""
+    shares: bool = False
 
     @property
     def rows(self) -> int:

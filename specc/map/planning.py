@@ -98,6 +98,7 @@ def plan_of(job: Job) -> Plan:
         raw=tuple(job.raw),
         provider=job.provider,
         waits=model.texts.waits if model.writes else "",
+        shares=model.opened.shares_scales,
     )
 
 

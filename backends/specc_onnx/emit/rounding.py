@@ -28,6 +28,15 @@ LAYER = {
     "u scales": (10, TensorProto.FLOAT),
 }
 """The operands of `DynamicQuantizeLSTM` by role, and their element types."""
+TOGETHER = frozenset(
+    {
+        "DynamicQuantizeLinear",
+        "DynamicQuantizeLSTM",
+        "DynamicQuantizeMatMul",
+        "QAttention",
+    }
+)
+"""Operators that round what they read by one scale."""
 FRACTIONS = frozenset({TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL})
 """Types of values that rounding has no part in."""
 
@@ -39,6 +48,13 @@ def graphs_of(model: ModelProto) -> Iterator[GraphProto]:
         graph = waiting.pop()
         yield graph
         waiting += [body for node in graph.node for body in bodies_of(node)]
+
+
+def shares_scales(model: ModelProto) -> bool:
+    """Whether a node rounds all numbers that it reads by one scale, whoever wrote it."""
+    return any(
+        node.op_type in TOGETHER for graph in graphs_of(model) for node in graph.node
+    )
 
 
 def without_rounding(model: ModelProto) -> None:

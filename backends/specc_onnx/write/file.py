@@ -19,7 +19,7 @@ from specc.backend import Product, Room
 from specc.files.read import Unreadable, read_regular, shown
 from specc.ir.array import Array
 from specc.text.diagnostic import fail
-from specc_onnx.emit.rounding import products_of, without_rounding
+from specc_onnx.emit.rounding import products_of, shares_scales, without_rounding
 from specc_onnx.emit.taps import NO_WEIGHTS, attention_outputs
 from specc_onnx.fixed import FixedModel, recordable
 from specc_onnx.run import RunningModel, open_bytes
@@ -127,6 +127,10 @@ class ModelFile:
             recorded=recordable(self.model, provider),
         )
         return FixedModel.of(running, shapes)
+
+    def shares_scales(self) -> bool:
+        """Whether rows that are computed together are rounded by one scale."""
+        return shares_scales(self.model)
 
     def open_exact(self, provider: str, threads: int = 0) -> RunningModel:
         """A copy of the model in which rows are not rounded before they meet rounded

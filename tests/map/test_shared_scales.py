@@ -1,0 +1,79 @@
+"""Rows that share scales (`int8-tensor`): a part has the same bytes whoever does it, and
+the command says what a row depends on before it begins.
+"""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.jobs import job_of, parts, rows_in
+
+import specc
+from specc.cli.main import main
+from specc.map.job import run_job
+from specc.map.plan import Limits
+
+SPEC = """specc 1
+model small
+
+dims batch, n
+
+graph scores(ids: int[batch, n], keep: keep[batch, n] right) -> (classes_of: float[batch, 3], vectors: float[batch, n, 16]) {
+  h = lstm(embedding(ids, size=256, dim=16) @ table, hidden=16, keep=keep) @ rnn
+  return linear(masked_mean(h, keep), out=3) @ head, h
+}
+
+reading { ids = text(bytes()) }
+"""
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("models")
+    (folder / "small.specc").write_text(SPEC)
+    found = {kind: folder / f"{kind}.onnx" for kind in ("int8", "int8-tensor")}
+    for kind, path in found.items():
+        specc.compile(folder / "small.specc", path, init=0, quantize=kind)
+    return found
+
+
+@pytest.fixture(scope="module")
+def letters(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Texts of all letters, so that not every row is as great as its neighbors."""
+    rng = np.random.default_rng(4)
+    texts = [bytes(rng.integers(97, 123, rng.integers(1, 20))) for _ in range(24)]
+    path = tmp_path_factory.mktemp("letters") / "rows.jsonl"
+    path.write_text("".join(json.dumps({"text": t.decode()}) + "\n" for t in texts))
+    return path
+
+
+@pytest.mark.parametrize("kind", ["int8", "int8-tensor"])
+def test_what_a_row_depends_on_is_told_first(
+    kind: str,
+    models: dict[str, Path],
+    letters: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    out = str(tmp_path / "out")
+    given = [str(letters), "--column=text=ids", "--engine=serial", "-o", out]
+    assert main(["map", str(models[kind]), *given]) == 0
+    told = "are rounded by one scale" in capsys.readouterr().err
+    assert told == (kind == "int8-tensor")
+
+
+@pytest.mark.parity
+def test_the_same_bytes_whoever_does_it(
+    models: dict[str, Path], letters: Path, tmp_path: Path
+) -> None:
+    """Though other limits give other numbers, beyond the last digits."""
+    model = models["int8-tensor"]
+    one, two, other = (tmp_path / name for name in ("one", "two", "other"))
+    run_job(job_of(model, letters, one))
+    run_job(job_of(model, letters, two, engine="local", workers=2))
+    assert parts(one)
+    assert parts(one) == parts(two)
+    run_job(job_of(model, letters, other, limits=Limits(cap=1)))
+    a, b = (np.concatenate([r["vectors"] for r in rows_in(p)]) for p in (one, other))
+    assert np.abs(a - b).max() > 1e-4 * np.abs(a).max()
