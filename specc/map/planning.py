@@ -25,7 +25,7 @@ from specc.map.plan import (
     hash_of_model,
 )
 from specc.map.results import ERROR
-from specc.run.opened import open_compiled
+from specc.run.opened import open_compiled, shares_scales
 from specc.text.diagnostic import fail
 
 ROWS = 4096
@@ -98,7 +98,7 @@ def plan_of(job: Job) -> Plan:
         raw=tuple(job.raw),
         provider=job.provider,
         waits=model.texts.waits if model.writes else "",
-        shares=model.opened.shares_scales,
+        shares=shares_scales(model.opened),
     )
 
 

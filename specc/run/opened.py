@@ -96,14 +96,6 @@ class Opened:
         return self.writer.entrance if self.writer else self.whole.entrance
 
     @property
-    def shares_scales(self) -> bool:
-        """Whether what a row gives depends on those beside it, because they are rounded
-        by one scale.
-        """
-        files = self.package.models.values() if self.package else [self.whole.file]
-        return any(file.shares_scales() for file in files)
-
-    @property
     def chance(self) -> Chance | None:
         """Which weights are random, where there are any."""
         # Of a package that steps, the index tells the seed: no graph of it has all the
@@ -186,6 +178,15 @@ class Opened:
             threads=self.threads,
             contents=self.contents,
         )
+
+
+def shares_scales(opened: Opened) -> bool:
+    """Whether what a row gives depends on those beside it, because they are rounded by
+    one scale.
+    """
+    package = opened.package
+    files = package.models.values() if package else [opened.whole.file]
+    return any(file.shares_scales() for file in files)
 
 
 def _streamer(opened: Opened) -> Streamer | None:
