@@ -1,22 +1,14 @@
 """Folders for what is needed while a command runs, and by nobody afterwards."""
 
 import os
-import re
 import shutil
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from specc.files import system
+from specc.files import left
 from specc.files.place import explain
-
-STALE_SECONDS = 3600
-"""A folder of a process that is gone is left alone this long: the process may live in
-another container that shares the disk, where we cannot see it.
-"""
-_OURS = re.compile(r"specc-(\d+)-\w+")
 
 
 @contextmanager
@@ -29,7 +21,7 @@ def scratch() -> Iterator[Path]:
     try:
         room = Path(tempfile.gettempdir())
         _clear_stale(room)
-        made = tempfile.TemporaryDirectory(prefix=f"specc-{os.getpid()}-")
+        made = tempfile.TemporaryDirectory(prefix=left.owner())
     except OSError as error:
         explain(error, Path(os.environ.get("TMPDIR", "/tmp")) / "specc")
     with made as folder:
@@ -40,17 +32,16 @@ def _clear_stale(room: Path) -> None:
     """Removes our folders of processes that are gone."""
     with os.scandir(room) as entries:
         for entry in entries:
-            found = _OURS.fullmatch(entry.name)
-            if found and not system.alive(int(found[1])) and _abandoned(entry):
+            if entry.name.startswith("specc-") and _abandoned(entry):
                 shutil.rmtree(entry.path, ignore_errors=True)
 
 
 def _abandoned(entry: "os.DirEntry[str]") -> bool:
-    """Whether it is a folder of this user that nobody has put anything into for long."""
+    """Whether it is a folder of this user, and of a process that is gone."""
     with suppress(OSError):  # someone else has cleared it
         facts = entry.stat(follow_symlinks=False)
         # where there are no users, each has a folder of their own for temporary files
         mine = "getuid" not in vars(os) or facts.st_uid == os.getuid()
-        old = time.time() - facts.st_mtime > STALE_SECONDS
-        return mine and old and entry.is_dir(follow_symlinks=False)
+        gone = left.abandoned(entry.name, facts.st_mtime)
+        return mine and gone and entry.is_dir(follow_symlinks=False)
     return False

@@ -123,6 +123,11 @@ def alive(pid: int) -> bool:
     return True
 
 
+def host() -> str:
+    """The name that this machine has for others; empty where none is to be had."""
+    return os.uname().nodename if "uname" in vars(os) else ""
+
+
 def free_bytes(folder: str | Path) -> int | None:
     """Bytes that are left on a disk; None for a file system that counts none."""
     try:

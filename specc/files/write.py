@@ -1,8 +1,8 @@
 """Writes files so that after any failure there is the former complete output, or
 nothing.
 
-Everything goes to temporary files in the folder itself (`.specc-<pid>-<n>`), is flushed
-to the disk, and only then takes its name, in one step: files named by their content
+Everything goes to temporary files in the folder itself (`.specc-<place>-<pid>-<n>`), is
+flushed to the disk, and only then takes its name, in one step: files named by their content
 first, entry files last. A reader sees the old set or the new one. Files that other
 programs have mapped are replaced, never written into. What a killed run left behind is
 cleared by the next one.
@@ -11,9 +11,7 @@ cleared by the next one.
 import errno
 import hashlib
 import os
-import re
 import stat
-import time
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -21,7 +19,7 @@ from itertools import count
 from pathlib import Path
 from types import TracebackType
 
-from specc.files import system
+from specc.files import left, system
 from specc.files.place import explain, followed, no_file, settled, words
 from specc.files.read import shown
 from specc.files.watch import WATCH
@@ -29,15 +27,9 @@ from specc.text.diagnostic import fail
 
 Chunk = bytes | bytearray | memoryview
 
-STALE_SECONDS = 60
-"""A temporary file of a process that is gone is left alone this long: the process may
-live in another container that shares the folder, where we cannot see it, but then it
-keeps writing.
-"""
 _NUMBERS = count()
 """Of temporary files. No two threads get one: each would clean up what is the other's."""
 
-_TEMPORARY = re.compile(r"\.specc-(\d+)-\d+")
 LONGEST_STEM = 150
 """Bytes of a name that parts are named after; with hash and ending the longest fits
 every file system.
@@ -224,7 +216,7 @@ class OutputDirectory:
         cleaned up.
         """
         number = next(_NUMBERS)
-        while os.path.lexists(path := self.path / f".specc-{os.getpid()}-{number}"):
+        while os.path.lexists(path := self.path / f".{left.owner()}{number}"):
             number = next(_NUMBERS)
         self._temporary.append(path)
         return path
@@ -246,8 +238,8 @@ class OutputDirectory:
                 and name == os.path.basename(name)
             ):
                 _unlink_quietly(self.path / name)
-        for left in self._temporary:  # second names of former entries
-            _unlink_quietly(left)
+        for second in self._temporary:  # names of former entries
+            _unlink_quietly(second)
 
     def _publish_entries(self) -> None:
         """One entry changes in one step; several are put back if a later one fails.
@@ -339,17 +331,7 @@ def _clear_stale(folder: Path) -> None:
     except OSError:
         return  # a folder we may write into but not list
     for name in names:
-        found = _TEMPORARY.fullmatch(name)
-        if (
-            found
-            and not system.alive(int(found[1]))
-            and _age(folder / name) > STALE_SECONDS
-        ):
-            _unlink_quietly(folder / name)
-
-
-def _age(path: Path) -> float:
-    try:
-        return time.time() - os.lstat(path).st_mtime
-    except OSError:
-        return 0.0
+        if name.startswith("."):
+            with suppress(OSError):  # someone else has cleared it
+                if left.abandoned(name, os.lstat(folder / name).st_mtime):
+                    _unlink_quietly(folder / name)

@@ -1,15 +1,13 @@
-"""Whoever is told to end takes away what was begun; what a killed process left is cleared."""
+"""Whoever is told to end takes away what was begun."""
 
 import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
-from specc.files import scratch as module
 from specc.files.scratch import scratch
 from specc.text.diagnostic import Failed
 
@@ -63,41 +61,6 @@ def test_a_signal_leaves_nothing(name: str, tmp_path: Path) -> None:
     assert process.returncode == 128 + number
     assert b"nothing more was written" in told
     assert sorted(p.name for p in tmp_path.rglob("*")) == ["t"]
-
-
-def abandoned(room: Path, pid: int, age: float) -> Path:
-    folder = room / f"specc-{pid}-abc_12"
-    folder.mkdir()
-    (folder / "0.npy").write_bytes(b"x")
-    os.utime(folder, (time.time() - age,) * 2)
-    return folder
-
-
-def test_what_a_killed_process_left_is_cleared(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    ended = subprocess.Popen([sys.executable, "-c", ""])
-    ended.wait()
-    old = abandoned(tmp_path, ended.pid, module.STALE_SECONDS + 60)
-    alive = abandoned(tmp_path, os.getpid(), module.STALE_SECONDS + 60)
-    other = tmp_path / "specc-notes"
-    other.mkdir()
-    with scratch() as folder:
-        assert folder.is_dir()
-        assert not old.exists()
-        assert alive.is_dir()
-        assert other.is_dir()
-    assert not folder.exists()
-
-
-def test_one_that_may_live_elsewhere_stays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    young = abandoned(tmp_path, 2**22 + 5, 60)
-    with scratch():
-        assert young.is_dir()
 
 
 def test_where_there_can_be_none_says_so(

@@ -4,9 +4,6 @@ still whole.
 
 import errno
 import os
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -281,22 +278,3 @@ def test_an_output_that_is_an_input(tmp_path: Path) -> None:
         refuse_inputs(tmp_path / "link", [tmp_path / "absent", tmp_path / "w"])
     assert code_of(failed) == "E0814"
     refuse_inputs(tmp_path / "new", [tmp_path / "w"])
-
-
-def test_what_a_killed_run_left_is_cleared(tmp_path: Path) -> None:
-    gone = subprocess.run(
-        [sys.executable, "-c", "import os; print(os.getpid())"],
-        capture_output=True,
-        check=True,
-    )
-    stale = tmp_path / f".specc-{int(gone.stdout)}-0"
-    fresh = tmp_path / f".specc-{int(gone.stdout)}-1"
-    ours = tmp_path / f".specc-{os.getpid()}-0"
-    for path in (stale, fresh, ours):
-        path.write_bytes(b"")
-    hour_ago = time.time() - 3600
-    os.utime(stale, (hour_ago, hour_ago))
-    atomic_write(tmp_path / "a.bin", [b"x"])
-    assert not stale.exists()
-    assert fresh.exists()
-    assert ours.exists()
