@@ -114,6 +114,19 @@ HEADS = {
     for family in ("Bart", "MBart")
     for head in ("ForSequenceClassification", "ForQuestionAnswering")
 }
+# a text of nothing but padding has no token that MBart could begin with
+HEADS |= {
+    f"{family}{head}, whose padding is the end": read_again(
+        f"{family}Config",
+        f"{family}{head}",
+        {**SMALL, "pad_token_id": STOP},
+        STOP,
+        seed=1,
+        lengths=(7, 2, 4),
+    )
+    for family in ("Bart", "MBart")
+    for head in ("ForSequenceClassification", "ForQuestionAnswering")
+}
 
 
 @pytest.mark.parametrize("case", HEADS.values(), ids=HEADS)

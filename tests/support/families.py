@@ -147,11 +147,16 @@ class ReadAgain(Case):
 
 
 def read_again(
-    config: str, model: str, tiny: Mapping[str, Any], end: int, **more: Any
+    config: str,
+    model: str,
+    tiny: Mapping[str, Any],
+    end: int,
+    lengths: tuple[int, ...] = (7, 1, 4),
+    **more: Any,
 ) -> Case:
     """A case of `ReadAgain`, whose longer texts hold `end` twice and go on behind it."""
     given = samples(
-        {"source": Ids("src", 29), "source_keep": Keep("src")}, {"src": (7, 1, 4)}
+        {"source": Ids("src", 29), "source_keep": Keep("src")}, {"src": lengths}
     )
     for row in given.rows:
         ids = row["source"]
