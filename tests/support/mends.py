@@ -86,6 +86,14 @@ DONE: dict[str, list[tuple[str, str, str]]] = {
     "E0107-matmul": [("matmul(x, w)", "x @ w", "matmul(x, w)")],
     "E0113-version-yaml": [("specc: 1", "specc: 7", "specc: 1")],
     "E0113-version": [("specc 1", "specc 2", "specc 1")],
+    "E0116-ignore": [
+        ('ignore "use_cache", "dropout", "seed"', 'ignore "use_cache", "dropout"\n  ignore "dropout", "seed"',
+         'ignore "use_cache", "dropout", "seed"'),
+    ],
+    "E0116-entry-yaml": [("- ignore: …", "    ignore: h.mask", "  - ignore: h.mask")],
+    "E0116-lists-yaml": [
+        ("ignore keys", "ignore keys: [use_cache]\n  ignore keys: [dropout]", "ignore keys: [use_cache, dropout]")
+    ],
     "E0119-input-after-option": [("name=value", "linear(out=n, x)", "linear(x, out=n)")],
     "E0120-scan": [("scan x, y in xs, ys", "scan a, c in x along", "scan a, c in x, x along")],
     "E0125-list-for-map-yaml": [

@@ -110,7 +110,12 @@ class Build:
             )
         return token.text
 
-    def twice(self, what: str, named: Iterable[tuple[str, Span | None]]) -> None:
+    def twice(
+        self,
+        what: str,
+        named: Iterable[tuple[str, Span | None]],
+        help: str = "leave one of the two out",
+    ) -> None:
         """Note each name that occurs again."""
         seen: dict[str, Span | None] = {}
         for name, span in named:
@@ -123,7 +128,7 @@ class Build:
                     f"{what} `{name}` is given twice",
                     span,
                     "again here",
-                    "leave one of the two out",
+                    help,
                     others=others,
                 )
             seen.setdefault(name, span)

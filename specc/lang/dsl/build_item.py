@@ -87,7 +87,13 @@ def _config(
     b.twice("the expectation", ((e.key, e.span) for e in expected))
     # One list, as YAML can have a key but once.
     unread = [e for e in body.children if isinstance(e, tree.Unread)]
-    b.twice("the list", (("ignore", e.span) for e in unread))
+    keys = dict.fromkeys(key for e in unread for key in e.keys)
+    whole = ", ".join(f'"{key}"' for key in keys)
+    b.twice(
+        "the list",
+        (("ignore", e.span) for e in unread),
+        f"one list names them all: `ignore {whole}`",
+    )
     return tree.Config(body.children, behind(body.behind), body.end, span=span)
 
 

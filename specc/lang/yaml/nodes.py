@@ -221,13 +221,26 @@ class Composer:
                     f"the key `{node.value}` is given twice",
                     Label(node.span, "again here"),
                     (Label(top.keys[node.value].span, "first here"),),
-                    helps=("leave one of the two out",),
+                    helps=(self._mend(top, node.value),),
                 )
             )
             if len(self.faults) >= limits.COLLECTED:
                 raise Failed(*capped(self.faults))
         top.keys.setdefault(node.value, node)
         return node
+
+    def _mend(self, top: OpenMapping, key: str) -> str:
+        """What to write instead of a key that the map has already."""
+        first = next(e.value for e in top.entries if e.key.value == key)
+        section = isinstance(first, Mapping) and len(self.stack) == 1
+        if section or isinstance(first, Sequence):
+            return f"put what both hold under one `{key}`, or leave one of the two out"
+        # the last of the stack is the map itself
+        if not top.flow and isinstance(self.stack[-2:][0], OpenSequence):
+            return (
+                f"write `- {key}: …` for a further entry, or leave one of the two out"
+            )
+        return "leave one of the two out"
 
 
 def last_end(top: OpenSequence | OpenMapping) -> int:
