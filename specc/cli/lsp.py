@@ -43,4 +43,7 @@ def run(given: Namespace) -> int:
     given_by, taken = sys.stdin.buffer, sys.stdout.buffer
     # whatever is printed is for people, and must not stand between messages
     sys.stdout = sys.stderr
-    return Server().serve(given_by, taken)
+    if gone := Server().serve(given_by, taken):
+        print(gone, file=sys.stderr)
+    # what the protocol wants of a server that was not told to end
+    return 1 if gone else 0

@@ -68,11 +68,18 @@ class Server:
             lsp.CodeActionOptions(code_action_kinds=[lsp.CodeActionKind.QuickFix]),
         )(_safe(answers.actions))
 
-    def serve(self, given: BinaryIO, taken: BinaryIO) -> int:
-        """Serve until the editor says `exit` or goes away; the exit status."""
-        self.editor.start_io(Bounded(given), taken)
+    def serve(self, given: BinaryIO, taken: BinaryIO) -> str:
+        """Serve until the editor says `exit` or goes away; how the latter came, empty
+        where it took its leave.
+        """
+        stdin = Bounded(given)
+        self.editor.start_io(stdin, taken)
         self.desk.close()
-        return 0 if self.stopped else 1
+        if self.stopped:
+            return ""
+        if stdin.heard:
+            return "the editor went away without saying `shutdown`"
+        return "stdin ended before a message came; an editor starts this command"
 
     # --- texts ------------------------------------------------------------------------
 

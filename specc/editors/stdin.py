@@ -12,13 +12,14 @@ LONGEST_HEADER = 1 << 12
 
 class Bounded(io.BytesIO):
     """A stream that ends where a message is too long: what follows could not be told
-    from what was promised.
+    from what was promised. `heard` says whether a message ever came.
     """
 
     def __init__(self, stream: BinaryIO) -> None:
         super().__init__()
         self.stream = stream
         self.ended = False
+        self.heard = False
 
     def readline(self, size: int | None = -1, /) -> bytes:
         """A line of a header; nothing behind the end."""
@@ -29,4 +30,5 @@ class Bounded(io.BytesIO):
         wanted = -1 if size is None else size
         if not 0 <= wanted <= MOST_BYTES:
             self.ended = True
+        self.heard = True
         return b"" if self.ended else self.stream.read(wanted)

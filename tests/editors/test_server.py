@@ -1,6 +1,9 @@
 """The language server as an editor meets it: a process, messages over pipes."""
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -414,3 +417,19 @@ def test_an_editor_that_goes_away_leaves_no_process(tmp_path: Path) -> None:
     assert editor.process.stdin is not None
     editor.process.stdin.close()
     assert editor.gone(15) == 1
+    assert editor.errors == b"the editor went away without saying `shutdown`\n"
+
+
+@pytest.mark.parametrize(
+    "said", [b"", pytest.param(b"hello\n", marks=pytest.mark.parity)]
+)
+def test_where_nobody_speaks_it_says_so(said: bytes) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "specc", "lsp"],
+        input=said,
+        capture_output=True,
+        timeout=60,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    assert (done.returncode, done.stdout) == (1, b"")
+    assert done.stderr.startswith(b"stdin ended before a message came")
