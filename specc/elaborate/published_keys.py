@@ -48,7 +48,6 @@ COMMON = frozenset(key for keys in HARMLESS.values() for key in keys.split())
 
 IDLE: dict[str, object] = {
     "add_cross_attention": False,
-    "cross_attention_hidden_size": None,
     "is_decoder": False,
     "pruned_heads": {},
     "tie_word_embeddings": True,
@@ -75,7 +74,8 @@ def unread(entries: list[tree.ConfigEntry], data: JsonObject) -> list[Diagnostic
 def _changes_nothing(key: str, member: Member) -> bool:
     """Whether a key is of training, or says what holds where nobody says anything."""
     # Dropout has many names and one meaning: nothing is dropped when a model is used.
-    if key.endswith(TRAINED):
+    # Null is what a file says of what there is not.
+    if key.endswith(TRAINED) or member.null:
         return True
     value = member.value.plain()
     # 0 is no false: a file that says so means something else

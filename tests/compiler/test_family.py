@@ -107,6 +107,11 @@ def test_keys_that_nothing_reads_are_told(tmp_path: Path) -> None:
     assert "use_cache" not in warned[0].title
 
 
+def test_weights_that_are_said_not_to_be_quantized(tmp_path: Path) -> None:
+    folder = saved(tmp_path, quantization_config=None)
+    assert not check(open_spec(str(folder))).warnings
+
+
 @pytest.mark.parametrize(
     ("key", "idle", "other"),
     [
@@ -115,6 +120,8 @@ def test_keys_that_nothing_reads_are_told(tmp_path: Path) -> None:
         ("is_decoder", False, True),
         ("is_decoder", False, 0),
         ("cross_attention_hidden_size", None, 12),
+        # of any key, not only of those that are known
+        ("gate_bias", None, False),
     ],
 )
 def test_keys_of_a_config_written_in_full_are_told_where_they_say_something(
