@@ -321,11 +321,11 @@ def _reader(tool: str, folder: Path) -> Reading:
 def _our_reader(folder: Path) -> Reading:
     model = specc.load(folder / "model.onnx", threads=decoders.THREADS)
     result = next(iter(model.manifest.graph.outputs))
-    known = {"input_ids": "input_ids", "pixel_values": "pixels"}
+    known = ("input_ids", "pixel_values")
 
     def reading(given: Mapping[str, np.ndarray]) -> Callable[[], np.ndarray]:
         # masks and types are what they are by default, and computed once here
-        ready = model.prepared({k: given[n] for n, k in known.items() if n in given})
+        ready = model.prepared({name: given[name] for name in known if name in given})
         return lambda: model.session.run(ready, (result,))[result]
 
     return reading

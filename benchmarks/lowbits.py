@@ -71,7 +71,7 @@ READERS = (
     Reader(
         name="ViT-base, one picture",
         spec="vit",
-        inputs={"pixels": (1, 3, 224, 224)},
+        inputs={"pixel_values": (1, 3, 224, 224)},
         config={},
         small={**TINY},
     ),

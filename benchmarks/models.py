@@ -28,7 +28,9 @@ class Published:
         rng = np.random.default_rng(0)
         if self.spec == "vit":
             return {
-                "pixels": rng.normal(size=(shape[0], 3, 224, 224)).astype(np.float32)
+                "pixel_values": rng.normal(size=(shape[0], 3, 224, 224)).astype(
+                    np.float32
+                )
             }
         ids = rng.integers(5, 1000, shape)
         given = {"input_ids": ids, "attention_mask": np.ones(shape, bool)}

@@ -2,7 +2,7 @@
 
     specc.check("my.specc")
     specc.compile("vit", "vit.onnx", weights="checkpoint/")
-    specc.load("vit.onnx").run(pixels=array)
+    specc.load("vit.onnx").run(pixel_values=array)
 
 Everything that is wrong with what is given is raised as `specc.Failed`, whose
 `diagnostics` hold code, text, place and help.

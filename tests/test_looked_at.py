@@ -84,7 +84,7 @@ def public(folder: Path) -> list[object]:
         package, digits, shut, digits.whole, digits.opened, digits.manifest, digits.entrance,
         package.opened.package, package.opened.package and package.opened.package.index, package.writer, writing, writing.results()[0][0],
         checked, checked.model, checked.trials[0], specc.check("feedforward"), compiled, digits.manifest.reading, digits.manifest.graph,
-        digits.attention(pixels=np.zeros((1, 1, 8, 8), np.float32))[1],
+        digits.attention(pixel_values=np.zeros((1, 1, 8, 8), np.float32))[1],
     ]  # fmt: skip
 
 
@@ -116,7 +116,7 @@ def test_what_files_say_is_escaped() -> None:
 
 def test_what_a_model_is_like_stands_in_its_line(folder: Path) -> None:
     assert repr(specc.load(folder / "digits.onnx")) == (
-        "<specc model digits, classify: pixels f32[batch, 1, 8, 8] -> logits f32[batch, 10], cpu>"
+        "<specc model digits, classify: pixel_values f32[batch, 1, 8, 8] -> logits f32[batch, 10], cpu>"
     )
 
 
@@ -247,10 +247,10 @@ def test_a_text_sees_files_from_where_it_is_said(
 def test_a_model_is_closed_behind_its_block(folder: Path) -> None:
     pixels = np.zeros((1, 1, 8, 8), np.float32)
     with specc.load(folder / "digits.onnx") as model:
-        assert model.run(pixels=pixels)
+        assert model.run(pixel_values=pixels)
     for ask in (
-        lambda: model.run(pixels=pixels), lambda: model.generate([[1]]), lambda: model.weights(),
-        lambda: model.attention(pixels=pixels), lambda: model.manifest, lambda: list(model.run([{"pixels": pixels}])),
+        lambda: model.run(pixel_values=pixels), lambda: model.generate([[1]]), lambda: model.weights(),
+        lambda: model.attention(pixel_values=pixels), lambda: model.manifest, lambda: list(model.run([{"pixel_values": pixels}])),
     ):  # fmt: skip
         with pytest.raises(specc.Failed, match="E0949"):
             ask()
@@ -317,11 +317,13 @@ def test_threads_share_a_model(model: Model, folder: Path) -> None:
     rng = np.random.default_rng(0)
     pixels = rng.normal(size=(24, 1, 1, 8, 8)).astype(np.float32)
     prompts = [[[int(t) for t in rng.integers(0, 5, 3)]] for _ in range(24)]
-    alone = [digits.run(pixels=x)["logits"] for x in pixels]
+    alone = [digits.run(pixel_values=x)["logits"] for x in pixels]
     written = [model.generate(p).results()[0][0].tokens for p in prompts]
     with ThreadPoolExecutor(6) as pool:
         for _ in range(3):
-            found = list(pool.map(lambda x: digits.run(pixels=x)["logits"], pixels))
+            found = list(
+                pool.map(lambda x: digits.run(pixel_values=x)["logits"], pixels)
+            )
             assert all(np.array_equal(a, b) for a, b in zip(alone, found, strict=True))
             texts = list(
                 pool.map(lambda p: model.generate(p).results()[0][0].tokens, prompts)

@@ -45,7 +45,7 @@ def module(
     graph: str = "",
 ) -> SpecModule:
     """The graph of a spec as an `nn.Module`, whose parameters bear the spec's names and
-    are shared where the spec ties them. `model(pixels=x)` gives results by name.
+    are shared where the spec ties them. `model(pixel_values=x)` gives results by name.
 
     The arguments are those of `specc.compile`. Parameters start from `weights`, from the
     seed `init`, or from the weights that the spec names; where nothing is said of any,

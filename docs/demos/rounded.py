@@ -107,7 +107,7 @@ def pictured(folder: Path, options: Mapping[str, object]) -> Score:
     digits = load_digits()
     paper = np.round(255 * (1 - digits.images / 16)).astype(np.uint8)
     shown = [Image.fromarray(page) for page in paper[::5]]
-    found = model.run(pixels=shown)["logits"].argmax(-1)
+    found = model.run(pixel_values=shown)["logits"].argmax(-1)
     right = int((found == digits.target[::5]).sum())
     return Score(right, len(shown), size(folder))
 

@@ -32,7 +32,7 @@ class Loaded:
     """A compiled model ready to run: `runtime` holds it, `session` runs it as its graph
     says, which is the same but for a step that writes into buffers.
 
-    `model.run(pixels=array)` gives the results by name; absent inputs that have a
+    `model.run(pixel_values=array)` gives the results by name; absent inputs that have a
     default are computed.
     """
 

@@ -179,7 +179,7 @@ HOLES[1, 0, 2, 3] = np.nan
         ("bert", {"input_ids": IDS, "attention_mask": MASK[:2]}, "`batch` is 3"),
         ("bert", {"ids": IDS}, "no input `ids`"),
         ("bert", {}, "`input_ids` is missing"),
-        ("vit", {"pixels": HOLES}, "(NaN) at [1, 0, 2, 3]"),
+        ("vit", {"pixel_values": HOLES}, "(NaN) at [1, 0, 2, 3]"),
     ],
 )
 def test_arrays_of_something_else_are_refused(

@@ -48,9 +48,9 @@ def test_it_agrees_with_the_reference(model: Loaded) -> None:
 
 def test_python_gives_what_the_command_gives(model: Loaded) -> None:
     pixels = read_arguments(model.entrance, [str(SAMPLES / "seven.png")]).inputs[
-        "pixels"
+        "pixel_values"
     ]
-    logits = model.run(pixels=pixels)["logits"]
+    logits = model.run(pixel_values=pixels)["logits"]
     assert logits.shape == (1, 10)
     assert int(logits.argmax()) == 7
 
@@ -59,9 +59,9 @@ def test_attention_can_be_looked_at(
     digits: Path, model: Loaded, tmp_path: Path
 ) -> None:
     pixels = read_arguments(model.entrance, [str(SAMPLES / "seven.png")]).inputs[
-        "pixels"
+        "pixel_values"
     ]
-    results, weights = model.attention(pixels=pixels)
+    results, weights = model.attention(pixel_values=pixels)
     assert int(results["logits"].argmax()) == 7
     assert len(weights) == 4  # one a layer
     for name, found in weights.items():
@@ -90,7 +90,7 @@ def test_taps_give_values_inside(tmp_path: Path) -> None:
         path,
         taps=["vit.encoder.layer.3.attention", "vit.encoder.layer.3.attention:weights"],
     )
-    found = specc.load(path).run(pixels=np.zeros((2, 1, 8, 8), np.float32))
+    found = specc.load(path).run(pixel_values=np.zeros((2, 1, 8, 8), np.float32))
     assert found["vit.encoder.layer.3.attention"].shape == (2, 17, 48)
     assert found["vit.encoder.layer.3.attention.weights"].shape == (2, 4, 17, 17)
 
@@ -120,8 +120,8 @@ def test_every_opset_gives_the_same_answers(
     specc.compile("digits", path, target=target, opset=opset)
     pixels = np.random.default_rng(0).normal(size=(3, 1, 8, 8)).astype(np.float32)
     want, got = (
-        model.run(pixels=pixels)["logits"],
-        specc.load(path).run(pixels=pixels)["logits"],
+        model.run(pixel_values=pixels)["logits"],
+        specc.load(path).run(pixel_values=pixels)["logits"],
     )
     assert np.abs(got - want).max() <= 1e-5 * np.abs(want).max()
 
@@ -133,5 +133,5 @@ def test_held_out_digits(model: Loaded) -> None:
     # as docs/demos/digits/train.py leaves them out
     held = np.arange(len(data.target)) % 5 == 0
     pixels = (data.images[held][:, None] / 16 - 0.5) / 0.5
-    found = model.run(pixels=pixels.astype(np.float32))["logits"].argmax(-1)
+    found = model.run(pixel_values=pixels.astype(np.float32))["logits"].argmax(-1)
     assert (found == data.target[held]).mean() >= 0.97

@@ -28,8 +28,8 @@ def picture(w: Arrays, pixels: Array) -> Array:
     return layer_norm(w, "vision.norm", x)
 
 
-def model(w: Arrays, pixels: Array, ids: Array, keep: Array) -> Arrays:
-    head = affine(w, "projection", picture(w, pixels))
+def model(w: Arrays, pixel_values: Array, ids: Array, keep: Array) -> Arrays:
+    head = affine(w, "projection", picture(w, pixel_values))
     words = w["embed.weight"][ids[keep]]
     words = words + w["places.weight"][: len(words)]
     x = np.concatenate([layer_norm(w, "projection_norm", head), words])
@@ -41,7 +41,7 @@ def test_it_follows_the_equations() -> None:
     rng = np.random.default_rng(0)
     rows = [
         {
-            "pixels": rng.normal(size=(2, 4, 4)),
+            "pixel_values": rng.normal(size=(2, 4, 4)),
             "ids": ids,
             "keep": np.ones(len(ids), bool),
         }

@@ -24,7 +24,7 @@ def caption(
     gated: bool,
     w: Arrays,
     image: Array,
-    words_so_far: Array,
+    ids: Array,
     chance: Array | None = None,
 ) -> Arrays:
     """One caption. With `chance` each step looks at one region, drawn with soft
@@ -33,7 +33,7 @@ def caption(
     whole = image.mean(0)
     h, c = np.tanh(affine(w, "init_h", whole)), np.tanh(affine(w, "init_c", whole))
     logits, looked = [], []
-    for t, word in enumerate(w["embedding.weight"][words_so_far]):
+    for t, word in enumerate(w["embedding.weight"][ids]):
         e = (
             np.tanh(affine(w, "attention.U", image) + affine(w, "attention.W", h))
             @ w["attention.v.weight"][0]
@@ -56,11 +56,11 @@ def caption(
 def test_it_follows_the_equations(normalize: str, gated: bool) -> None:
     rng = np.random.default_rng(0)
     rows = [
-        {"image": rng.standard_normal((4, 5)).astype(np.float32), "words_so_far": ids}
+        {"image": rng.standard_normal((4, 5)).astype(np.float32), "ids": ids}
         for ids in sentences(rng, 11, (5, 1, 3))
     ]
     equations = partial(caption, normalize == "hard", gated)
-    padded = {"words_so_far": (0,)}
+    padded = {"ids": (0,)}
     assert_follows(
         "show_attend_tell",
         equations,
@@ -78,7 +78,7 @@ def test_sampled_attention_looks_where_chance_says() -> None:
     rows = [
         {
             "image": rng.standard_normal((4, 5)).astype(np.float32),
-            "words_so_far": ids,
+            "ids": ids,
             "chance": rng.uniform(0.01, 0.99, (7, 4)).astype(np.float32),
         }
         for ids in sentences(rng, 11, (5, 1, 3))
@@ -88,7 +88,7 @@ def test_sampled_attention_looks_where_chance_says() -> None:
         "show_attend_tell",
         equations,
         rows,
-        {"words_so_far": (0,), "chance": (0,)},
+        {"ids": (0,), "chance": (0,)},
         graph="sampled",
         **SIZE,
     )
@@ -101,12 +101,12 @@ def test_regions_are_drawn_with_the_weights_of_soft_attention() -> None:
     weights = random_weights(soft)
     rng = np.random.default_rng(2)
     image = rng.standard_normal((1, 4, 5))
-    share = by_reference(soft, weights, {"image": image, "words_so_far": [[1]]})
+    share = by_reference(soft, weights, {"image": image, "ids": [[1]]})
     p = share["looked"][0, 0]
     many = 4000
     given = {
         "image": np.repeat(image, many, axis=0),
-        "words_so_far": np.ones((many, 1), np.int64),
+        "ids": np.ones((many, 1), np.int64),
         "chance": rng.random((many, 1, 4)),
     }
     looked = by_reference(drawn, weights, given)["looked"][:, 0]

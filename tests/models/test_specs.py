@@ -212,15 +212,20 @@ CASES = [
         BOTH,
     ),
     Case(
-        "vit", {**IMAGE, "classes": 5}, {"pixels": Numbers((2, 12, 12))}, {"logits": ""}
+        "vit",
+        {**IMAGE, "classes": 5},
+        {"pixel_values": Numbers((2, 12, 12))},
+        {"logits": ""},
     ),
     Case(
         "convnext",
         IMAGES["convnext"],
-        {"pixels": Numbers((2, 12, 12))},
+        {"pixel_values": Numbers((2, 12, 12))},
         {"logits": ""},
     ),
-    Case("swin", IMAGES["swin"], {"pixels": Numbers((2, 12, 12))}, {"logits": ""}),
+    Case(
+        "swin", IMAGES["swin"], {"pixel_values": Numbers((2, 12, 12))}, {"logits": ""}
+    ),
     Case(
         "vit_mae",
         {
@@ -231,13 +236,13 @@ CASES = [
             "decoder_hidden": 20,
             "seen": 4,
         },
-        {"pixels": Numbers((2, 12, 12)), "noise": Numbers((9,), uniform=True)},
+        {"pixel_values": Numbers((2, 12, 12)), "noise": Numbers((9,), uniform=True)},
         {"patches": "", "picture": "", "masked": ""},
     ),
     Case(
         "vit_segmenter",
         {**IMAGE, "classes": 5},
-        {"pixels": Numbers((2, 12, 12))},
+        {"pixel_values": Numbers((2, 12, 12))},
         {"logits": "", "class_map": ""},
     ),
 ]

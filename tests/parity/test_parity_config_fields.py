@@ -62,7 +62,7 @@ def pixels(config: Mapping[str, Any]) -> Arrays:
     drawn = np.random.default_rng(1).standard_normal(
         (1, config["num_channels"], size, size)
     )
-    return {"pixels": drawn.astype(np.float32).astype(np.float64)}
+    return {"pixel_values": drawn.astype(np.float32).astype(np.float64)}
 
 
 def noisy_pixels(config: Mapping[str, Any]) -> Arrays:
@@ -100,12 +100,12 @@ FAMILIES = [
     ),
     Family("vit", "ViTConfig", "ViTForImageClassification",
            {**SIZES, "image_size": 12, "patch_size": 3, "num_channels": 2, "id2label": {"0": "a", "1": "b"}}, pixels,
-           lambda m, x: {"logits": m(x["pixels"], return_dict=True).logits}, {"id2label": (None,)}),
+           lambda m, x: {"logits": m(x["pixel_values"], return_dict=True).logits}, {"id2label": (None,)}),
     Family(
         "vit_mae", "ViTMAEConfig", "ViTMAEForPreTraining",
         {**SIZES, "image_size": 12, "patch_size": 3, "num_channels": 2, "decoder_hidden_size": 16,
          "decoder_num_hidden_layers": 1, "decoder_num_attention_heads": 2, "decoder_intermediate_size": 24},
-        noisy_pixels, lambda m, x: {"patches": m(x["pixels"], noise=x["noise"], return_dict=True).logits},
+        noisy_pixels, lambda m, x: {"patches": m(x["pixel_values"], noise=x["noise"], return_dict=True).logits},
     ),
     Family("mamba", "MambaConfig", "MambaForCausalLM",
            {"vocab_size": 31, "hidden_size": 20, "state_size": 4, "num_hidden_layers": 2, "conv_kernel": 3,
@@ -114,12 +114,12 @@ FAMILIES = [
     Family("swin", "SwinConfig", "SwinForImageClassification",
            {"image_size": 16, "patch_size": 2, "num_channels": 2, "embed_dim": 8, "depths": [2, 2],
             "num_heads": [2, 4], "window_size": 3, "id2label": {"0": "a", "1": "b"}}, pixels,
-           lambda m, x: {"logits": m(x["pixels"], return_dict=True).logits},
+           lambda m, x: {"logits": m(x["pixel_values"], return_dict=True).logits},
            {"id2label": (None,), "depths": ([1, 3],), "num_heads": ([4, 1],), "window_size": (2, 4, 8)}),
     Family("convnext", "ConvNextConfig", "ConvNextForImageClassification",
            {"image_size": 16, "patch_size": 2, "num_channels": 2, "hidden_sizes": [6, 8], "depths": [2, 1],
             "num_stages": 2, "id2label": {"0": "a", "1": "b"}}, pixels,
-           lambda m, x: {"logits": m(x["pixels"], return_dict=True).logits},
+           lambda m, x: {"logits": m(x["pixel_values"], return_dict=True).logits},
            {"id2label": (None,), "depths": ([1, 3],), "hidden_sizes": ([8, 4],), "layer_scale_init_value": (0.0, 0.5)}),
     Family("rwkv", "RwkvConfig", "RwkvForCausalLM",
            {"vocab_size": 31, "hidden_size": 24, "num_hidden_layers": 3, "intermediate_size": 40,

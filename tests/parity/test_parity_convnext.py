@@ -37,7 +37,7 @@ def test_convnext(image: int, patch: int, factor: float, tmp_path: Path) -> None
     theirs.double()
 
     def published(x: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
-        return {"logits": theirs(x["pixels"]).logits}
+        return {"logits": theirs(x["pixel_values"]).logits}
 
-    given = samples({"pixels": Numbers((2, image, image))}, {})
+    given = samples({"pixel_values": Numbers((2, image, image))}, {})
     assert_matches(ours, given, published, {"logits": ""})

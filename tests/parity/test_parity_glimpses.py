@@ -97,13 +97,13 @@ def test_glimpses(
         classes=CLASSES,
         spread=SPREAD,
     )
-    fields = {"pixels": Numbers((CHANNELS, HIGH, WIDE)), "start": Numbers((2,))}
+    fields = {"pixel_values": Numbers((CHANNELS, HIGH, WIDE)), "start": Numbers((2,))}
     if drawn:
         fields["noise"] = Numbers((GLIMPSES, 2))
     given = samples(fields, {})
     exact = theirs.double()
 
     def published(x: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        return exact(x["pixels"], x["start"], x.get("noise"))
+        return exact(x["pixel_values"], x["start"], x.get("noise"))
 
     assert_matches(ours, given, published, {"logits": "", "places": ""})

@@ -121,7 +121,7 @@ def test_streaming_ctc(
     start = 0
     for size in sizes:
         rows = slice(start, start + size)
-        made = stream.push(sound=x[:, rows], there=there[:, rows])
+        made = stream.push(input_features=x[:, rows], attention_mask=there[:, rows])
         piece = theirs(
             torch.from_numpy(x[:, rows]).double(), torch.from_numpy(there[:, rows])
         )

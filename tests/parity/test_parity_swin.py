@@ -48,7 +48,7 @@ def test_swin(case: str, tmp_path: Path) -> None:
     theirs.double()
 
     def published(x: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
-        return {"logits": theirs(x["pixels"]).logits}
+        return {"logits": theirs(x["pixel_values"]).logits}
 
-    given = samples({"pixels": Numbers((2, image, image))}, {})
+    given = samples({"pixel_values": Numbers((2, image, image))}, {})
     assert_matches(ours, given, published, {"logits": ""})

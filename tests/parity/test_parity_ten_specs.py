@@ -155,7 +155,9 @@ def test_clip(end: int, tmp_path: Path) -> None:
             hf.CLIPConfig(text_config=text, vision_config=vision, projection_dim=16)
         )
     )
-    given = samples({**TEXT.fields, "pixels": Numbers((3, 8, 8))}, {"seq": (7, 1, 4)})
+    given = samples(
+        {**TEXT.fields, "pixel_values": Numbers((3, 8, 8))}, {"seq": (7, 1, 4)}
+    )
     for row in given.rows:  # every text ends with its end
         row["input_ids"][:] %= WORDS - 1
         row["input_ids"][-1] = WORDS - 1
@@ -165,7 +167,7 @@ def test_clip(end: int, tmp_path: Path) -> None:
     ids, keep = together["input_ids"], together["attention_mask"]
     ids[~keep] = 0  # the published code looks for the end in padding too
     with torch.no_grad():
-        pixels = torch.from_numpy(together["pixels"]).double()
+        pixels = torch.from_numpy(together["pixel_values"]).double()
         made = theirs(torch.from_numpy(ids), pixels, torch.from_numpy(keep).long())
     for found in (
         by_reference(ours.spec, ours.weights, together),
@@ -194,13 +196,17 @@ def test_vision_encoder_decoder(tmp_path: Path) -> None:
     config.decoder_start_token_id, config.pad_token_id = 2, 1
     theirs = randomized(hf.VisionEncoderDecoderModel(config))
     given = samples(
-        {"pixels": Numbers((3, 8, 8)), "ids": Ids("seq", WORDS), "keep": Keep("seq")},
+        {
+            "pixel_values": Numbers((3, 8, 8)),
+            "ids": Ids("seq", WORDS),
+            "keep": Keep("seq"),
+        },
         {"seq": (7, 1, 4)},
     )
 
     def published(x: Inputs) -> Inputs:
         made = theirs(
-            pixel_values=x["pixels"],
+            pixel_values=x["pixel_values"],
             decoder_input_ids=x["ids"],
             decoder_attention_mask=x["keep"].long(),
         )

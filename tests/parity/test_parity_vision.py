@@ -72,11 +72,10 @@ class Seen:
     results: tuple[str, ...] = ("logits",)
     given: Mapping[str, object] = field(default_factory=dict)
     squares: int = 0
-    pixels: str = "pixel_values"
 
     @property
     def samples(self) -> Samples:
-        fields = {self.pixels: Numbers((3, *self.size))}
+        fields = {"pixel_values": Numbers((3, *self.size))}
         if self.squares:
             fields["bool_masked_pos"] = Numbers((self.squares,), uniform=True)
         made = samples(fields, {})
@@ -106,11 +105,11 @@ def vit(config: str, model: str, **more: Any) -> Seen:
 
 
 CASES = {
-    "vit": vit("ViTConfig", "ViTForImageClassification", pixels="pixels"),
-    "vit base": vit("ViTConfig", "ViTModel", results=BASE, pixels="pixels",
+    "vit": vit("ViTConfig", "ViTForImageClassification"),
+    "vit base": vit("ViTConfig", "ViTModel", results=BASE,
                     settings={"pooler_output_size": 10, "pooler_act": "relu"}),
     "vit paints": vit("ViTConfig", "ViTForMaskedImageModeling", settings=PAINT, squares=9,
-                      results=("reconstruction",), pixels="pixels"),
+                      results=("reconstruction",)),
     "deit": vit("DeiTConfig", "DeiTForImageClassification"),
     "deit oblong": vit("DeiTConfig", "DeiTForImageClassification", settings=OBLONG, size=(8, 12)),
     "deit, teacher": vit("DeiTConfig", "DeiTForImageClassificationWithTeacher",
@@ -151,20 +150,16 @@ CASES = {
                                   "use_mid_position_embeddings": False}),
     "yolos base": vit("YolosConfig", "YolosModel", results=BASE,
                       settings={"image_size": [12, 12], "num_detection_tokens": 2}),
-    "swin base": Seen(config="SwinConfig", model="SwinModel", settings=WINDOWS, size=(12, 12), results=BASE,
-                      pixels="pixels"),
-    "swin, oblong": Seen(config="SwinConfig", model="SwinForImageClassification", size=(12, 20), pixels="pixels",
+    "swin base": Seen(config="SwinConfig", model="SwinModel", settings=WINDOWS, size=(12, 12), results=BASE),
+    "swin, oblong": Seen(config="SwinConfig", model="SwinForImageClassification", size=(12, 20),
                          settings=WINDOWS | {"image_size": [12, 20]}),
     "swin paints": Seen(config="SwinConfig", model="SwinForMaskedImageModeling", settings=WINDOWS | PAINT, squares=36,
-                        results=("reconstruction",), pixels="pixels"),
+                        results=("reconstruction",)),
     "donut-swin": Seen(config="DonutSwinConfig", model="DonutSwinForImageClassification", size=(20, 12),
-                       settings=WINDOWS | {"image_size": [20, 12]}, pixels="pixels"),
-    "donut-swin base": Seen(config="DonutSwinConfig", model="DonutSwinModel", settings=WINDOWS, results=BASE,
-                            pixels="pixels"),
-    "convnext": Seen(config="ConvNextConfig", model="ConvNextForImageClassification", settings=CONVNEXT, size=(16, 16),
-                     pixels="pixels"),
-    "convnext base": Seen(config="ConvNextConfig", model="ConvNextModel", settings=CONVNEXT, size=(16, 16), results=BASE,
-                          pixels="pixels"),
+                       settings=WINDOWS | {"image_size": [20, 12]}),
+    "donut-swin base": Seen(config="DonutSwinConfig", model="DonutSwinModel", settings=WINDOWS, results=BASE),
+    "convnext": Seen(config="ConvNextConfig", model="ConvNextForImageClassification", settings=CONVNEXT, size=(16, 16)),
+    "convnext base": Seen(config="ConvNextConfig", model="ConvNextModel", settings=CONVNEXT, size=(16, 16), results=BASE),
     "segformer": Seen(config="SegformerConfig", model="SegformerForSemanticSegmentation",
                       settings=STAGES, size=(32, 48), given={"image": [32, 48]}),
     "segformer, odd": Seen(config="SegformerConfig", model="SegformerForSemanticSegmentation",
@@ -193,7 +188,6 @@ def test_scores(case: Seen, tmp_path: Path) -> None:
     theirs.double()
 
     def published(x: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        x = {"pixel_values" if n == case.pixels else n: v for n, v in x.items()}
         made = theirs(**x)
         return {name: made[name] for name in case.results}
 

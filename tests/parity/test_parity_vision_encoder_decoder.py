@@ -129,7 +129,7 @@ def given_to(encoder: str) -> Samples:
     size = SIDES[encoder][1]["image_size"]
     high, wide = size if isinstance(size, list) else (size, size)
     inputs = {
-        "pixels": Numbers((3, high, wide)),
+        "pixel_values": Numbers((3, high, wide)),
         "target": Ids("seq", 31),
         "target_keep": Keep("seq"),
     }
@@ -147,7 +147,7 @@ def test_scores(encoder: str, decoder: str, tmp_path: Path) -> None:
 
     def published(x: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
         made = theirs(
-            pixel_values=x["pixels"],
+            pixel_values=x["pixel_values"],
             decoder_input_ids=x["target"],
             decoder_attention_mask=x["target_keep"].long(),
         )
@@ -187,12 +187,14 @@ def test_it_writes_the_same(
     package, one = tmp_path / "package", tmp_path / "one.onnx"
     specc.compile(str(tmp_path), package, parts="step")
     specc.compile(str(tmp_path), one, parts="generate", settings=how)
-    pictures = np.stack([row["pixels"] for row in given_to(encoder).rows])
+    pictures = np.stack([row["pixel_values"] for row in given_to(encoder).rows])
     wanted: Sequence[Sequence[int]] = []
     for count in (1, len(pictures)):
         wanted = written_by(theirs, pictures[:count], beams)
         for path in (package, one):
-            made = specc.load(path, threads=1).generate(pixels=pictures[:count], **how)
+            made = specc.load(path, threads=1).generate(
+                pixel_values=pictures[:count], **how
+            )
             got = [list(row[0].tokens) for row in made.results()]
             assert got == wanted, f"{path.name}, {count} pictures"
     assert len({token for text in wanted for token in text}) > 3, "too dull to tell"
@@ -241,7 +243,9 @@ def test_a_page_is_read_as_published(size: tuple[int, int], tmp_path: Path) -> N
     page = Image.fromarray(drawn)
     given = processor(page, return_tensors="pt")["pixel_values"]
     specc.compile(str(tmp_path), tmp_path / "package", parts="step")
-    made = specc.load(tmp_path / "package").generate(pixels=page, max_tokens=TOKENS)
+    made = specc.load(tmp_path / "package").generate(
+        pixel_values=page, max_tokens=TOKENS
+    )
     got = [list(row[0].tokens) for row in made.results()]
     assert got == written_by(theirs, given.numpy(), 1)
 
@@ -273,7 +277,7 @@ def test_what_is_asked_of_a_page_is_gone_on_with(
     """Donut's way to say what is wanted: without the tokens that its tokenizer puts there."""
     theirs = saved("donut-swin", "mbart", tmp_path, 6, louder=2.0).double()
     letters = letters_beside(tmp_path)
-    pixels = given_to("donut-swin").rows[0]["pixels"][None]
+    pixels = given_to("donut-swin").rows[0]["pixel_values"][None]
     prompt = letters.encode(asked, add_special_tokens=False).ids
     with torch.no_grad():
         (wanted,) = theirs.generate(
@@ -289,7 +293,9 @@ def test_what_is_asked_of_a_page_is_gone_on_with(
     if beams > 1:
         how |= {"strategy": "beam", "beams": beams, "early_stopping": False}
     specc.compile(str(tmp_path), tmp_path / "package", parts="step")
-    made = specc.load(tmp_path / "package").generate(pixels=pixels, target=asked, **how)
+    made = specc.load(tmp_path / "package").generate(
+        pixel_values=pixels, target=asked, **how
+    )
     ((row, *_),) = made.results()
     assert list(row.tokens) == ended(wanted[len(prompt) :], STOP)
     kept = [token for token in row.tokens if token != STOP]

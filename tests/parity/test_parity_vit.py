@@ -38,9 +38,9 @@ def test_vit(patch: int, channels: int, qkv_bias: bool, tmp_path: Path) -> None:
     theirs.double()
 
     def published(x: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
-        return {"logits": theirs(x["pixels"]).logits}
+        return {"logits": theirs(x["pixel_values"]).logits}
 
-    given = samples({"pixels": Numbers((channels, 12, 12))}, {})
+    given = samples({"pixel_values": Numbers((channels, 12, 12))}, {})
     assert_matches(ours, given, published, {"logits": ""})
     shown = dict(ours.compiled.manifest.reading.shows)["logits"]
     assert isinstance(shown, Choice)

@@ -148,7 +148,7 @@ def test_what_may_be_chosen(
     exact = module.double().train()  # torch's fast path knows no norm but its own
 
     def published(x: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        return {"logits": exact(x["pixels"], positions, told)}
+        return {"logits": exact(x["pixel_values"], positions, told)}
 
-    given = samples({"pixels": Numbers((3, ROWS * PATCH, COLUMNS * PATCH))}, {})
+    given = samples({"pixel_values": Numbers((3, ROWS * PATCH, COLUMNS * PATCH))}, {})
     assert_matches(ours, given, published, {"logits": ""})

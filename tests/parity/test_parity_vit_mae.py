@@ -41,7 +41,7 @@ def test_vit_mae(mask_ratio: float, tmp_path: Path) -> None:
     theirs.double()
 
     def published(x: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
-        made = theirs(x["pixels"], noise=x["noise"])
+        made = theirs(x["pixel_values"], noise=x["noise"])
         return {
             "patches": made.logits,
             "picture": theirs.unpatchify(made.logits),
@@ -49,7 +49,8 @@ def test_vit_mae(mask_ratio: float, tmp_path: Path) -> None:
         }
 
     given = samples(
-        {"pixels": Numbers((2, 12, 12)), "noise": Numbers((16,), uniform=True)}, {}
+        {"pixel_values": Numbers((2, 12, 12)), "noise": Numbers((16,), uniform=True)},
+        {},
     )
     assert_matches(ours, given, published, {"patches": "", "picture": "", "masked": ""})
 
@@ -63,7 +64,7 @@ def test_its_encoder_alone(whole: bool, tmp_path: Path) -> None:
     theirs.double()
 
     def published(x: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
-        made = theirs.vit(x["pixels"], noise=x["noise"])
+        made = theirs.vit(x["pixel_values"], noise=x["noise"])
         return {
             "last_hidden_state": made.last_hidden_state,
             "mask": made.mask.bool(),
@@ -71,7 +72,8 @@ def test_its_encoder_alone(whole: bool, tmp_path: Path) -> None:
         }
 
     given = samples(
-        {"pixels": Numbers((2, 12, 12)), "noise": Numbers((16,), uniform=True)}, {}
+        {"pixel_values": Numbers((2, 12, 12)), "noise": Numbers((16,), uniform=True)},
+        {},
     )
     assert_matches(
         ours,

@@ -36,12 +36,12 @@ def test_vit_segmenter(tmp_path: Path) -> None:
     head.double()
 
     def published(x: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
-        tokens = vit(x["pixels"]).last_hidden_state[:, 1:]
+        tokens = vit(x["pixel_values"]).last_hidden_state[:, 1:]
         logits = head(tokens).reshape(-1, 4, 4, 5).permute(0, 3, 1, 2)
         wide = torch.nn.functional.interpolate(
             logits, scale_factor=3, mode="bilinear", align_corners=False
         )
         return {"logits": logits, "class_map": wide.argmax(1)}
 
-    given = samples({"pixels": Numbers((3, 12, 12))}, {})
+    given = samples({"pixel_values": Numbers((3, 12, 12))}, {})
     assert_matches(ours, given, published, {"logits": "", "class_map": ""})

@@ -50,21 +50,24 @@ def dates() -> Lessons:
 
 def test_a_picture_is_read_as_run_reads_it(digits: Lessons) -> None:
     paths = [str(DIGITS / f"{name}.png") for name in ("seven", "three")]
-    record = digits.reading.of_input("pixels")
+    record = digits.reading.of_input("pixel_values")
     assert isinstance(record, Image)
     pixels = np.concatenate([read_image(path, record) for path in paths])
     labels = ["7", "3"]
     made = digits.batch(
-        [{"pixels": p, "logits": n} for p, n in zip(paths, labels, strict=True)]
+        [{"pixel_values": p, "logits": n} for p, n in zip(paths, labels, strict=True)]
     )
     assert made.wanted["logits"].tolist() == [7, 3]
     assert made.wanted["logits"].dtype == np.int64
-    np.testing.assert_array_equal(made.inputs["pixels"], pixels)
+    np.testing.assert_array_equal(made.inputs["pixel_values"], pixels)
     # pixels as the model takes them, and numbers of classes, are as good
     again = digits.batch(
-        [{"pixels": pixels[:1], "logits": 7}, {"pixels": pixels[1], "logits": 3}]
+        [
+            {"pixel_values": pixels[:1], "logits": 7},
+            {"pixel_values": pixels[1], "logits": 3},
+        ]
     )
-    np.testing.assert_array_equal(again.inputs["pixels"], pixels)
+    np.testing.assert_array_equal(again.inputs["pixel_values"], pixels)
     assert again.wanted["logits"].tolist() == [7, 3]
 
 
@@ -123,19 +126,19 @@ def test_rows_of_unequal_length_are_padded_where_the_model_can_tell() -> None:
     [
         ([], "E0946"),
         ([3], "E0946.*type int"),
-        ({"pixels": "x.png", "logits": 1}, r"E0946.*type dict[\s\S]*\[row\]"),
+        ({"pixel_values": "x.png", "logits": 1}, r"E0946.*type dict[\s\S]*\[row\]"),
         ("x.png", "E0946.*type str"),
         (5, "E0946.*type int"),
         (None, "E0946.*NoneType"),
-        ((row for row in [{"pixels": "x.png"}]), "E0946.*teach nothing"),
-        ([{"pixels": "x.png"}], "E0946.*teach nothing"),
+        ((row for row in [{"pixel_values": "x.png"}]), "E0946.*teach nothing"),
+        ([{"pixel_values": "x.png"}], "E0946.*teach nothing"),
         ([{"pixls": "x.png", "logits": 1}], "E0946.*`pixls`"),
         ([{"\x1b[31m": 1}], r"E0946.*\\x1b"),
-        ([{"pixels": "x.png", "logits": 1}, {"pixels": "x.png"}], "E0946.: row 1"),
-        ([{"pixels": "x.png", "logits": "seven"}], "E0947.*`seven`"),
-        ([{"pixels": "no such.png", "logits": 1}], "E0802"),
-        ([{"pixels": np.zeros((1, 9, 8)), "logits": 1}], "E0912"),
-        ([{"pixels": np.zeros((1, 8, 8)), "logits": [1]}, {"pixels": np.zeros((1, 8, 8)), "logits": 1}], "E0947"),
+        ([{"pixel_values": "x.png", "logits": 1}, {"pixel_values": "x.png"}], "E0946.: row 1"),
+        ([{"pixel_values": "x.png", "logits": "seven"}], "E0947.*`seven`"),
+        ([{"pixel_values": "no such.png", "logits": 1}], "E0802"),
+        ([{"pixel_values": np.zeros((1, 9, 8)), "logits": 1}], "E0912"),
+        ([{"pixel_values": np.zeros((1, 8, 8)), "logits": [1]}, {"pixel_values": np.zeros((1, 8, 8)), "logits": 1}], "E0947"),
     ],
 )  # fmt: skip
 def test_rows_that_do_not_fit_are_refused(

@@ -339,7 +339,6 @@ def seeing(
     head: str = "ForImageClassification",
     *,
     size: int = 8,
-    pixels: str = "pixel_values",
     boxes: bool = False,
     **more: Any,
 ) -> Asked:
@@ -349,14 +348,13 @@ def seeing(
         model=f"{family}{head}",
         tiny=more,
         results={"logits": "", "pred_boxes": ""} if boxes else {"logits": ""},
-        given=samples({pixels: Numbers((3, size, size))}, {}),
-        renamed={pixels: "pixel_values"},
+        given=samples({"pixel_values": Numbers((3, size, size))}, {}),
     )
     return Asked(case=case)
 
 
 VISION = {
-    "vit": seeing("ViT", pixels="pixels", **SEEN),
+    "vit": seeing("ViT", **SEEN),
     "deit": seeing("DeiT", **SEEN),
     "beit": seeing("Beit", use_relative_position_bias=True, **SEEN),
     "dinov2": seeing("Dinov2", **SEEN, mlp_ratio=2),
@@ -367,11 +365,11 @@ VISION = {
         seeing("Segformer", "ForSemanticSegmentation", size=32, **STAGES), sets={"image": 32}
     ),
     "swin": seeing(
-        "Swin", size=16, pixels="pixels", image_size=16, patch_size=2, embed_dim=8, depths=[2, 2], num_heads=[2, 4],
+        "Swin", size=16, image_size=16, patch_size=2, embed_dim=8, depths=[2, 2], num_heads=[2, 4],
         window_size=4, num_labels=3,
     ),
     "convnext": seeing(
-        "ConvNext", size=16, pixels="pixels", image_size=16, patch_size=2, hidden_sizes=[6, 8], depths=[1, 1],
+        "ConvNext", size=16, image_size=16, patch_size=2, hidden_sizes=[6, 8], depths=[1, 1],
         num_stages=2, num_labels=3,
     ),
 }  # fmt: skip

@@ -33,7 +33,7 @@ LONGEST = 48
 TOKENS = 20
 THEIRS = {
     "source": "input_ids", "source_keep": "attention_mask", "target": "decoder_input_ids",
-    "target_keep": "decoder_attention_mask", "pixels": "pixel_values", "ids": "input_ids", "keep": "attention_mask",
+    "target_keep": "decoder_attention_mask", "ids": "input_ids", "keep": "attention_mask",
 }  # fmt: skip
 """What published classes call inputs that have names of our own."""
 TOKEN_INPUTS = {

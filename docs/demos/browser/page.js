@@ -101,7 +101,7 @@ async function digits() {
     while (waiting) {
       const shares = waiting;
       waiting = null;
-      const made = await session.run({ pixels: new ort.Tensor("float32", pixels(shares), [1, 1, SIDE, SIDE]) });
+      const made = await session.run({ pixel_values: new ort.Tensor("float32", pixels(shares), [1, 1, SIDE, SIDE]) });
       // row 0 of the attention is [CLS]'s; its first weight is the one on itself
       const looks = layers.map((name) => {
         const { dims, data } = made[name];

@@ -43,11 +43,11 @@ def pictures(model: Module) -> tuple[Tensor, Tensor]:
     digits = load_digits()
     paper = np.round(255 * (1 - digits.images / MOST_INK)).astype(np.uint8)
     rows = [
-        {"pixels": Image.fromarray(page), "logits": str(digit)}
+        {"pixel_values": Image.fromarray(page), "logits": str(digit)}
         for page, digit in zip(paper, digits.target, strict=True)
     ]
     inputs, wanted = specc_torch.batch(model, rows)
-    return inputs["pixels"], wanted["logits"]
+    return inputs["pixel_values"], wanted["logits"]
 
 
 def held_out(count: int) -> Tensor:
@@ -78,7 +78,7 @@ def accuracy(model: Module, pixels: Tensor, target: Tensor) -> float:
     """The share of pictures whose most probable digit is the right one."""
     with torch.no_grad():
         return float(
-            (model(pixels=pixels)["logits"].argmax(-1) == target).float().mean()
+            (model(pixel_values=pixels)["logits"].argmax(-1) == target).float().mean()
         )
 
 
@@ -99,7 +99,7 @@ def train(model: Module, pixels: Tensor, target: Tensor, epochs: int) -> None:
     for epoch in range(epochs):
         total = 0.0
         for chosen in torch.randperm(len(pixels)).split(BATCH):
-            logits = model(pixels=moved(pixels[chosen], ground))["logits"]
+            logits = model(pixel_values=moved(pixels[chosen], ground))["logits"]
             loss = functional.cross_entropy(
                 logits, target[chosen], label_smoothing=SMOOTHING
             )
@@ -116,7 +116,7 @@ def train(model: Module, pixels: Tensor, target: Tensor, epochs: int) -> None:
 def mistakes(model: Module, pixels: Tensor, target: Tensor) -> NDArray[np.int64]:
     """How often each digit (row) was read as which (column)."""
     with torch.no_grad():
-        read = model(pixels=pixels)["logits"].argmax(-1)
+        read = model(pixel_values=pixels)["logits"].argmax(-1)
     table = np.zeros((10, 10), np.int64)
     np.add.at(table, (target.numpy(), read.numpy()), 1)
     return table

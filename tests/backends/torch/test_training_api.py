@@ -15,7 +15,9 @@ pytestmark = pytest.mark.parity
 
 DIGITS = Path(__file__).parents[3] / "docs" / "demos" / "digits"
 PICTURES = [("seven", "7"), ("three", "3"), ("nine", "9"), ("two", "2")]
-ROWS = [{"pixels": str(DIGITS / f"{n}.png"), "logits": label} for n, label in PICTURES]
+ROWS = [
+    {"pixel_values": str(DIGITS / f"{n}.png"), "logits": label} for n, label in PICTURES
+]
 TIED = {
     "width": 16,
     "heads": 2,
@@ -44,9 +46,9 @@ def test_what_is_trained_is_what_is_compiled(tmp_path: Path) -> None:
         "digits", tmp_path / "d.onnx", weights=tmp_path / "trained.safetensors"
     )
     inputs, _ = specc_torch.batch(model, ROWS)
-    ours = specc.load(tmp_path / "d.onnx").run(pixels=inputs["pixels"].numpy())[
-        "logits"
-    ]
+    ours = specc.load(tmp_path / "d.onnx").run(
+        pixel_values=inputs["pixel_values"].numpy()
+    )["logits"]
     theirs = model(**inputs)["logits"].detach().numpy()
     np.testing.assert_allclose(
         ours, theirs, rtol=1e-5, atol=1e-5 * np.abs(theirs).max()
@@ -107,7 +109,7 @@ def test_readers_of_data_in_other_processes() -> None:
     data = specc_torch.Dataset(specc_torch.module("digits"), ROWS)
     one, two = (list(data.loader(2, seed=4, workers=n)) for n in (0, 1))
     for (a, b), (c, d) in zip(one, two, strict=True):
-        assert torch.equal(a["pixels"], c["pixels"])
+        assert torch.equal(a["pixel_values"], c["pixel_values"])
         assert torch.equal(b["logits"], d["logits"])
 
 
@@ -123,7 +125,7 @@ def test_rows_may_be_a_data_set_of_another_library() -> None:
     one = list(specc_torch.Dataset(model, Other()).loader(3, shuffle=False))
     other = list(specc_torch.Dataset(model, iter(ROWS)).loader(3, shuffle=False))
     for (a, _), (b, _) in zip(one, other, strict=True):
-        assert torch.equal(a["pixels"], b["pixels"])
+        assert torch.equal(a["pixel_values"], b["pixel_values"])
     with pytest.raises(specc.Failed, match=r"E0946[\s\S]*to_dict"):
         specc_torch.Dataset(model, ROWS[0])
 

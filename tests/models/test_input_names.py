@@ -1,0 +1,40 @@
+"""An input of one kind has one name in every shipped spec: who knows what to give to one
+model knows it of the next.
+"""
+
+from collections.abc import Iterator
+
+import pytest
+
+from specc.lang import tree
+from specc.lang.walk import walk
+from specc.library.files import read_file, shipped
+
+PICTURE = "pixel_values"
+ONCE = {
+    "words_so_far": "ids",
+    "sound": "input_values, or input_features where they are rows of numbers",
+    "pixels": PICTURE,
+}
+"""Names that were given otherwise elsewhere, and what the kind is called."""
+
+
+def nodes() -> Iterator[tuple[str, tree.Node]]:
+    for spec, path in shipped().items():
+        for node in walk(read_file(path, spec)):
+            yield spec, node
+
+
+@pytest.mark.parity
+def test_one_kind_has_one_name() -> None:
+    pictures, others = {}, {}
+    for spec, node in nodes():
+        match node:
+            case tree.Reads(value=tree.Call(function=tree.Name("image"))):
+                pictures[spec] = node.name
+            case tree.Block(kind="graph"):
+                found = {param.name for param in node.params} & set(ONCE)
+                others.update({(spec, name): ONCE[name] for name in found})
+    assert len(pictures) > 20
+    assert {spec: n for spec, n in pictures.items() if n != PICTURE} == {}
+    assert others == {}
