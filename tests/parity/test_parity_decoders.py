@@ -71,8 +71,10 @@ CASES = {
     "nemotron, biases": decoder("Nemotron", head_dim=8, attention_bias=True, mlp_bias=True),
     "stablelm": decoder("StableLm"),
     "stablelm, beside": decoder("StableLm", use_parallel_residual=True, use_qkv_bias=True),
+    "stablelm, norms": decoder("StableLm", qk_layernorm=True),
     "cohere": decoder("Cohere"),
     "cohere, biases": decoder("Cohere", attention_bias=True, logit_scale=0.5, tie_word_embeddings=False),
+    "cohere, norms": decoder("Cohere", use_qk_norm=True),
 }  # fmt: skip
 
 
