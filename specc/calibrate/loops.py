@@ -12,6 +12,7 @@ from typing import TypeAlias
 from specc.ir import ops
 from specc.ir.graph import Builder, Graph, Node, Value
 from specc.passes.quantize.layers import source
+from specc.passes.quantize.products import product_of
 from specc.passes.quantize.uses import captured
 
 Names: TypeAlias = Mapping[Value, str]
@@ -60,8 +61,8 @@ class _Walk:
     def nodes(self, graph: Graph, names: Names) -> None:
         """Every node of a graph, in order."""
         for node, results in graph.nodes:
-            name = _read(node, names)
-            if name and (x := node.args[0]):
+            name, x = _read(node, names)
+            if name and x:
                 self._note(name, self.now[x])
             if isinstance(node.op, ops.Scan):
                 new = self._loop(node, node.op, names)
@@ -141,7 +142,12 @@ def _inside(node: Node, op: ops.Scan, names: Names) -> Names:
     return known
 
 
-def _read(node: Node, names: Names) -> str:
-    """The weight that a linear map reads, empty where it is none of `names`."""
-    weight = source(node.args[1]) if isinstance(node.op, ops.Linear) else None
-    return names.get(weight, "") if weight is not None else ""
+def _read(node: Node, names: Names) -> tuple[str, Value | None]:
+    """The weight that rows are multiplied by, empty where it is none of `names`; and the
+    rows.
+    """
+    product = product_of(node)
+    weight = source(node.args[product.matrix]) if product else None
+    if product is None or weight is None:
+        return "", None
+    return names.get(weight, ""), node.args[product.rows]

@@ -16,6 +16,7 @@ from specc.ir.graph import Graph, Value
 from specc.ir.ops.quantized import Layout, Rounding
 from specc.ir.precision import Precision
 from specc.passes.quantize.layers import layer_pairs, layer_weights, opened
+from specc.passes.quantize.products import product_of
 from specc.passes.quantize.uses import Sight, Uses, moved, uses_of
 from specc.weights.names import Pattern
 
@@ -236,8 +237,9 @@ class _Choice:
         """A kind as this target reads it."""
         # Of columns in blocks a standard runtime makes rows again for every product that
         # it does not know: not where a table shares them, nor in a loop. Nor does the
-        # standard take one of a stack of numbers of 4 bits.
-        kept_whole = uses.table or uses.looped or uses.routed
+        # standard take one of a stack of numbers of 4 bits, or some of them.
+        parts = uses.routed or (uses.cut and kind == "int4")
+        kept_whole = uses.table or uses.looped or parts
         if kind in ("int8", "int8-tensor") or (self.layout == "columns" and kept_whole):
             layout = self.layout if uses.linear else "rows"
             return Precision(bits=8, block=0, layout=layout, rounding="row")
@@ -291,8 +293,8 @@ def _maps_behind(graph: Graph, values: list[Value]) -> Iterable[str]:
         if node is None or value in seen:
             continue
         seen.add(value)
-        if isinstance(node.op, ops.Linear):
-            weight = _whole(node.args[1])
+        if product := product_of(node):
+            weight = _whole(node.args[product.matrix])
             if weight in names:
                 yield names[weight]
         elif not node.op.heavy:

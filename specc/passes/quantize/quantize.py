@@ -18,6 +18,7 @@ from specc.ir.ops.quantized import Rounding
 from specc.ir.precision import Plan, Precision
 from specc.ir.types import Type
 from specc.passes.quantize.layers import opened
+from specc.passes.quantize.products import product_of
 from specc.passes.quantize.uses import captured, stacked_of
 
 
@@ -144,7 +145,10 @@ class _Walk:
         # what a layer reads may be read in a loop of a graph that was taken apart
         rounding: Rounding = "tensor" if form.rounding == "layer" else form.rounding
         op = ops.LinearQ(form.bits, form.block, form.layout, rounding)
-        x, bias = node.args[0], node.args[2] if len(node.args) > 2 else None
+        product = product_of(node)
+        assert product is not None, "the plan has no other reader"
+        x = node.args[product.rows]
+        bias = ops.Linear.bias(node) if isinstance(node.op, ops.Linear) else None
         return self.made.add(
             op,
             x and self.now[x],

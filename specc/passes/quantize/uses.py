@@ -15,6 +15,7 @@ from typing import TypeAlias
 from specc.ir import ops
 from specc.ir.graph import Graph, Node, Value
 from specc.ir.op import Op
+from specc.passes.quantize.products import Product, product_of
 
 TOKENS = (
     *(ops.Insert, ops.Squeeze, ops.Expand, ops.Split, ops.Merge, ops.Transpose),
@@ -34,7 +35,8 @@ class Uses:
 
     `linear` are linear maps; `turned` says of each whether the weight lies as `[in,
     out]`. `table` are lookups. `looped` are those of them in the body of a loop, `routed`
-    in that of experts. `other` are ops that need it as it is.
+    in that of experts, `cut` those of some of its rows. `other` are ops that need it as
+    it is.
     """
 
     linear: list[str] = field(default_factory=list)
@@ -42,6 +44,7 @@ class Uses:
     table: list[str] = field(default_factory=list)
     looped: bool = False
     routed: bool = False
+    cut: bool = False
     other: list[str] = field(default_factory=list)
 
     @property
@@ -59,6 +62,7 @@ class Uses:
             table=[*self.table, *also.table],
             looped=self.looped or also.looped,
             routed=self.routed or also.routed,
+            cut=self.cut or also.cut,
             other=[*self.other, *also.other],
         )
 
@@ -147,11 +151,13 @@ class _Walk:
             return None
         if (shown := moved(node, sight)) is not None:
             return shown
+        product = product_of(node)
         match node.op:
-            # a row of the matrix is a result: along these alone may it be cut
-            case ops.Linear() if place == 1 and sight.cut <= {int(sight.flipped)}:
+            case _ if (
+                product and place == product.matrix and _whole_rows(product, sight)
+            ):
                 uses.linear.append(scope)
-                uses.turned.add(sight.flipped)
+                uses.turned.add(sight.flipped != product.turned)
             case ops.Embedding() if place == 1 and _looks_up(node, sight, tokens):
                 uses.table.append(scope)
                 uses.turned.add(False)
@@ -159,6 +165,7 @@ class _Walk:
                 uses.other.append(told(node.op, scope))
         uses.looped |= self.depth > 0
         uses.routed |= self.routes > 0
+        uses.cut |= bool(sight.cut)
         return None
 
     def _body(
@@ -253,6 +260,11 @@ def told(op: Op, scope: str) -> str:
 def is_whole(value: Value) -> bool:
     """Whether a value holds whole numbers."""
     return value.type.dtype in ("i64", "i32")
+
+
+def _whole_rows(product: Product, sight: Sight) -> bool:
+    """Whether a matrix is cut along its results alone: what one is made of is all there."""
+    return sight.cut <= {int(sight.flipped != product.turned)}
 
 
 def _looks_up(node: Node, sight: Sight, tokens: set[Value]) -> bool:

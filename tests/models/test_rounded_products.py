@@ -1,0 +1,117 @@
+"""Matrices that rows are multiplied by are rounded whichever word says so: what is computed
+is what whole numbers give, worked out here in float64.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import specc
+from specc.ir.array import Array
+from specc.run.verify import verify
+
+LATER = pytest.mark.parity
+WIDE, OUT = 24, 40
+HEAD = """\
+specc 1
+model m
+dims batch, n
+
+graph g(x: float[batch, n, {wide}]) -> (y: float[batch, n, {out}]) {{
+  {body}
+}}
+"""
+LIES = {"in": f"parameter(shape=[{WIDE}, {OUT}]) @ w"}
+LIES["out"] = f"parameter(shape=[{OUT}, {WIDE}]) @ w"
+FORMS = {
+    "matmul": f"return matmul(x, {LIES['in']})",
+    "matmul of a turned one": f"return matmul(x, transpose({LIES['out']}))",
+    "einsum, in first": f'return einsum("b n i, i o -> b n o", x, {LIES["in"]})',
+    "einsum, out first": f'return einsum("b n i, o i -> b n o", x, {LIES["out"]})',
+    "einsum, matrix first": f'return einsum("o i, b n i -> b n o", {LIES["out"]}, x)',
+    "two parts": f"w = {LIES['in']}\n"
+    f"  return concat([matmul(x, w[:, :16]), matmul(x, w[:, 16:])], axis=-1)",
+    "parts of a linear map": f"w = {LIES['out']}\n"
+    "  return concat([affine(x, w[:8], none), affine(x, w[8:], none)], axis=-1)",
+    "in a loop": f"w = {LIES['in']}\n"
+    f"  h = zeros(shape=[batch, {OUT}])\n"
+    "  scan row in x along n carry h collect rows {\n"
+    "    h = 0.5 * h + matmul(row, w)\n    rows = matmul(row, w)\n  }\n  return rows",
+}
+MORE = f"{LIES['in'].replace('@ w', '@ other')}"
+OTHERS = {
+    "results are no last axis": FORMS["matmul"]
+    + f' + transpose(einsum("b n i, i o -> b o n", x, {MORE}))',
+    "cut along what is summed": FORMS["matmul"]
+    + f" + matmul(x[:, :, :8], ({MORE})[:8])",
+    "a matrix on the left": FORMS["matmul"]
+    + f' + einsum("b n i, i o, b n i -> b n o", x, {MORE}, x)',
+}
+
+
+def compiled(folder: Path, body: str, **options: object) -> specc.Model:
+    text = HEAD.format(wide=WIDE, out=OUT, body=body)
+    (folder / "m.specc").write_text(text)
+    specc.compile(folder / "m.specc", folder / "m.onnx", init=0, **options)
+    return specc.load(folder / "m.onnx")
+
+
+def by_hand(x: Array, w: Array, *, rounds: bool) -> Array:
+    """The product by the matrix [in, out] that stored numbers stand for, in float64."""
+    if rounds:
+        scale = np.abs(x).max(-1, keepdims=True) / np.float32(127)
+        x = np.rint(x / scale).astype(np.float64) * scale
+    return np.asarray(x.astype(np.float64) @ w.astype(np.float64))
+
+
+@pytest.mark.parametrize(
+    ("form", "kind", "target"),
+    [
+        pytest.param(f, k, t, marks=[] if few else LATER)
+        for f in FORMS
+        for k in ("int8", "int8-weights", "int4")
+        for t in ("ort-cpu", "onnx")
+        for few in [(f, k, t) == ("matmul", "int8", "ort-cpu")]
+    ],
+)
+def test_it_is_what_whole_numbers_give(
+    form: str, kind: str, target: str, tmp_path: Path
+) -> None:
+    given = {"int8": {}, "int8-weights": {"block": 16}}
+    given["int4"] = {"block": 16, "quantize_all": True}
+    options = {"quantize": kind, "target": target, **given[kind]}
+    model = compiled(tmp_path, FORMS[form], **options)
+    one = model.manifest.rounded["w"]
+    # the standard reads no blocks in a loop, and no part of numbers of 4 bits
+    cut = kind == "int4" and "part" in form
+    whole = kind == "int8" or (target == "onnx" and (cut or form == "in a loop"))
+    assert (one.form.block == 0) == whole
+    assert one.form.bits == (4 if kind == "int4" and not whole else 8)
+    w = model.weights()["w"]
+    w = w if w.shape == (WIDE, OUT) else w.T
+    x = np.random.default_rng(1).normal(size=(2, 5, WIDE)).astype(np.float32)
+    assert all("agree" in line for line in verify(model.whole, rounds=1))
+    if one.form.rounding == "row":
+        want = by_hand(x, w, rounds=True)
+        got = model.run(x=x)["y"]
+        assert np.abs(got - want).max() <= 1e-5 * np.abs(want).max()
+
+
+@pytest.mark.parametrize("body", OTHERS.values(), ids=OTHERS)
+def test_what_is_no_such_product_stays(body: str, tmp_path: Path) -> None:
+    model = compiled(tmp_path, body, quantize="int8")
+    assert set(model.manifest.rounded) == {"w"}
+    assert list(model.manifest.precision["kept"]) == ["other"]
+    assert all("agree" in line for line in verify(model.whole, rounds=1))
+
+
+@LATER
+@pytest.mark.parametrize("form", FORMS)
+def test_inputs_say_how_4_bits_are_rounded(form: str, tmp_path: Path) -> None:
+    """The rows that meet the matrix are found whichever word it is, in a loop too."""
+    x = np.random.default_rng(2).normal(size=(4, 6, WIDE)).astype(np.float32)
+    np.savez(tmp_path / "x.npz", x=x)
+    given = {"quantize": "int4", "quantize_all": True, "block": 16}
+    model = compiled(tmp_path, FORMS[form], **given, calibrate=tmp_path / "x.npz")
+    assert model.manifest.rounded["w"].recipe == "gptq"
