@@ -31,7 +31,7 @@ _HARMLESS = frozenset(
         "auto_mapping", "base_model_name_or_path", "inference_mode", "peft_version",
         "revision", "runtime_config", "task_type",
         # what is trained beside the products: the names of the tensors tell
-        "bias", "ensure_weight_tying", "lora_bias", "modules_to_save",
+        "bias", "ensure_weight_tying", "lora_bias",
         # of training, or of a way to begin it that leaves the checkpoint as it is
         "corda_config", "eva_config", "loftq_config", "lora_dropout", "lora_ga_config",
         "megatron_core",
@@ -43,8 +43,8 @@ _HARMLESS = frozenset(
 _READ = frozenset(
     {
         "alpha_pattern", "exclude_modules", "fan_in_fan_out", "init_lora_weights",
-        "layers_pattern", "layers_to_transform", "lora_alpha", "peft_type", "r",
-        "rank_pattern", "target_modules", "use_rslora",
+        "layers_pattern", "layers_to_transform", "lora_alpha", "modules_to_save",
+        "peft_type", "r", "rank_pattern", "target_modules", "use_rslora",
     }
 )  # fmt: skip
 _BEGINNINGS = (True, False, None, "gaussian", "eva", "orthogonal")
@@ -118,8 +118,8 @@ def _scaling(config: JsonObject) -> Scaling:
     return Scaling(
         r=_rank(config, "r", config.find("r"), 8),
         alpha=_number(config, "lora_alpha", config.find("lora_alpha"), 8.0),
-        root=_plain(config, "use_rslora") is True,
-        turned=_plain(config, "fan_in_fan_out") is True,
+        root=_flag(config, "use_rslora"),
+        turned=_flag(config, "fan_in_fan_out"),
         ranks={k: _rank(config, k, m, 0) for k, m in _table(config, "rank_pattern")},
         alphas={
             k: _number(config, k, m, 0.0) for k, m in _table(config, "alpha_pattern")
@@ -138,6 +138,7 @@ def _targets(config: JsonObject) -> Targets:
     return Targets(
         # the word for all may stand in a list of its own
         named=None if named is None or "all-linear" in named else named,
+        whole=_listed(config, "modules_to_save", str) or (),
         without=_listed(config, "exclude_modules", str) or (),
         # elsewhere another number than the last may be the layer's
         layers=_listed(config, "layers_to_transform", int) if numbered else None,
@@ -189,6 +190,13 @@ def _number(config: JsonObject, key: str, member: Member | None, usual: float) -
     if isinstance(value, bool) or not isinstance(value, int | float):
         _wrong(config, member, f'"{shown(key)}" is no number')
     return float(value)
+
+
+def _flag(config: JsonObject, key: str) -> bool:
+    value = _plain(config, key)
+    if not isinstance(value, bool | None):
+        _wrong(config, config.find(key), f'"{key}" is neither true nor false')
+    return value is True
 
 
 def _scalar(member: Member | None, default: float) -> object:

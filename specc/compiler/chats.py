@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NoReturn
 
-from specc.data.chat import MOST_TEMPLATE, ChatTemplate
+from specc.data.chat import MOST_TEMPLATE, MOST_TOKENS, ChatTemplate
 from specc.files.json import ANY, parse
 from specc.files.read import Unreadable, read_regular, shown
 from specc.text.diagnostic import fail
@@ -28,13 +28,13 @@ def chat_in(folder: Path, span: Span | None) -> ChatTemplate | None:
     # a file of its own goes before, as published programs have it
     if os.path.lexists(own):
         said, path = _text(own, span), own
-    if isinstance(said, list):
-        said = _usual(said)
+    if isinstance(said, list | dict):
+        said = _usual(_named(said, path, span), path, span)
     if said is None:
         return None
     if not isinstance(said, str) or not 0 < len(said) <= MOST_TEMPLATE:
         _unusable(path, f"it is no text of at most {MOST_TEMPLATE} characters", span)
-    return ChatTemplate(said, _tokens(config))
+    return ChatTemplate(said, _tokens(config, path, span))
 
 
 def chat_files(folder: Path) -> list[Path]:
@@ -42,17 +42,35 @@ def chat_files(folder: Path) -> list[Path]:
     return [f for f in (folder / CONFIG, folder / TEMPLATE) if os.path.lexists(f)]
 
 
-def _usual(several: list[object]) -> object:
-    """Of templates with names the usual one, else the first."""
-    named = {
-        one["name"]: one["template"]
-        for one in several
-        if isinstance(one, dict) and {"name", "template"} <= one.keys()
-    }
-    return named.get(USUAL, next(iter(named.values()), None))
+def _named(several: object, path: Path, span: Span | None) -> dict[str, object]:
+    """Templates by their names, of a list of objects or of a table. Fails with E0423."""
+    if isinstance(several, dict):
+        return {**several}
+    named: dict[str, object] = {}
+    for one in several if isinstance(several, list) else ():
+        match one:
+            case {"name": str(name), "template": template}:
+                named[name] = template
+            case _:
+                _unusable(path, "one of its templates has no name", span)
+    return named
 
 
-def _tokens(config: Mapping[str, object]) -> dict[str, str]:
+def _usual(named: Mapping[str, object], path: Path, span: Span | None) -> object:
+    """Of templates with names the usual one, or the only one; None where there are none.
+    Fails with E0423 for several of which none is usual, as published programs do.
+    """
+    if USUAL in named or not named:
+        return named.get(USUAL)
+    if len(named) > 1:
+        names = shown(", ".join(named))[:80]
+        _unusable(path, f"none of its templates, {names}, is called `{USUAL}`", span)
+    return next(iter(named.values()))
+
+
+def _tokens(
+    config: Mapping[str, object], path: Path, span: Span | None
+) -> dict[str, str]:
     """The special tokens by name: `bos_token`, written as a text or as an object."""
     found: dict[str, str] = {}
     for key, value in config.items():
@@ -60,6 +78,8 @@ def _tokens(config: Mapping[str, object]) -> dict[str, str]:
             value = value.get("content")
         if key.endswith("_token") and key.isidentifier() and isinstance(value, str):
             found[key] = value
+    if len(found) > MOST_TOKENS:
+        _unusable(path, f"it names more than {MOST_TOKENS} special tokens", span)
     return found
 
 

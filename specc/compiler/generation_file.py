@@ -86,6 +86,26 @@ OFF: Mapping[str, tuple[object, ...]] = {
 """Keys that are not followed, with the values at which they change nothing."""
 
 
+KINDS: Mapping[str, tuple[type, str]] = {
+    "do_sample": (bool, "neither true nor false"),
+    "return_timestamps": (bool, "neither true nor false"),
+    "num_beams": (int, "no count"),
+    "max_length": (int, "no count"),
+    "max_new_tokens": (int, "no count"),
+    "min_length": (int, "no count"),
+    "min_new_tokens": (int, "no count"),
+    "no_repeat_ngram_size": (int, "no count"),
+    "pad_token_id": (int, "no token"),
+    "bad_words_ids": (list, "no list of runs of tokens"),
+    "forced_decoder_ids": (list, "no list of places and tokens"),
+    "lang_to_id": (dict, "no table of tokens"),
+    "task_to_id": (dict, "no table of tokens"),
+    "language": (str, "no text"),
+    "task": (str, "no text"),
+}
+"""What the value of a key is, where it is not null, and what any other is called."""
+
+
 @dataclass(frozen=True)
 class Told:
     """A model as the file has it write, and what to say of that."""
@@ -133,6 +153,7 @@ def as_published(model: Model, folders: Sequence[Path]) -> Told:
     if path is None or model.generation is None:
         return Told(model)
     file = _File(path, object_in(path))
+    _check_kinds(file)
     _beside(file)
     said = dict(model.generation.settings)
     _begun(file, said)
@@ -142,6 +163,19 @@ def as_published(model: Model, folders: Sequence[Path]) -> Told:
     settings = {**said, **file.settings}
     generation = replace(model.generation, settings=settings)
     return Told(replace(model, generation=generation), tuple(_remarks(file)))
+
+
+def _check_kinds(file: _File) -> None:
+    """Refuses what a key cannot be, which else would be passed over as if absent."""
+    for key, (kind, otherwise) in KINDS.items():
+        value = file.given(key)
+        # true is a number in Python, and no count
+        fits = isinstance(value, kind) and isinstance(value, bool) is (kind is bool)
+        if value is not None and not fits:
+            file.refuse(key, f"is {shown(str(value))[:60]}, which is {otherwise}")
+    beams = file.given("num_beams")
+    if isinstance(beams, int) and beams < 1:
+        file.refuse("num_beams", f"is {shown(str(beams))[:60]}, which is no width")
 
 
 def _remarks(file: _File) -> Iterator[str]:
@@ -197,7 +231,7 @@ def _runs(file: _File) -> list[list[object]]:
     """The runs of `bad_words_ids`, without those that are a stop alone."""
     words = file.given("bad_words_ids")
     if not isinstance(words, list):
-        return []
+        return []  # null, or absent
     if not all(isinstance(word, list) and word for word in words):
         file.refuse("bad_words_ids", "is no list of runs of tokens")
     stops = _list_of(file.given("eos_token_id"))

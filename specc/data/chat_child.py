@@ -26,8 +26,21 @@ def main() -> None:
     except RecursionError:
         told = {"fault": "it is nested too deep"}
     except Exception as error:  # a template may raise anything
-        told = {"fault": f"{type(error).__name__}: {error}"[:500]}
+        told = {"fault": f"{_line(error)}{type(error).__name__}: {error}"[:500]}
     sys.stdout.write(json.dumps(told))
+
+
+def _line(error: BaseException) -> str:
+    """Where in the template it failed, in words; jinja puts the template's lines into
+    the traceback, and says that of a fault in its grammar itself.
+    """
+    line: int | None = vars(error).get("lineno")
+    place = error.__traceback__
+    while place is not None:
+        if place.tb_frame.f_code.co_filename == "<template>":
+            line = place.tb_lineno  # the innermost comes last
+        place = place.tb_next
+    return "" if line is None else f"in line {line}: "
 
 
 def _filled(given: dict[str, Any]) -> str:

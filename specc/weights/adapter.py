@@ -279,6 +279,8 @@ def _placed(base: Checkpoint, adapter: Adapter) -> dict[str, Change]:
         naming.name(name, base.tensors.keys()): change
         for name, change in adapter.changes.items()
     }
+    if adapter.targets is not None:
+        _check_whole(base, adapter, adapter.targets, placed)
     lost = [n for n, c in placed.items() if not c.instead and n not in base.tensors]
     if adapter.whole:
         lost = [name for name in placed if name not in base.tensors]
@@ -294,6 +296,18 @@ def _placed(base: Checkpoint, adapter: Adapter) -> dict[str, Change]:
             "no weight of its own to change",
         )
     return placed
+
+
+def _check_whole(
+    base: Checkpoint, adapter: Adapter, targets: Targets, placed: Mapping[str, Change]
+) -> None:
+    """E0531 where the config names a module as trained whole, such as a head, which the
+    file does not have: the checkpoint's own would stand there in silence.
+    """
+    absent = [n for n in base.tensors if targets.is_whole(n) and n not in placed]
+    if absent:
+        why = f"it lacks {shown(listed(sorted(absent)))}, which its config says was trained"
+        _unfit(base, adapter, why, "is it all of the adapter? Save it again")
 
 
 def _entry(name: str, change: Change, base: Checkpoint, adapter: Adapter) -> Entry:

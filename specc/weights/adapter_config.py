@@ -42,6 +42,8 @@ class Targets:
     """
 
     named: Sequence[str] | None
+    whole: Sequence[str] = ()
+    """Modules that were trained as they are, so that their tensors are all there."""
     without: Sequence[str] = ()
     layers: Sequence[int] | None = None
 
@@ -53,6 +55,10 @@ class Targets:
             return False
         numbers = [int(part) for part in module.split(".") if part.isdecimal()]
         return self.layers is None or (bool(numbers) and numbers[-1] in self.layers)
+
+    def is_whole(self, name: str) -> bool:
+        """Whether a tensor belongs to a module that was trained as it is."""
+        return any(f".{module}." in f".{name}" for module in self.whole)
 
 
 def _ends(module: str, names: Sequence[str]) -> bool:

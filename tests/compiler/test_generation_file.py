@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from specc.compiler.generation_file import Told, as_published
+from specc.compiler.generation_file import KINDS, Told, as_published
 from specc.decode.settings import settings_of
 from specc.ir.graph import Graph
 from specc.ir.model import Generation, Model
@@ -104,6 +104,25 @@ def test_mechanisms_that_are_not_followed_are_told(tmp_path: Path) -> None:
 def test_what_is_not_followed_is_refused(keys: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(Failed, match="E0847"):
         told(tmp_path, {}, **keys)
+
+
+ODD: list[Any] = [True, 0, 3, 2**70, 0.5, "", "5", [], [3], [[3, 4]], {}, {"3": 4}]
+
+
+@pytest.mark.parametrize("key", KINDS)
+def test_what_a_key_cannot_be_is_refused(key: str, tmp_path: Path) -> None:
+    """Passed over as if absent, it would write other texts in silence."""
+    kind, _ = KINDS[key]
+    for value in ODD:
+        if type(value) is not kind:
+            with pytest.raises(Failed, match=f"E0847(.|\n)*{key}"):
+                told(tmp_path, {}, **{key: value})
+
+
+@pytest.mark.parametrize("beams", [0, -1, -(2**70)])
+def test_a_search_has_a_width(beams: int, tmp_path: Path) -> None:
+    with pytest.raises(Failed, match="E0847"):
+        told(tmp_path, {}, num_beams=beams)
 
 
 def test_a_dictation_begins_with_its_language(tmp_path: Path) -> None:

@@ -94,6 +94,21 @@ def test_what_is_no_chat(given: object) -> None:
         messages_of(given)
 
 
+@pytest.mark.parametrize(
+    ("template", "line"),
+    [
+        ("a\nb\n{% for %}", 3),
+        ("a\n\n{{ 1 / 0 }}", 3),
+        (
+            "{% macro f() %}\n{{ raise_exception('x') }}\n{% endmacro %}\n\n{{ f() }}",
+            2,
+        ),
+    ],
+)
+def test_a_fault_names_its_line(template: str, line: int) -> None:
+    assert f"in line {line}: " in fault(template)
+
+
 def test_without_the_package_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chat, "find_spec", lambda name: None)
     with pytest.raises(Failed, match="E0426"):
@@ -107,6 +122,8 @@ CONFIGS = [
     ({}, None, None),
     ({"chat_template": [{"name": "rag", "template": "r"}, {"name": "default", "template": "d"}]}, None, "d"),
     ({"chat_template": [{"name": "rag", "template": "r"}]}, None, "r"),
+    ({"chat_template": {"rag": "r", "default": "d"}}, None, "d"),
+    ({"chat_template": []}, None, None),
     ({"chat_template": None}, None, None),
 ]  # fmt: skip
 
@@ -127,7 +144,16 @@ def test_where_a_template_is_said(
         assert found.tokens == {"bos_token": "<s>", "eos_token": "</s>"}
 
 
-@pytest.mark.parametrize("text", ["[1]", '{"chat_template": 3}', "{", "\xff"])
+DAMAGED = [
+    "[1]", "{", "\xff",
+    *(json.dumps({"chat_template": t}) for t in (3, True, ["x"], [[1]], [{}], [{"name": 1, "template": "x"}],
+      [{"name": [1], "template": "x"}], [{"name": {}, "template": "x"}], [{"name": "default", "template": 2}],
+      {"default": 3}, [{"name": "a", "template": "x"}, {"name": "b", "template": "y"}])),
+    json.dumps({"chat_template": "x", **{f"a{n}_token": "x" for n in range(101)}}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", DAMAGED)
 def test_a_damaged_file_is_told(text: str, tmp_path: Path) -> None:
     (tmp_path / "tokenizer_config.json").write_bytes(text.encode("latin-1"))
     with pytest.raises(Failed, match="E0423"):

@@ -191,6 +191,35 @@ def test_what_its_config_leaves_out_is_not_merged(
         merged(tmp_path, base, brought, **config)
 
 
+@pytest.mark.parametrize("key", ["use_rslora", "fan_in_fan_out"])
+@pytest.mark.parametrize("value", [1, 0, "no", [], {}, 0.0])
+def test_a_flag_is_true_or_false(key: str, value: object, tmp_path: Path) -> None:
+    """peft takes anything for true that Python does."""
+    brought = halves(drawn(3, 4), drawn(4, 3))
+    with pytest.raises(Failed, match="E0530"):
+        merged(tmp_path, {"m.weight": drawn(4, 4)}, brought, **{key: value})
+
+
+def test_a_module_that_was_trained_whole_is_there(tmp_path: Path) -> None:
+    """peft, too, refuses a file without it; one that no module is called like, it passes
+    over, as it names the heads of all kinds itself.
+    """
+    base = {"m.weight": drawn(4, 4), "head.weight": drawn(4, 4), "head.bias": drawn(4)}
+    brought = halves(drawn(3, 4), drawn(4, 3))
+    whole = "base_model.model.head"
+    half = {**brought, f"{whole}.weight": drawn(4, 4)}
+    saved = {**half, f"{whole}.bias": drawn(4)}
+    said: dict[str, Any] = {"modules_to_save": ["head", "score"]}
+    with merged(tmp_path, base, saved, **said) as found:
+        assert found.computed == {"m.weight", "head.weight", "head.bias"}
+    with pytest.raises(Failed, match=r"E0531(.|\n)*lacks head\.bias"):
+        merged(tmp_path, base, half, **said)
+    with pytest.raises(Failed, match="E0531"):
+        merged(tmp_path, base, brought, **said)
+    with pytest.raises(Failed, match="E0530"):
+        merged(tmp_path, base, brought, modules_to_save=3)
+
+
 def test_an_adapter_that_changes_nothing_is_told(tmp_path: Path) -> None:
     with pytest.raises(Failed, match="it holds no tensors"):
         merged(tmp_path, {"m.weight": drawn(4, 4)}, {})
