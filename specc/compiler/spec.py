@@ -212,7 +212,7 @@ class Checked:
 def check(spec: Spec, graph: str = "") -> Checked:
     """Elaborate with symbols, then with numbers where the config is complete."""
     graph = graph or _usual(spec)
-    trials = check_symbolic(spec.program, spec.library, graph)
+    trials = _symbolic(spec, graph)
     # the words of `quantize` need no value of the config, its patterns do
     spoken(spec.program, Asked())
     try:
@@ -235,6 +235,12 @@ def check(spec: Spec, graph: str = "") -> Checked:
         *_unreached(spec, model),
     )
     return Checked(trials, model, (), warnings)
+
+
+def _symbolic(spec: Spec, graph: str) -> list[Trial]:
+    """The readings with symbols."""
+    filed = spec.reader.raw is not None
+    return check_symbolic(spec.program, spec.library, graph, filed=filed)
 
 
 def _unreached(spec: Spec, model: Model) -> tuple[Diagnostic, ...]:
@@ -302,7 +308,7 @@ def others(spec: Spec, graph: str) -> Iterator[Graph]:
 def elaborated(spec: Spec, graph: str = "") -> Model:
     """The model with numbers, after the symbolic check has passed."""
     graph = graph or _usual(spec)
-    trials = check_symbolic(spec.program, spec.library, graph)
+    trials = _symbolic(spec, graph)
     model = elaborate(spec.program, spec.library, spec.reader, graph)
     _check_beside(spec, model)
     _check_longest(spec, model)

@@ -7,6 +7,7 @@ symbol. Sizes that the spec's own `require` forbids are not tried.
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from specc.elaborate.budget import Steps
@@ -38,17 +39,25 @@ class Trial:
         return brief(f"trial {tried or 'of all symbols'}")
 
 
-def check_symbolic(program: Program, library: Library, graph: str = "") -> list[Trial]:
+def check_symbolic(
+    program: Program, library: Library, graph: str = "", *, filed: bool = False
+) -> list[Trial]:
     """Elaborate with symbols. Raises Failed; a fault that shows only under some trial
     says under which.
 
     A number that follows from others by its default (`side = image / patch`) is at first
     a symbol as well, so that what holds for any other value is seen. Where the spec needs
     it to be what it follows as, it is that.
+
+    `filed`: a config file has other numbers than the defaults. Lengths that are given
+    need not fit defaults then; whether they fit the file is seen with numbers.
     """
     try:
         return _free_or_derived(program, library, graph)
     except Failed as failed:
+        if filed and program.assigned and _of_shapes(failed):
+            with suppress(Failed):
+                return _free_or_derived(replace(program, assigned={}), library, graph)
         return _overridden(program, library, graph, failed)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from support.small import SMALL
 
-from specc.compiler.spec import open_spec
+from specc.compiler.spec import elaborated, open_spec
 from specc.elaborate import check
 from specc.elaborate.check import Trial, check_symbolic
 from specc.ir.graph import Graph, Value
@@ -123,3 +123,30 @@ def test_a_choice_that_is_given_leaves_another_open() -> None:
     spec = open_spec("seq2seq", sets=["order=forward"])
     tried = [t.values for t in check_symbolic(spec.program, spec.library)]
     assert {"shared": "true"} in tried
+
+
+WINDOWED = """specc 1
+model windowed
+config { rows: int = 64  sizes: list[int] from "sizes" = [32] }
+dims batch
+
+graph g(x: float[batch, rows, 4]) -> (y: float[batch, _, 4]) {
+  repeat s in len(sizes) under "{s}" {
+    x = conv(x, out=4, kernel=sizes[s], stride=sizes[s])
+  }
+  return x
+}
+"""
+
+
+def test_a_length_that_is_given_fits_the_files_numbers_not_the_defaults(
+    tmp_path: Path,
+) -> None:
+    spec, file = tmp_path / "windowed.specc", tmp_path / "config.json"
+    spec.write_text(WINDOWED, encoding="utf-8")
+    file.write_text('{"sizes": [2, 3]}', encoding="utf-8")
+    sixteen = open_spec(str(spec), config=str(file), sets=["rows=16"])
+    assert elaborated(sixteen).graph.parameters
+    for sets, config in ((["rows=16"], ""), (["rows=1"], str(file))):
+        with pytest.raises(Failed, match="E0320"):
+            elaborated(open_spec(str(spec), config=config, sets=sets))

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from support.families import Case
 from support.padded import Keep, Sound, samples
 from support.published import assert_published, loaded
@@ -103,6 +104,23 @@ def test_conformer(
         return one_by_one(theirs, x, results)
 
     assert_published(ours, GIVEN, published, results)
+
+
+def test_frequencies_are_those_of_the_file(tmp_path: Path) -> None:
+    """Rounded in a file of 16 bits, where transformers reads them too."""
+    case = Case(
+        config="Wav2Vec2ConformerConfig",
+        model="Wav2Vec2ConformerForCTC",
+        tiny={**TINY, "position_embeddings_type": "rotary"},
+    )
+    case.saved(tmp_path).half().save_pretrained(tmp_path)
+    kind = transformers.Wav2Vec2ConformerForCTC
+    theirs = kind.from_pretrained(tmp_path, dtype=torch.float32).eval().double()
+
+    def published(x: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        return one_by_one(theirs, x, WORDS)
+
+    assert_published(loaded(str(tmp_path), tmp_path), GIVEN, published, WORDS)
 
 
 def statistics(theirs: Any) -> None:

@@ -31,6 +31,8 @@ CASES = {
     ),
     "gemma": decoder("Gemma", head_dim=16),
     "gemma, untied": decoder("Gemma", head_dim=8, tie_word_embeddings=False),
+    "gemma, as the first files say it": decoder("Gemma", head_dim=8, hidden_act="gelu"),
+    "gemma, another activation": decoder("Gemma", head_dim=8, hidden_act="relu"),
     "gemma2": decoder("Gemma2", eager=True, head_dim=16, sliding_window=3),
     "gemma2, no caps": decoder(
         "Gemma2", eager=True, head_dim=8, sliding_window=2, query_pre_attn_scalar=100,

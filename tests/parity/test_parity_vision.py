@@ -2,6 +2,7 @@
 transformers saves: a picture alone and three of a batch.
 """
 
+import itertools
 import json
 import re
 from collections.abc import Mapping
@@ -125,6 +126,8 @@ CASES = {
         "use_shared_relative_position_bias": True}),
     "beit guesses": vit("BeitConfig", "BeitForMaskedImageModeling", squares=9, settings=BOTH | {
         "vocab_size": 13, "use_mask_token": True}),
+    "beit guesses, two norms": vit("BeitConfig", "BeitForMaskedImageModeling", squares=9, settings={
+        "vocab_size": 13, "use_mask_token": True, "use_mean_pooling": False}),
     "beit, places": vit("BeitConfig", "BeitForSemanticSegmentation", size=(24, 24), settings=SEEN | BOTH | {
         "image_size": 24}),
     "beit, places of the first": vit("BeitConfig", "BeitForSemanticSegmentation", size=(20, 20), settings=SEEN | {
@@ -165,6 +168,9 @@ CASES = {
     "segformer, odd": Seen(config="SegformerConfig", model="SegformerForSemanticSegmentation",
                            settings=STAGES | {"hidden_act": "relu"}, size=(68, 72),
                            given={"image": [68, 72]}),
+    "segformer, smaller than its usual squares": Seen(
+        config="SegformerConfig", model="SegformerModel", settings=STAGES, size=(16, 20),
+        given={"image": [16, 20]}, results=("last_hidden_state",)),
     "segformer, classes": Seen(config="SegformerConfig", model="SegformerForImageClassification",
                                settings=STAGES, size=(32, 32), given={"image": 32}),
     "segformer base": Seen(config="SegformerConfig", model="SegformerModel", settings=STAGES,
@@ -247,14 +253,24 @@ def as_timm(folder: Path) -> None:
     (folder / "config.json").write_text(json.dumps(config))
 
 
-@pytest.mark.parametrize("form", ["resnet", "timm"])
 @pytest.mark.parametrize(
-    "model", ["DetrForObjectDetection", "DetrForSegmentation", "DetrModel"]
+    ("model", "form", "stem"),
+    [
+        *itertools.product(
+            ["DetrForObjectDetection", "DetrForSegmentation", "DetrModel"],
+            ["resnet", "timm"],
+            [6],
+        ),
+        # as wide as the first stage, which has no map beside its first layer then
+        ("DetrModel", "resnet", 8),
+        ("DetrModel", "timm", 8),
+    ],
 )
-def test_detr(model: str, form: str, tmp_path: Path) -> None:
+def test_detr(model: str, form: str, stem: int, tmp_path: Path) -> None:
     stages = range(1, 5) if model == "DetrForSegmentation" else (4,)
     backbone = transformers.ResNetConfig(
-        **RESNET, out_features=[f"stage{n}" for n in stages]
+        **RESNET | {"embedding_size": stem},
+        out_features=[f"stage{n}" for n in stages],
     )
     wide = WIDER if model == "DetrForSegmentation" else {}
     config = transformers.DetrConfig(**DETR | wide, backbone_config=backbone)
@@ -269,7 +285,7 @@ def test_detr(model: str, form: str, tmp_path: Path) -> None:
     given: dict[str, object] = {"image": [64, 96]}
     if form == "timm":
         as_timm(tmp_path)
-        given |= {"depths": [1, 2, 1, 1], "widths": [8, 12, 12, 16], "stem": 6}
+        given |= {"depths": [1, 2, 1, 1], "widths": [8, 12, 12, 16], "stem": stem}
     ours = loaded(str(tmp_path), tmp_path, **given)
     theirs.double()
     names = {
