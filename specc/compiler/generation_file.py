@@ -46,14 +46,14 @@ USUAL_TOP_K = 50
 """Where a published model draws and its file does not say among how many."""
 OTHERWISE = {
     "the strategy": "do_sample num_beams repetition_penalty",
-    "lengths and tokens": "min_length bad_words_ids forced_bos_token_id",
+    "lengths and tokens": "min_length bad_words_ids forced_bos_token_id bos_token_id",
     "what a dictation begins with": "forced_decoder_ids language task lang_to_id "
     "task_to_id is_multilingual return_timestamps no_timestamps_token_id",
 }
 """Keys that are read in other ways."""
 HARMLESS = {
     "says who wrote the file": "_from_model_config transformers_version",
-    "a prompt, or another key, says it": "bos_token_id prev_sot_token_id",
+    "a prompt, or another key, says it": "prev_sot_token_id",
     "how it is computed, not what": "use_cache cache_implementation cache_config "
     "low_memory disable_compile compile_config prefill_chunk_size trust_remote_code "
     "num_assistant_tokens num_assistant_tokens_schedule assistant_early_exit "
@@ -246,6 +246,10 @@ def _list_of(value: object) -> list[object]:
 def _begun(file: _File, said: Mapping[str, object]) -> None:
     """What stands before a text, and what it begins with."""
     start = file.settings.get("start", said.get("start"))
+    # a file that says no start means its `bos_token_id`, where a text has a start
+    bos = file.given("bos_token_id")
+    if start is not None and "start" not in file.settings and bos is not None:
+        start = file.settings["start"] = bos
     starts = list(start) if isinstance(start, list | tuple) else [start]
     starts = [token for token in starts if token is not None]
     first = file.given(FIRST)

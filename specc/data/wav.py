@@ -81,7 +81,7 @@ def _format(part: bytes, name: str) -> _Format:
     """What `fmt ` says. In the extensible form the coding stands at its end."""
     if len(part) < 16:
         _damaged(name, "the part that says how samples are coded is cut off")
-    coding, channels, rate, _, _, bits = struct.unpack_from("<HHIIHH", part)
+    coding, channels, rate, _, frame, bits = struct.unpack_from("<HHIIHH", part)
     if coding == EXTENSIBLE and len(part) >= 26:
         (coding,) = struct.unpack_from("<H", part, 24)
     known = {WHOLE: (8, 16, 24, 32), FLOAT: (32, 64)}
@@ -91,7 +91,12 @@ def _format(part: bytes, name: str) -> _Format:
         _damaged(name, f"its samples have {bits} bits")
     if not channels or not rate:
         _damaged(name, f"it has {channels} channels of {rate} samples a second")
-    return _Format(coding, channels, rate, bits)
+    found = _Format(coding, channels, rate, bits)
+    # samples of 24 bits may stand in 32, and are not to be read as something else
+    if frame != found.frame:
+        why = f"{channels} times {bits} bits fill {found.frame} bytes, and it says {frame}"
+        _damaged(name, why)
+    return found
 
 
 def _samples(data: bytes, at: int, size: int, found: _Format, name: str) -> Floats:
@@ -114,7 +119,9 @@ def _samples(data: bytes, at: int, size: int, found: _Format, name: str) -> Floa
 def _numbers(part: bytes, found: _Format) -> Floats:
     """f32[samples of all channels]. Those of 8 bits have no sign, and 128 is silence."""
     if found.coding == FLOAT:
-        return np.frombuffer(part, f"<f{found.bits // 8}").astype(np.float32)
+        # one that float32 cannot hold is looked for as what it becomes
+        with np.errstate(over="ignore"):
+            return np.frombuffer(part, f"<f{found.bits // 8}").astype(np.float32)
     if found.bits == 8:
         return (np.frombuffer(part, np.uint8).astype(np.float32) - 128) / np.float32(
             128

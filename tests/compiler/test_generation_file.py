@@ -77,6 +77,14 @@ def test_keys_that_nobody_knows_are_named(tmp_path: Path) -> None:
     assert "`odd`" in told(tmp_path, {}, odd=1).remarks[-1]
 
 
+def test_a_file_without_a_start_means_that_of_texts(tmp_path: Path) -> None:
+    """Where a text begins behind a start at all; a decoder's begins with its prompt."""
+    assert settings(tmp_path, {"start": 4}, bos_token_id=0)["start"] == 0
+    both = {"bos_token_id": 0, "decoder_start_token_id": 2}
+    assert settings(tmp_path, {"start": 4}, **both)["start"] == 2
+    assert "start" not in settings(tmp_path, {}, bos_token_id=0)
+
+
 def test_what_is_forced_behind_a_start_is_not_behind_a_prompt(tmp_path: Path) -> None:
     """There it is forced where one token stands before; a prompt has any number."""
     assert settings(tmp_path, {"start": 1}, forced_bos_token_id=4)["begin"] == [4]

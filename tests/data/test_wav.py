@@ -93,6 +93,20 @@ def test_what_is_not_in_order_is_refused(data: bytes) -> None:
     assert code_of(data) == "E0841"
 
 
+@pytest.mark.parametrize("frame", [0, 3, 8, 65535])
+def test_samples_in_wider_places_are_refused(frame: int) -> None:
+    """Samples of 24 bits that stand in 32 would be read as others."""
+    right, other = struct.pack("<HH", 6, 24), struct.pack("<HH", frame, 24)
+    data = wav(24)
+    assert data.count(right) == 1
+    assert code_of(data.replace(right, other)) == "E0841"
+
+
+def test_a_sample_that_float32_cannot_hold_is_no_warning() -> None:
+    data = wav(64, True).replace(struct.pack("<d", 0.5), struct.pack("<d", 1e300), 1)
+    assert code_of(data) == "E0841"
+
+
 @pytest.mark.parametrize(
     "data", [b"", b"ID3\4", b"fLaC", b"    ftypM4A ", b"RIFF1234AVI "]
 )
