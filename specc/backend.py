@@ -201,6 +201,13 @@ class Held(Protocol):
         """Its lengths."""
 
 
+class Standing(Protocol):
+    """Runs of a model some of whose inputs and results stay where they are."""
+
+    def run(self, inputs: "Mapping[str, Array | Held]") -> dict[str, Held]:
+        """All results, from these inputs and those that stay. E0924."""
+
+
 class Computing(Protocol):
     """Something that gives results for inputs."""
 
@@ -244,6 +251,11 @@ class Session(Computing, Protocol):
         into: "Mapping[str, Held] | None" = None,
     ) -> dict[str, Held]:
         """All results as held, those in `into` written to these; unchecked. E0924."""
+
+    def standing(
+        self, inputs: Mapping[str, Held], into: Mapping[str, Held]
+    ) -> Standing:
+        """Runs that all have these inputs, and write these results to these tensors."""
 
 
 @dataclass(frozen=True, slots=True)

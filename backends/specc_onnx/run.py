@@ -151,20 +151,20 @@ class RunningModel:
 
         States so go from one run to the next without being copied. Fails with E0924.
         """
+        return self.standing({}, into or {}).run(inputs)
+
+    def standing(
+        self, inputs: Mapping[str, Held], into: Mapping[str, Held]
+    ) -> "StandingRuns":
+        """Runs that all have these inputs, and write these results to these tensors,
+        which may be inputs as well: what stays is told the runtime once.
+        """
         binding = self.session.io_binding()
         for name, value in inputs.items():
-            if isinstance(value, np.ndarray):
-                value = self.tensor(value)
             binding.bind_ortvalue_input(name, value)
-        into = into or {}
-        for name in self.outputs:
-            if name in into:
-                binding.bind_ortvalue_output(name, into[name])
-            else:
-                binding.bind_output(name, DEVICE.get(self.provider, "cpu"))
-        with flushed():
-            self.run_bound(binding)
-        return dict(zip(self.outputs, binding.get_outputs(), strict=True))
+        for name, value in into.items():
+            binding.bind_ortvalue_output(name, value)
+        return StandingRuns(self, binding, into)
 
     def run_bound(self, binding: onnxruntime.IOBinding) -> None:
         """Run with inputs and results in places of their own. Fails with E0924."""
@@ -192,6 +192,36 @@ class RunningModel:
         }
         check_lengths({**self.inputs, **self.optional}, given)
         return given
+
+
+@dataclass(frozen=True)
+class StandingRuns:
+    """Runs of a model some of whose inputs and results stay where they are: the results
+    `there`.
+    """
+
+    model: RunningModel
+    binding: onnxruntime.IOBinding
+    there: Mapping[str, Held]
+
+    def run(self, inputs: Mapping[str, Array | Held]) -> dict[str, Held]:
+        """All results, from these inputs and those that stay. Fails with E0924."""
+        model, binding = self.model, self.binding
+        for name, value in inputs.items():
+            if isinstance(value, np.ndarray):
+                value = model.tensor(value)
+            binding.bind_ortvalue_input(name, value)
+        # told again, or a run would write over the results of the one before
+        made = [name for name in model.outputs if name not in self.there]
+        for name in made:
+            binding.bind_output(name, DEVICE.get(model.provider, "cpu"))
+        with flushed():
+            model.run_bound(binding)
+        if not made:
+            return dict(self.there)
+        # in the order in which they were told
+        names = (*self.there, *made)
+        return dict(zip(names, binding.get_outputs(), strict=True))
 
 
 def open_model(path: Path, provider: str = "cpu", *, threads: int = 0) -> RunningModel:

@@ -19,7 +19,8 @@ from specc.ir.array import Array
 from specc.ir.derived import State
 from specc.ir.types import Type
 from specc.run.inputs import Entrance
-from specc.run.steppers import SHORTEST, StateStepper, batch_axis
+from specc.run.rows import batch_axis
+from specc.run.steppers import SHORTEST, StateStepper
 
 SPARE = 16
 """Columns that a buffer has free behind a text, at least, when it is made anew."""

@@ -80,9 +80,7 @@ class Body:
 class Emitter:
     """Writes nodes for one target at one opset.
 
-    `wishes` holds what each name would be if it were not taken; `specc_onnx.emit.names`
-    counts again at the end.
-
+    `wishes` holds what names would be if none were taken (`specc_onnx.emit.names`).
     `packed` maps a `[b, h, t, d]` tensor to the same numbers as `[b, t, h·d]`, where
     they exist. `rows` maps a recurrent layer's result to what says which rows exist,
     and to the same numbers with time in front and those rows first, as the next layer
@@ -95,10 +93,10 @@ class Emitter:
     lengths are known: 0, the main graph, or that of a loop around a whole graph.
     Nodes written before into bodies outside of number `apart` are written again.
     `hoisted` are values that an `If` makes for several attentions, by what they are.
-    `readers` says how often a value is read; `near` tells of weights outside of which
-    keys they are zeros. `most` bounds lengths from above; `beyond` notes above which
-    length the model goes another way than below. `home` is the name of the graph, under
-    which nodes stand that no scope has.
+    `readers` says how often a value is read, `tiled` where pieces of its axes end;
+    `near` tells of weights outside of which keys they are zeros. `most` bounds lengths
+    from above; beyond what `beyond` notes the model goes another way. `home` is the name
+    of the graph, under which nodes stand that no scope has.
     """
 
     target: Target
@@ -122,6 +120,7 @@ class Emitter:
     apart: int = 0
     hoisted: dict[Hashable, str] = field(default_factory=dict)
     readers: dict[Value, int] = field(default_factory=dict)
+    tiled: dict[Value, dict[int, tuple[int, ...]]] = field(default_factory=dict)
     near: dict[str, "Near"] = field(default_factory=dict)
     beyond: dict[str, int] = field(default_factory=dict)
     most: Mapping[str, int] = field(default_factory=dict)

@@ -5,12 +5,14 @@ one is missing) and gives the names of the results. What it needs to know of the
 is in `g.site`.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Sequence
+from itertools import pairwise
 from typing import TypeAlias
 
 from onnx import NodeProto
 
+from specc.ir import ops
 from specc.ir.graph import Graph, Node, Value
 from specc.ir.rules import Rules
 from specc.text.summary import summary
@@ -30,6 +32,7 @@ def lower_nodes(g: Emitter, graph: Graph, only: Collection[Node] | None = None) 
     used = _used(graph)
     # What was counted for a whole graph stands, also where a portion of it is made again.
     g.readers.update({v: n for v, n in used.items() if v not in g.readers})
+    g.tiled.update(_tilings(graph))
     for node, results in graph.nodes:
         if only is not None and node not in only:
             continue
@@ -66,3 +69,20 @@ def _used(graph: Graph) -> Counter[Value]:
     read = Counter(a for node, _ in graph.nodes for a in node.args if a is not None)
     read.update(graph.outputs.values())
     return read
+
+
+def _tilings(graph: Graph) -> dict[Value, dict[int, tuple[int, ...]]]:
+    """Where the pieces end of each axis that slices of known lengths cut without a rest."""
+    cuts: dict[tuple[Value, int], set[tuple[int, int]]] = defaultdict(set)
+    for node, _ in graph.nodes:
+        match node.op, node.args:
+            case ops.Slice(axis=axis, start=start, stop=stop), (Value() as x,):
+                # a length that is not known yet is below every other
+                cuts[x, axis].add((start.number or 0, stop.number or -1))
+    found: dict[Value, dict[int, tuple[int, ...]]] = defaultdict(dict)
+    for (x, axis), pieces in cuts.items():
+        ends = tuple(sorted(stop for _, stop in pieces))
+        whole = ends[-1] == x.type.shape[axis].number
+        if whole and len(ends) > 1 and pieces == {*pairwise((0, *ends))}:
+            found[x][axis] = ends
+    return found

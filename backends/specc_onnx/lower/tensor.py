@@ -1,7 +1,7 @@
 """Lowering of the operations on tensors as such (`specc.ir.ops.tensor`)."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from specc.ir import ops
 from specc.ir.dim import Dim
@@ -270,10 +270,21 @@ def slice_(op: ops.Slice, g: Emitter, x: Tensor) -> str:
     """Some neighboring rows."""
     if op.start == 0 and op.stop == x.type.shape[op.axis]:
         return x.name
+    ends = g.tiled.get(x.value, {}).get(op.axis) if x.value else None
+    if ends:
+        return _piece(op, g, x, ends)
     length = x.type.shape[op.axis]
     start = g.lengths.demand(g, g.shape([op.start]), op.start, op.stop - op.start)
     stop = g.lengths.demand(g, g.shape([op.stop]), length - op.stop)
     return g.node("Slice", x.name, start, stop, g.vector(op.axis))
+
+
+def _piece(op: ops.Slice, g: Emitter, x: Tensor, ends: Sequence[int]) -> str:
+    """One of the pieces that an axis is cut into without a rest: all by one node."""
+    begins = [0, *ends[:-1]]
+    sizes = [b - a for a, b in zip(begins, ends, strict=True)]
+    pieces = g.nodes("Split", len(ends), x.name, g.vector(*sizes), axis=op.axis)
+    return pieces[begins.index(op.start.number or 0)]
 
 
 @lower(ops.Index)

@@ -85,6 +85,15 @@ def test_a_buffer_that_is_full_becomes_twice_as_long(tmp_path: Path) -> None:
     assert lengths == {64, 128, 256}
 
 
+def test_what_a_step_gave_is_not_changed_by_the_next(tmp_path: Path) -> None:
+    ids = np.random.default_rng(0).integers(0, 17, (2, 4))
+    made = stepper(opened(tmp_path, **GPT2), ids[:, :1])
+    given = [made.step(ids[:, n : n + 1]) for n in range(4)]
+    again = stepper(opened(tmp_path, **GPT2), ids[:, :1])
+    for n, kept in enumerate(given):
+        np.testing.assert_array_equal(kept, again.step(ids[:, n : n + 1]))
+
+
 def test_rows_in_pieces_are_rows_at_once(tmp_path: Path) -> None:
     ids = np.random.default_rng(1).integers(0, 17, (3, 12))
     writer = opened(tmp_path, **GPT2)

@@ -1,0 +1,204 @@
+"""The rows of a text that grows: the inputs beside the tokens, given for a prompt and
+computed behind it.
+"""
+
+from collections.abc import Container, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import NoReturn
+
+import numpy as np
+
+from specc import backend
+from specc.data.batch import keep_of
+from specc.decode.stepper import Bools, Ints
+from specc.ir.array import Array
+from specc.ir.defaults import closed, of_each_token, reads
+from specc.ir.dim import Dim
+from specc.ir.graph import Graph
+from specc.ir.types import Type
+from specc.run.inputs import Entrance
+from specc.text.diagnostic import fail
+
+
+@dataclass(kw_only=True)
+class Rows:
+    """The inputs along the growing axis beside the growing one, as the text grows.
+
+    What a caller gives is for the prompt. For what is written, an input with a default
+    is computed, from all that is there. One that says which rows exist is true where it
+    has none, or declares a side: padding can stand only there. For any other nothing
+    can be known. `given` has all rows, `fresh` the newest, `once` the other inputs,
+    `tokens` i64[batch n] the text; `tables` tell what defaults make of each token. Of
+    texts that are `over`, bool[batch], nothing that is fed exists.
+    """
+
+    entrance: Entrance
+    given: dict[str, Array]
+    once: dict[str, Array]
+    tokens: Ints
+    fresh: dict[str, Array] = field(default_factory=dict)
+    tables: dict[str, Array] = field(default_factory=dict)
+    over: Bools | None = None
+
+    @classmethod
+    def of(cls, entrance: Entrance, prepared: Mapping[str, Array]) -> "Rows":
+        """From prepared inputs. E0912 for a prompt with padding on the right, behind
+        which nothing can be written.
+        """
+        growing, inputs = entrance.growing, entrance.graph.inputs
+        length = inputs[growing].type.shape[1]
+        # what has a row for each token grows with them
+        long = {n for n, v in inputs.items() if length in v.type.shape} - {growing}
+        names = [name for name in inputs if name in long & prepared.keys()]
+        facts = entrance.graph.input_facts
+        for name in (n for n in names if facts[n].keep == "right"):
+            if not np.all(prepared[name]):
+                _behind_padding(name, growing)
+        given = {n: prepared[n] for n in names}
+        once = {n: v for n, v in prepared.items() if n not in names and n != growing}
+        return cls(
+            entrance=entrance,
+            given=given,
+            once=once,
+            tokens=prepared[growing],
+            fresh=dict(given),
+        )
+
+    def extend(self, tokens: Ints) -> None:
+        """New rows behind those that there are: the first call, with the prompt, has
+        them already.
+        """
+        self.tokens = np.concatenate([self.tokens, tokens], axis=1)
+        inputs, count = self.entrance.graph.inputs, tokens.shape[1]
+        for name, axes in self._growing:
+            old, last = self.given[name], axes[0]
+            shape = [
+                size + count if n in axes else size for n, size in enumerate(old.shape)
+            ]
+            # An input of which nothing is known for rows that are written: they exist.
+            if name not in self._following:
+                whole = np.ones(shape, np.bool_)
+                whole[tuple(slice(size) for size in old.shape)] = old
+            # a default that looks at one token at a time: from a table of all tokens
+            elif (each := self._following[name]) is not None:
+                new = self._of_tokens(name, each, tokens).astype(old.dtype)
+                whole = np.concatenate([old, new], axis=1)
+            else:
+                whole = self._computed(name).astype(old.dtype)
+                whole[tuple(slice(size) for size in old.shape)] = old
+            if self.over is not None and inputs[name].type.dtype == "bool":
+                whole[self.over, -count:] = False
+            self.given[name] = whole
+            rows = np.arange(shape[last] - count, shape[last])
+            self.fresh[name] = np.take(whole, rows, last)
+
+    @cached_property
+    def _following(self) -> dict[str, Graph | None]:
+        """The inputs whose written rows are computed: by what makes one of each token
+        alone, where it is so. E0944 for one that has no default.
+        """
+        defaults, growing = self.entrance.defaults, self.entrance.growing
+        found: dict[str, Graph | None] = {}
+        for name in self.given:
+            keep = self.entrance.graph.input_facts[name].keep
+            if defaults is not None and name in defaults.outputs:
+                if keep in ("", "any"):
+                    found[name] = of_each_token(defaults, name, growing)
+            elif not keep:
+                _unknown(name, growing)
+        return found
+
+    def _of_tokens(self, name: str, each: Graph, tokens: Ints) -> Array:
+        """What a default says of tokens, looked up in what it says of all so far."""
+        most = int(tokens.max(initial=0))
+        if most >= len(self.tables.get(name, ())):
+            every = np.arange(2 * most + 2)[None]
+            made = backend.reference().run(each, {self.entrance.growing: every}, {})
+            self.tables[name] = made[name][0]
+        return self.tables[name][tokens]
+
+    @property
+    def empty(self) -> Bools:
+        """Which texts have no token yet, bool[rows]: padding is none."""
+        keep = keep_of(self.entrance.graph, self.entrance.growing)
+        known = self.given.get(keep) if keep else None
+        if known is None:
+            return np.full(len(self.tokens), not self.tokens.shape[1])
+        return np.array(~known.any(axis=1))
+
+    def reorder(self, rows: Ints) -> None:
+        """Row r becomes what row `rows[r]` was."""
+        inputs = self.entrance.graph.inputs
+        batch = inputs[self.entrance.growing].type.shape[0]
+        self.tokens = self.tokens[rows]
+        for held in (self.given, self.once):
+            for name, value in held.items():
+                if (axis := batch_axis(inputs[name].type, batch)) is not None:
+                    held[name] = np.take(value, rows, axis)
+
+    @cached_property
+    def _growing(self) -> list[tuple[str, list[int]]]:
+        """The inputs with the growing axis, each behind those that it follows from, and
+        which of its axes grow.
+        """
+        inputs = self.entrance.graph.inputs
+        length = inputs[self.entrance.growing].type.shape[1]
+        return [
+            (name, [n for n, d in enumerate(inputs[name].type.shape) if d == length])
+            for name in _in_order(self.given, self.entrance.defaults, self._following)
+        ]
+
+    def _computed(self, name: str) -> Array:
+        """The default of an input, for the whole text."""
+        defaults, growing = self.entrance.defaults, self.entrance.growing
+        assert defaults is not None, "what is computed has a default"
+        alone = closed(defaults, (name,))
+        # what is not read may not have grown yet
+        used = {*self.once, growing, *reads(alone, name)}
+        known = {**self.once, **self.given, growing: self.tokens}
+        found = {n: known[n] for n in alone.inputs if n in used and n in known}
+        return np.array(backend.reference().run(alone, found, {})[name])
+
+
+def _in_order(
+    names: Iterable[str], defaults: Graph | None, following: Container[str]
+) -> list[str]:
+    """Inputs, each behind those that it follows from."""
+    waiting = [*names]
+    follows = {
+        n: reads(defaults, n) - {n} if defaults and n in following else set()
+        for n in waiting
+    }
+    made: list[str] = []
+    while waiting:
+        ready = (n for n in waiting if not follows[n] & {*waiting})
+        made.append(next(ready, waiting[0]))
+        waiting.remove(made[-1])
+    return made
+
+
+def batch_axis(type: Type, batch: Dim) -> int | None:
+    """The axis whose length is that of the batch."""
+    return next((n for n, d in enumerate(type.shape) if d == batch), None)
+
+
+def _unknown(name: str, growing: str) -> NoReturn:
+    fail(
+        "E0944",
+        f"nothing says what `{name}` is for the rows of `{growing}` that are written",
+        notes=[f"`{name}` has a value for every row of `{growing}`"],
+        helps=[f"give it a default in the spec: `{name}: … = expression of {growing}`"],
+    )
+
+
+def _behind_padding(name: str, growing: str) -> NoReturn:
+    fail(
+        "E0912",
+        f"nothing can be written behind padding, and `{name}` has it on the right",
+        notes=[f"`{growing}` grows there"],
+        helps=[
+            f"declare `{name}` as `keep[…] left`, or as `keep[…]`",
+            "or write texts of one length together",
+        ],
+    )

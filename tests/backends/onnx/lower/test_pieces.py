@@ -1,0 +1,46 @@
+"""An axis that slices cut without a rest is cut by one `Split`; any other slices stay
+what they are, and all numbers are those of the reference.
+"""
+
+import numpy as np
+import pytest
+from support.onnx_runtime import agree, open_quietly
+
+import specc_numpy
+from specc.ir import ops
+from specc.ir.dim import Dim
+from specc.ir.graph import Builder, Graph, Input
+from specc.ir.types import Type
+from specc_onnx import build, target
+
+WIDTH = 6
+ROWS = Type("f32", (Dim.symbol("b"), Dim.symbol("t"), Dim.of(WIDTH)))
+PIECES = {
+    "in order": ([(0, 2), (2, 3), (3, 6)], 1),
+    "the last first": ([(4, 6), (0, 4)], 1),
+    "with a rest": ([(0, 2), (2, 5)], 0),
+    "with a gap": ([(0, 2), (3, 6)], 0),
+    "over each other": ([(0, 4), (2, 6)], 0),
+    "over each other, ends as a cut has them": ([(0, 4), (4, 6), (0, 6), (2, 4)], 0),
+    "two ways": ([(0, 2), (2, 6), (0, 4), (4, 6)], 0),
+    "one of no rows among them": ([(0, 3), (2, 2), (3, 6)], 0),
+    "one": ([(1, 6)], 0),
+}
+
+
+def cut(pieces: list[tuple[int, int]]) -> Graph:
+    made = Builder()
+    x = made.input("x", Input(ROWS))
+    parts = [made.one(ops.Slice(2, Dim.of(a), Dim.of(b)), x) for a, b in pieces]
+    return made.finish("g", {f"y{n}": part for n, part in enumerate(parts)})
+
+
+@pytest.mark.parametrize("name", PIECES)
+def test_pieces_of_an_axis(name: str) -> None:
+    pieces, splits = PIECES[name]
+    graph = cut(pieces)
+    x = np.random.default_rng(0).normal(size=(2, 3, WIDTH)).astype(np.float32)
+    model = build(graph, target("ort-cpu")).model
+    wanted = specc_numpy.run(graph, {"x": x}, {})
+    agree(wanted, open_quietly(model).run([*wanted], {"x": x}))
+    assert sum(n.op_type == "Split" for n in model.graph.node) == splits
