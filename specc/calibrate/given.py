@@ -121,11 +121,10 @@ def _with_batch(value: object, rank: int) -> object:
 
 def _batches(inputs: dict[str, Array], entrance: Entrance) -> Iterator[Sample]:
     """The same in pieces of a few rows, where all inputs have one first axis."""
-    graph = entrance.graph
-    leading = {
-        v.type.shape[0].name if v.type.rank else None for v in graph.inputs.values()
-    }
+    shapes = [v.type.shape for v in entrance.graph.inputs.values()]
+    leading = {shape[0].name if shape else None for shape in shapes}
     lengths = {len(a) for a in inputs.values() if a.ndim}
+    # Without one batch for all there is no telling which rows belong together.
     if len(leading) != 1 or None in leading or len(lengths) != 1:
         yield inputs
         return

@@ -86,7 +86,8 @@ class _Walk:
         if not more:
             return self.made.add(op, *args)
         new = self.made.add(inner.collecting(op, more), *args)
-        # behind the carries: the last of what is collected are told by their number
+        # In front of what the body collected already, and behind the carries, whose
+        # number the loop says: so no result that was there needs another number.
         first, behind = op.carries, op.carries + len(more)
         seen = dict(zip(more, new[first:behind], strict=True))
         for name, values in inner.met.items():
@@ -112,13 +113,12 @@ class _Walk:
         multiplied, and are masked by their first.
         """
         every = dict.fromkeys(v for values in self.met.values() for v in values)
+        every_wide = [v for v in every if v.type.rank > op.axis]
         keep = node.args[0] if op.masked else None
-        return [
-            v
-            for v in every
-            if v.type.rank > op.axis
-            and (keep is None or v.type.shape[0] == keep.type.shape[0])
-        ]
+        if keep is None:
+            return every_wide
+        batch = keep.type.shape[0]
+        return [v for v in every_wide if v.type.shape[0] == batch]
 
     def collecting(self, op: ops.Scan, more: list[Value]) -> ops.Scan:
         """The loop over this body, which also collects these values of it."""

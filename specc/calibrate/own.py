@@ -10,6 +10,7 @@ import numpy as np
 
 from specc.calibrate.products import Sample
 from specc.ir.array import Array
+from specc.ir.graph import Graph
 from specc.run.inputs import Entrance
 from specc.run.opened import open_compiled
 from specc.run.verify import random_inputs
@@ -78,15 +79,19 @@ def _begun(writer: Writer, rows: int, seed: int) -> dict[str, Array]:
     """
     entrance, generation = writer.entrance, writer.generation
     graph, growing = entrance.graph, entrance.growing
-    symbols = {
-        s for v in graph.inputs.values() for d in v.type.shape for s in d.symbols()
-    }
     bounds = {name: bound.high for name, bound in entrance.bounds.items()}
-    sizes = {s: min(OTHERS, bounds.get(s) or OTHERS) for s in symbols}
-    first = graph.inputs[growing].type.shape
-    sizes |= {first[0].name or "": rows, first[1].name or "": 1}
+    sizes = {s: min(OTHERS, bounds.get(s) or OTHERS) for s in _symbols(graph)}
+    batch, length, *_ = graph.inputs[growing].type.shape
+    sizes |= {batch.name or "": rows, length.name or "": 1}
     drawn = random_inputs(graph, sizes, np.random.default_rng(seed))
     given = {name: drawn[name] for name in entrance.asked}
+    # A random first token would be no way in which such a model ever begins.
     if writer.begins or generation.settings.get("start"):
         given.pop(growing, None)
     return given
+
+
+def _symbols(graph: Graph) -> set[str]:
+    """The names of all lengths of the inputs."""
+    shapes = [value.type.shape for value in graph.inputs.values()]
+    return {s for shape in shapes for d in shape for s in d.symbols()}

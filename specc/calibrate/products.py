@@ -52,6 +52,7 @@ def rounded_by(
         _run(stage, open_part, samples(), folder, sums)
         for spot, total in sums.whole(stage.met.values()):
             factor = factor_of(total)
+            # as large as the factor, and of no use while weights are rounded
             del total
             for name in readers.spots[spot]:
                 made[name] = round_one(name, factor, folder / f"{len(made)}")

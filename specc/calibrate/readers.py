@@ -47,10 +47,12 @@ def readers_of(graph: Graph, plan: Plan, ties: Mapping[str, str]) -> Readers:
     spots: dict[Spot, list[str]] = {}
     left: list[str] = []
     for name in wanted:
-        values = found.met.get(name, [])
-        wide = wide_of(tuple(values)) if values else 0
+        spot = tuple(found.met.get(name, ()))
+        # Nothing is met by a table that tokens are looked up in, nor seen by a loop
+        # whose rows cannot be collected.
+        wide = wide_of(spot) if spot else 0
         if 0 < wide <= WIDEST:
-            spots.setdefault(tuple(values), []).append(name)
+            spots.setdefault(spot, []).append(name)
         else:
             left.append(name)
     found_spots = {spot: tuple(each) for spot, each in spots.items()}

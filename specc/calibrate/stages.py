@@ -112,6 +112,7 @@ class _Whole:
     def groups(self) -> Iterator[list[Made]]:
         """The heavy nodes that are needed, in order, as many together as fit."""
         live = needed(self.readers.values)
+        # float64, a number for each pair of inputs; begun with the first value met
         begins = {spot[0]: 8 * wide_of(spot) ** 2 for spot in self.readers.spots}
         group: list[Made] = []
         held: set[str] = set()
@@ -120,6 +121,7 @@ class _Whole:
             if node not in live or not any(map(self._is_heavy, results)):
                 continue
             read, begun = self._weights(node), sum(begins.get(v, 0) for v in results)
+            # one operation may be too much alone: it has a group of its own
             full = self._bytes(held | read) > WEIGHTS or (sums and sums + begun > SUMS)
             if group and full:
                 yield group

@@ -77,13 +77,10 @@ def together(
 def shape_of(entrance: Entrance, prepared: Mapping[str, Array]) -> tuple[object, ...]:
     """The lengths in which texts of one batch must agree: those that nothing pads."""
     graph = entrance.graph
-    padded = {
-        symbol
-        for name, value in graph.inputs.items()
-        if keep_of(graph, name)
-        for d in value.type.shape[1:]
-        for symbol in d.symbols()
-    }
+    kept = [value for name, value in graph.inputs.items() if keep_of(graph, name)]
+    # all but the batch, which comes first
+    lengths_of_rows = [d for value in kept for d in value.type.shape[1:]]
+    padded = {symbol for d in lengths_of_rows for symbol in d.symbols()}
     found: list[object] = [*sorted(prepared)]
     for name, array in sorted(prepared.items()):
         lengths = zip(graph.inputs[name].type.shape, array.shape, strict=True)
@@ -138,11 +135,14 @@ class _Joint:
         heads, made = [], []
         for part, array in zip(self.parts, arrays, strict=True):
             kept = int(min(state.most, part.columns))
+            # a buffer is longer than what is in it
             if buffered:
                 array = array[:, :, :kept]
             rows = np.moveaxis(array, (state.batch, state.rows), (0, 1))[part.rows]
-            heads.append(rows[:, : rows.shape[1] - kept])
-            made.append(rows[:, rows.shape[1] - kept :])
+            # in front of the columns stands what a prompt always has, such as an image
+            split = rows.shape[1] - kept
+            heads.append(rows[:, :split])
+            made.append(rows[:, split:])
         return self._columns(state, heads, made, buffered)
 
     def _columns(
@@ -170,9 +170,11 @@ class _Joint:
             gap = head - before.shape[1] if left else 0
             texts[:, gap : gap + before.shape[1]] = before
             own = min(rows.shape[1], kept)
-            texts[:, head + kept - own : head + kept] = rows[:, rows.shape[1] - own :]
+            begin, end = head + kept - own, head + kept
+            texts[:, begin:end] = rows[:, rows.shape[1] - own :]
+            # The margin is a column that does not exist: copies of it fill the front.
             if own < kept and own:
-                texts[:, head : head + kept - own] = rows[:, :1]
+                texts[:, head:begin] = rows[:, :1]
             start += len(rows)
         return state_array
 
@@ -201,12 +203,10 @@ class _Joint:
 
     def given(self) -> tuple[dict[str, Array], Ints]:
         """The inputs that grow, and the tokens: nothing stands in front."""
-        grown = {
-            name: np.concatenate(
-                [self._aligned(p.stepper.rows.given[name][p.rows]) for p in self.parts]
-            )
-            for name in self.first.rows.given
-        }
+        grown: dict[str, Array] = {}
+        for name in self.first.rows.given:
+            given = [part.stepper.rows.given[name][part.rows] for part in self.parts]
+            grown[name] = np.concatenate([self._aligned(value) for value in given])
         tokens = [self._aligned(p.stepper.rows.tokens[p.rows]) for p in self.parts]
         return grown, np.concatenate(tokens)
 
@@ -233,6 +233,7 @@ def _oldest(part: Part) -> int:
     if known is None or not len(part.rows):
         return columns
     exist = known[part.rows]
+    # `argmax` of truths is the first true one, and 0 where there is none
     ages = np.where(exist.any(axis=1), columns - exist.argmax(axis=1), 0)
     return int(ages.max())
 
@@ -271,9 +272,9 @@ def stacked(arrays: Sequence[Array], batch: int | None, left: Sequence[int]) -> 
         return max(arrays, key=lambda a: a.size)
     made = []
     for array in arrays:
-        gaps = [
-            0 if n == batch else size - array.shape[n] for n, size in enumerate(sizes)
-        ]
+        gaps = [size - own for size, own in zip(sizes, array.shape, strict=True)]
+        # batches are put one behind the other, however many rows each has
+        gaps[batch] = 0
         sides = [(gap, 0) if n in left else (0, gap) for n, gap in enumerate(gaps)]
         made.append(np.pad(array, sides) if any(gaps) else array)
     return np.concatenate(made, batch)

@@ -36,12 +36,13 @@ class Buffered:
         as the kernel wants them.
         """
         states = {s.name: inputs[s.name] for s in self.facts.states}
-        tokens = inputs[self.facts.generation.growing]
-        past, (rows, count) = states[self.facts.in_place[0]].shape[2], tokens.shape
+        past = states[self.facts.in_place[0]].shape[2]
+        rows, count = inputs[self.facts.generation.growing].shape
         # The kernel takes several rows of several texts only at the beginning.
         size = 1 if past and rows > 1 else max(count, 1)
         others = {n: v for n, v in inputs.items() if n not in states}
         made: list[dict[str, Array]] = []
+        # Once where there are no new rows too: a step without rows has results.
         for start in range(0, max(count, 1), size):
             stop = min(start + size, count)
             given = {n: self._piece(n, v, past, start, stop) for n, v in others.items()}
@@ -50,11 +51,11 @@ class Buffered:
         return {name: self._joined(name, [m[name] for m in made]) for name in made[-1]}
 
     def _once(self, given: dict[str, Array], past: int, count: int) -> dict[str, Array]:
+        """One call, its buffers just long enough for the old rows and the new."""
         for name in self.facts.in_place:
             old = given[name]
-            given[name] = np.zeros(
-                (*old.shape[:2], past + count, old.shape[3]), old.dtype
-            )
+            batch, heads, _, width = old.shape
+            given[name] = np.zeros((batch, heads, past + count, width), old.dtype)
             given[name][:, :, :past] = old
         return self.inner.run({**given, OFFSET: np.array(past, np.int64)})
 
@@ -71,11 +72,9 @@ class Buffered:
         # What the model gives beside its results is that of the last rows.
         known = self.graph.outputs.get(name)
         axis = self._new(known.type.shape) if known else None
-        return (
-            parts[-1]
-            if axis is None or len(parts) == 1
-            else np.concatenate(parts, axis)
-        )
+        if axis is None or len(parts) == 1:
+            return parts[-1]
+        return np.concatenate(parts, axis)
 
     def _new(self, shape: tuple[Dim, ...]) -> int | None:
         """The axis of the new rows."""

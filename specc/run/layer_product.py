@@ -22,21 +22,23 @@ def layer_results(given: Mapping[str, Array], *, reverse: bool) -> Array:
     x, made = given["x"].astype(np.float32), given["y"][:, 0]
     counts = given.get("lengths")
     counts = np.full(x.shape[1], len(x)) if counts is None else counts
+    # The other way round each text is a text from left to right, and so is what it gives.
     if reverse:
         x, made = _turned(x, counts), _turned(made, counts)
     longest = int(counts.max(initial=0))
+    # One scale for all rows of all turns: the kernel rounds them before the first turn.
     sums = _whole(x[:longest]) @ _matrix(given["w"], given["w scales"])
+    # ONNX has a bias beside each matrix, one behind the other.
     if "b" in given:
         sums = sums + given["b"][0].reshape(2, -1).sum(0, dtype=np.float64)
     states = _matrix(given["u"], given["u scales"])
     zeros = np.zeros(made.shape[1:])
     cell = given["cell"][0] if "cell" in given else zeros
+    fed = given["state"][0] if "state" in given else zeros
     want = np.zeros(made.shape)
     for turn in range(longest):
         # a text that is over counts with zeros, which is what was given out
-        fed = (
-            made[turn - 1] if turn else given["state"][0] if "state" in given else zeros
-        )
+        fed = made[turn - 1] if turn else fed
         gates = sums[turn] + _whole(fed) @ states
         out, cell = _through(gates, cell, given.get("peepholes"))
         want[turn] = np.where(turn < counts[:, None], out, 0)
@@ -64,7 +66,10 @@ def _through(gates: Array, cell: Array, peepholes: Array | None) -> tuple[Array,
     i, o, f, g = np.split(gates, 4, axis=1)
     peep = np.zeros((1, 3 * cell.shape[1])) if peepholes is None else peepholes
     p_i, p_o, p_f = np.split(peep[0], 3)
-    new = _sigmoid(f + p_f * cell) * cell + _sigmoid(i + p_i * cell) * np.tanh(g)
+    kept = _sigmoid(f + p_f * cell) * cell
+    taken = _sigmoid(i + p_i * cell) * np.tanh(g)
+    new = kept + taken
+    # the output gate's peephole is on the new cell
     return _sigmoid(o + p_o * new) * np.tanh(new), new
 
 

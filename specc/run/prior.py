@@ -43,17 +43,25 @@ class Prior:
         made = random_inputs(step, sizes, rng)
         once = self._once(made, sizes, rng)
         made |= {n: once[n] for n in self.facts.handed if n in once}
+        # The first call has as many new rows as the next one is to have behind it; of
+        # what looks at all rows it sees the first of them.
         first = {**made, **random_inputs(step, {**sizes, new: count, past: 0}, rng)}
         first |= {n: made[n] for n in self.facts.handed}
-        rows = count * (self.facts.chunks.rows if self.facts.chunks else 1)
+        rows = count * self._chunk
         first |= {n: made[n][:, :rows] for n in self.facts.whole}
         for state in self.facts.states:
             zeros = np.zeros(first[state.name].shape, NUMPY[state.type.dtype])
             start = once[state.initial] if state.initial else zeros
+            # the next call keeps these only where there is no first one
             first[state.name] = made[state.name] = start
         if OFFSET in step.inputs:
             first[OFFSET], made[OFFSET] = np.array(0), np.array(count)
         return made | self._behind(step, first) if count else made
+
+    @property
+    def _chunk(self) -> int:
+        """How many rows of the input are one of the step's."""
+        return self.facts.chunks.rows if self.facts.chunks else 1
 
     def _behind(self, step: Graph, first: Mapping[str, Array]) -> dict[str, Array]:
         """The states that a first call of the step leaves."""
@@ -67,9 +75,11 @@ class Prior:
         bounds = {n: b.high for n, b in self.facts.bounds.items() if b.high is not None}
         if self.facts.context is None:
             return bounds
-        new, size = self._new(step), self.facts.chunks.rows if self.facts.chunks else 1
-        most = self.facts.context // size
-        rows = {self._past(step, new) or OFFSET: most // 2, new: most - most // 2}
+        new = self._new(step)
+        past = self._past(step, new) or OFFSET
+        most = self.facts.context // self._chunk
+        # half of the table for either, so that both can be tried
+        rows = {past: most // 2, new: most - most // 2}
         return {**bounds, **rows}
 
     def _new(self, step: Graph) -> str:
@@ -83,15 +93,8 @@ class Prior:
             s.type.shape[s.rows] for s in self.facts.states if s.rows is not None
         ]
         lengths += [step.inputs[n].type.shape[1] for n in self.facts.whole]
-        return next(
-            (
-                symbol
-                for d in lengths
-                for symbol in sorted(d.symbols())
-                if symbol != new
-            ),
-            "",
-        )
+        symbols = [symbol for d in lengths for symbol in sorted(d.symbols())]
+        return next((symbol for symbol in symbols if symbol != new), "")
 
     def _once(
         self,
@@ -102,14 +105,11 @@ class Prior:
         """The results of `encode`; what it takes that a step takes too is the same for both."""
         if self.encode is None:
             return {}
-        symbols = {
-            s
-            for v in self.encode.inputs.values()
-            for d in v.type.shape
-            for s in d.symbols()
-        }
+        shapes = [v.type.shape for v in self.encode.inputs.values()]
+        symbols = {s for shape in shapes for d in shape for s in d.symbols()}
         given = random_inputs(self.encode, {**dict.fromkeys(symbols, 1), **sizes}, rng)
         given |= {n: made[n] for n in self.encode.inputs if n in self.facts.handed}
+        # It is read for its lengths alone: a text has no row yet when `encode` runs.
         growing = self.facts.generation.growing
         if growing in given:
             given[growing] = given[growing][:, :0]

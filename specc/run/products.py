@@ -75,6 +75,8 @@ def compare_products(
 def _apart(product: Product, given: Mapping[str, Array]) -> float:
     x, y = given["x"], given["y"]
     match product.kind:
+        # Whole numbers are compared as shares of how far they go, so that one off by one
+        # is far above the tolerance.
         case "QuantizeLinear":
             want = np.clip(np.rint(x), -MIDDLE, MIDDLE - 1) + _middle(y)
             return float(np.abs(want - y.astype(np.float64)).max()) / MIDDLE
@@ -129,15 +131,20 @@ def _middle(x: Array) -> int:
 def _in_blocks(given: Mapping[str, Array], numbers: Mapping[str, int]) -> Array:
     """Rows, rounded block by block, by weights in blocks."""
     x, wide, block = _rows(given["x"]), numbers["K"], numbers["block_size"]
+    # weights lie as results, blocks, numbers of a block
     w, scales = _matrix(given["w"], 3), _matrix(given["scales"])
+    # two numbers a byte, the earlier one in its lower half
     if numbers["bits"] == 4:
-        w = np.stack([w & 15, w >> 4], -1).reshape(*w.shape[:2], -1)
+        halves = np.stack([w & 15, w >> 4], -1)
+        w = halves.reshape(*w.shape[:2], -1)
     middle = 1 << (numbers["bits"] - 1)
     want = np.zeros((len(x), len(w)))
     for n, start in enumerate(range(0, wide, block)):
         piece = x[:, start : start + block]
+        # at this level of accuracy the kernel rounds rows too
         if numbers.get("accuracy_level") == 4:
             piece = _rounded(piece)
+        # the last block is filled up, and a row ends before it
         whole = w[:, n, : piece.shape[1]].astype(np.float64) - middle
         want += (piece.astype(np.float64) @ whole.T) * scales[:, n]
     result: Array = want

@@ -76,14 +76,15 @@ class Streamer:
             _no_chunks(self, rows, f"give a multiple of {size}, as {more}")
         arrays = {n: as_array(v, n) for n, v in inputs.items() if n in at}
         stream = self.begin(**{n: v for n, v in inputs.items() if n not in at})
-        count = max(
-            (v.shape[at[n]] for n, v in arrays.items() if v.ndim > at[n]), default=0
-        )
+        # What has too few axes is refused when it is pushed, by its name.
+        counts = [v.shape[at[n]] for n, v in arrays.items() if v.ndim > at[n]]
+        count = max(counts, default=0)
+        step = rows or count
         made: list[dict[str, Array]] = []
-        for start in range(0, max(count, 1), rows or max(count, 1)):
-            stop = start + (rows or count)
-            piece = {n: _rows(v, at[n], start, stop) for n, v in arrays.items()}
-            made.append(stream.push(last=stop >= count, **piece))
+        # Of no rows one piece: it gives results without rows.
+        for start in range(0, max(count, 1), max(step, 1)):
+            piece = {n: _rows(v, at[n], start, start + step) for n, v in arrays.items()}
+            made.append(stream.push(last=start + step >= count, **piece))
         return {name: self._together(name, made) for name in made[0]}
 
     def _together(self, name: str, made: Sequence[Mapping[str, Array]]) -> Array:
