@@ -53,9 +53,12 @@ def _fits(value: object, type: object) -> bool:
         item = get_args(type)[0]
         return isinstance(value, tuple) and all(_fits(v, item) for v in value)
     if type is int:
-        return (
-            isinstance(value, int)
-            and not isinstance(value, bool)
-            and abs(value) < LARGEST
-        )
+        return _is_whole(value)
+    # exactly of the type: True is no number, nor 1 a fraction, in the text of a graph
     return (value.__class__, type) in PLAIN
+
+
+def _is_whole(value: object) -> bool:
+    if not isinstance(value, int) or isinstance(value, bool):
+        return False
+    return abs(value) < LARGEST

@@ -63,21 +63,27 @@ def _simpler(length: Dim) -> Iterator[Dim]:
     become less.
     """
     for monomial, c in length.terms:
-        if (
-            len(monomial) != 1
-            or monomial[0][1] != 1
-            or not isinstance(monomial[0][0], Part)
-        ):
-            continue
-        part = monomial[0][0]
-        a, b = part.args
-        bounds = (
-            {"max": (a, b)} if c > 0 else {"min": (a, b), "//": (a,), "%": (a, b - 1)}
-        )
-        if part.fn in ("//", "%") and not (never_negative(a) and never_negative(b - 1)):
-            continue
-        for bound in bounds.get(part.fn, ()):
-            yield length + (bound - Dim({monomial: 1})) * c
+        # One part by itself: of a product with others the bound would need theirs too.
+        match monomial:
+            case ((Part() as part, 1),):
+                for bound in _bounds(part, c):
+                    yield length + (bound - Dim({monomial: 1})) * c
+
+
+def _bounds(part: Part, count: int) -> tuple[Dim, ...]:
+    """What a part never falls below where it is added, or never goes above where it is
+    taken away.
+    """
+    a, b = part.args
+    if count > 0:
+        return (a, b) if part.fn == "max" else ()
+    match part.fn:
+        case "min":
+            return a, b
+        # Of a quotient or a remainder only where both numbers are what they are of rows.
+        case "//" | "%" if never_negative(a) and never_negative(b - 1):
+            return (a,) if part.fn == "//" else (a, b - 1)
+    return ()
 
 
 def rounded(length: Dim) -> Dim:

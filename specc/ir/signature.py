@@ -200,21 +200,20 @@ def layout(
 ) -> tuple[tuple[Axis, range], ...]:
     """Which axes of a tensor of `rank` axes each mark of `term` covers."""
     spreads = sum(a.spread for a in term.axes)
-    extra = rank - len(term.axes) + spreads
+    named = len(term.axes) - spreads
+    # how many axes the spreads have to share
+    extra = rank - named
     if extra < 0 or (extra and not spreads):
-        raise ShapeError(
-            f"operand {operand + 1} has {rank} axes, {'at least ' if spreads else ''}"
-            f"{len(term.axes) - spreads} expected",
-            (operand,),
-        )
+        least = "at least " if spreads else ""
+        title = f"operand {operand + 1} has {rank} axes, {least}{named} expected"
+        raise ShapeError(title, (operand,))
     # Two spreads leave one axis between them, and only the attribute `axis` says where
     # it stands.
     if spreads == 2 and (axis is None or not 0 <= axis <= extra):
-        raise ShapeError(
-            f"operand {operand + 1} has {rank} axes, there is no axis {axis}",
-            (operand,),
-        )
-    widths = iter([axis or 0, extra - (axis or 0)] if spreads == 2 else [extra])
+        title = f"operand {operand + 1} has {rank} axes, there is no axis {axis}"
+        raise ShapeError(title, (operand,))
+    first = axis or 0
+    widths = iter([first, extra - first] if spreads == 2 else [extra])
     found, start = [], 0
     for mark in term.axes:
         width = next(widths) if mark.spread else 1

@@ -18,10 +18,8 @@ def substituted(graph: Graph, lengths: Mapping[str, Dim]) -> Graph:
     """`graph` with these lengths in place of the symbols; the types are inferred anew."""
     b, now = Builder(), dict[Value, Value]()
     for name, value in graph.inputs.items():
-        old = graph.input_facts[name]
-        now[value] = b.input(
-            name, Input(_type(value.type, lengths), old.keep, old.below, old.span)
-        )
+        old, type = graph.input_facts[name], _type(value.type, lengths)
+        now[value] = b.input(name, Input(type, old.keep, old.below, old.span))
     for name, value in graph.parameters.items():
         now[value] = b.parameter(graph.parameter_facts[name])
     for node, results in graph.nodes:
@@ -49,9 +47,10 @@ def _op(op: Op, lengths: Mapping[str, Dim]) -> Op:
             return substituted(attribute, lengths)
         return attribute
 
-    if not isinstance(op, ops.Scan) and not any(
-        isinstance(v, Dim | tuple) for v in op.attributes().values()
-    ):
+    attributes = op.attributes().values()
+    has_lengths = any(isinstance(v, Dim | tuple) for v in attributes)
+    # most ops have no length among their attributes, and are the same op still
+    if not isinstance(op, ops.Scan) and not has_lengths:
         return op
     return op.map_dims(change)
 

@@ -77,6 +77,8 @@ def _slice(x: list[Array], _: Attributes) -> Array:
     steps = x[4] if len(x) > 4 else np.ones(len(starts), int)
     cuts = [slice(None)] * data.ndim
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
+        # Backwards, ONNX reaches the first row with an end far below 0, where NumPy
+        # counts -1 from the behind.
         beyond = step < 0 and end < -data.shape[axis]
         cuts[axis] = slice(int(start), None if beyond else int(end), int(step))
     return data[tuple(cuts)]
@@ -92,9 +94,9 @@ def _unsqueeze(x: list[Array], _: Attributes) -> Array:
 
 def _reshape(x: list[Array], _: Attributes) -> Array:
     data, wanted = x
-    return data.reshape(
-        [data.shape[n] if d == 0 else int(d) for n, d in enumerate(wanted)]
-    )
+    # 0 stands for the length that the operand has at the same place
+    shape = [data.shape[n] if d == 0 else int(d) for n, d in enumerate(wanted)]
+    return data.reshape(shape)
 
 
 def _expand(x: list[Array], _: Attributes) -> Array | None:
@@ -103,29 +105,24 @@ def _expand(x: list[Array], _: Attributes) -> Array | None:
 
 
 def _cast(x: list[Array], a: Attributes) -> Array | None:
-    return (
-        x[0].astype(helper.tensor_dtype_to_np_dtype(a["to"]))
-        if a["to"] in WHOLE
-        else None
-    )
+    if a["to"] not in WHOLE:
+        return None
+    return x[0].astype(helper.tensor_dtype_to_np_dtype(a["to"]))
 
 
 def _filled(x: list[Array], a: Attributes) -> Array | None:
+    # ONNX's usual value is the fraction 0.0, which is not followed
     one = of_tensor(a["value"]) if "value" in a else None
-    return (
-        None
-        if one is None or np.prod(x[0]) > LARGEST
-        else np.full(list(map(int, x[0])), one)
-    )
+    if one is None or np.prod(x[0]) > LARGEST:
+        return None
+    return np.full(list(map(int, x[0])), one)
 
 
 def _range(x: list[Array], _: Attributes) -> Array | None:
     start, end, step = map(int, x)
-    return (
-        np.arange(start, end, step).astype(x[0].dtype)
-        if step and abs(end - start) <= LARGEST
-        else None
-    )
+    if not step or abs(end - start) > LARGEST:
+        return None
+    return np.arange(start, end, step).astype(x[0].dtype)
 
 
 def _by(function: Callable[..., Any]) -> Rule:

@@ -70,9 +70,16 @@ def _group_query_attention(found: Found, node: NodeProto) -> list[TypeProto]:
     if query[2] != heads * width or key != [*query[:2], groups * width] or key != value:
         raise Misfit(f"queries {query} do not fit keys {key} and values {value}")
     for buffer in buffers:
-        if buffer is None or [*buffer[:2], *buffer[3:]] != [query[0], groups, width]:
-            raise Misfit(f"the buffer {buffer} does not hold {groups} heads of {width}")
+        _fit_buffer(buffer, query[0], groups, width)
     return [found.types[node.input[n]] for n in (0, 3, 4)]
+
+
+def _fit_buffer(buffer: list[int] | None, batch: int, groups: int, width: int) -> None:
+    """That a buffer `[batch, groups, rows, width]` holds these heads, of however many
+    rows. Misfit.
+    """
+    if buffer is None or [*buffer[:2], *buffer[3:]] != [batch, groups, width]:
+        raise Misfit(f"the buffer {buffer} does not hold {groups} heads of {width}")
 
 
 def _quantized_gemm(found: Found, node: NodeProto) -> list[TypeProto]:
@@ -136,6 +143,8 @@ def _layer_of_whole_numbers(found: Found, node: NodeProto) -> list[TypeProto]:
         raise Misfit(f"rows {rows} are not time, batch and width")
     time, batch, width = rows
     state, scales = [1, batch, hidden], [1, 4 * hidden]
+    # rows, both matrices, bias, lengths, both states, peepholes; of each matrix then
+    # scales and the number that stands for 0
     wanted = (
         rows,
         [1, width, 4 * hidden],
@@ -206,6 +215,8 @@ def _recurrent(found: Found, node: NodeProto, _: Sequence[TypeProto]) -> None:
         return
     batch, width = rows[1:]
     state = [ways, batch, hidden]
+    # rows, both matrices, both biases, lengths, the first state; of an LSTM also the
+    # first cell and peepholes
     wanted = (
         rows,
         [ways, gates * hidden, width],

@@ -80,21 +80,26 @@ def inside(found: Found, graph: GraphProto) -> None:
 
 
 def _node(found: Found, node: NodeProto) -> None:
-    if node.op_type in INSIDE:
-        types = INSIDE[node.op_type](found, node)
-    else:
-        rule = RULES.get((node.domain, node.op_type), _by_schema)
-        types = rule(found, node)
+    types = _types(found, node)
     if (ask := QUESTIONS.get(node.op_type)) is not None:
         ask(found, node, types)
     sizes = [found.sizes(n) for n in node.input if n]
     known = node.op_type not in SILENT and None not in sizes
+    # ONNX's rules give up without a word where operands do not fit.
     if known and any(open_(t) for t in types):
         raise Misfit(f"no shape follows from {', '.join(map(str, sizes))}")
     operands = [found.numbers.get(n) for n in node.input]
     numbers = compute(node, operands, sizes[0] if sizes else None)
     for n, name in enumerate(filter(None, node.output)):
         found.enter(name, types[n], numbers if n == 0 else None)
+
+
+def _types(found: Found, node: NodeProto) -> list[TypeProto]:
+    """The types of what a node gives, by the graphs inside it, our rule or ONNX's."""
+    if node.op_type in INSIDE:
+        return INSIDE[node.op_type](found, node)
+    rule = RULES.get((node.domain, node.op_type), _by_schema)
+    return rule(found, node)
 
 
 def _by_schema(found: Found, node: NodeProto) -> list[TypeProto]:
@@ -129,6 +134,7 @@ def _if(found: Found, node: NodeProto) -> list[TypeProto]:
     """Both branches are followed; where it is known which is taken, that one's results count."""
     known = found.numbers.get(node.input[0])
     yes = None if known is None else bool(known.all())
+    # What is in neither branch for sure may run or not, at these lengths.
     before, made = found.taken, []
     for name, branch in (("then", True), ("else", False)):
         found.taken = before and yes is branch

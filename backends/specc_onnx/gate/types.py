@@ -107,11 +107,11 @@ class Found:
 
     def sizes(self, name: str) -> list[int] | None:
         """The lengths of a value where all are known."""
-        shape = self.shape(name) or ()
+        shape = self.shape(name)
+        if shape is None:
+            return None
         known = [d for d in shape if d is not None]
-        return (
-            known if self.shape(name) is not None and len(known) == len(shape) else None
-        )
+        return known if len(known) == len(shape) else None
 
 
 # --- lengths and types ----------------------------------------------------------------
@@ -133,16 +133,7 @@ def lengths(
     given = list(dims)
     fixed = {d.number for d in given if d.number is not None}
     symbols = sorted({s for d in given for s in d.symbols()} - graph.facts.keys())
-    env: dict[str, int] = {}
-    number = 10
-    for symbol in symbols:
-        long = beyond is not None and symbol in beyond
-        low = beyond[symbol] + 1 if beyond is not None and long else 0
-        low = max(number + 1, low, graph.least.get(symbol, 0))
-        chosen = _prime(low, fixed | {*env.values()})
-        env[symbol] = min(chosen, (most or {}).get(symbol, chosen))
-        # Lengths are long only where they have to be.
-        number = number if long else env[symbol]
+    env = _primes(symbols, fixed, graph, beyond or {}, most or {})
     found = fitting(graph, env, apart={*env.values(), *fixed})
     if not found:
         # A short table of positions leaves few: then some are those of other axes.
@@ -152,6 +143,28 @@ def lengths(
         return {}
     # What follows from other lengths has no choice.
     return found | {symbol: dim.at(found) for symbol, dim in graph.facts.items()}
+
+
+def _primes(
+    symbols: Sequence[str],
+    fixed: set[int],
+    graph: Graph,
+    beyond: Mapping[str, int],
+    most: Mapping[str, int],
+) -> dict[str, int]:
+    """A prime for each symbol, rising, apart from the lengths that are `fixed`."""
+    env: dict[str, int] = {}
+    # Small numbers are widths and counts of heads in many models.
+    number = 10
+    for symbol in symbols:
+        long = symbol in beyond
+        low = beyond[symbol] + 1 if long else 0
+        low = max(number + 1, low, graph.least.get(symbol, 0))
+        chosen = _prime(low, fixed | {*env.values()})
+        env[symbol] = min(chosen, most.get(symbol, chosen))
+        # Lengths are long only where they have to be.
+        number = number if long else env[symbol]
+    return env
 
 
 def _prime(low: int, apart: Collection[int]) -> int:

@@ -26,10 +26,8 @@ def write(file: tree.File) -> str:
     """The text of a spec."""
     out = comments(file.remarks.before, 0)
     out += behind([f"specc {file.version}"], file.remarks)
-    out += lines(
-        [f"model {title(file.model)}", *([f" {quote(file.doc)}"] if file.doc else [])],
-        0,
-    )
+    doc = [f" {quote(file.doc)}"] if file.doc else []
+    out += lines([f"model {title(file.model)}", *doc], 0)
     if file.extends:
         out.append(f"extends {title(file.extends)}")
     previous: tree.Item | None = None
@@ -82,20 +80,7 @@ def statement(node: tree.Remarked, indent: int) -> list[str]:
     above = comments(node.remarks.before, indent)
     match node:
         case tree.Repeat() | tree.Scan() | tree.Block():
-            head = lines([*head_pieces(node), " {"], indent)
-            doc = (
-                [" " * (indent + STEP) + quote(node.doc)]
-                if isinstance(node, tree.Block) and node.doc
-                else []
-            )
-            inner = body(node.body, node.end, indent + STEP)
-            return [
-                *above,
-                *behind(head, node.remarks),
-                *doc,
-                *inner,
-                " " * indent + "}",
-            ]
+            return above + headed(node, indent)
         case tree.When():
             return above + when(node, indent)
         case tree.Config():
@@ -115,6 +100,14 @@ def statement(node: tree.Remarked, indent: int) -> list[str]:
             return above + behind(lines(leaf(node), indent), node.remarks)
 
 
+def headed(node: tree.Repeat | tree.Scan | tree.Block, indent: int) -> list[str]:
+    """A head over a body in braces, of a block first what it says of itself."""
+    out = behind(lines([*head_pieces(node), " {"], indent), node.remarks)
+    if isinstance(node, tree.Block) and node.doc:
+        out.append(" " * (indent + STEP) + quote(node.doc))
+    return [*out, *body(node.body, node.end, indent + STEP), " " * indent + "}"]
+
+
 def braced(
     head: str,
     children: Sequence[tree.Remarked],
@@ -128,17 +121,10 @@ def braced(
     if not children and not node.end:
         return behind([f"{' ' * indent}{head} {{}}"], node.remarks)
     # one line if it is short; a comment needs the end of a line for itself
-    if (
-        len(children) <= short
-        and not node.end
-        and all(c.remarks == tree.NONE for c in children)
-    ):
-        line = (
-            " " * indent
-            + f"{head} {{ "
-            + "  ".join(flat(leaf(c)) for c in children)
-            + " }"
-        )
+    quiet = not node.end and all(c.remarks == tree.NONE for c in children)
+    if quiet and len(children) <= short:
+        inside = "  ".join(flat(leaf(c)) for c in children)
+        line = f"{' ' * indent}{head} {{ {inside} }}"
         if len(line) <= WIDTH:
             return behind([line], node.remarks)
     first = behind([f"{' ' * indent}{head} {{"], node.remarks)
@@ -270,24 +256,16 @@ def _when(condition: tree.Expr | None) -> Pieces:
 
 def target(node: tree.Target) -> Pieces:
     """`x: float[batch, n]` on the left of `=`."""
-    return (
-        [node.name]
-        if node.type is None
-        else [f"{node.name}: ", *type_pieces(node.type)]
-    )
+    if node.type is None:
+        return [node.name]
+    return [f"{node.name}: ", *type_pieces(node.type)]
 
 
 def definition(node: tree.Definition) -> Pieces:
     """`mask window(back, ahead=0) "doc" = …`."""
     doc: Pieces = [f" {quote(node.doc)}"] if node.doc else []
-    return [
-        f"{node.kind} ",
-        *definition_head(node),
-        *doc,
-        " =",
-        SPACE,
-        *pieces(node.value),
-    ]
+    head: Pieces = [f"{node.kind} ", *definition_head(node), *doc]
+    return [*head, " =", SPACE, *pieces(node.value)]
 
 
 def definition_head(node: tree.Definition) -> Pieces:
@@ -317,44 +295,32 @@ def head_pieces(node: tree.Repeat | tree.Scan | tree.Block) -> Pieces:
     """The first line of a statement or block, without its brace."""
     match node:
         case tree.Repeat():
-            under: Pieces = (
-                [SPACE, f"under {path(node.under)}"] if node.under is not None else []
-            )
-            return [
-                f"repeat {node.variable} in ",
-                *pieces(node.over),
-                *under,
-                *listed("collect", node.collect),
-            ]
+            found: Pieces = [f"repeat {node.variable} in ", *pieces(node.over)]
+            if node.under is not None:
+                found += [SPACE, f"under {path(node.under)}"]
+            return [*found, *listed("collect", node.collect)]
         case tree.Scan():
             return scan_head(node)
         case tree.Block():
-            results = ["(", *joined(param(r) for r in node.results), ")"]
-            if len(node.results) == 1 and not node.results[0].name:
-                results = param(node.results[0])
-            where: Pieces = []
-            if node.where:
-                where = [
-                    SECTION,
-                    "where ",
-                    *joined([f"{e.name} = ", *pieces(e.value)] for e in node.where),
-                ]
-            params = joined(param(p) for p in node.params)
-            made_for: Pieces = []
-            if node.made_for:
-                names = joined([title(name)] for name in node.made_for)
-                made_for = [SECTION, "for ", *names]
-            return [
-                f"{node.kind} {node.name}",
-                "(",
-                *params,
-                ")",
-                SECTION,
-                "-> ",
-                *results,
-                *where,
-                *made_for,
-            ]
+            return block_head(node)
+
+
+def block_head(node: tree.Block) -> Pieces:
+    """`block attention(x: float[n, d]) -> float[n, d] where d = 4`, broken by sections."""
+    params = joined(param(p) for p in node.params)
+    found: Pieces = [f"{node.kind} {node.name}", "(", *params, ")", SECTION, "-> "]
+    # one result needs neither a name nor brackets
+    if len(node.results) == 1 and not node.results[0].name:
+        found += param(node.results[0])
+    else:
+        found += ["(", *joined(param(r) for r in node.results), ")"]
+    if node.where:
+        lengths = ([f"{e.name} = ", *pieces(e.value)] for e in node.where)
+        found += [SECTION, "where ", *joined(lengths)]
+    if node.made_for:
+        names = joined([title(name)] for name in node.made_for)
+        found += [SECTION, "for ", *names]
+    return found
 
 
 def scan_head(node: tree.Scan) -> Pieces:

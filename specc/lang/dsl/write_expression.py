@@ -31,14 +31,17 @@ RESERVED = frozenset(
 
 def quote(text: str) -> str:
     """A text as the language writes it."""
-    plain = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
-    return (
-        '"'
-        + "".join(
-            plain.get(c) or (c if visible(c) else f"\\u{{{ord(c):X}}}") for c in text
-        )
-        + '"'
-    )
+    return '"' + "".join(map(_written, text)) + '"'
+
+
+ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
+
+
+def _written(character: str) -> str:
+    """A character between quotes; by its number where nobody could see it."""
+    if character in ESCAPES:
+        return ESCAPES[character]
+    return character if visible(character) else f"\\u{{{ord(character):X}}}"
 
 
 def visible(character: str) -> bool:

@@ -23,11 +23,8 @@ def write_yaml(file: tree.File) -> str:
         Pair("specc", str(file.version), tree.Remarks(behind=file.remarks.behind)),
         Pair("model", file.model),
     ]
-    head += [
-        Pair(key, text)
-        for key, text in (("doc", file.doc), ("extends", file.extends))
-        if text
-    ]
+    further = (("doc", file.doc), ("extends", file.extends))
+    head += [Pair(key, text) for key, text in further if text]
     out += block(Map(head), 0)
     first, middle, last = grouped(file.items)
     previous: tree.Item | None = None
@@ -249,13 +246,7 @@ def field_pair(node: tree.Field) -> Pair:
     """`d: {type: int, from: hidden_size, default: 768, doc: width}`."""
     pairs = [Pair("type", field_type(node.type))]
     if node.sources:
-        sources = [source(s) for s in node.sources]
-        pairs.append(
-            Pair(
-                "from",
-                sources[0] if len(sources) == 1 else List([Item(s) for s in sources]),
-            )
-        )
+        pairs.append(Pair("from", one_or_list([source(s) for s in node.sources])))
     if node.default is not None:
         pairs.append(Pair("default", static(node.default)))
     if node.doc:
@@ -272,14 +263,12 @@ def field_type(kind: tree.TypeName) -> Value:
 
 def source(expr: tree.Expr) -> str:
     """A path in config.json bare, anything else as the language writes it."""
-    if (
-        isinstance(expr, tree.Text)
-        and expr.value
-        and not expr.value.startswith('"')
-        and "(" not in expr.value
-    ):
-        return expr.value
-    return one_line(expr)
+    if not isinstance(expr, tree.Text):
+        return one_line(expr)
+    text = expr.value
+    # what is empty, begins with a quote or looks like a call would be read otherwise
+    bare = text and not text.startswith('"') and "(" not in text
+    return text if bare else one_line(expr)
 
 
 def static(expr: tree.Expr) -> Value:
@@ -301,13 +290,8 @@ def weight_rule(
         case tree.From():
             return Map([Pair("from", rule.path)])
         case tree.Tie():
-            return Map(
-                [
-                    Pair("tie", rule.name.text),
-                    Pair("to", rule.source.text),
-                    *_when(rule.condition),
-                ]
-            )
+            to = Pair("to", rule.source.text)
+            return Map([Pair("tie", rule.name.text), to, *_when(rule.condition)])
         case tree.Load():
             how = Pair("as", expression(rule.value))
             return Map([Pair("load", rule.name.text), how, *_when(rule.condition)])
@@ -347,11 +331,7 @@ def listed(item: tree.Item, apart: bool) -> Item:
             pairs.append(Pair("is", expression(item.value)))
             return Item(Map(pairs, tall=True), item.remarks, apart=apart)
         case tree.Use():
-            return Item(
-                Map(used("use", item)),
-                item.remarks,
-                apart=apart,
-            )
+            return Item(Map(used("use", item)), item.remarks, apart=apart)
         case tree.Require():
             return Item(require(item), item.remarks, apart=apart)
         case tree.Generate():

@@ -17,14 +17,14 @@ def block_map(node: tree.Block) -> Map:
     if node.doc:
         pairs.append(Pair("doc", node.doc))
     pairs.append(Pair("in", Map([param(p) for p in node.params])))
+    # one result needs no name, and then is its type alone
     if len(node.results) == 1 and not node.results[0].name:
         pairs.append(Pair("out", type_text(node.results[0].type)))
     else:
         pairs.append(Pair("out", Map([param(r) for r in node.results])))
     if node.where:
-        pairs.append(
-            Pair("where", Map([Pair(e.name, expression(e.value)) for e in node.where]))
-        )
+        lengths = [Pair(e.name, expression(e.value)) for e in node.where]
+        pairs.append(Pair("where", Map(lengths)))
     if node.made_for:
         pairs.append(Pair("for", List([Item(name) for name in node.made_for])))
     return Map([*pairs, do("do", node.body, node.end)], tall=True)
@@ -35,14 +35,14 @@ def param(node: tree.Param) -> Pair:
     kind = type_text(node.type)
     if node.default is None:
         return Pair(node.name, kind)
-    return Pair(
-        node.name, Map([Pair("type", kind), Pair("default", expression(node.default))])
-    )
+    default = Pair("default", expression(node.default))
+    return Pair(node.name, Map([Pair("type", kind), default]))
 
 
 def do(name: str, statements: Sequence[tree.Statement], end: tuple[str, ...]) -> Pair:
     """`do:` with its statements."""
     entries = [statement(s) for s in statements]
+    # a list without items has no line of its own that a remark could stand under
     if not entries and end:
         return Pair(name, Map([], end, tall=True))
     return Pair(name, List(entries, end, tall=bool(entries)))
@@ -58,27 +58,27 @@ def statement(node: tree.Statement) -> Item:
         case tree.Require():
             return Item(require(node), node.remarks)
         case tree.Repeat():
-            pairs = [Pair("repeat", f"{node.variable} in {one_line(node.over)}")]
-            pairs += [Pair("under", node.under.text)] if node.under is not None else []
-            pairs += names("collect", node.collect)
-            return Item(
-                Map([*pairs, do("do", node.body, node.end)], tall=True),
-                node.remarks,
-                headed=True,
-            )
+            return Item(repeat(node), node.remarks, headed=True)
         case tree.Scan():
             return Item(scan(node), node.remarks, headed=True)
         case tree.When():
-            pairs = [
-                Pair("when", expression(node.condition)),
-                do("do", node.body, node.end),
-            ]
-            pairs += (
-                [do("else", node.otherwise, node.else_end)]
-                if node.otherwise or node.else_end
-                else []
-            )
-            return Item(Map(pairs, tall=True), node.remarks, headed=True)
+            return Item(when(node), node.remarks, headed=True)
+
+
+def repeat(node: tree.Repeat) -> Map:
+    """`repeat: i in range(n)` and its keys."""
+    pairs = [Pair("repeat", f"{node.variable} in {one_line(node.over)}")]
+    pairs += [Pair("under", node.under.text)] if node.under is not None else []
+    pairs += names("collect", node.collect)
+    return Map([*pairs, do("do", node.body, node.end)], tall=True)
+
+
+def when(node: tree.When) -> Map:
+    """`when: c` with `do:`, and `else:` where it says anything, be it a remark."""
+    pairs = [Pair("when", expression(node.condition)), do("do", node.body, node.end)]
+    if node.otherwise or node.else_end:
+        pairs.append(do("else", node.otherwise, node.else_end))
+    return Map(pairs, tall=True)
 
 
 def scan(node: tree.Scan) -> Map:
@@ -131,13 +131,13 @@ def owns(expr: tree.Expr) -> bool:
     """Whether a call, or a call that it is given directly, has weights, and a map can say it."""
     if isinstance(expr, tree.ListOf):
         return any(owns(e) for e in expr.items)
-    if not isinstance(expr, tree.Call) or any(
-        o.name in ("in", "weights") for o in expr.options
-    ):
+    if not isinstance(expr, tree.Call):
         return False
-    return expr.weights is not None or any(
-        owns(a) for a in (*expr.args, *(o.value for o in expr.options))
-    )
+    # an option of such a name would be taken for the key of the map
+    if any(o.name in ("in", "weights") for o in expr.options):
+        return False
+    given = (*expr.args, *(o.value for o in expr.options))
+    return expr.weights is not None or any(owns(a) for a in given)
 
 
 def expression(expr: tree.Expr) -> Value:

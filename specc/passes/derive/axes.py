@@ -1,11 +1,13 @@
 """The axes of a node's operands and results by name: those of one name are equally long."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from specc.ir import ops
 from specc.ir.graph import Node, Value
 from specc.ir.op import Op
+from specc.ir.signature import Axis as Mark
 from specc.ir.signature import Term, layout
+from specc.ir.types import Type
 from specc.passes.derive.asked import FOLDS, Axis, along
 
 
@@ -22,21 +24,31 @@ def axis_names(
     widths: dict[str, int] = {}
     operands: list[dict[int, Axis]] = []
     for n, (term, arg) in enumerate(rule.pair(types)):
-        found: dict[int, Axis] = {}
-        marks = layout(term, arg.rank, node.op.at_axis(), n) if arg is not None else []
+        if arg is None:
+            operands.append({})
+            continue
+        marks = layout(term, arg.rank, node.op.at_axis(), n)
         for mark, dims in marks:
-            assert arg is not None
             widths[mark.name] = max(widths.get(mark.name, 0), len(dims))
-            for axis in dims:
-                # An axis of 1 that is repeated has one row, which is no time axis.
-                if not mark.one or arg.shape[axis] != 1:
-                    found[axis] = _name(node.op, mark.name, dims.stop - axis)
-        operands.append(found)
+        operands.append(_operand_names(node.op, marks, arg))
     made = [
         _result_names(node.op, term, value, widths)
         for term, value in zip(rule.results, results, strict=True)
     ]
     return operands, made
+
+
+def _operand_names(
+    op: Op, marks: Iterable[tuple[Mark, range]], arg: Type
+) -> dict[int, Axis]:
+    """The names of an operand's axes."""
+    found: dict[int, Axis] = {}
+    for mark, dims in marks:
+        for axis in dims:
+            # An axis of 1 that is repeated has one row, which is no time axis.
+            if not mark.one or arg.shape[axis] != 1:
+                found[axis] = _name(op, mark.name, dims.stop - axis)
+    return found
 
 
 def _result_names(

@@ -44,9 +44,8 @@ class Draft:
         if has == need:
             return value
         assert need < has, f"{need} rows before are needed, {has} are there"
-        return self.last(
-            value, axis, self.plan.rows(has, track), self.plan.rows(need, track)
-        )
+        total, rows = self.plan.rows(has, track), self.plan.rows(need, track)
+        return self.last(value, axis, total, rows)
 
     def last(self, value: Value, axis: int, total: Dim, rows: Dim) -> Value:
         """The last rows of `total`."""

@@ -17,7 +17,7 @@ from typing import TypeAlias
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Builder, Graph, Node, Value
-from specc.ir.reach import known, links
+from specc.ir.reach import Link, known, links
 from specc.ir.substitute import at_length
 from specc.passes.derive.demand import wanted
 from specc.passes.prove.flow import Flow
@@ -95,13 +95,7 @@ class LastRow:
         are read for it, but through a mask, or where the op says how many rows have grown.
         """
         value, axis = row
-        types = tuple(a.type if a else None for a in node.args)
-        at = (value.index, axis)
-        found = [
-            link
-            for link in known(node.op, types, node.op.infer(*types))
-            if (link.result, link.result_axis) == at
-        ]
+        found = _links_to(node, value.index, axis)
         says = at_length(node.op, self.symbol, Dim.of(0)) != node.op
         if says or any(link.kind not in ("same", "band") for link in found):
             return {}
@@ -121,6 +115,7 @@ class LastRow:
             case Node(ops.Slice(axis=n, stop=stop), (Value() as x,)) if n == axis:
                 return (0, (x, axis)) if stop == x.type.shape[axis] else None
             case Node(ops.Concat(axis=n)) if n == axis:
+                # the last part that has rows where nothing has grown
                 for place, a in reversed([*enumerate(node.args)]):
                     if a and a.type.shape[axis].substitute({self.symbol: 0}) != 0:
                         return place, (a, axis)
@@ -151,3 +146,12 @@ class LastRow:
             ]
             made[row] = b.add(node.op, *args)[row[0].index]
         return last((self.value, self.axis))
+
+
+def _links_to(node: Node, result: int, axis: int) -> list[Link]:
+    """The links to one axis of one result. The node may be none of its graph any more:
+    its results are known by their types alone.
+    """
+    types = tuple(a.type if a else None for a in node.args)
+    every = known(node.op, types, node.op.infer(*types))
+    return [link for link in every if (link.result, link.result_axis) == (result, axis)]

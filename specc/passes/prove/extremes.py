@@ -74,9 +74,9 @@ def _asked(value: Value) -> list[Value]:
     node = value.node
     if node is None or value.type.dtype == "bool" or isinstance(node.op, NUMBERS):
         return []
-    picked = isinstance(node.op, PICKING)
-    if picked:
-        return [] if value.index else [a for a in node.args[:1] if a]
+    if isinstance(node.op, PICKING):
+        # the second result is row numbers, whatever the rows hold
+        return [] if value.index or node.first is None else [node.first]
     tells = node.op.view or isinstance(node.op, COMPUTING)
     return [a for a in node.args if a] if tells else []
 

@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias
 
 from specc.ir import ops
 from specc.ir.dim import Dim
-from specc.ir.graph import Value
+from specc.ir.graph import Node, Value
 from specc.ir.heads import Clock
 from specc.ir.types import Type
 
@@ -90,18 +90,28 @@ def through(grid: Grid) -> Grid | None:
         case ops.Squeeze(axis=axis) | ops.Index(axis=axis):
             return grid.at(x, added(q, axis), added(k, axis))
         case ops.Transpose(order=order):
-            query = None if q is None else order[q]
-            return grid.at(x, query, None if k is None else order[k])
+            query, key = (None if a is None else order[a] for a in (q, k))
+            return grid.at(x, query, key)
         case ops.Expand(axis=axis):
             # Along the axis that was repeated there was one row, the same for all.
-            return grid.at(x, None if q == axis else q, None if k == axis else k)
-        case ops.Slice(axis=axis) | ops.Stride(axis=axis) if axis not in (q, k):
-            return grid.at(x, q, k)
-        case ops.Slice() if _keeps_time(grid, node.op):
-            return grid.at(x, q, k)
-        case ops.Cast() if not _rounds(x.type, grid.value.type):
-            return grid.at(x, q, k)
-    return None
+            query, key = (None if a == axis else a for a in (q, k))
+            return grid.at(x, query, key)
+    return grid.at(x, q, k) if _is_seen_through(grid, node, x) else None
+
+
+def _is_seen_through(grid: Grid, node: Node, x: Value) -> bool:
+    """Whether a node leaves the grid's axes where they are, and what stands there."""
+    match node.op:
+        case ops.Slice(axis=axis) | ops.Stride(axis=axis) if axis not in (
+            grid.query,
+            grid.key,
+        ):
+            return True
+        case ops.Slice():
+            return _keeps_time(grid, node.op)
+        case ops.Cast():
+            return not _rounds(x.type, grid.value.type)
+    return False
 
 
 def _keeps_time(grid: Grid, op: ops.Slice) -> bool:

@@ -38,27 +38,32 @@ MOST_DEPTH = 20
 
 def held(standing: Standing) -> Mapping[int, float]:
     """The number at padded rows of a result, axis by axis."""
-    node, given = standing.node, standing.given
     found = {}
     for axis in standing.axes():
         number = _number(standing, axis)
         if number is not None:
             found[axis] = number
+    return found | _along(standing)
+
+
+def _along(standing: Standing) -> dict[int, float]:
+    """The number at padded rows that an op gives which works along their axis."""
+    node, given = standing.node, standing.given
     match node.op:
         case ops.Sort(axis=axis) if standing.value.index == 0:
             number = given[0].held.get(axis)
             if number is not None and sorts_last(node, number):
-                found[axis] = number
+                return {axis: number}
+        # padded rows are the last, and an infinite sum stays infinite
         case ops.CumSum(axis=axis) if axis in given[0].ranked:
-            if isinf(given[0].held.get(axis, 0.0)):
-                found[axis] = given[0].held[axis]
+            number = given[0].held.get(axis, 0.0)
+            return {axis: number} if isinf(number) else {}
         case ops.Gather(axis=axis) if in_order(node, given):
-            found[axis] = given[0].held[axis]
+            return {axis: given[0].held[axis]}
         case ops.MaskedSoftmax():
             last = standing.value.type.rank - 1
-            if given[0].held.get(last) == -inf:
-                found[last] = 0.0
-    return found
+            return {last: 0.0} if given[0].held.get(last) == -inf else {}
+    return {}
 
 
 def ranked(standing: Standing) -> frozenset[int]:

@@ -22,6 +22,8 @@ def mapped(function: Callable[[float], float] | None, given: Pairs) -> Pairs:
     """The numbers that a function makes of numbers."""
     if function is None:
         return NOTHING
+    # One by one, for several numbers may become the same: then it stands wherever any
+    # of them stood. What is no number is forgotten.
     made = [{function(n): i} for n, i in given.items()]
     return together({n: i for n, i in pair.items() if not isnan(n)} for pair in made)
 
@@ -52,6 +54,7 @@ def in_all(parts: list[Pairs]) -> Pairs:
     if not parts:
         return NOTHING
     common = reduce(and_, (set(p) for p in parts))
+    # outside of all their intervals, for in one of them a part may hold another number
     return {n: reduce(or_, (p[n] for p in parts)) for n in common}
 
 
@@ -108,6 +111,7 @@ COMPARISONS: Mapping[str, Callable[[float, float], bool]] = {
 FUNCTIONS: Mapping[str, Callable[[float], float]] = {
     "abs": abs,
     "ceil": lambda x: x if isinf(x) else float(ceil(x)),
+    # below about -745 even float64 has no number above 0 for it
     "exp": lambda x: {0.0: 1.0, inf: inf}.get(x, 0.0 if x < -1000 else nan),
     "floor": lambda x: x if isinf(x) else float(floor(x)),
     "log": lambda x: {0.0: -inf, 1.0: 0.0, inf: inf}.get(x, nan),
