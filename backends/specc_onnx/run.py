@@ -245,7 +245,7 @@ def open_bytes(
     `lengths` alone where they are given; what is `recorded` on a card then has them in
     the same places at every run.
     """
-    where = str(folder.resolve()) if folder else ""
+    where = _told_of(folder, name) if folder else ""
     options = _options(provider, threads, where, exact)
     for symbol, length in (lengths or {}).items():
         options.add_free_dimension_override_by_name(symbol, length)
@@ -352,6 +352,21 @@ def _options(
     if provider != "cpu":
         options.add_session_config_entry(RECORD if tells_places() else STRICT, "1")
     return options
+
+
+def _told_of(folder: Path, name: str) -> str:
+    """A folder's name as ONNX Runtime takes it: as text. E0923 where it is none."""
+    where = str(folder.resolve())
+    try:
+        where.encode()
+    except UnicodeEncodeError:
+        fail(
+            "E0923",
+            f"ONNX Runtime cannot load `{shown(name)}`: its folder's name is no UTF-8 text",
+            notes=[f"it is `{shown(where)}`"],
+            helps=["give the folder another name"],
+        )
+    return where
 
 
 def _slot(known: onnxruntime.NodeArg) -> Slot:

@@ -210,11 +210,18 @@ def _replaceable(path: Path, kind: Kind, content: bytes) -> bool:
     return bool(content) and size == len(content) and path.read_bytes() == content
 
 
+def _stands(folder: Path) -> bool:
+    """Whether a folder is there; the one that a command works in may have been removed,
+    and has no name any more.
+    """
+    return folder.is_dir() and folder.stat().st_nlink > 0
+
+
 def explain(error: OSError | ValueError, path: Path) -> NoReturn:
     """The coded form of what the system said: E0810 to E0815."""
     number = error.errno if isinstance(error, OSError) else None
     name = f"`{shown(str(path))}`"
-    if number == errno.ENOENT and not os.path.lexists(path) and path.parent.is_dir():
+    if number == errno.ENOENT and not os.path.lexists(path) and _stands(path.parent):
         fail(
             "E0812",
             f"the output {name} cannot be written: this folder takes no files",

@@ -252,6 +252,19 @@ def test_faults_of_the_place_have_codes(tmp_path: Path) -> None:
     assert sorted(content_names(tmp_path)) == ["file", "folder", "nowhere"]
 
 
+@pytest.mark.skipif(os.name != "posix", reason="a folder in use stays there")
+def test_the_folder_that_a_command_works_in_was_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes no files, but is none that shows what the system does."""
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    with pytest.raises(Failed) as failed:
+        atomic_write("a.bin", [b"x"])
+    assert code_of(failed) == "E0810"
+
+
 def content_names(folder: Path) -> list[str]:
     return [p.name for p in folder.iterdir()]
 

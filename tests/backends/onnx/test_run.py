@@ -40,6 +40,14 @@ def two_inputs() -> RunningModel:
     )
 
 
+@pytest.mark.skipif(os.name != "posix", reason="names are text there")
+def test_a_folder_whose_name_is_no_text_is_told(tmp_path: Path) -> None:
+    folder = tmp_path / os.fsdecode(b"bad\xff")
+    model = build(Builder().finish("g", {}), target("onnx")).model.SerializeToString()
+    with pytest.raises(Failed, match=r"E0923(.|\n)*no UTF-8 text"):
+        open_bytes(model, folder=folder)
+
+
 def f32(*shape: int) -> np.ndarray:
     return np.ones(shape, np.float32)
 
