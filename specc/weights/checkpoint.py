@@ -107,8 +107,9 @@ def _is_folder(path: Path) -> bool:
 def _in_folder(folder: Path) -> Path:
     """The file of a folder that holds, or lists, the weights."""
     names = _names_in(folder)
-    # the names that transformers writes count before any other
-    for usual in (f"model{INDEX}", "model.safetensors"):
+    # the names that transformers writes count before any other, in the order that it
+    # looks for them: an index stays there when a smaller model is saved over a large one
+    for usual in ("model.safetensors", f"model{INDEX}"):
         if usual in names:
             return folder / usual
     indexes = _ending(names, INDEX)

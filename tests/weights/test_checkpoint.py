@@ -55,6 +55,15 @@ def test_shards_are_one_checkpoint(tmp_path: Path) -> None:
             assert checkpoint.array("b").tolist() == [0, 0, 0]
 
 
+def test_of_one_file_and_shards_the_one_file_is_meant(tmp_path: Path) -> None:
+    """As transformers has it, which leaves an old index beside a smaller model."""
+    index(tmp_path, sharded(tmp_path))
+    write_safetensors(tmp_path / "model.safetensors", {"c": ONE})
+    (tmp_path / "model-1.safetensors").unlink()
+    with open_weights(tmp_path) as checkpoint:
+        assert set(checkpoint.tensors) == {"c"}
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
