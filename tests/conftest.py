@@ -40,8 +40,12 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What stands in these folders is all marked `parity`, or it would never run."""
+    under = {
+        path: any(path.is_relative_to(folder) for folder in TORCH)
+        for path in {item.path for item in items}
+    }
     for item in items:
-        if any(item.path.is_relative_to(folder) for folder in TORCH):
+        if under[item.path]:
             assert item.get_closest_marker("parity"), f"{item.nodeid}: mark it parity"
 
 

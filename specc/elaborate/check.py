@@ -6,9 +6,10 @@ symbol. Sizes that the spec's own `require` forbids are not tried.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 from specc.elaborate.budget import Steps
 from specc.elaborate.config import Reader, derived, first_tried
@@ -52,6 +53,35 @@ def check_symbolic(
     `filed`: a config file has other numbers than the defaults. Lengths that are given
     need not fit defaults then; whether they fit the file is seen with numbers.
     """
+    if program.shipped:
+        asked = (program.identity(), graph, filed)
+        return [*_of_shipped(_Question(asked, program, library, graph, filed))]
+    return _checked(program, library, graph, filed=filed)
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """A check of a shipped spec. `asked` is all that its answer hangs on."""
+
+    asked: Hashable
+    program: Program = field(compare=False)
+    library: Library = field(compare=False)
+    graph: str = field(compare=False)
+    filed: bool = field(compare=False)
+
+
+@lru_cache(maxsize=512)
+def _of_shipped(question: _Question) -> list[Trial]:
+    """The readings of a shipped spec, made once: its files and those it uses stay as they
+    are, and who compiles one twice in a process waits for them once.
+    """
+    program, library = question.program, question.library
+    return _checked(program, library, question.graph, filed=question.filed)
+
+
+def _checked(
+    program: Program, library: Library, graph: str, *, filed: bool
+) -> list[Trial]:
     try:
         return _free_or_derived(program, library, graph)
     except Failed as failed:

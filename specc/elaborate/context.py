@@ -123,7 +123,7 @@ class Evaluator(Protocol):
 @dataclass(eq=False, kw_only=True)
 class Module:
     """A spec file ready for look-up. `extended` is the module it is an instance of, whose
-    lengths and names it shares.
+    lengths and names it shares. What is `shipped` stays as it is, with all that it uses.
     """
 
     file: tree.File
@@ -132,6 +132,7 @@ class Module:
     dims: dict[str, int] = field(default_factory=dict)
     uses: dict[str, tree.Use] = field(default_factory=dict)
     standard: bool = False
+    shipped: bool = False
     folder: Path = field(default_factory=Path)
     extended: "Module | None" = None
 

@@ -1,6 +1,6 @@
 """Spec files made ready for look-up: items by name, instances merged into what they extend."""
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TypeVar
@@ -49,6 +49,28 @@ class Program:
     doc: str = ""
     chain: tuple[Module, ...] = ()
     parts: "tuple[Part, ...]" = ()
+
+    @property
+    def shipped(self) -> bool:
+        """Whether all of it comes with specc, but for the values that are given."""
+        return all(m.shipped for m in self.chain) and all(
+            one.shipped for part in self.parts for one in part.programs
+        )
+
+    def identity(self) -> Hashable:
+        """What tells the program from others: its trees, which are the same objects
+        wherever a text is read again, the values given, and which specs its parts are.
+        """
+        given = {
+            (path, a.value, id(a.module.file) if a.module else 0)
+            for path, a in self.assigned.items()
+        }
+        parts = [
+            (part.chosen, *(one.identity() for one in part.programs))
+            for part in self.parts
+        ]
+        trees = [id(module.file) for module in self.chain]
+        return frozenset(given), tuple(parts), tuple(trees)
 
     def paths(self) -> dict[str, tree.Field]:
         """Every config field by its dotted path, those of its parts below their names,

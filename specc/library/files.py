@@ -30,8 +30,9 @@ def root() -> Path:
     return packaged if packaged.is_dir() else Path(__file__).parents[2] / "specs"
 
 
-def shipped() -> dict[str, Path]:
-    """Model specs that come with specc, by name."""
+@cache
+def shipped() -> Mapping[str, Path]:
+    """Model specs that come with specc, by name, as they are when it starts."""
     return {
         p.stem: p for p in sorted((root() / "models").iterdir()) if p.suffix in SUFFIXES
     }
@@ -137,6 +138,8 @@ class Files:
             file = read_file(path, spec, span) if text is None else _read(spec, text)
             made = module_of(file, spec)
             made.folder = key.parent
+            # with texts of an editor in sight, a shipped file may use one of those
+            made.shipped = key == shipped().get(key.stem) and not self.unsaved
             self.modules[key] = made
         return self.modules[key]
 

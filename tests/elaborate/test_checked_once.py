@@ -1,0 +1,99 @@
+"""A shipped spec is checked with symbols once in a process, and whatever could make the
+answer another one is checked anew.
+"""
+
+from pathlib import Path
+
+import pytest
+
+from specc.compiler.spec import Spec, elaborated, open_spec
+from specc.elaborate import check
+from specc.library.files import Files, shipped
+from specc.text.diagnostic import Failed
+
+
+def test_a_shipped_spec_is_checked_once() -> None:
+    check._of_shipped.cache_clear()
+    first = elaborated(open_spec("gpt2", sets=["d=32", "heads=4"]))
+    made = check._of_shipped.cache_info().misses
+    again = elaborated(open_spec("gpt2", sets=["heads=4", "d=32"]))
+    assert check._of_shipped.cache_info().misses == made
+    assert str(again.graph) == str(first.graph)
+
+
+def readings(spec: Spec, graph: str = "") -> list[check.Trial]:
+    return check.check_symbolic(spec.program, spec.library, graph)
+
+
+def told(spec: Spec) -> list[str]:
+    """What was tried, and what was made of it."""
+    found = []
+    for trial in readings(spec):
+        graph = trial.model.graph
+        ops = [str(node.op) for node, _ in graph.nodes]
+        found.append(f"{trial.values} {list(graph.parameters)} {ops}")
+    return found
+
+
+OTHERS = [
+    ("gpt2", ["tied=false"]),
+    ("gpt2", ["scaled=false"]),
+    ("vision_encoder_decoder", ["encoder=deit"]),
+]
+
+
+@pytest.mark.parametrize(("name", "sets"), OTHERS)
+def test_other_values_are_other_questions(name: str, sets: list[str]) -> None:
+    """As if the one before had never been asked about."""
+    check._of_shipped.cache_clear()
+    alone = told(open_spec(name, sets=sets))
+    check._of_shipped.cache_clear()
+    usual = told(open_spec(name))
+    assert told(open_spec(name, sets=sets)) == alone
+    assert alone != usual
+
+
+def test_each_graph_is_a_question_of_its_own() -> None:
+    spec = open_spec("gpt2")
+    for name in ("decoder", "sequence_classification", "decoder"):
+        model = readings(spec, name)[0].model
+        assert f"graph {name}:" in repr(model.graph)
+
+
+def test_a_text_in_an_editor_goes_before_what_was_found() -> None:
+    """Also where it is that of a file that the spec uses."""
+    name = "vision_encoder_decoder"
+    assert readings(open_spec(name))
+    used = shipped()["vit"].resolve()
+    text = used.read_text(encoding="utf-8").replace("patches(", "pathces(")
+    library = Files(unsaved={used: text})
+    with pytest.raises(Failed):
+        readings(open_spec(name, library=library))
+    assert not library.open("vit").shipped
+    assert not library.open("gpt2").shipped
+
+
+def test_files_of_ones_own_are_read_again(tmp_path: Path) -> None:
+    (tmp_path / "other.specc").write_text(OTHER.format("relu"))
+    (tmp_path / "m.specc").write_text(MINE)
+    path = str(tmp_path / "m.specc")
+    assert readings(open_spec(path))
+    (tmp_path / "other.specc").write_text(OTHER.format("rleu"))
+    with pytest.raises(Failed):
+        readings(open_spec(path))
+
+
+OTHER = """specc 1
+model other
+block act(x: float[b, n]) -> float[b, n] {{
+  return {}(x)
+}}
+"""
+MINE = """specc 1
+model m
+use "other.specc" as other
+dims batch
+graph score(x: float[batch, 4]) -> (y: float[batch, 4]) {
+  return other.act(x)
+}
+"""
