@@ -96,7 +96,12 @@ def _naming(names: Set[str], present: Set[str], path: Path) -> Naming:
     def spelled(naming: Naming) -> frozenset[str]:
         return frozenset(naming.name(declared, present) for declared in names)
 
-    candidates = _candidates(names, present)
+    candidates = [
+        naming
+        for naming in _candidates(names, present)
+        # behind a prefix lies the base, not one head beside a base that lies as declared
+        if not naming.plus or _behind(naming, names, present) > plain
+    ]
     found = {naming: len(spelled(naming) & present) for naming in candidates}
     best = max(found.values(), default=0)
     if best <= plain or 2 * best < len(names):  # a few chance matches decide nothing
@@ -106,6 +111,11 @@ def _naming(names: Set[str], present: Set[str], path: Path) -> Naming:
     if len(set(map(spelled, winners))) > 1:
         _several(path, [f"{best} of {len(names)} names are found {n}" for n in winners])
     return winners[0]
+
+
+def _behind(naming: Naming, names: Set[str], present: Set[str]) -> int:
+    """How many names are found behind a prefix alone."""
+    return sum(naming.plus + name in present for name in names - present)
 
 
 def _cut_and_put(naming: Naming) -> tuple[str, str]:

@@ -301,6 +301,17 @@ def test_a_head_beside_the_base_keeps_its_own_name(tmp_path: Path) -> None:
         assert str(bind(want, Rules(), checkpoint).naming) == "with `bert.` in front"
 
 
+@pytest.mark.parametrize("others", [["decode"], ["decode", "auxiliary"]])
+def test_other_heads_of_the_same_name_are_no_prefix_of_the_base(
+    tmp_path: Path, others: list[str]
+) -> None:
+    """What the base is called as it is decides: a new head is not the one of another."""
+    tensors = {**BASE, **{f"{head}.classifier": numbers(2) for head in others}}
+    want = [Wanted(name=n, shape=(2,)) for n in (*BASE, "classifier")]
+    found = faults(tmp_path, want, tensors)
+    assert "E0501" in [fault.code for fault in found]
+
+
 def test_two_prefixes_that_fit_are_not_chosen_between(tmp_path: Path) -> None:
     tensors = {f"{p}.{n}": t for n, t in BASE.items() for p in ("student", "teacher")}
     (fault,) = faults(tmp_path, [Wanted(name=n, shape=(2,)) for n in BASE], tensors)
