@@ -12,15 +12,14 @@ from pathlib import Path
 from specc.compiler.family import graph_for, types_read
 from specc.compiler.given import opened
 from specc.compiler.instance import Beginning, begun
-from specc.compiler.spec import Spec
+from specc.compiler.spec import Spec, unread_of
 from specc.compiler.ties import with_ties
 from specc.compiler.weights import Sources, values_of
 from specc.elaborate.config import Reader
 from specc.elaborate.json_nodes import JsonObject, JsonScalar
 from specc.elaborate.model import elaborate
-from specc.elaborate.modules import program_of
-from specc.elaborate.parts import TYPE, chosen, entries_of
-from specc.elaborate.published_keys import unread
+from specc.elaborate.modules import Program, program_of
+from specc.elaborate.parts import TYPE, chosen
 from specc.files.read import shown
 from specc.ir.model import Model
 from specc.lang import tree
@@ -61,12 +60,18 @@ def drafted(folder: str, name: str, sign: str, above: tuple[str, ...] = ()) -> D
     base = types_read().get(kind, "")
     spec, model = _elaborated(base, data) if base else _nearest(folder, data, names)
     spec = replace(spec, checkpoint=folder)
-    kept, lost = _values(spec.named, model, name)
+    parts = dict(_parts(spec.program))
+    kept, lost = _values(spec, model, parts, name)
     unplaced = [f"the value of `{path}`, {text}" for path, text in lost.items()]
     unplaced += _keys(spec, data)
     unplaced += _weights(spec, model, names)
     beginning = Beginning(
-        name=name, extends=spec.named, values=kept, above=above, only=True, sign=sign
+        name=name,
+        extends=spec.named,
+        values={**parts, **kept},
+        above=above,
+        only=True,
+        sign=sign,
     )
     return Draft(
         file=begun(beginning),
@@ -170,23 +175,33 @@ def _patterns(names: frozenset[str]) -> set[str]:
     return {".".join(re.sub(r"\d+", "{i}", name).split(".")[-3:]) for name in names}
 
 
+def _parts(program: Program, prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Which specs are used, of those that may be several, by path."""
+    for part in program.parts:
+        path = f"{prefix}{part.name}"
+        if len(part.programs) > 1:
+            yield path, part.path
+        yield from _parts(part.program, f"{path}.")
+
+
 def _values(
-    base: str, model: Model, name: str
+    spec: Spec, model: Model, parts: Mapping[str, str], name: str
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """Config values that are not those the spec has anyway, as text by path: those that
-    an instance gives the same model by, and the rest.
+    """Config values that are not those the spec, with these `parts`, has anyway, as text
+    by path: those that an instance gives the same model by, and the rest.
     """
-    usual = opened(base)
-    own = _defaults(usual)
-    # `...` is no value of a config: what the spec has no default for is always wanted
+    types = {path: entry.type for path, entry in spec.program.paths().items()}
+    base = spec.named
+    own = (_meant(base, parts, name) or {}) if parts else _defaults(opened(base))
     wanted = {
         path: value
         for path, value in _flat(model.config)
         if own.get(path, ...) != value
     }
-    kept = _understood(base, _texts(wanted, usual), name)
-    # A value may be read and mean another: what was written is elaborated again.
-    made = _meant(base, kept, name)
+    texts = {path: _text(value, types.get(path)) for path, value in wanted.items()}
+    known = {path: text for path, text in texts.items() if text is not None}
+    kept = _understood(base, parts, known, name)
+    made = _meant(base, {**parts, **kept}, name)
     if made is not None:
         kept = {
             path: kept[path] for path in kept if made.get(path, ...) == wanted[path]
@@ -195,18 +210,15 @@ def _values(
     return kept, lost
 
 
-def _texts(wanted: Mapping[str, object], spec: Spec) -> dict[str, str]:
-    """Values as the language writes them, without those that it cannot write."""
-    types = {path: entry.type for path, entry in spec.program.paths().items()}
-    texts = {path: _text(value, types.get(path)) for path, value in wanted.items()}
-    return {path: text for path, text in texts.items() if text is not None}
-
-
-def _understood(base: str, texts: dict[str, str], name: str) -> dict[str, str]:
+def _understood(
+    base: str, parts: Mapping[str, str], texts: dict[str, str], name: str
+) -> dict[str, str]:
     """Values without those that cannot be read even alone, which would spoil the others."""
-    if _meant(base, texts, name) is not None:
+    if _meant(base, {**parts, **texts}, name) is not None:
         return texts
-    alone = {path: _meant(base, {path: text}, name) for path, text in texts.items()}
+    alone = {
+        path: _meant(base, {**parts, path: text}, name) for path, text in texts.items()
+    }
     return {path: text for path, text in texts.items() if alone[path] is not None}
 
 
@@ -266,7 +278,7 @@ def _meant(base: str, values: Mapping[str, str], name: str) -> dict[str, object]
 
 def _keys(spec: Spec, data: JsonObject) -> Iterator[str]:
     """The keys of a config.json that nothing reads."""
-    for warning in unread([*entries_of(spec.program)], data):
+    for warning in unread_of(spec.program, data):
         yield f"of config.json: {'; '.join([warning.title, *warning.notes])}"
 
 

@@ -109,14 +109,15 @@ def _of_parts(
 
 
 def _joined(values: Mapping[str, str], path: str) -> tree.Expr:
-    """The value at a path: itself, or a record of what is below."""
-    if path in values:
-        return _parsed(values[path])
+    """The value at a path: itself, a record of what is below, or both as a call."""
     below = [p.removeprefix(f"{path}.") for p in values if p.startswith(f"{path}.")]
     names = dict.fromkeys(p.split(".")[0] for p in below)
-    return tree.RecordOf(
-        tuple(tree.Option(name, _joined(values, f"{path}.{name}")) for name in names)
-    )
+    inner = [tree.Option(name, _joined(values, f"{path}.{name}")) for name in names]
+    if path not in values:
+        return tree.RecordOf(tuple(inner))
+    if inner:  # of a used spec: which it is, and its values
+        return tree.Call(tree.Name(values[path]), options=tuple(inner))
+    return _parsed(values[path])
 
 
 def _leaves(entry: tree.Field, path: str) -> Iterator[tuple[str, tree.Field]]:

@@ -129,7 +129,7 @@ def _configured(spec: Spec, data: JsonObject) -> Spec:
     return replace(
         spec,
         reader=replace(spec.reader, published=spec.library.published, raw=data),
-        warnings=tuple(_unread(spec.program, data)) if family else (),
+        warnings=tuple(unread_of(spec.program, data)) if family else (),
     )
 
 
@@ -148,13 +148,13 @@ def _expected(program: Program, data: JsonObject, *, used: bool = False) -> bool
     return any(e.key == TYPE for e in wanted)
 
 
-def _unread(program: Program, data: JsonObject) -> Iterator[Diagnostic]:
+def unread_of(program: Program, data: JsonObject) -> Iterator[Diagnostic]:
     """W0418 for the keys that nothing names, in each part of the file on its own."""
     keys = [key for part in program.parts for key in part.use.sources]
     yield from unread([*entries_of(program), tree.Unread(tuple(keys))], data)
     for part in program.parts:
         if (inner := section(part, data)) is not None:
-            yield from _unread(part.program, inner)
+            yield from unread_of(part.program, inner)
 
 
 def _usual(spec: Spec) -> str:

@@ -1,8 +1,9 @@
 """Spec files made ready for look-up: items by name, instances merged into what they extend."""
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from pathlib import PurePosixPath
 from typing import TypeVar
 
 from specc.elaborate.context import Library, Module
@@ -135,9 +136,18 @@ class Part:
         return tree.Field(name=self.name, type=kind, default=first, span=self.use.span)
 
     def called(self, name: str) -> "Part | None":
-        """The part, settled on the spec of that name; None where it cannot be that."""
-        names = self.use.paths
-        return replace(self, chosen=names.index(name)) if name in names else None
+        """The part, settled on the spec of that name, its file's or without the ending;
+        None where it cannot be that.
+        """
+        for names in (self.use.paths, self.short):
+            if name in names:
+                return replace(self, chosen=names.index(name))
+        return None
+
+    @property
+    def short(self) -> tuple[str, ...]:
+        """What the specs that it may be are called without ending and folder."""
+        return tuple(PurePosixPath(path).stem for path in self.use.paths)
 
 
 def module_of(file: tree.File, path: str, *, standard: bool = False) -> Module:
@@ -182,22 +192,25 @@ def program_of(
             fail("E0218", f"this spec extends itself: {loop}", file.extends_span)
         chain.append(base)
     assigned: dict[str, Assigned] = {}
+    parts = _parts_of(chain[-1], library, (*inside, chain[-1]))
     # the farthest first, so that the nearest has the last word
     for instance, base in reversed(list(pairwise(chain))):
         only_an_instance(instance)
         new_names(instance, base)
         instance.extended = base
+        given: dict[str, Assigned] = {}
         for config in configs(instance.file):
             for entry in config.entries:
                 if isinstance(entry, tree.Assign):
-                    flatten(entry.name, entry.value, entry.span, assigned, instance)
+                    flatten(entry.name, entry.value, entry.span, given, instance)
+        assigned |= _of_parts(given, {*_open_paths(parts)})
     program = Program(
         module=chain[-1],
         assigned=assigned,
         name=module.file.model,
         doc=module.file.doc or chain[-1].file.doc,
         chain=tuple(chain),
-        parts=_parts_of(chain[-1], library, (*inside, chain[-1])),
+        parts=parts,
     )
     no_loose_assigns(chain[-1])
     _known(program)
@@ -256,6 +269,32 @@ def _settled(program: Program) -> Program:
             fail("E0203", title, given.span, helps=[f"write `{part.use.path}`"])
         parts.append(found)
     return replace(program, parts=tuple(parts), assigned=assigned)
+
+
+def _open_paths(parts: tuple[Part, ...], prefix: str = "") -> Iterator[str]:
+    """The paths of parts that may be several specs."""
+    for part in parts:
+        path = f"{prefix}{part.name}"
+        if len(part.programs) > 1:
+            yield path
+        for program in part.programs:
+            yield from _open_paths(program.parts, f"{path}.")
+
+
+def _of_parts(given: Mapping[str, Assigned], paths: Set[str]) -> dict[str, Assigned]:
+    """Values where `encoder = swin(window=7)` is a part's spec and values for that."""
+    found: dict[str, Assigned] = {}
+    for path, one in given.items():
+        match one.value:
+            case tree.Call(function=name, args=(), weights=None) if path in paths:
+                inner: dict[str, Assigned] = {}
+                values = tree.RecordOf(one.value.options)
+                flatten(path, values, one.span, inner, one.module)
+                found[path] = replace(one, value=name)
+                found |= _of_parts(inner, paths)
+            case _:
+                found[path] = one
+    return found
 
 
 def flatten(
@@ -318,6 +357,7 @@ def _every_path(program: Program) -> dict[str, tree.Field]:
 
 def assign(program: Program, assigned: dict[str, Assigned]) -> Program:
     """The program with further values, which win over those it has."""
-    made = replace(program, assigned={**program.assigned, **assigned})
+    given = _of_parts(assigned, {*_open_paths(program.parts)})
+    made = replace(program, assigned={**program.assigned, **given})
     _known(made)
     return _settled(made)

@@ -114,6 +114,43 @@ def test_a_draft_of_a_known_type_is_the_model_of_its_config() -> None:
     assert elaborated(opened(write_yaml(draft.file))).config == theirs
 
 
+SIDES = {
+    "vision_encoder_decoder": {
+        "model_type": "vision-encoder-decoder",
+        "decoder_start_token_id": 3,
+        "encoder": {"model_type": "swin", "window_size": 3, "embed_dim": 48},
+        "decoder": {"model_type": "bert", "hidden_size": 24, "num_attention_heads": 4,
+                    "is_decoder": True, "add_cross_attention": True},
+    },
+    "llava": {
+        "model_type": "llava",
+        "text_config": {"model_type": "qwen2", "num_hidden_layers": 3},
+        "vision_config": {"model_type": "clip_vision_model"},
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SIDES)
+@pytest.mark.parametrize("sign", [": ", " = "])
+def test_a_draft_says_which_specs_are_used(
+    name: str, sign: str, tmp_path: Path
+) -> None:
+    """Of several that a side may be, with the values that it has."""
+    (tmp_path / "config.json").write_text(json.dumps(SIDES[name]))
+    draft = drafted(str(tmp_path), "mine", sign)
+    assert draft.base == name
+    assert draft.unplaced == ("weights: the folder has none that can be read",)
+    text = write(draft.file) if sign == " = " else write_yaml(draft.file)
+    theirs = elaborated(open_spec(str(tmp_path)))
+    mine = elaborated(opened(f"{text}\n"))
+    assert mine.config == theirs.config
+    shapes = [
+        {name: value.type for name, value in one.graph.parameters.items()}
+        for one in (mine, theirs)
+    ]
+    assert shapes[0] == shapes[1]
+
+
 @pytest.fixture
 def strange(tmp_path: Path) -> Path:
     """A checkpoint of a type that nobody knows, nearly a Llama."""

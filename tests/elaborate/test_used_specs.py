@@ -105,6 +105,40 @@ def test_values_come_from_the_part_of_the_file(
     assert found["more.weight"] == [width + 1, width], "what follows from it follows"
 
 
+@pytest.mark.parametrize(
+    ("near", "far", "sets", "wide", "width"),
+    [
+        ("text = large(wide=7, d=6)", "", [], 7, 6),
+        ("text = large(d=6)", "text = {d = 5}", [], 3, 6),
+        ("text = {d = 6}", "text = large(wide=7, d=5)", [], 7, 6),
+        ("", "", ["text=large(wide=7, d=6)"], 7, 6),
+        ("text = small(d=5)", "", ["text=large(d=6)"], 3, 6),
+    ],
+)
+def test_a_spec_is_chosen_with_values(
+    near: str, far: str, sets: list[str], wide: int, width: int, folder: Path
+) -> None:
+    """The nearest word counts, whichever way it is said."""
+    for name, base, said in (("far", "outer", far), ("near", "far", near)):
+        config = f"config {{ {said} }}" if said else ""
+        text = f'specc 1\nmodel {name}\nextends "{base}.specc"\n{config}\n'
+        (folder / f"{name}.specc").write_text(text)
+    made = elaborated(open_spec(str(folder / "near.specc"), sets=sets)).config
+    assert made["text"]["wide"] == wide
+    assert made["text"]["d"] == width
+
+
+@pytest.mark.parametrize(
+    "said", ["large(4)", "large(5, d=6)", "huge(d=6)", "large() @ w"]
+)
+def test_what_is_no_spec_with_values_is_refused(said: str, folder: Path) -> None:
+    text = f'specc 1\nmodel own\nextends "outer.specc"\nconfig {{ text = {said} }}'
+    (folder / "own.specc").write_text(text)
+    with pytest.raises(Failed) as failed:
+        elaborated(open_spec(str(folder / "own.specc")))
+    assert failed.value.diagnostics[0].code in ("E0201", "E0203", "E0101")
+
+
 def test_an_instance_says_values_and_which_spec(folder: Path) -> None:
     (folder / "own.specc").write_text(
         'specc 1\nmodel own\nextends "outer.specc"\nconfig { text = {d = 5  act = gelu} }'
