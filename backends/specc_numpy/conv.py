@@ -22,13 +22,18 @@ def conv(
     """f[b t i], f[o j k], f[o]? -> f[b t o]"""
     x, groups = picture(op.kernel, x), length(op.groups, env)
     counts = windows(op, x.shape[2:])
-    (batch, _, *_), (out, channels, *_) = x.shape, weight.shape
+    count = prod(counts)
+    batch = x.shape[0]
+    out, channels = weight.shape[:2]
+    own = out // groups
     padded = _padded(op, x, 0.0).reshape(batch, groups, channels, *_sizes(op, x))
-    y: Array = np.zeros((batch, groups, out // groups, prod(counts)))
+    y: Array = np.zeros((batch, groups, own, count))
+    # A window is a sum over its places: at each, one product for all windows at once.
     for place in np.ndindex(*op.kernel):
         seen = _seen(op, padded, place, counts)
-        seen = seen.reshape(batch, groups, channels, prod(counts))
-        y += weight[(..., *place)].reshape(groups, out // groups, channels) @ seen
+        seen = seen.reshape(batch, groups, channels, count)
+        here = weight[(..., *place)].reshape(groups, own, channels)
+        y += here @ seen
     return rows(op.kernel, _biased(y.reshape(batch, out, *counts), bias))
 
 
@@ -38,18 +43,14 @@ def conv_transpose(
 ) -> Array:
     """f[b t i], f[i p k], f[o]? -> f[b u o]"""
     x, groups = picture(op.kernel, x), length(op.groups, env)
-    (batch, channels, *sizes), out = x.shape, weight.shape[1] * groups
+    batch, channels, *sizes = x.shape
+    out = weight.shape[1] * groups
     counts = [transposed(op, n, size) for n, size in enumerate(sizes)]
     given = x.reshape(batch, groups, channels // groups, prod(sizes))
     kernels = weight.reshape(groups, channels // groups, weight.shape[1], *op.kernel)
-    # Room for every row of every kernel, and for what is asked for beyond.
-    room = [
-        max(count + before, max(size - 1, 0) * s + d * (k - 1) + 1)
-        for count, before, size, s, d, k in zip(
-            counts, op.before, sizes, op.stride, op.dilation, op.kernel, strict=True
-        )
-    ]
+    room = [_room(op, n, sizes[n], count) for n, count in enumerate(counts)]
     y: Array = np.zeros((batch, out, *room))
+    # Every row is spread by the kernel: at each of its places, all rows at once.
     for place in np.ndindex(*op.kernel):
         added = kernels[(..., *place)].swapaxes(1, 2) @ given
         steps = zip(place, op.dilation, op.stride, sizes, strict=True)
@@ -57,6 +58,15 @@ def conv_transpose(
         y[EVERY, EVERY, *here] += added.reshape(batch, out, *sizes)
     kept = [slice(a, a + n) for a, n in zip(op.before, counts, strict=True)]
     return rows(op.kernel, _biased(y[EVERY, EVERY, *kept], bias))
+
+
+def _room(op: ops.ConvTranspose, n: int, size: int, count: int) -> int:
+    """How long an axis is that holds every row of every kernel, and what is asked for
+    beyond; what stands in front is cut off in the end.
+    """
+    last = max(size - 1, 0) * op.stride[n]
+    reach = op.dilation[n] * (op.kernel[n] - 1)
+    return max(count + op.before[n], last + reach + 1)
 
 
 @evaluate(ops.MaxPool)
@@ -92,7 +102,9 @@ def keep_rows(op: ops.KeepRows, env: Env, keep: Array) -> Array:
         _too_short(size, op.lag + 1)
     made: Array = np.zeros((keep.shape[0], count), bool)
     for t in range(count):
-        first, last = sorted((t * op.stride, t * op.stride + op.lag))
+        # All rows from there on ahead, or with a lag below 0 any of those behind.
+        at = t * op.stride
+        first, last = sorted((at, at + op.lag))
         there = keep[:, max(first, 0) : last + 1]
         made[:, t] = there.all(1) if op.lag >= 0 else there.any(1)
     return made
@@ -157,7 +169,11 @@ def _counted(op: ops.AveragePool, sizes: Sequence[int], counts: Sequence[int]) -
     """How many rows count in every window: all axes' numbers multiplied."""
     number: Array = np.ones(())
     for n, (size, count) in enumerate(zip(sizes, counts, strict=True)):
-        least, most = (-op.before[n], size + op.behind[n]) if op.counted else (0, size)
+        # Padding that was asked for may count; rows behind it, which only a length that
+        # was rounded up makes, never do.
+        least, most = 0, size
+        if op.counted:
+            least, most = -op.before[n], size + op.behind[n]
         first = np.arange(count) * op.stride[n] - op.before[n]
         here = np.minimum(first + op.kernel[n], most) - np.maximum(first, least)
         number = number[..., None] * here

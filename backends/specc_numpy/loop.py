@@ -32,12 +32,8 @@ def scan(op: ops.Scan, env: Env, *operands: Array) -> tuple[Array, ...]:
         here = [made[v] for v in results[op.carries :]]
         # A row that does not exist changes no state and gives zeros.
         if keep is not None:
-            kept = keep[:, t]
-            after = [
-                np.where(_against(kept, new), new, old)
-                for new, old in zip(after, carries, strict=True)
-            ]
-            here = [np.where(_against(kept, x), x, np.zeros_like(x)) for x in here]
+            after = _where(keep[:, t], after, carries)
+            here = _where(keep[:, t], here, [np.zeros_like(x) for x in here])
         carries = after
         for rows_of, x in zip(collected, here, strict=True):
             rows_of[t] = x
@@ -50,6 +46,9 @@ def _over(op: ops.Scan, carries: list[Array]) -> bool:
     return ends and bool(carries[op.until].all())
 
 
-def _against(kept: Array, x: Array) -> Array:
-    """bool[b] shaped so that it selects along the first axis of `x`."""
-    return kept.reshape(-1, *[1] * (x.ndim - 1))
+def _where(kept: Array, yes: list[Array], no: list[Array]) -> list[Array]:
+    """Of each pair the rows of the first that are kept, bool[b], else of the second."""
+    return [
+        np.where(kept.reshape(-1, *[1] * (a.ndim - 1)), a, b)
+        for a, b in zip(yes, no, strict=True)
+    ]

@@ -111,9 +111,12 @@ def matrix(
     if layout == "columns":
         w, scales = w.T, scales.T
     elif block:
+        # in blocks numbers have no sign, and two of 4 bits are a byte, the earlier one in
+        # its lower half; the last block is filled up
         if bits == 4:
             w = np.stack([w % 16, w // 16], -1)
-        w = w.reshape(len(w), -1)[:, :wide].astype(np.float64) - 2 ** (bits - 1)
+        flat = w.reshape(len(w), -1)[:, :wide]
+        w = flat.astype(np.float64) - 2 ** (bits - 1)
     each = np.repeat(scales, block, -1)[:, :wide] if block else scales[:, None]
     made: Array = w.astype(np.float64) * each
     return made

@@ -83,21 +83,27 @@ def resize(op: ops.Resize, env: Env, x: Array) -> Array:
         rows = x.shape[axis]
         if rows < 1 or size < 1:
             fail("E0912", f"an axis of {rows} rows is resized to {size}")
+        # A factor that is given counts, not the quotient of lengths that it was rounded to.
         step = 1 / op.factors[n] if op.factors else rows / size
         if not op.interpolates:
             x = np.take(x, nearest(op.mode, rows, size, step), axis=axis)
-            continue
-        if op.antialias:
-            around = _averaged(op.mode, rows, size, step)
-            x = _weighed(x, axis, around)
-            continue
-        if op.align_corners:
-            step = (rows - 1) / (size - 1) if size > 1 else 0.0
-        at = np.arange(size) * step
-        if not op.align_corners:
-            at = (np.arange(size) + 0.5) * step - 0.5
-        x = _weighed(x, axis, AROUND[op.mode](at))
+        elif op.antialias:
+            x = _weighed(x, axis, _averaged(op.mode, rows, size, step))
+        else:
+            at = _places(rows, size, step, corners=op.align_corners)
+            x = _weighed(x, axis, AROUND[op.mode](at))
     return x
+
+
+def _places(rows: int, size: int, step: float, *, corners: bool) -> Array:
+    """Where the new rows lie among the old: with `corners` the first on the first and the
+    last on the last, else by the middles of pixels, half a pixel from the border.
+    """
+    points = np.arange(size)
+    if corners:
+        return points * ((rows - 1) / (size - 1) if size > 1 else 0.0)
+    places: Array = (points + 0.5) * step - 0.5
+    return places
 
 
 def _weighed(x: Array, axis: int, around: list[tuple[Array, Array]]) -> Array:

@@ -26,6 +26,7 @@ def conv(
     """f[b t i], f[o j k], f[o]? -> f[b t o]"""
     x = _turned(op.kernel, x)
     counts = _windows(op, x.shape[2:])
+    # PyTorch refuses an axis that is shorter than a window; here its result has no rows.
     if 0 in (*counts, x.shape[0]):
         return _turned(op.kernel, x.new_zeros(x.shape[0], weight.shape[0], *counts))
     made = CONV[len(op.kernel)](
@@ -91,7 +92,9 @@ def average_pool(op: ops.AveragePool, place: Place, x: Tensor) -> Tensor:
     # the mean of every place of a window, as the mean of those that count
     number = x.new_ones(())
     for n, (size, count) in enumerate(zip(x.shape[2:], counts, strict=True)):
-        least, most = (-op.before[n], size + op.behind[n]) if op.counted else (0, size)
+        least, most = 0, size
+        if op.counted:
+            least, most = -op.before[n], size + op.behind[n]
         first = torch.arange(count, device=x.device) * op.stride[n] - op.before[n]
         here = (first + op.kernel[n]).clamp(max=most) - first.clamp(min=least)
         number = number[..., None] * here
@@ -131,5 +134,6 @@ def _too_short(size: int) -> None:
 
 
 def _padded(op: ops.Sliding, x: Tensor, value: float) -> Tensor:
+    # PyTorch wants the last axis first.
     sides = zip(reversed(op.before), reversed(op.ends), strict=True)
     return functional.pad(x, [n for side in sides for n in side], value=value)

@@ -143,10 +143,8 @@ def load(about: Mapping[str, object], step: Graph, path: str) -> Facts:
     if not isinstance(data, dict):
         _damaged(path, "it does not say how it generates")
     fields = Fields(data, complain=_complaint(path))
-    generation, text = (
-        generation_from(fields.maybe("generation")),
-        fields.maybe("graphs"),
-    )
+    generation = generation_from(fields.maybe("generation"))
+    text = fields.maybe("graphs")
     if generation is None or not isinstance(text, str):
         _damaged(path, "`generation` is broken")
     graphs = read_graphs(text, path)

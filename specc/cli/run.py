@@ -114,14 +114,20 @@ def _print_pieces(writing: Writing) -> None:
     print()
 
 
+def _comes_in_pieces(writing: Writing) -> bool:
+    """Whether a text is shown while it is written: one alone, of words and not of
+    numbers, for people. A program reads one object, when all is there.
+    """
+    at_once = writing.settings.n_best == 1 and len(writing.prompt) == 1
+    is_text = writing.writer.decode is not None
+    return at_once and is_text and not manner().for_programs
+
+
 def _write(opened: Opened, writing: Writing, outputs: Outputs) -> None:
     """One text as it comes; several texts, or tokens that are none, when all are there."""
     if outputs.attention:
         opened.looked_at()  # whoever lacks it is told before anything is written
-    at_once = writing.settings.n_best == 1 and len(writing.prompt) == 1
-    as_it_comes = at_once and writing.writer.decode is not None
-    # a program reads one object, when all is there
-    as_it_comes = as_it_comes and not manner().for_programs
+    as_it_comes = _comes_in_pieces(writing)
     if as_it_comes:
         _print_pieces(writing)
     results = writing.results()

@@ -81,18 +81,14 @@ class _Words:
             self.files.append(word)
             return self._add(name, _sound(word, record))
         given = self.model.graph.inputs[name].type
+        # ids are what a text becomes: who gives a text here wants a reading in the spec
         ids = given.dtype == "i64" and len(given.shape) == 2
-        numbers = _numbers(
-            word,
-            name,
-            READ_AS_TEXT.format(name) if ids else "",
-            left=self.model.pads_left(name),
-        )
-        return (
-            self._add(name, numbers)
-            if numbers is not None
-            else self._arrays(name, word)
-        )
+        otherwise = READ_AS_TEXT.format(name) if ids else ""
+        left = self.model.pads_left(name)
+        numbers = _numbers(word, name, otherwise, left=left)
+        if numbers is None:
+            return self._arrays(name, word)
+        return self._add(name, numbers)
 
     def _add(self, name: str, piece: "Piece") -> None:
         self.pieces.setdefault(name, []).append(piece)
@@ -128,20 +124,14 @@ class _Words:
         record = self.model.reading.of_input(name)
         if isinstance(record, TEXT) and isinstance(value, list):
             return _Rows(_rows(value, record, shown(word)))
-        array = (
-            value
-            if isinstance(value, np.ndarray)
-            else nested_array(
-                value,
-                f"the JSON text in {shown(word)}",
-                left=self.model.pads_left(name),
-            )
-        )
-        if (
-            not isinstance(record, TEXT)
-            or array.dtype.kind not in "iu"
-            or array.ndim not in (1, 2)
-        ):
+        array = value
+        if not isinstance(array, np.ndarray):
+            left = self.model.pads_left(name)
+            array = nested_array(value, f"the JSON text in {shown(word)}", left=left)
+        # Ids of a text are rows, which may be joined with others of another length; any
+        # other array is a batch as it is.
+        of_ids = array.dtype.kind in "iu" and array.ndim in (1, 2)
+        if not isinstance(record, TEXT) or not of_ids:
             return array
         return _Rows([array] if array.ndim == 1 else list(array))
 
@@ -150,11 +140,9 @@ class _Words:
         if word == STDIN or word.startswith("@"):
             return _Rows([encode(line, record) for line in self._lines(word)])
         listed = _list(word)
-        return (
-            _Rows([encode(word, record)])
-            if listed is None
-            else _Rows(_rows(listed, record, shown(word)[:60]))
-        )
+        if listed is None:
+            return _Rows([encode(word, record)])
+        return _Rows(_rows(listed, record, shown(word)[:60]))
 
     def _pictures(self, name: str, word: str, record: Image) -> "Piece":
         """A picture by its path, or a JSON list of paths: those of one text."""
@@ -244,11 +232,8 @@ def _named(word: str, names: Sequence[str]) -> tuple[str, str]:
     if equals and name in names:
         return name, rest
     # A text may hold `=` anywhere; only a word near an input's name is a slip.
-    near = (
-        did_you_mean(name, names)
-        if equals and name.isidentifier() and len(name) < 100
-        else None
-    )
+    slip = equals and name.isidentifier() and len(name) < 100
+    near = did_you_mean(name, names) if slip else None
     if near and not exists(word):
         helps = [
             suggestion(near),

@@ -259,20 +259,19 @@ def of_item(item: tree.Block | tree.Definition, offset: int) -> Meaning:
 
 def _length(known: Analysis, name: str, offset: int) -> Meaning | None:
     """A length that `dims` declares."""
+    # the file itself first, then what it extends
     module: Module | None = known.module
     while module is not None:
-        for item in module.file.items:
-            lengths = item.names if isinstance(item, tree.Dims) else ()
-            for one in lengths:
-                if one.name == name:
-                    doc = f"a length that the inputs tell, at least {one.least}"
-                    return Meaning(
-                        start=offset,
-                        end=offset + len(name),
-                        shown=f"dims {name}",
-                        doc=doc,
-                        place=one.span,
-                    )
+        dims = [item for item in module.file.items if isinstance(item, tree.Dims)]
+        lengths = [one for item in dims for one in item.names if one.name == name]
+        if lengths:
+            return Meaning(
+                start=offset,
+                end=offset + len(name),
+                shown=f"dims {name}",
+                doc=f"a length that the inputs tell, at least {lengths[0].least}",
+                place=lengths[0].span,
+            )
         module = module.extended
     return None
 

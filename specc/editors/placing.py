@@ -87,12 +87,12 @@ def _as_option(known: Analysis, spans: Sequence[Span], piece: str) -> Iterator[E
     there, or as one more.
     """
     option = OPTION.fullmatch(piece)
-    for call in _calls(known, spans) if option else ():
-        assert option is not None  # or there were no calls
-        given = [o for o in call.options if o.name == option[1] and o.span]
-        for one in given:
-            assert one.span is not None  # as was just looked
-            yield Edit(f"write `{piece}`", one.span.start, one.span.end, piece)
+    if option is None:
+        return
+    for call in _calls(known, spans):
+        given = [o.span for o in call.options if o.name == option[1] and o.span]
+        for span in given:
+            yield Edit(f"write `{piece}`", span.start, span.end, piece)
         closed = _end_of_inputs(call)
         if not given and closed is not None:
             comma = ", " if call.args or call.options else ""
@@ -116,13 +116,13 @@ def _calls(known: Analysis, spans: Sequence[Span]) -> Iterator[tree.Call]:
 def _end_of_inputs(call: tree.Call) -> int | None:
     """Where one more option of a call would stand; None where it has no bracket."""
     assert call.span is not None  # as the caller looked
-    named = call.weights.span.start if call.weights and call.weights.span else None
-    text = (
-        call.span.text if named is None else call.span.text[: named - call.span.start]
-    )
+    start, text = call.span.start, call.span.text
+    # a quoted name of weights behind the call may have brackets of its own
+    if call.weights and call.weights.span:
+        text = text[: call.weights.span.start - start]
     # the last bracket is that of the call: those of arguments stand inside it
     closed = text.rfind(")")
-    return call.span.start + closed if closed >= 0 else None
+    return start + closed if closed >= 0 else None
 
 
 def _as_declaration(known: Analysis, piece: str) -> Iterator[Edit]:

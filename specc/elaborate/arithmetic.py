@@ -300,8 +300,9 @@ def compare(
             fail("E0206", title, expr.span)
         # item by item, so that each may be another kind of value
         return any(compare(context, "==", left, item, expr) for item in right)
+    alike = op in ("==", "!=")
     # `x == none` is never an error, whatever `x` is
-    if (left is None or right is None) and op in ("==", "!="):
+    if alike and (left is None or right is None):
         return (left is right) == (op == "==")
     if isinstance(left, Tensor) or isinstance(right, Tensor):
         return _compare_tensors(context, op, left, right, expr)
@@ -309,7 +310,8 @@ def compare(
         return _of_dims(op, left, right, expr)
     if isinstance(left, Number) and isinstance(right, Number):
         return _of_fractions(op, left, right, expr)
-    if op not in ("==", "!="):
+    # Anything else is equal or not, and has no order.
+    if not alike:
         title = f"`{op}` has no meaning between {describe(left)} and {describe(right)}"
         fail("E0206", title, expr.span)
     return (_plain(left) == _plain(right)) == (op == "==")

@@ -1,6 +1,7 @@
 """What a spec says beside its graph: how inputs are read, results shown, text generated."""
 
 from collections.abc import Mapping
+from typing import NoReturn
 
 from specc.decode.option_faults import Vocabulary
 from specc.elaborate.context import Context, Env
@@ -54,22 +55,24 @@ def streaming_of(
     # only along one input; a text has no rows but those that were written.
     other = next((i for i in said if generation or i.growing != growing[0]), None)
     if other is not None:
-        already = (
-            f"`generate` has it written along `{generation.growing}`"
-            if generation
-            else f"it is streamed along `{growing[0]}`"
-        )
-        fail(
-            "E0975",
-            f"the graph `{block.name}` cannot be streamed along `{other.growing}`, for "
-            f"{already}",
-            other.span,
-            "a second time here",
-            helps=["make a second graph for it: a spec may have several"],
-        )
+        already = f"it is streamed along `{growing[0]}`"
+        if generation:
+            already = f"`generate` has it written along `{generation.growing}`"
+        _grows_already(block, other, already)
     if not said:
         return None
     return Streaming(growing[0], tuple(dict.fromkeys(item.source for item in said)))
+
+
+def _grows_already(block: tree.Block, item: tree.Stream, already: str) -> NoReturn:
+    fail(
+        "E0975",
+        f"the graph `{block.name}` cannot be streamed along `{item.growing}`, for "
+        f"{already}",
+        item.span,
+        "a second time here",
+        helps=["make a second graph for it: a spec may have several"],
+    )
 
 
 def _check_rows(block: tree.Block, item: tree.Stream) -> None:

@@ -197,14 +197,12 @@ def _trials(
     others = [(p, v) for p, v in _alternatives(program, fixed) if fixed.get(p) != v]
     fields = program.paths()
     for path, value in others[:MOST_TRIALS]:
+        # the value that the first reading had anyway, with the same model
         if path not in fixed and value == _taken(fields[path]):
             trials.append(Trial({path: _shown(value)}, model))
             continue
-        # What was tried for one of several used specs is not for another.
-        inside = f"{path}."
-        tried = {p: v for p, v in fixed.items() if not p.startswith(inside)}
         try:
-            made = settling.settle(tried | {path: value})
+            made = settling.settle(_but_below(path, fixed) | {path: value})
             trials.append(Trial({path: _shown(value)}, made))
         except Failed as failed:
             seen = _seen_with(failed, {path: value})
@@ -212,6 +210,14 @@ def _trials(
     if faults:
         raise Failed(*faults[:20])
     return trials
+
+
+def _but_below(path: str, fixed: Mapping[str, Known]) -> dict[str, Known]:
+    """What is fixed but for what lies below a path: what was tried for one of several
+    used specs is not for another.
+    """
+    inside = f"{path}."
+    return {p: v for p, v in fixed.items() if not p.startswith(inside)}
 
 
 def _seen_with(failed: Failed, sizes: Mapping[str, Known]) -> list[Diagnostic]:
@@ -259,12 +265,8 @@ class _Settling:
                 return self._read(fixed)
             except NeedsValue as need:
                 # the config values behind the symbols: `d / heads` hangs on two of them
-                found = {
-                    p: fields[p]
-                    for s in need.symbols
-                    for p in _fields_of(s)
-                    if p in fields and p not in fixed
-                }
+                behind = [p for s in need.symbols for p in _fields_of(s)]
+                found = {p: fields[p] for p in behind if p in fields and p not in fixed}
                 # a length that only an input tells: no trial would decide that
                 if not found:
                     undecided(need)
@@ -272,18 +274,16 @@ class _Settling:
                 sizes = _sizes(free)
                 fixed.update(next(sizes))
             except Failed as failed:
+                # A fault of the spec is one at any size; only what its own `require`
+                # forbids is asked for again at others.
+                if not all(map(_required, failed.diagnostics)):
+                    raise failed from None
                 # the first refusal is the one to show if every size is refused: its numbers
                 # are the simplest
                 forbidden = forbidden or failed
-                other = (
-                    next(sizes, None)
-                    if all(map(_required, failed.diagnostics))
-                    else None
-                )
+                other = next(sizes, None)
                 if other is None:
-                    raise (
-                        forbidden if all(map(_required, failed.diagnostics)) else failed
-                    ) from None
+                    raise forbidden from None
                 fixed.update(other)
 
 
@@ -322,11 +322,8 @@ def _sizes(fields: Mapping[str, tree.Field]) -> Iterator[dict[str, Known]]:
 def _default(entry: tree.Field) -> Dim | float | None:
     if not isinstance(entry.default, tree.Num):
         return None
-    return (
-        Dim.of(int(entry.default.text))
-        if entry.default.text.isdigit()
-        else float(entry.default.text)
-    )
+    text = entry.default.text
+    return Dim.of(int(text)) if text.isdigit() else float(text)
 
 
 def _usual(entry: tree.Field) -> Dim | float:

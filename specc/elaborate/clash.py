@@ -63,16 +63,9 @@ def clash(error: ShapeError, meeting: Meeting) -> Diagnostic:
 def _two_lengths(
     dims: Sequence[Dim], given: Sequence[Tensor], meeting: Meeting
 ) -> Diagnostic:
-    a, b = dims
     labels, notes = [], []
     for dim, operand in zip(dims, given, strict=True):
-        axes = [n for n, d in enumerate(operand.shape) if d == dim]
-        where = (
-            f" (axis {axes[0]} is `{dim}`{_source(dim)})"
-            if axes
-            else f" (`{dim}`{_source(dim)})"
-        )
-        text = show_type(operand.type) + where
+        text = _with_length(operand, dim)
         if operand.span and operand.span != meeting.span:
             # the text that the user would look at; where both are one text, a note
             # tells it
@@ -82,18 +75,7 @@ def _two_lengths(
     for dim in dims:
         if dim.origin and dim.origin.span:
             labels.append(Label(dim.origin.span, f"`{dim}` comes from here"))
-    # two symbols may be equal by chance, two numbers cannot
-    if a.number is None and b.number is None:
-        title = f"`{a}` and `{b}` meet on the same axis"
-        text = (
-            f"these two lengths are independent, so `{meeting.word}` is defined only "
-            "when they happen to be equal"
-        )
-    else:
-        title, text = (
-            f"a length of {a} meets one of {b}",
-            f"`{meeting.word}` needs them to be equal",
-        )
+    title, text = _told_of(dims, meeting.word)
     return Diagnostic(
         "E0302",
         title,
@@ -102,6 +84,25 @@ def _two_lengths(
         tuple(notes),
         tuple(_mends(dims, given, meeting)),
     )
+
+
+def _with_length(operand: Tensor, dim: Dim) -> str:
+    """A type, and which of its axes has a length; none where the op made it of several."""
+    axes = [n for n, d in enumerate(operand.shape) if d == dim]
+    which = f"axis {axes[0]} is " if axes else ""
+    return f"{show_type(operand.type)} ({which}`{dim}`{_source(dim)})"
+
+
+def _told_of(dims: Sequence[Dim], word: str) -> tuple[str, str]:
+    """Title and label: two symbols may be equal by chance, two numbers cannot."""
+    a, b = dims
+    if a.number is not None or b.number is not None:
+        return f"a length of {a} meets one of {b}", f"`{word}` needs them to be equal"
+    label = (
+        f"these two lengths are independent, so `{word}` is defined only "
+        "when they happen to be equal"
+    )
+    return f"`{a}` and `{b}` meet on the same axis", label
 
 
 def _mends(dims: Sequence[Dim], given: Sequence[Tensor], meeting: Meeting) -> list[str]:

@@ -49,9 +49,8 @@ def assume(
         case tree.Binary(op="&"):
             # each part may use what the parts before it say
             for part in _joined(condition):
-                config = assume(
-                    context, part, config, Env(module=env.module, config=config)
-                )
+                inner = Env(module=env.module, config=config)
+                config = assume(context, part, config, inner)
         case tree.Binary(op="|", left=a, right=b):
             # `not shared | vocab == target_vocab`: where `shared` holds, the rest must
             for ruled_out, left_over in ((a, b), (b, a)):

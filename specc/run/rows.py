@@ -2,7 +2,7 @@
 computed behind it.
 """
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NoReturn
@@ -72,26 +72,36 @@ class Rows:
         self.tokens = np.concatenate([self.tokens, tokens], axis=1)
         inputs, count = self.entrance.graph.inputs, tokens.shape[1]
         for name, axes in self._growing:
-            old, last = self.given[name], axes[0]
-            shape = [
-                size + count if n in axes else size for n, size in enumerate(old.shape)
-            ]
-            # An input of which nothing is known for rows that are written: they exist.
-            if name not in self._following:
-                whole = np.ones(shape, np.bool_)
-                whole[tuple(slice(size) for size in old.shape)] = old
-            # a default that looks at one token at a time: from a table of all tokens
-            elif (each := self._following[name]) is not None:
-                new = self._of_tokens(name, each, tokens).astype(old.dtype)
-                whole = np.concatenate([old, new], axis=1)
-            else:
-                whole = self._computed(name).astype(old.dtype)
-                whole[tuple(slice(size) for size in old.shape)] = old
+            whole, last = self._longer(name, axes, tokens), axes[0]
+            # A text that is over is fed on beside the others, by rows that do not exist.
             if self.over is not None and inputs[name].type.dtype == "bool":
                 whole[self.over, -count:] = False
             self.given[name] = whole
-            rows = np.arange(shape[last] - count, shape[last])
+            rows = np.arange(whole.shape[last] - count, whole.shape[last])
             self.fresh[name] = np.take(whole, rows, last)
+
+    def _longer(self, name: str, axes: Sequence[int], tokens: Ints) -> Array:
+        """An input with rows for new tokens along `axes`; those that were there stay as
+        they were, whatever a default would make of them now.
+        """
+        old, count = self.given[name], tokens.shape[1]
+        before = tuple(slice(size) for size in old.shape)
+        # An input of which nothing is known for rows that are written: they exist.
+        if name not in self._following:
+            sizes = [
+                n + count if axis in axes else n for axis, n in enumerate(old.shape)
+            ]
+            whole: Array = np.ones(sizes, np.bool_)
+            whole[before] = old
+            return whole
+        # a default that looks at one token at a time: from a table of all tokens
+        each = self._following[name]
+        if each is not None:
+            new = self._of_tokens(name, each, tokens).astype(old.dtype)
+            return np.concatenate([old, new], axis=1)
+        whole = self._computed(name).astype(old.dtype)
+        whole[before] = old
+        return whole
 
     @cached_property
     def _following(self) -> dict[str, Graph | None]:

@@ -8,7 +8,7 @@ from typing import NoReturn
 
 from specc.files.closing import Closing
 from specc.files.impostor import conversion, recognized
-from specc.files.json import ANY, parse
+from specc.files.json import ANY, Json, parse
 from specc.files.read import Unreadable, read_regular, shown
 from specc.ir.array import Array
 from specc.text.diagnostic import Failed, fail
@@ -260,18 +260,22 @@ def _weight_map(path: Path) -> dict[str, str]:
         _bad_index(path, f"it is no UTF-8 text: byte {error.start} cannot be read")
     except ValueError as error:  # no JSON, a name given twice, nested without end
         _bad_index(path, shown(str(error)))
-    table = fields.get("weight_map") if isinstance(fields, dict) else None
-    files = (
-        {n: file for n, file in table.items() if isinstance(file, str)}
-        if isinstance(table, dict)
-        else {}
-    )
-    if not isinstance(table, dict) or not table or len(files) < len(table):
+    files = _table_of(fields)
+    if not files:
         _bad_index(
             path,
             "it has no `weight_map`, a table from names of tensors to names of files",
         )
     return files
+
+
+def _table_of(fields: Json) -> dict[str, str]:
+    """The table of an index; empty where there is none, or something in it is no name."""
+    table = fields.get("weight_map") if isinstance(fields, dict) else None
+    if not isinstance(table, dict):
+        return {}
+    files = {name: file for name, file in table.items() if isinstance(file, str)}
+    return files if len(files) == len(table) else {}
 
 
 def _bad_index(path: Path, why: str) -> NoReturn:

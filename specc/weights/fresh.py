@@ -42,17 +42,20 @@ def kept_from(
     """
     kinds = {skeleton(w.name): w.name for w in found}
     calls = {_call(w): w.name for w in found}
+    # To know the body all graphs are elaborated: not where nothing is missing.
     body = fresh.body() if missing else frozenset()
     reasons: dict[str, str] = {}
     for wanted, _ in missing:
         made_of = [n for n in tensors_of(exprs[wanted.name]) if n in present]
+        like, other = kinds.get(skeleton(wanted.name)), calls.get(_call(wanted))
+        # The nearest reason first: it names the tensor that somebody may look up.
         if not found:
             why = "nothing of the model is in the checkpoint"
         elif made_of:
             why = f"`{shown(made_of[0])}`, a part of it, is in the checkpoint"
-        elif like := kinds.get(skeleton(wanted.name)):
+        elif like:
             why = f"`{shown(like)}`, of the same kind, is in the checkpoint"
-        elif other := calls.get(_call(wanted)):
+        elif other:
             why = f"`{shown(other)}`, of the same call, is in the checkpoint"
         elif wanted.name in body:
             why = "it belongs to the body, which every graph of the spec has"

@@ -35,11 +35,10 @@ class Naming:
                 return path + inner.name(declared[len(path) :], present, start + path)
         if self.minus and declared.startswith(self.minus):
             return declared[len(self.minus) :]
-        return (
-            self.plus + declared
-            if self.plus and start + self.plus + declared in present
-            else declared
-        )
+        # A head stands beside the base model in a file, not behind its prefix: only what
+        # is there behind the prefix is meant there.
+        behind = self.plus + declared
+        return behind if self.plus and start + behind in present else declared
 
     def spellings(self, tensor: str) -> tuple[str, ...]:
         """What a tensor may be called in the spec."""
@@ -49,11 +48,9 @@ class Naming:
                 return tuple(path + spelling for spelling in below)
         if self.minus:
             return tensor, self.minus + tensor
-        return (
-            (tensor, tensor[len(self.plus) :])
-            if tensor.startswith(self.plus)
-            else (tensor,)
-        )
+        if tensor.startswith(self.plus):
+            return tensor, tensor.removeprefix(self.plus)
+        return (tensor,)
 
     def __str__(self) -> str:
         said: list[str] = []
@@ -145,12 +142,9 @@ def _candidates(names: Set[str], present: Set[str]) -> list[Naming]:
         for cut in _cuts(tensor):
             if tensor[cut:] in names:
                 counts[Naming(plus=tensor[:cut])] += 1
-    return [
-        n
-        for n, _ in sorted(
-            counts.items(), key=lambda c: (-c[1], c[0].minus, c[0].plus)
-        )[:16]
-    ]
+    # of equally frequent ones always the same first, whatever the order of a set
+    ordered = sorted(counts, key=lambda n: (-counts[n], n.minus, n.plus))
+    return ordered[:16]
 
 
 def _cuts(name: str) -> list[int]:

@@ -41,13 +41,7 @@ def caches_of(
     """The caches of a step graph that can be written in place."""
     if not target.in_place or opset < OLDEST:
         return ()
-    # A window's cache drops rows at its front, which a buffer cannot. One that begins
-    # with rows of a head is as long as they and the past, which no buffer tells.
-    known = {
-        graph.inputs[s.name]: s
-        for s in states
-        if s.rows == 2 and s.most == inf and not s.initial
-    }
+    known = {graph.inputs[s.name]: s for s in states if _is_bufferable(s)}
     readers = Counter(a for node, _ in graph.nodes for a in node.args if a)
     readers.update(graph.outputs.values())
     found = []
@@ -55,11 +49,20 @@ def caches_of(
         # the kernel does not give its weights
         if not isinstance(node.op, ops.Attend) or readers[results[1]]:
             continue
-        if _fits(node, target.in_place) and (
-            cache := _cache(node, node.op, known, readers)
-        ):
+        if not _fits(node, target.in_place):
+            continue
+        cache = _cache(node, node.op, known, readers)
+        if cache is not None:
             found.append(cache)
     return tuple(found)
+
+
+def _is_bufferable(state: State) -> bool:
+    """Whether a state could lie in a buffer. A window's cache drops rows at its front,
+    which a buffer cannot. One that begins with rows of a head is as long as they and the
+    past, which no buffer tells.
+    """
+    return state.rows == 2 and state.most == inf and not state.initial
 
 
 def _cache(
@@ -106,22 +109,18 @@ def _state(
     """The state whose rows stand before the new ones in `value`, which is read here and
     given out, no more.
     """
-    node = value.node if value else None
-    # What is attended to must be the state and the new rows side by side, no more: that
-    # is what the kernel itself puts together, in the buffer.
-    if (
-        value is None
-        or node is None
-        or not isinstance(node.op, ops.Concat)
-        or len(node.args) != 2
-    ):
+    if value is None:
         return None
-    past = node.args[0]
-    # The old rows are read here alone, and the joined ones by this attention and as the
-    # next state: any other reader would see the buffer after it was written into.
-    return (
-        known.get(past) if past and readers[past] == 1 and readers[value] == 2 else None
-    )
+    match value.node:
+        # What is attended to must be the state and the new rows side by side, no more:
+        # that is what the kernel itself puts together, in the buffer.
+        case Node(ops.Concat(), (Value() as past, _)):
+            # The old rows are read here alone, and the joined ones by this attention and
+            # as the next state: any other reader would see the buffer after it was
+            # written into.
+            alone = readers[past] == 1 and readers[value] == 2
+            return known.get(past) if alone else None
+    return None
 
 
 def build_in_place(

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 
 from specc.ir import ops
 from specc.ir.dim import Dim, product
-from specc.ir.types import Type
-from specc_onnx.lower.arrange import matmul, reduce, reshape
+from specc_onnx.lower.arrange import matmul, reduce, reshape, typed
 from specc_onnx.lower.emitter import Emitter, Tensor
 from specc_onnx.lower.table import lower
 
@@ -64,9 +63,8 @@ def _join(g: Emitter, a: Term, b: Term, later: set[str]) -> Term:
     flat = (*left.type.shape[:-1], right.type.shape[-1])
     axes = (*batch, *rows, *columns)
     shape = (*a.dims(batch), *a.dims(rows), *b.dims(columns))
-    return Term(
-        Tensor(reshape(g, made, flat, shape), Type(a.tensor.type.dtype, shape)), axes
-    )
+    dtype = a.tensor.type.dtype
+    return Term(typed(reshape(g, made, flat, shape), dtype, shape), axes)
 
 
 def _matrix(
@@ -74,11 +72,10 @@ def _matrix(
 ) -> Tensor:
     """A term as `[batch…, rows, columns]`, its groups of axes merged."""
     turned = _ordered(g, term, (*batch, *rows, *columns))
-    shape = (*term.dims(batch), product(term.dims(rows)), product(term.dims(columns)))
-    return Tensor(
-        reshape(g, turned.name, turned.type.shape, shape),
-        Type(turned.type.dtype, shape),
-    )
+    high, wide = product(term.dims(rows)), product(term.dims(columns))
+    shape = (*term.dims(batch), high, wide)
+    name = reshape(g, turned.name, turned.type.shape, shape)
+    return typed(name, turned.type.dtype, shape)
 
 
 def _summed(g: Emitter, term: Term, kept: set[str]) -> Term:
@@ -88,19 +85,17 @@ def _summed(g: Emitter, term: Term, kept: set[str]) -> Term:
         if term.axes[axis] not in kept:
             name = reduce(g, "ReduceSum", term.tensor.name, axis)
             axes = term.axes[:axis] + term.axes[axis + 1 :]
-            term = Term(
-                Tensor(name, Type(term.tensor.type.dtype, tuple(term.dims(axes)))), axes
-            )
+            made = typed(name, term.tensor.type.dtype, term.dims(axes))
+            term = Term(made, axes)
     return term
 
 
 def _ordered(g: Emitter, term: Term, axes: Sequence[str]) -> Tensor:
     if tuple(axes) == term.axes:
         return term.tensor
-    name = g.node(
-        "Transpose", term.tensor.name, perm=[term.axes.index(n) for n in axes]
-    )
-    return Tensor(name, Type(term.tensor.type.dtype, tuple(term.dims(axes))))
+    order = [term.axes.index(n) for n in axes]
+    name = g.node("Transpose", term.tensor.name, perm=order)
+    return typed(name, term.tensor.type.dtype, term.dims(axes))
 
 
 def _diagonal(
@@ -110,16 +105,9 @@ def _diagonal(
     out: Sequence[str],
 ) -> str:
     """A name twice in one term takes a diagonal, which only the operator itself does well."""
-    letter = dict(
-        zip(
-            dict.fromkeys(n for term in names for n in term),
-            string.ascii_letters,
-            strict=False,
-        )
-    )
-    short = ["".join(letter[n] for n in term) for term in (*names, out)]
-    return g.node(
-        "Einsum",
-        *(a.name for a in args),
-        equation=f"{','.join(short[:-1])}->{short[-1]}",
-    )
+    # ONNX has a letter for an axis, where ours have names.
+    every = dict.fromkeys(n for term in names for n in term)
+    letter = dict(zip(every, string.ascii_letters, strict=False))
+    *given, made = ["".join(letter[n] for n in term) for term in (*names, out)]
+    equation = f"{','.join(given)}->{made}"
+    return g.node("Einsum", *(a.name for a in args), equation=equation)

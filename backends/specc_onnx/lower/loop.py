@@ -33,41 +33,43 @@ def scan(op: ops.Scan, g: Emitter, *args: Tensor) -> tuple[str, ...]:
     """
     if op.until != -1 or g.target.loops == "loop":
         return loop(op, g, *args)
-    first = 1 if op.masked else 0
-    rows = args[first : first + op.scanned]
-    carried = args[first + op.scanned : first + op.scanned + op.carries]
-    captured = args[first + op.scanned + op.carries :]
-    # `keep` is `[b, t]`: its time is axis 1, whatever the others' is.
-    axes = [*([1] if op.masked else []), *[op.axis] * op.scanned]
-    tensors = [*args[:first], *rows]
-    given = [at_least(g, t, axis) for t, axis in zip(tensors, axes, strict=True)]
-    for n, (x, axis) in enumerate(zip(tensors, axes, strict=True)):
-        if any(not g.lengths.positive(d) for d in x.type.shape[axis + 1 :]):
-            given[n], axes[n] = _in_front(g, given[n], axis, x.type.rank), 0
-    body = _body(op, g, args[0] if op.masked else None, carried, captured)
+    given = op.parts(args)
+    scanned, axes = _scanned(op, g, given)
+    body = _body(op, g, given.keep, given.starts, given.captured)
     backwards = [int(op.reverse)]
     collected = len(op.body.outputs) - op.carries
     results = g.nodes(
         "Scan",
         len(op.body.outputs),
-        *(c.name for c in carried),
-        *given,
+        *(c.name for c in given.starts),
+        *scanned,
         body=body,
-        num_scan_inputs=len(given),
+        num_scan_inputs=len(scanned),
         scan_input_axes=axes,
-        scan_input_directions=backwards * len(given),
+        scan_input_directions=backwards * len(scanned),
         scan_output_directions=backwards * collected if collected else None,
     )
-    results = (
-        *results[: op.carries],
-        *(placed(op, g, r, t.rank) for r, t in _stacked(op, g, results)),
-    )
-    length = rows[0].type.shape[op.axis]
-    return (
-        results
-        if g.lengths.positive(length)
-        else _taken_back(op, g, results, carried, length)
-    )
+    stacked = [placed(op, g, r, t.rank) for r, t in _stacked(op, g, results)]
+    results = (*results[: op.carries], *stacked)
+    length = given.rows[0].type.shape[op.axis]
+    if g.lengths.positive(length):
+        return results
+    return _taken_back(op, g, results, given.starts, length)
+
+
+def _scanned(
+    op: ops.Scan, g: Emitter, given: Loop[Tensor]
+) -> tuple[list[str], list[int]]:
+    """What is scanned, of at least one row, and the axis of the rows of each."""
+    tensors, axes = [*given.rows], [op.axis] * op.scanned
+    # `keep` is `[b, t]`: its time is axis 1, whatever the others' is.
+    if given.keep is not None:
+        tensors, axes = [given.keep, *tensors], [1, *axes]
+    names = [at_least(g, t, axis) for t, axis in zip(tensors, axes, strict=True)]
+    for n, (x, axis) in enumerate(zip(tensors, axes, strict=True)):
+        if any(not g.lengths.positive(d) for d in x.type.shape[axis + 1 :]):
+            names[n], axes[n] = _in_front(g, names[n], axis, x.type.rank), 0
+    return names, axes
 
 
 def _in_front(g: Emitter, x: str, axis: int, rank: int) -> str:
@@ -199,14 +201,9 @@ def _results(
     names: list[str] = []
     for n, (value, result) in enumerate(zip(body.outputs.values(), made, strict=True)):
         if kept is not None:
-            old = (
-                g.tensors[before[n]].name
-                if n < op.carries
-                else g.constant(0, value.type.dtype)
-            )
-            result = where(
-                g, value.type.dtype, _beside(g, kept, value.type), result, old
-            )
+            dtype, carried = value.type.dtype, n < op.carries
+            old = g.tensors[before[n]].name if carried else g.constant(0, dtype)
+            result = where(g, dtype, _beside(g, kept, value.type), result, old)
         names.append(result)
     own = {name for node in g.bodies[-1].nodes for name in node.output}
     for n, name in enumerate(names):
@@ -236,15 +233,10 @@ def loop(op: ops.Scan, g: Emitter, *args: Tensor) -> tuple[str, ...]:
     results = g.nodes("Loop", count, turns, more, *carried, body=body)
     # where all turns are run, and there is one at least, no row is missing
     whole = not ends and g.lengths.positive(length)
-    stacked = (
-        placed(
-            op,
-            g,
-            _in_order(op, g, r if whole else _with_others(op, g, r, t, turns)),
-            t.rank,
-        )
-        for r, t in _stacked(op, g, results)
-    )
+    stacked = []
+    for rows, type in _stacked(op, g, results):
+        every = rows if whole else _with_others(op, g, rows, type, turns)
+        stacked.append(placed(op, g, _in_order(op, g, every), type.rank))
     return (*results[: op.carries], *stacked)
 
 

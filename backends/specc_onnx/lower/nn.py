@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from specc.ir import ops
 from specc.ir.dim import Dim, exact
+from specc.ir.graph import Node, Value
 from specc_onnx.lower.arrange import (
     always,
     cast,
@@ -24,34 +25,34 @@ def linear(
     op: ops.Linear, g: Emitter, x: Tensor, w: Tensor, bias: Tensor | None
 ) -> str:
     """`x @ w.T + b`, with the weight in whatever layout it is stored."""
-    turned = True  # [o, i]
-    node = w.value.node if w.value else None
-    if (
-        node is not None
-        and node.op == ops.Transpose((1, 0))
-        and node.args[0] is not None
-    ):
-        w, turned = g.tensors[node.args[0]], False
+    w, turned = _stored(g, w)
     shape = x.type.shape
     # `Gemm` takes matrices alone.
     if len(shape) == 1:
-        product = (
-            g.node("MatMul", w.name, x.name)
-            if turned
-            else g.node("MatMul", x.name, w.name)
-        )
-        return product if bias is None else g.node("Add", product, bias.name)
+        sides = (w.name, x.name) if turned else (x.name, w.name)
+        return _plus(g, g.node("MatMul", *sides), bias)
     # A product takes any number of axes in front, where `Gemm` needs two reshapes
     # around it.
     if g.target.linear == "product" and len(shape) > 2 and x.type.dtype == "f32":
-        product = _product(g, x, w, turned)
-        return product if bias is None else g.node("Add", product, bias.name)
-    rows = flatten(g, x.name, shape)
-    result = g.node(
-        "Gemm", rows, w.name, bias.name if bias else None, transB=1 if turned else None
-    )
+        return _plus(g, _product(g, x, w, turned), bias)
+    operands = (flatten(g, x.name, shape), w.name, bias.name if bias else None)
+    result = g.node("Gemm", *operands, transB=1 if turned else None)
     made = g.site.types[0].shape
     return result if len(shape) == 2 else unflatten(g, result, made)
+
+
+def _stored(g: Emitter, w: Tensor) -> tuple[Tensor, bool]:
+    """A weight as it lies, and whether that is `[out, in]`: a product reads a matrix in
+    either order, so what the IR turns over need not be.
+    """
+    match w.value:
+        case Value(node=Node(ops.Transpose(order=(1, 0)), (Value() as lying,))):
+            return g.tensors[lying], False
+    return w, True
+
+
+def _plus(g: Emitter, product: str, bias: Tensor | None) -> str:
+    return product if bias is None else g.node("Add", product, bias.name)
 
 
 def _product(g: Emitter, x: Tensor, w: Tensor, turned: bool) -> str:
@@ -98,18 +99,15 @@ def _apart(g: Emitter, x: Tensor) -> str:
     join an `Add` with the norm, into a kernel that is slower than both.
     """
     value = x.value
-    if not g.target.joins_norms or value is None or value.node is None:
+    if not g.target.joins_norms or value is None or value.type.dtype != "f32":
         return x.name
-    terms = [a for a in value.node.args if a is not None and a.type == value.type]
-    # one that is read again the runtime leaves alone, and one that repeats an operand
-    if (
-        value.node.op != ops.Arith("add")
-        or g.readers[value] != 1
-        or len(terms) != 2
-        or value.type.dtype != "f32"
-    ):
-        return x.name
-    return g.node("Sum", *(g.tensors[a].name for a in terms))
+    match value.node:
+        # one that is read again the runtime leaves alone, and one that repeats an operand
+        case Node(ops.Arith(fn="add"), args) if g.readers[value] == 1:
+            terms = [a for a in args if a is not None and a.type == value.type]
+            if len(terms) == 2:
+                return g.node("Sum", *(g.tensors[a].name for a in terms))
+    return x.name
 
 
 @lower(ops.RMSNorm)
@@ -181,8 +179,5 @@ def patches(op: ops.Patches, g: Emitter, x: Tensor, w: Tensor, b: Tensor | None)
     grid = convolved(g, "Conv", operands, x.type.dtype, kernel_shape=size, strides=size)
     batch, count, width = g.site.types[0].shape
     rows = (exact(x.type.shape[2], high), exact(x.type.shape[3], wide))
-    return g.node(
-        "Transpose",
-        reshape(g, grid, (batch, width, *rows), (batch, width, count)),
-        perm=[0, 2, 1],
-    )
+    flat = reshape(g, grid, (batch, width, *rows), (batch, width, count))
+    return g.node("Transpose", flat, perm=[0, 2, 1])

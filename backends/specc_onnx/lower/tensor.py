@@ -95,9 +95,8 @@ def gelu(g: Emitter, x: str, number: Number) -> str:
     if g.has("Gelu"):
         return g.node("Gelu", x)
     bell = g.node("Erf", g.node("Mul", x, number(math.sqrt(0.5))))
-    return g.node(
-        "Mul", g.node("Mul", x, g.node("Add", bell, number(1.0))), number(0.5)
-    )
+    twice = g.node("Mul", x, g.node("Add", bell, number(1.0)))
+    return g.node("Mul", twice, number(0.5))
 
 
 def gelu_tanh(g: Emitter, x: str, number: Number) -> str:
@@ -105,12 +104,10 @@ def gelu_tanh(g: Emitter, x: str, number: Number) -> str:
     if g.has("Gelu"):
         return g.node("Gelu", x, approximate="tanh")
     cube = g.node("Mul", g.node("Mul", g.node("Mul", x, x), x), number(0.044715))
-    inner = g.node(
-        "Tanh", g.node("Mul", g.node("Add", x, cube), number(math.sqrt(2 / math.pi)))
-    )
-    return g.node(
-        "Mul", g.node("Mul", x, g.node("Add", inner, number(1.0))), number(0.5)
-    )
+    inside = g.node("Mul", g.node("Add", x, cube), number(math.sqrt(2 / math.pi)))
+    bell = g.node("Tanh", inside)
+    twice = g.node("Mul", x, g.node("Add", bell, number(1.0)))
+    return g.node("Mul", twice, number(0.5))
 
 
 def quick_gelu(g: Emitter, x: str, number: Number) -> str:
@@ -218,12 +215,8 @@ def split(op: ops.Split, g: Emitter, x: Tensor) -> str:
 def merge(op: ops.Merge, g: Emitter, x: Tensor) -> str:
     """Several axes as one; heads that a kernel left packed are merged already."""
     node = x.value.node if x.value else None
-    if (
-        node is not None
-        and op.axis == 2
-        and op.count == 2
-        and node.op == ops.Transpose((0, 2, 1, 3))
-    ):
+    joins_heads = op.axis == 2 and op.count == 2
+    if joins_heads and node is not None and node.op == ops.Transpose((0, 2, 1, 3)):
         inner = node.args[0]
         assert inner is not None
         if (packed := g.packed.get(g.tensors[inner].name)) is not None:
@@ -256,13 +249,12 @@ def concat(op: ops.Concat, g: Emitter, *parts: Tensor) -> str:
     """One after the other; rows behind a buffer are written into it by the attention
     that reads both.
     """
+    # a name that no node makes: whoever reads it asks the attention for the buffer
     if parts[0].value in g.buffers:
         return g.unique(g.place("buffer"))
-    return (
-        parts[0].name
-        if len(parts) == 1
-        else g.node("Concat", *(p.name for p in parts), axis=op.axis)
-    )
+    if len(parts) == 1:
+        return parts[0].name
+    return g.node("Concat", *(p.name for p in parts), axis=op.axis)
 
 
 @lower(ops.Slice)
@@ -311,9 +303,8 @@ def gather(op: ops.Gather, g: Emitter, table: Tensor, ids: Tensor) -> str:
     if op.axis == table.type.rank - 1:
         return g.node("GatherElements", table.name, checked(g, ids), axis=op.axis)
     numbers = cast(g, checked(g, ids), ids.type.dtype, "i64")  # GatherND takes no other
-    return g.node(
-        "GatherND", table.name, unsqueeze(g, numbers, ids.type.rank), batch_dims=op.axis
-    )
+    places = unsqueeze(g, numbers, ids.type.rank)
+    return g.node("GatherND", table.name, places, batch_dims=op.axis)
 
 
 @lower(ops.Flip)

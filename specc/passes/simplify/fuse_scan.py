@@ -16,7 +16,7 @@ from itertools import zip_longest
 
 from specc.ir import ops
 from specc.ir.dim import Dim
-from specc.ir.graph import Builder, Graph, Input, Value
+from specc.ir.graph import Builder, Graph, Input, Node, Value
 from specc.ir.op import Op
 from specc.ir.ops.recurrent import ACTIVATIONS
 from specc.ir.types import ShapeError, Type
@@ -254,17 +254,14 @@ class _Fused:
         """
         b, op = self.b, self.op
         outputs = list(op.body.outputs.values())
-        weights = {
-            n: self.outer.get(v)
-            for n, v in self.leaves.items()
-            if n not in ("x", "h", "cell", "one")
-        }
+        # Beside the rows and states of a turn all leaves are weights, of which the layer
+        # needs each as it is outside.
+        own = ("x", "h", "cell", "one")
+        weights = {n: self.outer.get(v) for n, v in self.leaves.items() if n not in own}
         collected = outputs[op.carries :]
-        if (
-            None in weights.values()
-            or not self._one()
-            or not self._free_of_state(collected, outputs[0])
-        ):
+        if None in weights.values() or not self._one():
+            return None
+        if not self._free_of_state(collected, outputs[0]):
             return None
         u, c = (
             self._whole(weights.get(n), weights.get(f"{n} new")) for n in ("u", "c")
@@ -321,23 +318,14 @@ class _Fused:
         """
         if first is None or rest is None:
             return first
-        a, z = first.node, rest.node
-        if (
-            a
-            and z
-            and isinstance(a.op, ops.Slice)
-            and isinstance(z.op, ops.Slice)
-            and a.args == z.args
-            and a.args[0]
-        ):
-            source, cuts = a.args[0], (a.op.start, a.op.stop, z.op.start, z.op.stop)
-            if (a.op.axis, z.op.axis) == (0, 0) and cuts == (
-                Dim.of(0),
-                a.op.stop,
-                a.op.stop,
-                source.type.shape[0],
-            ):
-                return source
+        match first.node, rest.node:
+            case (
+                Node(ops.Slice(axis=0, start=start, stop=middle), (Value() as source,)),
+                Node(ops.Slice(axis=0, start=again, stop=stop), (Value() as other,)),
+            ) if source is other:
+                # the two parts, and nothing between them or beside
+                if start == 0 and again == middle and stop == source.type.shape[0]:
+                    return source
         return self.b.one(ops.Concat(0), first, rest)
 
     def _rest(
@@ -347,10 +335,8 @@ class _Fused:
         carries nothing.
         """
         op = self.op
-        rows, captured = (
-            self.inputs[: op.scanned],
-            self.inputs[op.scanned + op.carries :],
-        )
+        rows = self.inputs[: op.scanned]
+        captured = self.inputs[op.scanned + op.carries :]
         builder = Builder()
         now = {v: builder.input(f"row {n}", Input(v.type)) for n, v in enumerate(rows)}
         now[new] = builder.input("state", Input(new.type))

@@ -56,12 +56,10 @@ class _Parts:
         nexts = op.nexts()
         # What the carries are made of has to stay, and with it all that this needs.
         core = _ancestors(nexts, set())
+        staying = early | core
         # Of turns that are not run there is nothing to go on with behind the loop.
-        rest = [
-            n
-            for n, _ in body.nodes
-            if n not in early and n not in core and op.until == -1
-        ]
+        ends_early = op.until != -1
+        rest = [n for n, _ in body.nodes if n not in staying and not ends_early]
         late = _settled(body, rest, carries, fixed, op.axis)
         # The order of the graph holds in each of the three, so every operand comes
         # before its use.
@@ -78,16 +76,20 @@ def _liftable(body: Graph, rows: set[Value], fixed: set[Value], axis: int) -> se
     found: set[Node] = set()
     known = set(rows)
     for node, results in body.nodes:
-        operands = [a for a in node.args if a]
-        moving = [a is not None and a not in fixed for a in node.args]
+        if any(a not in known and a not in fixed for a in node.args if a):
+            continue
         # Row by row and all rows at once must be the same: an op that looks across rows
         # stays.
-        if all(a in known or a in fixed for a in operands) and liftable(
-            node.op, node.args, moving, axis
-        ):
+        if _can_be_lifted(node, fixed, axis):
             found.add(node)
             known.update(results)
     return found
+
+
+def _can_be_lifted(node: Node, fixed: set[Value], axis: int) -> bool:
+    """Whether a node can be done for all rows at once, what is `fixed` being one for all."""
+    moving = [a is not None and a not in fixed for a in node.args]
+    return liftable(node.op, node.args, moving, axis)
 
 
 def _settled(
@@ -98,13 +100,7 @@ def _settled(
     """
     late = set(rest)
     results = dict(body.nodes)
-    stuck = [
-        n
-        for n in rest
-        if not liftable(
-            n.op, n.args, [a is not None and a not in fixed for a in n.args], axis
-        )
-    ]
+    stuck = [n for n in rest if not _can_be_lifted(n, fixed, axis)]
     # What cannot be lifted stays, and so does all that it needs: a value is either
     # stacked or made again behind the loop.
     late -= set(stuck) | _ancestors([r for n in stuck for r in results[n]], set())
