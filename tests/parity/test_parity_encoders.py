@@ -224,3 +224,25 @@ def test_sentences(family: Family, pooling: str, tmp_path: Path) -> None:
                     wanted = torch.nn.functional.normalize(wanted)
             found = ours.run(**given)["sentence_embedding"]
             assert_agrees(found, wanted.numpy(), pooling, 1e-5)
+
+
+OWN = [
+    *((f.name, f.tiny, f.typed) for f in FAMILIES if not f.further),
+    ("Bert", SMALL, True),
+    ("MPNet", {**SMALL, "pad_token_id": 1}, False),
+    ("DebertaV2", {**SMALL, "type_vocab_size": 0, "legacy": False}, False),
+    ("DebertaV2", {**APART, "relative_attention": False, "legacy": False}, False),
+]
+
+
+@pytest.mark.parametrize(("name", "tiny", "typed"), OWN)
+def test_words_are_told_by_a_table_of_their_own(
+    name: str, tiny: Mapping[str, Any], typed: bool, tmp_path: Path
+) -> None:
+    case = Case(
+        config=f"{name}Config",
+        model=f"{name}ForMaskedLM",
+        tiny={**tiny, "tie_word_embeddings": False},
+        given=TYPED if typed and tiny.get("type_vocab_size") != 0 else PLAIN,
+    )
+    check_scores(case, tmp_path)

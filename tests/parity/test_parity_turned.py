@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from support.families import Case, check_scores, check_writing
 from support.padded import Ids, Keep, Numbers, samples
+from support.published import assert_published, loaded
 
 pytestmark = pytest.mark.parity
 
@@ -97,3 +99,16 @@ def test_scores(name: str, tmp_path: Path) -> None:
 
 def test_writing(tmp_path: Path) -> None:
     check_writing(replace(CODEGEN, louder=3.0), tmp_path)
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_sines_are_those_of_the_file(*, turned: bool, tmp_path: Path) -> None:
+    """Rounded in a file of 16 bits, where transformers reads them too."""
+    case = replace(ROFORMER, tiny=ROFORMER.tiny | {"rotary_value": turned})
+    case.saved(tmp_path).bfloat16().save_pretrained(tmp_path)
+    kind = transformers.RoFormerForMaskedLM
+    theirs = kind.from_pretrained(tmp_path, dtype=torch.float32).eval().double()
+    ours = loaded(str(tmp_path), tmp_path)
+    assert_published(
+        ours, case.given, lambda x: case.published(theirs, x), case.results
+    )
