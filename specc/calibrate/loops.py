@@ -7,8 +7,9 @@ Rows that a mask leaves out are zeros there, as all that is collected.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
+from specc.calibrate.experts import met_by_experts
 from specc.ir import ops
 from specc.ir.graph import Builder, Graph, Node, Value
 from specc.passes.quantize.layers import source
@@ -19,17 +20,24 @@ Names: TypeAlias = Mapping[Value, str]
 """The names of weights by the values that are these in a graph, or in a body."""
 
 
+class Matrix(NamedTuple):
+    """A weight, or what one `expert` has of a stack of them."""
+
+    name: str
+    expert: int = 0
+
+
 @dataclass
 class Shown:
-    """A graph that gives what weights meet: the values by the weights' names."""
+    """A graph that gives what weights meet."""
 
     graph: Graph
-    met: Mapping[str, list[Value]]
+    met: Mapping[Matrix, list[Value]]
 
 
 def shown(graph: Graph, names: Names) -> Shown:
-    """`graph` with loops that collect what the weights of `names` meet in them; values
-    of experts are not among them, each of which has rows of its own.
+    """`graph` with loops that collect what the weights of `names` meet in them, and with
+    what each expert meets.
     """
     made = Builder()
     walk = _Walk(made)
@@ -40,8 +48,8 @@ def shown(graph: Graph, names: Names) -> Shown:
     walk.nodes(graph, names)
     outputs = {name: walk.now[value] for name, value in graph.outputs.items()}
     outputs |= {
-        f"met {name} {n}": value
-        for name, values in walk.met.items()
+        f"met {matrix.name} {matrix.expert} {n}": value
+        for matrix, values in walk.met.items()
         for n, value in enumerate(values)
     }
     finished = made.finish(graph.name, outputs, least=graph.least, facts=graph.facts)
@@ -56,22 +64,29 @@ class _Walk:
 
     made: Builder
     now: dict[Value, Value] = field(default_factory=dict)
-    met: dict[str, list[Value]] = field(default_factory=dict)
+    met: dict[Matrix, list[Value]] = field(default_factory=dict)
 
     def nodes(self, graph: Graph, names: Names) -> None:
         """Every node of a graph, in order."""
         for node, results in graph.nodes:
             name, x = _read(node, names)
             if name and x:
-                self._note(name, self.now[x])
+                self._note(Matrix(name), self.now[x])
+            args = [a and self.now[a] for a in node.args]
             if isinstance(node.op, ops.Scan):
                 new = self._loop(node, node.op, names)
             else:
-                new = self.made.add(node.op, *(a and self.now[a] for a in node.args))
+                new = self.made.add(node.op, *args)
+            if isinstance(node.op, ops.Route):
+                there = [a for a in args if a]
+                for name, expert, value in met_by_experts(
+                    self.made, node, there, names
+                ):
+                    self._note(Matrix(name, expert), value)
             self.now.update(zip(results, new, strict=True))
 
-    def _note(self, name: str, value: Value) -> None:
-        values = self.met.setdefault(name, [])
+    def _note(self, matrix: Matrix, value: Value) -> None:
+        values = self.met.setdefault(matrix, [])
         if value not in values:
             values.append(value)
 
@@ -90,10 +105,10 @@ class _Walk:
         # number the loop says: so no result that was there needs another number.
         first, behind = op.carries, op.carries + len(more)
         seen = dict(zip(more, new[first:behind], strict=True))
-        for name, values in inner.met.items():
+        for matrix, values in inner.met.items():
             for value in values:
                 if value in seen:
-                    self._note(name, self._turned(seen[value], op.axis))
+                    self._note(matrix, self._turned(seen[value], op.axis))
         return *new[:first], *new[behind:]
 
     def _turned(self, value: Value, axis: int) -> Value:

@@ -16,6 +16,7 @@ from typing import TypeAlias
 import numpy as np
 
 from specc.backend import Computing
+from specc.calibrate.factors import Factors
 from specc.calibrate.readers import Readers, Spot, keep_of, wide_of
 from specc.calibrate.stages import Stage, stages_of
 from specc.files.place import explain
@@ -24,15 +25,17 @@ from specc.ir.array import Array
 from specc.ir.graph import Graph, Value
 from specc.text.diagnostic import fail
 from specc.weights.gptq import factor_of
-from specc.weights.quantized import Ready
+from specc.weights.quantized import FactorOf, Ready
 
 Sample: TypeAlias = Mapping[str, Array]
 Samples: TypeAlias = Callable[[], Iterable[Sample]]
 """Begins the samples anew."""
 Open: TypeAlias = Callable[[Graph], AbstractContextManager[Computing]]
 """Opens a graph with its weights; nothing of it is left behind."""
-Rounding: TypeAlias = Callable[[str, Array, Path], Ready]
-"""Rounds a weight by the factor of its sums, into files under a name."""
+Rounding: TypeAlias = Callable[[str, FactorOf, Path], Ready]
+"""Rounds a weight by the factor of its sums, or of each of its matrices', into files under
+a name.
+"""
 
 
 def rounded_by(
@@ -47,15 +50,15 @@ def rounded_by(
     written.
     """
     made: dict[str, Ready] = {}
-    sums = _Sums(readers)
+    sums, factors = _Sums(readers), Factors(readers.spots, folder)
     for stage in stages_of(readers):
         _run(stage, open_part, samples(), folder, sums)
         for spot, total in sums.whole(stage.met.values()):
             factor = factor_of(total)
             # as large as the factor, and of no use while weights are rounded
             del total
-            for name in readers.spots[spot]:
-                made[name] = round_one(name, factor, folder / f"{len(made)}")
+            for name, whole in factors.add(spot, factor):
+                made[name] = round_one(name, whole, folder / f"{len(made)}")
     return made
 
 
@@ -94,7 +97,7 @@ class _Sums:
                     self.totals[spot] = np.zeros(2 * (wide_of(spot),))
                 keep = keep_of(self.readers.graph, value)
                 rows = met[value][sample[keep]] if keep else met[value]
-                self.totals[spot] += _products(rows, names[0])
+                self.totals[spot] += _products(rows, names[0].name)
 
     def whole(self, met: Iterable[Value]) -> Iterator[tuple[Spot, Array]]:
         """The sums to which nothing will be added any more, once all samples have given

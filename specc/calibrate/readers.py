@@ -1,10 +1,11 @@
 """Which values of a graph meet the weights that are rounded to 4 bits."""
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from specc.calibrate.loops import shown
+from specc.calibrate.loops import Matrix, shown
 from specc.ir.graph import Graph, Value
 from specc.ir.precision import Plan
 from specc.passes.quantize.layers import opened
@@ -27,8 +28,14 @@ class Readers:
     """
 
     graph: Graph
-    spots: Mapping[Spot, tuple[str, ...]]
+    spots: Mapping[Spot, tuple[Matrix, ...]]
     left: tuple[str, ...]
+
+    @property
+    def experts(self) -> Mapping[str, int]:
+        """How many matrices each weight is a stack of; 1 for one alone."""
+        every = [matrix for spot in self.spots.values() for matrix in spot]
+        return Counter(matrix.name for matrix in every)
 
     @property
     def values(self) -> tuple[Value, ...]:
@@ -44,19 +51,19 @@ def readers_of(graph: Graph, plan: Plan, ties: Mapping[str, str]) -> Readers:
     graph = opened(graph, {n for n in plan if ties.get(n, n) in wanted})
     names = {v: ties.get(n, n) for n, v in graph.parameters.items()}
     found = shown(graph, {v: n for v, n in names.items() if n in wanted})
-    spots: dict[Spot, list[str]] = {}
-    left: list[str] = []
-    for name in wanted:
-        spot = tuple(found.met.get(name, ()))
-        # Nothing is met by a table that tokens are looked up in, nor seen by a loop
-        # whose rows cannot be collected.
-        wide = wide_of(spot) if spot else 0
-        if 0 < wide <= WIDEST:
-            spots.setdefault(spot, []).append(name)
-        else:
-            left.append(name)
+    spots: dict[Spot, list[Matrix]] = {}
+    # Nothing is met by a table that tokens are looked up in, nor seen by a loop whose
+    # rows cannot be collected.
+    wide = {m: wide_of(tuple(values)) for m, values in found.met.items()}
+    left = set(wanted) - {m.name for m in wide}
+    left |= {m.name for m, many in wide.items() if many > WIDEST}
+    # names in the order of the plan, of each what its experts meet in theirs
+    order = {name: n for n, name in enumerate(wanted)}
+    for matrix in sorted(wide, key=lambda m: (order[m.name], m.expert)):
+        if matrix.name not in left:
+            spots.setdefault(tuple(found.met[matrix]), []).append(matrix)
     found_spots = {spot: tuple(each) for spot, each in spots.items()}
-    return Readers(found.graph, found_spots, tuple(left))
+    return Readers(found.graph, found_spots, tuple(n for n in wanted if n in left))
 
 
 def wide_of(spot: Spot) -> int:

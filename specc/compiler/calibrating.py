@@ -2,6 +2,7 @@
 of a file, or texts of its own.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
@@ -15,18 +16,17 @@ from specc.calibrate.caches import cache_scales
 from specc.calibrate.given import Entrance, entrance_of, given_samples
 from specc.calibrate.own import no_texts, own_samples
 from specc.calibrate.products import Sample, Samples, rounded_by
-from specc.calibrate.readers import Readers, readers_of
+from specc.calibrate.readers import Readers, readers_of, wide_of
 from specc.compiler.compiled import Compiled
 from specc.compiler.job import Job
 from specc.compiler.rounding import NONE, Asked, By, Cached
 from specc.files.read import shown
 from specc.files.scratch import scratch
 from specc.files.write import need_space
-from specc.ir.array import Array
 from specc.ir.graph import Graph
 from specc.passes.quantize.caches import SCALE
 from specc.text.diagnostic import Failed, fail
-from specc.weights.quantized import Ready, round_now
+from specc.weights.quantized import FactorOf, Ready, round_now
 from specc.weights.values import Seeded, ties_of
 
 USUAL = 64
@@ -251,19 +251,26 @@ def _rounded(
 ) -> dict[str, Ready]:
     """The weights that meet values of the samples, rounded by these."""
     plan, shapes = job.precision.plan, job.values.wanted
-    numbers = sum(
-        prod(shapes[n].shape) for names in readers.spots.values() for n in names
-    )
+    numbers = sum(prod(shapes[n].shape) for n in readers.experts)
     # half a byte each, and of the smallest blocks a quarter of one for the scale
-    need_space(folder, numbers * 3 // 4)
+    need_space(folder, numbers * 3 // 4 + _of_stacks(readers))
 
-    def round_one(name: str, factor: Array, stem: Path) -> Ready:
+    def round_one(name: str, factor: FactorOf, stem: Path) -> Ready:
         return round_now(job.full, name, plan[name], factor, stem)
 
     def open_part(graph: Graph) -> AbstractContextManager[Computing]:
         return _opened(job, graph)
 
     return rounded_by(open_part, readers, samples, folder, round_one)
+
+
+def _of_stacks(readers: Readers) -> int:
+    """The most bytes of factors that the experts of one stack wait for together."""
+    waiting = Counter[str]()
+    for spot, matrices in readers.spots.items():
+        for name in {m.name for m in matrices if readers.experts[m.name] > 1}:
+            waiting[name] += 8 * wide_of(spot) ** 2
+    return max(waiting.values(), default=0)
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from math import prod
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 
@@ -34,6 +35,12 @@ SEEN = 1e-30
 """Sums of squares above this are told by float32, whose least number is 1e-45."""
 THREADS = 2
 """Pieces that are rounded beside each other; more would wait for what is read."""
+
+
+FactorOf: TypeAlias = Callable[[int], Array]
+"""What is known of the inputs of the n-th matrix of a stack; of one alone for any n."""
+Given: TypeAlias = tuple[Array, Array | None]
+"""Some rows of a matrix, and what is known of its inputs."""
 
 
 @dataclass
@@ -113,7 +120,7 @@ class Ready:
 
 
 def round_now(
-    base: Values, name: str, form: Precision, factor: Array, stem: Path
+    base: Values, name: str, form: Precision, factor: FactorOf, stem: Path
 ) -> Ready:
     """A weight rounded by what is known of its inputs (`specc.weights.gptq`), in files
     that are called after `stem`. E0810 to E0815 where they cannot be written.
@@ -135,12 +142,12 @@ class Quantized(Over):
     """The numbers of a model some of whose weights are rounded. Implements `Values`.
 
     Those that are `ready` are read from files. `factor` is what is known of the inputs
-    of the others, None where nothing is.
+    of the others, or of each matrix of a stack; None where nothing is.
     """
 
     plan: Plan
     ready: Mapping[str, Ready] = field(default_factory=dict)
-    factor: Array | None = None
+    factor: FactorOf | None = None
     made: dict[str, Rounded] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -233,7 +240,8 @@ class Quantized(Over):
         pieces = self._rows(name)
         if factor is not None:
             pieces = _gathered(pieces, one)
-        for piece in _in_order(partial(_piece, one=one, factor=factor), pieces):
+        work = partial(_piece, one=one)
+        for piece in _in_order(work, _with_factors(pieces, one.out, factor)):
             one.loss.add(piece.loss)
             scales.append(piece.scales if form.block else piece.scales[:, 0])
             if whole is None:
@@ -267,8 +275,21 @@ class _Piece:
     loss: Loss
 
 
-def _piece(rows: Array, one: Rounded, factor: Array | None) -> _Piece:
+def _with_factors(
+    pieces: Iterator[Array], out: int, factor: FactorOf | None
+) -> Iterator[Given]:
+    """Some rows of one matrix after the other, with what is known of its inputs."""
+    at, here = 0, None
+    for rows in pieces:
+        if factor is not None and at % out == 0:
+            here = factor(at // out)
+        at += len(rows)
+        yield rows, here
+
+
+def _piece(given: Given, one: Rounded) -> _Piece:
     """Some rows of a weight, rounded."""
+    rows, factor = given
     parts, units, loss = [], [], Loss()
     # column by column costs the same for few rows as for many
     many = len(rows) if factor is not None else IN_CACHE // max(one.wide, 1)
@@ -295,15 +316,15 @@ def _whole(
 
 
 def _in_order(
-    work: Callable[[Array], _Piece], pieces: Iterator[Array]
+    work: Callable[[Given], _Piece], pieces: Iterator[Given]
 ) -> Iterator[_Piece]:
     """What `work` makes of each, in order, while the next are read: NumPy lets several
     threads compute. No more pieces wait than there are threads.
     """
     waiting: deque[Future[_Piece]] = deque()
     with ThreadPoolExecutor(THREADS) as pool:
-        for rows in pieces:
-            waiting.append(pool.submit(work, rows))
+        for piece in pieces:
+            waiting.append(pool.submit(work, piece))
             if len(waiting) > THREADS:
                 yield waiting.popleft().result()
         while waiting:

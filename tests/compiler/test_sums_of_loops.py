@@ -2,25 +2,19 @@
 recurrence that is written out in NumPy.
 """
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import pytest
+from support.sums import factors
 
-from specc import backend
-from specc.backend import Slot
-from specc.calibrate import products, stages
-from specc.calibrate.readers import Readers, readers_of
+from specc.calibrate import stages
+from specc.calibrate.readers import readers_of
 from specc.compiler.job import Options, open_job
 from specc.compiler.rounding import Asked
 from specc.compiler.spec import open_spec
 from specc.ir.array import Array
-from specc.ir.graph import Graph
 from specc.weights.gptq import factor_of
-from specc.weights.quantized import Loss, Ready
 from specc.weights.values import array_of
 
 SPEC = """
@@ -61,39 +55,11 @@ def test_every_turn_that_is_there_counts(
     wanted = met_by_hand(weights)
     for least in (1, 1 << 30):
         monkeypatch.setattr(stages, "WEIGHTS", least)
-        found = factors(readers, weights, tmp_path)
+        found = factors(readers, weights, {"x": X, "keep": KEEP}, tmp_path)
         assert set(found) == set(wanted)
         for name, rows in wanted.items():
             x = np.array(rows)
-            assert np.allclose(found[name], factor_of(x.T @ x), rtol=1e-6), name
-
-
-def factors(
-    readers: Readers, weights: dict[str, Array], folder: Path
-) -> dict[str, Array]:
-    """The factor that each weight would be rounded by."""
-    found: dict[str, Array] = {}
-
-    @dataclass(frozen=True)
-    class Part:
-        graph: Graph
-        outputs: Mapping[str, Slot] = field(default_factory=dict)
-
-        def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-            given = {name: weights[name] for name in self.graph.parameters}
-            return backend.reference().run(self.graph, inputs, given)
-
-    @contextmanager
-    def opened(graph: Graph) -> Iterator[Part]:
-        yield Part(graph)
-
-    def round_one(name: str, factor: Array, stem: Path) -> Ready:
-        found[name] = factor
-        return Ready(stem, stem, Loss())
-
-    sample = {"x": X, "keep": KEEP}
-    products.rounded_by(opened, readers, lambda: [sample], folder, round_one)
-    return found
+            assert np.allclose(found[name][0], factor_of(x.T @ x), rtol=1e-6), name
 
 
 def met_by_hand(weights: dict[str, Array]) -> dict[str, list[Array]]:

@@ -22,7 +22,7 @@ from specc.ir.graph import Builder, Graph, Input, Parameter
 from specc.ir.precision import Precision
 from specc.ir.types import Type
 from specc.weights import gptq
-from specc.weights.quantized import Loss, Quantized, Ready, round_now
+from specc.weights.quantized import FactorOf, Loss, Quantized, Ready, round_now
 from specc.weights.rules import Wanted
 from specc.weights.values import Seeded, array_of
 
@@ -77,7 +77,7 @@ def samples() -> list[dict[str, Array]]:
 
 
 def rounded(folder: Path) -> dict[str, Ready]:
-    def round_one(name: str, factor: Array, stem: Path) -> Ready:
+    def round_one(name: str, factor: FactorOf, stem: Path) -> Ready:
         return round_now(BASE, name, FORM, factor, stem)
 
     return products.rounded_by(opened, READERS, samples, folder, round_one)
@@ -102,7 +102,7 @@ def peak(folder: Path) -> int:
     def opened(graph: Graph) -> Iterator[Part]:
         yield Empty(graph)
 
-    def nothing(name: str, factor: Array, stem: Path) -> Ready:
+    def nothing(name: str, factor: FactorOf, stem: Path) -> Ready:
         return Ready(stem, stem, Loss())
 
     tracemalloc.start()
@@ -137,8 +137,8 @@ def test_what_is_met_stage_by_stage_is_what_is_met_at_once(
     assert max(held) <= max(least, 4 * WIDE**2)
     found: dict[str, Array] = {}
 
-    def round_one(name: str, factor: Array, stem: Path) -> Ready:
-        found[name] = factor
+    def round_one(name: str, factor: FactorOf, stem: Path) -> Ready:
+        found[name] = factor(0)
         return Ready(stem, stem, Loss())
 
     products.rounded_by(opened, READERS, samples, tmp_path, round_one)
@@ -154,7 +154,8 @@ def test_what_is_ready_is_what_would_be_written(tmp_path: Path) -> None:
     ready = rounded(tmp_path)
     whole = Quantized(BASE, dict.fromkeys(ready, FORM), ready)
     x = np.concatenate(SEEN).astype(np.float64)
-    one = Quantized(BASE, {"w0": FORM}, factor=gptq.factor_of(x.T @ x))
+    factor = gptq.factor_of(x.T @ x)
+    one = Quantized(BASE, {"w0": FORM}, factor=lambda _: factor)
     for part, dtype in ((FORM.numbers("w0"), "u8"), (FORM.scales("w0"), "f32")):
         want = b"".join(bytes(c) for c in one.chunks(part, dtype))
         assert b"".join(bytes(c) for c in whole.chunks(part, dtype)) == want

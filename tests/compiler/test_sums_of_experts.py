@@ -1,0 +1,117 @@
+"""What the matrices of experts are rounded by: the rows that each was sent and no others,
+beside experts that are written out in NumPy.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.sums import factors
+
+import specc
+from specc.calibrate import stages
+from specc.calibrate.readers import readers_of
+from specc.compiler.job import Options, open_job
+from specc.compiler.rounding import Asked
+from specc.compiler.spec import open_spec
+from specc.ir.array import Array
+from specc.weights import gptq, lowbits
+from specc.weights.gptq import factor_of
+from specc.weights.values import array_of
+
+EXPERTS, NOBODY = 4, 2
+"""Experts, and the one that no row is sent to."""
+SPEC = f"""
+specc 1
+model m
+dims batch, n
+graph g(x: float[batch, n, 8], ids: int[batch, n, 2], gates: float[batch, n, 2],
+        keep: keep[batch, n]) -> (y: float[batch, n, 6]) {{
+  return route(x, ids, gates, to=expert, experts={EXPERTS}, keep=keep) @ all
+}}
+block expert(x: float[b, n, 8]) -> float[b, n, 6] {{
+  h = tanh(linear(x, out=16, bias=false) @ up)
+  return linear(h * (linear(x, out=16) @ gate), out=6) @ down
+}}
+"""
+RNG = np.random.default_rng(4)
+X = RNG.normal(size=(2, 9, 8)).astype(np.float32)
+# two others for each row, none of them the one that nobody asks
+IDS = np.array([[0, 1], [1, 3], [3, 0]])[RNG.integers(0, 3, (2, 9))]
+GATES = RNG.random((2, 9, 2)).astype(np.float32)
+KEEP = np.arange(9) < np.array([[9], [5]])
+SAMPLE = {"x": X, "ids": IDS, "gates": GATES, "keep": KEEP}
+
+
+def met_by_hand(weights: dict[str, Array]) -> dict[str, list[Array]]:
+    """The rows that each expert's matrices meet, in float64."""
+    w = {name: value.astype(np.float64) for name, value in weights.items()}
+    up, gate, bias = (w[f"all.{n}"] for n in ("up.weight", "gate.weight", "gate.bias"))
+    met: dict[str, list[Array]] = {
+        f"all.{n}.weight": [] for n in ("up", "gate", "down")
+    }
+    for expert in range(EXPERTS):
+        rows = X[KEEP & (expert == IDS).any(-1)].astype(np.float64)
+        inner = np.tanh(rows @ up[expert].T) * (rows @ gate[expert].T + bias[expert])
+        for name, seen in (("up", rows), ("gate", rows), ("down", inner)):
+            met[f"all.{name}.weight"].append(seen)
+    return met
+
+
+def test_each_expert_counts_its_own_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a stage for each, too; what an expert that nobody is sent to is rounded by
+    says nothing of any column.
+    """
+    (tmp_path / "m.specc").write_text(SPEC)
+    asked = Asked(kind="int4", every=True, block=16)
+    options = Options(output="", init=3, precision=asked)
+    with open_job(open_spec(str(tmp_path / "m.specc")), options) as job:
+        weights = {n: array_of(job.values, n) for n in job.values.wanted}
+        readers = readers_of(job.simplified, job.precision.plan, {})
+    assert not readers.left
+    wanted = met_by_hand(weights)
+    for least in (1, 1 << 30):
+        folder = tmp_path / f"{least}"
+        folder.mkdir()
+        monkeypatch.setattr(stages, "WEIGHTS", least)
+        found = factors(readers, weights, SAMPLE, folder)
+        assert set(found) == set(wanted)
+        for name, rows in wanted.items():
+            for expert, x in enumerate(rows):
+                want = factor_of(x.T @ x)
+                assert np.allclose(found[name][expert], want, rtol=1e-6), name
+        # nothing that experts waited for is left behind
+        assert not list(folder.iterdir())
+    assert not wanted["all.up.weight"][NOBODY].size
+
+
+@pytest.mark.parametrize(
+    "kind", ["npz", pytest.param("none", marks=pytest.mark.parity)]
+)
+def test_stacks_are_rounded_by_them(kind: str, tmp_path: Path) -> None:
+    """What is stored is what each matrix alone becomes by its own rows."""
+    (tmp_path / "m.specc").write_text(SPEC)
+    np.savez(tmp_path / "x.npz", **SAMPLE)
+    given = {"quantize": "int4", "quantize_all": True, "block": 16}
+    files = {"calibrate": tmp_path / "x.npz"} if kind == "npz" else {}
+    specc.compile(tmp_path / "m.specc", tmp_path / "full.onnx", init=3)
+    specc.compile(tmp_path / "m.specc", tmp_path / "q.onnx", init=3, **given, **files)
+    full, low = (specc.load(tmp_path / f"{n}.onnx") for n in ("full", "q"))
+    met = met_by_hand(dict(full.weights()))
+    for name, rows in met.items():
+        one = low.manifest.rounded[name]
+        assert one.recipe == ("gptq" if kind == "npz" else "nearest")
+        for expert, x in enumerate(rows):
+            matrix = full.weights()[name][expert]
+            blocks = lowbits.in_blocks(matrix, 16)
+            if kind == "npz":
+                numbers, units = gptq.rounded(matrix, factor_of(x.T @ x), 16)
+            else:
+                units = lowbits.scales_of(blocks, 4)
+                numbers = lowbits.nearest(blocks, units, 4)
+            want = (numbers * units[..., None]).reshape(len(matrix), -1)
+            got = low.weights()[name][expert]
+            # a number at an edge may become either: sums of float32 and float64 differ
+            assert np.mean(np.abs(got - want[:, : got.shape[1]]) > 1e-6) < 0.02

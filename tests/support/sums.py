@@ -1,0 +1,44 @@
+"""What weights would be rounded by, of a model that the reference computes."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from specc import backend
+from specc.backend import Slot
+from specc.calibrate import products
+from specc.calibrate.readers import Readers
+from specc.ir.array import Array
+from specc.ir.graph import Graph
+from specc.weights.quantized import FactorOf, Loss, Ready
+
+
+def factors(
+    readers: Readers,
+    weights: Mapping[str, Array],
+    sample: Mapping[str, Array],
+    folder: Path,
+) -> dict[str, list[Array]]:
+    """The factor that each weight would be rounded by, or each matrix of a stack."""
+    found: dict[str, list[Array]] = {}
+
+    @dataclass(frozen=True)
+    class Part:
+        graph: Graph
+        outputs: Mapping[str, Slot] = field(default_factory=dict)
+
+        def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+            given = {name: weights[name] for name in self.graph.parameters}
+            return backend.reference().run(self.graph, inputs, given)
+
+    @contextmanager
+    def opened(graph: Graph) -> Iterator[Part]:
+        yield Part(graph)
+
+    def round_one(name: str, factor: FactorOf, stem: Path) -> Ready:
+        found[name] = [factor(n) for n in range(readers.experts[name])]
+        return Ready(stem, stem, Loss())
+
+    products.rounded_by(opened, readers, lambda: [sample], folder, round_one)
+    return found
