@@ -66,13 +66,7 @@ def _sent(
     ids = made.one(ops.Arith("sub"), chosen, one)
     gates = made.one(ops.Cast(given.gates.type.dtype), named)
     part = ops.Slice(0, Dim.of(expert), Dim.of(expert + 1))
+    rows = [given.x, ids, gates, *([given.keep] if given.keep is not None else [])]
+    parts = [made.one(part, stack) for stack in given.stacked]
     alone = replace(op, body=body, experts=Dim.of(1))
-    return made.one(
-        alone,
-        given.x,
-        ids,
-        gates,
-        *([given.keep] if given.keep is not None else []),
-        *(made.one(part, stack) for stack in given.stacked),
-        *given.captured,
-    )
+    return made.one(alone, *rows, *parts, *given.captured)

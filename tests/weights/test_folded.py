@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 from support.small import SMALL
 
@@ -136,6 +137,47 @@ def test_what_is_kept_is_not_touched(
     told = capsys.readouterr().err
     assert "no gain was moved" in told
     assert "in a loop, where norms are left as they are" in told
+
+
+@pytest.mark.parametrize("fold", [True, pytest.param(False, marks=LATER)])
+def test_what_is_kept_stays_in_its_file(
+    fold: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Linked, with the norms before it, to the bytes of the checkpoint; what rounding or a
+    gain has changed lies beside.
+    """
+    # what is small stands in the model itself
+    monkeypatch.setattr("specc_onnx.write.weights.SMALL", 0)
+    weights = uneven("llama", tmp_path, planted=False)
+    out = tmp_path / "m.onnx"
+    given = ["--quantize=int8", "--keep=model.layers.0.*"]
+    assert compiled("llama", out, weights, *given, *["--fold-norms"][: int(fold)]) == 0
+    model = specc.load(out)
+    now, stored = model.weights(), model.manifest.stored
+    lies = {
+        t.name: {e.key: e.value for e in t.external_data}.get("location")
+        for t in onnx.load(out, load_external_data=False).graph.initializer
+    }
+    before = read(weights)
+    same = {n for n, w in now.items() if np.array_equal(w, before[n])}
+    linked = {n for n in now if lies[stored[n]] == weights.name}
+    assert linked == same
+    assert {n for n in now if n.startswith("model.layers.0.")} <= linked
+    moved_too = {"model.layers.1.input_layernorm.weight", "model.norm.weight"}
+    assert moved_too.isdisjoint(linked) == fold
+
+
+def read(path: Path) -> dict[str, Array]:
+    """A checkpoint in f32, read without specc."""
+    raw = path.read_bytes()
+    start = 8 + int.from_bytes(raw[:8], "little")
+    found = {}
+    entries = json.loads(raw[8:start])
+    entries.pop("__metadata__", None)
+    for name, entry in entries.items():
+        first, last = (start + n for n in entry["data_offsets"])
+        found[name] = np.frombuffer(raw[first:last], "<f4").reshape(entry["shape"])
+    return found
 
 
 @LATER
