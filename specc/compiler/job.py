@@ -241,6 +241,7 @@ def report_of(job: Job, written: Written, *remarks: str) -> Compiled:
         *job.rounding.remarks,
         *([job.recipe] if job.recipe else []),
         *precision.remarks_of(job.precision, job.folds, job.rounding),
+        *precision.in_one_file(job.precision.plan, job.target, job.options.parts),
         *remarks,
         *_remarks_of(written, job.options, job.spec),
         *too_large_here(job.numbers, count_of(job.values)),

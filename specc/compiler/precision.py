@@ -33,6 +33,10 @@ DEPENDS = (
     f"`{TOGETHER}`: in recurrent layers and loops what a text gives depends, by what "
     "rounding loses, on the texts beside it; --quantize int8 does not"
 )
+AGAIN_WHOLE = (
+    "`generate`: weights in blocks are numbers of 32 bits again when it runs, and save "
+    "room in the file alone; --quantize int8, or --target ort-cpu, is faster"
+)
 BLOCKS_OF_4 = 21
 """The opset from which the standard has numbers of 4 bits."""
 
@@ -110,6 +114,15 @@ def remarks_of(found: Decision, folds: Sequence[Fold], told: Spoken) -> tuple[st
         )
         remarks.append(moved if folds else why)
     return tuple(remarks)
+
+
+def in_one_file(plan: Plan, target: Target, parts: Sequence[str]) -> tuple[str, ...]:
+    """That what decodes by itself gains no speed by weights in blocks, where a target has
+    only the standard's form of them.
+    """
+    blocks = any(form.block for form in plan.values())
+    found = blocks and "generate" in parts and not target.rounded
+    return (AGAIN_WHOLE,) if found else ()
 
 
 def _nothing_together(graph: Graph) -> NoReturn:

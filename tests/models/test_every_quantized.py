@@ -160,6 +160,29 @@ def test_a_file_that_writes_stands_for_its_weights(
         assert np.allclose(a, b, rtol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("kind", "target", "told"),
+    [
+        ("int4", "onnx", True),
+        pytest.param("int8", "onnx", False, marks=pytest.mark.parity),
+        pytest.param("int4", "ort-cpu", False, marks=pytest.mark.parity),
+    ],
+)
+def test_a_file_that_writes_says_where_blocks_save_no_time(
+    kind: str, target: str, told: bool, tmp_path: Path
+) -> None:
+    """What it says is so: products in its loop read numbers of 32 bits."""
+    out = tmp_path / "g.onnx"
+    given = {"quantize": kind, "quantize_all": kind == "int4", "samples": 0}
+    small = {"init": 0, "set": SMALL["llama"], "target": target, "parts": "generate"}
+    made = specc.compile("llama", out, **given, **small)
+    assert told == any("numbers of 32 bits again" in line for line in made.remarks)
+    (loop,) = (n for n in onnx.load(out).graph.node if n.op_type == "Loop")
+    (body,) = (a.g for a in loop.attribute if a.name == "body")
+    whole = {"MatMulNBits", "MatMulInteger", "QGemm"} & {n.op_type for n in body.node}
+    assert told == (not whole)
+
+
 def test_the_same_bytes_again(tmp_path: Path) -> None:
     for folder in ("a", "b"):
         compiled("gpt2", tmp_path / folder / "m.onnx", quantize="int4")
