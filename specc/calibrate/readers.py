@@ -51,19 +51,26 @@ def readers_of(graph: Graph, plan: Plan, ties: Mapping[str, str]) -> Readers:
     graph = opened(graph, {n for n in plan if ties.get(n, n) in wanted})
     names = {v: ties.get(n, n) for n, v in graph.parameters.items()}
     found = shown(graph, {v: n for v, n in names.items() if n in wanted})
-    spots: dict[Spot, list[Matrix]] = {}
+    spots = _spots(found.met, wanted)
+    held = {matrix.name for names in spots.values() for matrix in names}
+    return Readers(found.graph, spots, tuple(n for n in wanted if n not in held))
+
+
+def _spots(
+    met: Mapping[Matrix, list[Value]], wanted: list[str]
+) -> dict[Spot, tuple[Matrix, ...]]:
+    """The weights by what they meet, in the order in which they are `wanted`."""
     # Nothing is met by a table that tokens are looked up in, nor seen by a loop whose
     # rows cannot be collected.
-    wide = {m: wide_of(tuple(values)) for m, values in found.met.items()}
-    left = set(wanted) - {m.name for m in wide}
-    left |= {m.name for m, many in wide.items() if many > WIDEST}
-    # names in the order of the plan, of each what its experts meet in theirs
+    wide = {matrix: wide_of(tuple(values)) for matrix, values in met.items()}
+    too_wide = {matrix.name for matrix, many in wide.items() if many > WIDEST}
     order = {name: n for n, name in enumerate(wanted)}
+    spots: dict[Spot, tuple[Matrix, ...]] = {}
     for matrix in sorted(wide, key=lambda m: (order[m.name], m.expert)):
-        if matrix.name not in left:
-            spots.setdefault(tuple(found.met[matrix]), []).append(matrix)
-    found_spots = {spot: tuple(each) for spot, each in spots.items()}
-    return Readers(found.graph, found_spots, tuple(n for n in wanted if n in left))
+        if matrix.name not in too_wide:
+            spot = tuple(met[matrix])
+            spots[spot] = (*spots.get(spot, ()), matrix)
+    return spots
 
 
 def wide_of(spot: Spot) -> int:
