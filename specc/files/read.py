@@ -43,6 +43,12 @@ def open_regular(path: str | os.PathLike[str]) -> int:
     try:
         # opening a FIFO without a writer must not wait for ever
         fd = os.open(path, reading())
+    except FileNotFoundError as error:
+        if os.path.islink(path):
+            # what the hub's cache looks like where part of it was deleted
+            gone = shown(os.readlink(path))
+            raise Unreadable(f"it is a link to `{gone}`, which is not there") from None
+        raise Unreadable(_reason(error)) from None
     except (OSError, ValueError) as error:
         raise Unreadable(_reason(error)) from None
     mode = os.fstat(fd).st_mode

@@ -4,7 +4,7 @@ user's on disk.
 A file may use others in or below its own folder, and shipped ones by name.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property, lru_cache
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 from specc.elaborate.context import Context, Env, Module
 from specc.elaborate.modules import module_of
 from specc.elaborate.published import published
+from specc.files import hub
 from specc.files.read import Unreadable, resolved
 from specc.lang import tree
 from specc.lang.read import read
@@ -40,13 +41,31 @@ def shipped() -> Mapping[str, Path]:
 
 def _no_config(folder: str) -> NoReturn:
     """A folder that is given as a spec, and is no checkpoint."""
+    cached = hub.advice_for_folder(Path(folder))
     fail(
         "E0222",
         f"the folder `{folder}` holds no config.json, which says what model it is",
-        helps=[
+        helps=[cached]
+        if cached
+        else [
             "get the config.json that belongs to the weights",
             f"or name the spec: specc compile SPEC --weights {folder}",
         ],
+    )
+
+
+def _unknown(spec: str, models: Iterable[str]) -> NoReturn:
+    """A name that is no spec's and no folder's."""
+    helps = suggest(spec, models, f"shipped specs: {', '.join(models)}")
+    if len(Path(spec).parts) > 1:
+        # a path; no spec that comes with specc has such a name
+        helps = ["check the path; it is taken relative to the folder you are in"]
+    if fetched := hub.advice_for_name(spec):
+        helps.append(fetched)
+    fail(
+        "E0222",
+        f"there is no spec file and no shipped spec called `{spec}`",
+        helps=helps,
     )
 
 
@@ -111,11 +130,7 @@ class Files:
                 return self.module(models[spec], spec=str(models[spec].name))
             if path.is_dir() and not (path / "config.json").exists():
                 _no_config(spec)
-            fail(
-                "E0222",
-                f"there is no spec file and no shipped spec called `{spec}`",
-                helps=suggest(spec, models, f"shipped specs: {', '.join(models)}"),
-            )
+            _unknown(spec, models)
         return self.module(path, spec=spec)
 
     def _written(self, source: Source) -> Module:

@@ -2,10 +2,12 @@
 table of tensors.
 """
 
-from collections.abc import Iterable, Mapping, Set
+import re
+from collections.abc import Iterable, Iterator, Mapping, Set
 from pathlib import Path
 from typing import NoReturn
 
+from specc.files import hub
 from specc.files.closing import Closing
 from specc.files.impostor import conversion, recognized
 from specc.files.json import ANY, Json, parse
@@ -22,6 +24,16 @@ from specc.weights.formats.safetensors import (
 MOST_INDEX_BYTES = 100_000_000
 INDEX = ".safetensors.index.json"
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt")
+_SHARD = re.compile(r"-\d{5}-of-\d{5}\.safetensors$")
+_OTHERS = {
+    ".h5": "is of TensorFlow, and specc reads only safetensors",
+    ".msgpack": "is of Flax, and specc reads only safetensors",
+    ".ot": "is of Rust's torch, and specc reads only safetensors",
+    ".gguf": "is of llama.cpp, and specc reads only safetensors",
+    ".incomplete": "is a download that did not end: get it again",
+    ".part": "is a download that did not end: get it again",
+}
+"""What files with weights that are no safetensors are, by their endings."""
 
 
 class Checkpoint(Closing):
@@ -121,7 +133,7 @@ def _in_folder(folder: Path) -> Path:
         # beside the weights lies what training left: optimizer.pt, training_args.bin
         of_weights = [name for name in pickles if name.startswith("pytorch_model")]
         _refuse_pickle(*(folder / name for name in of_weights or pickles[:1]))
-    return _no_choice(folder, [*indexes, *single])
+    _no_choice(folder, names, [*indexes, *single])
 
 
 def _ending(names: Iterable[str], endings: str | tuple[str, ...]) -> list[str]:
@@ -140,28 +152,49 @@ def _names_in(folder: Path) -> list[str]:
         )
 
 
-def _no_choice(folder: Path, found: list[str]) -> NoReturn:
+def _no_choice(folder: Path, names: list[str], found: list[str]) -> NoReturn:
     """A folder with several sets of weights, or with none."""
+    where = shown(str(folder))
+    listed = "there are " + ", ".join(map(shown, found[:8]))
+    stems = {_SHARD.sub("", name) for name in found if _SHARD.search(name)}
+    if len(stems) == 1 and all(map(_SHARD.search, found)):
+        lacking = shown(stems.pop()) + INDEX
+        fail(
+            "E0518",
+            f"the folder `{where}` holds shards, and not the index that lists them",
+            notes=[listed],
+            helps=[f"get `{lacking}`, which belongs to them"],
+        )
     if found:
         fail(
             "E0518",
-            f"the folder `{shown(str(folder))}` holds several sets of weights",
-            notes=["there are " + ", ".join(map(shown, found[:8]))],
+            f"the folder `{where}` holds several sets of weights",
+            notes=[listed],
             helps=[
                 f"name the file you mean, e.g. --weights {shown(str(folder / found[0]))}"
             ],
         )
     fail(
         "E0518",
-        f"the folder `{shown(str(folder))}` holds no weights",
+        f"the folder `{where}` holds no weights",
         notes=[
-            "looked for model.safetensors, an index of shards, and any other .safetensors file"
+            "looked for model.safetensors, an index of shards, and any other .safetensors file",
+            *_unreadable(names),
         ],
         helps=[
-            "give the folder or file that has them with --weights, or start from a "
+            hub.advice_for_folder(folder)
+            or "give the folder or file that has them with --weights, or start from a "
             "seed with --init 0"
         ],
     )
+
+
+def _unreadable(names: Iterable[str]) -> Iterator[str]:
+    """What is said of files that would have weights, if specc could read them."""
+    for name in names:
+        for ending, what in _OTHERS.items():
+            if name.endswith(ending):
+                yield f"`{shown(name)}` {what}"
 
 
 def _refuse_pickle(*paths: Path) -> NoReturn:

@@ -126,7 +126,8 @@ def linkable(path: Path, folder: Path) -> str | tuple[str]:
     if status.st_nlink != 1:
         return f"`{name}` is one of {status.st_nlink} links to its file, which ONNX refuses to read"
     if os.path.commonpath([file, home]) != home:
-        return f"`{name}` does not lie in the folder of the output or below it"
+        what = f"what `{name}` is a link to" if os.path.islink(path) else f"`{name}`"
+        return f"{what} does not lie in the folder of the output or below it"
     location = os.path.relpath(file, home).replace(os.sep, "/")
     try:
         location.encode("utf-8")

@@ -124,4 +124,39 @@ def test_folders_that_do_not_say_which(tmp_path: Path) -> None:
     write_safetensors(tmp_path / "a.safetensors", {"a": ONE})
     write_safetensors(tmp_path / "b.safetensors", {"a": ONE})
     assert "several sets of weights" in fault_of(tmp_path)
+    (tmp_path / "b.safetensors").rename(tmp_path / "b-00001-of-00002.safetensors")
+    assert "several sets of weights" in fault_of(tmp_path)
     assert fault_of(tmp_path / "absent").startswith("E0802")
+
+
+def test_shards_whose_index_is_missing(tmp_path: Path) -> None:
+    for n in (1, 2):
+        write_safetensors(tmp_path / f"m-0000{n}-of-00002.safetensors", {"a": ONE})
+    found = fault_of(tmp_path)
+    assert found.startswith("E0518")
+    assert "get `m.safetensors.index.json`" in found
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("tf_model.h5", "is of TensorFlow"),
+        ("flax_model.msgpack", "is of Flax"),
+        ("model.safetensors.incomplete", "is a download that did not end"),
+    ],
+)
+def test_what_holds_weights_that_cannot_be_read(
+    name: str, said: str, tmp_path: Path
+) -> None:
+    (tmp_path / name).write_bytes(b"")
+    found = fault_of(tmp_path)
+    assert found.startswith("E0518")
+    assert f"`{name}` {said}" in found
+
+
+def test_a_link_to_what_is_gone(tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").symlink_to("blobs/1")
+    found = fault_of(tmp_path)
+    assert found.startswith("E0802")
+    assert "it is a link to `blobs/1`, which is not there" in found
+    assert "fetch the file again" in found

@@ -210,7 +210,11 @@ def open_tensors(path: str | Path) -> TensorFile:
         fail(
             "E0802",
             f"cannot read the weights `{shown(str(path))}`: {error.reason}",
-            helps=["check the path; it is taken relative to the folder you are in"],
+            helps=[
+                "fetch the file again"
+                if path.is_symlink()
+                else "check the path; it is taken relative to the folder you are in"
+            ],
         )
     try:
         size = os.fstat(fd).st_size
