@@ -19,6 +19,7 @@ from specc.compiler.compiled import Compiled
 from specc.compiler.given import in_its_syntax, opened
 from specc.compiler.model import compile_spec
 from specc.compiler.package import compile_package, parts_of
+from specc.compiler.uncompiled import refuse_uncompiled
 from specc.decode.wishes import Wishes
 from specc.files.read import shown
 from specc.ir.array import Array
@@ -270,6 +271,7 @@ def load(model: str | Path, *, provider: str = "cpu", threads: int = 0) -> Model
     <specc model xor, predict: x f32[batch, 2] -> y f32[batch, 1], cpu>
     """
     check_arguments(model=model, provider=provider, threads=threads)
+    refuse_uncompiled(model)
     opened = Model(open_compiled(model, provider=provider, threads=threads))
     # now, so that what cannot be opened is said here and not at the first use
     _ = opened.scoring, opened.writer, opened.opened.streamer

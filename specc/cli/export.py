@@ -4,6 +4,7 @@ from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from pathlib import Path
 
 from specc.cli.messages import answer, done
+from specc.compiler.uncompiled import refuse_uncompiled
 from specc.files.read import shown
 from specc.run.opened import open_compiled
 from specc.run.triton import write_repository
@@ -29,6 +30,7 @@ def _count(text: str) -> int:
 
 def run(given: Namespace) -> int:
     """Write the folder, and say which files it has."""
+    refuse_uncompiled(given.model)
     model = open_compiled(given.model, graph=given.graph).whole
     name = given.name or model.manifest.name
     folder, most = Path(given.output), given.batch

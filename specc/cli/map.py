@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from specc.cli.messages import answer, done, manner, remark
 from specc.cli.writing_options import settings_given, writing_arguments
+from specc.compiler.uncompiled import refuse_uncompiled
 from specc.files.read import shown
 from specc.map.job import ENGINES, ERRORS, Report, run_job
 from specc.map.plan import FORMATS, Limits, Plan
@@ -105,6 +106,7 @@ def _none_or_some(text: str) -> int:
 
 def run(given: Namespace) -> int:
     """Do the work, and say what came of it."""
+    refuse_uncompiled(given.model)
     job = Job(
         model=given.model,
         data=given.data,

@@ -12,6 +12,7 @@ from specc.cli.run_options import arguments
 from specc.cli.run_outputs import Outputs, outputs_of, print_results
 from specc.cli.run_told import told_array, told_text
 from specc.cli.writing_options import settings_given
+from specc.compiler.uncompiled import refuse_uncompiled
 from specc.data.chat import MOST_TEXT
 from specc.data.reading import Reading
 from specc.data.show import show
@@ -30,6 +31,7 @@ __all__ = ["arguments", "run"]
 
 def run(given: Namespace) -> int:
     """Print the results, and write what was asked for."""
+    refuse_uncompiled(given.model)
     opened = open_compiled(given.model, graph=given.graph, provider=given.provider)
     entrance, settings = opened.entrance, settings_given(given)
     if opened.chance is not None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from specc.cli import messages
 from specc.cli.progress import counted
 from specc.cli.spec_options import rounds, seed
+from specc.compiler.uncompiled import refuse_uncompiled
 from specc.files.read import shown
 from specc.run.loaded import Loaded
 from specc.run.losses import MEASURES, Compared
@@ -80,6 +81,7 @@ def run(given: Namespace) -> int:
     For programs all of it is one object, also where something differs.
     """
     _check_options(given)
+    refuse_uncompiled(given.model)
     opened = open_compiled(
         given.model, graph=given.graph, provider=given.provider, contents=True
     )
