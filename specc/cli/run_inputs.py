@@ -12,6 +12,7 @@ from typing import NoReturn
 
 import numpy as np
 
+from specc.cli.run_refused import ENDINGS, absent, too_many
 from specc.cli.standard_input import STDIN, standard_input
 from specc.data.arrays import read_arrays
 from specc.data.batch import row_inputs
@@ -30,8 +31,6 @@ from specc.run.inputs import Entrance
 from specc.text.diagnostic import Failed, fail
 from specc.text.suggest import did_you_mean, suggestion
 
-ENDINGS = (".json", ".npy", ".npz")
-"""A word that ends so is the name of a file that holds numbers."""
 MOST_TEXT = 2**20
 """Bytes of a file of texts, or of the standard input."""
 SOUND = (Waveform, LogMel, FilterBanks)
@@ -105,7 +104,7 @@ class _Words:
                 self.model.reading.of_input(name), TEXT
             ):
                 raise
-            _absent(word)
+            absent(word)
         # What is named as an input goes there, whichever input the file was given for.
         for key in [k for k in found if k in self.model.graph.inputs]:
             self._add(key, self._piece(key, found.pop(key), word))
@@ -173,7 +172,7 @@ class _Words:
             except Failed as failed:
                 if failed.diagnostics[0].code != "E0802":
                     raise
-                _absent(word)
+                absent(word)
         self.files.append(word.removeprefix("@"))
         name = "the standard input" if word == STDIN else f"`{shown(word[1:])}`"
         try:
@@ -204,10 +203,22 @@ def read_arguments(model: Entrance, arguments: Sequence[str]) -> Given:
     waiting = iter(asked)
     for name, word in named:
         target = name or next(waiting, batch)
-        if not target:
-            _too_many(word, model.asked, many=len(asked) > 1)
+        if not target or not (name or _fits(model, target, word)):
+            too_many(word, model.asked, many=len(asked) > 1)
         taken.take(target, word)
     return Given(_batches(model, taken.pieces), tuple(taken.files))
+
+
+def _fits(model: Entrance, target: str, word: str) -> bool:
+    """Whether a word without a name may be for an input: behind a text no other one is
+    for the tokens that are written, which no reading makes of a text.
+    """
+    if target != model.growing or isinstance(model.reading.of_input(target), TEXT):
+        return True
+    before = model.asked[: model.asked.index(target)]
+    texts = any(isinstance(model.reading.of_input(name), TEXT) for name in before)
+    file = word.lower().endswith(ENDINGS) or exists(word)
+    return not texts or file or word.startswith("[")
 
 
 def _batches(
@@ -241,14 +252,6 @@ def _named(word: str, names: Sequence[str]) -> tuple[str, str]:
         ]
         fail("E0910", f"the model has no input `{shown(name)}`", helps=helps)
     return "", word
-
-
-def _too_many(word: str, asked: Sequence[str], *, many: bool) -> NoReturn:
-    """E0910 where every input has what it needs."""
-    helps = [f"the inputs are {', '.join(asked)}"]
-    if many:
-        helps.append(f"a batch is given by name: {asked[0]}=… {asked[0]}=…")
-    fail("E0910", f"`{shown(word)[:200]}` is one argument too many", helps=helps)
 
 
 def _text_batch(
@@ -357,27 +360,5 @@ def _numbers(
         helps=[
             'give numbers, "[[1, 2, 3]]", or an array in a file (.npy, .npz, .json)',
             *([otherwise] if otherwise else []),
-        ],
-    )
-
-
-def _absent(word: str) -> NoReturn:
-    """E0802 for a word that names a file which cannot be read, with what to do if it
-    was meant as text.
-    """
-    path = word.removeprefix("@")
-    kinds = (
-        "a word that begins with `@`"
-        if word.startswith("@")
-        else f"a word that ends in {', '.join(ENDINGS)}"
-    )
-    fail(
-        "E0802",
-        f"cannot read `{shown(path)}`: there is no such file, or none that can be read",
-        notes=[f"{kinds} is the name of a file"],
-        helps=[
-            "if the file is meant, check its path, which starts in the folder you are in",
-            "if these words are the text, give them on standard input: echo "
-            f"'{shown(word)}' | specc run MODEL -",
         ],
     )
