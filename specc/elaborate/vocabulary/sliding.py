@@ -163,7 +163,11 @@ class Over:
                 f"`{self.site.call.function.path}`: a window reaches over {span + 1} "
                 f"rows of an axis that has {there}{padded}"
             )
-            helps = ["make the kernel or the dilation smaller, or pad more"]
+            least = span + 1 - before - behind
+            helps = [
+                "make the kernel or the dilation smaller, pad more, or give the axis "
+                f"{least} rows or more"
+            ]
             self.site.fail("E0320", title, "kernel", helps=helps)
 
 

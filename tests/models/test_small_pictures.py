@@ -1,0 +1,27 @@
+"""A picture that is too small for a model is told by the setting that it was given with,
+not by a window deep in the spec.
+"""
+
+import pytest
+
+from specc.compiler.spec import check, open_spec
+from specc.text.diagnostic import Failed
+
+pytestmark = pytest.mark.parity
+SEEING = {
+    **dict.fromkeys(
+        ["beit", "clip_vision", "convnext", "deit", "dinov2", "dinov3_vit", "segformer", "siglip_vision", "swin", "vit",
+         "vit_segmenter", "yolos"], "image"),
+    **dict.fromkeys(["clip", "llava", "siglip"], "vision.image"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("spec", SEEING)
+@pytest.mark.parametrize("side", [2, 15])
+def test_too_small_a_picture_is_told_by_its_size(spec: str, side: int) -> None:
+    try:
+        check(open_spec(spec, sets=[f"{SEEING[spec]}={side}"]))
+    except Failed as failed:
+        codes = [d.code for d in failed.diagnostics]
+        assert "E0320" not in codes, failed
+        assert "E0404" in codes, failed
