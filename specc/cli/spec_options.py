@@ -84,11 +84,8 @@ def rounds(text: str) -> int:
 
 def number(text: str, least: int, most: int, what: str) -> int:
     """A whole number within bounds; `what` says what it counts."""
-    if not (
-        text.isascii()
-        and text.isdigit()
-        and len(text) <= 20
-        and least <= int(text) <= most
-    ):
+    # digits of other scripts are digits to Python; of too many it refuses to make a number
+    plain = text.isascii() and text.isdigit() and len(text) <= 20
+    if not plain or not least <= int(text) <= most:
         raise ArgumentTypeError(f"{what} is a whole number from {least} to {most}")
     return int(text)

@@ -150,12 +150,8 @@ class OutputDirectory:
             explain(error, target)
         if former is not None and not stat.S_ISREG(former):
             kinds = ((stat.S_ISDIR, "a folder"), (stat.S_ISLNK, "a link"))
-            no_file(
-                target,
-                next(
-                    (what for test, what in kinds if test(former)), "a device or a pipe"
-                ),
-            )
+            known = (what for test, what in kinds if test(former))
+            no_file(target, next(known, "a device or a pipe"))
         temporary, facts = self._write(name, chunks, former)
         self._entries[name] = temporary
         self.facts[name] = facts
@@ -231,12 +227,11 @@ class OutputDirectory:
         if self._parts:
             system.sync_folder(self.path)
         self._publish_entries()
+        # What the new set has under the same name stays, and nothing outside the folder
+        # goes, whatever a former index says.
         for name in self._superseded:
-            if (
-                name not in self._parts
-                and name not in self._entries
-                and name == os.path.basename(name)
-            ):
+            inside = name == os.path.basename(name)
+            if inside and name not in {*self._parts, *self._entries}:
                 _unlink_quietly(self.path / name)
         for second in self._temporary:  # names of former entries
             _unlink_quietly(second)

@@ -87,18 +87,20 @@ def trace(graph: Graph, start: Mapping[Value, Trace]) -> dict[Value, Trace]:
             if source is None or not source.read or link.kind == "extent":
                 continue
             into = found.setdefault(results[link.result], Trace())
-            said = Trace(all=source.all)
-            if link.operand_axis in source.axes:
-                # Two windows in a row reach as far as both together; behind anything
-                # else any row may have been read.
-                if link.kind in ("same", "window") and link.result_axis is not None:
-                    said.axes[link.result_axis] = (
-                        source.axes[link.operand_axis] + link.reach
-                    )
-                else:
-                    said.all = True
-            into.join(said)
+            into.join(_through(link, source))
     return found
+
+
+def _through(link: Link, source: Trace) -> Trace:
+    """What an axis has become behind a link. Two windows in a row reach as far as both
+    together; behind anything else any row may have been read.
+    """
+    reach = source.axes.get(link.operand_axis)
+    if reach is None:
+        return Trace(all=source.all)
+    if link.kind in ("same", "window") and link.result_axis is not None:
+        return Trace({link.result_axis: reach + link.reach}, source.all)
+    return Trace(all=True)
 
 
 def _scan_links(

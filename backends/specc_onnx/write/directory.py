@@ -165,10 +165,8 @@ def _check_place(path: Path) -> None:
             (stat.S_ISDIR, "a folder"),
             (stat.S_ISLNK, "a link, and a package holds the files themselves"),
         )
-        no_file(
-            path,
-            next((what for test, what in kinds if test(mode)), "a device or a pipe"),
-        )
+        what = next((what for test, what in kinds if test(mode)), "a device or a pipe")
+        no_file(path, what)
 
 
 def _check_ours(path: Path, old: Index | None) -> None:

@@ -7,7 +7,7 @@ last. A model of one file is the case of one graph; `specc_onnx.write.directory`
 several as a package.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -109,10 +109,9 @@ def prepare(
         store=dtype,
     )
     if stored.plan.copied:
-        need_space(
-            next((f for f in (folder, *folder.parents) if f.exists()), folder),
-            stored.plan.size,
-        )
+        # the folder is made later: its disk is that of the nearest one that is there
+        there = (f for f in (folder, *folder.parents) if f.exists())
+        need_space(next(there, folder), stored.plan.size)
     built = tuple(_built(graph, target, opset, stored) for graph in graphs)
     for one in built:
         check(one, load=load)
@@ -164,13 +163,10 @@ def enter(
     stored = prepared.stored
     data = store(out, stem, stored, values)
     if data:
-        stored = replace(
-            stored,
-            beside={
-                **stored.beside,
-                data: Beside(out.facts[data].bytes, out.facts[data].sha256),
-            },
-        )
+        facts = out.facts[data]
+        own = {data: Beside(facts.bytes, facts.sha256)}
+        stored = replace(stored, beside={**stored.beside, **own})
+    # Weights first: what a model says of their file is known when that is written.
     for built, (name, metadata) in zip(prepared.built, entries, strict=True):
         place(built, stored, values, data)
         if metadata:
@@ -200,10 +196,11 @@ def store(
     """Write the weights that go to a file of our own; its name, if there is one."""
     if stored.inline or not stored.plan.copied:
         return None
-    chunks = content(
-        stored.plan, lambda name: values.chunks(name, stored.pieces[name].dtype)
-    )
-    return out.hashed(stem, ".data", chunks)
+
+    def numbers(name: str) -> Iterator[memoryview]:
+        return values.chunks(name, stored.pieces[name].dtype)
+
+    return out.hashed(stem, ".data", content(stored.plan, numbers))
 
 
 def place(built: Built, stored: Stored, values: Values, data: str | None) -> None:

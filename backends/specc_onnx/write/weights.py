@@ -84,6 +84,7 @@ def decide(
     what they share.
     """
     types = united(graphs)
+    # Tied weights are stored once, under the name of the one that has the numbers.
     ties = {name: own for name in types if (own := values.tied_to(name)) is not None}
     dtypes = {
         ties.get(name, name): _wanted(values, name, type.dtype, store)
@@ -97,7 +98,9 @@ def decide(
         for n, dtype in dtypes.items()
     ]
     total = sum(p.nbytes for p in pieces)
-    inline = how == "inline" or (how == "auto" and total < SMALL and len(graphs) == 1)
+    # One small file is easier to carry about than two.
+    small = total < SMALL and len(graphs) == 1
+    inline = how == "inline" or (how == "auto" and small)
     if inline and not fits_inline(pieces):
         fail(
             "E0823",
@@ -168,16 +171,13 @@ def _piece(
     shape = values.wanted[name].shape
     found = values.stored_dtype(name)
     run = values.run(name) if folder is not None else None
-    if (
-        run is not None
-        and folder is not None
-        and isinstance(why := linkable(run.path, folder), str)
-    ):
-        reasons[run.path], run = why, None
-    kept = found == dtype or (
-        dtype in FLOATS and WIDENED.get(found, opset + 1) <= opset
-    )
-    if run is None or not kept:
+    if run is not None and folder is not None:
+        why = linkable(run.path, folder)
+        if isinstance(why, str):
+            reasons[run.path], run = why, None
+    # a type that no opset widens is never old enough
+    widened = dtype in FLOATS and WIDENED.get(found, opset + 1) <= opset
+    if run is None or not (found == dtype or widened):
         return Piece(name, dtype, bytes_of(shape, dtype))
     return Piece(name, found, bytes_of(shape, found), run)
 
