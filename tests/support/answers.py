@@ -29,12 +29,12 @@ from specc.ir.model import Model
 from specc.weights.formats.safetensors import write_safetensors
 from specc.weights.rules import Rules, of_graph
 from specc.weights.values import array_of
-from support.padded import Arrays, Field, Ids, Keep, Numbers, Samples, Side, Sound
+from support.padded import Arrays, Each, Field, Ids, Keep, Numbers, Samples, Side, Sound
 from support.spec_models import assert_agrees
 
 FILE = Path(__file__).parents[1] / "kept" / "answers.npz"
 FIELDS: dict[str, type[Field]] = {
-    kind.__name__: kind for kind in (Ids, Keep, Numbers, Sound)
+    kind.__name__: kind for kind in (Ids, Keep, Numbers, Sound, Each)
 }
 
 
@@ -69,7 +69,7 @@ def weight(name: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
         return even / 2 + np.float32(name.endswith("weight"))
     # a stack of experts is as large as each of them would be
     inputs = shape[1] if "experts" in name else prod(shape[1:])
-    return even * np.float32(2 / inputs**0.5)
+    return even * np.float32(2 / max(inputs, 1) ** 0.5)
 
 
 def write_checkpoint(answer: Answer, folder: Path) -> None:

@@ -1,0 +1,209 @@
+"""What is asked of classes that see, for `support.keep_answers`: the smallest checkpoint of
+each.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from support.families import VOCAB, Case
+from support.kept_texts import Asked
+from support.padded import Each, Ids, Keep, Numbers, Samples, samples
+
+SEEN: dict[str, Any] = {
+    "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 20, "image_size": 8,
+    "patch_size": 4, "num_labels": 3,
+}  # fmt: skip
+STAGES: dict[str, Any] = {
+    "num_encoder_blocks": 2, "depths": [1, 1], "hidden_sizes": [8, 12], "sr_ratios": [2, 1], "patch_sizes": [7, 3],
+    "strides": [4, 2], "num_attention_heads": [1, 2], "mlp_ratios": [2, 2], "decoder_hidden_size": 10, "num_labels": 3,
+}  # fmt: skip
+
+
+def seeing(
+    family: str,
+    head: str = "ForImageClassification",
+    *,
+    size: int = 8,
+    boxes: bool = False,
+    **more: Any,
+) -> Asked:
+    """A class that sees pictures."""
+    case = Case(
+        config=f"{family}Config",
+        model=f"{family}{head}",
+        tiny=more,
+        results={"logits": "", "pred_boxes": ""} if boxes else {"logits": ""},
+        given=samples({"pixel_values": Numbers((3, size, size))}, {}),
+    )
+    return Asked(case=case)
+
+
+SIDE: dict[str, Any] = {
+    "hidden_size": 16, "intermediate_size": 20, "num_hidden_layers": 2, "num_attention_heads": 2,
+}  # fmt: skip
+CLIP: dict[str, Any] = {
+    "text_config": {**SIDE, "vocab_size": VOCAB, "max_position_embeddings": 12, "eos_token_id": 30, "bos_token_id": 0,
+                    "pad_token_id": 1},
+    "vision_config": {**SIDE, "image_size": 8, "patch_size": 4},
+    "projection_dim": 12,
+}  # fmt: skip
+
+
+def with_ends(given: Samples, end: int) -> Samples:
+    """Texts that end in `end`, which stands nowhere else in them."""
+    for row in given.rows:
+        row["input_ids"][-1] = end
+    return given
+
+
+PICTURED = with_ends(
+    samples(
+        {
+            "input_ids": Ids("seq", 30),
+            "attention_mask": Keep("seq"),
+            "pixel_values": Numbers((3, 8, 8)),
+        },
+        {"seq": (7, 2, 4)},
+    ),
+    30,
+)
+
+
+class Spread(Case):
+    """A class that is given the pictures of all texts one after the other."""
+
+    def published(
+        self, theirs: Any, x: Mapping[str, torch.Tensor]
+    ) -> dict[str, torch.Tensor]:
+        made = theirs(
+            input_ids=x["input_ids"],
+            attention_mask=x["attention_mask"].long(),
+            pixel_values=x["pixel_values"][x["picture_mask"]],
+        )
+        return {name: made[name] for name in self.results}
+
+
+def among_words(at: Sequence[Sequence[int]], picture: int) -> Samples:
+    """Texts with rows of pictures, four of each, at these places."""
+    made = samples(
+        {
+            "input_ids": Ids("seq", picture),
+            "attention_mask": Keep("seq"),
+            "pixel_values": Each("pictures", (3, 8, 8)),
+            "picture_mask": Keep("pictures"),
+        },
+        {"seq": (11, 6, 7), "pictures": tuple(len(row) // 4 for row in at)},
+    )
+    for row, places in zip(made.rows, at, strict=True):
+        row["input_ids"][[*places]] = picture
+    return made
+
+
+def coarse(given: Samples) -> Samples:
+    """Whole pictures of few kinds of numbers, which take less room."""
+    for row in given.rows:
+        row["pixel_values"] = np.round(2 * row["pixel_values"]) / np.float32(2)
+        row["pixel_mask"] = np.ones(row["pixel_mask"].shape, bool)
+    return given
+
+
+PAINTED: dict[str, Any] = {
+    "d_model": 64, "encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 8, "decoder_attention_heads": 4,
+    "encoder_ffn_dim": 12, "decoder_ffn_dim": 10, "num_queries": 2, "use_timm_backbone": False,
+    "use_pretrained_backbone": False, "backbone": None, "id2label": {0: "a", 1: "b"},
+    "backbone_config": {"model_type": "resnet", "depths": [1, 1, 1, 1], "hidden_sizes": [8, 12, 12, 16],
+                        "embedding_size": 6, "out_features": ["stage1", "stage2", "stage3", "stage4"]},
+}  # fmt: skip
+PAGE: dict[str, Any] = {
+    "encoder": {"model_type": "donut-swin", "image_size": [8, 12], "patch_size": 2, "embed_dim": 8, "depths": [2, 1],
+                "num_heads": [2, 4], "window_size": 2},
+    "decoder": {"model_type": "mbart", "vocab_size": VOCAB, "d_model": 16, "decoder_layers": 2,
+                "decoder_attention_heads": 2, "decoder_ffn_dim": 20, "max_position_embeddings": 20,
+                "is_decoder": True, "add_cross_attention": True, "is_encoder_decoder": False},
+    "decoder_start_token_id": 3, "pad_token_id": 0, "eos_token_id": 2,
+}  # fmt: skip
+VISION = {
+    "vit": seeing("ViT", **SEEN),
+    "deit": seeing("DeiT", **SEEN),
+    "beit": seeing("Beit", use_relative_position_bias=True, **SEEN),
+    "dinov2": seeing("Dinov2", **SEEN, mlp_ratio=2),
+    "yolos": seeing(
+        "Yolos", "ForObjectDetection", boxes=True, **{**SEEN, "image_size": [8, 8], "num_detection_tokens": 2}
+    ),
+    "segformer": replace(
+        seeing("Segformer", "ForSemanticSegmentation", size=32, **STAGES), sets={"image": 32}
+    ),
+    "swin": seeing(
+        "Swin", size=16, image_size=16, patch_size=2, embed_dim=8, depths=[2, 2], num_heads=[2, 4],
+        window_size=4, num_labels=3,
+    ),
+    "convnext": seeing(
+        "ConvNext", size=16, image_size=16, patch_size=2, hidden_sizes=[6, 8], depths=[1, 1],
+        num_stages=2, num_labels=3,
+    ),
+    "beit, places": seeing(
+        "Beit", "ForSemanticSegmentation", size=16, use_relative_position_bias=True, out_indices=[1, 2, 3, 4],
+        pool_scales=[1, 2], use_auxiliary_head=False, **SEEN | {"image_size": 16, "num_hidden_layers": 4},
+    ),
+    "detr, masks": Asked(
+        case=Case(
+            config="DetrConfig", model="DetrForSegmentation", tiny=PAINTED,
+            given=coarse(
+                samples({"pixel_values": Numbers((3, 32, 32)), "pixel_mask": Numbers((32, 32))}, {})
+            ),
+            results={"logits": "", "pred_boxes": "", "pred_masks": ""},
+        ),
+        sets={"image": [32, 32]},
+    ),
+    "dinov3_vit": Asked(
+        case=Case(
+            config="DINOv3ViTConfig", model="DINOv3ViTModel", tiny={**SEEN, "num_attention_heads": 4, "hidden_size": 32},
+            given=samples({"pixel_values": Numbers((3, 8, 8))}, {}),
+            results={"last_hidden_state": "", "pooler_output": ""},
+        )
+    ),
+    "siglip, pictures": Asked(
+        case=Case(
+            config="SiglipVisionConfig", model="SiglipVisionModel", tiny={**SIDE, "image_size": 8, "patch_size": 4},
+            given=samples({"pixel_values": Numbers((3, 8, 8))}, {}),
+            results={"last_hidden_state": "", "pooler_output": ""},
+        )
+    ),
+    "clip": Asked(
+        case=Case(
+            config="CLIPConfig",
+            model="CLIPModel",
+            tiny=CLIP,
+            given=PICTURED,
+            results={"text_embeds": "", "image_embeds": ""},
+        )
+    ),
+    "llava": Asked(
+        case=Spread(
+            config="LlavaConfig", model="LlavaForConditionalGeneration", sides=("left", "right"),
+            tiny={
+                "text_config": {**SIDE, "model_type": "llama", "num_key_value_heads": 1, "vocab_size": VOCAB},
+                "vision_config": {**SIDE, "model_type": "clip_vision_model", "image_size": 8, "patch_size": 4},
+                "image_token_index": 30,
+            },
+            given=among_words([[1, 2, 3, 4, 6, 7, 8, 9], [1, 2, 3, 4], [0, 2, 3, 6]], 30),
+            results={"logits": "seq"},
+        )
+    ),
+    "donut": Asked(
+        case=Case(
+            config="VisionEncoderDecoderConfig", model="VisionEncoderDecoderModel", tiny=PAGE,
+            given=samples(
+                {"pixel_values": Numbers((3, 8, 12)), "target": Ids("tgt", VOCAB), "target_keep": Keep("tgt")},
+                {"tgt": (5, 1, 3)},
+            ),
+            renamed={"target": "decoder_input_ids", "target_keep": "decoder_attention_mask"},
+            results={"logits": "tgt"},
+        ),
+        computed="relative_position_index",
+    ),
+}  # fmt: skip

@@ -1,0 +1,352 @@
+"""What is asked of classes that read or write texts, for `support.keep_answers`: the
+smallest checkpoint of each.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from support.decoders import decoder, headed
+from support.families import TEXTS, VOCAB, Case
+from support.padded import Arrays, Ids, Keep, Numbers, Samples, samples
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """A case, what is told beside its config, and the tensors of its file that no weight
+    of the spec is made of: tables of sines, as they come out of the class.
+    """
+
+    case: Case
+    sets: Mapping[str, Any] = field(default_factory=dict)
+    computed: str = ""
+
+
+SMALL: dict[str, Any] = {
+    "vocab_size": VOCAB,
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 20,
+    "max_position_embeddings": 20,
+    "num_labels": 3,
+}
+TYPED = samples(
+    {
+        "input_ids": Ids("seq", VOCAB),
+        "attention_mask": Keep("seq"),
+        "token_type_ids": Ids("seq", 2),
+    },
+    {"seq": (7, 1, 4)},
+)
+WORDS = {"logits": "seq"}
+CLASSES = {"logits": ""}
+SPANS = {"start_logits": "seq", "end_logits": "seq"}
+STATES = {"last_hidden_state": "seq"}
+
+
+def encoder(model: str, config: str, results: Mapping[str, str], **more: Any) -> Asked:
+    """An encoder of texts, padded on the right."""
+    typed = more.pop("typed", True)
+    if results is SPANS:  # which have two ends
+        more["num_labels"] = 2
+    case = Case(
+        config=f"{config}Config",
+        model=model,
+        tiny={**SMALL, **more},
+        results=results,
+        given=TYPED if typed else TEXTS,
+    )
+    return Asked(case=case)
+
+
+class Global(Case):
+    """A class that is told which rows see all others by numbers, not by yes and no."""
+
+    def published(
+        self, theirs: Any, x: Mapping[str, torch.Tensor]
+    ) -> dict[str, torch.Tensor]:
+        made = theirs(**{name: value.long() for name, value in x.items()})
+        return {name: made[name] for name in self.results}
+
+
+class Choices(Case):
+    """A class that chooses one of several texts by their last rows."""
+
+    def published(
+        self, theirs: Any, x: Mapping[str, torch.Tensor]
+    ) -> dict[str, torch.Tensor]:
+        made = theirs(input_ids=x["input_ids"], mc_token_ids=x["mc_token_ids"])
+        return {"lm_logits": made.logits, "mc_logits": made.mc_logits}
+
+
+def choices() -> Samples:
+    """Three questions, each of two texts of five words."""
+    rng = np.random.default_rng(0)
+    rows: list[Arrays] = [
+        {
+            "input_ids": rng.integers(0, VOCAB, (2, 5)),
+            "attention_mask": np.ones((2, 5), bool),
+            "mc_token_ids": rng.integers(0, 5, 2),
+        }
+        for _ in range(3)
+    ]
+    fields = {name: Numbers(array.shape) for name, array in rows[0].items()}
+    return Samples(fields, tuple(rows), ({}, {}, {}), seed=0)
+
+
+ENCODERS = {
+    "bert": encoder("BertForMaskedLM", "Bert", WORDS),
+    "bert, classes": encoder("BertForSequenceClassification", "Bert", CLASSES),
+    "roberta": encoder("RobertaForSequenceClassification", "Roberta", CLASSES),
+    "xlm_roberta": encoder("XLMRobertaForTokenClassification", "XLMRoberta", WORDS),
+    "camembert": encoder("CamembertForMaskedLM", "Camembert", WORDS),
+    "roformer": replace(
+        encoder("RoFormerForMaskedLM", "RoFormer", WORDS), computed="embed_positions"
+    ),
+    "longformer": Asked(
+        case=Global(
+            config="LongformerConfig",
+            model="LongformerModel",
+            tiny={
+                **SMALL,
+                "attention_window": [4, 8],
+                "pad_token_id": VOCAB - 1,
+                "sep_token_id": 2,
+                "max_position_embeddings": 60,
+            },
+            given=samples(
+                {
+                    "input_ids": Ids("seq", VOCAB - 1),
+                    "attention_mask": Keep("seq"),
+                    "global_attention_mask": Ids("seq", 2),
+                    "token_type_ids": Ids("seq", 2),
+                },
+                {"seq": (9, 1, 6)},
+            ),
+            results={"last_hidden_state": "seq", "pooler_output": ""},
+        )
+    ),
+    "electra": encoder("ElectraForPreTraining", "Electra", WORDS, embedding_size=12),
+    "albert": encoder("AlbertForQuestionAnswering", "Albert", SPANS, embedding_size=12),
+    "mpnet": encoder("MPNetForMaskedLM", "MPNet", WORDS, typed=False),
+    "distilbert": encoder(
+        "DistilBertForTokenClassification",
+        "DistilBert",
+        WORDS,
+        typed=False,
+        dim=16,
+        n_layers=2,
+        n_heads=2,
+        hidden_dim=20,
+    ),
+    "modernbert": encoder(
+        "ModernBertForMaskedLM",
+        "ModernBert",
+        WORDS,
+        typed=False,
+        local_attention=4,
+        pad_token_id=0,
+        bos_token_id=1,
+        eos_token_id=2,
+        cls_token_id=1,
+        sep_token_id=2,
+    ),
+    "deberta_v2": encoder(
+        "DebertaV2ForSequenceClassification",
+        "DebertaV2",
+        CLASSES,
+        relative_attention=True,
+        pos_att_type="p2c|c2p",
+        position_buckets=4,
+        share_att_key=True,
+        norm_rel_ebd="layer_norm",
+        position_biased_input=False,
+        type_vocab_size=0,
+        conv_kernel_size=3,
+    ),
+}
+SIZES: dict[str, Any] = {
+    "hidden_size": 16,
+    "intermediate_size": 20,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+}
+EXPERTS: dict[str, Any] = {**SIZES, "num_experts_per_tok": 2}
+LATENT: dict[str, Any] = {
+    **EXPERTS,
+    "num_key_value_heads": 2,
+    "n_routed_experts": 4,
+    "n_shared_experts": 1,
+    "first_k_dense_replace": 1,
+    "moe_intermediate_size": 12,
+    "kv_lora_rank": 8,
+    "q_lora_rank": 6,
+    "qk_nope_head_dim": 8,
+    "qk_rope_head_dim": 4,
+    "v_head_dim": 6,
+    "n_group": 2,
+    "topk_group": 1,
+}
+
+
+def writer(family: str, **more: Any) -> Asked:
+    """A class that writes, padded on either side."""
+    return Asked(case=decoder(family, **{**SIZES, **more}))
+
+
+def wider(case: Case) -> Asked:
+    return Asked(case=case)
+
+
+GPT: dict[str, Any] = {
+    "vocab_size": VOCAB, "n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 20,
+}  # fmt: skip
+DECODERS = {
+    "llama": writer("Llama"),
+    "llama, classes": wider(
+        headed(decoder("Llama", **SIZES), "ForTokenClassification", WORDS)
+    ),
+    "mistral": writer("Mistral", sliding_window=3),
+    "qwen2": writer("Qwen2"),
+    "qwen3": writer("Qwen3", head_dim=12),
+    "gemma": writer("Gemma", head_dim=8),
+    "gemma2": writer("Gemma2", eager=True, head_dim=8, sliding_window=3),
+    "gemma3_text": writer("Gemma3Text", head_dim=8, sliding_window=3),
+    "granite": writer("Granite", embedding_multiplier=3.0, residual_multiplier=0.3),
+    "smollm3": writer("SmolLM3", no_rope_layers=[0, 1]),
+    "olmo": writer("Olmo"),
+    "olmo2": writer("Olmo2"),
+    "gpt_neox": writer("GPTNeoX"),
+    "opt": writer("OPT", ffn_dim=20),
+    "phi": writer("Phi"),
+    "phi3": writer("Phi3"),
+    "starcoder2": writer("Starcoder2"),
+    "nemotron": writer("Nemotron", head_dim=8),
+    "stablelm": writer("StableLm"),
+    "stablelm, norms": writer("StableLm", qk_layernorm=True),
+    "cohere": writer("Cohere"),
+    "cohere, norms": writer("Cohere", use_qk_norm=True),
+    "cohere2": writer("Cohere2", sliding_window=3),
+    "glm4": writer("Glm4", head_dim=8),
+    "ernie4_5": writer("Ernie4_5", head_dim=8),
+    "gptj": wider(
+        Case(
+            config="GPTJConfig",
+            model="GPTJForCausalLM",
+            sides=("left", "right"),
+            places=True,
+            tiny={"vocab_size": VOCAB, "n_embd": 16, "n_layer": 2, "n_head": 2, "rotary_dim": 4},
+        )
+    ),
+    "codegen": wider(
+        Case(
+            config="CodeGenConfig",
+            model="CodeGenForCausalLM",
+            sides=("left", "right"),
+            places=True,
+            tiny={**GPT, "n_head": 4, "rotary_dim": 4},
+        )
+    ),
+    "openai-gpt": wider(
+        Case(
+            config="OpenAIGPTConfig",
+            model="OpenAIGPTLMHeadModel",
+            sides=("left", "right"),
+            places=True,
+            tiny=GPT,
+        )
+    ),
+    "gpt2, choices": wider(
+        Choices(
+            config="GPT2Config",
+            model="GPT2DoubleHeadsModel",
+            tiny=GPT,
+            given=choices(),
+            results={"lm_logits": "", "mc_logits": ""},
+        )
+    ),
+    "gpt2": wider(
+        Case(
+            config="GPT2Config",
+            model="GPT2LMHeadModel",
+            sides=("left", "right"),
+            places=True,
+            tiny=GPT,
+        )
+    ),
+    "gpt_neo": wider(
+        Case(
+            config="GPTNeoConfig",
+            model="GPTNeoForCausalLM",
+            sides=("left", "right"),
+            places=True,
+            tiny={
+                "vocab_size": VOCAB,
+                "hidden_size": 16,
+                "num_layers": 2,
+                "num_heads": 2,
+                "max_position_embeddings": 20,
+                "attention_types": [[["global", "local"], 1]],
+                "window_size": 3,
+            },
+        )
+    ),
+    "bloom": wider(
+        Case(
+            config="BloomConfig",
+            model="BloomForCausalLM",
+            sides=("left", "right"),
+            tiny={"vocab_size": VOCAB, "hidden_size": 18, "n_layer": 2, "n_head": 3},
+        )
+    ),
+    "falcon": wider(
+        Case(
+            config="FalconConfig",
+            model="FalconForCausalLM",
+            sides=("left", "right"),
+            places=True,
+            tiny={**SMALL, "new_decoder_architecture": True, "num_kv_heads": 1},
+        )
+    ),
+    "mpt": wider(
+        Case(
+            config="MptConfig",
+            model="MptForCausalLM",
+            sides=("left", "right"),
+            eager=True,
+            tiny={"vocab_size": VOCAB, "d_model": 16, "n_layers": 2, "n_heads": 2},
+        )
+    ),
+    "mixtral": writer("Mixtral", **{**EXPERTS, "num_local_experts": 4}),
+    "qwen3_moe": writer(
+        "Qwen3Moe",
+        **{**EXPERTS, "num_experts": 4, "moe_intermediate_size": 12, "head_dim": 8},
+    ),
+    "gpt_oss": writer(
+        "GptOss",
+        eager=True,
+        **{**EXPERTS, "num_local_experts": 4, "head_dim": 8, "sliding_window": 3},
+    ),
+    "deepseek_v2": writer("DeepseekV2", **{**LATENT, "topk_method": "group_limited_greedy"}),
+    "deepseek_v3": writer("DeepseekV3", **LATENT),
+    "mamba": wider(
+        Case(
+            config="MambaConfig",
+            model="MambaForCausalLM",
+            sides=("left", "right"),
+            tiny={"vocab_size": VOCAB, "hidden_size": 12, "state_size": 4, "num_hidden_layers": 2, "use_cache": False},
+        )
+    ),
+    "rwkv": wider(
+        Case(
+            config="RwkvConfig",
+            model="RwkvForCausalLM",
+            sides=("left", "right"),
+            tiny={"vocab_size": VOCAB, "hidden_size": 16, "num_hidden_layers": 2, "rescale_every": 0, "use_cache": False},
+        )
+    ),
+}  # fmt: skip
