@@ -6,6 +6,7 @@ from functools import cache
 from typing import Any
 
 import pytest
+from support.turns import in_two
 
 from specc.compiler.spec import Spec, check, open_spec
 from specc.elaborate.config import Reader
@@ -65,8 +66,13 @@ def mutant(rng: random.Random, keys: list[str]) -> bytes:
     return bytes(data)
 
 
-@pytest.mark.parametrize("many", [12, pytest.param(200, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    ("name", "many"),
+    [
+        *in_two([(name, 12) for name in NAMES]),
+        *(pytest.param(name, 200, marks=pytest.mark.slow) for name in NAMES),
+    ],
+)
 def test_config_of_every_wrong_kind(name: str, many: int) -> None:
     rng = random.Random(name)
     keys = keys_of(opened(name))

@@ -4,12 +4,13 @@ refused with a diagnostic.
 
 import pytest
 from support.mutants import mutant, work
+from support.turns import in_two
 
 from specc.text.diagnostic import Failed
 from specc.text.programs import as_json
 from specc.text.render import render
 
-BATCH = 100
+BATCH = 50
 
 
 def survive(seed: int) -> None:
@@ -33,7 +34,7 @@ def survive(seed: int) -> None:
         raise
 
 
-@pytest.mark.parametrize("start", range(0, 300, BATCH))
+@pytest.mark.parametrize("start", in_two(range(0, 300, BATCH)))
 def test_mutants(start: int) -> None:
     for seed in range(start, start + BATCH):
         survive(seed)

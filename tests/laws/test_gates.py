@@ -25,6 +25,7 @@ from support.onnx_runtime import open_quietly
 from support.packaged import PARTS, packaged
 from support.small import SMALL
 from support.spec_models import opened
+from support.turns import in_two
 
 from specc.ir.model import Model
 from specc.passes.derive.derive import derive
@@ -226,7 +227,7 @@ def named(unseen: list[tuple[Mutation, list[str]]]) -> str:
     )
 
 
-@pytest.mark.parametrize(("spec", "where", "opset"), FEW)
+@pytest.mark.parametrize(("spec", "where", "opset"), in_two(FEW))
 def test_mutants_are_found(spec: str, where: str, opset: int) -> None:
     one = built(spec, where, opset)
     count, unseen = hunt(one, f"{spec} {where} {opset}", 100)

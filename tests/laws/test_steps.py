@@ -16,6 +16,7 @@ from support.random_graphs import random_graph, values
 from support.random_loops import looped_graph
 from support.random_rows import moved_graph
 from support.steps import steps
+from support.turns import in_two
 
 import specc_numpy
 from specc.ir import ops
@@ -80,9 +81,9 @@ def difference(seed: int, draw: Callable[[int], Graph] = random_graph) -> str:
     return ""
 
 
-@pytest.mark.parametrize("start", range(0, GRAPHS, 50))
+@pytest.mark.parametrize("start", in_two(range(0, GRAPHS, 25)))
 def test_steps_equal_the_full_pass(start: int) -> None:
-    faults = [f for seed in range(start, start + 50) if (f := difference(seed))]
+    faults = [f for seed in range(start, start + 25) if (f := difference(seed))]
     assert not faults
 
 
@@ -186,7 +187,7 @@ MISTAKES_IN_LOOPS: dict[str, tuple[object, str, object]] = {
 }
 
 
-@pytest.mark.parametrize("mistake", MISTAKES_IN_LOOPS)
+@pytest.mark.parametrize("mistake", in_two([*MISTAKES_IN_LOOPS]))
 def test_planted_mistakes_in_loops_are_found(
     mistake: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -194,7 +195,7 @@ def test_planted_mistakes_in_loops_are_found(
     assert first_fault(200, looped_graph, start=150), mistake
 
 
-@pytest.mark.parametrize("mistake", MISTAKES)
+@pytest.mark.parametrize("mistake", in_two([*MISTAKES]))
 def test_planted_mistakes_are_found(
     mistake: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,6 +12,7 @@ import pytest
 from support.random_graphs import values
 from support.random_strides import strided_graph
 from support.steps import steps
+from support.turns import in_two
 
 import specc_numpy
 from specc.ir.graph import Graph, Value
@@ -89,9 +90,9 @@ def leak(seed: int) -> str:
     return ""
 
 
-@pytest.mark.parametrize("start", range(0, GRAPHS, 60))
+@pytest.mark.parametrize("start", in_two(range(0, GRAPHS, 30)))
 def test_chunks_equal_the_full_pass(start: int) -> None:
-    assert not [f for seed in range(start, start + 60) if (f := difference(seed))]
+    assert not [f for seed in range(start, start + 30) if (f := difference(seed))]
 
 
 @pytest.mark.slow
@@ -156,7 +157,7 @@ MISTAKES: dict[str, tuple[object, str, object]] = {
 }
 
 
-@pytest.mark.parametrize("mistake", MISTAKES)
+@pytest.mark.parametrize("mistake", in_two([*MISTAKES]))
 def test_planted_mistakes_are_found(
     mistake: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

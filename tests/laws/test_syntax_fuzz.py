@@ -3,11 +3,14 @@ inside the file.
 """
 
 import random
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
+from _pytest.mark.structures import ParameterSet
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.turns import in_two
 
 from specc.lang.dsl.parse import parse_dsl
 from specc.lang.dsl.write import write
@@ -66,7 +69,7 @@ def mutated(text: str, seed: int) -> str:
     return text
 
 
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda p: p.stem)
+@pytest.mark.parametrize("path", in_two(EXAMPLES), ids=lambda p: p.stem)
 def test_mutants_of_the_specs(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     other = write_yaml(parse_dsl(Source(path.name, text)))
@@ -149,18 +152,17 @@ def large_yaml(part: int) -> dict[str, str]:
     }
 
 
-SIZES = pytest.mark.parametrize(
-    "part", [SOME, pytest.param(FULL, marks=pytest.mark.slow)]
-)
+def sized(kinds: Iterable[str]) -> list[ParameterSet]:
+    """Every other kind by default, all of them at their largest under `slow`."""
+    full = [pytest.param(kind, FULL, marks=pytest.mark.slow) for kind in kinds]
+    return [*in_two([(kind, SOME) for kind in kinds]), *full]
 
 
-@SIZES
-@pytest.mark.parametrize("kind", large(1000))
+@pytest.mark.parametrize(("kind", "part"), sized(large(1000)))
 def test_large_specs(kind: str, part: int) -> None:
     reads_cleanly("a.specc", large(part)[kind].encode())
 
 
-@SIZES
-@pytest.mark.parametrize("kind", large_yaml(1000))
+@pytest.mark.parametrize(("kind", "part"), sized(large_yaml(1000)))
 def test_large_yaml(kind: str, part: int) -> None:
     reads_cleanly("a.yaml", large_yaml(part)[kind].encode())

@@ -16,6 +16,7 @@ from support.self_decoding import (
     settings_of,
     small,
 )
+from support.turns import in_two
 
 import specc_numpy
 from specc.ir.derived import Decoding, Generating
@@ -68,7 +69,7 @@ def same(case: Case) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [*PROMPTED, *TRANSLATING, "token_shift_lm", "rnn_encdec"]
+    "name", in_two([*PROMPTED, *TRANSLATING, "token_shift_lm", "rnn_encdec"])
 )
 def test_greedy(name: str) -> None:
     spec = small(name)
