@@ -26,6 +26,8 @@ import specc
 KINDS = ("float32", "int8", "int8-weights", "int4")
 TOGETHER = "int8-tensor"
 """For recurrent models, one text at a time."""
+ALL_4 = "int4, all of it"
+"""With the table, the head and the first layer in 4 bits as well, as others have them."""
 PROMPT, COUNT = 128, 64
 """Tokens that are read, and written behind them."""
 
@@ -192,7 +194,8 @@ def _goals_of_writing(
             yield Goal(f"{name}, {kind}: files, share of float32", share, size, True)
         speed = faster(read, "int8", "float32")
         yield Goal(f"{name}, int8: prefill, times float32", 2.3, speed)
-    pairs = [("int8", CTRANSLATE2), *(("int4", peer) for peer in GENAI)]
+    ours = ("int4", ALL_4)
+    pairs = [("int8", CTRANSLATE2), *((kind, peer) for peer in GENAI for kind in ours)]
     for kind, peer in pairs:
         if peer in written:
             speed = faster(written, kind, peer)
@@ -208,7 +211,7 @@ def _writers(
     writers: dict[str, Writer] = {}
     sizes: dict[str, int] = {}
     remarks: list[str] = []
-    for kind in KINDS:
+    for kind in (*KINDS, ALL_4):
         out = folder / f"{name}-{kind}"
         # the time does not hang on how numbers of 4 bits are chosen
         specc.compile(
@@ -349,6 +352,8 @@ def _options(kind: str) -> dict[str, Any]:
     """What `compile` is told for a kind."""
     if kind == "float32":
         return {}
+    if kind == ALL_4:
+        return {**_options("int4"), "quantize_head": "int4", "quantize_all": True}
     return {"quantize": kind, **({"samples": 0} if kind == "int4" else {})}
 
 

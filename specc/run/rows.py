@@ -28,7 +28,7 @@ class Rows:
     What a caller gives is for the prompt. For what is written, an input with a default
     is computed, from all that is there. One that says which rows exist is true where it
     has none, or declares a side: padding can stand only there. For any other nothing
-    can be known. `given` has all rows, `fresh` the newest, `once` the other inputs,
+    can be known. `given` has all rows, `count` of them the newest, `once` the other inputs,
     `tokens` i64[batch n] the text; `tables` tell what defaults make of each token. Of
     texts that are `over`, bool[batch], nothing that is fed exists.
     """
@@ -37,7 +37,7 @@ class Rows:
     given: dict[str, Array]
     once: dict[str, Array]
     tokens: Ints
-    fresh: dict[str, Array] = field(default_factory=dict)
+    count: int = 0
     tables: dict[str, Array] = field(default_factory=dict)
     over: Bools | None = None
 
@@ -62,7 +62,7 @@ class Rows:
             given=given,
             once=once,
             tokens=prepared[growing],
-            fresh=dict(given),
+            count=prepared[growing].shape[1],
         )
 
     def extend(self, tokens: Ints) -> None:
@@ -70,15 +70,20 @@ class Rows:
         them already.
         """
         self.tokens = np.concatenate([self.tokens, tokens], axis=1)
-        inputs, count = self.entrance.graph.inputs, tokens.shape[1]
+        inputs = self.entrance.graph.inputs
+        count = self.count = tokens.shape[1]
         for name, axes in self._growing:
-            whole, last = self._longer(name, axes, tokens), axes[0]
+            whole = self._longer(name, axes, tokens)
             # A text that is over is fed on beside the others, by rows that do not exist.
             if self.over is not None and inputs[name].type.dtype == "bool":
                 whole[self.over, -count:] = False
             self.given[name] = whole
-            rows = np.arange(whole.shape[last] - count, whole.shape[last])
-            self.fresh[name] = np.take(whole, rows, last)
+
+    def newest(self, name: str) -> Array:
+        """Of an input the newest rows, along the first of its axes that grow."""
+        value, axis = self.given[name], dict(self._growing)[name][0]
+        first = value.shape[axis] - self.count
+        return np.take(value, np.arange(first, value.shape[axis]), axis)
 
     def _longer(self, name: str, axes: Sequence[int], tokens: Ints) -> Array:
         """An input with rows for new tokens along `axes`; those that were there stay as
@@ -163,12 +168,19 @@ class Rows:
         """The default of an input, for the whole text."""
         defaults, growing = self.entrance.defaults, self.entrance.growing
         assert defaults is not None, "what is computed has a default"
-        alone = closed(defaults, (name,))
-        # what is not read may not have grown yet
-        used = {*self.once, growing, *reads(alone, name)}
         known = {**self.once, **self.given, growing: self.tokens}
-        found = {n: known[n] for n in alone.inputs if n in used and n in known}
-        return np.array(backend.reference().run(alone, found, {})[name])
+        return _default(defaults, name, known, {*self.once, growing})
+
+
+def _default(
+    defaults: Graph, name: str, known: Mapping[str, Array], whole: set[str]
+) -> Array:
+    """What a default makes of all that is known, `whole` whatever reads it."""
+    alone = closed(defaults, (name,))
+    # what is not read may not have grown yet
+    used = whole | reads(alone, name)
+    found = {n: known[n] for n in alone.inputs if n in used and n in known}
+    return np.array(backend.reference().run(alone, found, {})[name])
 
 
 def _in_order(

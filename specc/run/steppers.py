@@ -168,7 +168,7 @@ class StateStepper:
         for name, every in self.rows.given.items():
             if name in self.run.inputs:
                 whole = name in self.facts.whole
-                given[name] = every if whole else self.rows.fresh[name]
+                given[name] = every if whole else self.rows.newest(name)
         if self.buffers:
             self._make_room(tokens.shape[1])
             given[OFFSET] = np.array(self.past, np.int64)
@@ -179,11 +179,12 @@ class StateStepper:
         behind a prompt at once for some that are written.
         """
         wanted = self.past + count
+        # all are as long as the first
+        if self.states[self.buffers[0].name].shape()[2] >= wanted:
+            return
         for state in self.buffers:
             old = self.states[state.name]
             shape = old.shape()
-            if shape[2] >= wanted:
-                continue
             length = max(shape[2], SHORTEST)
             while length < wanted + (0 if self.past else AHEAD):
                 length *= 2
