@@ -301,28 +301,23 @@ def _used(known: Analysis, node: tree.Use) -> Meaning | None:
     assert known.module is not None or known.file is not None
     used = used_by(known, known.module, node) if known.module else None
     span = node.span
-    if used is None or span is None:
-        return None
-    return Meaning(
-        start=span.start,
-        end=span.end,
-        shown=f"model {used.file.model}",
-        doc=used.file.doc,
-        place=used.file.span,
-    )
+    return None if used is None or span is None else _spec(used.file, span)
 
 
 def _extended(known: Analysis, span: Span) -> Meaning | None:
     """The spec that is extended."""
     base = known.module.extended if known.module else None
-    if base is None:
-        return None
+    return None if base is None else _spec(base.file, span)
+
+
+def _spec(file: tree.File, span: Span) -> Meaning:
+    """Another spec, where its name stands."""
     return Meaning(
         start=span.start,
         end=span.end,
-        shown=f"model {base.file.model}",
-        doc=base.file.doc,
-        place=base.file.span,
+        shown=f"model {file.model}",
+        doc=file.doc,
+        place=file.span,
     )
 
 
