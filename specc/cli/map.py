@@ -5,7 +5,7 @@ A run that was broken off is gone on with by the same command.
 
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from specc.cli.messages import answer, done, manner, remark
@@ -49,7 +49,9 @@ def arguments(parser: ArgumentParser) -> None:
         help="give this output as numbers, beside what the spec's reading shows",
     )
     add("--to", choices=FORMATS, help="what is written; otherwise as what is read")
-    add("--graph", default="", metavar="ROLE", help="this graph of a package")
+    add(
+        "--graph", default="", metavar="ROLE", help="run this one of a package's graphs"
+    )
     add("--provider", default="cpu", help="what it runs on: cpu, cuda, …")
     _how(parser)
     writing_arguments(parser)
@@ -67,30 +69,58 @@ def _how(parser: ArgumentParser) -> None:
         help="processes; else all cores",
     )
     add("--engine", choices=ENGINES, default="local", help="who starts the workers")
-    add("--address", default="", metavar="ADDRESS", help="a Ray cluster that is there")
-    add("--gpus", type=float, default=0, metavar="N", help="of each of Ray's workers")
-    add("--rows", type=_count, default=ROWS, metavar="N", help="rows of a block")
+    add(
+        "--address",
+        default="",
+        metavar="ADDRESS",
+        help="with --engine ray: the cluster",
+    )
+    add(
+        "--gpus",
+        type=float,
+        default=0,
+        metavar="N",
+        help="with --engine ray: GPUs of each worker",
+    )
+    add(
+        "--rows",
+        type=_count,
+        default=ROWS,
+        metavar="N",
+        help="rows that a worker takes at a time",
+    )
+    _limits(add)
+    add(
+        "--max-errors",
+        type=_none_or_some,
+        metavar="N",
+        help="stop when more than N rows have failed; otherwise never",
+    )
+
+
+def _limits(add: Callable[..., object]) -> None:
+    """Options of how much is computed at once."""
     limits = Limits()
-    add("--cap", type=_count, default=limits.cap, metavar="N", help="rows of a batch")
+    add(
+        "--cap",
+        type=_count,
+        default=limits.cap,
+        metavar="N",
+        help="rows in a batch, at most",
+    )
     add(
         "--tokens",
         type=_count,
         default=limits.tokens,
         metavar="N",
-        help="rows of a batch times the longest",
+        help="tokens in a batch, padding counted, at most",
     )
     add(
         "--memory",
         type=_count,
         default=limits.memory >> 20,
         metavar="MB",
-        help="of the largest values of a batch",
-    )
-    add(
-        "--max-errors",
-        type=_none_or_some,
-        metavar="N",
-        help="stop where more rows than these have no result",
+        help="what a batch's largest values may take, at most",
     )
 
 

@@ -21,7 +21,7 @@ def arguments(parser: ArgumentParser) -> None:
         nargs="*",
         metavar="INPUT",
         help="a text, @FILE with a text a line, - for the standard input, [[1, 2]] for ids, "
-        "a file (.png, .npy, .npz, .json); NAME=INPUT says which input it is; several "
+        "a file (.png, .jpg, .wav, .npy, .npz, .json); NAME=INPUT says which input it is; several "
         "are a batch (docs/inputs.md)",
     )
     _chat_argument(parser)

@@ -34,7 +34,7 @@ BEAM = ("beams", "n_best", "length_penalty", "early_stopping")
 
 def arguments(parser: ArgumentParser) -> None:
     """Declare the options."""
-    spec_arguments(parser)
+    spec_arguments(parser, "a compiled model or a package, which tells what it holds, ")
     parser.add_argument(
         "--at",
         default="",

@@ -9,14 +9,14 @@ FORCE = "replace a file that specc did not write, too; never one that is read"
 """What `--force` says wherever something is written."""
 
 
-def spec_arguments(parser: ArgumentParser) -> None:
-    """SPEC, `--config`, `--set`, `--context`, `--graph`."""
+def spec_arguments(parser: ArgumentParser, more: str = "") -> None:
+    """SPEC, `--config`, `--set`, `--context`, `--graph`; `more` is what else SPEC may be."""
     parser.add_argument(
         "spec",
         metavar="SPEC",
         help="a spec file, the name of a shipped spec (see `specc list`), the "
-        "folder of a checkpoint, whose config.json tells the spec, or - for the "
-        "standard input",
+        "folder of a checkpoint, whose config.json tells the spec, "
+        f"{more}or - for the standard input",
     )
     parser.add_argument(
         "--spec",

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 import specc
+from specc.run.opened import open_compiled
 from specc.run.verify import verify
+from specc.run.verify_package import verify_opened
 
 SMALL = {"vocab": 17, "d": 16, "heads": 2, "layers": 1, "context": 20}
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -93,6 +95,13 @@ def test_it_is_not_compared_as_a_whole(
 ) -> None:
     one, _, _ = pair
     assert ["not compared" in line for line in verify(one.scoring)] == [True]
+    alone = tmp_path / "alone.onnx"
+    alone.write_bytes(one.scoring.path.read_bytes())
+    for part in one.scoring.path.parent.glob("*.data"):
+        (tmp_path / part.name).write_bytes(part.read_bytes())
+    (told,) = verify_opened(open_compiled(alone), seed=0, rounds=1)
+    assert "it decodes by itself" in told
+    assert "buffers" not in told
 
 
 KINDS = """
