@@ -20,7 +20,7 @@ from typing import NoReturn
 
 from specc.cli import messages
 from specc.cli.messages import report
-from specc.files.ending import Ended, end_cleanly
+from specc.files.ending import Ended, asked_to_end, end_cleanly
 from specc.files.read import shown
 from specc.text.codes import Family, exit_status
 from specc.text.diagnostic import Diagnostic, Failed
@@ -172,6 +172,10 @@ def main(words: Sequence[str]) -> int:
         return stop.code if isinstance(stop.code, int) else 2
     except KeyboardInterrupt as stop:  # while a command is loaded
         return _interrupted(stop)
+    except Exception:
+        if asked := asked_to_end():
+            return _interrupted(asked)
+        raise
     said = messages.MANNER.set(messages.Manner(arguments.format, arguments.quiet))
     try:
         if arguments.debug:
@@ -181,29 +185,32 @@ def main(words: Sequence[str]) -> int:
         # below, and Python's own complaint would come with another status.
         sys.stdout.flush()
         return code
-    except Failed as failed:
-        if arguments.debug:
-            raise
-        report(failed.diagnostics, arguments.format, arguments.color)
-        return exit_code(failed.diagnostics)
     except KeyboardInterrupt as stop:
         return _interrupted(stop)
     except BrokenPipeError:
         _drop_output()
         return 141
-    except (OSError, MemoryError) as error:
+    except Exception as error:
+        if asked := asked_to_end():
+            return _interrupted(asked)
         if arguments.debug:
             raise
+        return _failed(error, arguments)
+    finally:
+        messages.MANNER.reset(said)
+
+
+def _failed(error: Exception, arguments: argparse.Namespace) -> int:
+    """Say what stopped a command."""
+    if isinstance(error, Failed):
+        report(error.diagnostics, arguments.format, arguments.color)
+        return exit_code(error.diagnostics)
+    if isinstance(error, OSError | MemoryError):
         _drop_output()
         report([_environment(error)], arguments.format, arguments.color)
         return 3
-    except Exception as error:
-        if arguments.debug:
-            raise
-        report([_our_own(error)], arguments.format, arguments.color)
-        return Family.BUG.value
-    finally:
-        messages.MANNER.reset(said)
+    report([_our_own(error)], arguments.format, arguments.color)
+    return Family.BUG.value
 
 
 def _misused(wrong: Misused, words: Sequence[str]) -> int:

@@ -307,11 +307,12 @@ class _Reader:
         return float(value)
 
     def flag(self, key: str, usual: bool) -> bool:
-        member = self.file.given(key)
+        """Whether something is done; null says that it is not, as in transformers."""
+        member = self.file.find(key)
         value = usual if member is None else member.value.plain()
-        if not isinstance(value, bool):
+        if not isinstance(value, bool | None):
             self.refuse(key, "this is neither true nor false")
-        return value
+        return value is True
 
     def refuse(self, key: str, why: str) -> NoReturn:
         """E0422 at a key of the file, or at the reading where the file is silent."""

@@ -12,6 +12,12 @@ NAMES = ("SIGTERM", "SIGHUP")
 """Signals by which others end a process: a supervisor, a terminal that is closed."""
 
 
+ASKED: list[int] = []
+"""The signals that came. Code that is being loaded when one comes may make another
+exception of it: a library in C then says that it could not be initialized.
+"""
+
+
 class Ended(KeyboardInterrupt):
     """The process was told to end; `status` is what it ends with.
 
@@ -38,9 +44,25 @@ def end_cleanly() -> None:
         number = vars(signal).get(name)
         if number is not None and signal.getsignal(number) == signal.SIG_DFL:
             signal.signal(number, _end)
+    if signal.getsignal(signal.SIGINT) == signal.default_int_handler:
+        signal.signal(signal.SIGINT, _interrupt)
+
+
+def asked_to_end() -> KeyboardInterrupt | None:
+    """What the last signal raised, if one came, whatever became of it on its way."""
+    if not ASKED:
+        return None
+    number = ASKED[-1]
+    return KeyboardInterrupt() if number == signal.SIGINT else Ended(number)
 
 
 def _end(number: int, _: FrameType | None) -> None:
+    ASKED.append(number)
     # who asks a second time does not want to wait
     signal.signal(number, signal.SIG_DFL)
     raise Ended(number)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    ASKED.append(number)
+    signal.default_int_handler(number, frame)

@@ -4,10 +4,14 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
+from specc.cli import list as list_command
+from specc.cli.main import main
+from specc.files import ending
 from specc.files.scratch import scratch
 from specc.text.diagnostic import Failed
 
@@ -61,6 +65,42 @@ def test_a_signal_leaves_nothing(name: str, tmp_path: Path) -> None:
     assert process.returncode == 128 + number
     assert b"nothing more was written" in told
     assert sorted(p.name for p in tmp_path.rglob("*")) == ["t"]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals are sent to no process there")
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP", "SIGINT"])
+@pytest.mark.parametrize("loading", [True, False])
+def test_a_signal_that_became_another_exception(
+    name: str,
+    loading: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """As libraries in C have it whose initialization a signal stops."""
+    number = getattr(signal, name)
+
+    def load(*_: object) -> int:
+        try:
+            os.kill(os.getpid(), number)
+            time.sleep(10)
+        except KeyboardInterrupt:
+            raise ImportError("initialization failed") from None
+        return 0
+
+    monkeypatch.setattr(ending, "ASKED", [])
+    monkeypatch.setattr(list_command, "arguments" if loading else "run", load)
+    numbers = [signal.SIGINT, *(getattr(signal, n) for n in ending.NAMES)]
+    before = [signal.getsignal(n) for n in numbers]
+    try:
+        for each in numbers:
+            signal.signal(each, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        ending.end_cleanly()
+        assert main(["list"]) == 128 + number
+    finally:
+        for each, handler in zip(numbers, before, strict=True):
+            signal.signal(each, handler)
+    assert "nothing more was written" in capsys.readouterr().err
 
 
 def test_where_there_can_be_none_says_so(

@@ -65,6 +65,22 @@ def record_of(folder: Path, size: tuple[int, int]) -> Record:
     return made
 
 
+@pytest.mark.parametrize("key", ["do_normalize", "do_rescale", "do_center_crop"])
+def test_null_says_that_something_is_not_done(key: str, tmp_path: Path) -> None:
+    """Not that it is done as usual, which an absent key says."""
+    size = {"height": 16, "width": 16}
+    kind = transformers.DeiTImageProcessorPil
+    kind(size=size, crop_size={"height": 12, "width": 12}).save_pretrained(tmp_path)
+    file = tmp_path / "preprocessor_config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), key: None}))
+    theirs = kind.from_pretrained(tmp_path)
+    path = pictures(tmp_path)[1]
+    with Image.open(path) as picture:
+        wanted = theirs(picture.convert("RGB"), return_tensors="np")["pixel_values"]
+    got = read_image(str(path), record_of(tmp_path, wanted.shape[2:]))
+    assert np.abs(got - wanted).max() <= 1e-5 * np.abs(wanted).max()
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_pictures_are_made_as_published(name: str, tmp_path: Path) -> None:
     kind, how = CASES[name]
