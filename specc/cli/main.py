@@ -16,7 +16,7 @@ from contextlib import suppress
 from importlib import import_module
 from io import TextIOWrapper
 from types import ModuleType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from specc.cli import messages
 from specc.cli.messages import report
@@ -88,8 +88,31 @@ class Misused(Failed):
         self.usage = usage
 
 
+class Given(argparse.Action):
+    """Keeps what an option is given. An empty text is no value of one that is empty
+    where it is left out: a shell gives it for a variable that is not set, and an
+    adapter, or a config, would be passed over in silence.
+    """
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: object,
+        option_string: str | None = None,
+    ) -> None:
+        """Keep it, or refuse it."""
+        if option_string is not None and values == self.default == "":
+            raise argparse.ArgumentError(self, "nothing is given")
+        vars(namespace)[self.dest] = values
+
+
 class Parser(argparse.ArgumentParser):
     """argparse with our form of a message."""
+
+    def __init__(self, *given: Any, **how: Any) -> None:
+        super().__init__(*given, **how)
+        self.register("action", None, Given)
 
     def error(self, message: str) -> NoReturn:
         """A fault in the command line, with the option that was probably meant: E0983."""

@@ -307,8 +307,7 @@ class _Reader:
         return float(value)
 
     def flag(self, key: str, usual: bool) -> bool:
-        """Whether something is done; null says that it is not, as in transformers."""
-        member = self.file.find(key)
+        member = self.file.find(key)  # null says no, as in transformers
         value = usual if member is None else member.value.plain()
         if not isinstance(value, bool | None):
             self.refuse(key, "this is neither true nor false")

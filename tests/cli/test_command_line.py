@@ -348,3 +348,29 @@ def test_without_any_output(folder: Path) -> None:
     }
     words = ["sh", "-c", 'exec "$0" -m specc check m.specc >&- 2>&-', sys.executable]
     assert subprocess.run(words, env=env, check=False, timeout=60).returncode == 0
+
+
+EMPTY = [
+    (command, option)
+    for command, parser in cli.whole_parsers().items()
+    for action in parser._actions
+    if action.default == "" and action.choices is None
+    for option in action.option_strings[:1]
+]
+
+
+@pytest.mark.parametrize(("command", "option"), EMPTY)
+@pytest.mark.parametrize("form", ["two words", "one"])
+def test_an_option_that_is_given_nothing(
+    command: str, option: str, form: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As `--adapter "$ADAPTER"` is where no such variable is set."""
+    given = [option, ""] if form == "two words" else [f"{option}="]
+    assert cli.main([command, "bad.specc", *given]) == 2
+    said = capsys.readouterr().err
+    assert "E0983" in said
+    assert option in said
+
+
+def test_there_are_such_options() -> None:
+    assert {("compile", "--adapter"), ("compile", "--weights")} <= {*EMPTY}
