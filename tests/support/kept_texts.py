@@ -3,7 +3,7 @@ smallest checkpoint of each.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -104,9 +104,7 @@ ENCODERS = {
     "roberta": encoder("RobertaForSequenceClassification", "Roberta", CLASSES),
     "xlm_roberta": encoder("XLMRobertaForTokenClassification", "XLMRoberta", WORDS),
     "camembert": encoder("CamembertForMaskedLM", "Camembert", WORDS),
-    "roformer": replace(
-        encoder("RoFormerForMaskedLM", "RoFormer", WORDS), computed="embed_positions"
-    ),
+    "roformer": encoder("RoFormerForMaskedLM", "RoFormer", WORDS),
     "longformer": Asked(
         case=Global(
             config="LongformerConfig",
