@@ -124,6 +124,8 @@ CASES = {
         "use_mean_pooling": False, "layer_scale_init_value": 0.0}),
     "beit, all": vit("BeitConfig", "BeitForImageClassification", settings=BOTH | {
         "use_shared_relative_position_bias": True}),
+    "beit, pairs of sizes": vit("BeitConfig", "BeitForImageClassification", settings={
+        "image_size": [12, 12], "patch_size": [4, 4], "use_absolute_position_embeddings": True}),
     "beit guesses": vit("BeitConfig", "BeitForMaskedImageModeling", squares=9, settings=BOTH | {
         "vocab_size": 13, "use_mask_token": True}),
     "beit guesses, two norms": vit("BeitConfig", "BeitForMaskedImageModeling", squares=9, settings={
@@ -162,6 +164,9 @@ CASES = {
                        settings=WINDOWS | {"image_size": [20, 12]}),
     "donut-swin base": Seen(config="DonutSwinConfig", model="DonutSwinModel", settings=WINDOWS, results=BASE),
     "convnext": Seen(config="ConvNextConfig", model="ConvNextForImageClassification", settings=CONVNEXT, size=(16, 16)),
+    "convnext, a pair of sizes": Seen(
+        config="ConvNextConfig", model="ConvNextForImageClassification", size=(16, 16),
+        settings=CONVNEXT | {"image_size": [16, 16]}),
     "convnext base": Seen(config="ConvNextConfig", model="ConvNextModel", settings=CONVNEXT, size=(16, 16), results=BASE),
     "segformer": Seen(config="SegformerConfig", model="SegformerForSemanticSegmentation",
                       settings=STAGES, size=(32, 48), given={"image": [32, 48]}),

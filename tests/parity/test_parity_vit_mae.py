@@ -33,10 +33,14 @@ def model(mask_ratio: float) -> ViTMAEForPreTraining:
     return randomized(ViTMAEForPreTraining(config))
 
 
-@pytest.mark.parametrize("mask_ratio", [0.75, 0.4])
-def test_vit_mae(mask_ratio: float, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("mask_ratio", "sides"), [(0.75, 12), (0.4, 12), (0.75, [12, 12])]
+)
+def test_vit_mae(mask_ratio: float, sides: int | list[int], tmp_path: Path) -> None:
     theirs = model(mask_ratio)
+    theirs.config.image_size = sides
     theirs.save_pretrained(tmp_path)
+    theirs.config.image_size = 12  # from which it makes the picture
     ours = loaded("vit_mae", tmp_path)
     theirs.double()
 
