@@ -85,7 +85,8 @@ def _checked(
     try:
         return _free_or_derived(program, library, graph)
     except Failed as failed:
-        if filed and program.assigned and _of_shapes(failed):
+        # a size that is given may fit the values of a file, not the defaults
+        if filed and program.assigned and _of_sizes(failed):
             with suppress(Failed):
                 return _free_or_derived(replace(program, assigned={}), library, graph)
         return _overridden(program, library, graph, failed)
@@ -177,6 +178,13 @@ def _follows(program: Program) -> dict[str, str]:
 def _of_shapes(failed: Failed) -> bool:
     """Whether all that is wrong is that lengths do not meet."""
     return all(d.code.startswith("E03") for d in failed.diagnostics)
+
+
+def _of_sizes(failed: Failed) -> bool:
+    """Whether all that is wrong is that lengths do not meet, or are not what the spec
+    requires.
+    """
+    return all(_required(d) or _of_shapes(Failed(d)) for d in failed.diagnostics)
 
 
 def _trials(
