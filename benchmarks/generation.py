@@ -37,13 +37,13 @@ READ_AT_ONCE = 512 * 2**20
 @dataclass(frozen=True)
 class Sizes:
     """What is written: `prompt` tokens are read, `count` written; `far` is the long
-    past that is looked at too, `full` a prompt that fills the context but for a token.
+    past that is looked at too, `full` a prompt that fills the context but for two tokens.
     """
 
     prompt: int = 128
     count: int = 64
     far: int = 896
-    full: int = 1023
+    full: int = 1022
     rounds: int = 20
     far_rounds: int = 4
     far_count: int = 17

@@ -1,0 +1,20 @@
+"""Threads of a model that rests do not take the processor from another's."""
+
+from pathlib import Path
+
+from support.small import SMALL
+
+import specc
+
+
+def test_threads_look_out_for_a_millisecond(tmp_path: Path) -> None:
+    specc.compile("t5", tmp_path / "out", init=0, set=SMALL["t5"], parts=["step"])
+    writer = specc.load(tmp_path / "out").writer
+    assert writer
+    stepper = writer.stepper(
+        writer.entrance.prepared({"source": [[1, 2]], writer.entrance.growing: [[0]]})
+    )
+    session = stepper.run.session
+    options = session.get_session_options()
+    told = options.get_session_config_entry("session.intra_op.spin_duration_us")
+    assert told == "1000"
