@@ -77,12 +77,14 @@ def _tilings(graph: Graph) -> dict[Value, dict[int, tuple[int, ...]]]:
     for node, _ in graph.nodes:
         match node.op, node.args:
             case ops.Slice(axis=axis, start=start, stop=stop), (Value() as x,):
-                # a length that is not known yet is below every other
-                cuts[x, axis].add((start.number or 0, stop.number or -1))
+                # a place that is not known yet is none where a piece begins or ends
+                ends = (start.number, stop.number)
+                begin, end = (-1 if n is None else n for n in ends)
+                cuts[x, axis].add((begin, end))
     found: dict[Value, dict[int, tuple[int, ...]]] = defaultdict(dict)
     for (x, axis), pieces in cuts.items():
-        ends = tuple(sorted(stop for _, stop in pieces))
-        whole = ends[-1] == x.type.shape[axis].number
-        if whole and len(ends) > 1 and pieces == {*pairwise((0, *ends))}:
-            found[x][axis] = ends
+        stops = tuple(sorted(stop for _, stop in pieces))
+        whole = stops[-1] == x.type.shape[axis].number
+        if whole and len(stops) > 1 and pieces == {*pairwise((0, *stops))}:
+            found[x][axis] = stops
     return found

@@ -15,7 +15,8 @@ from specc_onnx import build, target
 
 WIDTH = 6
 ROWS = Type("f32", (Dim.symbol("b"), Dim.symbol("t"), Dim.of(WIDTH)))
-PIECES = {
+Pieces = list[tuple[int | str, int]]
+PIECES: dict[str, tuple[Pieces, int]] = {
     "in order": ([(0, 2), (2, 3), (3, 6)], 1),
     "the last first": ([(4, 6), (0, 4)], 1),
     "with a rest": ([(0, 2), (2, 5)], 0),
@@ -24,14 +25,19 @@ PIECES = {
     "over each other, ends as a cut has them": ([(0, 4), (4, 6), (0, 6), (2, 4)], 0),
     "two ways": ([(0, 2), (2, 6), (0, 4), (4, 6)], 0),
     "one of no rows among them": ([(0, 3), (2, 2), (3, 6)], 0),
+    "from where an input says": ([("t", 4), (4, 6)], 0),
     "one": ([(1, 6)], 0),
 }
 
 
-def cut(pieces: list[tuple[int, int]]) -> Graph:
+def length(number: int | str) -> Dim:
+    return Dim.of(number) if isinstance(number, int) else Dim.symbol(number)
+
+
+def cut(pieces: Pieces) -> Graph:
     made = Builder()
     x = made.input("x", Input(ROWS))
-    parts = [made.one(ops.Slice(2, Dim.of(a), Dim.of(b)), x) for a, b in pieces]
+    parts = [made.one(ops.Slice(2, length(a), length(b)), x) for a, b in pieces]
     return made.finish("g", {f"y{n}": part for n, part in enumerate(parts)})
 
 
