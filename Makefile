@@ -116,11 +116,11 @@ lint: $(VENV)/parity
 
 # sizes, density, complexity and imports of everything but tests; nothing is installed for it
 measure: | python
-	@$(PYTHON) tests/support/house.py
+	@$(PYTHON) tests/support/measure.py
 
 # waivers of the fences that nothing needs any more are taken out of the list
 waivers: | python
-	@PYTHONPATH=tests $(PYTHON) -m support.fences
+	@PYTHONPATH=tests $(PYTHON) -m support.lint_rules
 
 # benchmarks/results.md, beside the programs that `make readers` has put there:
 # make bench ONLY=families,lowbits QUICK=1

@@ -7,15 +7,15 @@ waiver that nothing needs any more fails too (`make waivers` takes such out).
 from pathlib import Path
 
 import pytest
-from support import house
-from support.fences import faults, offenders, waived
+from support import measure
+from support.lint_rules import faults, offenders, waived
 
-FILES = house.files()
+FILES = measure.files()
 MOST_ANY = 2.0
 """Uses of `Any` per 1 000 lines, at most. It may only be lowered."""
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(house.ROOT)))
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(measure.ROOT)))
 def test_house_rules(path: Path) -> None:
     wrong = [o for o in offenders(path) if (o.rule, o.where) not in waived()]
     assert not wrong, "\n".join(f"{o.where}: {o.rule}: {o.what}" for o in wrong)
@@ -33,7 +33,7 @@ def test_every_waiver_says_why() -> None:
 
 
 def test_any_is_rare() -> None:
-    total = house.total()
+    total = measure.total()
     assert 1000 * total.anys / total.lines <= MOST_ANY
 
 

@@ -11,9 +11,9 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from support import house
+from support import measure
 
-ROOT = house.ROOT
+ROOT = measure.ROOT
 WAIVERS = ROOT / "tests" / "waivers.txt"
 FUNCTION, CLASS, FILE, COMPLEXITY = 50, 150, 400, 15
 FIELDS = 5
@@ -66,18 +66,18 @@ def _walk(tree: ast.Module) -> Iterator[tuple[ast.AST, str]]:
         node, inside = waiting.pop()
         yield node, inside
         for child in ast.iter_child_nodes(node):
-            named = isinstance(child, (*house.FUNCTIONS, ast.ClassDef))
+            named = isinstance(child, (*measure.FUNCTIONS, ast.ClassDef))
             here = f"{inside}.{child.name}".lstrip(".") if named else inside
             waiting.append((child, here))
 
 
 def _sizes(node: ast.AST, where: str) -> Iterator[Offender]:
-    if isinstance(node, house.FUNCTIONS):
-        if (lines := house.size(node)) > FUNCTION:
+    if isinstance(node, measure.FUNCTIONS):
+        if (lines := measure.size(node)) > FUNCTION:
             yield Offender("function", where, f"{lines} lines, at most {FUNCTION}")
-        if (found := house.complexity(node)) > COMPLEXITY:
+        if (found := measure.complexity(node)) > COMPLEXITY:
             yield Offender("complexity", where, f"{found}, at most {COMPLEXITY}")
-    if isinstance(node, ast.ClassDef) and (lines := house.size(node)) > CLASS:
+    if isinstance(node, ast.ClassDef) and (lines := measure.size(node)) > CLASS:
         yield Offender("class", where, f"{lines} lines, at most {CLASS}")
 
 
@@ -106,7 +106,7 @@ def _late_attributes(node: ast.AST, where: str) -> Iterator[Offender]:
         if isinstance(n, ast.AnnAssign) and isinstance(n.target, ast.Name)
     }
     later: dict[str, int] = {}
-    for method in (m for m in node.body if isinstance(m, house.FUNCTIONS)):
+    for method in (m for m in node.body if isinstance(m, measure.FUNCTIONS)):
         for n in ast.walk(method):
             if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Store):
                 if not (isinstance(n.value, ast.Name) and n.value.id == "self"):
@@ -157,7 +157,7 @@ def waived() -> dict[tuple[str, str], str]:
 
 def shrink() -> None:
     """Take out of the list what no longer offends. Nothing puts anything into it."""
-    now = {(o.rule, o.where) for path in house.files() for o in offenders(path)}
+    now = {(o.rule, o.where) for path in measure.files() for o in offenders(path)}
     lines = WAIVERS.read_text(encoding="utf-8").splitlines(keepends=True)
     kept = []
     for line in lines:
