@@ -46,6 +46,7 @@ def _told(spec: Spec, found: Checked, proved: Report) -> dict[str, object]:
         "tried": _trials(found),
         "parameters": _parameters(spec, found),
         "missing": [missing.title for missing in found.missing],
+        "notes": list(spec.remarks),
         "axes": axes,
         "batch": proved.batch,
         "apart": proved.apart,

@@ -13,6 +13,7 @@ from specc.compiler.model import compile_spec
 from specc.compiler.package import compile_package, parts_of
 from specc.compiler.profiles.dress import PROFILES
 from specc.files.read import shown
+from specc.library.files import shadow_note
 from specc.text.diagnostic import Failed, fail
 
 
@@ -175,7 +176,8 @@ def run(given: Namespace) -> int:
     for form in made.forms if given.explain else ():
         print(form)
     for remark in made.remarks:
-        messages.remark(remark)
+        if remark != shadow_note(given.spec):  # printed when the spec was opened
+            messages.remark(remark)
     for path, size in made.files:
         messages.done(f"{shown(str(path))}  {size_text(size)}")
     return 0

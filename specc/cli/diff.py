@@ -3,9 +3,9 @@
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from specc.artifact.index import is_package
 from specc.artifact.manifest import Manifest
 from specc.cli.messages import answer
+from specc.cli.spec_options import is_compiled, print_shadow_note
 from specc.compiler.architecture.diff import Difference, Side, difference, lines_of
 from specc.compiler.spec import elaborated, open_spec
 from specc.files.read import shown
@@ -70,7 +70,7 @@ def _side(
     of what is compiled.
     """
     name = Path(path).name or path
-    if path.endswith(".onnx") or is_package(path):
+    if is_compiled(path):
         if config or sets:
             fail(
                 "E0957",
@@ -85,6 +85,7 @@ def _side(
                 helps=["compare its spec, or a package made of it with `--for all`"],
             )
         return Side(name=name, graph=manifest.graph, config=manifest.config)
+    print_shadow_note(path)
     model = elaborated(open_spec(path, config=config, sets=sets or []), graph)
     return Side(name=name, graph=model.graph, config=model.config)
 

@@ -4,11 +4,10 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
-from specc.artifact.index import is_package
 from specc.cli.messages import answer
 from specc.cli.show_drawn import check_drawn, drawing_arguments, write_drawn
 from specc.cli.show_told import told_graph
-from specc.cli.spec_options import spec_arguments, spec_of
+from specc.cli.spec_options import is_compiled, spec_arguments, spec_of
 from specc.compiler.architecture.graphs import WHOLE, graphs_of
 from specc.compiler.architecture.page import Architecture
 from specc.compiler.spec import elaborated
@@ -63,7 +62,7 @@ def run(given: Namespace) -> int:
     if check_drawn(given):
         return _draw(given)
     as_ir = given.ir or given.after
-    if is_package(given.spec) and not given.graph and not as_ir:
+    if _is_whole_package(given) and not as_ir:
         from specc.run.overview import overview
         from specc.run.package import open_package
 
@@ -100,7 +99,7 @@ def _say(text: str) -> int:
 
 def _architecture(given: Namespace) -> Architecture:
     """What is drawn: a spec with what is derived from it, or what is compiled."""
-    if is_package(given.spec) and not given.graph:
+    if _is_whole_package(given):
         manifests = _manifests(given.spec)
         first = next(iter(manifests.values()))
         graphs = {role: each.graph for role, each in manifests.items()}
@@ -241,16 +240,22 @@ def _count(graph: Graph, own: Dim) -> str:
     return f"{grouped(own.number or 0)} parameters{shared}"
 
 
+def _is_whole_package(given: Namespace) -> bool:
+    """Return whether a package is shown, rather than one graph of it."""
+    package = is_compiled(given.spec) and not given.spec.endswith(".onnx")
+    return package and not given.graph
+
+
 def _manifest_of(given: Namespace) -> "Manifest | None":
     """The manifest of what is compiled; None for a spec, for which nothing that runs
     models is imported.
     """
+    if not is_compiled(given.spec):
+        return None
     if given.spec.endswith(".onnx"):
         from specc.run.loaded import manifest_of
 
         return manifest_of(given.spec)
-    if not is_package(given.spec):
-        return None
     from specc.run.package import open_package
 
     package = open_package(given.spec)

@@ -2,8 +2,11 @@
 
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 
+from specc.artifact.index import is_package
+from specc.cli.messages import remark
 from specc.cli.standard_input import STDIN, spec_text
 from specc.compiler.spec import Spec, open_spec
+from specc.library.files import is_built_in, shadow_note
 
 FORCE = "replace a file that specc did not write, too; never one that is read"
 """What `--force` says wherever something is written."""
@@ -14,7 +17,7 @@ def spec_arguments(parser: ArgumentParser, more: str = "") -> None:
     parser.add_argument(
         "spec",
         metavar="SPEC",
-        help="a spec file, the name of a shipped spec (see `specc list`), the "
+        help="the name of a built-in spec (see `specc list specs`), a spec file, the "
         "folder of a checkpoint, whose config.json tells the spec, "
         f"{more}or - for the standard input",
     )
@@ -55,7 +58,10 @@ def spec_arguments(parser: ArgumentParser, more: str = "") -> None:
 
 
 def spec_of(arguments: Namespace, weights: str = "") -> Spec:
-    """The spec these options name; `weights` is the checkpoint it is to be filled from."""
+    """Open the spec these options name; `weights` is the checkpoint it is to be filled
+    from.
+    """
+    print_shadow_note(arguments.spec)
     given = spec_text() if arguments.spec == STDIN else arguments.spec
     return open_spec(
         given,
@@ -65,6 +71,17 @@ def spec_of(arguments: Namespace, weights: str = "") -> Spec:
         own=arguments.own,
         longest=arguments.context,
     )
+
+
+def print_shadow_note(spec: str) -> None:
+    """Print a note where a file or directory has the name of the built-in spec."""
+    if note := shadow_note(spec):
+        remark(note)
+
+
+def is_compiled(path: str) -> bool:
+    """Return whether a MODEL or SPEC argument is a compiled model or a package."""
+    return path.endswith(".onnx") or (is_package(path) and not is_built_in(path))
 
 
 def seed(text: str) -> int:

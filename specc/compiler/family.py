@@ -11,17 +11,12 @@ from specc.elaborate.modules import Program
 from specc.elaborate.parts import TYPE
 from specc.files.read import shown
 from specc.lang import tree
-from specc.library.config_file import NAME, config_at, has_config
+from specc.library.config_file import NAME, config_at
 from specc.library.files import Files, shipped
 from specc.text.diagnostic import fail
 from specc.text.suggest import did_you_mean, suggestion
 
 CLASSES = "architectures"
-
-
-def is_checkpoint(path: str) -> bool:
-    """Whether a path is a folder that holds a config.json."""
-    return has_config(path)
 
 
 def spec_for(folder: str) -> str:

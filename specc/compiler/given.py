@@ -12,6 +12,7 @@ from specc.compiler.spec import Spec, open_spec
 from specc.files.read import shown
 from specc.lang.limits import NESTING
 from specc.lang.read import answered
+from specc.library.files import explicit_path
 from specc.text.diagnostic import Failed, fail
 from specc.text.source import Source
 
@@ -37,10 +38,12 @@ def opened(
     longest: int = 0,
 ) -> Spec:
     """The spec, with the config values that are `given`. Several lines are its text, of
-    which the paths are seen from the current folder. E0203 for values that the language
+    which the paths are seen from the current folder; a `Path` is never the name of a
+    built-in spec. E0203 for values that the language
     cannot write.
     """
-    named = str(spec)
+    # a Path is a path, also where its text is the name of a built-in spec
+    named = spec if isinstance(spec, str) else explicit_path(str(spec))
     # no path has a line break that anybody means
     text = isinstance(spec, str) and "\n" in spec
     return open_spec(

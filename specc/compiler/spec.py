@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import NoReturn
 
 from specc.compiler import reading as readings
-from specc.compiler.family import graph_for, is_checkpoint, spec_for
+from specc.compiler.family import graph_for, spec_for
 from specc.compiler.rounding import Asked, check_spoken, spoken
 from specc.compiler.rules import check_rules
 from specc.compiler.ties import with_ties
@@ -31,7 +31,7 @@ from specc.ir.model import Model
 from specc.lang import tree
 from specc.lang.dsl.parse import parse_expression
 from specc.library.config_file import config_at, has_config
-from specc.library.files import Files
+from specc.library.files import Files, is_built_in, shadow_note, shadowed_path
 from specc.text.brief import brief, card
 from specc.text.diagnostic import Diagnostic, Failed, fail
 from specc.text.source import Source
@@ -97,10 +97,12 @@ def open_spec(
         remarks = (f"`{shown(folder)}` is read by the spec `{shown(spec)}`",)
     elif own:
         _no_folder(_name(spec))
+    elif note := shadow_note(_name(spec)):
+        remarks = (note,)
     program = program_of(library.open(spec), library)
     if not config and uses_config(program) and has_config(weights):
         config = weights
-        remarks = (f"config values come from the config.json in `{shown(weights)}`",)
+        remarks += (f"config values come from the config.json in `{shown(weights)}`",)
     data = config_at(config) if config else None
     if data is not None:
         program = chosen(program, data)
@@ -117,8 +119,12 @@ def _name(spec: str | Source) -> str:
 
 
 def _folder(spec: str | Source) -> str:
-    """The folder of a checkpoint that is named in place of a spec; empty for any other."""
-    return spec if isinstance(spec, str) and is_checkpoint(spec) else ""
+    """Return the checkpoint directory that is given in place of a spec; empty for any
+    other path, and for the name of a built-in spec.
+    """
+    if isinstance(spec, Source) or is_built_in(spec) or not has_config(spec):
+        return ""
+    return spec
 
 
 def _configured(spec: Spec, data: JsonObject) -> Spec:
@@ -166,7 +172,11 @@ def _no_folder(spec: str) -> NoReturn:
     fail(
         "E0222",
         f"`{shown(spec)}` is no folder with a config.json, and `--spec` is for such",
-        helps=["name the spec alone, or the folder of a checkpoint behind --spec"],
+        helps=[
+            f"`{spec}` names the built-in spec; write `{shown(path)}` for the directory"
+            if (path := shadowed_path(spec))
+            else "name the spec alone, or the folder of a checkpoint behind --spec"
+        ],
     )
 
 
@@ -180,6 +190,7 @@ class Checked:
     model: Model | None
     missing: tuple[Diagnostic, ...] = ()
     warnings: tuple[Diagnostic, ...] = ()
+    remarks: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         return brief(f"check: {self._found}, {self._counted}")
@@ -192,6 +203,7 @@ class Checked:
                 ("model", self._found),
                 ("tried", self._counted),
                 *(("missing", d.title) for d in self.missing),
+                *(("remark", remark) for remark in self.remarks),
                 *(("warning", f"{d.code}: {d.title}") for d in self.warnings),
             ],
         )
@@ -223,7 +235,7 @@ def check(spec: Spec, graph: str = "") -> Checked:
         if len(missing) < len(failed.diagnostics):
             raise
         warnings = (*spec.warnings, *_unshared(spec, trials))
-        return Checked(trials, None, tuple(missing), warnings)
+        return Checked(trials, None, tuple(missing), warnings, spec.remarks)
     _check_beside(spec, model)
     check_spoken(spec.program, model.graph, lambda: others(spec, model.graph.name))
     _check_longest(spec, model)
@@ -234,7 +246,7 @@ def check(spec: Spec, graph: str = "") -> Checked:
         *model.warnings,
         *_unreached(spec, model),
     )
-    return Checked(trials, model, (), warnings)
+    return Checked(trials, model, (), warnings, spec.remarks)
 
 
 def _symbolic(spec: Spec, graph: str) -> list[Trial]:

@@ -20,7 +20,7 @@ def refuse_uncompiled(model: str | Path) -> None:
     if path.suffix == ".onnx" or (path / NAME).exists():
         return
     # what running a model does without, and half of what it takes to begin
-    from specc.library.files import SUFFIXES, root, shipped
+    from specc.library.files import SUFFIXES, explicit_path, root, shipped
 
     if not os.path.lexists(path):
         # a model beside it was meant rather than the spec
@@ -39,7 +39,7 @@ def refuse_uncompiled(model: str | Path) -> None:
         _say(
             "E0926",
             f"`{shown(name)}` is a checkpoint, and no model yet",
-            f"{shown(name)} -o {out}",
+            f"{shown(explicit_path(name))} -o {out}",
         )
 
 

@@ -1,9 +1,12 @@
 """Where specs are: shipped ones inside the wheel or at the top of a checkout, the
 user's on disk.
 
-A file may use others in or below its own folder, and shipped ones by name.
+A file may use others in or below its own folder, and shipped ones by name. The name of a
+built-in spec always means that spec, whatever the working directory holds: a file or
+directory of the same name is given as a path, `./llama`.
 """
 
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property, lru_cache
@@ -37,6 +40,36 @@ def shipped() -> Mapping[str, Path]:
     return {
         p.stem: p for p in sorted((root() / "models").iterdir()) if p.suffix in SUFFIXES
     }
+
+
+def is_built_in(spec: str) -> bool:
+    """Return whether a SPEC argument names a built-in spec rather than a path."""
+    return spec in shipped()
+
+
+def explicit_path(name: str) -> str:
+    """Return a path so that it is not read as the name of a built-in spec: `./llama`."""
+    return os.path.join(".", name) if is_built_in(name) else name
+
+
+def shadowed_path(spec: str) -> str:
+    """Return the path to write for a file or directory that has the name of the built-in
+    spec `spec`; empty where there is none.
+    """
+    if is_built_in(spec) and os.path.lexists(spec):
+        return explicit_path(spec)
+    return ""
+
+
+def shadow_note(spec: str) -> str:
+    """Return the note that a file or directory has the name of the built-in spec; empty
+    where there is none.
+    """
+    path = shadowed_path(spec)
+    return path and (
+        f"`{spec}` is the built-in spec; write `{path}` for the file or directory "
+        "of that name"
+    )
 
 
 def _no_config(folder: str) -> NoReturn:
@@ -119,15 +152,14 @@ class Files:
         return tuple(self._std)
 
     def open(self, spec: str | Source) -> Module:
-        """The spec a user names: a path, the name of a shipped one, or its text."""
+        """Return the module of a built-in spec's name, of a path, or of a text."""
         if isinstance(spec, Source):
             return self._written(spec)
+        models = shipped()
+        if spec in models:
+            return self.module(models[spec], spec=models[spec].name)
         path = Path(spec)
-        # a file of the user goes before a shipped spec of its name
         if path.suffix not in SUFFIXES and not path.is_file():
-            models = shipped()
-            if spec in models:
-                return self.module(models[spec], spec=str(models[spec].name))
             if path.is_dir() and not (path / "config.json").exists():
                 _no_config(spec)
             _unknown(spec, models)

@@ -1,0 +1,151 @@
+"""The name of a built-in spec means that spec whatever the working directory holds, in
+every command and in everything that a command looks up itself; `./NAME` is a path.
+"""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import specc
+from specc.cli.main import main
+from specc.compiler.rules import wanted_of
+from specc.compiler.spec import elaborated, open_spec
+from specc.weights.formats.safetensors import write_safetensors
+
+TINY = {
+    "model_type": "distilbert", "architectures": ["DistilBertModel"], "vocab_size": 11, "dim": 8,
+    "n_heads": 2, "n_layers": 1, "hidden_dim": 12, "max_position_embeddings": 16,
+}  # fmt: skip
+NAMES = ("distilbert", "bert", "xor", "transformer")
+
+
+def write_checkpoint(path: Path) -> None:
+    """Write a tiny DistilBERT checkpoint directory."""
+    path.mkdir(parents=True)
+    (path / "config.json").write_text(json.dumps(TINY), encoding="utf-8")
+    graph = elaborated(open_spec(str(path))).graph
+    rng = np.random.default_rng(0)
+    tensors = {
+        w.name: rng.standard_normal(w.shape).astype(np.float32)
+        for w in wanted_of(graph)
+    }
+    write_safetensors(path / "model.safetensors", tensors)
+
+
+def write_package(path: Path) -> None:
+    """Write a compiled package directory."""
+    specc.compile("gpt2", path, parts="step", init=0, set={"layers": 1, "d": 8, "heads": 2, "vocab": 11})  # fmt: skip
+
+
+def write_plain_file(path: Path) -> None:
+    """Write a spec file without a suffix."""
+    path.write_text("specc 1\nmodel other\ngraph g(x: float[2]) -> (y: float[2]) {\n  return x\n}\n")  # fmt: skip
+
+
+OBSTACLES: tuple[Callable[[Path], None], ...] = (
+    write_checkpoint, write_package, write_plain_file, Path.mkdir,
+)  # fmt: skip
+
+
+def commands(name: str) -> list[list[str]]:
+    """Return command lines that name the spec."""
+    return [
+        ["check", name],
+        ["show", name],
+        ["show", name, "--ir"],
+        ["expand", name],
+        ["diff", name, name],
+        ["doc", name, "--source"],
+        ["_complete", "set", name],
+        ["compile", name, "--init", "0", "-o", "out.onnx", "--force"],
+        ["check", "instance.specc"],
+        ["new", name, "new.yaml", "--force"],
+        ["check", "new.yaml"],
+    ]
+
+
+def outputs(name: str, capsys: pytest.CaptureFixture[str]) -> list[tuple[int, str]]:
+    """Run every command, and return exit statuses with what was printed to stdout."""
+    text = f'specc 1\nmodel mine "mine"\nextends {name}\n'
+    Path("instance.specc").write_text(text, encoding="utf-8")
+    found = []
+    for words in commands(name):
+        status = main(words)
+        found.append((status, capsys.readouterr().out))
+    return found
+
+
+@pytest.mark.parametrize("write_obstacle", OBSTACLES)
+@pytest.mark.parametrize("name", NAMES)
+def test_the_working_directory_does_not_change_a_built_in_name(
+    name: str,
+    write_obstacle: Callable[[Path], None],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for folder in ("empty", "taken"):
+        (tmp_path / folder).mkdir()
+    monkeypatch.chdir(tmp_path / "empty")
+    expected = outputs(name, capsys)
+    write_obstacle(tmp_path / "taken" / name)
+    monkeypatch.chdir(tmp_path / "taken")
+    assert outputs(name, capsys) == expected
+    main(["check", name])
+    assert f"write `./{name}` for the file or directory" in capsys.readouterr().err
+
+
+def test_a_path_means_the_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`llama` is the built-in Llama, `./llama` and `llama/` are the checkpoint in it."""
+    monkeypatch.chdir(tmp_path)
+    write_checkpoint(tmp_path / "llama")
+    for path in ("./llama", "llama/", str(tmp_path / "llama")):
+        assert main(["check", path]) == 0
+        said = capsys.readouterr()
+        assert said.out.startswith("distilbert: ok")
+        assert "is the built-in spec" not in said.err
+    assert main(["check", "llama"]) == 0
+    assert capsys.readouterr().out.startswith("llama: ok")
+
+
+def test_a_draft_does_not_look_its_base_up_in_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A checkpoint that lies in a directory named after the spec which reads it."""
+    drafts = []
+    for folder in ("distilbert", "checkpoint"):
+        (tmp_path / f"in_{folder}").mkdir()
+        monkeypatch.chdir(tmp_path / f"in_{folder}")
+        write_checkpoint(Path(folder).resolve())
+        assert main(["new", "my.yaml", "--from", f"{folder}/"]) == 0
+        assert main(["check", "my.yaml"]) == 0
+        drafts.append((Path("my.yaml").read_text(), capsys.readouterr().out))
+    assert drafts[0] == drafts[1]
+    assert "  d: 8" in drafts[0][0]
+
+
+def test_python_takes_a_path_object_as_a_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_checkpoint(tmp_path / "llama")
+    assert "distilbert" in repr(specc.check(Path("llama")))
+    assert "llama" in repr(specc.check("llama"))
+    assert any("./llama" in note for note in specc.check("llama").remarks)
+
+
+def test_help_names_the_directory_by_its_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Commands that a message advises mean the directory too."""
+    monkeypatch.chdir(tmp_path)
+    write_checkpoint(tmp_path / "distilbert")
+    assert main(["run", "distilbert"]) != 0
+    assert "specc compile ./distilbert " in capsys.readouterr().err
+    assert main(["check", "distilbert", "--spec", "bert"]) != 0
+    assert "write `./distilbert` for the directory" in capsys.readouterr().err
