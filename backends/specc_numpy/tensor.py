@@ -27,6 +27,7 @@ POINTWISE: Mapping[str, Callable[[Array], Array]] = {
     "cos": np.cos,
     "erf": _erf,
     "exp": np.exp,
+    "expm1": np.expm1,
     "floor": np.floor,
     # arXiv:1606.08415, sec. 2
     "gelu": lambda x: 0.5 * x * (1 + _erf(x / math.sqrt(2))),
@@ -34,6 +35,7 @@ POINTWISE: Mapping[str, Callable[[Array], Array]] = {
         0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
     ),
     "log": np.log,
+    "log1p": np.log1p,
     "neg": np.negative,
     "quick_gelu": lambda x: x * _sigmoid(1.702 * x),  # arXiv:1606.08415, sec. 2
     "reciprocal": lambda x: 1 / x,

@@ -17,10 +17,12 @@ POINTWISE: Mapping[str, Callable[[Tensor], Tensor]] = {
     "cos": torch.cos,
     "erf": torch.erf,
     "exp": torch.exp,
+    "expm1": torch.expm1,
     "floor": torch.floor,
     "gelu": functional.gelu,
     "gelu_tanh": lambda x: functional.gelu(x, approximate="tanh"),
     "log": torch.log,
+    "log1p": torch.log1p,
     "neg": torch.neg,
     "quick_gelu": lambda x: x * torch.sigmoid(1.702 * x),  # arXiv:1606.08415, sec. 2
     "reciprocal": torch.reciprocal,

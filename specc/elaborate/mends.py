@@ -224,13 +224,13 @@ MENDS = (
         ("leakyrelu", "prelu", "rrelu"),
     ),
     Mend(
-        "that is `where(x > 0.0, x, exp(x) - 1.0)`",
-        ("where", "exp"),
+        "that is `max(x, 0.0) + expm1(min(x, 0.0))`",
+        ("max", "expm1", "min"),
         ("elu", "celu"),
     ),
     Mend(
-        "that is `1.0507 * where(x > 0.0, x, 1.67326 * (exp(x) - 1.0))`",
-        ("where", "exp"),
+        "that is `1.0507 * (max(x, 0.0) + 1.67326 * expm1(min(x, 0.0)))`",
+        ("max", "expm1", "min"),
         ("selu",),
     ),
     Mend(
@@ -254,8 +254,6 @@ MENDS = (
     Mend("that is `1.0 / sqrt(x)`", ("sqrt",), ("rsqrt", "invsqrt")),
     Mend("that is `log(x) / 0.6931471805599453`", ("log",), ("log2",)),
     Mend("that is `log(x) / 2.302585092994046`", ("log",), ("log10",)),
-    Mend("that is `log(1.0 + x)`", ("log",), ("log1p",)),
-    Mend("that is `exp(x) - 1.0`", ("exp",), ("expm1",)),
     Mend(
         "arithmetic is written with signs: `a + b`, `a - b`, `a * b`, `a / b`, `5 // 2`, "
         "`5 % 2`",
@@ -284,8 +282,7 @@ MENDS = (
         ("mean", "sqrt"),
         ("std", "var", "variance"),
     ),
-    Mend("that is `log(softmax(x))`", ("log", "softmax"), ("logsoftmax",)),
-    Mend("that is `log(sum(exp(x), axis=-1))`", ("log", "sum", "exp"), ("logsumexp",)),
+    Mend("that is `log_softmax(x)`", ("log_softmax",), ("logsoftmax",)),
     Mend("that is `softmax(-x)`", ("softmax",), ("softmin",)),
     Mend(
         "a vector's length is `sqrt(sum(x * x, axis=-1))`; each made 1 long is "

@@ -1,11 +1,10 @@
 """Lowering of the operations on tensors as such (`specc.ir.ops.tensor`)."""
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from specc.ir import ops
 from specc.ir.dim import Dim
-from specc_onnx.lower.arithmetic import WHOLE, sign, sum_of_whole, to_whole
+from specc_onnx.lower.arithmetic import WHOLE, sum_of_whole, to_whole
 from specc_onnx.lower.arrange import (
     cast,
     cut,
@@ -45,94 +44,6 @@ def extent(op: ops.Extent, g: Emitter, x: Tensor) -> str:
 def size(op: ops.Size, g: Emitter) -> str:
     """A length as a number."""
     return g.dim(op.length)
-
-
-DIRECT = {
-    "abs": "Abs",
-    "ceil": "Ceil",
-    "cos": "Cos",
-    "erf": "Erf",
-    "exp": "Exp",
-    "floor": "Floor",
-    "log": "Log",
-    "neg": "Neg",
-    "reciprocal": "Reciprocal",
-    "relu": "Relu",
-    "round": "Round",
-    "sigmoid": "Sigmoid",
-    "sign": "Sign",
-    "sin": "Sin",
-    "softplus": "Softplus",
-    "sqrt": "Sqrt",
-    "tanh": "Tanh",
-}
-"""Functions that are one standard operator."""
-
-SINGLE_ONLY = frozenset({"erf", "gelu", "softplus"})
-"""Functions without a double kernel in ONNX Runtime; a double goes through f32 there."""
-
-
-@lower(ops.Pointwise)
-def pointwise(op: ops.Pointwise, g: Emitter, x: Tensor) -> str:
-    """One operator where there is one, else its formula."""
-    dtype = x.type.dtype
-    if op.fn == "sign" and dtype in WHOLE:
-        return sign(g, x)
-    inner = "f32" if dtype == "f64" and op.fn in SINGLE_ONLY else dtype
-    name = cast(g, x.name, dtype, inner)
-    if op.fn in DIRECT:
-        result = g.node(DIRECT[op.fn], name)
-    else:
-        result = FORMULAS[op.fn](g, name, lambda value: g.constant(value, inner))
-    return cast(g, result, inner, dtype)
-
-
-Number = Callable[[float], str]
-
-
-def gelu(g: Emitter, x: str, number: Number) -> str:
-    """`x/2 · (1 + erf(x / √2))` (arXiv:1606.08415, sec. 2)."""
-    if g.has("Gelu"):
-        return g.node("Gelu", x)
-    bell = g.node("Erf", g.node("Mul", x, number(math.sqrt(0.5))))
-    twice = g.node("Mul", x, g.node("Add", bell, number(1.0)))
-    return g.node("Mul", twice, number(0.5))
-
-
-def gelu_tanh(g: Emitter, x: str, number: Number) -> str:
-    """`x/2 · (1 + tanh(√(2/π) · (x + 0.044715 x³)))` (arXiv:1606.08415, sec. 2)."""
-    if g.has("Gelu"):
-        return g.node("Gelu", x, approximate="tanh")
-    cube = g.node("Mul", g.node("Mul", g.node("Mul", x, x), x), number(0.044715))
-    inside = g.node("Mul", g.node("Add", x, cube), number(math.sqrt(2 / math.pi)))
-    bell = g.node("Tanh", inside)
-    twice = g.node("Mul", x, g.node("Add", bell, number(1.0)))
-    return g.node("Mul", twice, number(0.5))
-
-
-def quick_gelu(g: Emitter, x: str, number: Number) -> str:
-    """`x · sigmoid(1.702 x)` (arXiv:1606.08415, sec. 2)."""
-    return g.node("Mul", x, g.node("Sigmoid", g.node("Mul", x, number(1.702))))
-
-
-def silu(g: Emitter, x: str, number: Number) -> str:
-    """`x · sigmoid(x)`."""
-    return g.node("Mul", x, g.node("Sigmoid", x))
-
-
-def relu2(g: Emitter, x: str, number: Number) -> str:
-    """`max(x, 0)²` (arXiv:2109.08668, sec. 3)."""
-    kept = g.node("Relu", x)
-    return g.node("Mul", kept, kept)
-
-
-FORMULAS: dict[str, Callable[[Emitter, str, Number], str]] = {
-    "gelu": gelu,
-    "gelu_tanh": gelu_tanh,
-    "quick_gelu": quick_gelu,
-    "silu": silu,
-    "relu2": relu2,
-}
 
 
 COMPARE = {

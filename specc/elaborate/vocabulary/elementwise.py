@@ -20,11 +20,13 @@ DOCS = {
     "cos": "cosine",
     "erf": "the error function",
     "exp": "e to the power of x",
+    "expm1": "exp(x) - 1, accurate near 0",
     "floor": "rounded down",
     "gelu": "x · Φ(x), exact (arXiv:1606.08415, sec. 2)",
     "gelu_tanh": "gelu by its tanh approximation, as GPT-2 and BERT's original code "
     "have it (arXiv:1606.08415, sec. 2)",
     "log": "natural logarithm",
+    "log1p": "log(1 + x), accurate near 0",
     "neg": "the negative",
     "quick_gelu": "x · sigmoid(1.702 x) (arXiv:1606.08415, sec. 2)",
     "reciprocal": "1 / x",

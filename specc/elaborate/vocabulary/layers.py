@@ -186,6 +186,45 @@ def softmax(site: Site, x: Tensor, *, axis: Dim = Dim.of(-1)) -> Tensor:
 
 
 @word()
+def logsumexp(site: Site, x: Tensor, *, axis: Dim = Dim.of(-1)) -> Tensor:
+    """log(sum(exp(x))) along an axis, of which the maximum is subtracted first so that
+    nothing overflows.
+    """
+    at = site.axis(x, axis)
+    shifted, most = _shifted(site, x, at)
+    total = _log_of_sum(site, shifted, at)
+    return site.one(ops.Arith("add"), total, site.one(ops.Squeeze(at), most))
+
+
+@word()
+def log_softmax(site: Site, x: Tensor, *, axis: Dim = Dim.of(-1)) -> Tensor:
+    """log(softmax(x)) along an axis, without the logarithm of a softmax that is 0."""
+    at = site.axis(x, axis)
+    shifted, _ = _shifted(site, x, at)
+    total = site.one(ops.Insert(at), _log_of_sum(site, shifted, at))
+    return site.one(ops.Arith("sub"), shifted, total)
+
+
+def _shifted(site: Site, x: Tensor, axis: int) -> tuple[Tensor, Tensor]:
+    """`x` less its maximum along an axis, and that maximum. An infinite one counts as
+    0: infinity less infinity is NaN.
+    """
+    most = site.one(ops.Insert(axis), site.one(ops.Reduce("max", axis), x))
+    finite = site.one(
+        ops.Compare("lt"),
+        site.one(ops.Pointwise("abs"), most),
+        site.constant(math.inf, x.type.dtype),
+    )
+    most = site.one(ops.Where(), finite, most, site.constant(0.0, x.type.dtype))
+    return site.one(ops.Arith("sub"), x, most), most
+
+
+def _log_of_sum(site: Site, x: Tensor, axis: int) -> Tensor:
+    total = site.one(ops.Reduce("sum", axis), site.one(ops.Pointwise("exp"), x))
+    return site.one(ops.Pointwise("log"), total)
+
+
+@word()
 def dot(site: Site, a: Tensor, b: Tensor) -> Tensor:
     """The sum of products along the last axis.
 

@@ -64,7 +64,7 @@ from specc.passes.prove.grids import (
 from specc.passes.prove.once import Budget, answered
 
 _AT_ZERO = (
-    "abs ceil erf floor gelu gelu_tanh neg quick_gelu relu relu2 round sign "
+    "abs ceil erf expm1 floor gelu gelu_tanh log1p neg quick_gelu relu relu2 round sign "
     "silu sin sqrt tanh"
 )
 ZERO_AT_ZERO = frozenset(_AT_ZERO.split())

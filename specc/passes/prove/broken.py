@@ -25,7 +25,7 @@ BOUNDED = (ops.Softmax, ops.MaskedSoftmax, ops.Hard)
 
 KEEPING = ("ceil", "floor", "round")
 """Functions that leave infinity as it is."""
-RISING = ("exp", "relu", "relu2", "softplus", "sqrt", "log")
+RISING = ("exp", "expm1", "relu", "relu2", "softplus", "sqrt", "log", "log1p")
 """Functions that are endless above alone."""
 GATED = ("gelu", "gelu_tanh", "quick_gelu", "silu")
 """A number times a share of it that goes to 0: minus infinity by 0 is no number."""
@@ -102,7 +102,7 @@ def _undefined(fn: str, signs: Signs) -> bool:
     """Whether a function of infinity may be no number."""
     if fn in ("sin", "cos"):
         return bool(signs)
-    return -1 in signs and (fn in GATED or fn in ("sqrt", "log"))
+    return -1 in signs and (fn in GATED or fn in ("sqrt", "log", "log1p"))
 
 
 def behind(standing: Standing) -> Value | None:

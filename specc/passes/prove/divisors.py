@@ -3,6 +3,7 @@
 from collections.abc import Generator
 
 from specc.ir import ops
+from specc.passes.prove.extremes import extremes
 from specc.passes.prove.grids import Grid, aligned, through
 
 
@@ -18,6 +19,8 @@ def breaks(grid: Grid) -> Generator[Grid, bool, bool]:
         case ops.Arith(fn="div" | "floordiv" | "mod") if may_be_zero(operands[1]):
             return True
         case ops.Pointwise(fn="log" | "reciprocal") if may_be_zero(operands[0]):
+            return True
+        case ops.Pointwise(fn="log1p") if extremes(operands[0].value)[0] <= -1:
             return True
         case ops.Arith() | ops.Pointwise() | ops.Where() | ops.Cast() | ops.Concat():
             for operand in operands:

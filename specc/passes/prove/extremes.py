@@ -24,6 +24,7 @@ FUNCTIONS: Mapping[str, Extremes] = {
     "cos": (-1.0, 1.0),
     "erf": (-1.0, 1.0),
     "exp": COUNTS,
+    "expm1": (-1.0, inf),
     "relu": COUNTS,
     "relu2": COUNTS,
     "sigmoid": SHARES,

@@ -113,8 +113,10 @@ FUNCTIONS: Mapping[str, Callable[[float], float]] = {
     "ceil": lambda x: x if isinf(x) else float(ceil(x)),
     # below about -745 even float64 has no number above 0 for it
     "exp": lambda x: {0.0: 1.0, inf: inf}.get(x, 0.0 if x < -1000 else nan),
+    "expm1": lambda x: {0.0: 0.0, inf: inf}.get(x, -1.0 if x < -1000 else nan),
     "floor": lambda x: x if isinf(x) else float(floor(x)),
     "log": lambda x: {0.0: -inf, 1.0: 0.0, inf: inf}.get(x, nan),
+    "log1p": lambda x: {-1.0: -inf, 0.0: 0.0, inf: inf}.get(x, nan),
     "neg": lambda x: -x,
     "relu": lambda x: max(x, 0.0),
     "sigmoid": lambda x: {-inf: 0.0, inf: 1.0}.get(x, nan),
