@@ -15,7 +15,7 @@ from specc.artifact.chance import Chance
 from specc.artifact.precision import Stored, record_of
 from specc.data.reading import Reading
 from specc.files.fields import Fields, Path
-from specc.files.json import parse, whole
+from specc.files.json import finite, parse, whole
 from specc.files.read import shown
 from specc.ir.graph import Graph
 from specc.ir.model import DEFAULTS, Generation, Streaming
@@ -99,7 +99,7 @@ class Manifest:
             "doc": self.doc,
             "target": self.target,
             "opset": self.opset,
-            "config": dict(self.config),
+            "config": finite(self.config),
             "generation": self.generation,
             "reading": self.reading.to_json(),
             "weights": dict(self.weights),

@@ -6,13 +6,13 @@ command: `MANNER` holds it.
 """
 
 import json
-import math
 import os
 import sys
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 
+from specc.files.json import finite
 from specc.lang.read import answered
 from specc.text.diagnostic import Diagnostic, folded
 from specc.text.programs import as_json, as_sarif
@@ -87,18 +87,6 @@ def answer(command: str, found: Mapping[str, object]) -> bool:
     # halves of characters become the escapes that JSON has for them
     sys.stdout.write(text.encode("utf-8", "backslashreplace").decode() + "\n")
     return True
-
-
-def finite(value: object) -> object:
-    """A value with texts for numbers that JSON does not have: `inf`, `-inf`, `nan`."""
-    match value:
-        case float() if not math.isfinite(value):
-            return str(value)
-        case Mapping():
-            return {str(k): finite(v) for k, v in value.items()}
-        case list() | tuple():
-            return [finite(v) for v in value]
-    return value
 
 
 def colored(choice: str) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NoReturn, TypeVar
 
-from specc.elaborate.json_nodes import JsonObject, JsonScalar, Member
+from specc.elaborate.json_nodes import JsonObject, Member, number_in
 from specc.files.impostor import conversion
 from specc.files.read import shown
 from specc.library.config_file import config_at
@@ -179,15 +179,17 @@ def _table(config: JsonObject, key: str) -> list[tuple[str, Member]]:
 
 
 def _rank(config: JsonObject, key: str, member: Member | None, default: int) -> int:
-    value = _scalar(member, default)
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+    value = default if member is None else number_in(member.value)
+    if not isinstance(value, int) or value < 1:
         _wrong(config, member, f'"{shown(key)}" is no rank')
     return value
 
 
 def _number(config: JsonObject, key: str, member: Member | None, usual: float) -> float:
-    value = _scalar(member, usual)
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if member is None:
+        return usual
+    value = number_in(member.value)
+    if value is None:
         _wrong(config, member, f'"{shown(key)}" is no number')
     return float(value)
 
@@ -197,12 +199,6 @@ def _flag(config: JsonObject, key: str) -> bool:
     if not isinstance(value, bool | None):
         _wrong(config, config.find(key), f'"{key}" is neither true nor false')
     return value is True
-
-
-def _scalar(member: Member | None, default: float) -> object:
-    if member is None:
-        return default
-    return member.value.value if isinstance(member.value, JsonScalar) else None
 
 
 def _wrong(config: JsonObject, member: Member | None, why: str) -> NoReturn:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from specc.elaborate.json_nodes import JsonObject, Member
+from specc.elaborate.json_nodes import JsonList, JsonObject, Member, number_in
 from specc.files.read import shown
 from specc.library.config_file import config_at
 from specc.text.diagnostic import Label, fail
@@ -292,17 +292,17 @@ class _Reader:
         member = self.file.given(key)
         if member is None:
             return list(self.kind.mean if key == "image_mean" else self.kind.std)
-        value = member.value.plain()
-        numbers = value if isinstance(value, list) else [value]
-        found = [float(n) for n in numbers if isinstance(n, int | float)]
-        if len(found) != len(numbers) or not found:
+        value = member.value
+        items = value.items if isinstance(value, JsonList) else (value,)
+        found = [float(n) for n in map(number_in, items) if n is not None]
+        if len(found) != len(items) or not found:
             self.refuse(key, "these are not numbers by channel")
         return found
 
     def number(self, key: str, usual: float) -> float:
         member = self.file.given(key)
-        value = usual if member is None else member.value.plain()
-        if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
+        value = usual if member is None else number_in(member.value)
+        if value is None or value <= 0:
             self.refuse(key, "this is no number above 0")
         return float(value)
 

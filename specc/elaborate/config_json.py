@@ -1,7 +1,8 @@
 """Reads a config.json so that every value remembers its place, and nothing doubtful is
 let through.
 
-JSON as RFC 8259 has it, with a byte order mark tolerated. Refused beyond that: a key
+JSON as RFC 8259 has it, with a byte order mark tolerated, and `NaN`, `Infinity` and
+`-Infinity` as Python's `json` writes and reads them. Refused beyond that: a key
 given twice, numbers that no float or 53-bit integer holds, halves of surrogate pairs,
 and what is too deep or too large. Files are not touched: `read_config` takes a text.
 """
@@ -10,7 +11,14 @@ import math
 import re
 from typing import NoReturn
 
-from specc.elaborate.json_nodes import Json, JsonList, JsonObject, JsonScalar, Member
+from specc.elaborate.json_nodes import (
+    Json,
+    JsonList,
+    JsonObject,
+    JsonScalar,
+    Member,
+    refuse_number,
+)
 from specc.files.impostor import recognized
 from specc.text.diagnostic import Label, fail
 from specc.text.source import Source, Span
@@ -33,8 +41,14 @@ _ESCAPES = {
     "r": "\r",
     "t": "\t",
 }
-_WORDS: dict[str, bool | None] = {"true": True, "false": False, "null": None}
-_NUMBERS_OF_OTHERS = {"nan", "infinity", "inf"}
+_WORDS: dict[str, bool | float | None] = {
+    "true": True,
+    "false": False,
+    "null": None,
+    "NaN": math.nan,
+    "Infinity": math.inf,
+    "-Infinity": -math.inf,
+}
 
 
 def config_source(data: bytes, name: str) -> Source:
@@ -270,7 +284,7 @@ class _Reader:
         return False
 
     def scalar(self) -> JsonScalar:
-        """A number or one of the three words."""
+        """Read a number or one of the words of `_WORDS`."""
         start = self.scan.at
         word = _WORD.match(self.scan.text, self.scan.at)
         if not word:
@@ -284,11 +298,9 @@ class _Reader:
             return JsonScalar(
                 _number(word[0], bool(number[1] or number[2]), span), span
             )
-        if word[0].lower().lstrip("+-") in _NUMBERS_OF_OTHERS:
-            _bad_number(word[0], "no number at all", span)
         self.scan.at = start
         lower = word[0].lower()
-        close = {"none": "null", "nil": "null"}.get(
+        close = {"none": "null", "nil": "null", "nan": "NaN"}.get(
             lower, lower if lower in _WORDS else ""
         )
         return self.scan.refuse(
@@ -302,20 +314,9 @@ def _number(text: str, real: bool, span: Span) -> int | float:
     if real:
         value = float(text)
         if not math.isfinite(value):
-            _bad_number(text, "too large for a floating-point number", span)
+            refuse_number("too large for a floating-point number", span)
         return value
     # the length first: `int` of a million digits takes long
     if len(text) > 17 or abs(int(text)) >= MOST_INTEGER:
-        _bad_number(text, "not below 2^53", span)
+        refuse_number("not below 2^53", span)
     return int(text)
-
-
-def _bad_number(text: str, why: str, span: Span) -> NoReturn:
-    shown = text if len(text) <= 24 else f"{text[:20]}…"
-    fail(
-        "E0413",
-        f"`{shown}` is not a number a configuration may hold",
-        span,
-        f"it is {why}",
-        helps=["write a number with fewer digits, or null where none is meant"],
-    )

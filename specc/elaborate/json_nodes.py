@@ -1,9 +1,11 @@
 """The values of a config.json, each with its place in the file."""
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NoReturn, TypeAlias
 
+from specc.text.diagnostic import fail
 from specc.text.source import Origin, Span
 
 Plain: TypeAlias = bool | int | float | str | list["Plain"] | dict[str, "Plain"] | None
@@ -96,3 +98,30 @@ class JsonObject:
 
 
 Json: TypeAlias = JsonScalar | JsonList | JsonObject
+
+
+def number_in(value: Json) -> int | float | None:
+    """Return the number that a value holds, None where it holds something else.
+
+    Raises E0413 for NaN and the infinities, which a file may hold where nothing reads
+    them, and which no size, scale or length can be.
+    """
+    number = value.value if isinstance(value, JsonScalar) else None
+    if isinstance(number, bool) or not isinstance(number, int | float):
+        return None
+    if not math.isfinite(number):
+        refuse_number("not finite, and the value is used here", value.span)
+    return number
+
+
+def refuse_number(why: str, span: Span) -> NoReturn:
+    """Raise E0413 for a number of a configuration, with the reason."""
+    text = span.text
+    shown = text if len(text) <= 24 else f"{text[:20]}…"
+    fail(
+        "E0413",
+        f"`{shown}` is not a number a configuration may hold",
+        span,
+        f"it is {why}",
+        helps=["write a finite number with fewer digits, or null where none is meant"],
+    )

@@ -2,6 +2,7 @@
 checked, origins kept.
 """
 
+import math
 from typing import NoReturn
 
 from specc.elaborate.activations import activation
@@ -13,6 +14,7 @@ from specc.elaborate.json_nodes import (
     JsonScalar,
     Member,
     Plain,
+    number_in,
 )
 from specc.elaborate.published_rope import rope_config
 from specc.elaborate.typing import STATIC
@@ -20,6 +22,8 @@ from specc.elaborate.values import Known, Picked, RawConfig, Rope, first
 from specc.ir.dim import Dim
 from specc.lang import tree
 from specc.text.diagnostic import Label, fail
+
+INFINITIES = (math.inf, -math.inf)
 
 
 def published(context: Context, entry: tree.Field, env: Env) -> Known | Absent:
@@ -225,7 +229,8 @@ class _Typing:
             if type.name == "int" and isinstance(plain, int):
                 return Dim.of(plain).since(self.member.origin())
             if type.name == "float" and isinstance(plain, int | float):
-                return float(plain)
+                # an infinity is a bound that nothing reaches, as of `clip`
+                return plain if plain in INFINITIES else float(number_in(value) or 0.0)
         if type.name == "choice":
             known = ", ".join(type.names)
             title = f"{self.member.key.text} is {plain!r}; this spec knows {known}"

@@ -3,7 +3,13 @@
 from dataclasses import dataclass, replace
 from typing import NoReturn
 
-from specc.elaborate.json_nodes import JsonList, JsonObject, JsonScalar, Member
+from specc.elaborate.json_nodes import (
+    JsonList,
+    JsonObject,
+    JsonScalar,
+    Member,
+    number_in,
+)
 from specc.elaborate.rope import fault, yarn_scale
 from specc.elaborate.values import Rope, RopeNumber
 from specc.lang import tree
@@ -202,8 +208,8 @@ def _settings(key: str, data: JsonObject, entry: tree.Field) -> JsonObject | Non
 
 
 def _number(member: Member, entry: tree.Field) -> float:
-    value = member.value.value if isinstance(member.value, JsonScalar) else None
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    value = number_in(member.value)
+    if value is None:
         title = f"{member.key.text} is no number"
         fail(
             "E0403",

@@ -7,6 +7,7 @@ nobody has looked at yet: `specc.files.fields` takes it apart, field by field.
 """
 
 import json
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from typing import NoReturn, TypeAlias
@@ -73,6 +74,18 @@ def plain(value: object) -> Json:
         case Mapping():
             return {str(key): plain(item) for key, item in value.items()}
     return _fields(value)
+
+
+def finite(value: object) -> object:
+    """Return a value with texts for the numbers that JSON lacks: `inf`, `-inf`, `nan`."""
+    match value:
+        case float() if not math.isfinite(value):
+            return str(value)
+        case Mapping():
+            return {str(k): finite(v) for k, v in value.items()}
+        case list() | tuple():
+            return [finite(v) for v in value]
+    return value
 
 
 def tagged(kind: str, record: object) -> dict[str, Json]:

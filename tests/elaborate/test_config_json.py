@@ -5,10 +5,13 @@ refused at its place.
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import specc
+from specc.cli.main import main
 from specc.elaborate.config_json import config_source, read_config
 from specc.elaborate.json_nodes import JsonObject
 from specc.library.config_file import config_at, has_config
@@ -81,8 +84,8 @@ def test_paths() -> None:
         ('{"a": \0}', "E0411", "\0"),
         ('{"a": // no\n 1}', "E0411", "/"),
         ('{"a": 1, "a": 2}', "E0412", '"a"'),
-        ('{"a": NaN}', "E0413", "NaN"),
-        ('{"a": -Infinity}', "E0413", "-Infinity"),
+        ('{"a": nan}', "E0411", "n"),
+        ('{"a": +Infinity}', "E0411", "+"),
         ('{"a": 1e400}', "E0413", "1e400"),
         ('{"a": 9007199254740992}', "E0413", "9007199254740992"),
         ('{"a": ' + "9" * 5000 + "}", "E0413", "9" * 5000),
@@ -97,6 +100,81 @@ def test_what_is_refused_and_where(text: str, code: str, at: str) -> None:
     assert found.primary
     assert found.primary.span.text == at
     assert found.helps
+
+
+WORDS = ("NaN", "Infinity", "-Infinity")
+
+
+@pytest.mark.parametrize("text", ['{"a": %s}', '{"a": [0.0, {"b": %s}], "c": 1}'])
+@pytest.mark.parametrize("word", WORDS)
+def test_non_finite_numbers_are_read_as_pythons_json_reads_them(
+    text: str, word: str
+) -> None:
+    # repr, since NaN is not equal to itself
+    assert repr(read(text % word).plain()) == repr(json.loads(text % word))
+
+
+SPEC = """specc 1
+model m
+config {
+  expect "model_type" in (mine)
+  high: %s from "high" = none
+  eps: float from "eps" = 1e-5
+  turn: rope from rope_config(theta=10000.0, context=32) = rope(theta=10000.0)
+  ignore "time_step_limit"
+}
+dims batch
+graph g(x: float[batch, 8]) -> (y: float[batch, 8]) {
+  return layer_norm(x if high == none else clip(x, low=-9.0, high=%s), eps=eps) @ n
+}
+"""
+
+
+def check(
+    text: str, config: Path, capsys: pytest.CaptureFixture[str]
+) -> tuple[int, str]:
+    """Run `specc check` on a spec with a config; return its exit status and messages."""
+    spec = config.with_name("m.specc")
+    spec.write_text(text)
+    code = main(["check", str(spec), "--config", str(config)])
+    return code, capsys.readouterr().err
+
+
+@pytest.mark.parametrize("word", WORDS)
+@pytest.mark.parametrize(
+    "key", ["high", "eps", "rope_theta", "time_step_limit", "unknown", "layers"]
+)
+def test_non_finite_values_matter_only_where_they_are_read(
+    word: str, key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An upper bound may be infinite; nothing that is read may be NaN."""
+    text = f'{{"model_type": "mine", "{key}": {word}}}'
+    config = tmp_path / "config.json"
+    config.write_text(text)
+    is_read = key in ("eps", "rope_theta") or (key == "high" and word != "Infinity")
+    code, said = check(SPEC % ("float?", "high"), config, capsys)
+    assert code == (1 if is_read else 0), said
+    assert ("error[" in said) is is_read
+    assert "E0986" not in said
+    # the same number where the spec wants something else
+    if key == "high":
+        code, said = check(SPEC % ("int?", "9.0"), config, capsys)
+        assert code == 1
+        assert "E0403" in said
+
+
+def test_a_model_with_an_infinite_bound_can_be_loaded(tmp_path: Path) -> None:
+    config = tmp_path / "config.json"
+    config.write_text('{"model_type": "mine", "high": Infinity}')
+    spec = tmp_path / "m.specc"
+    spec.write_text(SPEC % ("float?", "high"))
+    out = tmp_path / "m.onnx"
+    specc.compile(spec, out, config=config, init=1)
+    x = np.linspace(-30, 30, 16, dtype=np.float32).reshape(2, 8)
+    clipped = np.maximum(x.astype(np.float64), -9)
+    centered = clipped - clipped.mean(axis=1, keepdims=True)
+    due = centered / np.sqrt((centered**2).mean(axis=1, keepdims=True) + 1e-5)
+    np.testing.assert_allclose(specc.load(out).run(x=x)["y"], due, atol=1e-5)
 
 
 def test_limits_are_where_they_are_said_to_be() -> None:
