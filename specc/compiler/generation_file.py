@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NoReturn
 
+from specc.compiler.generation_tokens import drop_unknown_tokens, unknown_token
 from specc.compiler.sidefiles import found_in, object_in
 from specc.decode.option_faults import spec_faults
 from specc.files.read import shown
@@ -160,9 +161,14 @@ def as_published(model: Model, folders: Sequence[Path]) -> Told:
     _strategy(file)
     if faults := spec_faults(file.settings):
         file.refuse("", f"cannot be followed: {faults[0].title}")
+    where = shown(str(path))
+    dropped = [f"{r} in `{where}`" for r in drop_unknown_tokens(model, file.settings)]
     settings = {**said, **file.settings}
+    if (wrong := unknown_token(model, settings))[0]:
+        file.refuse(*wrong)
     generation = replace(model.generation, settings=settings)
-    return Told(replace(model, generation=generation), tuple(_remarks(file)))
+    told = replace(model, generation=generation)
+    return Told(told, (*_remarks(file), *dropped))
 
 
 def _check_kinds(file: _File) -> None:

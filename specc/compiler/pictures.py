@@ -103,6 +103,7 @@ _HARMLESS = frozenset(
         "do_convert_annotations",
     }
 )  # fmt: skip
+_BY_CHANNEL = ("image_mean", "image_std")
 
 
 def seen_as(
@@ -152,8 +153,11 @@ def of_pictures(folders: Sequence[Path]) -> Iterator[str]:
     yield f"pictures are read as `{shown(str(path))}` says"
     known = _FOLLOWED | _HARMLESS | {"do_pad", "data_format", "max_size", "pad_size"}
     for key, member in file.members.items():
-        if key not in known and member.value.plain():
+        value = member.value.plain()
+        if key not in known and value:
             yield f"nothing follows `{shown(key)[:60]}` in `{shown(str(path))}`"
+        if key in _BY_CHANNEL and isinstance(value, list) and len(value) == 1:
+            yield f"`{key}` in `{shown(str(path))}` has one value, used for all channels"
 
 
 def _file(folders: Sequence[Path]) -> JsonObject | None:
@@ -295,8 +299,8 @@ class _Reader:
         value = member.value
         items = value.items if isinstance(value, JsonList) else (value,)
         found = [float(n) for n in map(number_in, items) if n is not None]
-        if len(found) != len(items) or not found:
-            self.refuse(key, "these are not numbers by channel")
+        if len(found) != len(items) or len(found) not in (1, 3):
+            self.refuse(key, "expected one number per channel, or one for all")
         return found
 
     def number(self, key: str, usual: float) -> float:

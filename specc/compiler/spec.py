@@ -22,7 +22,7 @@ from specc.elaborate.model import context_of, elaborate, requirements
 from specc.elaborate.modules import Assigned, Program, assign, flatten, program_of
 from specc.elaborate.parts import TYPE, chosen, entries_of, section, uses_config
 from specc.elaborate.published import check_expected, check_quantized
-from specc.elaborate.published_keys import unread
+from specc.elaborate.published_keys import limited_contexts, unread
 from specc.elaborate.unshared import unshared
 from specc.files.read import shown
 from specc.ir import ops
@@ -135,7 +135,10 @@ def _configured(spec: Spec, data: JsonObject) -> Spec:
     return replace(
         spec,
         reader=replace(spec.reader, published=spec.library.published, raw=data),
-        warnings=tuple(unread_of(spec.program, data)) if family else (),
+        warnings=(
+            *(unread_of(spec.program, data) if family else ()),
+            *([] if spec.reader.longest else _limited_contexts(spec.program, data)),
+        ),
     )
 
 
@@ -161,6 +164,14 @@ def unread_of(program: Program, data: JsonObject) -> Iterator[Diagnostic]:
     for part in program.parts:
         if (inner := section(part, data)) is not None:
             yield from unread_of(part.program, inner)
+
+
+def _limited_contexts(program: Program, data: JsonObject) -> Iterator[Diagnostic]:
+    """Yield W0436 for the rotary settings of the file, in each of its parts."""
+    yield from limited_contexts(entries_of(program), data)
+    for part in program.parts:
+        if (inner := section(part, data)) is not None:
+            yield from _limited_contexts(part.program, inner)
 
 
 def _usual(spec: Spec) -> str:

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 
 from specc.elaborate.json_nodes import JsonObject, Member
 from specc.elaborate.published_rope import KEYS as ROPE_KEYS
-from specc.elaborate.published_rope import usual_of
+from specc.elaborate.published_rope import rope_config, usual_of
+from specc.elaborate.rope import longest_text
 from specc.lang import tree
 from specc.text.diagnostic import Diagnostic, Label
 from specc.text.source import Span
@@ -69,6 +70,43 @@ def unread(entries: list[tree.ConfigEntry], data: JsonObject) -> list[Diagnostic
         if key not in known | COMMON and not _changes_nothing(key, member)
     }
     return [_warning(strange, known)] if strange else []
+
+
+def limited_contexts(
+    entries: list[tree.ConfigEntry], data: JsonObject
+) -> Iterator[Diagnostic]:
+    """Yield W0436 for each field whose rotary frequencies change beyond the original
+    context, as those of `dynamic` and `longrope` do.
+    """
+    for entry in entries:
+        if not isinstance(entry, tree.Field):
+            continue
+        for source in entry.sources:
+            match source:
+                case tree.Call(function=tree.Name(path="rope_config")):
+                    rope = rope_config(source, entry, data, None)
+                    if original := longest_text(rope):
+                        yield _limited(rope.kind, original, data, entry)
+
+
+def _limited(
+    kind: str, original: int, data: JsonObject, entry: tree.Field
+) -> Diagnostic:
+    table = data.given("rope_parameters") or data.given("rope_scaling")
+    assert table is not None, "a scaling rule stands in one of the two"
+    return Diagnostic(
+        "W0436",
+        f"the model is compiled for at most {original} tokens, the original context of its "
+        f"rotary scaling `{kind}`",
+        Label(table.key, "longer sequences have other frequencies"),
+        others=(Label(entry.span, "read here"),) if entry.span else (),
+        notes=(
+            "transformers changes the frequencies at run time, by the longest sequence of a "
+            "batch: beyond the original context the numbers differ",
+        ),
+        helps=("compile for the longest sequence you need: --context N",),
+        severity="warning",
+    )
 
 
 def _changes_nothing(key: str, member: Member) -> bool:

@@ -337,6 +337,7 @@ LINES = {
     "E0986": "a mistake in specc itself",
     "E0990": "a picture is larger than the frame that it lies in",
     "W0418": "keys of a config.json that nothing reads",
+    "W0436": "positions beyond the original context need --context",
     "W0504": "tied weights differ in the checkpoint",
     "W0505": "a `share` that no two calls need",
     "W0528": "weights of a new head were drawn",

@@ -4,11 +4,17 @@
 
 import json
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import settings as settings_of_test
+from hypothesis import strategies as st
 
+from specc.compiler import generation_file
 from specc.compiler.generation_file import KINDS, Told, as_published
+from specc.compiler.spec import elaborated, open_spec
 from specc.decode.settings import settings_of
 from specc.ir.graph import Graph
 from specc.ir.model import Generation, Model
@@ -146,3 +152,52 @@ def test_a_dictation_begins_with_its_language(tmp_path: Path) -> None:
     assert settings(tmp_path, {}, **keys, language="de")["start"] == [9, 3, 5, 7]
     english = settings(tmp_path, {}, **keys, language="<|en|>", task="translate")
     assert english["start"] == [9, 2, 6, 7]
+
+
+LISTS = ("eos_token_id", "suppress_tokens", "begin_suppress_tokens")
+TINY = {
+    "model_type": "llama", "vocab_size": 31, "hidden_size": 16, "num_attention_heads": 2,
+    "num_hidden_layers": 1, "intermediate_size": 24,
+}  # fmt: skip
+BEYOND = st.one_of(st.integers(31, 200), st.just(10**9))
+KNOWN = st.integers(3, 30)
+
+
+def with_vocabulary(folder: Path, keys: dict[str, Any]) -> Told:
+    (folder / "config.json").write_text(json.dumps(TINY))
+    (folder / "generation_config.json").write_text(json.dumps(keys))
+    model = elaborated(open_spec("llama", config=str(folder)), "")
+    return as_published(model, [folder])
+
+
+@given(st.sets(BEYOND, min_size=1, max_size=3), st.sets(KNOWN, max_size=3), st.data())
+@settings_of_test(max_examples=25, deadline=None)
+def test_tokens_beyond_the_vocabulary_are_ignored_and_reported(
+    beyond: set[int], known: set[int], data: st.DataObject
+) -> None:
+    """For each key: the settings are those of the file without such ids."""
+    key = data.draw(st.sampled_from(sorted({*LISTS, "bad_words_ids"})))
+    mixed = data.draw(st.permutations([*beyond, *known]))
+    value: list[Any] = mixed
+    clean: list[Any] = [token for token in mixed if token in known]
+    if key == "bad_words_ids":
+        value, clean = ([[1, token] for token in tokens] for tokens in (mixed, clean))
+    with TemporaryDirectory() as folder:
+        made = with_vocabulary(Path(folder), {key: value})
+        due = with_vocabulary(Path(folder), {key: clean} if clean else {})
+    assert made.model.generation
+    assert due.model.generation
+    word = generation_file.BESIDE.get(key, "banned")
+    wanted = {**due.model.generation.settings, **({} if clean else {word: []})}
+    assert made.model.generation.settings == wanted
+    (said,) = set(made.remarks) - set(due.remarks)
+    assert f"`{key}`" in said
+    assert any(str(token) in said for token in beyond)
+
+
+@pytest.mark.parametrize("key", ["forced_eos_token_id", "decoder_start_token_id"])
+def test_tokens_beyond_the_vocabulary_cannot_be_generated(
+    key: str, tmp_path: Path
+) -> None:
+    with pytest.raises(Failed, match=f"E0847.*{key}"):
+        with_vocabulary(tmp_path, {key: 10**9})

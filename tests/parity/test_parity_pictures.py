@@ -120,6 +120,30 @@ def test_the_file_goes_before_the_spec_in_a_whole_model(tmp_path: Path) -> None:
         assert np.abs(got - wanted).max() <= 1e-5 * np.abs(wanted).max()
 
 
+@pytest.mark.parametrize("key", ["image_mean", "image_std"])
+def test_values_are_counted_by_channel(key: str, tmp_path: Path) -> None:
+    """One value in a list is used for all channels and reported, two are refused."""
+    config = transformers.ViTConfig(
+        hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=24,
+        image_size=16, patch_size=8,
+    )  # fmt: skip
+    transformers.ViTForImageClassification(config).save_pretrained(tmp_path)
+    file = tmp_path / "preprocessor_config.json"
+    for values, count in (([0.5], 1), ([0.5] * 3, 0)):
+        file.write_text(json.dumps({"size": 16, key: values}))
+        made = specc.compile(tmp_path, tmp_path / "m.onnx", force=True)
+        assert sum(f"`{key}`" in remark for remark in made.remarks) == count
+        record = record_of(tmp_path, (16, 16))
+        path = pictures(tmp_path)[0]
+        theirs = transformers.ViTImageProcessorPil(**{"size": 16, key: [0.5] * 3})
+        with Image.open(path) as picture:
+            wanted = theirs(picture, return_tensors="np")["pixel_values"]
+        assert np.abs(read_image(str(path), record) - wanted).max() <= 1e-5
+    file.write_text(json.dumps({"size": 16, key: [0.5, 0.5]}))
+    with pytest.raises(specc.Failed, match="E0422"):
+        specc.compile(tmp_path, tmp_path / "m.onnx", force=True)
+
+
 def test_old_files_say_less(tmp_path: Path) -> None:
     """A number for a size, and no name of a processor."""
     old = {
