@@ -7,9 +7,8 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
 
-from specc.compiler.family import graph_for, types_read
+from specc.compiler.family import graph_for, keys_read, types_read
 from specc.compiler.given import opened
 from specc.compiler.instance import Beginning, begun
 from specc.compiler.spec import Spec, unread_of
@@ -25,7 +24,7 @@ from specc.ir.model import Model
 from specc.lang import tree
 from specc.lang.dsl.write import write
 from specc.library.config_file import config_at
-from specc.library.files import Files, read_file, shipped
+from specc.library.files import Files
 from specc.text.diagnostic import Failed, fail
 from specc.weights.checkpoint import open_weights
 
@@ -130,10 +129,9 @@ def _nearest(
     """The spec whose parameters are called most like the tensors, of those that read most
     of the keys. E0948 where none does.
     """
-    keys = set(data.members)
-    read = {name: len(keys & _sources(path)) for name, path in shipped().items()}
+    read = keys_read(data)
     # Keys such as `vocab_size` are in every config.json: two in common mean nothing.
-    near = sorted((n for n in read if read[n] > 2), key=lambda n: (-read[n], n))
+    near = [name for name in read if read[name] > 2]
     wanted = _patterns(names)
     found: list[tuple[float, int, Spec, Model]] = []
     for base in near[:TRIED]:
@@ -153,19 +151,6 @@ def _nearest(
         )
     best = max(found, key=lambda one: one[:2])
     return best[2], best[3]
-
-
-def _sources(path: Path) -> set[str]:
-    """The keys of a config.json that a spec reads, of its own table."""
-    entries = [
-        entry
-        for item in read_file(path, path.name).items
-        if isinstance(item, tree.Config)
-        for entry in item.entries
-        if isinstance(entry, tree.Field)
-    ]
-    texts = (s.value for e in entries for s in e.sources if isinstance(s, tree.Text))
-    return {text.split(".")[0] for text in texts}
 
 
 def _patterns(names: frozenset[str]) -> set[str]:

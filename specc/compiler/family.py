@@ -2,7 +2,7 @@
 which of the family's graphs.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from specc.elaborate.beside import graphs_of
@@ -12,11 +12,13 @@ from specc.elaborate.parts import TYPE
 from specc.files.read import shown
 from specc.lang import tree
 from specc.library.config_file import NAME, config_at
-from specc.library.files import Files, shipped
+from specc.library.files import Files, read_file, shipped
 from specc.text.diagnostic import fail
 from specc.text.suggest import did_you_mean, suggestion
 
 CLASSES = "architectures"
+ENOUGH = 0.8
+"""The share of the most keys that the spec of a type which is spelled alike has to read."""
 
 
 def spec_for(folder: str) -> str:
@@ -39,8 +41,7 @@ def spec_for(folder: str) -> str:
         )
     found = next((n for n, types in _types(value) if value in types), "")
     if not found:
-        known = sorted(types_read())
-        near = did_you_mean(value, known)
+        near = _nearest_type(value, data)
         fail(
             "E0419",
             f"no spec reads checkpoints of the type `{shown(value)[:60]}`",
@@ -64,6 +65,55 @@ def types_read() -> dict[str, str]:
         for kind in types:
             specs.setdefault(kind, name)
     return specs
+
+
+def _nearest_type(kind: str, data: JsonObject) -> str:
+    """Return the supported type that a config.json of another type is most like; empty
+    where no spec reads any of its keys.
+
+    A type that is spelled alike is meant where its spec reads nearly as many of the keys
+    as the spec that reads most.
+    """
+    types = types_read()
+    read = keys_read(data, types.values())
+    best = next(iter(read), "")
+    alike = did_you_mean(kind, types) or ""
+    # keys such as `vocab_size` are in every config.json: two in common mean nothing
+    if alike and (read[best] <= 2 or read[types[alike]] >= ENOUGH * read[best]):
+        return alike
+    if not read[best]:
+        return ""
+    return best if best in types else next(t for t, s in types.items() if s == best)
+
+
+def keys_read(data: JsonObject, among: Iterable[str] = ()) -> dict[str, int]:
+    """Return how many keys of a config.json each shipped spec reads, the one that reads
+    most first, and of several the one that reads the fewest others.
+    """
+    keys = set(data.members)
+    chosen = set(among)
+    found = {
+        name: _sources(path)
+        for name, path in shipped().items()
+        if not chosen or name in chosen
+    }
+    counts = {name: len(keys & sources) for name, sources in found.items()}
+    return dict(
+        sorted(counts.items(), key=lambda one: (-one[1], len(found[one[0]]), one[0]))
+    )
+
+
+def _sources(path: Path) -> set[str]:
+    """Return the keys of a config.json that a spec reads, of its outermost table."""
+    entries = [
+        entry
+        for item in read_file(path, path.name).items
+        if isinstance(item, tree.Config)
+        for entry in item.entries
+        if isinstance(entry, tree.Field)
+    ]
+    texts = (s.value for e in entries for s in e.sources if isinstance(s, tree.Text))
+    return {text.split(".")[0] for text in texts}
 
 
 def _types(named: str = "") -> Iterator[tuple[str, frozenset[str]]]:

@@ -1,0 +1,59 @@
+"""The supported type that an unsupported one is answered with, over the config classes of
+transformers.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+from specc.compiler.family import keys_read, spec_for, types_read
+from specc.library.config_file import config_at
+from specc.text.diagnostic import Failed
+
+pytestmark = pytest.mark.parity
+
+READ = types_read()
+UNREAD = [
+    "gemma3", "gpt_bigcode", "megatron-bert", "olmo3", "qwen2_moe", "qwen2_vl", "rembert", "sam", "swinv2", "xglm",
+]  # fmt: skip
+LIKE = {
+    "gpt_bigcode": {"gpt2"},
+    "qwen2_moe": {"qwen3_moe"},
+    "swinv2": {"swin"},
+}
+"""By transformers' documentation these are variants of the others."""
+
+
+def config_of(kind: str) -> dict[str, Any]:
+    """Return the config.json that the class of a type writes by default, as JSON."""
+    text = CONFIG_MAPPING[kind]().to_json_string(use_diff=False)
+    return dict(json.loads(text))
+
+
+def named(config: dict[str, Any], folder: Path) -> str:
+    """Return the type that E0419 names for a config.json."""
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(Failed, match="E0419") as failed:
+        spec_for(str(folder))
+    found = failed.value.diagnostics[0].helps[0]
+    return found.split("`")[1] if "nearest" in found else ""
+
+
+@pytest.mark.parametrize("kind", UNREAD)
+def test_an_unread_type_names_a_type_that_is_read(kind: str, tmp_path: Path) -> None:
+    assert kind not in READ
+    near = named(config_of(kind), tmp_path)
+    assert near in READ
+    assert near in LIKE.get(kind, READ)
+
+
+@pytest.mark.parametrize("kind", sorted(set(READ) & set(CONFIG_MAPPING)))
+def test_a_renamed_type_names_a_spec_that_reads_as_many_keys(
+    kind: str, tmp_path: Path
+) -> None:
+    near = named({**config_of(kind), "model_type": "unheard"}, tmp_path)
+    read = keys_read(config_at(tmp_path))
+    assert read[READ[near]] >= read[READ[kind]]
