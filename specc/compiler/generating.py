@@ -148,7 +148,7 @@ def decodes_of(job: Job, source: Generating) -> dict[str, object]:
     how far it can write, of how many tokens, whether a text `begins` with none.
     """
     generation, graph = generation_of(job.model), source.graph
-    chosen = asdict(_settings(job))
+    chosen = asdict(chosen_settings(job))
     limit = limit_of(job, graph)
     # JSON knows no tuples
     told = {n: list(v) if isinstance(v, tuple) else v for n, v in chosen.items()}
@@ -170,9 +170,9 @@ def generating(job: Job, graph: Graph, derived: Derived | None = None) -> Genera
     whole = _with_defaults(job, graph, generation)
     if derived is None or whole is not graph:
         derived = derived_of(whole, generation, defaults=job.model.defaults)
-    chosen = _settings(job)
-    _check_alone(chosen)
-    _check_tokens(whole, derived, generation, job.options.settings)
+    chosen = chosen_settings(job)
+    check_standalone(chosen)
+    _check_tokens(whole, generation, job.options.settings)
     decoding = Decoding(
         source=generation.source,
         strategy=chosen.strategy,
@@ -193,8 +193,8 @@ def generating(job: Job, graph: Graph, derived: Derived | None = None) -> Genera
     return Generating(whole, derived, decoding, job.model.defaults)
 
 
-def _settings(job: Job) -> Settings:
-    """The spec's settings, and before them those of the options."""
+def chosen_settings(job: Job) -> Settings:
+    """Return the spec's settings, overridden by those of the options."""
     return settings_of(generation_of(job.model).settings, **job.options.settings)
 
 
@@ -207,8 +207,8 @@ chances together.
 """
 
 
-def _check_alone(chosen: Settings) -> None:
-    """E0733 for settings of `ALONE`."""
+def check_standalone(chosen: Settings) -> None:
+    """Raise E0733 for settings of `ALONE`."""
     asked, usual = asdict(chosen), asdict(Settings())
     for name in ALONE:
         if asked[name] != usual[name]:
@@ -223,16 +223,26 @@ def _check_alone(chosen: Settings) -> None:
 
 
 def _check_tokens(
-    graph: Graph,
-    derived: Derived,
-    generation: Generation,
-    settings: Mapping[str, object],
+    graph: Graph, generation: Generation, settings: Mapping[str, object]
 ) -> None:
-    """E0703 where rows are no tokens drawn from logits, and the fault of a setting that
-    names a token there is none of.
+    """Raise E0703 where rows are no tokens drawn from logits, and the fault of a setting
+    that names a token beyond the vocabulary.
+    """
+    size = tokens_of(graph, generation)
+    below = graph.input_facts[generation.growing].below
+    vocabulary = Vocabulary(below.number if below is not None else None, size)
+    for word, value in settings.items():
+        if fault := vocabulary.beyond(word, value):
+            raise Failed(fault)
+
+
+def tokens_of(graph: Graph, generation: Generation) -> int:
+    """Return the size of the vocabulary that tokens are drawn from.
+
+    Raises E0703 where the growing input is no ids, or the result no logits.
     """
     grows = graph.inputs[generation.growing].type
-    source = derived.step.outputs[generation.source].type
+    source = graph.outputs[generation.source].type
     size = source.shape[-1].number if source.shape else None
     if grows.rank != 2 or source.rank not in (2, 3) or size is None:
         fail(
@@ -244,11 +254,7 @@ def _check_tokens(
                 "length, vocabulary]"
             ],
         )
-    below = graph.input_facts[generation.growing].below
-    vocabulary = Vocabulary(below.number if below is not None else None, size)
-    for word, value in settings.items():
-        if fault := vocabulary.beyond(word, value):
-            raise Failed(fault)
+    return size
 
 
 def _with_defaults(job: Job, graph: Graph, generation: Generation) -> Graph:

@@ -8,6 +8,7 @@ from typing import NoReturn
 
 from specc.artifact.manifest import DOC, KEY
 from specc.backend import About, Emitted, Extra, Part, Texts
+from specc.compiler.available_parts import drop_unavailable_parts
 from specc.compiler.calibrating import calibrated, no_cache
 from specc.compiler.companions import companions, paths, remarks
 from specc.compiler.compiled import Compiled
@@ -67,11 +68,17 @@ def compile_package(spec: Spec, options: Options) -> Compiled:
     the target cannot run a model that decodes by itself.
     """
     check_profile(options.names)
-    with open_job(spec, options) as job, calibrated(job, write_folder) as ready:
-        _check_decodes(job)
-        if options.parts == ("generate",) and options.output.endswith(".onnx"):
-            return _one_file(ready)
-        return write_folder(ready)
+    with open_job(spec, options) as opened:
+        job, left = opened, tuple[str, ...]()
+        # settings of the command are those of the graph that decodes by itself
+        if options.parts == PARTS and not options.settings:
+            job, left = drop_unavailable_parts(opened)
+        with calibrated(job, write_folder) as ready:
+            _check_decodes(job)
+            if options.parts == ("generate",) and options.output.endswith(".onnx"):
+                return _one_file(ready)
+            made = write_folder(ready)
+            return replace(made, remarks=(*made.remarks, *left))
 
 
 def _check_decodes(job: Job) -> None:

@@ -2,6 +2,7 @@
 models of one file.
 """
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from support.packed import manifest_text, values_of
 import specc
 from specc.backend import About, Part
 from specc.compiler import reading as readings
+from specc.compiler.package import PARTS
 from specc.compiler.spec import elaborated, open_spec
 from specc.compiler.taps import with_taps
 from specc.run.package import open_package
@@ -108,3 +110,64 @@ def test_what_is_only_measured_is_known_in_a_step(line: str, tmp_path: Path) -> 
         for model in (whole, specc.load(tmp_path / "one.onnx")):
             found = model.generate(ids=ids, memory=memory, max_tokens=4)
             assert [list(r[0].tokens) for r in found.results()] == wanted.tolist()
+
+
+PARTIAL = {
+    "distilbert": ({"layers": 1, "d": 8, "heads": 2, "hidden": 8, "vocab": 11, "context": 9}, ["score"]),
+    "xor": ({}, ["score"]),
+    "streaming_ctc": ({"layers": 1}, ["score", "step"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PARTIAL)
+def test_all_parts_are_those_that_the_model_has(name: str, tmp_path: Path) -> None:
+    """What is left out is named, with the reason; a part that is asked for by its name
+    is an error.
+    """
+    config, wanted = PARTIAL[name]
+    made = specc.compile(name, tmp_path / "p", init=1, set=config, parts="all")
+    written = [p.stem for p in sorted((tmp_path / "p").glob("*.onnx"))]
+    assert written == sorted(wanted)
+    (said,) = [remark for remark in made.remarks if "not written: " in remark]
+    named = said.partition("not written: ")[2].partition(";")[0].split(", ")
+    assert sorted([*named, *wanted]) == sorted({*PARTS} & {*named, *wanted})
+    assert specc.load(tmp_path / "p").opened.package
+    with pytest.raises(specc.Failed):
+        specc.compile(
+            name, tmp_path / "q", init=1, set=config, parts=["generate", "score"]
+        )
+    assert not (tmp_path / "q").exists()
+
+
+def test_settings_that_a_graph_cannot_follow_leave_out_one_file(tmp_path: Path) -> None:
+    """A generation_config.json with `typical_p`: all other parts, and the same tokens."""
+    folder = tmp_path / "ck"
+    folder.mkdir()
+    config = {
+        "model_type": "gpt2",
+        "n_layer": 1,
+        "n_embd": 8,
+        "n_head": 2,
+        "vocab_size": 9,
+    }
+    (folder / "config.json").write_text(json.dumps(config))
+    keys = {"do_sample": True, "typical_p": 0.6, "max_new_tokens": 4}
+    (folder / "generation_config.json").write_text(json.dumps(keys))
+    given = {"config": folder, "init": 1}
+    made = specc.compile("gpt2", tmp_path / "p", parts="all", **given)
+    assert not (tmp_path / "p" / "generate.onnx").exists()
+    (said,) = [remark for remark in made.remarks if "not written: " in remark]
+    assert said.startswith("not written: generate; `typical_p`")
+    specc.compile("gpt2", tmp_path / "q", parts=["step"], **given)
+    texts = [
+        [
+            list(r.tokens)
+            for r in specc.load(tmp_path / name)
+            .generate(input_ids=[[1, 2]])
+            .results()[0]
+        ]
+        for name in ("p", "q")
+    ]
+    assert texts[0] == texts[1]
+    with pytest.raises(specc.Failed, match="E0733"):
+        specc.compile("gpt2", tmp_path / "r", parts=["generate"], **given)
