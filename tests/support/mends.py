@@ -311,6 +311,8 @@ DONE: dict[str, list[tuple[str, str, str]]] = {
     "E0711-keys-not-hidden": [
         ("where(seen, x, -inf)", f"softmax({GRID}, axis=2)", f"softmax(where(seen, {GRID}, -inf), axis=2)"),
         ("attend(..., mask=causal)", f"weigh(softmax({GRID}, axis=2), x)", "attend(x, x, x, mask=causal)"),
+        ("where(squeeze(grid(causal, x, x), axis=1), w, 0.0)", f"softmax({GRID}, axis=2)",
+         f"where(squeeze(grid(causal, x, x), axis=1), softmax({GRID}, axis=2), 0.0)"),
     ],
     "E0711-keys-that-may-win": [("where(seen, x, -inf)", "-1e4", "-inf")],
     "E0711-mean-over-keys": [
@@ -325,6 +327,26 @@ DONE: dict[str, list[tuple[str, str, str]]] = {
         ("delay(x, by=1)", "roll(x, 1)", "delay(x, by=1)"),
         ("last(...)", "insert(last(pad(x, after=1)), axis=1)", "cumsum(x)"),
         ("layer_norm(x, eps=1e-5) @ norm", "group_norm(x, groups=2, eps=1e-5, axis=-1) @ norm", "layer_norm(x, eps=1e-5) @ norm"),
+    ],
+    "E0712-heads-not-masked": [
+        ("mask=causal", "mask=all", "mask=causal"),
+        ("where(grid(causal, x, x), w, 0.0)", "split(w, into=[2, 2], axis=1)[:, :, 0]",
+         "where(grid(causal, x, x), split(w, into=[2, 2], axis=1)[:, :, 0], 0.0)"),
+        ("attend(..., mask=causal)", "mask=all", "mask=causal"),
+    ],
+    "E0712-heads-last": [
+        ("where(grid(causal, x, x), w, 0.0)", "sigmoid(grid(dot, q, q))", "where(grid(causal, x, x), sigmoid(grid(dot, q, q)), 0.0)"),
+        ("attend(..., mask=causal)", "w = sigmoid(grid(dot, q, q))", "_, w = attend(q, q, q, mask=causal)"),
+    ],
+    "E0712-weights-as-a-result": [
+        ("where(squeeze(grid(causal, x, x), axis=1), w, 0.0)", 'einsum("b i d, b j d -> b i j", x, x)',
+         'where(squeeze(grid(causal, x, x), axis=1), einsum("b i d, b j d -> b i j", x, x), 0.0)'),
+    ],
+    "E0712-sum-over-positions": [
+        ("cumsum(x, axis=1)", 'einsum("b n d -> b d", x)\n  return linear(x + insert(total, axis=1)',
+         "cumsum(x, axis=1)\n  return linear(x + total"),
+        ("attend(x, x, x, mask=causal)", 'einsum("b n d -> b d", x)\n  return linear(x + insert(total, axis=1)',
+         "attend(x, x, x, mask=causal)\n  return linear(x + total"),
     ],
     "E0712-inside-a-loop-over-another-axis": [("mask=causal", "mask=all", "mask=causal")],
     "E0712-no-comparison": [("& causal", "mask=both(pre)", "mask=both(pre) & causal")],

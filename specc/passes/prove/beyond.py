@@ -51,6 +51,7 @@ from specc.passes.prove.bands import (
     side_of,
 )
 from specc.passes.prove.extremes import extremes
+from specc.passes.prove.finite import MOST_GRIDS, everywhere, finite
 from specc.passes.prove.grids import (
     Grid,
     added,
@@ -74,13 +75,10 @@ from specc.passes.prove.pairs import (
     mapped,
     together,
 )
-from specc.passes.prove.seen import number_or_infinity
+from specc.passes.prove.products import factors_of
 
 Rule: TypeAlias = Generator[Grid, Pairs, Pairs]
 """How the pairs of one grid are found: it asks for those of others."""
-
-MOST_GRIDS = 5_000
-"""How many values are looked at for one answer."""
 
 WEIGHTS = (ops.MaskedSoftmax, ops.Hard, ops.Share)
 
@@ -141,21 +139,11 @@ def _pairs(grid: Grid) -> Rule:
     return (yield from _of_rows(grid, node))
 
 
-def everywhere(value: Value) -> float | None:
-    """The number, or the truth, that a value is at every row."""
-    if value.type.dtype != "bool":
-        return number_or_infinity(value)
-    while value.node and value.node.op.view and value.node.first:
-        value = value.node.first
-    match value.node and value.node.op:
-        case ops.Constant(value=truth):
-            return float(truth)
-    return None
-
-
 def _of_rows(grid: Grid, node: Node) -> Rule:
     """The pairs of an op that works on the rows of an axis."""
     x = node.first
+    if (factors := factors_of(grid)) is not None:
+        return (yield from _sum_of_products(factors))
     if isinstance(node.op, (*WEIGHTS, ops.Attend)):
         return (yield from _weights(grid, node))
     if isinstance(node.op, ops.Concat):
@@ -175,6 +163,17 @@ def _of_rows(grid: Grid, node: Node) -> Rule:
         return NOTHING
     given = yield grid.at(x, grid.query, grid.key)
     return _moved(grid, node, given)
+
+
+def _sum_of_products(factors: list[Grid]) -> Rule:
+    """Zero where a factor is zero and all others are numbers."""
+    found: list[Pairs] = []
+    for n, factor in enumerate(factors):
+        others = factors[:n] + factors[n + 1 :]
+        if all(finite(other) and not may_break(other) for other in others):
+            given = yield factor
+            found.append({0.0: given[0.0]} if 0.0 in given else NOTHING)
+    return together(found)
 
 
 def _parts(grid: Grid, node: Node, op: ops.Concat) -> Rule:
@@ -345,49 +344,3 @@ def _gathered(grid: Grid, node: Node) -> Rule:
     last = [i for n, i in sorted_.items() if sorts_last(order, n)]
     # What the order hides the table must hide too.
     return {n: since(o) for n, i in given.items() for o in last if i & o == i}
-
-
-def finite(grid: Grid) -> bool:
-    """Whether no infinity that was written down can stand at some key and not at others."""
-    return answered(grid, _finite, {}, Budget(MOST_GRIDS), False)
-
-
-def _finite(grid: Grid) -> Generator[Grid, bool, bool]:
-    node = grid.value.node
-    if grid.key is None or node is None:
-        return True
-    if (inner := through(grid)) is not None:
-        return (yield inner)
-    match node.op:
-        case ops.Pointwise(fn="exp" | "sigmoid" | "tanh"):
-            return True
-        case ops.Pointwise() | ops.Arith() | ops.Where() | ops.Cast() | ops.Concat():
-            # An infinity written down may be taken at some keys alone.
-            for a in node.args:
-                if a and (isinf(everywhere(a) or 0.0) or not (yield aligned(grid, a))):
-                    return False
-            return True
-        case ops.CumSum() | ops.Sort() | ops.Gather() | ops.Reduce() | ops.Delay():
-            return not any(_infinite(a) for a in node.args)
-    return True
-
-
-def _infinite(value: Value | None) -> bool:
-    """Whether a value is made, at first sight, with an infinity that was written down."""
-    todo, seen = [value], set()
-    while todo:
-        here = todo.pop()
-        if here is None or here.node is None or here in seen:
-            continue
-        if not here.type.dtype.startswith(("f", "bf")):
-            continue  # neither row numbers nor truths are infinite
-        seen.add(here)
-        match here.node.op:
-            case ops.Constant(value=number) if isinf(number):
-                return True
-            case ops.Compare() | ops.Softmax() | ops.MaskedSoftmax():
-                continue
-        if len(seen) > MOST_GRIDS:
-            return True
-        todo += here.node.args
-    return False

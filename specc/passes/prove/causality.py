@@ -28,12 +28,12 @@ from math import inf
 
 from specc.ir.graph import Graph, Node, Value, needed
 from specc.ir.op import Op
-from specc.passes.prove.bands import band
+from specc.passes.prove.beyond import hidden
 from specc.passes.prove.chunks import chunked
 from specc.passes.prove.crossing import CROSSED, Crossing, crossing
 from specc.passes.prove.flow import Flow, Leak, flow
 from specc.passes.prove.leaks import said_of
-from specc.passes.prove.said import in_normalizer
+from specc.passes.prove.said import in_normalizer, zero_later_keys
 from specc.text.diagnostic import Diagnostic, Label
 from specc.text.source import Span
 
@@ -190,7 +190,7 @@ def _output(
         )
     if len(state.axes) > 1:
         query, key = sorted(state.axes)[:2]
-        reach = band(value, query, key, found.clock)
+        reach = hidden(value, query, key, found.clock)
         if reach.lo < 0:
             yield Diagnostic(
                 "E0712",
@@ -198,7 +198,7 @@ def _output(
                 Label(span, "this has a value for every pair of positions")
                 if span
                 else None,
-                helps=("mask it first, with a mask that has `& causal`",),
+                helps=(zero_later_keys(value.type.rank, max(state.axes)),),
             )
 
 

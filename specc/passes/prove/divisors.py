@@ -5,6 +5,7 @@ from collections.abc import Generator
 from specc.ir import ops
 from specc.passes.prove.extremes import extremes
 from specc.passes.prove.grids import Grid, aligned, through
+from specc.passes.prove.products import factors_of
 
 
 def breaks(grid: Grid) -> Generator[Grid, bool, bool]:
@@ -14,7 +15,9 @@ def breaks(grid: Grid) -> Generator[Grid, bool, bool]:
         return False
     if (inner := through(grid)) is not None:
         return (yield inner)
-    operands = [aligned(grid, a) for a in node.args if a]
+    operands = factors_of(grid)
+    if operands is None:
+        operands = [aligned(grid, a) for a in node.args if a]
     match node.op:
         case ops.Arith(fn="div" | "floordiv" | "mod") if may_be_zero(operands[1]):
             return True
@@ -22,6 +25,10 @@ def breaks(grid: Grid) -> Generator[Grid, bool, bool]:
             return True
         case ops.Pointwise(fn="log1p") if extremes(operands[0].value)[0] <= -1:
             return True
+        case ops.Linear() | ops.MatMul() | ops.Einsum() | ops.Conv():
+            for operand in operands:
+                if (yield operand):
+                    return True
         case ops.Arith() | ops.Pointwise() | ops.Where() | ops.Cast() | ops.Concat():
             for operand in operands:
                 if (yield operand):

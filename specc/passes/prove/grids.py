@@ -96,7 +96,24 @@ def through(grid: Grid) -> Grid | None:
             # Along the axis that was repeated there was one row, the same for all.
             query, key = (None if a == axis else a for a in (q, k))
             return grid.at(x, query, key)
+        case ops.Split(axis=axis, sizes=sizes):
+            return _reshaped(grid, x, axis, len(sizes), 1)
+        case ops.Merge(axis=axis, count=count):
+            return _reshaped(grid, x, axis, 1, count)
     return grid.at(x, q, k) if _is_seen_through(grid, node, x) else None
+
+
+def _reshaped(grid: Grid, x: Value, axis: int, made: int, read: int) -> Grid | None:
+    """The operand `x` of which `read` axes at `axis` became `made`; None where one of
+    them is the query's or the key's.
+    """
+    rows = [a for a in (grid.query, grid.key) if a is not None]
+    if any(axis <= a < axis + made for a in rows):
+        return None
+    query, key = (
+        a if a is None or a < axis else a - made + read for a in (grid.query, grid.key)
+    )
+    return grid.at(x, query, key)
 
 
 def _is_seen_through(grid: Grid, node: Node, x: Value) -> bool:

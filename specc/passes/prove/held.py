@@ -17,8 +17,9 @@ from specc.ir import ops
 from specc.ir.graph import Node, Value
 from specc.ir.interval import EMPTY
 from specc.ir.link import Link
-from specc.passes.prove.beyond import absorbed, everywhere, sorts_last
+from specc.passes.prove.beyond import absorbed, sorts_last
 from specc.passes.prove.extremes import extremes
+from specc.passes.prove.finite import everywhere
 from specc.passes.prove.pairs import (
     ARITHMETIC,
     COMPARISONS,

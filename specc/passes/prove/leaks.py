@@ -16,7 +16,7 @@ from specc.passes.prove.doubt import at_two_paces, doubt_of, head_ahead, text_of
 from specc.passes.prove.flow import Flow, Leak
 from specc.passes.prove.once import MOST_STEPS
 from specc.passes.prove.over_keys import over_keys
-from specc.passes.prove.said import Said, of_rows
+from specc.passes.prove.said import Said, of_rows, zero_later_keys
 from specc.passes.prove.windows import window_words
 
 UNBOUNDED = float("inf")
@@ -256,16 +256,34 @@ def _mask(graph: Graph, leak: Leak, found: Flow) -> Said:
 
 def _weighed(leak: Leak, found: Flow) -> Said:
     """A sum of products of which nothing shows that later positions are left out."""
-    mend = "mask it first: weigh with `attend(..., mask=causal)` or `masked_softmax`"
+    helps = _masking(leak, found)
     gate = GATE.get(type(leak.node.op))
     if gate and at_two_paces(leak.node, gate.place, found.clock):
         return PACES
     doubt = doubt_of(leak.node, gate.place, found.clock) if gate else None
     if leak.reach.lo == -UNBOUNDED and doubt and doubt.spent:
         what = f"it was not found out whether it leaves out later positions: {SPENT}"
-        return Said("E0712", what, helps=(mend,))
+        return Said("E0712", what, helps=helps)
     return Said(
-        "E0712", "its rows hold values for later positions", _low(leak.reach), (mend,)
+        "E0712", "its rows hold values for later positions", _low(leak.reach), helps
+    )
+
+
+SUMMED = (
+    "sum earlier positions alone: `cumsum(x, axis=1)`, or weighted, "
+    "`attend(x, x, x, mask=causal)`",
+)
+
+
+def _masking(leak: Leak, found: Flow) -> tuple[str, ...]:
+    """What sets the weights of later keys to 0, as the rank of the weights has it."""
+    grids = [a for a in leak.node.args if a and len(found.state(a).axes) > 1]
+    if not grids:
+        return SUMMED
+    keys = max(found.state(grids[0]).axes)
+    return (
+        zero_later_keys(grids[0].type.rank, keys),
+        "or mask them where they are made: `attend(..., mask=causal)`, `masked_softmax`",
     )
 
 

@@ -21,6 +21,20 @@ class Said:
     helps: tuple[str, ...] = ()
 
 
+def zero_later_keys(rank: int, keys: int) -> str:
+    """Return the help that sets weights of later keys to 0, for weights of this rank
+    whose keys are the axis `keys`.
+    """
+    mask = "grid(causal, x, x)"
+    if rank == 3:
+        mask = f"squeeze({mask}, axis=1)"
+    order = "" if keys == rank - 1 else " while they are [batch, heads, query, key]"
+    return (
+        f"set the weights of later keys to 0: `where({mask}, w, 0.0)`, with the weights "
+        f"as `w`{order} and the sequence [batch, length, features] as `x`"
+    )
+
+
 def in_normalizer(said: Said, at: Label | None) -> Said:
     """What is said of an op that a normalizer is made of: E0723 in its name."""
     name = at.span.normalizer if at else ""
