@@ -17,6 +17,7 @@ from specc.elaborate.data import data_of
 from specc.elaborate.expressions import evaluate
 from specc.elaborate.facts import assume
 from specc.elaborate.foreseen import Foreseen
+from specc.elaborate.length_equations import check_lengths_known, expand_equations
 from specc.elaborate.modules import Program, assign, program_of
 from specc.elaborate.names import say_shared
 from specc.elaborate.needs import NeedsValue
@@ -240,7 +241,9 @@ def _run_graph(
     }
     facts = {e.name: env.dims[e.name] for e in block.where}
     least = {n: m for n, m in program.module.dims.items() if m}
-    return context.builder.finish(block.name, outputs, least=least, facts=facts)
+    graph = context.builder.finish(block.name, outputs, least=least, facts=facts)
+    check_lengths_known(graph, program.module.dims, block.span)
+    return graph
 
 
 def _facts(context: Context, block: tree.Block, env: Env) -> dict[str, Dim]:
@@ -255,7 +258,7 @@ def _facts(context: Context, block: tree.Block, env: Env) -> dict[str, Dim]:
                 equation.span,
             )
         found[equation.name] = value
-    return found
+    return expand_equations(block.where, found)
 
 
 def _inputs(context: Context, block: tree.Block, env: Env) -> None:

@@ -108,6 +108,7 @@ LINES = {
     "E0308": "a weight of an impossible size",
     "E0309": "a length too large to be exact",
     "E0310": "a calculation without a result",
+    "E0311": "a length that no input tells",
     "E0315": "a number that is known only when the model runs",
     "E0320": "a window longer than its axis",
     "E0321": "channels that cannot be shared out to groups",

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.mutants import Mutant, library, mutant, of_tree, small, trees
+from support.random_lengths import random_spec
 from support.small import SMALL
 
 from specc.compiler.job import Options
@@ -30,6 +31,7 @@ from specc.lang.read import decode, read
 from specc.library.files import root
 from specc.passes.prove.facts import report
 from specc.text.diagnostic import Failed
+from specc.text.source import Source
 from specc.weights.formats.safetensors import write_safetensors
 from specc.weights.values import Seeded, array_of
 
@@ -126,6 +128,43 @@ def test_many_mutants_beside_the_graph(start: int, tmp_path: Path) -> None:
 def test_many_mutants(start: int, tmp_path: Path) -> None:
     for seed in range(start, start + 100):
         hold(mutant(seed), tmp_path)
+
+
+def hold_text(text: str, folder: Path) -> bool:
+    """Return whether `check` accepts the text of a spec; then `compile` does."""
+    try:
+        spec = open_spec(Source("spec", text))
+    except Failed:
+        return False
+    if not accepted(spec):
+        return False
+    assert compiles(spec, folder) == [], text
+    return True
+
+
+def test_specs_of_random_lengths(tmp_path: Path) -> None:
+    """Equations, powers and quotients of lengths: what has no value, is too large or is
+    told by no input is found by `check`.
+    """
+    assert sum(hold_text(random_spec(seed), tmp_path) for seed in range(80)) > 30
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("start", range(1000, 9000, 500))
+def test_many_specs_of_random_lengths(start: int, tmp_path: Path) -> None:
+    specs = (random_spec(seed) for seed in range(start, start + 500))
+    assert sum(hold_text(spec, tmp_path) for spec in specs) > 200
+
+
+@pytest.mark.parametrize("axis", ["a * b", "a + b", "2 * a", "a // 2"])
+def test_an_axis_of_an_input_is_known_as_a_whole(axis: str, tmp_path: Path) -> None:
+    """Also where its parts are not: `2 * x` of rows `a * b` needs neither."""
+    text = (
+        "specc 1\nmodel m\ndims a, b\n"
+        f"graph g(x: float[{axis}]) -> (y: float[2, {axis}]) {{\n"
+        "  return stack([x, x * 2], axis=0)\n}\n"
+    )
+    assert hold_text(text, tmp_path)
 
 
 WRITTEN = [

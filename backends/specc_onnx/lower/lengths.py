@@ -8,10 +8,12 @@ concatenations of those.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from specc.ir.dim import Atom, Dim, DimLike, Monomial, Part
 from specc.ir.least import never_negative
+from specc.ir.length_sources import Source, find_length_sources
 from specc.ir.types import Type
 from specc_onnx.lower.elements import CODE
 
@@ -33,6 +35,11 @@ class Lengths:
     least: Mapping[str, int] = field(default_factory=dict)
     numbers: Mapping[str, str] = field(default_factory=dict)
     sure: frozenset[Dim] = frozenset()
+
+    @cached_property
+    def sources(self) -> Mapping[str, Source]:
+        """Where the number behind each symbol comes from."""
+        return find_length_sources(self.inputs, self.facts, self.numbers)
 
     def scalar(self, g: "Emitter", length: DimLike) -> str:
         """A length as i64[]."""
@@ -72,6 +79,8 @@ class Lengths:
         with g.outside("lengths"):
             if length.name is not None:
                 return self._symbol(g, length.name)
+            if not length.symbols() <= self.sources.keys():
+                return self._axis(g, length)
             # What is added comes first, so that nothing in between is below 0.
             plus = [(m, c) for m, c in length.terms if c > 0]
             minus = [(m, -c) for m, c in length.terms if c < 0]
@@ -151,22 +160,29 @@ class Lengths:
             rest if part.fn == "%" else g.node("Div", g.node("Sub", left, rest), right)
         )
 
+    def _axis(self, g: "Emitter", length: Dim) -> str:
+        """Read off an input a length such as `a * b` whose symbols have no source."""
+        name, axis = next(
+            (name, type.shape.index(length))
+            for name, type in self.inputs.items()
+            if length in type.shape
+        )
+        return g.node("Shape", name, start=axis, end=axis + 1)
+
     def _symbol(self, g: "Emitter", symbol: str) -> str:
         if symbol in self.numbers:
             return g.node("Unsqueeze", self.numbers[symbol], g.vector(0))
-        for name, type in self.inputs.items():
-            for axis, length in enumerate(type.shape):
-                if length.name == symbol:
-                    return g.node("Shape", name, start=axis, end=axis + 1)
-        found = _way(self, symbol, frozenset())
-        assert found is not None, f"no input tells the length {symbol}"
-        if isinstance(found, Dim):
-            return self.one(g, found)
-        name, axis, factor, rest = found
-        whole = g.node("Shape", name, start=axis, end=axis + 1)
-        if rest != 0:
-            whole = g.node("Sub", whole, self.one(g, rest))
-        return whole if factor == 1 else whole_quotient(g, whole, g.vector(factor))
+        source = self.sources.get(symbol)
+        assert source is not None, f"no input tells the length {symbol}"
+        if isinstance(source, Dim):
+            return self.one(g, source)
+        axis = source.axis
+        whole = g.node("Shape", source.input, start=axis, end=axis + 1)
+        if source.rest != 0:
+            whole = g.node("Sub", whole, self.one(g, source.rest))
+        if source.factor == 1:
+            return whole
+        return whole_quotient(g, whole, g.vector(source.factor))
 
 
 def _floor_of_atom(lengths: Lengths, atom: Atom) -> int:
@@ -184,37 +200,6 @@ def _floor_of_atom(lengths: Lengths, atom: Atom) -> int:
     return {"max": max(a, b), "min": min(a, b)}.get(atom.fn, 0)
 
 
-def _way(
-    lengths: Lengths, symbol: str, open: frozenset[str]
-) -> Dim | tuple[str, int, int, Dim] | None:
-    """How a symbol is found: as another length; or as an axis of an input, less the
-    rest, by the factor. With an input `[batch, 2 * past + new]` and `new` known from
-    another, `past` is (that input, 1, 2, new).
-
-    `open` are the symbols it is needed for, which it therefore cannot be found from.
-    """
-    # Asked for on the way to itself: `a` as `n - b`, and `b` as `n - a`.
-    if symbol in open:
-        return None
-    if symbol in lengths.numbers:
-        return Dim.symbol(symbol)
-    inner = open | {symbol}
-
-    def told(length: Dim) -> bool:
-        return all(_way(lengths, s, inner) for s in length.symbols())
-
-    if symbol in lengths.facts and told(lengths.facts[symbol]):
-        return lengths.facts[symbol]
-    for name, type in lengths.inputs.items():
-        for axis, length in enumerate(type.shape):
-            factor, rest = split_linear(length, symbol)
-            # The first input that tells it decides; that another agrees is checked when
-            # it is run.
-            if factor and told(rest):
-                return name, axis, factor, rest
-    return None
-
-
 def whole_quotient(g: "Emitter", above: str, below: str) -> str:
     """`above / below`, i64[1]; where that leaves a remainder the model stops, as no row
     has that number.
@@ -222,14 +207,3 @@ def whole_quotient(g: "Emitter", above: str, below: str) -> str:
     return g.node(
         "Gather", g.node("Div", above, below), g.node("Mod", above, below), axis=0
     )
-
-
-def split_linear(length: Dim, symbol: str) -> tuple[int, Dim]:
-    """`length` as `factor · symbol + rest`; the factor is 0 where that is not its form."""
-    factor, rest = 0, Dim.of(0)
-    for monomial, c in length.terms:
-        if monomial == ((symbol, 1),):
-            factor = c
-        else:
-            rest = rest + Dim({monomial: c})
-    return (0, length) if symbol in rest.symbols() else (factor, rest)
