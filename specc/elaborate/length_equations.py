@@ -2,6 +2,9 @@
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
+from specc.elaborate.context import Context, Env
+from specc.elaborate.expressions import evaluate
+from specc.elaborate.values import describe, first
 from specc.ir.dim import Dim, DimError, DimLimit
 from specc.ir.fitting import nodes_within, rows_of
 from specc.ir.graph import Graph, Node
@@ -11,7 +14,22 @@ from specc.text.diagnostic import fail
 from specc.text.source import Span
 
 
-def expand_equations(
+def read_equations(context: Context, block: tree.Block, env: Env) -> dict[str, Dim]:
+    """Return the lengths that have an equation, as what they are equal to."""
+    found: dict[str, Dim] = {}
+    for equation in block.where:
+        value = first(evaluate(context, equation.value, env))
+        if not isinstance(value, Dim):
+            fail(
+                "E0303",
+                f"`{equation.name}` is a length, not {describe(value)}",
+                equation.span,
+            )
+        found[equation.name] = value
+    return _expand_equations(block.where, found)
+
+
+def _expand_equations(
     equations: Sequence[tree.Equation], lengths: Mapping[str, Dim]
 ) -> dict[str, Dim]:
     """Return the lengths with those that have an equation themselves replaced by what

@@ -17,7 +17,7 @@ from specc.elaborate.data import data_of
 from specc.elaborate.expressions import evaluate
 from specc.elaborate.facts import assume
 from specc.elaborate.foreseen import Foreseen
-from specc.elaborate.length_equations import check_lengths_known, expand_equations
+from specc.elaborate.length_equations import check_lengths_known, read_equations
 from specc.elaborate.modules import Program, assign, program_of
 from specc.elaborate.names import say_shared
 from specc.elaborate.needs import NeedsValue
@@ -34,11 +34,10 @@ from specc.elaborate.values import (
     Results,
     Settings,
     Tensor,
-    describe,
     first,
 )
 from specc.ir.defaults import in_a_circle
-from specc.ir.dim import Dim, DimLimit
+from specc.ir.dim import DimLimit
 from specc.ir.graph import Builder, Graph, Input, Value
 from specc.ir.model import DEFAULTS, Model
 from specc.lang import tree
@@ -224,7 +223,7 @@ def _run_graph(
     reader: Reader,
 ) -> Graph:
     env = Env(module=program.module, config=config, raw=reader.raw)
-    env.dims.update(_facts(context, block, env))
+    env.dims.update(read_equations(context, block, env))
     _inputs(context, block, env)
     if context.diagnostics:
         raise Failed(*context.diagnostics)
@@ -244,21 +243,6 @@ def _run_graph(
     graph = context.builder.finish(block.name, outputs, least=least, facts=facts)
     check_lengths_known(graph, program.module.dims, block.span)
     return graph
-
-
-def _facts(context: Context, block: tree.Block, env: Env) -> dict[str, Dim]:
-    """`where total = past + seq`: lengths that are others in disguise."""
-    found: dict[str, Dim] = {}
-    for equation in block.where:
-        value = first(evaluate(context, equation.value, env))
-        if not isinstance(value, Dim):
-            fail(
-                "E0303",
-                f"`{equation.name}` is a length, not {describe(value)}",
-                equation.span,
-            )
-        found[equation.name] = value
-    return expand_equations(block.where, found)
 
 
 def _inputs(context: Context, block: tree.Block, env: Env) -> None:
@@ -297,7 +281,7 @@ def _defaults(
         return None
     context = context_of(library, program, reader=reader)
     env = Env(module=program.module, config=config, raw=reader.raw)
-    env.dims.update(_facts(context, block, env))
+    env.dims.update(read_equations(context, block, env))
     _inputs(context, block, env)
     outputs = {}
     for param in absent:
