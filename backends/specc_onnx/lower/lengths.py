@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from specc.ir.dim import Atom, Dim, DimLike, Monomial, Part
 from specc.ir.least import never_negative
-from specc.ir.length_sources import Source, find_length_sources
+from specc.ir.length_sources import AxisSource, Source, find_length_sources
 from specc.ir.types import Type
 from specc_onnx.lower.elements import CODE
 
@@ -80,7 +80,7 @@ class Lengths:
             if length.name is not None:
                 return self._symbol(g, length.name)
             if not length.symbols() <= self.sources.keys():
-                return self._axis(g, length)
+                return _read_whole_axis(g, self.inputs, length)
             # What is added comes first, so that nothing in between is below 0.
             plus = [(m, c) for m, c in length.terms if c > 0]
             minus = [(m, -c) for m, c in length.terms if c < 0]
@@ -160,15 +160,6 @@ class Lengths:
             rest if part.fn == "%" else g.node("Div", g.node("Sub", left, rest), right)
         )
 
-    def _axis(self, g: "Emitter", length: Dim) -> str:
-        """Read off an input a length such as `a * b` whose symbols have no source."""
-        name, axis = next(
-            (name, type.shape.index(length))
-            for name, type in self.inputs.items()
-            if length in type.shape
-        )
-        return g.node("Shape", name, start=axis, end=axis + 1)
-
     def _symbol(self, g: "Emitter", symbol: str) -> str:
         if symbol in self.numbers:
             return g.node("Unsqueeze", self.numbers[symbol], g.vector(0))
@@ -176,13 +167,27 @@ class Lengths:
         assert source is not None, f"no input tells the length {symbol}"
         if isinstance(source, Dim):
             return self.one(g, source)
-        axis = source.axis
-        whole = g.node("Shape", source.input, start=axis, end=axis + 1)
-        if source.rest != 0:
-            whole = g.node("Sub", whole, self.one(g, source.rest))
-        if source.factor == 1:
-            return whole
-        return whole_quotient(g, whole, g.vector(source.factor))
+        return _read_axis(g, self, source)
+
+
+def _read_axis(g: "Emitter", lengths: Lengths, source: AxisSource) -> str:
+    """Compute a symbol from an axis of an input, i64[1]."""
+    whole = g.node("Shape", source.input, start=source.axis, end=source.axis + 1)
+    if source.rest != 0:
+        whole = g.node("Sub", whole, lengths.one(g, source.rest))
+    if source.factor == 1:
+        return whole
+    return whole_quotient(g, whole, g.vector(source.factor))
+
+
+def _read_whole_axis(g: "Emitter", inputs: Mapping[str, Type], length: Dim) -> str:
+    """Read off an input a length such as `a * b` whose symbols have no source, i64[1]."""
+    name, axis = next(
+        (name, type.shape.index(length))
+        for name, type in inputs.items()
+        if length in type.shape
+    )
+    return g.node("Shape", name, start=axis, end=axis + 1)
 
 
 def _floor_of_atom(lengths: Lengths, atom: Atom) -> int:
