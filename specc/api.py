@@ -37,6 +37,7 @@ from specc.run.opened import open_compiled, streams_of
 from specc.run.refill import AT_ONCE
 from specc.run.several import run_each
 from specc.run.streams import Stream
+from specc.run.tasks import is_for_task, run_task
 from specc.run.writer import Writer
 from specc.text.diagnostic import Diagnostic, Failed, fail
 
@@ -141,6 +142,11 @@ class Model(Held):
         >>> [made["y"].item() for made in model.run({"x": [[a, 1]]} for a in (0, 1))]
         [1.0, 0.0]
 
+        A model with a head for text takes `text=…` (`text_pair=`, `question=` and
+        `context=`, `image=` and `candidate_labels=`; docs/tasks.md): the result is a
+        `specc.run.tasks.Predictions`, whose `predictions` are labels, spans, answers,
+        candidates or vectors, one for each text.
+
         E09xx on inputs it cannot take.
         """
         if self.scoring is not None and self.scoring.manifest.decodes is not None:
@@ -149,6 +155,8 @@ class Model(Held):
                 "this model decodes by itself and has no other results",
                 helps=["use `generate`"],
             )
+        if not batches and is_for_task(self.whole, inputs):
+            return run_task(self.whole, inputs)
         if batches:
             return run_each(self.whole, batches, inputs)
         return self.whole.run(**inputs)

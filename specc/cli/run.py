@@ -10,6 +10,8 @@ from specc.cli.messages import answer, manner, remark
 from specc.cli.run_inputs import read_arguments
 from specc.cli.run_options import arguments
 from specc.cli.run_outputs import Outputs, outputs_of, print_results
+from specc.cli.run_predictions import run_for_task
+from specc.cli.run_tasks import reads_arrays
 from specc.cli.run_told import told_array, told_text
 from specc.cli.writing_options import settings_given
 from specc.compiler.uncompiled import refuse_uncompiled
@@ -22,7 +24,7 @@ from specc.ir.array import Array
 from specc.run.attention import look, look_back
 from specc.run.chat import chat_ids
 from specc.run.generation import Writing, arrays_of
-from specc.run.opened import Opened, open_compiled, streams_of
+from specc.run.opened import Opened, open_compiled, streams_of, task_of
 from specc.text.diagnostic import fail
 
 CHAT = 'write [{"role": "user", "content": "a text"}, …]'
@@ -36,6 +38,9 @@ def run(given: Namespace) -> int:
     entrance, settings = opened.entrance, settings_given(given)
     if opened.chance is not None:
         remark(str(opened.chance))
+    task = task_of(opened) if given.chat is None and not given.chunk else None
+    if task and not reads_arrays(task, given.inputs, [*entrance.graph.inputs]):
+        return run_for_task(opened, task, given, settings)
     read = read_arguments(entrance, given.inputs)
     outputs = outputs_of(given, [*opened.files, *map(Path, read.files)])
     outputs.check()

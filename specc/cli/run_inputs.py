@@ -13,7 +13,8 @@ from typing import NoReturn
 import numpy as np
 
 from specc.cli.run_refused import ENDINGS, absent, too_many
-from specc.cli.standard_input import STDIN, standard_input
+from specc.cli.run_words import read_lines
+from specc.cli.standard_input import STDIN
 from specc.data.arrays import read_arrays
 from specc.data.batch import row_inputs
 from specc.data.files import MAX_TEXT_BYTES, read_bytes
@@ -31,8 +32,6 @@ from specc.run.inputs import Entrance
 from specc.text.diagnostic import Failed, fail
 from specc.text.suggest import did_you_mean, suggestion
 
-MOST_TEXT = 2**20
-"""Bytes of a file of texts, or of the standard input."""
 SOUND = (Waveform, LogMel, FilterBanks)
 
 
@@ -159,28 +158,14 @@ class _Words:
         return read if listed is None else _Rows([read])
 
     def _lines(self, word: str) -> list[str]:
-        if word == STDIN:
-            if STDIN in self.files:
-                fail(
-                    "E0910",
-                    "the standard input is read once, and two inputs are to come from it",
-                )
-            data = standard_input(MOST_TEXT)
-        else:
-            try:
-                data = read_bytes(word[1:], MOST_TEXT)
-            except Failed as failed:
-                if failed.diagnostics[0].code != "E0802":
-                    raise
-                absent(word)
+        if word == STDIN and STDIN in self.files:
+            fail(
+                "E0910",
+                "the standard input is read once, and two inputs are to come from it",
+            )
+        found = read_lines(word)
         self.files.append(word.removeprefix("@"))
-        name = "the standard input" if word == STDIN else f"`{shown(word[1:])}`"
-        try:
-            text = data.decode("utf-8-sig")
-        except UnicodeDecodeError:
-            fail("E0112", f"{name} is not UTF-8 text")
-        # A line end at the end of a file ends its last line and begins no further text.
-        return [line.removesuffix("\r") for line in text.rstrip("\r\n").split("\n")]
+        return found
 
 
 def _sound(word: str, record: Sound) -> "Piece":

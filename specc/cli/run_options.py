@@ -4,6 +4,8 @@ from argparse import ArgumentParser, ArgumentTypeError
 
 from specc.cli.spec_options import FORCE
 from specc.cli.writing_options import writing_arguments
+from specc.data.spans import STRATEGIES
+from specc.data.tasks import FUNCTIONS
 from specc.files.read import shown
 
 MOST_ROWS = 2**53
@@ -24,6 +26,7 @@ def arguments(parser: ArgumentParser) -> None:
         "a file (.png, .jpg, .wav, .npy, .npz, .json); NAME=INPUT says which input it is; several "
         "are a batch (docs/inputs.md)",
     )
+    _task_arguments(parser)
     _chat_argument(parser)
     _chunk_argument(parser)
     parser.add_argument(
@@ -47,6 +50,37 @@ def arguments(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--force", action="store_true", help=FORCE)
     writing_arguments(parser)
+
+
+def _task_arguments(parser: ArgumentParser) -> None:
+    """Declare the options of models with a head for text (docs/tasks.md)."""
+    group = parser.add_argument_group("labels, spans, answers and vectors")
+    group.add_argument(
+        "--aggregation-strategy",
+        choices=STRATEGIES,
+        help="token classification: how tokens are grouped to spans; otherwise simple",
+    )
+    group.add_argument(
+        "--function-to-apply",
+        choices=FUNCTIONS,
+        help="text classification: how logits become scores; otherwise as config.json says",
+    )
+    group.add_argument(
+        "--hypothesis-template",
+        metavar="TEXT",
+        help="image and candidate labels: the sentence around a label, with {} in its place",
+    )
+    group.add_argument(
+        "--prompt-name",
+        metavar="NAME",
+        help="embeddings: the prompt before each text, of those in "
+        "config_sentence_transformers.json",
+    )
+    group.add_argument(
+        "--compare",
+        action="store_true",
+        help="embeddings: print the cosine of every two texts",
+    )
 
 
 def _attention_arguments(parser: ArgumentParser) -> None:

@@ -24,6 +24,7 @@ from specc.compiler.room import count_of, too_large_here
 from specc.compiler.rounding import Asked, Spoken, spoken
 from specc.compiler.spec import Spec, elaborated, others
 from specc.compiler.taps import with_taps
+from specc.compiler.tasks import with_task
 from specc.compiler.weights import Sources, as_stored, facts_of, values_of
 from specc.data.reading import Reading
 from specc.ir.array import Array
@@ -305,7 +306,13 @@ def open_job(spec: Spec, options: Options) -> Iterator[Job]:
             graph=graph,
             values=values,
             folders=folders,
-            reading=readings.reading_of(spec.program, model, folders, language),
+            reading=with_task(
+                readings.reading_of(spec.program, model, folders, language),
+                spec.program,
+                model,
+                spec.reader.raw,
+                folders,
+            ),
             remarks=told.remarks,
         )
 

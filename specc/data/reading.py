@@ -23,6 +23,7 @@ from specc.data.record import (
     text_reading,
 )
 from specc.data.sound_record import SOUNDS, sound_reading
+from specc.data.tasks import Task
 from specc.data.tokenizer import TextTokenizer, TokenizerFile, files_from, files_to_json
 from specc.data.transcript import Transcript
 from specc.files.fields import Complain, Fields, damaged
@@ -39,16 +40,21 @@ class Reading:
     spec.
 
     An input that is not listed is read as `Numbers`; where nothing is shown, every
-    output is.
+    output is. `task` says what the results are for, where the graph has a head for text.
     """
 
     inputs: tuple[tuple[str, InputReading], ...] = ()
     shows: tuple[tuple[str, OutputReading], ...] = ()
+    task: Task | None = None
 
     def __repr__(self) -> str:
         kinds = {name: type(record).__name__ for name, record in self.inputs}
         shown = {name: type(record).__name__ for name, record in self.shows}
         return brief(f"reading: {ports(kinds)}; shown: {ports(shown)}")
+
+    def with_task(self, task: Task) -> "Reading":
+        """The same with a task."""
+        return replace(self, task=task)
 
     def of_input(self, name: str) -> InputReading:
         """How the input `name` is read."""
@@ -95,7 +101,7 @@ class Reading:
             if isinstance(words, TextTokenizer):
                 shown = TextOf(replace(words, file=changed[words.file]))
             shows.append((name, shown))
-        return Reading(tuple(inputs), tuple(shows))
+        return replace(self, inputs=tuple(inputs), shows=tuple(shows))
 
     def to_json(self) -> Json:
         """The record as JSON."""
@@ -105,6 +111,8 @@ class Reading:
         }
         if self.files:
             found["tokenizers"] = files_to_json(self.files)
+        if self.task is not None:
+            found["task"] = self.task.to_json()
         return found
 
     @staticmethod
@@ -115,6 +123,7 @@ class Reading:
         whole = Fields(value, ("reading",))
         inputs, shows = whole.child("inputs"), whole.child("shows")
         files = files_from(whole.child("tokenizers")) if whole.has("tokenizers") else {}
+        task = Task.from_fields(whole.child("task")) if whole.has("task") else None
         whole.done()
         for part in (inputs, shows):
             longest = max(map(len, part.names()), default=0)
@@ -123,6 +132,7 @@ class Reading:
         return Reading(
             tuple((n, input_reading(v, at, files=files)) for n, v, at in _each(inputs)),
             tuple((n, output_reading(v, at, files=files)) for n, v, at in _each(shows)),
+            task,
         )
 
 

@@ -87,6 +87,45 @@ def ids_of(text: str, record: TextTokenizer) -> list[int]:
     return [i for one in found for i in ([one] * rows if one == token else [one])]
 
 
+def token_parts(text: str, pair: str | None, record: TextTokenizer) -> Tokenizer:
+    """The `tokenizers.Encoding` of a text or a pair, with segments, offsets and words."""
+    tokenizer = opened(record.file)
+    with _faults(_unusable):
+        return tokenizer.encode(text, pair, add_special_tokens=record.special)
+
+
+def token_names(ids: Sequence[int], record: TextTokenizer) -> list[str]:
+    """Each id as the vocabulary has it, `##ing`; empty for one that it does not have."""
+    tokenizer = opened(record.file)
+    return [str(tokenizer.id_to_token(number) or "") for number in ids]
+
+
+def joined_tokens(names: Sequence[str], record: TextTokenizer) -> str:
+    """Tokens of the vocabulary as text, as the decoder of the file joins them."""
+    decoder = opened(record.file).decoder
+    if decoder is None:
+        return " ".join(names)
+    with _faults(_unusable):
+        return str(decoder.decode(list(names)))
+
+
+def plain_text_of(ids: Sequence[int], record: TextTokenizer, *, special: bool) -> str:
+    """The text of ids, with the names of special tokens where `special` is true."""
+    tokenizer = opened(record.file)
+    with _faults(_unusable):
+        return str(tokenizer.decode(list(ids), skip_special_tokens=not special))
+
+
+def has_subword_prefix(record: TextTokenizer) -> bool:
+    """Whether the vocabulary marks tokens inside words, as `##` does."""
+    return _marks_subwords(record.file.text)
+
+
+@lru_cache(maxsize=8)
+def _marks_subwords(text: str) -> bool:
+    return bool(json.loads(text)["model"].get("continuing_subword_prefix"))
+
+
 def text_of(ids: Sequence[int], record: TextTokenizer) -> str:
     """The text of ids. Special tokens, and ids that the file does not have, have none."""
     tokenizer = opened(record.file)

@@ -16,6 +16,7 @@ from typing import NoReturn
 from specc.artifact.chance import Chance
 from specc.artifact.facts import streams
 from specc.artifact.index import NAME, read_index
+from specc.data.tasks import Task
 from specc.files.read import shown
 from specc.run.generation import Writing
 from specc.run.inputs import Entrance
@@ -178,6 +179,12 @@ class Opened:
             threads=self.threads,
             contents=self.contents,
         )
+
+
+def task_of(opened: Opened) -> Task | None:
+    """Return the task of the graph that computes all at once; None where it has none."""
+    alone = opened.streamer is not None and opened.scoring is None
+    return None if opened.steps or alone else opened.whole.manifest.reading.task
 
 
 def shares_scales(opened: Opened) -> bool:

@@ -361,7 +361,10 @@ def test_the_page_names_every_form() -> None:
         "text",
         "drawn",
         "written",
+        "arrays",
     }
+    # those of tasks have a page of their own
+    names -= {name for name in names if name.startswith(("predicted_", "of_"))}
     firsts = {
         name
         for line in PAGE.splitlines()

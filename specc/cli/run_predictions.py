@@ -1,0 +1,172 @@
+"""`specc run` of a model with a task: what it predicts, as lines or as JSON."""
+
+from argparse import Namespace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from specc.cli.messages import answer, remark
+from specc.cli.run_outputs import outputs_of
+from specc.cli.run_tasks import read_task_words
+from specc.cli.run_told import told_array
+from specc.data.predictions import cosines
+from specc.data.show import percent
+from specc.data.tasks import Task
+from specc.files.read import shown
+from specc.ir.array import Array
+from specc.run.opened import Opened
+from specc.run.tasks import Predictions, run_task
+from specc.text.diagnostic import fail
+
+OPTIONS = (
+    "aggregation_strategy",
+    "function_to_apply",
+    "hypothesis_template",
+    "prompt_name",
+)
+MOST_NUMBERS = 8
+"""Values of a vector that are printed."""
+VECTORS = "sentence_embedding"
+
+
+def run_for_task(
+    opened: Opened, task: Task, given: Namespace, settings: Mapping[str, object]
+) -> int:
+    """Run the model for its task on the words of the command line and print what it
+    predicts. E0753 for an option that belongs to another task.
+    """
+    read, files = read_task_words(task, given.inputs)
+    outputs = outputs_of(given, [*opened.files, *files])
+    outputs.check()
+    if outputs.attention:
+        helps = [f"give the tokens: {task.text}=[[1, 2, 3]]"]
+        fail("E0753", "`--attention` plots token ids alone here", helps=helps)
+    told = {**settings, **{n: vars(given)[n] for n in OPTIONS if vars(given)[n]}}
+    for name in told:
+        if name not in task.options:
+            flag = "--" + name.replace("_", "-")
+            _no_option(flag, task)
+    if given.compare and task.kind != "sentence-similarity":
+        _no_option("--compare", task)
+    made = run_task(opened.whole, {**_inputs(read), **told})
+    if made.truncated:
+        remark(
+            f"{made.truncated} texts are longer than {task.max_length} tokens, which is all "
+            "that the model reads of a text"
+        )
+    _print(made, compare=given.compare)
+    outputs.save(made)
+    return 0
+
+
+def _inputs(read: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
+    """The values by slot; images as a list of paths."""
+    return {name: list(values) for name, values in read.items()}
+
+
+def _no_option(flag: str, task: Task) -> None:
+    fail(
+        "E0753",
+        f"`{flag}` does not apply to the task `{task.kind}`",
+        helps=[f"leave out `{flag}`"],
+    )
+
+
+def _print(made: Predictions, *, compare: bool) -> None:
+    """The predictions as one JSON line, or as lines for people."""
+    lines = [*predicted_lines(made.task, made.predictions)]
+    found: dict[str, object] = {
+        "task": made.task,
+        "predictions": made.predictions,
+        "shown": lines,
+        "results": {name: told_array(array) for name, array in made.items()},
+    }
+    if compare:
+        table = cosines(made[VECTORS])
+        found["cosines"] = table.tolist()
+        lines = [*_cosine_lines(table)]
+        found["shown"] = lines
+    if not answer("run", found):
+        print(*lines, sep="\n", end="\n" if lines else "")
+
+
+def predicted_lines(task: str, predictions: Sequence[Any]) -> Iterator[str]:
+    """Predictions for people: a block of lines for each text, numbered where there are
+    several.
+    """
+    write: Callable[[Any], Iterator[str]] = LINES.get(task, _label_lines)
+    width = len(str(len(predictions) - 1))
+    for number, one in enumerate(predictions):
+        lead = f"{number:>{width}}:  " if len(predictions) > 1 else ""
+        for line in [*write(one)] or ["(nothing found)"]:
+            yield lead + line
+            lead = " " * len(lead)
+
+
+def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Columns of one width; the last one is left as it is."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)][:-1]
+    for row in rows:
+        cells = [f"{c:<{w}}" for c, w in zip(row[:-1], widths, strict=True)]
+        yield "  ".join([*cells, row[-1]]).rstrip()
+
+
+def _score(value: float) -> str:
+    """A probability in percent; a value outside 0 to 1 as a number."""
+    return percent(value) if 0 <= value <= 1 else f"{value:.4g}"
+
+
+def _label_lines(ranked: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    yield from _table([(shown(r["label"]), _score(r["score"])) for r in ranked])
+
+
+def _span_lines(spans: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    rows = [
+        (
+            shown(str(s.get("entity_group", s.get("entity")))),
+            _score(s["score"]),
+            f"{s['start']}-{s['end']}",
+            shown(s["word"]),
+        )
+        for s in spans
+    ]
+    yield from _table(rows) if rows else ()
+
+
+def _answer_lines(found: Any) -> Iterator[str]:
+    answers = [found] if isinstance(found, Mapping) else found
+    rows = [
+        (_score(a["score"]), f"{a['start']}-{a['end']}", shown(a["answer"]))
+        for a in answers
+    ]
+    yield from _table(rows) if rows else ()
+
+
+def _candidate_lines(found: Sequence[Any]) -> Iterator[str]:
+    each = found if found and isinstance(found[0], list) else [found]
+    for some in each:
+        yield from _table(
+            [
+                (shown(c["token_str"]), _score(c["score"]), shown(c["sequence"]))
+                for c in some
+            ]
+        )
+
+
+def _vector_lines(vector: Sequence[float]) -> Iterator[str]:
+    values = "  ".join(f"{v:.4g}" for v in vector[:MOST_NUMBERS])
+    more = f"  … ({len(vector)} values)" if len(vector) > MOST_NUMBERS else ""
+    yield f"[{values}{more}]"
+
+
+def _cosine_lines(table: Array) -> Iterator[str]:
+    """The cosine of every two texts, a row for each."""
+    for row in table:
+        yield "  ".join(f"{value:7.4f}" for value in row)
+
+
+LINES: Mapping[str, Callable[[Any], Iterator[str]]] = {
+    "token-classification": _span_lines,
+    "question-answering": _answer_lines,
+    "fill-mask": _candidate_lines,
+    "sentence-similarity": _vector_lines,
+}

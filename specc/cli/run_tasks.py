@@ -1,0 +1,125 @@
+"""Words of the command line as the inputs of a model's task."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from specc.cli.run_refused import too_many
+from specc.cli.run_words import read_lines
+from specc.cli.standard_input import STDIN
+from specc.data.files import MAX_TEXT_BYTES, read_bytes
+from specc.data.json_arrays import load_json
+from specc.data.tasks import Slot, Task
+from specc.files.json import ANY, parse
+from specc.files.read import shown
+from specc.text.diagnostic import fail
+
+ARRAYS = (".npy", ".npz")
+PAIR = 2
+
+
+def reads_arrays(task: Task, words: Sequence[str], inputs: Sequence[str]) -> bool:
+    """Whether a word gives arrays to an input of the graph, so that nothing is text."""
+    for word in words:
+        name, equals, _ = word.partition("=")
+        if (equals and name in inputs) or word.lower().endswith(ARRAYS):
+            return True
+        if _holds_numbers(_json(word)):
+            return True
+    return not words
+
+
+def read_task_words(
+    task: Task, words: Sequence[str]
+) -> tuple[dict[str, Any], list[Path]]:
+    """The task's inputs from words: `NAME=WORD`, or in the order of the slots, of which
+    the last takes all the rest; and the files that were read. E0910 for too many.
+    """
+    files: list[Path] = []
+    found: dict[str, list[Any]] = {}
+    slots = {slot.name: slot for slot in task.slots}
+    named = [_named(word, slots) for word in words]
+    waiting = [s for s in task.slots if s.name not in {n for n, _ in named}]
+    for name, word in named:
+        slot = slots[name] if name else _next_slot(waiting, found)
+        if slot is None:
+            too_many(word, [*slots], many=True)
+        for value in _values(slot, word, files):
+            for key, item in _by_name(slot, value, slots):
+                found.setdefault(key, []).append(item)
+    return found, files
+
+
+def _named(word: str, slots: Mapping[str, Slot]) -> tuple[str, str]:
+    """The slot that a word names before `=`, and the rest."""
+    name, equals, rest = word.partition("=")
+    return (name, rest) if equals and name in slots else ("", word)
+
+
+def _next_slot(waiting: Sequence[Slot], found: Mapping[str, Any]) -> Slot | None:
+    """The slot of a word without a name: the first that has nothing yet, or takes many."""
+    required = [slot for slot in waiting if not slot.optional]
+    for slot in required:
+        if slot.many or slot.name not in found:
+            return slot
+    return None
+
+
+def _values(slot: Slot, word: str, files: list[Path]) -> Iterator[Any]:
+    """What a word gives: a path, the lines of a file, what JSON lists, or the word."""
+    if slot.name == "image":
+        files.append(Path(word))
+        yield Path(word)
+    elif word == STDIN or word.startswith("@"):
+        if word != STDIN:
+            files.append(Path(word[1:]))
+        yield from read_lines(word)
+    elif word.lower().endswith(".json"):
+        files.append(Path(word))
+        listed = load_json(read_bytes(word, MAX_TEXT_BYTES), word)
+        yield from listed if isinstance(listed, list) else [listed]
+    else:
+        listed = _json(word)
+        yield from [word] if listed is None else listed
+
+
+def _json(word: str) -> list[Any] | None:
+    """A JSON list or object as a list of items; None for any other word."""
+    if not word.startswith(("[", "{")):
+        return None
+    try:
+        found = parse(word, ANY)
+    except ValueError:
+        return None
+    return found if isinstance(found, list) else [found]
+
+
+def _holds_numbers(value: object) -> bool:
+    """Whether lists of numbers are meant."""
+    while isinstance(value, list) and value:
+        value = value[0]
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _by_name(
+    slot: Slot, value: Any, slots: Mapping[str, Slot]
+) -> Iterator[tuple[str, Any]]:
+    """What a value is for: `{"text": …, "text_pair": …}`, `["one", "two"]` for a pair,
+    or a text. E0906 for anything else.
+    """
+    names = [*slots]
+    if isinstance(value, dict) and value and value.keys() <= slots.keys():
+        yield from value.items()
+    elif isinstance(value, list) and len(value) == PAIR == len(names):
+        yield from zip(names, value, strict=True)
+    elif isinstance(value, str | Path):
+        yield slot.name, value
+    else:
+        fail(
+            "E0906",
+            f"`{shown(str(value))[:60]}` is no text for `{slot.name}`",
+            helps=[
+                'give a text, a list of texts, ["one", "two"] for a pair, '
+                f"or an object with {', '.join(names)}"
+            ],
+        )

@@ -1,0 +1,178 @@
+"""The task of a checkpoint: which pipeline its head is for, by the class of its
+config.json, with labels and token ids from the files next to the weights.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from specc.compiler.sidefiles import TOKENIZER, found_in, object_in
+from specc.data.encodings import TOKEN_TYPES
+from specc.data.reading import Reading
+from specc.data.record import TEXT, TextReading
+from specc.data.tasks import TASKS, Task, task_kind
+from specc.data.tokenizer import TextTokenizer
+from specc.elaborate.beside import graphs_of
+from specc.elaborate.json_nodes import JsonObject
+from specc.elaborate.modules import Program
+from specc.ir.model import Model
+
+SPECIAL_TOKENS = "special_tokens_map.json"
+USUAL = {
+    "mask": ("[MASK]", "<mask>"),
+    "cls": ("[CLS]", "<s>"),
+    "unk": ("[UNK]", "<unk>"),
+    "pad": ("[PAD]", "<pad>"),
+}
+"""Special tokens by role, where no file names them."""
+ROLES = {"mask": "mask", "cls": "cls", "unknown": "unk", "pad": "pad"}
+"""The fields of a task that hold ids of special tokens, and the roles of these."""
+FIRST_OR_NOT = ("IsNext", "NotNext")
+SIGLIP_LENGTH = 64
+"""The length that SigLIP's texts are padded to: `max_position_embeddings` by default."""
+SEGMENT_IDS = ("Bert", "Electra", "Deberta")
+"""Tokenizer classes whose `model_input_names` have the segment ids by default."""
+SEGMENT_TYPES = ("bert", "electra", "deberta-v2")
+"""Types whose tokenizer is one of these classes where no file names it."""
+
+
+def with_task(
+    reading: Reading,
+    program: Program,
+    model: Model,
+    raw: JsonObject | None,
+    folders: Sequence[Path],
+) -> Reading:
+    """Add the task of the graph to its reading, where it reads text and has one."""
+    text = next(
+        (
+            (name, record)
+            for name, record in reading.inputs
+            if isinstance(record, TEXT) and name in model.graph.inputs
+        ),
+        None,
+    )
+    blocks = [b for b in graphs_of(program) if b.name == model.graph.name]
+    classes = tuple(name for block in blocks for name in block.made_for)
+    kind = task_kind(classes, tuple(model.graph.outputs))
+    if text is None or not kind:
+        return reading
+    name, record = text
+    if TASKS[kind].needs_tokenizer and not isinstance(record, TextTokenizer):
+        return reading
+    config = raw.plain() if raw is not None else {}
+    return reading.with_task(_task(kind, name, record, config, folders))
+
+
+def _task(
+    kind: str,
+    name: str,
+    record: TextReading,
+    config: Mapping[str, Any],
+    folders: Sequence[Path],
+) -> Task:
+    """The task with what the files say of it."""
+    told = _tokenizer_config(folders)
+    found: dict[str, Any] = {
+        "labels": _labels(config),
+        "function": _function(config),
+        "token_types": _gives_token_types(told, config),
+    }
+    if kind == "next-sentence-prediction":
+        found |= {"labels": FIRST_OR_NOT, "function": "softmax"}
+    if kind == "zero-shot-image-classification":
+        found |= _two_towers(config)
+    if isinstance(record, TextTokenizer):
+        ids = _TokenIds(json.loads(record.file.text), told)
+        # the padding that config.json names where no file of the tokenizer does
+        found |= {f: i for f, r in ROLES.items() if (i := ids.of(r)) is not None}
+    return Task(kind=kind, text=name, **found)
+
+
+def _labels(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """The names of the classes by number; those that have none are left to `LABEL_n`."""
+    told = config.get("id2label")
+    if not isinstance(told, dict):
+        return ()
+    numbered = {int(k): str(v) for k, v in told.items() if str(k).isdecimal()}
+    return tuple(numbered.get(i, f"LABEL_{i}") for i in range(len(numbered)))
+
+
+def _function(config: Mapping[str, Any]) -> str:
+    """What turns logits into scores, as the text classification pipeline chooses it; a
+    cross-encoder's own activation goes before.
+    """
+    own = config.get("sentence_transformers")
+    named = own.get("activation_fn") if isinstance(own, dict) else None
+    named = named or config.get("sbert_ce_default_activation_function")
+    if isinstance(named, str):
+        return {"Sigmoid": "sigmoid", "Softmax": "softmax"}.get(
+            named.rpartition(".")[2], "none"
+        )
+    problem = config.get("problem_type")
+    labels = config.get("id2label")
+    count = len(labels) if isinstance(labels, dict) else config.get("num_labels", 2)
+    if problem == "regression":
+        return "none"
+    single = count == 1 or problem == "multi_label_classification"
+    return "sigmoid" if single else "softmax"
+
+
+def _two_towers(config: Mapping[str, Any]) -> dict[str, Any]:
+    """How candidate labels are scored: SigLIP's texts are padded to one length, and each
+    is scored by itself.
+    """
+    if "siglip" not in str(config.get("model_type")):
+        return {"function": "softmax"}
+    part = config.get("text_config")
+    text = part if isinstance(part, dict) else {}
+    length = text.get("max_position_embeddings", SIGLIP_LENGTH)
+    return {
+        "function": "sigmoid",
+        "length": min(int(length), SIGLIP_LENGTH),
+        "pad": int(text.get("pad_token_id", 1)),
+    }
+
+
+def _tokenizer_config(folders: Sequence[Path]) -> dict[str, Any]:
+    """What tokenizer_config.json says, above special_tokens_map.json."""
+    found: dict[str, Any] = {}
+    for name in (SPECIAL_TOKENS, TOKENIZER):
+        path = found_in(folders, name)
+        found |= object_in(path) if path is not None else {}
+    return found
+
+
+def _gives_token_types(told: Mapping[str, Any], config: Mapping[str, Any]) -> bool:
+    """Whether the tokenizer's segment ids are given to the model."""
+    names, kind = told.get("model_input_names"), told.get("tokenizer_class")
+    if isinstance(names, list):
+        return TOKEN_TYPES in names
+    if isinstance(kind, str):
+        return kind.startswith(SEGMENT_IDS)
+    return config.get("model_type") in SEGMENT_TYPES
+
+
+class _TokenIds:
+    """The ids of special tokens in a tokenizer.json."""
+
+    def __init__(self, content: Mapping[str, Any], told: Mapping[str, Any]) -> None:
+        self.told = told
+        vocabulary = content["model"].get("vocab")
+        pairs = (
+            vocabulary.items()
+            if isinstance(vocabulary, dict)
+            else ((p[0], i) for i, p in enumerate(vocabulary or ()))
+        )
+        self.ids = dict(pairs)
+        for token in content.get("added_tokens") or ():
+            self.ids[token["content"]] = token["id"]
+
+    def of(self, role: str) -> int | None:
+        """The id of the mask, or another role; None where there is none."""
+        told = self.told.get(f"{role}_token")
+        name = told.get("content") if isinstance(told, dict) else told
+        names = (name,) if isinstance(name, str) else USUAL[role]
+        number = next((self.ids[n] for n in names if n in self.ids), None)
+        return number if isinstance(number, int) and number >= 0 else None

@@ -1,0 +1,200 @@
+"""`specc run` of models with a task: words in, lines and JSON out."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip(
+    "tokenizers", reason='needs the package tokenizers: pip install "specc-onnx[text]"'
+)
+from support.json_schema import faults
+from support.tokenizer_files import trained
+
+import specc
+from specc.cli.main import main
+from specc.data.pictures.png import encode_png
+from specc.data.tasks import TASKS
+
+ROOT = Path(__file__).parents[2]
+SCHEMA = json.loads(
+    (ROOT / "docs" / "command-line.schema.json").read_text(encoding="utf-8")
+)
+SMALL = {
+    "vocab_size": 200, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 20,
+    "max_position_embeddings": 40,
+}  # fmt: skip
+HEADS = {
+    "text-classification": "ForSequenceClassification",
+    "next-sentence-prediction": "ForNextSentencePrediction",
+    "token-classification": "ForTokenClassification",
+    "question-answering": "ForQuestionAnswering",
+    "fill-mask": "ForMaskedLM",
+    "multiple-choice": "ForMultipleChoice",
+}
+WORDS = {
+    "text-classification": ["the quick fox", "attention"],
+    "next-sentence-prediction": ["text=the quick fox", "text_pair=the lazy dog"],
+    "token-classification": ["the quick brown fox", "jumps"],
+    "question-answering": ["what jumps?", "the quick brown fox jumps"],
+    "fill-mask": ["the [MASK] fox", "[MASK] and [MASK]"],
+    "multiple-choice": ["what jumps?", "the fox", "attention"],
+    "zero-shot-image-classification": ["a.png", "fox", "dog", "attention"],
+    "sentence-similarity": ["the quick fox", "the lazy dog", "--compare"],
+}
+
+
+def with_mask() -> str:
+    """A WordPiece tokenizer.json with a mask token."""
+    data = json.loads(trained("wordpiece"))
+    token = {**data["added_tokens"][0], "id": 199, "content": "[MASK]"}
+    data["added_tokens"].append(token)
+    data["model"]["vocab"]["[MASK]"] = 199
+    data["model"]["vocab"] = {
+        word: i for word, i in data["model"]["vocab"].items() if i < 199
+    } | {"[MASK]": 199}
+    return json.dumps(data)
+
+
+def checkpoint(folder: Path, config: dict[str, Any]) -> Path:
+    """A directory with a config.json and a tokenizer.json, without weights."""
+    folder.mkdir(exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "tokenizer.json").write_text(with_mask())
+    return folder
+
+
+def model_for(task: str, folder: Path) -> str:
+    """A compiled model with random weights for a task."""
+    config: dict[str, Any] = {"model_type": "bert", **SMALL}
+    config["architectures"] = [f"Bert{HEADS.get(task, 'Model')}"]
+    config["id2label"] = {"0": "bad", "1": "good", "2": "neither"}
+    more = ["--graph", "sentences"] if task == "sentence-similarity" else []
+    if task.startswith("zero-shot"):
+        side = {k: SMALL[k] for k in SMALL if k != "max_position_embeddings"}
+        config = {
+            "model_type": "clip",
+            "architectures": ["CLIPModel"],
+            "text_config": {**side, "max_position_embeddings": 40, "eos_token_id": 3},
+            "vision_config": {
+                **{k: v for k, v in side.items() if k != "vocab_size"},
+                "image_size": 8,
+                "patch_size": 4,
+            },
+        }
+    path = str(folder / "m.onnx")
+    source = str(checkpoint(folder / "ck", config))
+    assert main(["compile", source, "--init", "0", "-o", path, "-q", *more]) == 0
+    return path
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    pixels = np.arange(8 * 8 * 3, dtype=np.uint8).reshape(8, 8, 3)
+    (tmp_path / "a.png").write_bytes(encode_png(pixels))
+    return tmp_path
+
+
+def told(words: list[str], capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    """The JSON of a run, which fits the schema."""
+    capsys.readouterr()
+    assert main(["run", *words, "--format", "json"]) == 0, capsys.readouterr().err
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    assert not list(faults(found, SCHEMA, SCHEMA)), found
+    return found
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_json_of_every_task(
+    task: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The JSON form has a schema, and is what Python gives for the same words."""
+    path = model_for(task, folder)
+    found = told([path, *WORDS[task]], capsys)
+    assert found["task"] == task
+    capsys.readouterr()
+    assert main(["run", path, *WORDS[task]]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == found["shown"]
+    bad = json.loads(json.dumps(found))
+    bad["predictions"] = [{"labels": []}]
+    assert list(faults(bad, SCHEMA, SCHEMA)), "the schema takes anything"
+
+
+def test_words_files_and_lists_are_the_same(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = model_for("text-classification", folder)
+    texts = ["the quick fox", "attention is all"]
+    Path("texts.txt").write_text("\n".join(texts) + "\n")
+    Path("texts.json").write_text(json.dumps(texts))
+    expected = told([path, *texts], capsys)["predictions"]
+    for words in (
+        ["@texts.txt"],
+        ["texts.json"],
+        [json.dumps(texts)],
+        [f"text={texts[0]}", f"text={texts[1]}"],
+    ):
+        assert told([path, *words], capsys)["predictions"] == expected
+    model = specc.load(path)
+    assert model.run(text=texts).predictions == expected  # type: ignore[attr-defined]
+
+
+def test_pairs_in_every_form(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A pair is two texts in one row, with segment ids."""
+    path = model_for("text-classification", folder)
+    first, second = ["the fox", "a dog"], ["jumps", "over it"]
+    pairs = [[a, b] for a, b in zip(first, second, strict=True)]
+    records = [{"text": a, "text_pair": b} for a, b in pairs]
+    Path("a.txt").write_text("\n".join(first))
+    Path("b.txt").write_text("\n".join(second))
+    Path("pairs.json").write_text(json.dumps(records))
+    expected = told([path, json.dumps(pairs)], capsys)["predictions"]
+    assert len(expected) == 2
+    for words in (
+        ["text=@a.txt", "text_pair=@b.txt"],
+        ["pairs.json"],
+        [json.dumps(records)],
+    ):
+        assert told([path, *words], capsys)["predictions"] == expected
+    apart = told([path, *first], capsys)["predictions"]
+    assert apart != expected
+
+
+def test_ids_are_still_numbers(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = model_for("text-classification", folder)
+    found = told([path, "[[2, 5, 3]]"], capsys)
+    assert "task" not in found
+    assert found["results"]["logits"]["shape"] == [1, 3]
+
+
+@pytest.mark.parametrize(
+    ("task", "words", "code"),
+    [
+        ("text-classification", ["text=a", "text=b", "text_pair=c", "text_pair=d", "text_pair=e"], "E0912"),
+        ("text-classification", ["a", "--aggregation-strategy", "first"], "E0753"),
+        ("text-classification", ["a", "--compare"], "E0753"),
+        ("text-classification", ["[{\"texts\": \"a\"}]"], "E0906"),
+        ("text-classification", ["@nothing.txt"], "E0802"),
+        ("question-answering", ["what?"], "E0910"),
+        ("question-answering", ["what?", "that", "more"], "E0910"),
+        ("fill-mask", ["no mask"], "E0906"),
+        ("sentence-similarity", ["a", "--prompt-name", "query"], "E0910"),
+        ("zero-shot-image-classification", ["a.png", "fox", "--hypothesis-template", "x"], "E0753"),
+    ],
+)  # fmt: skip
+def test_errors(
+    task: str,
+    words: list[str],
+    code: str,
+    folder: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    path = model_for(task, folder)
+    assert main(["run", path, *words]) != 0
+    assert f"error[{code}]" in capsys.readouterr().err
