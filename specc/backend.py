@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 # ---- What the compiler tells a backend
 
-
 How: TypeAlias = Literal["auto", "link", "copy", "inline"]
 """Where weights go: checkpoint, a file of ours beside the model, the model; what fits."""
 Shape: TypeAlias = tuple[int, ...]
@@ -191,6 +190,17 @@ class Product:
     numbers: Mapping[str, int]
 
 
+@dataclass(frozen=True, slots=True)
+class Subgraphs:
+    """The branches and loop bodies of a compiled model, by name. A copy counts their
+    executions in its result `output`, i64[n]. `constants` are integers in conditions.
+    """
+
+    output: str
+    names: tuple[str, ...]
+    constants: tuple[int, ...]
+
+
 class Held(Protocol):
     """A tensor that the runtime holds, on the device of its model."""
 
@@ -308,6 +318,12 @@ class ModelFile(Protocol):
 
     def open_with_products(self, provider: str) -> tuple[Session, tuple[Product, ...]]:
         """A copy that also gives what its products by rounded weights read and make."""
+
+    def subgraphs(self) -> Subgraphs:
+        """The branches and loop bodies of the model."""
+
+    def open_counting(self, provider: str) -> Session:
+        """A copy as `open_exact` that also counts executions of subgraphs."""
 
     def open_with_attention(
         self, provider: str, notes: Iterable[Mapping[str, str]]

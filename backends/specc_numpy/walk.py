@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from contextvars import ContextVar
 from typing import TypeAlias
 
 import numpy as np
@@ -10,6 +11,9 @@ from specc.ir.graph import Graph, Node, Value, needed
 from specc_numpy.table import Array, Env, evaluate, stored
 
 After: TypeAlias = Callable[[Value, Array], Array]
+
+_AROUND: ContextVar[After | None] = ContextVar("after", default=None)
+"""`after` of the walk around a body, which holds inside it as well."""
 
 
 def walk(
@@ -22,9 +26,24 @@ def walk(
     """What `wanted` are when the inputs and parameters of `graph` are `given`.
 
     A parameter may have any element type: it is converted when it is first read. `after`
-    is given each result of a node, and gives what is read in its place.
+    is given each result of a node, in bodies of loops too, and gives what is read in its
+    place.
     """
-    wanted = list(wanted)
+    after = after or _AROUND.get()
+    token = _AROUND.set(after)
+    try:
+        return _walk(graph, given, env, list(wanted), after)
+    finally:
+        _AROUND.reset(token)
+
+
+def _walk(
+    graph: Graph,
+    given: Mapping[Value, Array],
+    env: Env,
+    wanted: list[Value],
+    after: After | None,
+) -> dict[Value, Array]:
     nodes = _in_use(graph, wanted)
     left = _uses(nodes, wanted)
     known: dict[Value, Array] = {}

@@ -13,7 +13,7 @@ from specc.ir.array import Array
 from specc.ir.graph import Graph
 from specc.run.inputs import Entrance
 from specc.run.opened import open_compiled
-from specc.run.verify import random_inputs
+from specc.run.random_inputs import random_inputs
 from specc.run.writer import Writer
 from specc.text.diagnostic import fail
 

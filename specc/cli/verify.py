@@ -40,6 +40,11 @@ def arguments(parser: ArgumentParser) -> None:
         "--rounds", type=rounds, default=3, metavar="N", help="how many sizes to try"
     )
     parser.add_argument(
+        "--strict",
+        action="store_true",
+        help="end with status 5 where a branch or loop body was executed in no round",
+    )
+    parser.add_argument(
         "--against",
         default="",
         metavar="MODEL.onnx|DIR",
@@ -76,7 +81,7 @@ def bound(text: str) -> tuple[str, float]:
 
 def run(given: Namespace) -> int:
     """Print a line a round; exit code 4 (E0930) when one differs, 5 (E0932) when
-    rounding decides what comes out.
+    rounding decides what comes out, or with `--strict` where a branch was not executed.
 
     For programs all of it is one object, also where something differs.
     """
@@ -88,6 +93,8 @@ def run(given: Namespace) -> int:
     found = Found()
     try:
         _compare(given, opened, found)
+        if given.strict:
+            _check_covered(found)
         if given.against:
             _beside(given, opened, found)
     except Failed as failed:
@@ -150,6 +157,21 @@ def _compare(given: Namespace, opened: Opened, found: Found) -> None:
         raise
     # a model that nothing was compared of is not said to be right
     found.agrees = True if any(one.compared for one in found.rounds) else None
+
+
+def _check_covered(found: Found) -> None:
+    """E0933 where a subgraph was executed in no round."""
+    missing = [name for one in found.rounds for name in one.uncovered]
+    if missing:
+        count = (
+            "1 subgraph was" if len(missing) == 1 else f"{len(missing)} subgraphs were"
+        )
+        fail(
+            "E0933",
+            f"{count} executed in no round",
+            notes=[", ".join(missing)],
+            helps=["verify a smaller model of the same spec, or try another `--seed`"],
+        )
 
 
 def _beside(given: Namespace, opened: Opened, found: Found) -> None:

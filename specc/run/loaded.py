@@ -4,7 +4,7 @@ Inputs are checked against the graph in the manifest before ONNX Runtime sees th
 because it does not.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -105,6 +105,15 @@ class Loaded:
         if isinstance(self.session, Buffered):
             return replace(self.session, inner=session), products
         return session, products
+
+    def with_executions(self, wrap: Callable[[Session], Computing]) -> Computing:
+        """A copy that counts executions of its subgraphs; `wrap` is put around what the
+        runtime runs.
+        """
+        counting = wrap(self.file.open_counting(self.provider))
+        if isinstance(self.session, Buffered):
+            return replace(self.session, inner=counting)
+        return counting
 
     def weights(self) -> dict[str, Array]:
         """The model's parameters by the spec's names; rounded ones as what they stand for."""

@@ -16,7 +16,7 @@ from specc.ir.fitting import fitting
 from specc.ir.graph import Graph, Value
 from specc.passes.measure.limits import limits, rows_taken
 from specc.run.loaded import Loaded
-from specc.run.verify import random_inputs, sizes_for
+from specc.run.random_inputs import random_inputs, sizes_for
 from specc.text.diagnostic import fail
 
 MEASURES = {

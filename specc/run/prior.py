@@ -5,7 +5,7 @@ For whoever compares a step with its graph. Numbers out of nowhere would put it 
 text ever does: the logarithm of what is never negative, a sum that is never zero.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,7 +16,7 @@ from specc.ir.array import Array
 from specc.ir.derived import OFFSET
 from specc.ir.graph import Graph
 from specc.run.elements import NUMPY
-from specc.run.verify import random_inputs
+from specc.run.random_inputs import USUAL, Draw, random_inputs
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,11 @@ class Prior:
     encode_weights: Mapping[str, Array] | None = None
 
     def draw(
-        self, step: Graph, sizes: Mapping[str, int], rng: np.random.Generator
+        self,
+        step: Graph,
+        sizes: Mapping[str, int],
+        rng: np.random.Generator,
+        density: float = USUAL,
     ) -> dict[str, Array]:
         """Inputs for lengths of the step graph, behind as many rows as they say that there were."""
         new = self._new(step)
@@ -40,12 +44,15 @@ class Prior:
         told = self.most(step).get(OFFSET, 3) if OFFSET in step.inputs else 0
         count = sizes.get(past, told)
         # what `encode` hands over is the same for the first call and the next
-        made = random_inputs(step, sizes, rng)
+        made = random_inputs(step, sizes, rng, density)
         once = self._once(made, sizes, rng)
         made |= {n: once[n] for n in self.facts.handed if n in once}
         # The first call has as many new rows as the next one is to have behind it; of
         # what looks at all rows it sees the first of them.
-        first = {**made, **random_inputs(step, {**sizes, new: count, past: 0}, rng)}
+        first = {
+            **made,
+            **random_inputs(step, {**sizes, new: count, past: 0}, rng, density),
+        }
         first |= {n: made[n] for n in self.facts.handed}
         rows = count * self._chunk
         first |= {n: made[n][:, :rows] for n in self.facts.whole}
@@ -142,21 +149,24 @@ def states_by_name(step: Graph) -> dict[str, str]:
 
 def draw_behind_a_text(
     weights: Mapping[str, Array],
-) -> Callable[[Graph, Mapping[str, int], np.random.Generator], dict[str, Array]]:
+) -> Draw:
     """Draws inputs of a step under the names of other programs: what it computes itself
     of a first part of a text, from no rows before, are the states of the second.
     """
 
     def draw(
-        step: Graph, sizes: Mapping[str, int], rng: np.random.Generator
+        step: Graph,
+        sizes: Mapping[str, int],
+        rng: np.random.Generator,
+        density: float = USUAL,
     ) -> dict[str, Array]:
-        made = random_inputs(step, sizes, rng)
+        made = random_inputs(step, sizes, rng, density)
         states = states_by_name(step)
         new, past = _lengths(step, states)
         count = sizes.get(past, 0)
         if not count:  # a step without rows before has nothing that was ever computed
             return made
-        first = random_inputs(step, {**sizes, new: count, past: 0}, rng)
+        first = random_inputs(step, {**sizes, new: count, past: 0}, rng, density)
         for name, value in step.inputs.items():
             symbols = {s for d in value.type.shape for s in d.symbols()}
             if past in symbols and new in symbols:

@@ -13,6 +13,8 @@ class Round:
     `agrees` is None where nothing can be told: nothing was `compared`, or rounding
     decides. `worst` is the largest difference of any of the `results`, of the largest
     value of that result. `note` is what else there is to say, as the end of the line.
+    `uncovered` are the branches and loop bodies that no round has executed; a value of
+    its own after all rounds.
     """
 
     graph: str = ""
@@ -22,9 +24,12 @@ class Round:
     results: int = 0
     worst: float = 0.0
     note: str = ""
+    uncovered: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         graph = f"{self.graph}: " if self.graph else ""
+        if self.uncovered:
+            return f"{graph}not covered: {', '.join(self.uncovered)}"
         lengths = f"{lengths_told(self.sizes)}: " if self.compared else ""
         return f"{graph}{lengths}{self._agreeing()}{self.note}"
 
@@ -46,6 +51,7 @@ class Round:
             "results": self.results,
             "worst": self.worst,
             "note": self.note.lstrip("; ,"),
+            "uncovered": list(self.uncovered),
         }
 
 

@@ -24,7 +24,9 @@ class Family(Enum):
     DIFFERENT = 4
     """`verify` found a difference."""
     UNTOLD = 5
-    """`verify` found nothing that can be told: the model is too sensitive to rounding."""
+    """`verify` cannot tell: the model is too sensitive to rounding, or with `--strict` not
+    all of it was executed.
+    """
     BUG = 70
     """A mistake in specc: EX_SOFTWARE of sysexits.h."""
 
@@ -296,6 +298,7 @@ LINES = {
     "E0930": "a model differs from the reference",
     "E0931": "there is no attention to draw",
     "E0932": "a model is too sensitive to rounding to be compared",
+    "E0933": "verify did not execute all subgraphs of a model",
     "E0934": "the target cannot run a model that decodes by itself",
     "E0935": "a length leaves a remainder where the model divides it",
     "E0940": "this model's text needs the package tokenizers",
@@ -361,7 +364,7 @@ _FAMILIES = {
         *("E0815", "E0874", "E0883", "E0888", "E0902", "E0922", "E0940", "E0968"),
     },
     Family.DIFFERENT: {"E0855", "E0856", "E0930", "E0980"},
-    Family.UNTOLD: {"E0932"},
+    Family.UNTOLD: {"E0932", "E0933"},
     Family.BUG: {"E0986"},
 }
 """The codes that are in a family other than that of their first letter."""

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from specc.backend import Product
+from specc.ir.array import Array
 from specc.run.products import compare_products
 from specc.text.diagnostic import Failed
 
@@ -34,3 +35,68 @@ def test_rows_that_are_rounded_the_other_way() -> None:
     away = np.array([[129, 130, 125, 255]], np.uint8)
     with pytest.raises(Failed, match="E0855"):
         compare_products([product], {"x": x, "y": away}, "")
+
+
+GROUPED = {"x": "x", "w": "w", "scales": "scales", "y": "y"}
+NUMBERS = {"K": 40, "bits": 8, "block_size": 128, "accuracy_level": 4}
+
+
+def grouped(x: Array, w: Array) -> dict[str, Array]:
+    """Operands of a product in blocks with K = 40, and its result in float32 sums of 16."""
+    stored = np.full((len(w), 1, 128), 128, np.uint8)
+    stored[:, 0, :40] = w + 128
+    most = np.abs(x).max(-1, keepdims=True)
+    q = np.rint(x * (np.float32(127) / most))
+    y = np.zeros((len(x), len(w)), np.float32)
+    for start in range(0, 40, 16):
+        lane = slice(start, start + 16)
+        y += ((q[:, lane] @ w[:, lane].T) * (most / np.float32(127))).astype("f4")
+    scales = np.ones((len(w), 1), np.float32)
+    return {"x": x, "w": stored, "scales": scales, "y": y}
+
+
+def test_a_result_that_cancels_has_the_error_of_its_terms() -> None:
+    """Results far smaller than their terms differ by more than 1e-5 of themselves."""
+    worst = 0.0
+    product = Product("MatMulNBits", GROUPED, NUMBERS)
+    for seed in range(200):
+        rng = np.random.default_rng(seed)
+        x, w = rng.normal(size=(1, 40)).astype("f4"), rng.integers(-128, 128, (1, 40))
+        most = np.abs(x).max()
+        q = np.rint(x * (np.float32(127) / most))
+        # the last weight and number make all of it nearly nothing
+        q[0, 39] = 1
+        w[0, 39] = 0
+        w[0, 38] = -round(
+            float((q @ w.T - q[:, 38] * w[0, 38])[0, 0] / (q[0, 38] or 1))
+        )
+        w[0, 38] = np.clip(w[0, 38], -128, 127)
+        given = grouped(x, w)
+        assert compare_products([product], given, "") <= 1e-5
+        exact = (q.astype("f8") @ w.T) * float(most / np.float32(127))
+        worst = max(
+            worst, abs(float((given["y"] - exact)[0, 0])) / (abs(exact).max() or 1)
+        )
+    assert worst > 1e-6
+
+
+@pytest.mark.parametrize("place", [0, 17, 39])
+def test_one_weight_that_is_off_by_one_is_found(place: int) -> None:
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(3, 40)).astype("f4")
+    given = grouped(x, rng.integers(-128, 127, (5, 40)))
+    product = Product("MatMulNBits", GROUPED, NUMBERS)
+    assert compare_products([product], given, "") <= 1e-5
+    given["w"][2, 0, place] += 1
+    with pytest.raises(Failed, match="E0855"):
+        compare_products([product], given, "")
+
+
+@pytest.mark.parametrize("size", [0.0, 1e-40, 1e-38, 3e-37])
+def test_blocks_of_denormal_activations_are_zeros(size: float) -> None:
+    """Their factor, 127 by the largest of them, is infinite in float32."""
+    x = np.full((2, 40), size, np.float32)
+    x[1] = 1
+    given = grouped(np.ones((2, 40), np.float32), np.full((3, 40), 2))
+    given |= {"x": x, "y": np.array([[0] * 3, [80] * 3], np.float32)}
+    assert compare_products([Product("MatMulNBits", GROUPED, NUMBERS)], given, "") == 0

@@ -39,6 +39,7 @@ ELSEWHERE = {
     "E0857": "tests/run/test_losses.py",
     # says by how much, which no two machines agree on
     "E0932": "tests/run/test_verify.py",
+    "E0933": "tests/run/test_coverage.py",  # an option of `verify` alone
     "E0820": "tests/test_api.py",  # what only Python can give
     "E0754": "tests/test_api.py",  # the command line says it of its own argument
     # a compiled model whose weights grow until a number does not fit

@@ -5,6 +5,7 @@ A model is parsed as untrusted: its size is capped before it is read, and weight
 it are read only from regular files in or below its folder.
 """
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -15,10 +16,11 @@ from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import DecodeError, Message
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
-from specc.backend import Product, Room
+from specc.backend import Product, Room, Subgraphs
 from specc.files.read import Unreadable, read_regular, shown
 from specc.ir.array import Array
 from specc.text.diagnostic import fail
+from specc_onnx.emit.executions import OUTPUT, compared_constants, count_executions
 from specc_onnx.emit.rounding import products_of, shares_scales, without_rounding
 from specc_onnx.emit.taps import NO_WEIGHTS, attention_outputs
 from specc_onnx.fixed import FixedModel, recordable
@@ -28,6 +30,8 @@ from specc_onnx.write.room import room
 
 LARGEST = 2**31
 """Bytes of an ONNX file; protobuf can hold no more."""
+SMALL = 64
+"""Elements of a constant that may stand in a condition."""
 
 
 @dataclass(frozen=True)
@@ -152,6 +156,30 @@ class ModelFile:
         products = products_of(copy)
         # a layer that rounds rows together does so for the rows of each thread
         return self._opened(copy, provider, threads=1), products
+
+    def subgraphs(self) -> Subgraphs:
+        """The branches and bodies of the model."""
+        copy = self._structure()
+        return Subgraphs(OUTPUT, count_executions(copy), compared_constants(copy))
+
+    def open_counting(self, provider: str) -> RunningModel:
+        """A copy of the model, with nothing rounded but weights, that also gives how
+        often each of its subgraphs was executed.
+        """
+        copy = ModelProto()
+        copy.CopyFrom(self.model)
+        without_rounding(copy)
+        count_executions(copy)
+        return self._opened(copy, provider, exact=True)
+
+    def _structure(self) -> ModelProto:
+        """A copy of the model without its large constants."""
+        copy = ModelProto()
+        for tensor in self.model.graph.initializer:
+            if math.prod(tensor.dims) <= SMALL:
+                copy.graph.initializer.append(tensor)
+        copy.graph.node.extend(self.model.graph.node)
+        return copy
 
     def _opened(
         self, model: ModelProto, provider: str, threads: int = 0, exact: bool = False

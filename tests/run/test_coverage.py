@@ -1,0 +1,126 @@
+"""`specc verify` executes every branch and loop body of a compiled model, or says which
+ones it did not.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import GraphProto, numpy_helper
+from support.small import SMALL
+
+import specc
+from specc.cli import main as cli
+from specc.run.coverage import Coverage
+from specc.run.random_inputs import random_inputs
+from specc.run.verify import rounds_of
+from specc.text.diagnostic import Failed
+
+HEAD = """specc 1
+model m
+dims batch >= 1, n >= 1
+mask near(f) = abs(i - j) < 8 | f[j]
+graph g(x: float[batch, n, 8], f: bool[batch, n]) -> (y: float[batch, n, 8]) {
+"""
+BLOCKED = {
+    "mask with keys apart": "  return attention(x, heads=2, mask=near(f)) @ a\n}\n",
+    "additive attention": "  z, _ = attend_by(additive(4), x, x, x, mask=window(8)) @ b\n  return z\n}\n",
+}
+
+
+def compiled(text: str, folder: Path) -> Path:
+    (folder / "spec.specc").write_text(text)
+    specc.compile(folder / "spec.specc", folder / "m.onnx", init=0)
+    return folder / "m.onnx"
+
+
+def subgraphs(graph: GraphProto) -> Iterator[GraphProto]:
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                yield attribute.g
+                yield from subgraphs(attribute.g)
+
+
+@pytest.mark.parametrize("name", BLOCKED)
+def test_every_subgraph_of_blocked_attention_is_executed(
+    name: str, tmp_path: Path
+) -> None:
+    path = compiled(HEAD + BLOCKED[name], tmp_path)
+    found = list(rounds_of(specc.load(path).scoring))
+    assert not any(one.uncovered for one in found)
+    assert cli.main(["verify", str(path), "--strict"]) == 0
+
+
+@pytest.mark.parametrize("name", BLOCKED)
+def test_a_mistake_in_any_subgraph_is_found(name: str, tmp_path: Path) -> None:
+    """Results of a branch or body become larger; those that nobody reads do not matter."""
+    path = compiled(HEAD + BLOCKED[name], tmp_path)
+    whole, found = onnx.load(path), 0
+    for number in range(len(list(subgraphs(whole.graph)))):
+        model = onnx.load(path)
+        body = list(subgraphs(model.graph))[number]
+        if body.name == "unused":
+            continue
+        result = body.output[-1].name
+        last = next(n for n in body.node if result in n.output)
+        last.output[list(last.output).index(result)] = "right"
+        kind = body.output[-1].type.tensor_type.elem_type
+        if kind == onnx.TensorProto.BOOL:
+            body.node.append(onnx.helper.make_node("Not", ["right"], [result]))
+        else:
+            two = numpy_helper.from_array(np.array(2, np.float32))
+            body.node.append(onnx.helper.make_node("Constant", [], ["two"], value=two))
+            body.node.append(onnx.helper.make_node("Mul", ["right", "two"], [result]))
+        onnx.save(model, tmp_path / "broken.onnx")
+        with pytest.raises(Failed) as caught:
+            list(rounds_of(specc.load(tmp_path / "broken.onnx").scoring))
+        assert caught.value.diagnostics[0].code == "E0930", body.name
+        found += 1
+    assert found >= 3
+
+
+def test_executions_are_counted_in_nested_bodies(tmp_path: Path) -> None:
+    path = compiled(HEAD + BLOCKED["mask with keys apart"], tmp_path)
+    model = specc.load(path).scoring
+    for sizes, density, blocks in (
+        ({"batch": 2, "n": 3}, 0.7, 0),
+        ({"batch": 2, "n": 200}, 0.01, 200 // 16 + 1),
+        ({"batch": 2, "n": 200}, 0.7, 0),
+    ):
+        coverage = Coverage.of(model)
+        rng = np.random.default_rng(0)
+        graph = model.manifest.graph
+        coverage.run(random_inputs(graph, sizes, rng, density))
+        names = coverage.subgraphs.names
+        counted = dict(zip(names, coverage.counts.tolist(), strict=True))
+        (loop,) = (n for n in names if "Loop" in n)
+        assert counted[loop] == blocks
+
+
+def test_what_no_round_executes_is_listed(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Long sequences are too much work for the reference."""
+    monkeypatch.setattr("specc.run.verify.MOST_WORK", 1000)
+    path = compiled(HEAD + BLOCKED["additive attention"], tmp_path)
+    assert cli.main(["verify", str(path)]) == 0
+    assert "not covered: then_branch of If" in capsys.readouterr().out
+    assert cli.main(["verify", str(path), "--strict"]) == 5
+    assert (
+        "error[E0933]: 2 subgraphs were executed in no round" in capsys.readouterr().err
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("spec", sorted(SMALL))
+def test_every_subgraph_of_a_shipped_spec_is_executed(
+    spec: str, tmp_path: Path
+) -> None:
+    specc.compile(spec, tmp_path / "m.onnx", init=0, set=SMALL[spec])
+    found = list(rounds_of(specc.load(tmp_path / "m.onnx").scoring))
+    assert not [one.uncovered for one in found if one.uncovered]
