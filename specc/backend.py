@@ -192,13 +192,11 @@ class Product:
 
 @dataclass(frozen=True, slots=True)
 class Subgraphs:
-    """The branches and loop bodies of a compiled model, by name. A copy counts their
-    executions in its result `output`, i64[n]. `constants` are integers in conditions.
-    """
+    """The branches and loop bodies of a compiled model."""
 
-    output: str
+    output: str  # i64[n], the executions that a copy counts
     names: tuple[str, ...]
-    constants: tuple[int, ...]
+    constants: tuple[int, ...]  # integers that conditions of branches compare with
 
 
 class Held(Protocol):

@@ -107,7 +107,7 @@ def rounds_of(
         _undecided(sorted(comparison.shaky))
 
 
-@dataclass
+@dataclass(kw_only=True)
 class _Comparison:
     """A model beside its reference; `shaky` are the results that rounding decides."""
 

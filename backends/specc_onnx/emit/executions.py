@@ -5,6 +5,7 @@ returns i64[n], the number of executions of each: branches return counts as one 
 result, bodies add them to one more loop-carried value.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
+from specc.backend import Subgraphs
 from specc_onnx.lower.reading import bodies_of
 
 OUTPUT = "specc.executions"
@@ -19,6 +21,20 @@ OUTPUT = "specc.executions"
 DEEP = 16
 """Nodes between a condition and the constants that it compares with, at most."""
 LARGEST = 2**16
+SMALL = 64
+"""Elements of a constant that may stand in a condition."""
+
+
+def subgraphs_of(model: ModelProto) -> Subgraphs:
+    """Return the names of all subgraphs, and the integers in conditions of branches."""
+    copy = ModelProto()
+    # without the weights
+    for tensor in model.graph.initializer:
+        if math.prod(tensor.dims) <= SMALL:
+            copy.graph.initializer.append(tensor)
+    copy.graph.node.extend(model.graph.node)
+    names = tuple(_subgraph_names(copy.graph))
+    return Subgraphs(OUTPUT, names, compared_constants(copy))
 
 
 def compared_constants(model: ModelProto) -> tuple[int, ...]:

@@ -5,7 +5,6 @@ A model is parsed as untrusted: its size is capped before it is read, and weight
 it are read only from regular files in or below its folder.
 """
 
-import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -20,7 +19,7 @@ from specc.backend import Product, Room, Subgraphs
 from specc.files.read import Unreadable, read_regular, shown
 from specc.ir.array import Array
 from specc.text.diagnostic import fail
-from specc_onnx.emit.executions import OUTPUT, compared_constants, count_executions
+from specc_onnx.emit.executions import count_executions, subgraphs_of
 from specc_onnx.emit.rounding import products_of, shares_scales, without_rounding
 from specc_onnx.emit.taps import NO_WEIGHTS, attention_outputs
 from specc_onnx.fixed import FixedModel, recordable
@@ -30,8 +29,6 @@ from specc_onnx.write.room import room
 
 LARGEST = 2**31
 """Bytes of an ONNX file; protobuf can hold no more."""
-SMALL = 64
-"""Elements of a constant that may stand in a condition."""
 
 
 @dataclass(frozen=True)
@@ -140,8 +137,7 @@ class ModelFile:
         """A copy of the model in which rows are not rounded before they meet rounded
         weights.
         """
-        copy = ModelProto()
-        copy.CopyFrom(self.model)
+        copy = _copied(self.model)
         without_rounding(copy)
         return self._opened(copy, provider, threads, exact=True)
 
@@ -151,35 +147,21 @@ class ModelFile:
         """A copy of the model that also gives what its products by rounded weights read
         and make.
         """
-        copy = ModelProto()
-        copy.CopyFrom(self.model)
+        copy = _copied(self.model)
         products = products_of(copy)
         # a layer that rounds rows together does so for the rows of each thread
         return self._opened(copy, provider, threads=1), products
 
     def subgraphs(self) -> Subgraphs:
-        """The branches and bodies of the model."""
-        copy = self._structure()
-        return Subgraphs(OUTPUT, count_executions(copy), compared_constants(copy))
+        """The branches and loop bodies of the model."""
+        return subgraphs_of(self.model)
 
     def open_counting(self, provider: str) -> RunningModel:
-        """A copy of the model, with nothing rounded but weights, that also gives how
-        often each of its subgraphs was executed.
-        """
-        copy = ModelProto()
-        copy.CopyFrom(self.model)
+        """A copy as `open_exact` that also counts executions of subgraphs."""
+        copy = _copied(self.model)
         without_rounding(copy)
         count_executions(copy)
         return self._opened(copy, provider, exact=True)
-
-    def _structure(self) -> ModelProto:
-        """A copy of the model without its large constants."""
-        copy = ModelProto()
-        for tensor in self.model.graph.initializer:
-            if math.prod(tensor.dims) <= SMALL:
-                copy.graph.initializer.append(tensor)
-        copy.graph.node.extend(self.model.graph.node)
-        return copy
 
     def _opened(
         self, model: ModelProto, provider: str, threads: int = 0, exact: bool = False
@@ -199,13 +181,18 @@ class ModelFile:
         """A copy of the model that also gives attention weights, and the outputs' names
         by scope.
         """
-        copy = ModelProto()
-        copy.CopyFrom(self.model)
+        copy = _copied(self.model)
         # what is left out whoever asks computes by the reference
         if provider in NO_WEIGHTS:
             notes = [note for note in notes if "weights" in note]
         names = attention_outputs(copy, notes)
         return self._opened(copy, provider), names
+
+
+def _copied(model: ModelProto) -> ModelProto:
+    copy = ModelProto()
+    copy.CopyFrom(model)
+    return copy
 
 
 def read_model(path: Path) -> ModelFile:
