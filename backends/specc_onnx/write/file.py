@@ -47,26 +47,7 @@ class ModelFile:
         """The files beside the model that its tensors lie in, and how many bytes of
         each they need; -1: unclear.
         """
-        ends: dict[str, int] = {}
-        tensors = [*_tensors(self.model.graph)]
-        for function in self.model.functions:
-            tensors += _in_nodes(function.node)
-        for tensor in tensors:
-            if tensor.data_location != TensorProto.EXTERNAL:
-                continue
-            facts = {entry.key: entry.value for entry in tensor.external_data}
-            offset, length = (
-                _number(facts.get("offset", "0")),
-                _number(facts.get("length", "")),
-            )
-            location = facts.get("location", "")
-            known = ends.get(location, 0)
-            ends[location] = (
-                -1
-                if min(known, offset) < 0 or length < 1
-                else max(known, offset + length)
-            )
-        return list(ends.items())
+        return _outside(self.model)
 
     def unbroken(self) -> bool:
         """Whether the file is as it was written, to the last byte."""
@@ -187,6 +168,28 @@ class ModelFile:
             notes = [note for note in notes if "weights" in note]
         names = attention_outputs(copy, notes)
         return self._opened(copy, provider), names
+
+
+def _outside(model: ModelProto) -> list[tuple[str, int]]:
+    """The files that tensors of a model lie in, and the bytes needed of each or -1."""
+    ends: dict[str, int] = {}
+    tensors = [*_tensors(model.graph)]
+    for function in model.functions:
+        tensors += _in_nodes(function.node)
+    for tensor in tensors:
+        if tensor.data_location != TensorProto.EXTERNAL:
+            continue
+        facts = {entry.key: entry.value for entry in tensor.external_data}
+        offset, length = (
+            _number(facts.get("offset", "0")),
+            _number(facts.get("length", "")),
+        )
+        location = facts.get("location", "")
+        known = ends.get(location, 0)
+        ends[location] = (
+            -1 if min(known, offset) < 0 or length < 1 else max(known, offset + length)
+        )
+    return list(ends.items())
 
 
 def _copied(model: ModelProto) -> ModelProto:
