@@ -161,7 +161,7 @@ MISTAKES: dict[str, tuple[str, object, str, object]] = {
     "bodies are not judged": ("steps", flow, "_in_body", lambda *_: []),
     "a loop may be told to keep any rows": (
         "padding",
-        clean.Reading,
+        clean,
         "_skipped",
         lambda *_: True,
     ),

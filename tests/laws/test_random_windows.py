@@ -14,7 +14,7 @@ from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Builder, Graph, Input, Parameter, Value
 from specc.ir.types import Type
-from specc.passes.prove import clean
+from specc.passes.prove import clean, padded_link
 from specc.passes.prove import padding as proof
 from specc.text.diagnostic import Failed
 
@@ -129,13 +129,15 @@ def planted(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """A mistake that lets something pass."""
     match name:
         case "a stride leaves nothing padded":
-            first = lambda graph, keep: frozenset({keep.type.shape[-1]})
+            first = lambda graph, places: frozenset({places.rows})
             monkeypatch.setattr(proof, "lengths_of", first)
         case "nothing is shifted":
-            monkeypatch.setattr(clean.Reading, "shifted", property(lambda self: False))
+            monkeypatch.setattr(
+                padded_link.Reading, "shifted", property(lambda self: False)
+            )
         case "every mean is clean behind zeros":
             monkeypatch.setattr(
-                clean.Reading, "_window", lambda self: self.zero or self.read.floor
+                clean, "is_window_clean", lambda r: r.zero or r.read.floor
             )
 
 

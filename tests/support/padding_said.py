@@ -13,6 +13,7 @@ model m
 dims batch, n
 mask strided = 2 * j <= i
 mask shifted = j - 1 <= i
+{first}
 graph g(x: float[batch, n, 4], keep: keep[batch, n]{side}, other: bool[batch, n]) -> (y: float[{shape}]) {{
   {body}
 }}
@@ -21,10 +22,10 @@ N = 4
 ROWS, ONE = "batch, n, 4", "batch, 4"
 
 
-def graph_of(folder: Path, body: str, shape: str, side: str) -> Graph:
+def graph_of(folder: Path, body: str, shape: str, side: str, first: str = "") -> Graph:
     body = body.replace("; ", "\n  ").replace("{ ", "{\n  ").replace(" }", "\n  }")
     (folder / "m.specc").write_text(
-        SPEC.format(body=body, shape=shape, side=side), encoding="utf-8"
+        SPEC.format(body=body, shape=shape, side=side, first=first), encoding="utf-8"
     )
     return elaborated(open_spec(str(folder / "m.specc"))).graph
 

@@ -227,7 +227,7 @@ def _rows(rows: Rows) -> Iterator[str]:
     for word in ("zero", "low", "floor", "peaks"):
         if axes := getattr(rows, word):
             yield f"{word} along {', '.join(map(str, sorted(axes)))}"
-    for word in ("wild", "stained", "endless", "hollow", "broken", "points"):
+    for word in ("wild", "stained", "endless", "broken", "points"):
         if getattr(rows, word):
             yield word
     if rows.count is None:

@@ -1,8 +1,9 @@
-"""Where a zero at padded rows cannot be trusted: infinity, sums over nothing, and what
-comes of them, no number (NaN).
+"""Infinity and NaN at padded positions, where a product with zero does not hide them.
 
-Whatever number `x` holds at a padded row, `x * keep` is zero there. But zero times
-infinity is no number, and what is none passes through every sum that it enters.
+Whatever number `x` holds at a padded position, `x * keep` is zero there. But zero times
+infinity is NaN, and NaN passes through every sum that it enters. A running sum of `keep`
+is zero before the first position that exists, a window of it too: what divides by such
+a value is trusted only where bounds show that the divisor is not zero.
 """
 
 from math import isinf
@@ -10,9 +11,10 @@ from typing import TypeAlias
 
 from specc.ir import ops
 from specc.ir.graph import Node, Value
+from specc.passes.prove.extremes import Extremes, extremes
 from specc.passes.prove.row_numbers import number_of
 from specc.passes.prove.rows import Rows
-from specc.passes.prove.seen import number_or_infinity, topped
+from specc.passes.prove.seen import number_or_infinity
 from specc.passes.prove.standing import Standing
 
 Signs: TypeAlias = frozenset[int]
@@ -30,10 +32,20 @@ RISING = ("exp", "expm1", "relu", "relu2", "softplus", "sqrt", "log", "log1p")
 GATED = ("gelu", "gelu_tanh", "quick_gelu", "silu")
 """A number times a share of it that goes to 0: minus infinity by 0 is no number."""
 
-PASSING = (ops.Where, ops.Pointwise, ops.Cast, ops.MaskedSoftmax)
-"""Ops behind which infinity is no reason to expect NaN, but for some functions; nor is
-it behind a view. What is NaN already goes through them all.
-"""
+MOVING = (
+    *(ops.Concat, ops.Slice, ops.Stride, ops.Pad, ops.Delay, ops.Flip, ops.Roll),
+    *(ops.Gather, ops.Index, ops.Last, ops.Sort, ops.TopK, ops.MaxPool, ops.Cast),
+)
+"""Ops whose results are elements of what they are given."""
+
+BY_ELEMENT = (
+    *(ops.Arith, ops.Pointwise, ops.Cast, ops.Where, ops.Linear),
+    *(ops.Compare, ops.And, ops.Or, ops.Not, ops.Reduce),
+)
+"""Ops that compute each position from the same position of what they are given."""
+
+QUOTIENTS = ("div", "floordiv", "mod")
+"""Functions that are infinite or NaN where the divisor is zero."""
 
 
 def endless(standing: Standing) -> Signs:
@@ -48,20 +60,36 @@ def endless(standing: Standing) -> Signs:
             return frozenset((1 if value > 0 else -1,)) if isinf(value) else NONE
         case ops.Pointwise(fn=fn):
             return _behind(fn, given[0])
-        case ops.Arith(fn="max" | "min" | "add" | "sub" as fn):
+        case ops.Arith(fn=fn):
             return _of_two(fn, *given)
-        case ops.Reduce(fn="max", axis=axis) if axis in standing.given[0].peaks:
-            return given[0] - {-1}  # some row that exists holds a number
         case ops.Where():
-            return given[1] | given[2]
+            return _without_compared(node, given[1]) | given[2]
     if isinstance(node.op, BOUNDED):
         return NONE
-    found = frozenset().union(*given)
+    return _of_several(standing, frozenset().union(*given))
+
+
+def _of_several(standing: Standing, found: Signs) -> Signs:
+    """Of which sign what moves or sums elements with these infinities may be infinite."""
+    node = standing.node
+    match node.op:
+        case ops.Reduce(fn="max", axis=axis) if (
+            axis in standing.given[0].peaks and not standing.padded()
+        ):
+            return found - {-1}  # some row that exists holds a number
     # Anything else may turn the sign: a product, a map by weights.
-    same = node.op.view or isinstance(
-        node.op, ops.Cast | ops.Reduce | ops.Sort | ops.TopK
-    )
+    same = node.op.view or isinstance(node.op, (*MOVING, ops.Reduce, ops.CumSum))
     return found if same or not found else BOTH
+
+
+def _without_compared(node: Node, signs: Signs) -> Signs:
+    """The signs of `x` in `where(x > -inf, x, …)`: those that the condition lets by."""
+    condition, yes, _ = node.args
+    match condition and condition.node:
+        case Node(ops.Compare(fn="gt" | "ne"), (left, right)) if left is yes:
+            low = number_or_infinity(right)
+            return signs - {-1} if low is not None and low < 0 and isinf(low) else signs
+    return signs
 
 
 def _floating(value: Value) -> bool:
@@ -72,11 +100,15 @@ def _floating(value: Value) -> bool:
 
 
 def _of_two(fn: str, left: Signs, right: Signs) -> Signs:
-    """Of which sign the larger, the smaller, the sum or the difference is infinite."""
+    """Of which sign a function of two is infinite."""
     if fn == "sub":
         return left | _negated(right)
     if fn == "add":
         return left | right
+    if fn == "div":
+        return BOTH if left else NONE  # a number by infinity is zero
+    if fn not in ("max", "min"):
+        return BOTH if left or right else NONE
     # The larger of minus infinity and a number is the number.
     kept = 1 if fn == "max" else -1
     return frozenset(s for s in left | right if s == kept or s in left & right)
@@ -115,8 +147,12 @@ def behind(standing: Standing) -> Value | None:
             if isinf(number_or_infinity(low) or 0.0):
                 return mask
     masks = {r.behind for r in given if _wrong(r) or r.behind}
-    if len(masks) != 1 or _by_zero(standing):
+    if len(masks) != 1:
         return None
+    if _undefined_at_padding(standing):
+        # A divisor made of hidden scores is zero where all of them are hidden.
+        tested = given[isinstance(node.op, ops.Arith) and node.op.fn != "pow"]
+        return tested.behind
     return masks.pop()
 
 
@@ -127,40 +163,29 @@ def _wrong(rows: Rows) -> bool:
 def _hidden_again(standing: Standing) -> bool:
     """Whether a `where` hides what infinity came of by the mask that put it there."""
     node, given = standing.node, standing.given
-    mask = node.first
     return (
         isinstance(node.op, ops.Where)
-        and mask is not None
-        and given[1].behind is mask
+        and given[1].behind is not None
+        and _implies(node.first, given[1].behind)
         and not given[0].broken
     )
 
 
-def hollow(standing: Standing) -> bool:
-    """Whether a result may be zero because no row was left to sum."""
-    given, node = standing.given, standing.node
-    match node.op:
-        case ops.Reduce(fn="sum", axis=axis):
-            # A sum over keys that still has a row a query: the row of a padded query
-            # may see no key at all. Without the padded axis, at least one row exists.
-            by_row = not standing.lengths.isdisjoint(standing.value.type.shape)
-            return by_row and axis in given[0].zero and not topped(node.first, axis)
-        case ops.Arith(fn="max" | "add"):
-            # `max(sum, 1e-9)` and `sum + 1e-9` are the usual mends.
-            return all(
-                r.hollow or not (number_of(a) or 0) > 0
-                for r, a in zip(given, node.args, strict=True)
-            )
-        case ops.Arith(fn="mul" | "div") | ops.Cast():
-            return any(r.hollow for r in given)
-        case ops.Pointwise(fn="sqrt" | "abs" | "relu"):
-            return any(r.hollow for r in given)
-    return node.op.view and any(r.hollow for r in given)
+def _implies(condition: Value | None, mask: Value) -> bool:
+    """Whether a condition is seen to be false wherever a mask is."""
+    if condition is mask:
+        return True
+    node = condition.node if condition else None
+    return (
+        node is not None
+        and isinstance(node.op, ops.And)
+        and any(a is mask for a in node.args)
+    )
 
 
 def broken(standing: Standing) -> bool:
-    """Whether a result may be no number where rows are padded: infinity less infinity,
-    or zero by zero.
+    """Whether a result may be NaN where rows are padded: infinity less infinity, zero
+    times infinity, or a function of a number that it is not defined at.
     """
     given, node = standing.given, standing.node
     if not _floating(standing.value):
@@ -173,28 +198,126 @@ def broken(standing: Standing) -> bool:
             return given[2].broken
         case ops.Pointwise(fn=fn) if _undefined(fn, given[0].endless):
             return True
-    if _by_zero(standing) or any(r.broken for r in given):
+    if _undefined_at_padding(standing) or any(r.broken for r in given):
         return True
-    return not _passes(node) and any(r.endless for r in given)
+    return not _passes(standing) and any(r.endless for r in given)
 
 
-def _by_zero(standing: Standing) -> bool:
-    """Whether a result divides by what may be zero where rows are padded."""
-    match standing.node.op:
-        case ops.Arith(fn="div"):
-            divisor = standing.given[1]
-        case ops.Pointwise(fn="log" | "reciprocal"):
-            divisor = standing.given[0]
-        case _:
-            return False
-    return divisor.hollow or bool(divisor.zero)
+def padded_extremes(standing: Standing, operand: int) -> Extremes:
+    """Return bounds of what an operand holds at padded positions."""
+    value, rows = standing.node.args[operand], standing.given[operand]
+    if value is None:
+        return 0.0, 0.0
+    axes = [n for n, d in enumerate(value.type.shape) if d in standing.lengths]
+    numbers = [rows.at_padded(a) for a in axes]
+    if numbers and None not in numbers:
+        known = [n for n in numbers if n is not None]
+        return min(known), max(known)
+    return extremes(value)
 
 
-def _passes(node: Node) -> bool:
-    """Whether infinity may go into an op without NaN being expected of it: a maximum is
-    one of what it is given, while `inf - inf` and `0 * inf` are no numbers.
+def _has_padding(standing: Standing, operand: int) -> bool:
+    """Whether an operand has padded positions that hold values of their own."""
+    value, rows = standing.node.args[operand], standing.given[operand]
+    return value is not None and any(
+        d in standing.lengths and n not in rows.repeated
+        for n, d in enumerate(value.type.shape)
+    )
+
+
+def repeated(standing: Standing) -> frozenset[int]:
+    """The axes along which padded positions hold what the last that exists holds: a
+    running sum of zeros behind it.
     """
+    node, given = standing.node, standing.given
     match node.op:
-        case ops.Arith(fn="max") | ops.Reduce(fn="max") | ops.Sort() | ops.TopK():
+        case ops.CumSum(axis=axis) if standing.after and axis in given[0].zero:
+            return frozenset({axis})
+    if not (node.op.view or isinstance(node.op, BY_ELEMENT)):
+        return frozenset()
+    return frozenset(
+        axis
+        for axis in standing.axes()
+        if all(
+            known or not there
+            for known, there in zip(
+                standing.at("repeated", axis), standing.along(axis), strict=True
+            )
+        )
+    )
+
+
+def may_vanish(standing: Standing, operand: int) -> bool:
+    """Whether an operand may be zero at a padded position; where it has none, it is
+    the same as without padding.
+    """
+    if not _has_padding(standing, operand):
+        return False
+    low, high = padded_extremes(standing, operand)
+    return low <= 0 <= high
+
+
+def _undefined_at_padding(standing: Standing) -> bool:
+    """Whether a result may divide by zero at a padded position, or take a root or a
+    logarithm of what is not above zero.
+    """
+    node = standing.node
+    match node.op:
+        case ops.Arith(fn=fn) if fn in QUOTIENTS:
+            return may_vanish(standing, 1)
+        case ops.Arith(fn="pow"):
+            return _power_undefined(standing)
+        case ops.Pointwise(fn="reciprocal"):
+            return may_vanish(standing, 0)
+        case ops.Pointwise(fn="log") if _has_padding(standing, 0):
+            return padded_extremes(standing, 0)[0] <= 0
+        case ops.Pointwise(fn="sqrt") if _has_padding(standing, 0):
+            return padded_extremes(standing, 0)[0] < 0
+        case ops.LayerNorm(eps=eps) | ops.RMSNorm(eps=eps) | ops.GroupNorm(eps=eps):
+            return eps == 0
+    return False
+
+
+def _power_undefined(standing: Standing) -> bool:
+    """Whether a power may be infinite or NaN at a padded position."""
+    exponent = number_of(ops.Arith.right(standing.node))
+    if not (_has_padding(standing, 0) or _has_padding(standing, 1)):
+        return False
+    low, _ = padded_extremes(standing, 0)
+    if exponent is None:
+        return low <= 0
+    fraction = exponent.denominator != 1 and low < 0
+    return fraction or (exponent < 0 and may_vanish(standing, 0))
+
+
+def _passes(standing: Standing) -> bool:
+    """Whether infinity may go into an op without NaN being expected of it: a maximum is
+    one of what it is given, while `inf - inf` and `0 * inf` are NaN.
+    """
+    node, signs = standing.node, [r.endless for r in standing.given]
+    match node.op:
+        case ops.Arith(fn="max" | "min") | ops.Reduce(fn="max" | "min"):
             return True
-    return node.op.view or isinstance(node.op, PASSING)
+        case ops.Arith(fn="add"):
+            return not _opposite(signs[0], signs[1])
+        case ops.Arith(fn="sub"):
+            return not _opposite(signs[0], _negated(signs[1]))
+        case ops.Arith(fn="mul"):
+            return not any(signs[n] and _may_be_zero(standing, 1 - n) for n in range(2))
+        case ops.Arith(fn="div"):
+            return not (signs[0] and signs[1])
+        case ops.Reduce() | ops.CumSum():
+            return len(signs[0]) == 1
+        case ops.Where() | ops.Pointwise() | ops.MaskedSoftmax():
+            return True
+    return node.op.view or isinstance(node.op, MOVING)
+
+
+def _opposite(left: Signs, right: Signs) -> bool:
+    """Whether infinities of two signs may meet in a sum."""
+    return bool((left and right) and len(left | right) > 1)
+
+
+def _may_be_zero(standing: Standing, operand: int) -> bool:
+    low, high = padded_extremes(standing, operand)
+    return low <= 0 <= high

@@ -16,6 +16,9 @@ from specc.passes.prove.padding import padding
 from specc.passes.simplify.inline import inline_defaults
 from specc.text.diagnostic import Diagnostic, Label
 
+CONDITION = "if its values are finite and nothing computed from them overflows"
+"""What the padding proof takes for granted."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
@@ -47,7 +50,8 @@ class Report:
         if self.batch and self.apart:
             said.append(f"rows of {self.batch} stay apart")
         if self.padded and not any(w.code == "W0601" for w in self.warnings):
-            said.append(f"padding stays out of the results ({', '.join(self.padded)})")
+            names = ", ".join(self.padded)
+            said.append(f"padding stays out of the results ({names}), {CONDITION}")
         return said
 
     def _causal_lines(self) -> list[str]:

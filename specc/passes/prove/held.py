@@ -11,6 +11,7 @@ were made from nothing but row numbers and constants.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import inf, isinf
 
 from specc.ir import ops
@@ -45,6 +46,40 @@ def held(standing: Standing) -> Mapping[int, float]:
         if number is not None:
             found[axis] = number
     return found | _along(standing)
+
+
+def fill(standing: Standing, found: Mapping[int, float]) -> Mapping[int, float]:
+    """Return the number of each axis that stands at its padded positions and at those
+    that `pad` or `concat` added beside them; `found` are the numbers at padded ones.
+    """
+    filled = {}
+    for axis, number in found.items():
+        if standing.value.type.shape[axis] not in standing.joined or _fills(
+            standing, axis, number
+        ):
+            filled[axis] = number
+    return filled
+
+
+def _fills(standing: Standing, axis: int, number: float) -> bool:
+    """Whether a number at padded positions stands at those added beside them, too."""
+    match standing.node.op:
+        case ops.Pad(axis=along, value=value) if along == axis:
+            return float(value) == number and _filled(standing, 0, axis) == number
+        case ops.Concat(axis=along) if along == axis:
+            return all(
+                (_filled(standing, n, axis) if there else everywhere(a)) == number
+                for n, (a, there) in enumerate(
+                    zip(standing.node.args, standing.along(axis), strict=True)
+                )
+                if a
+            )
+    given = [replace(r, zero=frozenset(), held=r.fill) for r in standing.given]
+    return _number(replace(standing, given=given), axis) == number
+
+
+def _filled(standing: Standing, operand: int, axis: int) -> float | None:
+    return standing.given[operand].fill.get(axis)
 
 
 def _along(standing: Standing) -> dict[int, float]:
@@ -164,9 +199,20 @@ def _number(standing: Standing, axis: int) -> float | None:
             return _only(combined(COMPARISONS[fn], *map(_pairs, numbers)))
         case ops.Arith(fn=fn):
             return _arithmetic(standing, fn, numbers, axis)
+        case ops.Slice() | ops.Stride() | ops.Pad() | ops.Concat():
+            return _in_all_parts(standing, numbers, axis)
     # A view shows what stands there; row numbers it makes are its own.
     shows = node.op.view and not isinstance(node.op, ops.Extent)
     return next((n for n in numbers if n is not None), None) if shows else None
+
+
+def _in_all_parts(
+    standing: Standing, numbers: list[float | None], axis: int
+) -> float | None:
+    """The number that all parts hold; those without padded positions have others."""
+    along = standing.along(axis)
+    known = {n for n, there in zip(numbers, along, strict=True) if there}
+    return known.pop() if len(known) == 1 else None
 
 
 def _chosen(node: Node, numbers: list[float | None]) -> float | None:
@@ -213,9 +259,7 @@ def _of(standing: Standing, operand: int, axis: int) -> float | None:
     value = standing.node.args[operand]
     if not own:
         return everywhere(value) if value else None
-    if own[0] in rows.zero:
-        return 0.0
-    return rows.held.get(own[0])
+    return rows.at_padded(own[0])
 
 
 def _pairs(number: float | None) -> Pairs:

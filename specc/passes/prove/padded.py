@@ -28,15 +28,16 @@ zeros there, and what it weighs may hold anything:
     %5 zero along 1
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from math import inf
 
 from specc.ir import ops
 from specc.ir.graph import Node
 from specc.passes.prove.bands import ZERO_AT_ZERO
-from specc.passes.prove.broken import behind, broken, endless, hollow
-from specc.passes.prove.held import held, ranked
-from specc.passes.prove.row_numbers import NOTHING, number_of
+from specc.passes.prove.broken import behind, broken, endless, may_vanish, repeated
+from specc.passes.prove.held import fill, held, ranked
+from specc.passes.prove.row_numbers import NOTHING
 from specc.passes.prove.rows import Rows
 from specc.passes.prove.scores import floor, low, peaks, stained, wild
 from specc.passes.prove.seen import zero_everywhere
@@ -55,29 +56,40 @@ SUMS = ("sum", "any", "max", "min", "mean")
 def stands(standing: Standing) -> Rows:
     """What stands at padded rows of a result, but for what padding adds to it."""
     axes = standing.axes()
-    zero = {a for a in axes if _zero(standing, a)}
-    if zero_everywhere(standing.value):
-        zero |= standing.padded()
     numbers = held(standing)
-    zero |= {a for a, n in numbers.items() if n == 0}
+    zero = _zeros(standing, numbers)
     least = {a for a, n in numbers.items() if n == -inf}
-    return Rows(
-        zero=frozenset(zero.union(_emptied(standing))),
+    rows = Rows(
+        zero=frozenset(zero),
         low=frozenset(least.union(a for a in axes if low(standing, a))),
         floor=frozenset(least.union(a for a in axes if floor(standing, a))),
         held=numbers,
+        fill=fill(standing, {**dict.fromkeys(zero, 0.0), **numbers}),
         ranked=ranked(standing),
+        repeated=repeated(standing),
         behind=behind(standing),
         peaks=frozenset(peaks(standing, axes)),
         wild=wild(standing),
         stained=stained(standing),
         endless=endless(standing),
-        hollow=hollow(standing),
         broken=broken(standing),
         count=NOTHING,
         # Numbers of rows that exist stay such wherever a view puts them.
         points=standing.node.op.view and any(r.points for r in standing.given),
     )
+    if isinstance(standing.node.op, ops.Merge | ops.Split):
+        # Of batch and positions on one axis neither order nor "at least one" is known.
+        none = frozenset[int]()
+        rows = replace(rows, ranked=none, repeated=none, peaks=none)
+    return rows
+
+
+def _zeros(standing: Standing, numbers: Mapping[int, float]) -> set[int]:
+    """The axes along which a result is zero at padded positions."""
+    zero = {a for a in standing.axes() if is_zero(standing, a)}
+    if zero_everywhere(standing.value):
+        zero |= standing.padded()
+    return zero.union((a for a, n in numbers.items() if n == 0), _emptied(standing))
 
 
 def _emptied(standing: Standing) -> Iterator[int]:
@@ -123,7 +135,7 @@ def passes_over(node: Node, given: Sequence[Rows]) -> bool:
     return keep is not None and 1 in keep.zero
 
 
-def _zero(standing: Standing, axis: int) -> bool:
+def is_zero(standing: Standing, axis: int) -> bool:
     """Whether a result is zero where `axis` is padded."""
     zero, along = standing.at("zero", axis), standing.along(axis)
     if isinstance(standing.node.op, ops.Concat):
@@ -131,15 +143,16 @@ def _zero(standing: Standing, axis: int) -> bool:
         zero = [z or not there for z, there in zip(zero, along, strict=True)]
     if isinstance(standing.node.op, PRODUCTS):
         others = [r for r, z in zip(standing.given, zero, strict=True) if not z]
-        if any(r.broken or r.endless for r in others):
-            return False  # zero times infinity, or what is no number, is no number
-    return _gives_zero(standing.node, zero, along)
+        if not all(r.finite for r in others):
+            return False  # zero times infinity, or NaN, is NaN
+    return _gives_zero(standing, zero, along)
 
 
-def _gives_zero(node: Node, zero: list[bool], along: list[bool]) -> bool:
+def _gives_zero(standing: Standing, zero: list[bool], along: list[bool]) -> bool:
     """Whether what is zero makes a zero of the result: operands marked in `zero`, where
     rows are padded. `along` marks those with padded rows.
     """
+    node = standing.node
     match node.op:
         case (
             ops.And() | ops.Arith(fn="mul") | ops.MatMul() | ops.Einsum() | ops.Weigh()
@@ -150,10 +163,8 @@ def _gives_zero(node: Node, zero: list[bool], along: list[bool]) -> bool:
         case ops.Arith(fn="add" | "sub" | "min" | "max"):
             return _all_zero(node, zero)
         case ops.Arith(fn="div" | "floordiv"):
-            # Zero by zero is no number: a divisor that has padded rows too may be zero
-            # at them, unless it is one number that is seen not to be.
-            sure = not along[1] or bool(number_of(node.op.right(node)))
-            return zero[0] and sure
+            # Zero by zero is NaN: a divisor that has padded positions too may be zero.
+            return zero[0] and (not along[1] or not may_vanish(standing, 1))
         case ops.Pointwise(fn=fn):
             return fn in ZERO_AT_ZERO and zero[0]
         case ops.Linear():

@@ -35,11 +35,14 @@ from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Node, Value
 from specc.ir.reach import Link, links
 from specc.passes.prove.causality import span_of, spoken
-from specc.passes.prove.clean import Reading, to_the_end
+from specc.passes.prove.clean import is_clean
 from specc.passes.prove.held import counted_anew, in_order, mixed
 from specc.passes.prove.kept_out import mend_of
+from specc.passes.prove.opened import opened
 from specc.passes.prove.padded import stands
-from specc.passes.prove.places import Places, places_of
+from specc.passes.prove.padded_link import Reading
+from specc.passes.prove.padded_windows import keeps_facts
+from specc.passes.prove.places import Places, nodes_within, places_of
 from specc.passes.prove.rotation import Turned, turned_of
 from specc.passes.prove.row_numbers import (
     EVERY_ROW,
@@ -92,23 +95,23 @@ def _reached(graph: Graph, name: str) -> Iterator[tuple[str, Dirt]]:
 def walk_of(graph: Graph, keep: Value, side: str) -> "_Walk":
     """The walk along the axis of which `keep` says which rows exist."""
     places = places_of(graph, keep, side)
-    lengths = lengths_of(graph, keep) | places.joined
-    return _Walk(keep, side, lengths, places)
+    return _Walk(keep, side, lengths_of(graph, places), places)
 
 
-def lengths_of(graph: Graph, keep: Value) -> frozenset[Dim]:
-    """The lengths of the axis that `keep` speaks of, and of those that windows with a
-    stride make of it.
+def lengths_of(graph: Graph, places: Places) -> frozenset[Dim]:
+    """The lengths of padded axes: those that have a place, and those that windows and
+    slices make of them.
     """
-    found = {keep.type.shape[-1]}
-    for node, results in graph.nodes:
-        if isinstance(node.op, ops.Sliding | ops.KeepRows) or to_the_end(node):
-            for link in links(node, results):
-                operand = node.args[link.operand]
-                if link.kind == "strided" and operand is not None:
-                    assert link.result_axis is not None, "windows have rows"
-                    if operand.type.shape[link.operand_axis] in found:
-                        found.add(results[0].type.shape[link.result_axis])
+    found = {places.rows, *places.joined, *places.merged}
+    for node, results in nodes_within(graph):
+        for link in links(node, results):
+            operand = node.args[link.operand]
+            if link.kind == "all" and operand is not None:
+                link = places.link(node, link) or link
+            if link.kind == "strided" and operand is not None:
+                assert link.result_axis is not None, "windows have rows"
+                if operand.type.shape[link.operand_axis] in found:
+                    found.add(results[0].type.shape[link.result_axis])
     return frozenset(found)
 
 
@@ -139,7 +142,8 @@ class _Walk:
         for node, results in graph.nodes:
             given = [states.get(a, PLAIN) if a else PLAIN for a in node.args]
             if isinstance(node.op, ops.Scan) and not self._along(node, node.op):
-                states.update(zip(results, self._looped(node.op, given), strict=True))
+                looped = self._looped(node, node.op, given, states)
+                states.update(zip(results, looped, strict=True))
                 continue
             found = links(node, results)
             for r, value in enumerate(results):
@@ -152,18 +156,23 @@ class _Walk:
         """Whether a loop runs along the padded axis."""
         return op.row(node).type.shape[op.axis] in self.lengths
 
-    def _looped(self, op: ops.Scan, given: list[Rows]) -> list[Rows]:
+    def _looped(
+        self,
+        node: Node,
+        op: ops.Scan,
+        given: list[Rows],
+        outside_body: Mapping[Value, Rows],
+    ) -> list[Rows]:
         """What is known of the results of a loop along another axis, whatever the
         number of steps.
         """
-        parts = op.parts(given)
+        parts, body = op.parts(given), opened(node, op)
         rows = [moved(r, op.axis, -1) for r in parts.rows]
-        carries, captured = list(parts.starts), parts.captured
-        inputs, outputs = list(op.body.inputs.values()), list(op.body.outputs.values())
+        carries = list(parts.starts)
+        inputs, outputs = list(body.inputs.values()), list(body.outputs.values())
         while True:
-            found = self.states(
-                op.body, dict(zip(inputs, (*rows, *carries, *captured), strict=True))
-            )
+            own = dict(zip(inputs, (*rows, *carries), strict=True))
+            found = self.states(body, {**outside_body, **own})
             made = [found.get(v, PLAIN) for v in outputs]
             after = [
                 one_of(old, new)
@@ -174,7 +183,7 @@ class _Walk:
             carries = after
         outside = {r.dirt for r in given}
         collected = (moved(r, op.axis, 1) for r in made[op.carries :])
-        return [_placed(r, op.body, outside) for r in (*carries, *collected)]
+        return [_placed(r, body, outside) for r in (*carries, *collected)]
 
     @property
     def length(self) -> Dim:
@@ -195,20 +204,27 @@ class _Walk:
         )
 
     def reading(self, node: Node, link: Link, given: Sequence[Rows]) -> Reading:
-        """How a link reads padded rows: where others stand behind them, they stand on
-        no side.
-        """
+        """How a link reads padded rows."""
         operand = node.args[link.operand]
         assert operand is not None, "a link has an operand"
         length = operand.type.shape[link.operand_axis]
-        inside = self.side == "right" and self.places.behind(length) != 0
         return Reading(
             node=node,
             link=link,
             given=given,
-            side="any" if inside else self.side,
-            among=self.places.among(length),
+            side=self.side,
+            merged=length in self.places.merged,
+            apart=self.places.apart(length),
+            ends=self.places.ends(length),
+            into_apart=self._into_apart(node, link),
         )
+
+    def _into_apart(self, node: Node, link: Link) -> bool:
+        """Whether a link leads to an axis on which padding moves positions apart."""
+        if link.result_axis is None or link.kind == "all":
+            return False
+        types = node.op.infer(*(a.type if a else None for a in node.args))
+        return self.places.apart(types[link.result].shape[link.result_axis])
 
     def visit(
         self, node: Node, value: Value, given: list[Rows], here: list[Link]
@@ -219,12 +235,7 @@ class _Walk:
             for k in here
             if k.result_axis is not None
             and self.padded(node, k)
-            # What says which rows exist does so behind a stride too.
-            and (
-                k.kind == "same"
-                or isinstance(node.op, ops.KeepRows)
-                or to_the_end(node)
-            )
+            and keeps_facts(self.reading(node, k, given))
         }
         standing = Standing(
             node=node,
@@ -233,6 +244,8 @@ class _Walk:
             keeps=keeps,
             keep=self.keep,
             lengths=self.lengths,
+            joined=self.places.joined,
+            after=self._alike,
         )
         counts = _counts(standing)
         turned = turned_of(node, [s.turned for s in given], counts)
@@ -276,7 +289,7 @@ class _Walk:
             # Links of other axes never lead to a padded row.
             if self.padded(node, link):
                 reading = self.reading(node, link, given)
-                if not reading.clean():
+                if not is_clean(reading):
                     return Dirt(node, shifted=reading.shifted)
         return None if self._alike or not mixed(standing) else Dirt(node)
 
@@ -322,8 +335,14 @@ class _Walk:
                 return {(Sized(length),): Fraction(1)}
             case _:
                 return count_of(node, counts, self.length)
+        return self._count_of_rows(length)
+
+    def _count_of_rows(self, length: Dim) -> Count:
+        """What padding adds to the row numbers of an axis."""
         if length not in self.lengths:
             return {}
+        if length in self.places.merged:
+            return None
         if self.places.among(length):
             before = self.places.before[length]
             own = () if self.side == "right" else tuple((EVERY_ROW or {}).items())

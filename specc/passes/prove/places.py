@@ -8,12 +8,13 @@ a text that goes on from them.
 A length tells where: `m + n` has one place in a graph, or none where it has two.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from specc.ir import ops
-from specc.ir.dim import Dim, total
+from specc.ir.dim import Dim, product, total
 from specc.ir.graph import Graph, Node, Value
+from specc.ir.interval import Interval
 from specc.ir.least import never_negative
 from specc.ir.link import Link
 from specc.ir.op import Op
@@ -30,6 +31,8 @@ class Places:
     least: Mapping[str, int]
     side: str
     before: Mapping[Dim, Dim] = field(default_factory=dict)
+    merged: Mapping[Dim, tuple[Dim, ...]] = field(default_factory=dict)
+    """Lengths of several axes as one, a padded one among them, with those lengths."""
 
     @property
     def joined(self) -> frozenset[Dim]:
@@ -42,6 +45,21 @@ class Places:
             return Dim.of(0)
         return length - self.rows - self.before[length]
 
+    def apart(self, length: Dim) -> bool:
+        """Whether positions that always exist stand where padding may stand between
+        them and the others, so that it moves them apart.
+        """
+        if length in self.merged:
+            return True
+        first = self.before.get(length, 0) != 0 and self.side != "right"
+        return first or (self.behind(length) != 0 and self.side != "left")
+
+    def ends(self, length: Dim) -> tuple[int | None, int | None]:
+        """How many positions always exist before and after padded ones; None where no
+        number is known.
+        """
+        return self.before.get(length, Dim.of(0)).number, self.behind(length).number
+
     def among(self, length: Dim) -> bool:
         """Whether rows that exist stand on both sides of where padding may be counted:
         their numbers then do not all count it.
@@ -53,17 +71,38 @@ class Places:
         of other rows none is read.
         """
         operand = node.args[link.operand]
-        if operand is None or not _splices(node.op, link.operand_axis):
+        if operand is None or link.kind != "all":
             return link
         length = operand.type.shape[link.operand_axis]
-        if length not in self.before or link.kind != "all":
+        if isinstance(node.op, ops.Merge | ops.Split):
+            to_axis = self._regrouped(node, link.operand_axis)
+            kept = to_axis is not None
+            return replace(link, kind="same", result_axis=to_axis) if kept else link
+        if not _splices(node.op, link.operand_axis):
             return link
-        if self._passes_by(node, self.before[length]):
-            return None
-        to = _result_of(node, link.operand, self.before[length])
-        if to is None or self.before.get(to[0]) != to[1]:
-            return link
-        return replace(link, kind="same", result_axis=link.operand_axis)
+        if length in self.before:
+            if self._passes_by(node, self.before[length]):
+                return None
+            to = _result_of(node, link.operand, self.before[length])
+            if to is not None and self.before.get(to[0]) == to[1]:
+                return replace(link, kind="same", result_axis=link.operand_axis)
+        return shifted(node, link) or link
+
+    def _regrouped(self, node: Node, axis: int) -> int | None:
+        """The axis of the result in which padded positions stay in order, where batch
+        and positions become one axis or are split again.
+        """
+        assert node.first is not None, "a view of a value"
+        shape = node.first.type.shape
+        match node.op:
+            case ops.Merge(axis=first, count=count) if first <= axis < first + count:
+                parts = shape[first : first + count]
+                return first if self.merged.get(product(parts)) == parts else None
+            case ops.Split(axis=first, sizes=sizes) if first == axis:
+                if self.merged.get(shape[axis]) != sizes:
+                    return None
+                return first + next(n for n, d in enumerate(sizes) if d in self.before)
+        return None
 
     def _passes_by(self, node: Node, before: Dim) -> bool:
         """Whether rows are picked by number, and none of them may be padded."""
@@ -80,16 +119,63 @@ class Places:
         return any(never_negative(d, self.least) for d in ends)
 
 
+def shifted(node: Node, link: Link) -> Link | None:
+    """Return the link of an op that drops or adds a constant number of positions at the
+    ends of an axis, as a window of one position; None for another op.
+    """
+    operand, axis = node.args[link.operand], link.operand_axis
+    assert operand is not None, "a link has an operand"
+    length = operand.type.shape[axis]
+    match node.op:
+        case ops.Slice(start=start, stop=stop):
+            ends = [-start, stop - length]
+        case ops.Pad(before=before, after=after):
+            ends = [before, after]
+        case ops.Concat():
+            types = [a.type for a in node.args if a]
+            before = _rows(types[: link.operand], axis)
+            ends = [before, _rows(types, axis) - before - length]
+        case _:
+            return None
+    if any(d.number is None for d in ends):
+        return None
+    by = Interval(ends[0].number or 0, ends[0].number or 0)
+    return replace(link, kind="strided", result_axis=axis, reach=by, stride=1)
+
+
 def places_of(graph: Graph, keep: Value, side: str) -> Places:
     """The places of the rows of which `keep` says whether they exist."""
     rows = keep.type.shape[-1]
     before, twice = {rows: Dim.of(0)}, set[Dim]()
-    for node, _ in graph.nodes:
+    merged: dict[Dim, tuple[Dim, ...]] = {}
+    for node, _ in nodes_within(graph):
         for length, place in _made(node, before, rows, graph.least):
             if before.setdefault(length, place) != place:
                 twice.add(length)
+        if (parts := _merged(node, before)) is not None:
+            whole = product(parts)
+            if merged.setdefault(whole, parts) != parts:
+                twice.add(whole)
     known = {d: p for d, p in before.items() if d not in twice}
-    return Places(rows, graph.least, side, known)
+    one_axis = {d: p for d, p in merged.items() if d not in twice}
+    return Places(rows, graph.least, side, known, one_axis)
+
+
+def nodes_within(graph: Graph) -> Iterator[tuple[Node, Sequence[Value]]]:
+    """Yield the nodes of a graph and of the bodies of its loops, with their results."""
+    for node, results in graph.nodes:
+        if isinstance(node.op, ops.Scan):
+            yield from nodes_within(node.op.body)
+        yield node, results
+
+
+def _merged(node: Node, before: Mapping[Dim, Dim]) -> tuple[Dim, ...] | None:
+    """The lengths that a node merges to one, if one of them is padded."""
+    match node.op:
+        case ops.Merge(axis=axis, count=count) if node.first is not None:
+            parts = node.first.type.shape[axis : axis + count]
+            return parts if sum(d in before for d in parts) == 1 else None
+    return None
 
 
 def _made(

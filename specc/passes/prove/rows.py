@@ -31,13 +31,14 @@ class Rows:
     It is zero or false (`zero`), very low (`low`), or lower than at every row that
     exists (`floor`), wherever its row along one of these axes is padded. Along `peaks`
     at least one row that exists holds an ordinary number; unless `wild`, all do, and
-    unless `stained`, padded ones too. Where rows are padded it may hold no number at
-    all (`broken`), infinity (`endless`, of these signs), or zero because nothing was left to sum
-    (`hollow`).
+    unless `stained`, padded ones too. Where rows are padded it may hold NaN (`broken`) or
+    infinity (`endless`, of these signs).
 
     `count`: it grows with the number of padded rows before. `turned`: its features were
     rotated by angles that do. `points`: it holds numbers of rows that exist. `held`: the
-    number that stands wherever the row along an axis is padded. `ranked`: axes along
+    number that stands wherever the row along an axis is padded. `fill`: the same, where it
+    also stands at the positions that `pad` or `concat` added beside. `repeated`: axes
+    along which padded positions hold what the last that exists holds. `ranked`: axes along
     which rows are in the order of what they hold, padded ones last. `behind`: a mask
     where it is false alone infinity was put, from which all that is broken comes.
     `dirt`: padded rows have reached rows that exist.
@@ -50,15 +51,25 @@ class Rows:
     wild: bool = False
     stained: bool = False
     endless: frozenset[int] = frozenset()
-    hollow: bool = False
     broken: bool = False
     count: Count = None
     turned: Turned | None = None
     points: bool = False
     held: Mapping[int, float] = field(default_factory=dict)
+    fill: Mapping[int, float] = field(default_factory=dict)
+    repeated: frozenset[int] = frozenset()
     ranked: frozenset[int] = frozenset()
     behind: Value | None = None
     dirt: Dirt | None = None
+
+    @property
+    def finite(self) -> bool:
+        """Whether all padded positions hold finite values, which times zero are zero."""
+        return not (self.broken or self.endless)
+
+    def at_padded(self, axis: int) -> float | None:
+        """Return the number that stands wherever an axis is padded, if it is known."""
+        return 0.0 if axis in self.zero else self.held.get(axis)
 
     def covered(self, axis: int) -> bool:
         """Whether a maximum along an axis passes over padded rows."""
@@ -77,6 +88,13 @@ def moved(rows: Rows, axis: int, by: int) -> Rows:
             a + by if a >= axis else a for a in known if by > 0 or a != axis
         )
 
+    def numbers(known: Mapping[int, float]) -> dict[int, float]:
+        return {
+            a + by if a >= axis else a: n
+            for a, n in known.items()
+            if by > 0 or a != axis
+        }
+
     # Where turned features lie is not followed into a body, nor out of it.
     turned = replace(rows.turned, axis=None) if rows.turned else None
     return replace(
@@ -85,11 +103,9 @@ def moved(rows: Rows, axis: int, by: int) -> Rows:
         low=changed(rows.low),
         floor=changed(rows.floor),
         peaks=changed(rows.peaks),
-        held={
-            a + by if a >= axis else a: n
-            for a, n in rows.held.items()
-            if by > 0 or a != axis
-        },
+        held=numbers(rows.held),
+        fill=numbers(rows.fill),
+        repeated=changed(rows.repeated),
         ranked=changed(rows.ranked),
         behind=None,
         turned=turned,
@@ -109,11 +125,12 @@ def one_of(one: Rows, other: Rows) -> Rows:
         wild=one.wild or other.wild,
         stained=one.stained or other.stained,
         endless=one.endless | other.endless,
-        hollow=one.hollow or other.hollow,
         broken=one.broken or other.broken,
         # Ranks in one and rows in the other: nothing more is said of either.
         count=either(one.count, other.count) if one.ranked == other.ranked else None,
         held=dict(one.held.items() & other.held.items()),
+        fill=dict(one.fill.items() & other.fill.items()),
+        repeated=one.repeated & other.repeated,
         ranked=one.ranked | other.ranked,
         turned=one.turned or other.turned,
         points=one.points and other.points,

@@ -9,7 +9,7 @@ from specc.ir.graph import Node, Value
 from specc.ir.link import Link
 from specc.passes.prove.rows import Rows
 
-Along: TypeAlias = Literal["zero", "low", "floor", "peaks"]
+Along: TypeAlias = Literal["zero", "low", "floor", "peaks", "repeated"]
 """A fact of `Rows` that is said axis by axis."""
 
 
@@ -18,7 +18,9 @@ class Standing:
     """One result of a node, and what is known of its operands; `keeps` are its links
     along padded axes, row for row.
 
-    `keep` says which rows exist, `lengths` are those of padded axes.
+    `keep` says which rows exist, `lengths` are those of padded axes, `joined` those of
+    axes on which `pad` or `concat` added positions beside them. `after`: padding stands
+    after all that exist.
     """
 
     node: Node
@@ -27,6 +29,8 @@ class Standing:
     keeps: Iterable[Link]
     keep: Value
     lengths: frozenset[Dim]
+    joined: frozenset[Dim] = frozenset()
+    after: bool = False
 
     def axes(self) -> set[int]:
         """The padded axes of the result."""

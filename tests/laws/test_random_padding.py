@@ -1,0 +1,72 @@
+"""Random specs of which `check` says that padding stays out of the results give the same
+results with padding of other amounts, sides and values; most of the others do not.
+"""
+
+import pytest
+from support.random_padding import compare_with_padding
+from support.turns import in_two
+
+from specc.passes.prove import broken, held, padded, padded_windows, padding, places
+
+SPECS, MANY, CHUNK = 120, 20_000, 1000
+LEAST_SHARE = 0.8
+"""Of warned specs, how many show an effect."""
+
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
+
+
+def compare_range(start: int, stop: int) -> None:
+    """Fail if a proof is contradicted, or if too few warned specs show an effect."""
+    found = [compare_with_padding(seed) for seed in range(start, stop)]
+    clean_specs = [f for f in found if f and not f.warned]
+    warned = [f for f in found if f and f.warned]
+    assert not [f for f in clean_specs if f.effect]
+    assert len(clean_specs) > (stop - start) // 4
+    assert sum(bool(f.effect) for f in warned) >= LEAST_SHARE * len(warned)
+
+
+def test_a_proof_is_not_contradicted() -> None:
+    compare_range(0, SPECS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("start", range(SPECS, SPECS + MANY, CHUNK))
+def test_proofs_of_thousands_are_not_contradicted(start: int) -> None:
+    compare_range(start, start + CHUNK)
+
+
+MISTAKES: dict[str, tuple[object, str, object]] = {
+    "added positions stay beside those that exist": (
+        places.Places,
+        "apart",
+        lambda self, length: False,
+    ),
+    "a slice loses nothing that is known": (
+        padding,
+        "keeps_facts",
+        lambda reading: True,
+    ),
+    "no divisor is zero": (broken, "may_vanish", lambda standing, operand: False),
+    "infinity passes every op": (broken, "_passes", lambda standing: True),
+    "added positions hold the number at padded ones": (
+        held,
+        "_fills",
+        lambda standing, axis, number: True,
+    ),
+    "zero times NaN is zero": (padded, "broken", lambda standing: False),
+    "the ends of a window are zero": (
+        padded_windows,
+        "_is_same_at_ends",
+        lambda reading: True,
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", in_two([*MISTAKES]))
+def test_a_planted_mistake_is_found(
+    mistake: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, name, wrong = MISTAKES[mistake]
+    monkeypatch.setattr(place, name, wrong)
+    found = (compare_with_padding(seed) for seed in range(1500))
+    assert any(f and f.effect and not f.warned for f in found)

@@ -1,0 +1,110 @@
+"""Windows, slices, added positions and quotients along a padded axis: `check` warns
+where padding shows, and only there.
+"""
+
+from itertools import product
+from pathlib import Path
+
+import pytest
+from support.padding_said import ONE, ROWS, graph_of, moves
+
+from specc.passes.prove.padding import padding
+
+SIDES = (" left", " right", "")
+ADDED = (
+    "pad(x, before=2)",
+    "pad(z, before=2)",
+    "pad(z, before=2, value=1.0)",
+    "pad(x, before=1, after=1)",
+    "pad(z, before=1, after=1)",
+    "concat([zeros(shape=[batch, 2, 4]), z], axis=1)",
+    "concat([z, zeros(shape=[batch, 2, 4])], axis=1)",
+    "concat([ones(shape=[batch, 2, 4]), z], axis=1)",
+    "concat([z, ones(shape=[batch, 2, 4])], axis=1)",
+    "pad(where(k, x, 1.0), before=2, value=1.0)",
+    "pad(where(k, x, -inf), before=2, value=-inf)",
+)
+WINDOWS = (
+    "max_pool({0}, kernel=3, stride=1)",
+    "average_pool({0}, kernel=3, stride=1)",
+    "{0}[:, 2:]",
+    "{0}[:, :-2]",
+)
+QUOTIENTS = (
+    "cumsum(z, axis=1) / cumsum(w, axis=1)",
+    "cumsum(z, axis=1) / max(cumsum(w, axis=1), 1.0)",
+    "cumsum(z, axis=1) / (cumsum(w, axis=1) + 1e-6)",
+    "log(cumsum(w, axis=1)) + x",
+    "cumsum(w, axis=1) ** -1.0 + x",
+    "x / sqrt(cumsum(z * z, axis=1))",
+    "x / sqrt(cumsum(z * z, axis=1) + 1e-6)",
+    "where(k, cumsum(z, axis=1) / cumsum(w, axis=1), 0.0)",
+    "delay(w, by=1) * x / delay(w, by=1)",
+)
+FIRST = "k = insert(keep, axis=2); w = cast(k, to=float); z = x * w; "
+
+
+def compare(body: str, shape: str, side: str, folder: Path) -> tuple[bool, bool]:
+    """Return whether `check` warns and whether padding shows."""
+    graph = graph_of(folder, FIRST + body, shape, side)
+    return bool(padding(graph)), moves(graph, side)
+
+
+@pytest.mark.parametrize(("added", "side"), list(product(ADDED, SIDES)))
+def test_windows_behind_added_positions(added: str, side: str, tmp_path: Path) -> None:
+    for window in WINDOWS:
+        body = f"t = {window.format(added)}; return "
+        for result, shape in (("t", ROWS), ("masked_max(t, keep)", ONE)):
+            warned, shown = compare(body + result, shape, side, tmp_path)
+            assert warned == shown, window
+
+
+@pytest.mark.parametrize(("value", "side"), list(product(QUOTIENTS, SIDES)))
+def test_quotients_of_zeros(value: str, side: str, tmp_path: Path) -> None:
+    body = f"y = {value}; return sum(y * w, axis=1)"
+    warned, shown = compare(body, ONE, side, tmp_path)
+    # padded values that are zero are not among those that `moves` tries
+    assert warned == (shown or "delay" in value)
+
+
+@pytest.mark.parametrize(
+    ("part", "sides"),
+    [
+        ("[:, 1:]", (" right",)),
+        ("[:, :-1]", (" left",)),
+        ("[:, 2:]", (" right",)),
+        ("[:, :-2]", (" left",)),
+    ],
+)
+def test_a_slice_with_its_mask(
+    part: str, sides: tuple[str, ...], tmp_path: Path
+) -> None:
+    for side in SIDES:
+        body = f"return masked_mean(x{part}, keep{part})"
+        assert compare(body, ONE, side, tmp_path) == ((side not in sides,) * 2)
+
+
+@pytest.mark.parametrize("side", SIDES)
+def test_batch_and_positions_as_one_axis(side: str, tmp_path: Path) -> None:
+    merged = "m = relu(merge(x, axis=0)); return split(m, into=[batch, n], axis=0)"
+    assert compare(merged, ROWS, side, tmp_path) == (False, False)
+    summed = merged.replace(
+        "relu(merge(x, axis=0))", "cumsum(merge(x, axis=0), axis=0)"
+    )
+    assert compare(summed, ROWS, side, tmp_path)[0]
+
+
+@pytest.mark.parametrize(
+    "rule", ["softmax(s, axis=-1)", "exp(s) / insert(sum(exp(s), axis=-1), axis=-1)"]
+)
+@pytest.mark.parametrize("side", SIDES)
+def test_own_normalizers_over_two_layers(rule: str, side: str, tmp_path: Path) -> None:
+    layer = (
+        "x, _ = attend_by(dot, x, x, x, mask=causal & visible(keep), normalize={}); "
+    )
+    names = ["mine", "sparsemax", "entmax15"]
+    for name in names:
+        body = 2 * layer.format(name) + "return x"
+        graph = graph_of(tmp_path, body, ROWS, side, f"normalizer mine(s) = {rule}")
+        assert not padding(graph)
+        assert not moves(graph, side)
