@@ -26,6 +26,7 @@ FIXED = (
     "min_length",
     "no_repeat",
     "banned",
+    "renormalize",
     "begin",
     "last_token",
 )

@@ -182,6 +182,10 @@ def generating(job: Job, graph: Graph, derived: Derived | None = None) -> Genera
         suppress=chosen.suppress,
         begin_suppress=chosen.begin_suppress,
         min_tokens=chosen.min_tokens,
+        min_length=chosen.min_length,
+        no_repeat=chosen.no_repeat,
+        banned=chosen.banned,
+        renormalize=chosen.renormalize,
         begin=chosen.begin,
         last_token=chosen.last_token,
         penalized=chosen.repetition_penalty != 1,
@@ -198,13 +202,8 @@ def chosen_settings(job: Job) -> Settings:
     return settings_of(generation_of(job.model).settings, **job.options.settings)
 
 
-ALONE = (
-    *("no_repeat", "banned", "min_length"),
-    *("typical_p", "epsilon_cutoff", "eta_cutoff", "renormalize"),
-)
-"""Settings that a loop in a graph does not follow: they look at whole texts, or at all
-chances together.
-"""
+ALONE = ("typical_p", "epsilon_cutoff", "eta_cutoff")
+"""Settings that a loop in a graph does not follow: they look at all probabilities together."""
 
 
 def check_standalone(chosen: Settings) -> None:

@@ -158,7 +158,10 @@ def _advance(
     scores = raw if seen is None else repetition(raw, seen, settings.repetition_penalty)
     scores = ruled(scores, settings, place)
     if settings.renormalize:
-        scores = log_softmax(scores)
+        # a row that may not go on has nothing to make probabilities of
+        some = scores.max(axis=1) > -np.inf
+        scores = scores.copy()
+        scores[some] = log_softmax(scores[some])
     parents, first = [], 0
     for search in searches:
         count, vocab = len(search.beams), logits.shape[1]

@@ -104,7 +104,10 @@ class Decoding:
 
     `suppress` and `begin_suppress` are tokens that are never written, or not first; no
     stop comes before `min_tokens`; one of each place of `begin` comes first, and
-    `last_token` at the greatest length.
+    `last_token` at the greatest length. No run of `no_repeat` tokens comes twice, none
+    of the runs of `banned` is completed, and no stop comes before a sequence has
+    `min_length` tokens, the prompt included. `renormalize` makes the probabilities that
+    these rules leave to a beam search sum to 1.
     """
 
     source: str
@@ -115,8 +118,12 @@ class Decoding:
     suppress: tuple[int, ...] = ()
     begin_suppress: tuple[int, ...] = ()
     min_tokens: int = 0
+    min_length: int = 0
+    no_repeat: int = 0
+    banned: tuple[tuple[int, ...], ...] = ()
     begin: tuple[tuple[int, ...], ...] = ()
     last_token: int | None = None
+    renormalize: bool = False
     penalized: bool = False
     beams: int = 4
     best: int = 1

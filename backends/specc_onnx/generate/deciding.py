@@ -13,7 +13,7 @@ from typing import Protocol
 from specc.ir.derived import Decoding
 from specc.ir.dim import Dim
 from specc.ir.types import Type
-from specc_onnx.generate import beam, sampling
+from specc_onnx.generate import beam, history, sampling
 from specc_onnx.generate.decoding import (
     KNOBS,
     MAX_TOKENS,
@@ -71,18 +71,48 @@ class Start:
     prompt: str
     keep: str | None
 
-    def penalized(self, g: Emitter, d: Decoding) -> list[Carry]:
-        """The carry that repetition needs: which tokens were there, bool[rows, vocabulary]."""
-        if not d.penalized:
-            return []
-        seen = sampling.seen_in(g, self.prompt, self.keep, self.vocabulary)
-        # a step's batch is all its rows
-        return [Carry("seen", Type.of("bool", self.batch, self.vocabulary), seen)]
+    def past(self, g: Emitter, d: Decoding) -> list[Carry]:
+        """Return the carries of what the rules have to know of the tokens so far.
 
-    def ruled(self, g: Emitter, d: Decoding, scores: str, iteration: str) -> str:
-        """Scores without what may not come at this step."""
-        limit = self.scalars[MAX_TOKENS]
-        return ruled(g, d, scores, iteration, limit, self.vocabulary)
+        `seen` bool[rows, vocabulary] for the penalty on repetition, `history` i64[rows, n]
+        for rules over runs of tokens. A step's batch is all its rows.
+        """
+        made = []
+        if d.penalized:
+            seen = sampling.seen_in(g, self.prompt, self.keep, self.vocabulary)
+            type = Type.of("bool", self.batch, self.vocabulary)
+            made.append(Carry("seen", type, seen))
+        if history.has_history(d):
+            first = history.first_history(g, d, self.prompt, self.keep)
+            made.append(Carry("history", history.type_of(self.batch), first))
+        return made
+
+    def ruled(
+        self, g: Emitter, d: Decoding, scores: str, iteration: str, past: Sequence[str]
+    ) -> str:
+        """Write the scores under the penalty on repetition and the rules of this step."""
+        if d.penalized:
+            scores = sampling.penalized(g, scores, past[0], self.scalars[PENALTY])
+        known = past[-1] if history.has_history(d) else None
+        return ruled(
+            g,
+            d,
+            scores,
+            iteration,
+            limit=self.scalars[MAX_TOKENS],
+            vocabulary=self.vocabulary,
+            history=known,
+        )
+
+
+def _continued(g: Emitter, d: Decoding, past: Sequence[str], tokens: str) -> list[str]:
+    """The carries of `Start.past` with the token of each row, i64[rows, 1]."""
+    made = []
+    if d.penalized:
+        made.append(sampling.with_seen(g, past[0], tokens))
+    if history.has_history(d):
+        made.append(g.node("Concat", past[-1], tokens, axis=1))
+    return made
 
 
 class Strategy(Protocol):
@@ -132,20 +162,15 @@ class OneByOne:
             Carry("ended", Type("bool", (start.rows,)), ended),
             Carry("written", Type("i64", (start.rows, beam.WRITTEN)), tokens),
             Carry("scores", Type("f32", (start.rows, beam.WRITTEN)), scores),
-            *start.penalized(g, d),
+            *start.past(g, d),
         ]
 
     def step(
         self, g: Emitter, logits: str, iteration: str, before: Sequence[str]
     ) -> Decision:
         """One token a row."""
-        ended, written, scores, *seen = before
-        weighed = (
-            sampling.penalized(g, logits, seen[0], self.start.scalars[PENALTY])
-            if seen
-            else logits
-        )
-        weighed = self.start.ruled(g, self.d, weighed, iteration)
+        ended, written, scores, *past = before
+        weighed = self.start.ruled(g, self.d, logits, iteration, past)
         if self.sampler:
             chosen = sampling.drawn(g, self.sampler, weighed, iteration)
         else:
@@ -165,7 +190,7 @@ class OneByOne:
             ended,
             g.node("Concat", written, unsqueeze(g, tokens, 1), axis=1),
             g.node("Concat", scores, unsqueeze(g, score, 1), axis=1),
-            *(sampling.with_seen(g, s, column) for s in seen),
+            *_continued(g, self.d, past, column),
         ]
         some = g.node("Greater", _count(g, g.node("Not", ended)), g.constant(0, "i64"))
         more = g.node(
@@ -198,20 +223,24 @@ class BeamSearch:
             Carry(n, t, v)
             for n, t, v in zip(beam.Beams._fields, types, first, strict=True)
         ]
-        self.carries = [*own, *start.penalized(g, d)]
+        self.carries = [*own, *start.past(g, d)]
 
     def step(
         self, g: Emitter, logits: str, iteration: str, before: Sequence[str]
     ) -> Decision:
         """One token a hypothesis."""
-        beams, seen = (
+        beams, past = (
             beam.Beams(*before[: len(beam.Beams._fields)]),
             before[len(beam.Beams._fields) :],
         )
         logs = g.node("LogSoftmax", logits, axis=1)
-        if seen:
-            logs = sampling.penalized(g, logs, seen[0], self.start.scalars[PENALTY])
-        logs = self.start.ruled(g, self.d, logs, iteration)
+        logs = self.start.ruled(g, self.d, logs, iteration, past)
+        if self.d.renormalize:
+            # a row that may not go on would be NaN
+            none = g.constant(beam.NONE, "f32")
+            possible = g.node("Greater", logs, none)
+            rescaled = g.node("LogSoftmax", logs, axis=1)
+            logs = g.node("Where", possible, rescaled, none)
         made = g.node("Add", iteration, g.constant(1, "i64"))
         limit = self.start.scalars[MAX_TOKENS]
         search = beam.Search(
@@ -225,10 +254,8 @@ class BeamSearch:
         )
         chosen = beam.advance(search, logs, sampling.hopeless(g, logits))
         column = unsqueeze(g, chosen.tokens, 1)
-        kept = [
-            sampling.with_seen(g, g.node("Gather", s, chosen.parents), column)
-            for s in seen
-        ]
+        picked = [g.node("Gather", x, chosen.parents) for x in past]
+        kept = _continued(g, self.d, picked, column)
         return Decision(
             chosen.tokens, chosen.parents, chosen.more, [*chosen.beams, *kept]
         )

@@ -1,23 +1,35 @@
 """Which tokens may come next, as ONNX nodes; `specc.decode.rules` in Python.
 
-Everything here is known when the model is written, but for the number of the step.
+Everything here is known when the model is written, but for the number of the step and the
+tokens of a sequence so far.
 """
 
 from collections.abc import Collection
 
 from specc.ir.derived import Decoding
+from specc_onnx.generate.history import banned_in
 from specc_onnx.lower.emitter import Emitter
 
 NEVER = float("-inf")
 
 
 def ruled(
-    g: Emitter, d: Decoding, scores: str, iteration: str, limit: str, vocabulary: int
+    g: Emitter,
+    d: Decoding,
+    scores: str,
+    iteration: str,
+    *,
+    limit: str,
+    vocabulary: int,
+    history: str | None = None,
 ) -> str:
     """`scores` f32[rows, vocabulary] with minus infinity for what may not come at step
-    `iteration` i64[] of at most `limit` i64[].
+    `iteration` i64[] of at most `limit` i64[], by the `history` where a rule reads it.
     """
     free = scores
+    if history is not None:
+        for banned in banned_in(g, d, history, vocabulary):
+            scores = g.node("Where", banned, g.constant(NEVER, "f32"), scores)
     if d.min_tokens and d.stop:
         early = g.node("Less", iteration, g.constant(d.min_tokens, "i64"))
         scores = _without(g, scores, d.stop, vocabulary, early)

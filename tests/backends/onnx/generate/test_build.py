@@ -22,7 +22,7 @@ import specc_numpy
 from specc.ir.derived import Decoding, Generating
 from specc.passes.derive.derive import derive
 from specc.text.diagnostic import Failed
-from specc_onnx import build_generating, target
+from specc_onnx import USUAL, build_generating, target
 from specc_onnx.emit.names import bodies_of
 from specc_onnx.generate.hoist import fixed_nodes
 
@@ -119,6 +119,36 @@ def test_prompts_of_unequal_length_stand_on_the_right(name: str) -> None:
     for row in range(BATCH):
         made = alone.run(**{alone.growing: PROMPT[row : row + 1][:, keep[row]]})[0]
         assert tokens[row, : made.shape[1]].tolist() == made[0].tolist()
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_rules_over_runs_of_tokens(seed: int) -> None:
+    """Prompts of unequal length, padded on either side, with tokens that come again."""
+    rng = np.random.default_rng(seed)
+    prompt = rng.integers(3, 7, (BATCH, 6))
+    keep = np.ones(prompt.shape, bool)
+    keep[0, : rng.integers(0, 5)] = False
+    keep[1, 6 - rng.integers(0, 5) :] = False
+    runs = [tuple(map(int, rng.integers(0, 17, rng.integers(1, 5)))) for _ in range(40)]
+    more = {
+        "no_repeat": int(rng.integers(0, 4)),
+        "min_length": int(rng.integers(0, 14)),
+        "banned": tuple(runs) if seed % 3 else (),
+        "stop": tuple(map(int, rng.integers(0, 17, 3))),
+    }
+    strategy = ("greedy", "sample", "beam")[seed % 3 if seed < 6 else 2 * (seed % 2)]
+    if strategy == "beam":
+        more |= {"beams": 3, "n_best": 2, "renormalize": seed % 4 < 2}
+    spec = small("llama")
+    opset = 17 if strategy == "beam" and seed % 2 else USUAL
+    case = Case(
+        spec, settings_of(spec, strategy, **more), opset=opset, keep=keep, prompt=prompt
+    )
+    if strategy == "beam":
+        assert_found(*case.run(), case.best())
+        return
+    (tokens, _), (wanted, _) = case.run(), case.wanted()
+    assert tokens.tolist() == wanted.tolist()
 
 
 def test_beams_of_unequal_prompts_fan_out() -> None:
