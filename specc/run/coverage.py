@@ -2,7 +2,7 @@
 been executed, and lengths and inputs that may execute the others.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -23,6 +23,8 @@ FEW = 2
 """Length of the other axes in a long round."""
 SEVERAL = 5
 """The same, for conditions that depend on how the elements of a batch differ."""
+SMALL = 64
+"""Constants up to this are tried where a round above the largest is too much work."""
 DENSITIES = (USUAL, 1.0, 0.02)
 """Shares of booleans that are true: usual, dense and sparse."""
 
@@ -91,20 +93,32 @@ class _Counted:
         return results
 
 
-def long_sizes(graph: Graph, most: Sizes | None = None) -> Iterator[dict[str, int]]:
-    """Yield lengths above every threshold of masks, blocks and caches, the longest
-    first; the other axes are short.
+def long_sizes(
+    graph: Graph, is_affordable: Callable[[Sizes], bool], most: Sizes | None = None
+) -> Iterator[dict[str, int]]:
+    """Yield lengths above the constants of masks and caches, with attention computed at
+    once, then above the lengths from which it is computed in blocks as well. The other
+    axes are short. Of lengths that are not affordable smaller ones are tried.
     """
     blocks, numbers = ways(graph), position_constants(graph)
-    symbols = sorted(blocks.keys() | numbers.keys())
-    both = {s: max(blocks.get(s, 0), numbers.get(s, 0)) for s in symbols}
-    usual = {s: n for s, n in both.items() if s in blocks or n <= 64}
+    at_once = {
+        s: min(n + BEYOND, blocks.get(s, n + BEYOND)) for s, n in numbers.items()
+    }
+    in_blocks = {
+        s: max(blocks.get(s, 0), numbers.get(s, 0)) + BEYOND
+        for s in sorted(blocks.keys() | numbers.keys())
+    }
+    only_blocks = {s: n + BEYOND for s, n in blocks.items()}
+    small = {s: n for s, n in at_once.items() if numbers[s] <= SMALL}
     tried = list[dict[str, int]]()
-    for above in (both, usual, blocks):
-        made = _with(graph, {s: n + BEYOND for s, n in above.items()}, FEW, most)
-        if above and made and made not in tried:
-            tried.append(made)
-            yield made
+    for choices in ((at_once, small), (in_blocks, only_blocks) if blocks else ()):
+        wanted = (_with(graph, lengths, FEW, most) for lengths in choices if lengths)
+        for sizes in wanted:
+            if sizes and is_affordable(sizes):
+                if sizes not in tried:
+                    tried.append(sizes)
+                    yield sizes
+                break
 
 
 def candidates(
@@ -130,7 +144,7 @@ def _lengths(
     yield usual
     for symbol in usual:
         yield from _found(_with(graph, {symbol: 0}, FEW, most), symbol)
-    yield from long_sizes(graph, most)
+    yield from long_sizes(graph, lambda _: True, most)
     for constant in constants:
         for others in (FEW, SEVERAL):
             for symbol in usual:

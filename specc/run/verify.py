@@ -85,14 +85,32 @@ def rounds_of(
     room = model.file.room()
     # The reference has the weights once more, as they are stored.
     check_room(str(model.path), room.stored, room.stored, room.numbers)
-    rng = np.random.default_rng(seed)
-    comparison = _Comparison.of(model)
-    coverage = Coverage.of(model)
+    comparison, coverage = _Comparison.of(model), Coverage.of(model)
+    for sizes, inputs in planned_inputs(model, coverage, seed, rounds, draw, most):
+        yield comparison.of_round(sizes, inputs)
+    if coverage.missing:
+        yield Round(compared=False, agrees=None, uncovered=coverage.missing)
+    if comparison.shaky:
+        _undecided(sorted(comparison.shaky))
+
+
+def planned_inputs(
+    model: Loaded,
+    coverage: Coverage,
+    seed: int = 0,
+    rounds: int = 3,
+    draw: Draw | None = None,
+    most: Mapping[str, int] | None = None,
+) -> Iterator[tuple[dict[str, int], dict[str, Array]]]:
+    """Yield lengths and inputs of each round: the planned lengths, then those that
+    execute a subgraph for the first time.
+    """
     graph, draw = model.manifest.graph, draw or random_inputs
+    rng = np.random.default_rng(seed)
     for sizes in _all_sizes(graph, rounds, most):
         inputs = draw(graph, sizes, rng, USUAL)
         coverage.run(inputs)
-        yield comparison.of_round(sizes, inputs)
+        yield sizes, inputs
     further = candidates(graph, coverage.subgraphs.constants, most)
     affordable = ((s, d) for s, d in further if _worth(s, graph))
     for sizes, density in islice(affordable, TRIES):
@@ -100,11 +118,7 @@ def rounds_of(
             break
         inputs = draw(graph, sizes, rng, density)
         if coverage.run(inputs):
-            yield comparison.of_round(sizes, inputs)
-    if coverage.missing:
-        yield Round(compared=False, agrees=None, uncovered=coverage.missing)
-    if comparison.shaky:
-        _undecided(sorted(comparison.shaky))
+            yield sizes, inputs
 
 
 @dataclass(kw_only=True)
@@ -187,11 +201,11 @@ def _share(want: Array, bound: Array) -> float:
 def _all_sizes(
     graph: Graph, rounds: int, most: Mapping[str, int] | None
 ) -> Iterator[dict[str, int]]:
-    """The lengths of every round; one more above the limits of masks, blocks and caches,
-    where that is not too much for float64.
+    """The lengths of every round; then lengths above the constants of masks and caches,
+    and above those of blocks, where that is not too much for float64.
     """
     yield from (sizes_for(graph, turn, most) for turn in range(rounds))
-    yield from islice((s for s in long_sizes(graph, most) if _worth(s, graph)), 1)
+    yield from long_sizes(graph, lambda sizes: _worth(sizes, graph), most)
 
 
 def _worth(sizes: Mapping[str, int], graph: Graph) -> bool:

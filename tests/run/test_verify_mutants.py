@@ -1,0 +1,51 @@
+"""`specc verify` kills every mutant of a compiled model that changes a result for valid
+inputs; those that survive change none.
+"""
+
+from pathlib import Path
+
+import pytest
+from support.small import SMALL
+from support.verify_mutants import survivors
+
+import specc
+
+LOCAL = """specc 1
+model m
+dims batch >= 1, n >= 1
+mask near(f) = abs(i - j) < 8 | f[j]
+graph g(x: float[batch, n, 8], f: bool[batch, n]) -> (y: float[batch, n, 8], z: float[batch, n, 8]) {
+  y = attention(x, heads=2, mask=near(f)) @ a
+  z, _ = attend_by(additive(4), x, x, x, mask=window(8)) @ b
+  return y, z
+}
+"""
+SAMPLE, MANY = 20, 60
+"""Mutants of a spec, chosen at random."""
+
+
+def test_mutants_of_blocked_attention_are_killed(tmp_path: Path) -> None:
+    """Masks with keys apart, any score in a window: every constant, comparison, branch."""
+    (tmp_path / "m.specc").write_text(LOCAL)
+    path = tmp_path / "m.onnx"
+    specc.compile(tmp_path / "m.specc", path, init=0, weights_as="inline")
+    judged, equivalent, missed = survivors(path, 200)
+    assert not missed
+    assert judged - len(equivalent) >= 40
+
+
+@pytest.mark.parametrize("spec", ["llama", "t5", "luong_local_p"])
+def test_some_mutants_are_killed(spec: str, tmp_path: Path) -> None:
+    _check(spec, tmp_path, SAMPLE)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("spec", sorted(SMALL))
+def test_mutants_of_every_spec_are_killed(spec: str, tmp_path: Path) -> None:
+    _check(spec, tmp_path, MANY)
+
+
+def _check(spec: str, folder: Path, most: int) -> None:
+    path = folder / "m.onnx"
+    specc.compile(spec, path, init=0, set=SMALL[spec], weights_as="inline")
+    assert survivors(path, most)[2] == []
