@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from specc import backend
+from specc.ir import ops
 from specc.ir.array import Array
 from specc.ir.graph import Graph, Value
 
@@ -57,17 +58,29 @@ def rounding_bounds(
 
 
 class _Errors:
-    """Changes values by random relative errors."""
+    """Changes values by random relative errors. Values of positions and constants alone
+    are the same for all inputs and keep theirs: a position bucket is no rounding error.
+    """
 
     def __init__(self, rng: np.random.Generator, after: After | None) -> None:
         self.rng, self.after = rng, after
+        self.fixed = set[Value]()
 
     def __call__(self, value: Value, array: Array) -> Array:
         """The result of a node with its error."""
         array = self.after(value, array) if self.after else array
+        if self._is_fixed(value):
+            self.fixed.add(value)
+            return array
         # what is only moved has the error that it had
         exact = value.node is not None and value.node.op.view
         return array if exact else self.of(array)
+
+    def _is_fixed(self, value: Value) -> bool:
+        node = value.node
+        if node is None or isinstance(node.op, ops.Extent):
+            return node is not None
+        return all(a is None or a in self.fixed for a in node.args)
 
     def of_all(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
         """Inputs or weights with their errors."""

@@ -57,10 +57,12 @@ def sizes_for(
     if found is None:
         return sizes
     # Behind strides the nearest length gives a single row, in which nothing can be
-    # exchanged: it becomes as much longer as gives as many as were wanted.
+    # exchanged: it becomes as much longer as gives as many as were wanted, in every other
+    # round with a remainder.
     strides = strides_of(graph)
+    part = turn > 0 and turn % 2 == 0
     longer = {
-        symbol: length + (rows[symbol] - 1) * strides[symbol]
+        symbol: length + (rows[symbol] - 1 + part) * strides[symbol] - part
         for symbol, length in found.items()
         if length > rows[symbol] and symbol in strides
     }
