@@ -346,7 +346,7 @@ LINES = {
     "W0505": "a `share` that no two calls need",
     "W0528": "weights of a new head were drawn",
     "W0534": "an adapter changes weights that the graph does not have",
-    "W0601": "padded rows can reach a result",
+    "W0601": "padded positions can reach a result",
     "W0602": "rows of a batch mix",
     "W0755": "a token that ends texts is none of the model's",
     "W0756": "words that no text can be read as",

@@ -98,7 +98,7 @@ def test_padding_is_not_seen_and_a_missing_mask_is(
     (warning,) = padding(opened(str(tmp_path / "leak.specc"), **SIZES).model.graph)
     assert (
         warning.title
-        == "padded rows reach `logits`: `masked_softmax` reads them, no mask stands between"
+        == "padded positions reach `logits`: `masked_softmax` reads them, no mask stands between"
     )
     assert warning.primary
     assert "attend_by" in warning.primary.span.text, (

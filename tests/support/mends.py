@@ -410,5 +410,17 @@ DONE: dict[str, list[tuple[str, str, str]]] = {
         ("positions(keep)", "2 * positions(x) - positions(x)", "positions(keep)"),
     ],
     "W0601-over-the-end": [("keep=there", "padding=1) @ c\n", "padding=1, keep=there) @ c\n")],
+    "W0601-padding": [("masked_mean(x, keep)", "mean(x, axis=1)", "masked_mean(x, keep)")],
+    "W0601-divides-by-zero": [
+        (
+            "where(insert(keep, axis=2), y, 0.0)",
+            "cumsum(w * x, axis=1) / cumsum(w, axis=1)",
+            "where(insert(keep, axis=2), cumsum(w * x, axis=1) / cumsum(w, axis=1), 0.0)",
+        ),
+        ("max(z, 1e-6)", "/ cumsum(w, axis=1)", "/ max(cumsum(w, axis=1), 1e-6)"),
+    ],
+    "W0601-window-behind-pad": [
+        ("where(insert(keep, axis=2), x, 0.0)", "pad(x,", "pad(where(insert(keep, axis=2), x, 0.0),"),
+    ],
     "W0601-stride-and-left": [("there: keep[batch, n] right", "there: keep[batch, n] left", "there: keep[batch, n] right")],
 }  # fmt: skip

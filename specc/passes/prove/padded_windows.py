@@ -13,7 +13,7 @@ from math import inf, nan
 from specc.ir import ops
 from specc.ir.graph import Node
 from specc.ir.interval import SAME
-from specc.passes.prove.beyond import everywhere
+from specc.passes.prove.finite import everywhere
 from specc.passes.prove.padded_link import Reading
 
 

@@ -1,4 +1,4 @@
-"""Whether padded rows can reach a result: the lint W0601.
+"""Whether padded positions can reach a result: the lint W0601.
 
 On entry: a graph with inputs declared `keep[batch, seq]`, which say which rows of an
 axis exist. Along each such axis this pass follows one question: can a value at a row
@@ -23,7 +23,7 @@ The mean over the axis does:
     output "mean" %3
     end
     gives
-    W0601 padded rows reach `mean`: `mean` reads them, no mask stands between
+    W0601 padded positions reach `mean`: `mean` reads them, no mask stands between
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -34,14 +34,14 @@ from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Node, Value
 from specc.ir.reach import Link, links
-from specc.passes.prove.causality import span_of, spoken
 from specc.passes.prove.clean import is_clean
 from specc.passes.prove.held import counted_anew, in_order, mixed
-from specc.passes.prove.kept_out import mend_of
 from specc.passes.prove.opened import opened
 from specc.passes.prove.padded import stands
 from specc.passes.prove.padded_link import Reading
 from specc.passes.prove.padded_windows import keeps_facts
+from specc.passes.prove.padding_leak import Leak
+from specc.passes.prove.padding_messages import leak_diagnostic
 from specc.passes.prove.places import Places, nodes_within, places_of
 from specc.passes.prove.rotation import Turned, turned_of
 from specc.passes.prove.row_numbers import (
@@ -56,32 +56,55 @@ from specc.passes.prove.row_numbers import (
 from specc.passes.prove.rows import PLAIN, Dirt, Rows, moved, one_of
 from specc.passes.prove.scores import shows_all
 from specc.passes.prove.standing import Standing
-from specc.text.diagnostic import Diagnostic, Label
+from specc.text.diagnostic import Diagnostic
 
 
 def padding(graph: Graph) -> list[Diagnostic]:
-    """A warning W0601 for each op that lets padded rows reach an output, in the graph's order."""
+    """A warning W0601 for each op that lets padded positions reach an output, in the
+    graph's order.
+    """
     faults: dict[tuple[Node, str], Diagnostic] = {}
     for name in graph.input_facts:
-        for output, dirt in _reached(graph, name):
-            if (dirt.node, name) not in faults:
-                faults[dirt.node, name] = _warning(graph, dirt, output, name)
+        states = _states(graph, name)
+        reached = dict(_reached(graph, states)) if states else {}
+        # What reaches nothing if all values are finite does so as NaN or infinity.
+        finite = _states(graph, name, finite=True) if reached else {}
+        otherwise = dict(_reached(graph, finite)) if finite else {}
+        for output, dirt in reached.items():
+            cause = otherwise.get(output, dirt)
+            if (cause.node, name) not in faults:
+                leak = Leak(
+                    graph=graph,
+                    keep=name,
+                    output=output,
+                    dirt=cause,
+                    states=states,
+                    not_finite=output not in otherwise,
+                )
+                faults[cause.node, name] = leak_diagnostic(leak)
     return list(faults.values())
 
 
 def reaches(graph: Graph, name: str, outputs: Collection[str]) -> bool:
-    """Whether rows that do not exist, by the keep input `name`, may reach any of `outputs`."""
-    return any(output in outputs for output, _ in _reached(graph, name))
+    """Whether positions that do not exist, by the keep input `name`, may reach any of
+    `outputs`.
+    """
+    states = _states(graph, name)
+    return any(output in outputs for output, _ in _reached(graph, states))
 
 
-def _reached(graph: Graph, name: str) -> Iterator[tuple[str, Dirt]]:
-    """The outputs that padded rows may reach, each with the op that lets them in; none
-    for an input that says nothing of rows.
+def _states(graph: Graph, name: str, *, finite: bool = False) -> Mapping[Value, Rows]:
+    """What is known of every value along the axis of the input `name`, as if all were
+    `finite`; nothing for an input that says nothing of positions.
     """
     side, keep = graph.input_facts[name].keep, graph.inputs[name]
     if not side or not keep.type.rank or not keep.type.shape[-1].name:
-        return
-    states = walk_of(graph, keep, side).run(graph)
+        return {}
+    return replace(walk_of(graph, keep, side), finite=finite).run(graph)
+
+
+def _reached(graph: Graph, states: Mapping[Value, Rows]) -> Iterator[tuple[str, Dirt]]:
+    """The outputs that padded positions may reach, each with the op that lets them in."""
     for output, value in graph.outputs.items():
         rows = states.get(value, PLAIN)
         dirt = rows.dirt
@@ -119,13 +142,14 @@ def lengths_of(graph: Graph, places: Places) -> frozenset[Dim]:
 class _Walk:
     """One padded axis: its `keep`, the side on which rows may be missing, and all
     `lengths` that it has behind strides, and beside other rows, where `places` says how
-    many stand before it.
+    many stand before it. With `finite`, as if no value were NaN or infinite.
     """
 
     keep: Value
     side: str
     lengths: frozenset[Dim]
     places: Places
+    finite: bool = False
 
     def run(self, graph: Graph) -> Mapping[Value, Rows]:
         """What is known of every value."""
@@ -252,6 +276,8 @@ class _Walk:
         dirt = self._dirt(standing, here, counts, turned)
         count = self._count(standing, counts)
         rows = stands(standing)
+        if self.finite:
+            rows = replace(rows, broken=False, endless=frozenset())
         # The greatest row is one that exists: `argmax` over what is low elsewhere.
         picks = isinstance(node.op, ops.ArgMax) and (
             count == EVERY_ROW or self._from_the_first(node, node.op)
@@ -290,7 +316,7 @@ class _Walk:
             if self.padded(node, link):
                 reading = self.reading(node, link, given)
                 if not is_clean(reading):
-                    return Dirt(node, shifted=reading.shifted)
+                    return Dirt(node, shifted=reading.shifted, reading=reading)
         return None if self._alike or not mixed(standing) else Dirt(node)
 
     def _counted(self, node: Node, given: Sequence[Rows], counts: list[Count]) -> bool:
@@ -367,29 +393,3 @@ def _placed(rows: Rows, body: Graph, outside: set[Dirt | None]) -> Rows:
     if rows.dirt is None or rows.dirt in outside or rows.dirt.inside:
         return rows
     return replace(rows, dirt=replace(rows.dirt, inside=body))
-
-
-def _warning(graph: Graph, dirt: Dirt, output: str, keep: str) -> Diagnostic:
-    span = span_of(dirt.inside or graph, dirt.node)
-    called = spoken(dirt.node.op)
-    if dirt.counted:
-        how = "a position is counted from the start of the row, padding included"
-        what = "this takes the number of a row, padding included"
-    elif dirt.shifted:
-        sliced = isinstance(dirt.node.op, ops.Stride)
-        which = "a slice with a step" if sliced else f"the stride of `{called}`"
-        how = (
-            "where padding stands on the left, their number decides which rows "
-            f"{which} takes"
-        )
-        what = "this takes every so many rows, counted from the first"
-    else:
-        how = f"`{called}` reads them, no mask stands between"
-        what = "this reads padded rows"
-    return Diagnostic(
-        "W0601",
-        f"padded rows reach `{output}`: {how}",
-        Label(span, what) if span else None,
-        helps=tuple(h for h in (mend_of(graph, dirt, keep),) if h),
-        severity="warning",
-    )

@@ -4,10 +4,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from specc.ir.graph import Graph, Node, Value
 from specc.passes.prove.rotation import Turned
 from specc.passes.prove.row_numbers import NOTHING, Count, either
+
+if TYPE_CHECKING:
+    from specc.passes.prove.padded_link import Reading
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,13 +19,15 @@ class Dirt:
     """The op through which padded rows came in. `counted`: by their number, not by
     their values; `shifted`: by their number before a stride.
 
-    `inside` is the body of the loop that the op stands in, if it stands in one.
+    `inside` is the body of the loop that the op stands in, if it stands in one;
+    `reading` the link that lets them in, where values do.
     """
 
     node: Node
     counted: bool = False
     shifted: bool = False
     inside: Graph | None = None
+    reading: "Reading | None" = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

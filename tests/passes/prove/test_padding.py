@@ -1,4 +1,4 @@
-"""When padded rows can reach a result, and when they cannot."""
+"""When padded positions can reach a result, and when they cannot."""
 
 from typing import Literal
 
@@ -49,7 +49,7 @@ def test_an_attention_needs_a_mask() -> None:
     model = Model()
     assert model.warnings(model.attend(True)) == []
     assert model.warnings(model.attend(False)) == [
-        "padded rows reach `y`: `attend` reads them, no mask stands between"
+        "padded positions reach `y`: `attend` reads them, no mask stands between"
     ]
 
 
@@ -101,7 +101,7 @@ def test_row_numbers_count_padding_on_the_left(side: Side, clean: bool) -> None:
     assert (found == []) is clean
     if found:
         assert found[0].endswith(
-            "a position is counted from the start of the row, padding included"
+            "a position is counted from the start of the sequence, padding included"
         )
 
 
