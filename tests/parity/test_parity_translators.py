@@ -82,6 +82,21 @@ CASES = {
     "pegasus": case("Pegasus", scale_embedding=True),
     "blenderbot": case("Blenderbot"),
     "m2m_100": case("M2M100"),
+    **{
+        f"{family}, untied": case(
+            family,
+            "MTModel" if family == "Marian" else "ForConditionalGeneration",
+            tie_word_embeddings=False,
+        )
+        for family in ("Bart", "MBart", "Marian", "Pegasus", "Blenderbot", "M2M100")
+    },
+    "marian, two vocabularies, untied": case(
+        "Marian",
+        "MTModel",
+        share_encoder_decoder_embeddings=False,
+        decoder_vocab_size=37,
+        tie_word_embeddings=False,
+    ),
     # its mask of what is ahead is only made where nothing is kept between steps
     "fsmt": case(
         "FSMT",
@@ -165,6 +180,11 @@ def alone(family: str, **more: Any) -> Case:
 @pytest.mark.parametrize("family", ALONE)
 def test_decoders_by_themselves(family: str, tmp_path: Path) -> None:
     check_scores(alone(family, scale_embedding=family == "MBart"), tmp_path)
+
+
+@pytest.mark.parametrize("family", ALONE)
+def test_untied_decoders_by_themselves(family: str, tmp_path: Path) -> None:
+    check_scores(alone(family, tie_word_embeddings=False), tmp_path)
 
 
 @pytest.mark.parametrize("family", ALONE)
