@@ -226,7 +226,6 @@ PARTS: dict[str, Schema] = {
     "else": STATEMENTS,
     "collect": NAMES,
     "carry": NAMES,
-    "along": NAME,
     "under": SCALAR,
     "reverse": {"enum": [True, False, "true", "false"]},
     "because": SCALAR,

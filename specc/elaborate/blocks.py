@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 from specc.elaborate.application import Application
+from specc.elaborate.batching import Given, broadcast_batch
 from specc.elaborate.blame import entered
 from specc.elaborate.context import NOTHING, Context, Env, Module, Poisoned
 from specc.elaborate.expressions import decided
@@ -208,15 +209,25 @@ def bind(context: Context, block: tree.Block, pairs: Bound, env: Env) -> None:
     poisoned = False
     # a tensor's declared type may name static parameters: `x: float[batch, width]`
     for tensors in (False, True):
+        given: list[Given] = []
         for param, value, caller in pairs.values():
             if is_tensor(param.type) == tensors:
                 try:
-                    _bind_one(context, block, param, value, caller, env)
-                    note(param.span, env.names[param.name])
+                    given.append(
+                        (param, _evaluated(context, param, value, caller), value)
+                    )
                 except Failed as failed:
                     faults += failed.diagnostics
                 except Poisoned:
                     poisoned = True
+        for param, known, expr in broadcast_batch(context, given, env):
+            try:
+                _bind_one(context, block, param, known, expr, env)
+                note(param.span, env.names[param.name])
+            except Failed as failed:
+                faults += failed.diagnostics
+            except Poisoned:
+                poisoned = True
     if faults:
         raise Failed(*faults)
     if poisoned:
@@ -241,18 +252,14 @@ def complete(context: Context, block: tree.Block, env: Env, expr: tree.Call) -> 
                 expr.span,
                 helps=helps,
             )
-        _bind_one(context, block, param, param.default, env, env)
+        value = _evaluated(context, param, param.default, env)
+        _bind_one(context, block, param, value, param.default, env)
 
 
-def _bind_one(
-    context: Context,
-    block: tree.Block,
-    param: tree.Param,
-    expr: tree.Expr,
-    caller: Env,
-    env: Env,
-) -> None:
-    what = f"`{param.name}` of `{block.name}`"
+def _evaluated(
+    context: Context, param: tree.Param, expr: tree.Expr, caller: Env
+) -> Known:
+    """The value of an argument; a word of a choice stands for itself."""
     words = param.type.names if param.type.name == "choice" else ()
     if words:
         expr = decided(context, expr, caller)  # `half if old else interleaved`
@@ -261,11 +268,24 @@ def _bind_one(
         and expr.path in words
         and expr.path not in caller.names
     ):
-        env.names[param.name] = Picked(expr.path, words)
-        return
-    value = first(of_type(context, param.type, expr, caller))
-    place = Place(what, expr.span)
-    if value is None and param.type.optional:
+        return Picked(expr.path, words)
+    return first(of_type(context, param.type, expr, caller))
+
+
+def _bind_one(
+    context: Context,
+    block: tree.Block,
+    param: tree.Param,
+    value: Known,
+    expr: tree.Expr,
+    env: Env,
+) -> None:
+    what = f"`{param.name}` of `{block.name}`"
+    place = Place(what, expr.span, block.name)
+    words = param.type.names if param.type.name == "choice" else ()
+    if isinstance(value, Picked) and value.word in words and value.words == words:
+        env.names[param.name] = value
+    elif value is None and param.type.optional:
         env.names[param.name] = None
     elif is_tensor(param.type):
         env.names[param.name] = match_tensor(context, param.type, value, env, place)

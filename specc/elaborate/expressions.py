@@ -14,6 +14,7 @@ from specc.elaborate import nodes
 from specc.elaborate.arithmetic import arithmetic, compare, logic, negate
 from specc.elaborate.budget import OPERATING
 from specc.elaborate.context import Context, Env, Poisoned
+from specc.elaborate.dynamic_index import gather_position
 from specc.elaborate.lookup import lookup
 from specc.elaborate.names import filled
 from specc.elaborate.needs import NeedsValue
@@ -268,7 +269,8 @@ def _rows(context: Context, base: Tensor, expr: tree.Index, env: Env) -> Tensor:
     rest = [n for n, i in enumerate(items) if isinstance(i, tree.Rest)]
     if len(rest) > 1:
         fail("E0208", "`...` stands once in an index", expr.span)
-    count, rank = len(items) - len(rest), len(base.shape)
+    new = sum(_is_none(item) for item in items)
+    count, rank = len(items) - len(rest) - new, len(base.shape)
     if count > rank:
         title = f"{count} indices for {describe(base)}, which has {rank} axes"
         fail("E0208", title, expr.span)
@@ -279,9 +281,20 @@ def _rows(context: Context, base: Tensor, expr: tree.Index, env: Env) -> Tensor:
         if isinstance(item, tree.Slice):
             value = _slice(context, value, axis, item, env, expr.span)
             axis += 1  # a row takes its axis away, a slice leaves it
+        elif _is_none(item):
+            op = ops.Insert(axis)
+            value = nodes.one(context, op, value, span=expr.span, scope=env.scope)
+            axis += 1
         elif not isinstance(item, tree.Rest):
             value = _row(context, value, axis, item, env, expr.span)
     return value
+
+
+def _is_none(item: tree.Expr | tree.Slice | tree.Rest) -> bool:
+    """Whether an index is `none` as it is written: a new axis of length 1. A config value
+    that is none is no index.
+    """
+    return isinstance(item, tree.Name) and item.path == "none"
 
 
 def _row(
@@ -294,12 +307,8 @@ def _row(
 ) -> Tensor:
     at = plain(context, item, env)
     if isinstance(at, Tensor):
-        helps = ["`gather(x, ids, axis=…)` reads rows by computed numbers"]
-        fail(
-            "E0208",
-            "an index is a number known while compiling",
-            item.span,
-            helps=helps,
+        return gather_position(
+            context, value, axis, at, env=env, index=item.span, span=span
         )
     if not isinstance(at, Dim):
         fail("E0208", f"an index is a whole number, not {describe(at)}", item.span)

@@ -25,7 +25,7 @@ MENDS = (
         ("reshape", "view", "flatten", "unflatten", "ravel", "pixelshuffle"),
     ),
     Mend(
-        "a new axis of length 1 is `insert(x, axis=1)`",
+        "a new axis of length 1 is `x[:, none]`, or `insert(x, axis=1)`",
         ("insert",),
         ("unsqueeze", "expanddims", "newaxis"),
     ),

@@ -71,6 +71,7 @@ class Place:
 
     what: str
     span: Span | None
+    block: str = ""
 
 
 def is_tensor(type: tree.TypeName) -> bool:
@@ -344,7 +345,21 @@ class _Matching:
                 f"{what} has a length of {actual} where {_wanted(expr, wanted)}",
                 Label(at, f"this is {describe(self.tensor)}") if at else None,
                 tuple({lab.span: lab for lab in labels}.values()),
+                helps=self._captured(expr),
             )
+        )
+
+    def _captured(self, expr: tree.Expr) -> tuple[str, ...]:
+        """The help where a block's type names a length that `dims` declares."""
+        block = self.place.block
+        name = expr.path if isinstance(expr, tree.Name) else ""
+        declared = name in self.env.module.root.dims and name not in self.env.dims
+        # in a block of another file it is what the caller's operands say
+        if not block or not declared or self.env.lengths is not None:
+            return ()
+        return (
+            f"`{name}` in `{block}` is the length that `dims` declares: give the "
+            f"block's own length a name that `dims` does not have, such as `{name}_`",
         )
 
 

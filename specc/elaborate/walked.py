@@ -2,6 +2,8 @@
 of them exist.
 """
 
+from typing import NoReturn
+
 from specc.elaborate import nodes
 from specc.elaborate.context import Context, Env
 from specc.elaborate.expressions import plain
@@ -18,10 +20,10 @@ def walked(
     """What a loop walks over, and the length of the axis along which it does; without
     `along` the numbers of its turns.
     """
-    if not statement.along:
+    if statement.along is None:
         turns = _turns(context, statement, env)
         return [nodes.one(context, ops.Range(turns), span=statement.span)], turns
-    length = _length(statement, env)
+    length = _length(context, statement.along, env)
     scanned = [_scanned(context, e, length, statement, env) for e in statement.over]
     assert length is not None  # or it were no axis of what is walked over
     return scanned, length
@@ -41,16 +43,16 @@ def _turns(context: Context, statement: tree.Scan, env: Env) -> Dim:
     return value
 
 
-def _length(statement: tree.Scan, env: Env) -> Dim | None:
-    """The length of the axis that is walked along; None where the name is that of a
-    value that is no length.
-    """
-    length = env.dims.get(statement.along)
-    if length is not None:
-        return length
-    value = env.names.get(statement.along)
-    if value is None:  # declared by `dims`, or unknown: then it is in no tensor's type
-        return Dim.symbol(statement.along)
+def _length(context: Context, along: tree.Expr, env: Env) -> Dim | None:
+    """Return the length after `along`; None where it is no length."""
+    if isinstance(along, tree.Name):
+        length = env.dims.get(along.path)
+        if length is not None:
+            return length
+        # declared by `dims`, or unknown: then no tensor has an axis of it
+        if along.path not in env.names and along.path not in env.config:
+            return Dim.symbol(along.path)
+    value = plain(context, along, env)
     return value if isinstance(value, Dim) else None
 
 
@@ -66,9 +68,29 @@ def _scanned(
         fail("E0304", f"`scan` walks over a tensor, not {describe(value)}", expr.span)
     # the axis is found by its length: equal symbols are one length, whatever its name
     if length is None or length not in value.shape:
-        title = f"`{statement.along}` is no axis of what `scan` walks over"
-        fail("E0304", title, expr.span, f"this is {show_type(value.type)}")
+        _no_axis(expr, statement.along, value)
+    if length.number is not None and value.shape.count(length) > 1:
+        title = f"several axes of what `scan` walks over have the length {length}"
+        helps = [
+            f"`repeat i in {length} {{ … }}` reads `x[:, i]` of the axis that is meant"
+        ]
+        fail("E0304", title, expr.span, f"this is {show_type(value.type)}", helps=helps)
     return value
+
+
+def _no_axis(expr: tree.Expr, along: tree.Expr | None, value: Tensor) -> NoReturn:
+    """E0304 for a length that no axis has."""
+    title = f"no axis of what `scan` walks over has the length `{text_of(along)}`"
+    lengths = [str(d) for d in value.shape[1:] or value.shape]
+    helps = [f"write the length of an axis: `along {lengths[0]}`"] if lengths else []
+    fail("E0304", title, expr.span, f"this is {show_type(value.type)}", helps=helps)
+
+
+def text_of(along: tree.Expr | None) -> str:
+    """Return the text of a length as it is written."""
+    if isinstance(along, tree.Name):
+        return along.path
+    return along.span.text if along is not None and along.span else str(along)
 
 
 def kept_rows(
@@ -86,8 +108,8 @@ def kept_rows(
         or value.shape[-1] != length
     ):
         title = (
-            f"`keep` says which rows of `{statement.along}` exist: bool[batch, "
-            f"{statement.along}]"
+            f"`keep` says which rows of `{text_of(statement.along)}` exist: bool[batch, "
+            f"{text_of(statement.along)}]"
         )
         fail("E0305", title, statement.keep.span, f"this is {describe(value)}")
     return value

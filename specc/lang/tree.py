@@ -280,13 +280,13 @@ class Scan:
     { … }`: a run-time loop.
 
     `variables` and `over` pair up. Without `along` the one thing it runs over is the
-    number of its turns. `keep` is a boolean `[batch, along]`; `until` says where a row
-    needs no more turns.
+    number of its turns; `along` is the length of the axis. `keep` is a boolean
+    `[batch, along]`; `until` says where a row needs no more turns.
     """
 
     variables: tuple[str, ...]
     over: tuple[Expr, ...]
-    along: str
+    along: Expr | None
     carry: tuple[str, ...]
     collect: tuple[str, ...]
     body: tuple["Statement", ...]

@@ -292,7 +292,7 @@ statements = st.deferred(
         some_names.flatmap(
             lambda v: builds(
                 tree.Scan, st.just(v), st.tuples(*[small] * len(v)),
-                names if len(v) > 1 else st.one_of(names, st.just("")), few_names, few_names, bodies,
+                small if len(v) > 1 else maybe, few_names, few_names, bodies,
                 st.booleans(), maybe, maybe, remarks, ends,
             )
         ),

@@ -192,6 +192,15 @@ DONE: dict[str, list[tuple[str, str, str]]] = {
         ("attend(x, memory, memory, mask=all)", "x + memory", "x + attend(x, memory, memory, mask=all)"),
         ("where src = tgt", "(y: float[batch, tgt, 8]) {", "(y: float[batch, tgt, 8]) where src = tgt {"),
     ],
+    "E0208-index-of-several": [
+        ("gather(x, ids, axis=…)", "x[:, at]", "gather(x, at[:, none], axis=1)[:, 0]"),
+    ],
+    "E0304-no-such-axis": [("along n", "along m", "along n")],
+    "E0304-one-row-less": [("along n - 1", "along n", "along n - 1")],
+    "E0304-two-axes": [
+        ("repeat i in 4 { … }", "scan row in x along 4 carry h {", "repeat i in 4 {\n    row = x[:, i]"),
+        ("x[:, i]", "scan row in x along 4 carry h {", "repeat i in 4 {\n    row = x[:, i]"),
+    ],
     "E0304-turns-of-a-tensor": [
         ("scan x in xs along n { … }", "scan step in h carry h, done {", "scan row in x along n carry h, done {"),
     ],

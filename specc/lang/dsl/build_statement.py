@@ -96,7 +96,7 @@ def _scan(
     b: Build,
     span: Span,
     head: ScanHead | None,
-    along: Token | None,
+    along: tree.Expr | None,
     carry: list[Token] | None,
     collect: list[Token] | None,
     reverse: Token | None,
@@ -114,7 +114,7 @@ def _scan(
     return tree.Scan(
         variables=bound_names(b, variables),
         over=over,
-        along=along.text if along else "",
+        along=along,
         carry=bound_names(b, carry),
         collect=bound_names(b, collect),
         body=body.children,

@@ -329,8 +329,8 @@ def scan_head(node: tree.Scan) -> Pieces:
         f"scan {', '.join(node.variables)} in ",
         *joined(pieces(e) for e in node.over),
     ]
-    if node.along:
-        found += [SPACE, f"along {node.along}"]
+    if node.along is not None:
+        found += [SPACE, "along ", *pieces(node.along)]
     found += [*listed("carry", node.carry), *listed("collect", node.collect)]
     if node.reverse:
         found += [SPACE, "reverse"]

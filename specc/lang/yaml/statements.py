@@ -10,7 +10,6 @@ from specc.lang.yaml.expressions import (
     NO_TYPE,
     expression,
     expressions,
-    name,
     names,
     optional,
     parse,
@@ -178,7 +177,7 @@ def names_of(reader: Reader, found: Entries, key: str) -> tuple[str, ...]:
 def scan(reader: Reader, found: Entries, node: Mapping) -> tree.Scan | None:
     """`scan: y, m in ys, ms`."""
     head = parse(reader, found["scan"].value, SCAN_HEAD, "`scan`")
-    along = name(reader, found["along"].value, "`along`") if "along" in found else ""
+    along = optional(reader, found, "along")
     carry = names_of(reader, found, "carry")
     collect = names_of(reader, found, "collect")
     reverse = is_reverse(reader, found)

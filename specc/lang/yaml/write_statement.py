@@ -86,7 +86,7 @@ def scan(node: tree.Scan) -> Map:
     over = ", ".join(one_line(e) for e in node.over)
     pairs = [
         Pair("scan", f"{', '.join(node.variables)} in {over}"),
-        *([Pair("along", node.along)] if node.along else []),
+        *([Pair("along", expression(node.along))] if node.along is not None else []),
     ]
     pairs += names("carry", node.carry) + names("collect", node.collect)
     pairs += [Pair("reverse", "true")] if node.reverse else []
