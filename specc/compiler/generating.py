@@ -243,6 +243,19 @@ def tokens_of(graph: Graph, generation: Generation) -> int:
     grows = graph.inputs[generation.growing].type
     source = graph.outputs[generation.source].type
     size = source.shape[-1].number if source.shape else None
+    ids = grows.dtype == "i64" and grows.rank == 2
+    if ids and source.rank in (2, 3) and size is None:
+        # a pointer network, which chooses among the positions of another input
+        fail(
+            "E0703",
+            f"`{generation.source}` chooses among `{source.shape[-1]}` tokens, which only "
+            "an input tells",
+            notes=[f"`{generation.source}` is {source}"],
+            helps=[
+                "a graph that decodes by itself has a vocabulary of a fixed size: "
+                "`--for step` writes the steps"
+            ],
+        )
     if grows.rank != 2 or source.rank not in (2, 3) or size is None:
         fail(
             "E0703",

@@ -171,3 +171,51 @@ def test_settings_that_a_graph_cannot_follow_leave_out_one_file(tmp_path: Path) 
     assert texts[0] == texts[1]
     with pytest.raises(specc.Failed, match="E0733"):
         specc.compile("gpt2", tmp_path / "r", parts=["generate"], **given)
+
+
+POINTER = """specc 1
+model pointer
+dims batch, m, n
+
+graph main(points: float[batch, m, 2], ids: int[batch, n]) -> (logits: float[batch, n, m]) {
+  memory = linear(points, out=8) @ encode
+  h = zeros(shape=[batch, 8])
+  scan row in gather(memory, ids) along n carry h collect y {
+    h = tanh((linear(row, out=8) @ input) + (linear(h, out=8, bias=false) @ state))
+    y = h
+  }
+  return grid(additive(8), y, memory) @ point
+}
+
+generate tour of ids from logits { max_tokens = 5 }
+"""
+
+
+def test_a_pointer_network_leaves_out_one_file(tmp_path: Path) -> None:
+    """A vocabulary of run-time size: the step chooses what the full pass chooses, and the
+    remark names the length.
+    """
+    (tmp_path / "m.specc").write_text(POINTER, encoding="utf-8")
+    made = specc.compile(tmp_path / "m.specc", tmp_path / "p", init=1, parts="all")
+    written = [p.stem for p in sorted((tmp_path / "p").glob("*.onnx"))]
+    assert written == ["encode", "score", "step"]
+    (said,) = [remark for remark in made.remarks if "not written: " in remark]
+    assert said.startswith("not written: generate; `logits` chooses among `m` tokens")
+    specc.compile(tmp_path / "m.specc", tmp_path / "full.onnx", init=1)
+    points = np.random.default_rng(0).standard_normal((2, 6, 2)).astype(np.float32)
+    given = {"points": points, "ids": np.array([[1], [3]])}
+    tokens = [
+        [
+            list(row[0].tokens)
+            for row in specc.load(tmp_path / name).generate(**given).results()
+        ]
+        for name in ("p", "full.onnx")
+    ]
+    assert tokens[0] == tokens[1]
+    assert [len(row) for row in tokens[0]] == [5, 5]
+    with pytest.raises(specc.Failed) as failed:
+        specc.compile(
+            tmp_path / "m.specc", tmp_path / "g.onnx", init=1, parts="generate"
+        )
+    assert [d.code for d in failed.value.diagnostics] == ["E0703"]
+    assert not (tmp_path / "g.onnx").exists()
