@@ -3,9 +3,10 @@ it, and which lines of the spec say so.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from specc.compiler.architecture.flow import Flow, flow_of, is_inside, scope_of
+from specc.compiler.architecture.flow import Flow, flow_of
+from specc.compiler.architecture.homes import homes_of, is_inside
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Node
@@ -66,6 +67,25 @@ class Block:
     lines: tuple[Line, ...]
     flow: Flow
     inner: Mapping[str, "Block"] = field(default_factory=dict)
+    outer: str = ""
+    """The outermost scope whose operations belong to it; `path` is the innermost."""
+    members: tuple[str, ...] = ()
+    """The scopes that it stands for, in the block around it."""
+
+    @property
+    def label(self) -> str:
+        """The name in a drawing. That of a numbered block begins with the name around it
+        and ends with that of its part with most weights: `layer.0 SelfAttention`.
+        """
+        if not self.name[:1].isdecimal():
+            return self.name
+        around = self.path.split(".")[: -len(self.name.split("."))]
+        name = ".".join([*around[-1:], self.name])
+        if not self.name.isdecimal():
+            return name
+        inner = [b for b in self.inner.values() if not b.name[0].isdecimal()]
+        main = max(inner, key=lambda b: b.weights.number or 0, default=None)
+        return f"{name} {main.name if main else self.op}".rstrip()
 
     def all(self) -> Iterator["Block"]:
         """This block and those inside, from the outside in."""
@@ -78,9 +98,12 @@ class Block:
 class _Maker:
     graph: Graph
     at: Mapping[str, int]
+    homes: Mapping[Node, str]
 
-    def block(self, part: Part, name: str, path: str) -> Block:
-        """A part of the outline as a block, with all that is inside."""
+    def block(self, part: Part, name: str, path: str, outer: str) -> Block:
+        """Return a part of the outline as a block, with all that is inside. `outer` is
+        the scope around `path` whose operations belong to the block as well.
+        """
         inner: dict[str, Block] = {}
         names: dict[str, str] = {}
         for child in part.parts.values():
@@ -100,24 +123,33 @@ class _Maker:
             times=part.times,
             meaning="" if inner else _meaning(part.op, nodes),
             lines=tuple(self._lines(path, nodes))[:MOST_LINES],
-            flow=flow_of(self.graph, path, lambda n: names.get(n, "")),
+            flow=flow_of(
+                self.graph,
+                self.homes,
+                outer,
+                lambda home: names.get(_below(home, path), ""),
+            ),
             inner=inner,
+            outer=outer,
         )
 
     def _child(self, part: Part, path: str) -> Block:
         """A part inside another. One that only holds one other is shown with it."""
-        below, times = [part.name], 1
-        first = f"{path}.{part.members[0]}".lstrip(".")
+        below, times, own = [part.name], 1, part.members
+        outer = first = f"{path}.{part.members[0]}".lstrip(".")
         while len(part.parts) == 1 and not part.weights.terms and not part.work.terms:
             times *= part.times
             (part,) = part.parts.values()
             below.append(part.name)
             first = f"{first}.{part.members[0]}"
-        made = self.block(part, ".".join(below), first)
-        return made if times == 1 else _times(made, times)
+            # of equal layers the first one is drawn
+            outer = first if len(part.members) > 1 else outer
+        made = self.block(part, ".".join(below), first, outer)
+        members = tuple(f"{path}.{name}".lstrip(".") for name in own)
+        return replace(_times(made, times), members=members)
 
     def _scope(self, node: Node) -> str:
-        return scope_of(self.graph, node)
+        return built_under(self.graph, node)
 
     def _gives(self, part: Part) -> str:
         if part.type is None:
@@ -128,7 +160,7 @@ class _Maker:
         """The lines that asked for the nodes of a scope and of those right below it."""
         seen: set[tuple[str, int]] = set()
         for node in nodes:
-            below = scope_of(self.graph, node).removeprefix(path).strip(".")
+            below = self._scope(node).removeprefix(path).strip(".")
             if below.count(".") > 0 and path:
                 continue
             made = self.graph.made.get(node)
@@ -161,14 +193,13 @@ def _line(span: Span) -> Line:
 
 def _times(block: Block, times: int) -> Block:
     """A block that stands for more, because those around it do."""
-    made = dict(vars(block))
-    made.update(
+    return replace(
+        block,
         times=block.times * times,
         weights=block.weights * times,
         work=block.work * times,
         spared=block.spared * times,
     )
-    return Block(**made)
 
 
 def kind_of(nodes: list[Node]) -> str:
@@ -179,4 +210,18 @@ def kind_of(nodes: list[Node]) -> str:
 
 def blocks_of(graph: Graph, at: Mapping[str, int] | None = None) -> Block:
     """The tree of a graph, its root named after it."""
-    return _Maker(graph=graph, at=at or {}).block(outline(graph, at), graph.name, "")
+    maker = _Maker(graph=graph, at=at or {}, homes=homes_of(graph))
+    return maker.block(outline(graph, at), graph.name, "", "")
+
+
+def _below(scope: str, path: str) -> str:
+    """Return the name right below a path that a scope lies in; empty for any other."""
+    if scope == path or not is_inside(scope, path):
+        return ""
+    return scope.removeprefix(path).lstrip(".").split(".")[0]
+
+
+def built_under(graph: Graph, node: Node) -> str:
+    """Return the path that a node was first built under."""
+    made = graph.made.get(node)
+    return made.scopes[0] if made and made.scopes else ""

@@ -10,7 +10,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from specc.compiler.architecture.flow import THROUGH, is_float, label_of, scope_of
+from specc.compiler.architecture.blocks import built_under
+from specc.compiler.architecture.flow import THROUGH, is_float, label_of
 from specc.compiler.ties import own_parameters
 from specc.ir import ops
 from specc.ir.dim import Dim
@@ -132,7 +133,7 @@ def _scopes(graph: Graph) -> dict[str, Facts]:
     """Every scope with its own operations and weights."""
     found: dict[str, list[tuple[str, str]]] = {}
     for node, results in graph.nodes:
-        facts = found.setdefault(scope_of(graph, node), [])
+        facts = found.setdefault(built_under(graph, node), [])
         # what makes a mask is told of by what attention sees
         if not isinstance(node.op, THROUGH) and is_float(results[0]):
             facts += _operation(node)

@@ -1,14 +1,16 @@
-"""What flows inside a scope: its blocks and the operations between them, and which reads
-which.
+"""Data flow inside a scope: its blocks, the operations between them, and an edge wherever
+one reads what another computes.
 
-Views of a tensor (splits, transposes), constants, masks and whole numbers are left
-out: what stands behind them is read through them. Layers that are alike are one item.
+Views (splits, transposes), constants, integers and arithmetic with one operand that
+varies are not drawn: edges go through them. A mask is drawn only where it is computed
+from activations. Equal layers are one item.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
+from specc.compiler.architecture.homes import common_scope, is_inside
 from specc.ir import ops
 from specc.ir.graph import Graph, Node, Value
 from specc.ir.types import LETTER
@@ -19,7 +21,10 @@ THROUGH = (
     ops.Cast, ops.Constant, ops.Split, ops.Merge, ops.Transpose, ops.Insert, ops.Squeeze,
     ops.Expand, ops.RopeAngles, ops.Extent, ops.Size, ops.Range, ops.KeepRows,
 )  # fmt: skip
-"""Operations that no drawing shows: they change how numbers lie, or make none of a model's."""
+"""Operations that are not drawn: views of a tensor, constants, positions."""
+
+LENGTHS = (ops.Extent, ops.Size)
+"""Operations that read a length of a tensor, and none of its values."""
 
 SIGNS = {"add": "+", "sub": "−", "mul": "×", "div": "÷", "pow": "^"}
 
@@ -37,86 +42,134 @@ class Item:
 
 @dataclass(frozen=True, kw_only=True)
 class Flow:
-    """Items in the order in which they work, and pairs of their numbers: the second
-    reads the first.
+    """Items in topological order, and pairs of their numbers: the second reads the first.
+    An edge to an earlier item closes a cycle between blocks.
     """
 
     items: tuple[Item, ...] = ()
     edges: tuple[tuple[int, int], ...] = ()
 
 
+RANK: dict[Role, int] = {"port": 0, "block": 1, "op": 1, "result": 2}
+"""What stands first where a cycle leaves it open."""
+
+Values: TypeAlias = frozenset[Value]
+NO_VALUES: Values = frozenset()
+
+
 @dataclass(kw_only=True)
 class _Walk:
-    """One walk over the nodes of a scope. `origins` are the items that a value comes from."""
+    """One walk over a graph. `sources` are the values with an item of their own that a
+    value is computed from, `owner` the number of the item of such a value.
+    """
 
     graph: Graph
+    homes: Mapping[Node, str]
     scope: str
     block_of: Callable[[str], str]
     items: list[Item] = field(default_factory=list)
     numbers: dict[Item, int] = field(default_factory=dict)
     edges: dict[tuple[int, int], None] = field(default_factory=dict)
-    origins: dict[Value, tuple[int, ...]] = field(default_factory=dict)
+    sources: dict[Value, Values] = field(default_factory=dict)
+    owner: dict[Value, int] = field(default_factory=dict)
+    inputs: dict[Value, str] = field(default_factory=dict)
+    order: dict[Value, int] = field(default_factory=dict)
 
     def number(self, item: Item) -> int:
-        """The number of an item, which is put behind the others where it is new."""
+        """Return the number of an item, appending it where it is new."""
         if item not in self.numbers:
             self.numbers[item] = len(self.items)
             self.items.append(item)
         return self.numbers[item]
 
-    def read(self, value: Value) -> tuple[int, ...]:
-        """The items that a value comes from."""
-        if value not in self.origins:
-            self.origins[value] = tuple(self._outside(value))
-        return self.origins[value]
+    def connect(self, sources: Values, number: int) -> None:
+        """Add the edges of an item that reads `sources`."""
+        for value in sorted(sources, key=self.order.__getitem__):
+            source = self.owner.get(value)
+            if source is None:
+                source = self.owner[value] = self.number(self._port(value))
+            if source != number:
+                self.edges[source, number] = None
 
-    def _outside(self, value: Value) -> Iterator[int]:
-        """What comes in: an input of the graph, or what another scope made."""
-        name = _input(self.graph, value)
-        if name and not self.graph.input_facts[name].keep:
-            yield self.number(Item(role="port", name=name))
-        elif value.node is not None and isinstance(value.node.op, THROUGH):
-            # a constant that several scopes share comes from none of them
-            yield from (o for a in value.node.args if a for o in self.read(a))
-        elif value.node is not None and is_float(value):
-            scope = scope_of(self.graph, value.node)
-            yield self.number(Item(role="port", name=_other(scope, self.scope)))
+    def _port(self, value: Value) -> Item:
+        """Return the item of a value that is computed outside of the scope."""
+        value = self._scaled(value)
+        if value.node is None:
+            return Item(role="port", name=self.inputs[value])
+        label = label_of(value.node)
+        name = _relative(self.homes[value.node], self.scope)
+        return Item(role="port", name=name or (label if len(label) > 1 else ""))
 
-    def enter(self, node: Node, results: tuple[Value, ...]) -> None:
-        """Put a node of the scope among the items, or read through it."""
-        sources = dict.fromkeys(o for a in node.args if a for o in self.read(a))
-        item = self._item(node, results[0], len(sources))
-        found = tuple(sources)
-        if item is not None:
-            number = self.number(item)
-            self.edges |= {(s, number): None for s in sources if s != number}
-            found = (number,)
+    def _scaled(self, value: Value) -> Value:
+        """Return the tensor that arithmetic with numbers around the scope begins with."""
+        while (node := value.node) and isinstance(node.op, ops.Arith):
+            read = [v for a in node.args if a for v in self.sources.get(a, NO_VALUES)]
+            around = is_inside(self.scope, self.homes[node])
+            if not around or len(read) != 1 or read[0] in self.owner:
+                break
+            (value,) = read
+        return value
+
+    def walk(self) -> None:
+        """Visit every node of the graph."""
+        self.inputs |= {v: n for n, v in self.graph.inputs.items()}
+        self.order |= {v: n for n, v in enumerate(self.inputs)}
+        self.sources = {v: frozenset([v]) for v in self.inputs}
+        for node, results in self.graph.nodes:
+            for result in results:
+                self.order[result] = len(self.order)
+            self._enter(node, results)
+
+    def _enter(self, node: Node, results: tuple[Value, ...]) -> None:
+        """Give the node an item, or read through it."""
+        sources = self._read_by(node, results[0])
+        drawn = is_float(results[0]) and not isinstance(node.op, THROUGH)
+        home = self.homes[node]
+        if drawn and is_inside(home, self.scope):
+            drawn = bool(self.block_of(home)) or _joins(node, sources)
+            if drawn:
+                number = self.number(self._item(node))
+                self.connect(sources, number)
+                self.owner |= dict.fromkeys(results, number)
         for result in results:
-            # a mask says what may be read, and is not read itself
-            self.origins[result] = found if LETTER[result.type.dtype] != "b" else ()
+            self.sources[result] = frozenset([result]) if drawn else sources
 
-    def _item(self, node: Node, result: Value, sources: int) -> Item | None:
-        """What a node is shown as; None where it is read through."""
-        rest = scope_of(self.graph, node).removeprefix(self.scope).lstrip(".")
-        hidden = isinstance(node.op, THROUGH) or not is_float(result)
-        if hidden and not sources:
-            return None
-        if rest:
-            block = self.block_of(rest.split(".")[0])
-            return Item(role="block", name=block) if block else None
-        # a number added to a tensor, or a factor of it, is no place where two meet
-        if hidden or (isinstance(node.op, ops.Arith) and sources < 2):
-            return None
+    def _read_by(self, node: Node, result: Value) -> Values:
+        """Return the values that a node is computed from. Masks count only where they are
+        computed from activations, or where positions are computed from them.
+        """
+        if isinstance(node.op, LENGTHS):
+            return NO_VALUES
+        found: set[Value] = set()
+        for arg in node.args:
+            read = self.sources.get(arg, NO_VALUES) if arg is not None else NO_VALUES
+            if arg is not None and is_float(result) and LETTER[arg.type.dtype] == "b":
+                read = frozenset(v for v in read if is_float(v))
+            found |= read
+        return frozenset(found)
+
+    def _item(self, node: Node) -> Item:
+        """Return what a node of the scope is drawn as."""
+        block = self.block_of(self.homes[node])
+        if block:
+            return Item(role="block", name=block)
         return Item(role="op", name=label_of(node), node=node)
 
 
+def _joins(node: Node, sources: Values) -> bool:
+    """Return whether an operation is drawn by itself: a number added to a tensor, or a
+    factor of it, is not, nor is what is computed from weights alone.
+    """
+    return len(sources) > (1 if isinstance(node.op, ops.Arith) else 0)
+
+
 def is_float(value: Value) -> bool:
-    """Whether a tensor holds numbers with fractions."""
+    """Return whether a tensor holds floats."""
     return LETTER[value.type.dtype] == "f"
 
 
 def label_of(node: Node) -> str:
-    """An operation in one word or sign."""
+    """Return an operation's name in one word or sign."""
     match node.op:
         case ops.Arith(fn):
             return SIGNS.get(fn, fn)
@@ -127,88 +180,73 @@ def label_of(node: Node) -> str:
     return node.op.name.replace("_", " ")
 
 
-def scope_of(graph: Graph, node: Node) -> str:
-    """The path that a node was first built under."""
-    made = graph.made.get(node)
-    return made.scopes[0] if made and made.scopes else ""
-
-
-def is_inside(scope: str, of: str) -> bool:
-    """Whether a path is another or below it."""
-    return not of or scope == of or scope.startswith(f"{of}.")
-
-
-def flow_of(graph: Graph, scope: str, block_of: Callable[[str], str]) -> Flow:
-    """The flow inside a scope. `block_of` gives the block to which a name right below
-    the scope belongs.
+def flow_of(
+    graph: Graph,
+    homes: Mapping[Node, str],
+    scope: str,
+    block_of: Callable[[str], str],
+) -> Flow:
+    """Return the flow inside a scope. `block_of` gives the block that a scope inside this
+    one belongs to; empty for operations of the scope itself.
     """
-    walk = _Walk(graph=graph, scope=scope, block_of=block_of)
-    inside = [n for n in graph.nodes if is_inside(scope_of(graph, n[0]), scope)]
-    for node, results in inside:
-        walk.enter(node, results)
-    for name, value in _results(graph, scope, inside):
+    walk = _Walk(graph=graph, homes=homes, scope=scope, block_of=block_of)
+    walk.walk()
+    for name, value in _results(graph, homes, scope):
         number = walk.number(Item(role="result", name=name))
-        walk.edges |= {(s, number): None for s in walk.read(value) if s != number}
-    return _forward(walk)
+        read = walk.sources.get(value, NO_VALUES)
+        # of masks and positions between blocks only those made from activations
+        floats = frozenset(v for v in read if not scope or is_float(v))
+        walk.connect(floats, number)
+    return _ordered(walk.items, walk.edges)
 
 
 def _results(
-    graph: Graph, scope: str, inside: list[tuple[Node, tuple[Value, ...]]]
+    graph: Graph, homes: Mapping[Node, str], scope: str
 ) -> Iterator[tuple[str, Value]]:
-    """What leaves a scope: the results of the graph, or what others read."""
+    """Yield what leaves a scope: the results of the graph, or what other scopes read."""
     if not scope:
         yield from graph.outputs.items()
         return
-    nodes = {n for n, _ in inside}
-    read = [a for node, _ in graph.nodes if node not in nodes for a in node.args if a]
+    inside = {n for n, _ in graph.nodes if is_inside(homes[n], scope)}
+    read = [a for n, _ in graph.nodes if n not in inside for a in n.args if a]
     # in the order in which they are read, each once
-    leaving = dict.fromkeys(value for value in read if is_float(value))
-    leaving |= dict.fromkeys(graph.outputs.values())
-    made = {v for _, results in inside for v in results}
-    yield from (("", value) for value in leaving if value in made)
+    leaving = dict.fromkeys([*read, *graph.outputs.values()])
+    yield from (("", value) for value in leaving if value.node in inside)
 
 
-def _forward(walk: _Walk) -> Flow:
-    """The walk as a flow without what leads back: layers that are one item also read
-    what stands between them. What nothing reads is left out, but for blocks.
+def _ordered(items: Sequence[Item], edges: Mapping[tuple[int, int], None]) -> Flow:
+    """Return the items that something reads, in topological order, ports first. In a
+    cycle the item that was entered first is first.
     """
-    is_port = [item.role == "port" for item in walk.items]
-    # what comes in is there before anything, also where it is read late
-    edges = [(a, b) for a, b in walk.edges if a < b or is_port[a]]
-    kept = _that_are_read(walk.items, edges)
-    order = sorted(kept, key=lambda n: (not is_port[n], n))
+    kept = _reaching(items, edges)
+    inner = [(a, b) for a, b in edges if {a, b} <= kept]
+    before = {n: {a for a, b in inner if b == n} for n in kept}
+    left = sorted(kept, key=lambda n: (RANK[items[n].role], n))
+    order: list[int] = []
+    while left:
+        free = (n for n in left if before[n] <= {*order})
+        order.append(next(free, left[0]))
+        left.remove(order[-1])
     place = {old: new for new, old in enumerate(order)}
     return Flow(
-        items=tuple(walk.items[n] for n in order),
-        edges=tuple((place[a], place[b]) for a, b in edges if {a, b} <= kept),
+        items=tuple(items[n] for n in order),
+        edges=tuple((place[a], place[b]) for a, b in inner),
     )
 
 
-def _that_are_read(items: Sequence[Item], edges: Sequence[tuple[int, int]]) -> set[int]:
-    """The items that something reads which is kept itself, and blocks and results."""
-    kept = {*range(len(items))}
-    while True:
-        read = {a for a, b in edges if b in kept}
-        lost = {n for n in kept - read if items[n].role in ("op", "port")}
-        if not lost:
-            return kept
-        # without these, what only they read is read by nobody
-        kept -= lost
+def _reaching(items: Sequence[Item], edges: Mapping[tuple[int, int], None]) -> set[int]:
+    """Return the items from which a result is reached."""
+    kept = {n for n, item in enumerate(items) if item.role == "result"}
+    while more := {a for a, b in edges if b in kept and a not in kept}:
+        kept |= more
+    return kept
 
 
-def _input(graph: Graph, value: Value) -> str:
-    """The name of an input of the graph; nothing for another value."""
-    if value.node is not None:
-        return ""
-    return next((n for n, v in graph.inputs.items() if v is value), "")
-
-
-def _other(scope: str, here: str) -> str:
-    """What another scope is called from here: its name behind what both have in common."""
-    theirs, ours = scope.split("."), here.split(".")
-    common = 0
-    while common < min(len(theirs), len(ours)) and theirs[common] == ours[common]:
-        common += 1
-    name = theirs[common] if common < len(theirs) else ""
-    # the layer before this one, or what stands before all of them
-    return "" if name.isdecimal() else name
+def _relative(scope: str, here: str) -> str:
+    """Return what another scope is called from here: its name after the common prefix,
+    with the one before it where it is a number. Empty for a scope around this one.
+    """
+    common = common_scope(scope, here)
+    name = scope.removeprefix(common).lstrip(".").split(".")[0]
+    around = common.rpartition(".")[2]
+    return f"{around}.{name}" if name.isdecimal() and around else name

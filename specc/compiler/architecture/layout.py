@@ -5,10 +5,11 @@ Items stand in rows, each below all that it reads. An edge to the next row goes 
 one that leaps over rows, as a residual connection does, goes around at the side.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from specc.compiler.architecture.blocks import Block
+from specc.compiler.architecture.expansion import Opens
 from specc.compiler.architecture.flow import Flow, Item
 from specc.data.pictures.drawing import (
     FAINT,
@@ -67,9 +68,6 @@ class Piece:
     """Of `port` and `result`, those to which a line leads from the frame."""
 
 
-Opens = Callable[[Block], bool]
-
-
 def drawing_of(
     block: Block, opens: Opens, title: str, *, headed: bool = True
 ) -> Drawing:
@@ -88,28 +86,6 @@ def drawing_of(
     drawing.add(heading if headed else [])
     drawing.add(moved(mark, left, top) for mark in piece.marks)
     return drawing
-
-
-def opened_to(block: Block, most: int) -> Opens:
-    """Opens blocks from the outside in as long as no more than `most` items are drawn."""
-    chosen: set[str] = set()
-    for depth in range(1, 8):
-        trial = {b.path for b in _within(block, depth) if len(b.inner) > 1}
-        shown = len(block.flow.items) + sum(
-            len(b.flow.items) for b in block.all() if b.path in trial
-        )
-        if shown > most:
-            break
-        chosen = trial
-    return lambda b: b.path in chosen
-
-
-def _within(block: Block, depth: int) -> list[Block]:
-    """The blocks that lie at most so deep inside one."""
-    inner = list(block.inner.values())
-    if depth <= 1:
-        return inner
-    return inner + [b for child in inner for b in _within(child, depth - 1)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,7 +179,8 @@ def _rows(flow: Flow) -> list[list[int]]:
     depth = [0] * len(flow.items)
     # By the reader: all that an item reads has its depth before the item asks for it.
     for a, b in sorted(flow.edges, key=lambda edge: edge[1]):
-        depth[b] = max(depth[b], depth[a] + 1)
+        # an edge that closes a cycle leads upward
+        depth[b] = max(depth[b], depth[a] + 1) if a < b else depth[b]
     reads = {b for _, b in flow.edges}
     for n in range(len(flow.items)):
         readers = [depth[b] for a, b in flow.edges if a == n]
@@ -239,12 +216,13 @@ def _height(
 
 
 def _lanes(flow: Flow, rows: Sequence[Sequence[int]]) -> dict[tuple[int, int], int]:
-    """Edges that leap over a row, each with the lane at the side in which it goes: those
-    that overlap have lanes of their own, the shortest the innermost.
+    """Edges that leap over a row or lead upward, each with the lane at the side in which
+    it goes: those that overlap have lanes of their own, the shortest the innermost.
     """
     row_of = {n: r for r, row in enumerate(rows) for n in row}
     spans = {(a, b): (row_of[a], row_of[b]) for a, b in flow.edges}
-    leaps = [edge for edge, (top, bottom) in spans.items() if bottom - top > 1]
+    leaps = [edge for edge, (top, bottom) in spans.items() if bottom - top != 1]
+    spans = {edge: (min(ends), max(ends) + 1) for edge, ends in spans.items()}
     leaps.sort(key=lambda edge: spans[edge][1] - spans[edge][0])
     lanes: dict[tuple[int, int], int] = {}
     for edge in leaps:
@@ -275,6 +253,10 @@ def _wire(a: _Ends, b: _Ends, side: float | None) -> Line:
         # into a sign from its side, as residual connections are drawn
         middle = b.corner[1] + b.piece.height / 2
         way += [(side, middle), (b.corner[0], middle)]
+    elif b.piece.height == 0:
+        # it joins the line that leads to the frame, whose arrow is elsewhere
+        way += [(side, above), (end[0], above), end]
+        return Line(points=tuple(way), color=WIRE, radius=7)
     else:
         way += [(side, above), (end[0] - 8, above), (end[0] - 8, end[1])]
     return Line(points=tuple(way), color=WIRE, radius=7, arrow=True)
@@ -329,7 +311,7 @@ def _operation(name: str) -> Piece:
 def _closed(block: Block) -> Piece:
     times = f"  × {block.times}" if block.times > 1 else ""
     below = block.gives
-    return _plate(f"{block.name}{times}", below, block.kind, block.path)
+    return _plate(f"{block.label}{times}", below, block.kind, block.path)
 
 
 def _plate(name: str, below: str, kind: str, part: str) -> Piece:
@@ -360,7 +342,7 @@ def _plate(name: str, below: str, kind: str, part: str) -> Piece:
 def _open(block: Block, opens: Opens) -> Piece:
     """A block with what is inside it."""
     inner = _inside(block, opens, framed=True)
-    name = visible(block.name, 44)
+    name = visible(block.label, 44)
     times = f"× {block.times}" if block.times > 1 else ""
     head = text_width(name, 12.5) * 1.1 + text_width(times, 13) + 44
     width = max(inner.width + 2 * PAD, head)

@@ -9,7 +9,8 @@ from html import escape
 
 from specc.compiler.architecture.blocks import Block, Line, blocks_of
 from specc.compiler.architecture.cost import Cost, cost_of
-from specc.compiler.architecture.layout import drawing_of, opened_to
+from specc.compiler.architecture.expansion import opened_to
+from specc.compiler.architecture.layout import drawing_of
 from specc.compiler.architecture.plot import plot
 from specc.data.pictures.drawing import visible
 from specc.data.pictures.page import page, resource

@@ -7,8 +7,9 @@ import pytest
 from support.pages import Read, data_of, page_is_sound
 
 from specc.compiler.architecture.blocks import blocks_of
+from specc.compiler.architecture.expansion import opened_to
 from specc.compiler.architecture.graphs import graphs_of
-from specc.compiler.architecture.layout import drawing_of, opened_to
+from specc.compiler.architecture.layout import drawing_of
 from specc.compiler.architecture.page import (
     Architecture,
     architecture_page,

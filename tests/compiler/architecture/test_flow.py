@@ -1,0 +1,254 @@
+"""Drawings are data flow: two parts have an edge if and only if one reads what the other
+computes, found here by a search through the graph from every part.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Set
+from dataclasses import replace
+from typing import TypeAlias
+
+import pytest
+from support.small import SMALL
+
+from specc.compiler.architecture.blocks import Block, blocks_of
+from specc.compiler.architecture.expansion import opened_to
+from specc.compiler.architecture.flow import LENGTHS, THROUGH, Item, is_float
+from specc.compiler.architecture.homes import homes_of, is_inside
+from specc.compiler.architecture.layout import drawing_of
+from specc.compiler.spec import elaborated, open_spec
+from specc.data.pictures.drawing import Text
+from specc.ir import ops
+from specc.ir.graph import Graph, Node, Value
+from specc.library.files import shipped
+
+SOME = ("bert", "t5", "rnnsearch", "transformer", "llava", "perceiver")
+ALL = [
+    pytest.param(name, marks=[] if name in SOME else pytest.mark.slow)
+    for name in shipped()
+]
+
+
+def graph_of(name: str) -> Graph:
+    """Return the graph of a built-in spec, small."""
+    values = SMALL.get(name, {}).items()
+    sets = [f"{k}={v if isinstance(v, str) else json.dumps(v)}" for k, v in values]
+    return elaborated(open_spec(name, sets=sets)).graph
+
+
+Homes: TypeAlias = Mapping[Node, str]
+NONE: Set[Node] = frozenset()
+
+
+class Oracle:
+    """Which parts of a scope read which, by depth-first search in the graph. `part_of` is
+    the part that a node is drawn as.
+    """
+
+    def __init__(
+        self, graph: Graph, part_of: Mapping[Node, Item], outside: Set[Node] = NONE
+    ) -> None:
+        self.part_of, self.outside = part_of, outside
+        self.results = dict(graph.nodes)
+        self.inputs = {*graph.inputs.values()}
+
+    def sources(self, value: Value, *, mask: bool = False) -> Iterator[Item | Value]:
+        """Yield the parts, and graph inputs, from which a value is computed directly."""
+        open_, seen = [(value, mask)], set()
+        while open_:
+            value, mask = open_.pop()
+            if (value, mask) in seen:
+                continue
+            seen.add((value, mask))
+            node = value.node
+            if node is not None and node in self.part_of:
+                if is_float(value) or not mask:
+                    yield self.part_of[node]
+            elif node is None or node in self.outside:
+                weight = node is None and value not in self.inputs
+                if not weight and (is_float(value) or not mask):
+                    yield value
+            elif not isinstance(node.op, LENGTHS):
+                open_ += [(a, mask or self.hides(a, node)) for a in node.args if a]
+
+    def hides(self, arg: Value, node: Node) -> bool:
+        """Return whether a node reads an operand only to mask others."""
+        return arg.type.dtype == "bool" and is_float(self.results[node][0])
+
+
+def is_computed(node: Node, results: tuple[Value, ...]) -> bool:
+    """Return whether a node computes floats, rather than a view of some."""
+    return is_float(results[0]) and not isinstance(node.op, THROUGH)
+
+
+def shown_blocks(root: Block) -> list[Block]:
+    """Return the blocks with parts."""
+    return [b for b in root.all() if b.inner]
+
+
+def parts_of(graph: Graph, homes: Mapping[Node, str], block: Block) -> dict[Node, Item]:
+    """Return the part of a block that each node is drawn as: an operation by itself, or
+    the innermost block that it lies in.
+    """
+    found = {i.node: i for i in block.flow.items if i.role == "op" and i.node}
+    for item in block.flow.items:
+        if item.role == "block":
+            found |= dict.fromkeys(members(graph, homes, block, item.name), item)
+    return found
+
+
+def members(
+    graph: Graph, homes: Mapping[Node, str], block: Block, name: str
+) -> list[Node]:
+    """Return the nodes of a block in another, of all that are alike."""
+    inner = block.inner[name]
+    return [
+        node
+        for node, results in graph.nodes
+        if is_computed(node, results)
+        and any(is_inside(homes[node], scope) for scope in inner.members)
+    ]
+
+
+def check_edges(graph: Graph, homes: Homes, root: Block) -> None:
+    """An edge is drawn if and only if data flows between two parts."""
+    for block in shown_blocks(root):
+        part_of = parts_of(graph, homes, block)
+        outside = {
+            node
+            for node, results in graph.nodes
+            if is_computed(node, results) and not is_inside(homes[node], block.outer)
+        }
+        oracle = Oracle(graph, part_of, outside - part_of.keys())
+        read = {
+            (source, item)
+            for node, item in part_of.items()
+            for arg in node.args
+            if arg
+            for source in oracle.sources(arg, mask=oracle.hides(arg, node))
+            if source != item
+        }
+        items = block.flow.items
+        drawn = {
+            (items[a], items[b])
+            for a, b in block.flow.edges
+            if {items[a].role, items[b].role} <= {"block", "op"}
+        }
+        assert drawn == {e for e in read if isinstance(e[0], Item)}, block.path
+        fed = {items[b] for a, b in block.flow.edges if items[a].role == "port"}
+        fed -= {item for item in fed if item.role == "result"}
+        assert fed == {b for a, b in read if isinstance(a, Value)}, block.path
+
+
+def check_reachability(graph: Graph, homes: Homes, root: Block) -> None:
+    """Every part leads to a result, and is reached from an input; save boxes of weights
+    alone, such as a table of positions, which read no input.
+    """
+    for block in root.all():
+        items, edges = block.flow.items, block.flow.edges
+        reached = {n for n, i in enumerate(items) if i.role == "result"}
+        while more := {a for a, b in edges if b in reached} - reached:
+            reached |= more
+        assert reached == {*range(len(items))}, block.path
+        oracle = Oracle(graph, {})
+        for number, item in enumerate(items):
+            if item.role != "block" or any(b == number for _, b in edges):
+                continue
+            for node in members(graph, homes, block, item.name):
+                read = [
+                    s
+                    for a in node.args
+                    if a
+                    for s in oracle.sources(a, mask=oracle.hides(a, node))
+                ]
+                inputs = [v for v in read if v in graph.inputs.values()]
+                assert not inputs, (block.path, item.name)
+
+
+def ancestors(value: Value, seen: set[Value]) -> set[Value]:
+    """Return the values that one is computed from, itself among them."""
+    open_ = [value]
+    while open_:
+        if (one := open_.pop()) not in seen:
+            seen.add(one)
+            open_ += [a for a in one.node.args if a] if one.node else []
+    return seen
+
+
+def reads_inputs(graph: Graph, value: Value) -> bool:
+    """Return whether a value depends on an input, rather than on weights alone."""
+    return not ancestors(value, set()).isdisjoint(graph.inputs.values())
+
+
+def check_residuals(graph: Graph, homes: Homes, root: Block) -> None:
+    """Every sum of a value with what blocks compute from it is a `+` of some block."""
+    drawn = {i.node for b in root.all() for i in b.flow.items if i.role == "op"}
+    scopes = {b.outer for b in root.all() if b.inner}
+    leaves = [b.outer for b in root.all() if not b.inner]
+    weights = {*graph.parameters.values()}
+    for node, _ in graph.nodes:
+        if not (isinstance(node.op, ops.Arith) and node.op.fn == "add"):
+            continue
+        if not all(a and is_float(a) and reads_inputs(graph, a) for a in node.args):
+            continue
+        if homes[node] not in scopes or any(
+            is_inside(homes[node], s) for s in leaves if s
+        ):
+            continue
+        a, b = node.args
+        assert a is not None
+        assert b is not None
+        residual = (a in ancestors(b, set()) or b in ancestors(a, set())) and a is not b
+        made = {v.node for v in ancestors(a, set()) ^ ancestors(b, set()) if v.node}
+        if residual and any(weights.intersection(n.args) for n in made):
+            assert node in drawn, homes[node]
+
+
+def check_labels(graph: Graph, root: Block) -> None:
+    """No box is called by a number alone."""
+    drawing = drawing_of(root, opened_to(root, 60), graph.name)
+    labels = [mark.text for mark in drawing.marks if isinstance(mark, Text)]
+    numbers = [t for t in labels if t.strip().replace(" … ", "").isdecimal()]
+    assert not numbers
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_drawings_are_data_flow(name: str) -> None:
+    graph = graph_of(name)
+    homes, root = homes_of(graph), blocks_of(graph)
+    check_edges(graph, homes, root)
+    check_reachability(graph, homes, root)
+    check_residuals(graph, homes, root)
+    check_labels(graph, root)
+
+
+def test_a_layer_of_bert_has_its_residual_connections() -> None:
+    """Devlin et al., 2018, as published: LayerNorm(x + dense(h)) twice a layer."""
+    root = blocks_of(graph_of("bert"))
+    for path in (
+        "bert.encoder.layer.0.attention.output",
+        "bert.encoder.layer.0.output",
+    ):
+        flow = next(b for b in root.all() if b.path == path).flow
+        names = [(flow.items[a].name, flow.items[b].name) for a, b in flow.edges]
+        assert ("dense", "+") in names
+        assert ("+", "LayerNorm") in names
+        assert [n for n in names if n[1] == "+"] != [("dense", "+")]
+
+
+@pytest.mark.parametrize("mistake", ["edge", "extra", "lost"])
+def test_the_laws_find_a_planted_mistake(mistake: str) -> None:
+    graph = graph_of("bert")
+    homes, root = homes_of(graph), blocks_of(graph)
+    flow = root.inner["bert"].flow
+    _, b = flow.edges[-2]
+    blocks = [n for n, item in enumerate(flow.items) if item.role == "block"]
+    edges = {
+        "edge": flow.edges[:-3],
+        "extra": (*flow.edges, (blocks[0], blocks[-1])),
+        "lost": tuple(e for e in flow.edges if e[1] != b),
+    }[mistake]
+    changed = replace(root.inner["bert"], flow=replace(flow, edges=edges))
+    wrong = replace(root, inner={**root.inner, "bert": changed})
+    with pytest.raises(AssertionError):
+        check_edges(graph, homes, wrong)
+        check_reachability(graph, homes, wrong)
