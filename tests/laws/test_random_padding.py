@@ -47,7 +47,7 @@ MISTAKES: dict[str, tuple[object, str, object]] = {
         lambda reading: True,
     ),
     "no divisor is zero": (broken, "may_vanish", lambda standing, operand: False),
-    "infinity passes every op": (broken, "_passes", lambda standing: True),
+    "no value is infinite": (padded, "endless", lambda standing: frozenset()),
     "added positions hold the number at padded ones": (
         held,
         "_fills",

@@ -22,7 +22,10 @@ LOW = -1e30
 with any accuracy left.
 """
 
-TAMED = (ops.Softmax, ops.MaskedSoftmax, ops.Hard, ops.Share, ops.Compare, ops.ArgMax)
+TAMED = (
+    *(ops.Softmax, ops.MaskedSoftmax, ops.Hard, ops.Share),
+    *(ops.Compare, ops.ArgMax, ops.Extent),
+)
 """Ops whose results are ordinary numbers whatever they are given; so are these
 functions of `Pointwise`.
 """

@@ -24,6 +24,13 @@ SCAN = (
 CASES = [
     ("return last_kept(x, keep)", ONE, "", True),
     ("return last_kept(x, other)", ONE, "", False),
+    (
+        "y, _ = attend_by(dot, x, x, x, mask=causal & visible(keep), "
+        "normalize=sparsemax); return last_kept(y, keep)",
+        ONE,
+        "",
+        True,
+    ),
     ("return masked_max(x, keep)", ONE, "", True),
     (SCAN.format(keep="keep"), ONE, "", True),
     (SCAN.format(keep="keep & other"), ONE, "", True),
