@@ -39,7 +39,8 @@ class Manifest:
     """`sources` are the spec files by name; `weights` says where numbers came from
     (`seed`, or file facts, and `drawn` for a new head), `stored` which initializer holds
     each parameter. A model that decodes by itself says in `decodes` with what settings,
-    and its `graph` has no more than the inputs of the spec. `precision` is told of
+    and its `graph` has no more than the inputs of the spec; `scoring` is the graph that it
+    decodes. `precision` is told of
     rounded weights as plain data, `rounded` the same once it was read; `graph` reads
     what they stand for.
     """
@@ -59,6 +60,7 @@ class Manifest:
     version: str = __version__
     attentions: tuple[Mapping[str, str], ...] = field(default=())
     decodes: Mapping[str, object] | None = None
+    scoring: Graph | None = None
     streaming: Streaming | None = None
     precision: Mapping[str, object] = field(default_factory=dict)
     rounded: Mapping[str, Stored] = field(default_factory=dict)
@@ -87,7 +89,11 @@ class Manifest:
         """As JSON, the same bytes for the same model."""
         graphs = [self.graph, *([self.defaults] if self.defaults else [])]
         # only a model that decodes by itself says that it does, and so of rounding
-        some = {} if self.decodes is None else {"decodes": dict(self.decodes)}
+        some: dict[str, object] = {}
+        if self.decodes is not None:
+            some["decodes"] = dict(self.decodes)
+        if self.scoring is not None:
+            some["scoring"] = write_graphs(self.scoring)
         if self.precision:
             some["precision"] = dict(self.precision)
         if self.streaming is not None:
@@ -162,8 +168,10 @@ def load(text: str, path: str) -> Manifest:
     graph = next(iter(graphs.values()), defaults)
     if graph is None:
         _damaged(path, "it holds no graph")
+    scoring = _scoring(data, path)
     stored = data.texts_by_name("stored")
-    if missing := [n for n in graph.parameters if n not in stored]:
+    names = [*graph.parameters, *(scoring.parameters if scoring else ())]
+    if missing := [n for n in names if n not in stored]:
         _damaged(path, f"it does not say where the weight `{shown(missing[0])}` lies")
     return Manifest(
         name=data.text("model"),
@@ -181,10 +189,18 @@ def load(text: str, path: str) -> Manifest:
         version=data.text("specc"),
         attentions=_attentions(data, path),
         decodes=data.table("decodes") if "decodes" in data.names() else None,
+        scoring=scoring and _with_ties(scoring, stored),
         streaming=_streaming_from(data.maybe("streaming")),
         precision=data.table("precision") if "precision" in data.names() else {},
-        rounded=_rounded(data, graph, path),
+        rounded=_rounded(data, scoring or graph, path),
     )
+
+
+def _scoring(data: Fields, path: str) -> Graph | None:
+    """The graph that a model decodes; None where it is not told."""
+    if "scoring" not in data.names():
+        return None
+    return next(iter(read_graphs(data.text("scoring"), path).values()), None)
 
 
 def _fields(text: str, path: str) -> Fields:

@@ -325,13 +325,14 @@ def manifest_of(
     whole: bool = True,
     sources: Mapping[str, str] | None = None,
     decodes: Mapping[str, object] | None = None,
+    scoring: Graph | None = None,
 ) -> Manifest:
     """What a model of `job` says about itself; `graph` is what it computes.
 
     A graph that is not `whole` was derived: it has inputs of its own, which nobody reads
     from a picture or a text, and generates nothing alone. A model that `decodes` by
     itself shows of the spec no more than its inputs, in which no default is inside, and
-    no attention of it can be looked at.
+    no attention of it can be looked at; `scoring` is the graph that `verify` decodes.
     """
     model = job.model
     job.forms.extend(_forms(graph.name, emitted))
@@ -350,12 +351,16 @@ def manifest_of(
         weights=facts_of(
             job.values, job.options.init, emitted.beside, contents=job.options.hash_full
         ),
-        stored={name: emitted.held[stored_as(job, name)] for name in graph.parameters},
-        precision=_precision_of(job, graph, emitted),
+        stored={
+            name: emitted.held[stored_as(job, name)]
+            for name in (scoring or graph).parameters
+        },
+        precision=_precision_of(job, scoring or graph, emitted),
         target=job.target.name,
         opset=job.opset,
         attentions=emitted.attentions if decodes is None else (),
         decodes=decodes,
+        scoring=scoring,
     )
 
 

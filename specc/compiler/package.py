@@ -300,7 +300,13 @@ def _decoding_texts(job: Job, source: Generating) -> Texts:
     decodes, signature = decodes_of(job, source), signature_of(job, source.graph)
 
     def texts(emitted: Emitted) -> Mapping[str, str]:
-        told = manifest_of(job, signature, emitted, decodes=decodes)
+        told = manifest_of(
+            job,
+            signature,
+            emitted,
+            decodes=decodes,
+            scoring=source.graph,
+        )
         return {KEY: told.dump(), DOC: told.doc}
 
     return texts

@@ -45,24 +45,35 @@ def rounding_bounds(
     `want` are the results without errors, `after` replaces values as the reference does.
     """
     numpy = backend.reference()
-    bounds = {name: np.zeros(np.shape(value)) for name, value in want.items()}
-    for sample in range(SAMPLES):
-        errors = _Errors(np.random.default_rng(sample), after)
-        made = numpy.run(
-            graph, errors.of_all(inputs), errors.of_all(weights), after=errors
-        )
-        for name, value in want.items():
-            moved = _movement(np.asarray(made[name]), np.asarray(value))
-            bounds[name] = np.maximum(bounds[name], SAFETY * moved)
+
+    def sample(errors: RoundingErrors) -> dict[str, Array]:
+        errors.after = after
+        given, changed = errors.of_all(inputs), errors.of_all(weights)
+        return numpy.run(graph, given, changed, after=errors)
+
+    bounds = bounds_of_samples(sample, want)
     return {name: _by_position(bound) for name, bound in bounds.items()}
 
 
-class _Errors:
+def bounds_of_samples(
+    sample: Callable[["RoundingErrors"], Mapping[str, Array]], want: Mapping[str, Array]
+) -> dict[str, Array]:
+    """Bounds of the absolute error of results that `sample` computes with errors."""
+    bounds = {name: np.zeros(np.shape(value)) for name, value in want.items()}
+    for seed in range(SAMPLES):
+        made = sample(RoundingErrors(np.random.default_rng(seed)))
+        for name, value in want.items():
+            moved = _movement(np.asarray(made[name]), np.asarray(value))
+            bounds[name] = np.maximum(bounds[name], SAFETY * moved)
+    return bounds
+
+
+class RoundingErrors:
     """Changes values by random relative errors. Values of positions and constants alone
     are the same for all inputs and keep theirs: a position bucket is no rounding error.
     """
 
-    def __init__(self, rng: np.random.Generator, after: After | None) -> None:
+    def __init__(self, rng: np.random.Generator, after: After | None = None) -> None:
         self.rng, self.after = rng, after
         self.fixed = set[Value]()
 

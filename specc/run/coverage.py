@@ -15,7 +15,7 @@ from specc.ir.graph import Graph
 from specc.passes.measure.limits import limits, rows_taken, ways
 from specc.passes.measure.thresholds import position_constants
 from specc.run.loaded import Loaded
-from specc.run.random_inputs import USUAL, sizes_for
+from specc.run.random_inputs import DENSITIES, USUAL, sizes_for
 
 BEYOND = 9
 """Positions above a threshold in a long round."""
@@ -25,8 +25,6 @@ SEVERAL = 5
 """The same, for conditions that depend on how the elements of a batch differ."""
 SMALL = 64
 """Constants up to this are tried where a round above the largest is too much work."""
-DENSITIES = (USUAL, 1.0, 0.02)
-"""Shares of booleans that are true: usual, dense and sparse."""
 
 CHANCES = 12
 """Rounds of the smallest lengths, for conditions on the values of inputs."""
@@ -81,6 +79,20 @@ class _Counted:
         """The results of the model itself."""
         known = self.inner.outputs
         return {n: s for n, s in known.items() if n != self._output}
+
+    @property
+    def inputs(self) -> Mapping[str, Slot]:
+        """What must be given."""
+        return self.inner.inputs
+
+    @property
+    def optional(self) -> Mapping[str, Slot]:
+        """What may be given."""
+        return self.inner.optional
+
+    def run_interruptibly(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """The results of the model itself."""
+        return self.run(inputs)
 
     @property
     def _output(self) -> str:

@@ -24,6 +24,8 @@ ANY_INT = 10
 """Integers that look nothing up are drawn below this."""
 USUAL = 0.7
 """The share of booleans that are true, unless asked otherwise."""
+DENSITIES = (USUAL, 1.0, 0.02)
+"""Shares of booleans that are true: usual, dense and sparse."""
 
 
 def _symbols(graph: Graph) -> set[str]:

@@ -37,6 +37,7 @@ from specc.run.products import Whole
 from specc.run.random_inputs import USUAL, Draw, random_inputs, sizes_for
 from specc.run.rounds import Round, lengths_told
 from specc.run.small_states import following
+from specc.run.verify_generation import rounds_generated
 from specc.text.diagnostic import fail
 
 __all__ = ["Draw", "random_inputs", "rounds_of", "sizes_for", "verify"]
@@ -79,8 +80,7 @@ def rounds_of(
     that the graph does not tell.
     """
     if model.manifest.decodes is not None:
-        why = "it decodes by itself; a package of `--for step` can be"
-        yield Round(compared=False, agrees=None, note=f"not compared, because {why}")
+        yield from rounds_generated(model, seed=seed, rounds=rounds)
         return
     room = model.file.room()
     # The reference has the weights once more, as they are stored.

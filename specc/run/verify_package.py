@@ -43,12 +43,10 @@ def _rounds_alone(model: Loaded, seed: int, rounds: int) -> Iterator[Round]:
     """What each round of a single file found. A step that was taken out of its package
     has inputs that its graph does not tell of.
     """
-    if model.runtime.inputs.keys() <= model.manifest.graph.inputs.keys():
+    decodes = model.manifest.decodes is not None
+    if decodes or model.runtime.inputs.keys() <= model.manifest.graph.inputs.keys():
         return rounds_of(model, seed=seed, rounds=rounds)
     why = "it writes into buffers, which only the package tells of that it was made for"
-    if model.manifest.decodes is not None:
-        # its loop is no graph of the spec, whose scores the other parts give
-        why = "it decodes by itself; verify a package of the same model, made with --for all"
     return iter(
         (Round(compared=False, agrees=None, note=f"not compared, because {why}"),)
     )
