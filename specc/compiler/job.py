@@ -334,7 +334,7 @@ def manifest_of(
     itself shows of the spec no more than its inputs, in which no default is inside, and
     no attention of it can be looked at; `scoring` is the graph that `verify` decodes.
     """
-    model = job.model
+    model, described = job.model, scoring or graph
     job.forms.extend(_forms(graph.name, emitted))
     # A file that decodes computes them itself in any case, and says nothing of them.
     inside = job.options.defaults_inside and decodes is None
@@ -351,11 +351,8 @@ def manifest_of(
         weights=facts_of(
             job.values, job.options.init, emitted.beside, contents=job.options.hash_full
         ),
-        stored={
-            name: emitted.held[stored_as(job, name)]
-            for name in (scoring or graph).parameters
-        },
-        precision=_precision_of(job, scoring or graph, emitted),
+        stored={n: emitted.held[stored_as(job, n)] for n in described.parameters},
+        precision=_precision_of(job, described, emitted),
         target=job.target.name,
         opset=job.opset,
         attentions=emitted.attentions if decodes is None else (),

@@ -84,8 +84,12 @@ class RoundingErrors:
             self.fixed.add(value)
             return array
         # what is only moved has the error that it had
-        exact = value.node is not None and value.node.op.view
-        return array if exact else self.of(array)
+        if (value.node is not None and value.node.op.view) or array.dtype.kind in "iub":
+            return array
+        # what float32 holds exactly is not rounded: a bound of `clip`, a sum of integers
+        with np.errstate(over="ignore"):
+            exact = array.astype(np.float32) == array
+        return np.where(exact, array, self.of(array))
 
     def _is_fixed(self, value: Value) -> bool:
         node = value.node

@@ -4,11 +4,12 @@ beside those of the reference decode, in which every step is a full float64 forw
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import cast
 
 import numpy as np
 
 from specc import backend
-from specc.backend import Slot
+from specc.backend import Session, Slot
 from specc.decode.beam import searched
 from specc.decode.sampling import written
 from specc.decode.settings import Settings
@@ -75,7 +76,8 @@ def _asked(
 def _count(coverage: Coverage, asked: Asked) -> None:
     """Run the copy that counts executions."""
     if coverage.session is not None:
-        decoded(coverage.session, asked)  # type: ignore[arg-type]
+        # it has the part of a session that decoding reads
+        decoded(cast("Session", coverage.session), asked)
 
 
 @dataclass(frozen=True)
