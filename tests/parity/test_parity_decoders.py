@@ -65,6 +65,7 @@ CASES = {
     "opt, norms behind": decoder("OPT", ffn_dim=40, do_layer_norm_before=False, word_embed_proj_dim=16),
     "opt, no biases": decoder("OPT", ffn_dim=40, enable_bias=False, tie_word_embeddings=False),
     "phi": decoder("Phi"),
+    "phi, norms of queries and keys": decoder("Phi", qk_layernorm=True),
     "phi3": decoder("Phi3"),
     "phi3, window": decoder("Phi3", sliding_window=3, tie_word_embeddings=True),
     "starcoder2": decoder("Starcoder2"),
@@ -78,6 +79,22 @@ CASES = {
     "cohere, biases": decoder("Cohere", attention_bias=True, logit_scale=0.5, tie_word_embeddings=False),
     "cohere, norms": decoder("Cohere", use_qk_norm=True),
 }  # fmt: skip
+
+
+# transformers 5 makes the mask by `is_causal`, and only a sequence without padding by the other
+BOTH_WAYS = {"use_bidirectional_attention": True, "is_causal": False, "head_dim": 8}
+BIDIRECTIONAL = {
+    "gemma": decoder("Gemma", **BOTH_WAYS),
+    "gemma2": decoder("Gemma2", eager=True, sliding_window=3, **BOTH_WAYS),
+    "gemma2, wide window": decoder(
+        "Gemma2", eager=True, sliding_window=30, **BOTH_WAYS
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BIDIRECTIONAL.values(), ids=BIDIRECTIONAL)
+def test_bidirectional_scores(case: Case, tmp_path: Path) -> None:
+    check_scores(case, tmp_path)
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)

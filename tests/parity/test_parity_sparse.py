@@ -56,6 +56,9 @@ FIRST = {
     "Qwen3Moe": case("Qwen3Moe", SMALL, moe_intermediate_size=24),
     "GptOss": case("GptOss", SMALL, eager=True, sliding_window=3, swiglu_limit=0.9),
     "DeepseekV2": case("DeepseekV2", LATENT),
+    "DeepseekV2, norm_topk_prob": case(
+        "DeepseekV2", {**LATENT, "norm_topk_prob": True}
+    ),
     "DeepseekV3": case("DeepseekV3", LATENT),
 }
 """The smallest configuration of each family."""
