@@ -56,13 +56,11 @@ FIRST = {
     "Qwen3Moe": case("Qwen3Moe", SMALL, moe_intermediate_size=24),
     "GptOss": case("GptOss", SMALL, eager=True, sliding_window=3, swiglu_limit=0.9),
     "DeepseekV2": case("DeepseekV2", LATENT),
-    "DeepseekV2, norm_topk_prob": case(
-        "DeepseekV2", {**LATENT, "norm_topk_prob": True}
-    ),
     "DeepseekV3": case("DeepseekV3", LATENT),
 }
 """The smallest configuration of each family."""
 OTHERS = {
+    "DeepseekV2, norm_topk_prob": case("DeepseekV2", {**LATENT, "norm_topk_prob": True}),
     "mixtral, window": case("Mixtral", SMALL, sliding_window=3, tie_word_embeddings=True, num_experts_per_tok=1),
     "qwen3_moe, renormed, some layers plain": case(
         "Qwen3Moe", SMALL, moe_intermediate_size=24, norm_topk_prob=True, mlp_only_layers=[0], attention_bias=True,
