@@ -441,10 +441,7 @@ def shown_effect(graph: Graph, spec: PaddedSpec, seed: int) -> str:
     Runs in which a value overflows are left out: `check` excludes them.
     """
     rng = np.random.default_rng(seed)
-    weights = {
-        n: rng.normal(size=[d.number for d in v.type.shape])
-        for n, v in graph.parameters.items()
-    }
+    weights = random_weights(graph, rng)
     for length in LENGTHS:
         x = rng.normal(size=(1, length, 4))
         alone = run_reference(graph, x, np.ones((1, length), bool), weights)
@@ -466,6 +463,23 @@ def shown_effect(graph: Graph, spec: PaddedSpec, seed: int) -> str:
             if not same and not huge:
                 return f"{length} positions, {before} {name} before and {after} after"
     return ""
+
+
+def is_finite_alone(graph: Graph, seed: int) -> bool:
+    """Whether a sequence alone gives a finite number."""
+    rng = np.random.default_rng(seed)
+    weights = random_weights(graph, rng)
+    x = rng.normal(size=(1, LENGTHS[0], 4))
+    found = run_reference(graph, x, np.ones((1, LENGTHS[0]), bool), weights)
+    return found is not None and bool(np.isfinite(found).any())
+
+
+def random_weights(graph: Graph, rng: np.random.Generator) -> dict[str, Any]:
+    """Return normal weights for every parameter."""
+    return {
+        n: rng.normal(size=[d.number for d in v.type.shape])
+        for n, v in graph.parameters.items()
+    }
 
 
 def padded_values(
@@ -535,11 +549,15 @@ class Compared:
 
 
 def compare_with_padding(seed: int) -> Compared | None:
-    """Return what is said and shown of a spec; None where a shape does not fit."""
+    """Return what is said and shown of a spec; None where a shape does not fit, or where
+    its result alone is NaN.
+    """
     spec = write_spec(seed)
     try:
         graph = graph_of(spec)
-        warned = bool(padding(graph))
-        return Compared(seed, warned, shown_effect(graph, spec, seed))
+        warned, effect = bool(padding(graph)), shown_effect(graph, spec, seed)
+        if warned and not effect and not is_finite_alone(graph, seed):
+            return None  # NaN alone, and NaN with padding
+        return Compared(seed, warned, effect)
     except Failed:
         return None
