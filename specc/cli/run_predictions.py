@@ -2,7 +2,7 @@
 
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from specc.cli.messages import answer, remark
 from specc.cli.run_outputs import outputs_of
@@ -17,6 +17,8 @@ from specc.run.opened import Opened
 from specc.run.tasks import Predictions, run_task
 from specc.text.diagnostic import fail
 
+Facts: TypeAlias = Any
+"""A prediction, plain JSON."""
 OPTIONS = (
     "aggregation_strategy",
     "function_to_apply",
@@ -58,7 +60,7 @@ def run_for_task(
     return 0
 
 
-def _inputs(read: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
+def _inputs(read: Mapping[str, Sequence[Facts]]) -> dict[str, object]:
     """The values by slot; images as a list of paths."""
     return {name: list(values) for name, values in read.items()}
 
@@ -89,11 +91,11 @@ def _print(made: Predictions, *, compare: bool) -> None:
         print(*lines, sep="\n", end="\n" if lines else "")
 
 
-def predicted_lines(task: str, predictions: Sequence[Any]) -> Iterator[str]:
+def predicted_lines(task: str, predictions: Sequence[Facts]) -> Iterator[str]:
     """Predictions for people: a block of lines for each text, numbered where there are
     several.
     """
-    write: Callable[[Any], Iterator[str]] = LINES.get(task, _label_lines)
+    write: Callable[[Facts], Iterator[str]] = LINES.get(task, _label_lines)
     width = len(str(len(predictions) - 1))
     for number, one in enumerate(predictions):
         lead = f"{number:>{width}}:  " if len(predictions) > 1 else ""
@@ -115,11 +117,11 @@ def _score(value: float) -> str:
     return percent(value) if 0 <= value <= 1 else f"{value:.4g}"
 
 
-def _label_lines(ranked: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def _label_lines(ranked: Sequence[Facts]) -> Iterator[str]:
     yield from _table([(shown(r["label"]), _score(r["score"])) for r in ranked])
 
 
-def _span_lines(spans: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def _span_lines(spans: Sequence[Facts]) -> Iterator[str]:
     rows = [
         (
             shown(str(s.get("entity_group", s.get("entity")))),
@@ -132,7 +134,7 @@ def _span_lines(spans: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     yield from _table(rows) if rows else ()
 
 
-def _answer_lines(found: Any) -> Iterator[str]:
+def _answer_lines(found: Facts) -> Iterator[str]:
     answers = [found] if isinstance(found, Mapping) else found
     rows = [
         (_score(a["score"]), f"{a['start']}-{a['end']}", shown(a["answer"]))
@@ -141,7 +143,7 @@ def _answer_lines(found: Any) -> Iterator[str]:
     yield from _table(rows) if rows else ()
 
 
-def _candidate_lines(found: Sequence[Any]) -> Iterator[str]:
+def _candidate_lines(found: Sequence[Facts]) -> Iterator[str]:
     each = found if found and isinstance(found[0], list) else [found]
     for some in each:
         yield from _table(
@@ -164,7 +166,7 @@ def _cosine_lines(table: Array) -> Iterator[str]:
         yield "  ".join(f"{value:7.4f}" for value in row)
 
 
-LINES: Mapping[str, Callable[[Any], Iterator[str]]] = {
+LINES: Mapping[str, Callable[[Facts], Iterator[str]]] = {
     "token-classification": _span_lines,
     "question-answering": _answer_lines,
     "fill-mask": _candidate_lines,

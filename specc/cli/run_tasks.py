@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from specc.cli.run_refused import too_many
 from specc.cli.run_words import read_lines
@@ -15,6 +15,9 @@ from specc.files.read import shown
 from specc.text.diagnostic import fail
 
 ARRAYS = (".npy", ".npz")
+Value: TypeAlias = Any
+"""A text, a path, or what JSON holds."""
+Words: TypeAlias = dict[str, list[Value]]
 PAIR = 2
 
 
@@ -29,14 +32,12 @@ def reads_arrays(task: Task, words: Sequence[str], inputs: Sequence[str]) -> boo
     return not words
 
 
-def read_task_words(
-    task: Task, words: Sequence[str]
-) -> tuple[dict[str, Any], list[Path]]:
+def read_task_words(task: Task, words: Sequence[str]) -> tuple[Words, list[Path]]:
     """The task's inputs from words: `NAME=WORD`, or in the order of the slots, of which
     the last takes all the rest; and the files that were read. E0910 for too many.
     """
     files: list[Path] = []
-    found: dict[str, list[Any]] = {}
+    found: Words = {}
     slots = {slot.name: slot for slot in task.slots}
     named = [_named(word, slots) for word in words]
     waiting = [s for s in task.slots if s.name not in {n for n, _ in named}]
@@ -56,7 +57,7 @@ def _named(word: str, slots: Mapping[str, Slot]) -> tuple[str, str]:
     return (name, rest) if equals and name in slots else ("", word)
 
 
-def _next_slot(waiting: Sequence[Slot], found: Mapping[str, Any]) -> Slot | None:
+def _next_slot(waiting: Sequence[Slot], found: Words) -> Slot | None:
     """The slot of a word without a name: the first that has nothing yet, or takes many."""
     required = [slot for slot in waiting if not slot.optional]
     for slot in required:
@@ -65,7 +66,7 @@ def _next_slot(waiting: Sequence[Slot], found: Mapping[str, Any]) -> Slot | None
     return None
 
 
-def _values(slot: Slot, word: str, files: list[Path]) -> Iterator[Any]:
+def _values(slot: Slot, word: str, files: list[Path]) -> Iterator[Value]:
     """What a word gives: a path, the lines of a file, what JSON lists, or the word."""
     if slot.name == "image":
         files.append(Path(word))
@@ -83,7 +84,7 @@ def _values(slot: Slot, word: str, files: list[Path]) -> Iterator[Any]:
         yield from [word] if listed is None else listed
 
 
-def _json(word: str) -> list[Any] | None:
+def _json(word: str) -> list[Value] | None:
     """A JSON list or object as a list of items; None for any other word."""
     if not word.startswith(("[", "{")):
         return None
@@ -102,8 +103,8 @@ def _holds_numbers(value: object) -> bool:
 
 
 def _by_name(
-    slot: Slot, value: Any, slots: Mapping[str, Slot]
-) -> Iterator[tuple[str, Any]]:
+    slot: Slot, value: Value, slots: Mapping[str, Slot]
+) -> Iterator[tuple[str, Value]]:
     """What a value is for: `{"text": …, "text_pair": …}`, `["one", "two"]` for a pair,
     or a text. E0906 for anything else.
     """

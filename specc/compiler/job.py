@@ -311,7 +311,7 @@ def open_job(spec: Spec, options: Options) -> Iterator[Job]:
                 spec.program,
                 model,
                 spec.reader.raw,
-                folders,
+                readings.folders_of(*map(str, folders), spec.repository),
             ),
             remarks=told.remarks,
         )

@@ -2,15 +2,21 @@
 number and no backend.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NoReturn
 
 from specc.compiler import reading as readings
 from specc.compiler.family import graph_for, spec_for
 from specc.compiler.rounding import Asked, check_spoken, spoken
 from specc.compiler.rules import check_rules
+from specc.compiler.sentence_transformers import (
+    Wrapped,
+    encoder_of,
+    part_of,
+    wrapped_spec,
+)
 from specc.compiler.ties import with_ties
 from specc.compiler.vocabularies import unreached_in
 from specc.elaborate.blame import blamed
@@ -52,6 +58,10 @@ class Spec:
     warnings: tuple[Diagnostic, ...] = ()
     checkpoint: str = ""
     """The folder of weights that was named in place of a spec."""
+    repository: str = ""
+    """The directory that was named, of which `checkpoint` may be a part."""
+    modules: Mapping[str, str] = field(default_factory=dict)
+    """The weights of modules behind the checkpoint, by the prefix of their tensors."""
 
 
 def _assigned(sets: Sequence[str]) -> dict[str, Assigned]:
@@ -90,27 +100,52 @@ def open_spec(
     """
     library = library or Files()
     folder = _folder(spec)
-    remarks: tuple[str, ...] = ()
+    encoder = encoder_of(folder)
+    remarks: tuple[str, ...]
+    named = _name(spec)
+    wrapped = _wrapped(folder, own, library)
     if folder:
-        config = config or folder
-        spec = own or spec_for(config)
-        remarks = (f"`{shown(folder)}` is read by the spec `{shown(spec)}`",)
-    elif own:
-        _no_folder(_name(spec))
-    elif note := shadow_note(_name(spec)):
-        remarks = (note,)
+        config = config or encoder
+        spec = wrapped.source if wrapped else own or spec_for(config)
+        remarks = (wrapped.remark if wrapped else _read_by(folder, _name(spec)),)
+    else:
+        remarks = _of_a_name(_name(spec), own)
     program = program_of(library.open(spec), library)
     if not config and uses_config(program) and has_config(weights):
         config = weights
         remarks += (f"config values come from the config.json in `{shown(weights)}`",)
-    data = config_at(config) if config else None
-    if data is not None:
-        program = chosen(program, data)
+    data = _config_of(config, wrapped)
+    program = program if data is None else chosen(program, data)
     program = assign(program, _assigned(sets))
     reader = Reader(longest=longest)
-    named = _name(spec)
-    made = Spec(program, library, reader, named, config, remarks, checkpoint=folder)
+    made = Spec(program, library, reader, named, config, remarks, checkpoint=encoder)
+    made.repository, made.modules = folder, wrapped.weights if wrapped else {}
     return made if data is None else _configured(made, data)
+
+
+def _of_a_name(name: str, own: str) -> tuple[str, ...]:
+    """The notes of a spec that is no directory. E0222 where `own` is given for one."""
+    if own:
+        _no_folder(name)
+    note = shadow_note(name)
+    return (note,) if note else ()
+
+
+def _config_of(config: str, wrapped: Wrapped | None) -> JsonObject | None:
+    """The config file that is named, as the spec reads it."""
+    data = config_at(config) if config else None
+    return part_of(data) if data is not None and wrapped else data
+
+
+def _read_by(folder: str, name: str) -> str:
+    return f"`{shown(folder)}` is read by the spec `{shown(name)}`"
+
+
+def _wrapped(folder: str, own: str, library: Files) -> Wrapped | None:
+    """The spec of a sentence-transformers directory, unless one is named."""
+    if own:
+        return None
+    return wrapped_spec(folder, lambda name: program_of(library.open(name), library))
 
 
 def _name(spec: str | Source) -> str:
@@ -122,7 +157,11 @@ def _folder(spec: str | Source) -> str:
     """Return the checkpoint directory that is given in place of a spec; empty for any
     other path, and for the name of a built-in spec.
     """
-    if isinstance(spec, Source) or is_built_in(spec) or not has_config(spec):
+    if (
+        isinstance(spec, Source)
+        or is_built_in(spec)
+        or not has_config(encoder_of(spec))
+    ):
         return ""
     return spec
 

@@ -5,8 +5,9 @@ config.json, with labels and token ids from the files next to the weights.
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
+from specc.compiler.sentence_transformers import MODULES, PART, SENTENCE_BERT, SETTINGS
 from specc.compiler.sidefiles import TOKENIZER, found_in, object_in
 from specc.data.encodings import TOKEN_TYPES
 from specc.data.reading import Reading
@@ -18,6 +19,9 @@ from specc.elaborate.json_nodes import JsonObject
 from specc.elaborate.modules import Program
 from specc.ir.model import Model
 
+Config: TypeAlias = Mapping[str, Any]
+Fields: TypeAlias = dict[str, Any]
+"""Plain JSON of a file next to the weights, and fields of a task."""
 SPECIAL_TOKENS = "special_tokens_map.json"
 USUAL = {
     "mask": ("[MASK]", "<mask>"),
@@ -29,6 +33,8 @@ USUAL = {
 ROLES = {"mask": "mask", "cls": "cls", "unknown": "unk", "pad": "pad"}
 """The fields of a task that hold ids of special tokens, and the roles of these."""
 FIRST_OR_NOT = ("IsNext", "NotNext")
+LONGEST = 2**31
+"""Lengths from here on mean that there is no limit."""
 SIGLIP_LENGTH = 64
 """The length that SigLIP's texts are padded to: `max_position_embeddings` by default."""
 SEGMENT_IDS = ("Bert", "Electra", "Deberta")
@@ -61,7 +67,9 @@ def with_task(
     name, record = text
     if TASKS[kind].needs_tokenizer and not isinstance(record, TextTokenizer):
         return reading
-    config = raw.plain() if raw is not None else {}
+    whole: Fields = raw.plain() if raw is not None else {}
+    part = whole.get(PART)
+    config = part if isinstance(part, dict) else whole
     return reading.with_task(_task(kind, name, record, config, folders))
 
 
@@ -69,18 +77,20 @@ def _task(
     kind: str,
     name: str,
     record: TextReading,
-    config: Mapping[str, Any],
+    config: Config,
     folders: Sequence[Path],
 ) -> Task:
     """The task with what the files say of it."""
     told = _tokenizer_config(folders)
-    found: dict[str, Any] = {
+    found: Fields = {
         "labels": _labels(config),
-        "function": _function(config),
+        "function": _function({**_beside(SETTINGS, folders), **config}),
         "token_types": _gives_token_types(told, config),
     }
     if kind == "next-sentence-prediction":
         found |= {"labels": FIRST_OR_NOT, "function": "softmax"}
+    if kind == "sentence-similarity":
+        found |= _sentences(config, told, folders)
     if kind == "zero-shot-image-classification":
         found |= _two_towers(config)
     if isinstance(record, TextTokenizer):
@@ -90,7 +100,7 @@ def _task(
     return Task(kind=kind, text=name, **found)
 
 
-def _labels(config: Mapping[str, Any]) -> tuple[str, ...]:
+def _labels(config: Config) -> tuple[str, ...]:
     """The names of the classes by number; those that have none are left to `LABEL_n`."""
     told = config.get("id2label")
     if not isinstance(told, dict):
@@ -99,12 +109,13 @@ def _labels(config: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(numbered.get(i, f"LABEL_{i}") for i in range(len(numbered)))
 
 
-def _function(config: Mapping[str, Any]) -> str:
+def _function(config: Config) -> str:
     """What turns logits into scores, as the text classification pipeline chooses it; a
     cross-encoder's own activation goes before.
     """
     own = config.get("sentence_transformers")
     named = own.get("activation_fn") if isinstance(own, dict) else None
+    named = named or config.get("activation_fn")
     named = named or config.get("sbert_ce_default_activation_function")
     if isinstance(named, str):
         return {"Sigmoid": "sigmoid", "Softmax": "softmax"}.get(
@@ -119,7 +130,7 @@ def _function(config: Mapping[str, Any]) -> str:
     return "sigmoid" if single else "softmax"
 
 
-def _two_towers(config: Mapping[str, Any]) -> dict[str, Any]:
+def _two_towers(config: Config) -> Fields:
     """How candidate labels are scored: SigLIP's texts are padded to one length, and each
     is scored by itself.
     """
@@ -135,16 +146,40 @@ def _two_towers(config: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _tokenizer_config(folders: Sequence[Path]) -> dict[str, Any]:
+def _beside(name: str, folders: Sequence[Path]) -> Fields:
+    """What a file of that name says; nothing where there is none."""
+    path = found_in(folders, name)
+    return object_in(path) if path is not None else {}
+
+
+def _sentences(config: Config, told: Config, folders: Sequence[Path]) -> Fields:
+    """How a sentence-transformers directory reads texts: truncated, in lower case, with
+    prompts before them. Nothing for a directory without its files.
+    """
+    if found_in(folders, MODULES) is None:
+        return {}
+    about, settings = _beside(SENTENCE_BERT, folders), _beside(SETTINGS, folders)
+    prompts = settings.get("prompts")
+    lengths = [told.get("model_max_length"), config.get("max_position_embeddings")]
+    known = [n for n in lengths if isinstance(n, int) and 0 < n < LONGEST]
+    longest = about.get("max_seq_length") or min(known, default=0)
+    return {
+        "max_length": longest,
+        "lower": about.get("do_lower_case") is True,
+        "prompts": tuple(
+            (str(name), str(text or ""))
+            for name, text in (prompts if isinstance(prompts, dict) else {}).items()
+        ),
+        "prompt": settings.get("default_prompt_name") or "",
+    }
+
+
+def _tokenizer_config(folders: Sequence[Path]) -> Fields:
     """What tokenizer_config.json says, above special_tokens_map.json."""
-    found: dict[str, Any] = {}
-    for name in (SPECIAL_TOKENS, TOKENIZER):
-        path = found_in(folders, name)
-        found |= object_in(path) if path is not None else {}
-    return found
+    return {**_beside(SPECIAL_TOKENS, folders), **_beside(TOKENIZER, folders)}
 
 
-def _gives_token_types(told: Mapping[str, Any], config: Mapping[str, Any]) -> bool:
+def _gives_token_types(told: Config, config: Config) -> bool:
     """Whether the tokenizer's segment ids are given to the model."""
     names, kind = told.get("model_input_names"), told.get("tokenizer_class")
     if isinstance(names, list):
@@ -157,7 +192,7 @@ def _gives_token_types(told: Mapping[str, Any], config: Mapping[str, Any]) -> bo
 class _TokenIds:
     """The ids of special tokens in a tokenizer.json."""
 
-    def __init__(self, content: Mapping[str, Any], told: Mapping[str, Any]) -> None:
+    def __init__(self, content: Config, told: Config) -> None:
         self.told = told
         vocabulary = content["model"].get("vocab")
         pairs = (

@@ -63,7 +63,8 @@ def values_of(spec: Spec, graph: Graph, sources: Sources) -> Binding | Seeded:
     path = path or own_weights(spec.program, needed=True)
     if path:
         fresh = Fresh(sources.missing, _initials(graph), lambda: _body(spec, graph))
-        return bound(wanted, rules, path, fresh, sources.adapter)
+        modules = spec.modules if path == spec.checkpoint else {}
+        return bound(wanted, rules, path, fresh, sources.adapter, modules)
     if wanted:
         fail(
             "E0523",
@@ -130,11 +131,13 @@ def bound(
     path: str,
     fresh: Fresh | None = None,
     adapter: str = "",
+    modules: Mapping[str, str] | None = None,
 ) -> Binding:
     """Every parameter matched with the tensors of a file or folder, into which the
-    `adapter` of a folder is merged, or drawn as `fresh` says.
+    `adapter` of a folder is merged, or drawn as `fresh` says. `modules` are further
+    folders by the prefix that their tensors get.
     """
-    checkpoint = open_weights(path)
+    checkpoint = open_weights(path, modules or {})
     try:
         if adapter:
             checkpoint = Adapted(checkpoint, open_adapter(adapter))

@@ -7,7 +7,7 @@ for each text, as docs/command-line.schema.json describes them.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import NoReturn, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,14 +16,19 @@ from specc.data.encodings import Encoding
 from specc.data.record import TextReading
 from specc.data.show import probabilities
 from specc.data.spans import group_entities
-from specc.data.tasks import Task
+from specc.data.tasks import Options, Task
 from specc.data.tokenizer import TextTokenizer
 from specc.data.tokenizing import plain_text_of
+from specc.files.json import Json
 from specc.files.read import shown
 from specc.ir.array import Array
 from specc.text.diagnostic import fail
 
 Floats = NDArray[np.float64]
+Prediction: TypeAlias = object
+"""What is predicted of one text: a plain JSON value."""
+Facts: TypeAlias = dict[str, Json]
+"""One label, span, answer or candidate."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +46,7 @@ class Scored:
     rows: Sequence[Encoding] = ()
     owner: Sequence[int] = ()
     given: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Options = field(default_factory=dict)
 
     @property
     def tokenizer(self) -> TextTokenizer:
@@ -57,7 +62,7 @@ class Scored:
         return np.asarray(value, np.float64)
 
 
-def predictions_of(scored: Scored) -> list[Any]:
+def predictions_of(scored: Scored) -> list[Prediction]:
     """What the task makes of the results, one value for each text."""
     return PREDICT[scored.task.kind](scored)
 
@@ -73,13 +78,13 @@ def apply_function(scores: Floats, function: str) -> Floats:
     return scores
 
 
-def _ranked(labels: Sequence[str], scores: Sequence[float]) -> list[dict[str, Any]]:
+def _ranked(labels: Sequence[str], scores: Sequence[float]) -> list[Facts]:
     """Labels with their scores, the largest first; equal ones in their order."""
     order = sorted(range(len(scores)), key=lambda i: -scores[i])
     return [{"label": labels[i], "score": float(scores[i])} for i in order]
 
 
-def _text_classification(scored: Scored) -> list[Any]:
+def _text_classification(scored: Scored) -> list[Prediction]:
     logits = scored.scores("logits", 2)
     function = scored.options.get("function_to_apply") or scored.task.function
     labels = [scored.task.label(i) for i in range(logits.shape[1])]
@@ -88,7 +93,7 @@ def _text_classification(scored: Scored) -> list[Any]:
     return [_ranked(labels, row.tolist())[:most] for row in rows]
 
 
-def _token_classification(scored: Scored) -> list[Any]:
+def _token_classification(scored: Scored) -> list[Prediction]:
     shares = probabilities(scored.scores("logits", 3))
     strategy = str(scored.options["aggregation_strategy"])
     return [
@@ -115,22 +120,22 @@ def _places(scored: Scored, row: int) -> slice:
     return slice(0, length)
 
 
-def _question_answering(scored: Scored) -> list[Any]:
+def _question_answering(scored: Scored) -> list[Prediction]:
     starts, ends = scored.scores("start_logits", 2), scored.scores("end_logits", 2)
-    found: list[list[dict[str, Any]]] = [[] for _ in scored.given["question"]]
+    found: list[list[Facts]] = [[] for _ in scored.given["question"]]
     for i, row in enumerate(scored.rows):
         at, text = _places(scored, i), scored.given["context"][scored.owner[i]]
         found[scored.owner[i]] += _answers(
             scored, row, starts[i][at], ends[i][at], text
         )
     most = int(scored.options["top_k"])
-    ranked = [sorted(some, key=lambda a: -a["score"])[:most] for some in found]
+    ranked = [sorted(some, key=lambda a: -_score_of(a))[:most] for some in found]
     return [some[0] if most == 1 and some else some for some in ranked]
 
 
 def _answers(
     scored: Scored, row: Encoding, start: Floats, end: Floats, context: str
-) -> list[dict[str, Any]]:
+) -> list[Facts]:
     """The likeliest spans of one window of the context."""
     inside = np.array([part == 1 for part in row.parts])
     counted = inside | (np.array(row.ids) == scored.task.cls)
@@ -147,9 +152,15 @@ def _answers(
             continue
         low, high = _word_characters(row, first)[0], _word_characters(row, last)[1]
         score = float(spans[first, last])
-        answer = {"score": score, "start": low, "end": high}
+        answer: Facts = {"score": score, "start": low, "end": high}
         found.append({**answer, "answer": context[low:high]})
     return found
+
+
+def _score_of(facts: Facts) -> float:
+    score = facts["score"]
+    assert isinstance(score, float), "every answer has one"
+    return score
 
 
 def _softmax_over(logits: Floats, counted: NDArray[np.bool_]) -> Floats:
@@ -175,9 +186,9 @@ def _word_characters(row: Encoding, place: int) -> tuple[int, int]:
     return min(a for a, _ in same), max(b for _, b in same)
 
 
-def _fill_mask(scored: Scored) -> list[Any]:
+def _fill_mask(scored: Scored) -> list[Prediction]:
     logits = scored.scores("logits", 3)
-    found = []
+    found: list[Prediction] = []
     for i, row in enumerate(scored.rows):
         masks = [n for n, token in enumerate(row.ids) if token == scored.task.mask]
         if not masks:
@@ -203,7 +214,7 @@ def _candidate(
     token: int,
     share: float,
     masks: Sequence[int],
-) -> dict[str, Any]:
+) -> Facts:
     """A token in the place of the mask."""
     ids = [*row.ids[:at], token, *row.ids[at + 1 :]]
     ids = [number for number in ids if number != scored.task.pad]
@@ -214,22 +225,22 @@ def _candidate(
     return {**found, "token_str": word, "sequence": sequence}
 
 
-def _multiple_choice(scored: Scored) -> list[Any]:
+def _multiple_choice(scored: Scored) -> list[Prediction]:
     shares = probabilities(scored.scores("logits", 2))
     return [_ranked(scored.given["choices"], row.tolist()) for row in shares]
 
 
-def _zero_shot_image(scored: Scored) -> list[Any]:
+def _zero_shot_image(scored: Scored) -> list[Prediction]:
     logits = scored.scores("logits_per_image", 2)
     shares = apply_function(logits, scored.task.function)
     return [_ranked(scored.given["candidate_labels"], row.tolist()) for row in shares]
 
 
-def _embeddings(scored: Scored) -> list[Any]:
+def _embeddings(scored: Scored) -> list[Prediction]:
     return [row.tolist() for row in scored.results["sentence_embedding"]]
 
 
-PREDICT: Mapping[str, Callable[[Scored], list[Any]]] = {
+PREDICT: Mapping[str, Callable[[Scored], list[Prediction]]] = {
     "text-classification": _text_classification,
     "next-sentence-prediction": _text_classification,
     "token-classification": _token_classification,

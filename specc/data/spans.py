@@ -3,7 +3,7 @@ classification pipeline of transformers groups them.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,8 @@ from specc.data.tokenizing import has_subword_prefix, joined_tokens, token_names
 STRATEGIES = ("none", "simple", "first", "average", "max")
 OUTSIDE = "O"
 """The label of tokens that are in no span."""
-Token = Mapping[str, Any]
+Facts: TypeAlias = dict[str, Any]
+Token: TypeAlias = Mapping[str, Any]
 
 
 def group_entities(
@@ -26,7 +27,7 @@ def group_entities(
     task: Task,
     record: TextTokenizer,
     strategy: str,
-) -> list[dict[str, Any]]:
+) -> list[Facts]:
     """The spans of a text from the probabilities [tokens, labels] of its tokens; the
     tokens themselves where the strategy is `none`. Those labeled `O` are left out.
     """
@@ -70,8 +71,8 @@ def _tokens(
 
 
 def _labeled(
-    token: Token, scores: NDArray[np.float64], task: Task, **changed: Any
-) -> dict[str, Any]:
+    token: Token, scores: NDArray[np.float64], task: Task, **changed: object
+) -> Facts:
     """A token with its likeliest label."""
     best = int(scores.argmax())
     found = {"entity": task.label(best), "score": float(scores[best])}
@@ -91,7 +92,7 @@ def _grouped_words(tokens: Sequence[Token]) -> list[list[Token]]:
 
 def _word(
     tokens: Sequence[Token], task: Task, record: TextTokenizer, strategy: str
-) -> dict[str, Any]:
+) -> Facts:
     """A word with one label: of its first token, its surest, or their mean."""
     scores = tokens[0]["scores"]
     if strategy == "max":
@@ -121,7 +122,7 @@ def _grouped_labels(tokens: Sequence[Token]) -> list[list[Token]]:
     return groups
 
 
-def _span(tokens: Sequence[Token], record: TextTokenizer) -> dict[str, Any]:
+def _span(tokens: Sequence[Token], record: TextTokenizer) -> Facts:
     """Tokens as one span, with the mean of their scores."""
     return {
         "entity_group": tokens[0]["entity"].split("-", 1)[-1],
@@ -132,6 +133,6 @@ def _span(tokens: Sequence[Token], record: TextTokenizer) -> dict[str, Any]:
     }
 
 
-def _plain(token: Token) -> dict[str, Any]:
+def _plain(token: Token) -> Facts:
     names = ("entity", "score", "index", "word", "start", "end")
     return {name: token[name] for name in names}

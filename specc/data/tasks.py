@@ -6,12 +6,15 @@ the task needs to turn scores into labels, spans, answers or vectors.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 from specc.data.record import MAX_LABEL, MAX_LABELS
 from specc.data.tokenizer import MAX_ID
 from specc.files.fields import Fields
 from specc.files.json import Json
 
+Options: TypeAlias = Mapping[str, Any]
+"""Options of a task by name, each of the type of its default."""
 FUNCTIONS = ("softmax", "sigmoid", "none")
 MOST_PROMPTS = 1000
 LONGEST_PROMPT = 100_000
@@ -114,8 +117,7 @@ class Task:
     `unknown`, `cls` and `pad` are token ids. `token_types`: the tokenizer's segment ids are
     given to the model. `length`: every text is padded to that many tokens with `pad`.
     `max_length`: longer texts are truncated. `prompts` are put before texts by name,
-    `prompt` is the default one's name; with `prompt_left_out` pooling leaves the tokens
-    of the prompt out.
+    `prompt` is the default one's name. `lower`: texts are read in lower case.
     """
 
     kind: str
@@ -131,7 +133,7 @@ class Task:
     max_length: int = 0
     prompts: tuple[tuple[str, str], ...] = ()
     prompt: str = ""
-    prompt_left_out: bool = False
+    lower: bool = False
 
     @property
     def slots(self) -> tuple[Slot, ...]:
@@ -186,7 +188,7 @@ class Task:
             max_length=length("max_length"),
             prompts=_prompts(fields),
             prompt=fields.text("prompt") if fields.has("prompt") else "",
-            prompt_left_out=flag("prompt_left_out"),
+            lower=flag("lower"),
         )
         fields.done()
         return made

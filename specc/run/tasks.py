@@ -2,7 +2,9 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import NoReturn
+
+import numpy as np
 
 from specc.data.encodings import (
     Encoding,
@@ -11,18 +13,21 @@ from specc.data.encodings import (
     encoding_inputs,
     truncated,
 )
-from specc.data.predictions import Scored, predictions_of
+from specc.data.predictions import Prediction, Scored, predictions_of
 from specc.data.reading import Reading
 from specc.data.record import TEXT, Image, TextReading
 from specc.data.spans import STRATEGIES
 from specc.data.taken import taken
-from specc.data.tasks import FUNCTIONS, Task
+from specc.data.tasks import FUNCTIONS, Options, Task
+from specc.data.text import pad
 from specc.files.read import shown
 from specc.ir.array import Array
 from specc.run.loaded import Loaded
 from specc.text.diagnostic import fail
 from specc.text.suggest import suggest
 
+POOLING_MASK = "pooling_mask"
+"""The input that says which tokens are pooled, of encoders that leave the prompt out."""
 STRIDE = 128
 """Tokens that two windows of a long context share at most."""
 CHOICES: Mapping[str, Sequence[str]] = {
@@ -43,7 +48,7 @@ class Predictions(dict[str, Array]):
         self,
         results: Mapping[str, Array],
         task: str,
-        predictions: list[Any],
+        predictions: list[Prediction],
         truncated: int = 0,
     ) -> None:
         super().__init__(results)
@@ -54,12 +59,15 @@ class Predictions(dict[str, Array]):
 
 @dataclass
 class _Batch:
-    """Rows for one run, the text that each is of, and the slots as lists of texts."""
+    """Rows for one run, the text that each is of, the slots as lists of texts, how many
+    texts were truncated, and how many tokens of each are a prompt.
+    """
 
     rows: list[Encoding]
     owner: list[int]
     given: dict[str, list[str]]
     cut: int = 0
+    prompt: int = 0
 
 
 def is_for_task(model: Loaded, inputs: Mapping[str, object]) -> bool:
@@ -109,9 +117,19 @@ def _arrays(model: Loaded, task: Task, batch: _Batch) -> dict[str, object]:
     made = encoding_inputs(
         graph, task.text, batch.rows, types=task.token_types, growing=growing
     )
+    if POOLING_MASK in graph.inputs:
+        made[POOLING_MASK] = _without_prompt(model, task, batch)
     if rank == 3:  # one prompt with all its choices
         return {name: array[None] for name, array in made.items()}
     return dict(made)
+
+
+def _without_prompt(model: Loaded, task: Task, batch: _Batch) -> Array:
+    """1 for every token of a row but those of the prompt, i64[batch, longest]."""
+    rows = [np.ones(len(row.ids), np.int64) for row in batch.rows]
+    for row in rows:
+        row[: batch.prompt] = 0
+    return pad(rows, 0, left=model.entrance.pads_left(task.text))[0]
 
 
 def _image_input(model: Loaded) -> str:
@@ -120,7 +138,7 @@ def _image_input(model: Loaded) -> str:
     return next(name for name, record in inputs if isinstance(record, Image))
 
 
-def _options(task: Task, inputs: Mapping[str, object]) -> dict[str, Any]:
+def _options(task: Task, inputs: Mapping[str, object]) -> dict[str, object]:
     """The options with their defaults. E0910 for a name that the task does not have,
     E0753 for a value that an option cannot have.
     """
@@ -212,23 +230,34 @@ def _texts(
     task: Task,
     record: TextReading,
     given: Mapping[str, object],
-    options: Mapping[str, Any],
+    options: Options,
 ) -> _Batch:
     """One row for each text, or pair of texts."""
     lists = {name: _listed(name, value) for name, value in _pairs(given).items()}
     lists = _together(lists)
     texts, pairs = lists["text"], lists.get("text_pair")
     prompt = _prompt(task, options)
+    if task.lower:
+        prompt, texts = prompt.lower(), [text.lower() for text in texts]
     rows = [
         encode_text(prompt + text, pairs[i] if pairs else None, record)
         for i, text in enumerate(texts)
     ]
     kept = [truncated(row, task.max_length) for row in rows]
     cut = sum(len(a.ids) < len(b.ids) for a, b in zip(kept, rows, strict=True))
-    return _Batch(kept, [*range(len(rows))], lists, cut)
+    before = _prompt_length(encode_text(prompt, None, record)) if prompt else 0
+    return _Batch(kept, [*range(len(rows))], lists, cut, before)
 
 
-def _prompt(task: Task, options: Mapping[str, Any]) -> str:
+def _prompt_length(prompt: Encoding) -> int:
+    """How many tokens of a text are those of its prompt: all but a special one at the
+    end, as sentence-transformers counts them.
+    """
+    ends = bool(prompt.special and prompt.special[-1])
+    return len(prompt.ids) - ends
+
+
+def _prompt(task: Task, options: Options) -> str:
     """The text before every text. E0910 for a prompt of a name that is not there."""
     if options.get("prompt"):
         return str(options["prompt"])
@@ -245,7 +274,7 @@ def _questions(
     task: Task,
     record: TextReading,
     given: Mapping[str, object],
-    options: Mapping[str, Any],
+    options: Options,
 ) -> _Batch:
     """Questions with their contexts, long ones in windows."""
     lists = _together({name: _listed(name, value) for name, value in given.items()})
@@ -264,7 +293,7 @@ def _choices(
     task: Task,
     record: TextReading,
     given: Mapping[str, object],
-    options: Mapping[str, Any],
+    options: Options,
 ) -> _Batch:
     """A text with each of its choices."""
     texts = _listed("text", given["text"])
@@ -280,7 +309,7 @@ def _images(
     task: Task,
     record: TextReading,
     given: Mapping[str, object],
-    options: Mapping[str, Any],
+    options: Options,
 ) -> _Batch:
     """Images, and candidate labels in a sentence."""
     labels = _listed("candidate_labels", given["candidate_labels"])

@@ -148,6 +148,7 @@ LINES = {
     "E0424": "the model has no chat template",
     "E0425": "this is no chat",
     "E0426": "a chat template needs jinja2",
+    "E0427": "a sentence-transformers directory asks for what is not followed",
     "E0435": "no frequencies hang on the length of texts",
     "E0501": "weights of the model are not in the checkpoint",
     "E0502": "the weights file is something else",

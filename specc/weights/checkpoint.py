@@ -93,12 +93,31 @@ class Checkpoint(Closing):
             file.close()
 
 
-def open_weights(path: str | Path) -> Checkpoint:
+def open_weights(
+    path: str | Path, modules: Mapping[str, str] | None = None
+) -> Checkpoint:
     """The checkpoint at a path: a safetensors file, an index of shards, or a folder
-    with either.
+    with either. The tensors of `modules`, further folders, are put beside it under the
+    prefix of each.
 
     Fails with E0502, E0506, E0509, E0802, E0514 or E0518.
     """
+    opened = [_open_one(path)]
+    try:
+        for prefix, folder in (modules or {}).items():
+            opened.append(_open_one(folder))
+            for file in opened[-1].files:
+                file.tensors = {f"{prefix}.{n}": e for n, e in file.tensors.items()}
+        files = [file for checkpoint in opened for file in checkpoint.files]
+        return Checkpoint(opened[0].path, files) if len(opened) > 1 else opened[0]
+    except Failed:
+        for checkpoint in opened:
+            checkpoint.close()
+        raise
+
+
+def _open_one(path: str | Path) -> Checkpoint:
+    """The checkpoint of one path."""
     path = Path(path)
     if _is_folder(path):
         path = _in_folder(path)

@@ -1,0 +1,138 @@
+"""A sentence-transformers directory compiles to what the library computes: compared with
+the equations of its modules, and with the library where it is installed.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.sentence_dirs import ACTIVATIONS, LEGACY, Sentences
+from support.text_models import FAMILIES, TextFamily
+
+import specc
+
+pytestmark = [
+    pytest.mark.parity,
+    pytest.mark.filterwarnings("ignore"),
+]
+TEXTS = [
+    "The quick brown fox jumps over the lazy dog, and so on.",
+    "attention",
+    "What you GET; is café 123?",
+]
+PROMPTS = (("query", "the quick: "), ("doc", ""))
+DECODER = TextFamily(
+    "Qwen3",
+    "byte_bpe",
+    {"num_key_value_heads": 2, "head_dim": 8, "eos_token_id": 2, "bos_token_id": 0},
+)
+CASES = {
+    **{mode: Sentences(modes=(mode,)) for mode in LEGACY},
+    **{f"old {m}": Sentences(modes=(m,), legacy=True, apart=True) for m in LEGACY},
+    "side by side": Sentences(modes=("weightedmean", "cls", "max"), normalize=False),
+    "old side by side": Sentences(modes=("mean", "cls", "max"), legacy=True),
+    **{
+        name.rpartition(".")[2]: Sentences(dense=((10, name),)) for name in ACTIVATIONS
+    },
+    "two dense": Sentences(
+        dense=((24, "torch.nn.modules.activation.Tanh"),
+               (7, "torch.nn.modules.linear.Identity")), normalize=False,
+    ),
+    "residual": Sentences(
+        dense=((24, "torch.nn.modules.activation.Tanh"),
+               (7, "torch.nn.modules.activation.Tanh")), residual=True,
+    ),
+    "layer norm": Sentences(layer_norm=True, normalize=False),
+    "truncated": Sentences(most=8),
+    "lower": Sentences(lower=True, family=FAMILIES[8]),
+    "prompts": Sentences(prompts=PROMPTS, default="query"),
+    **{
+        f"without prompt {mode}": Sentences(
+            prompts=PROMPTS, include_prompt=False, modes=(mode,)
+        )
+        for mode in LEGACY
+    },
+    **{
+        f"family {f.name}": Sentences(family=f, modes=("mean", "lasttoken"))
+        for f in (*FAMILIES[1:], DECODER)
+    },
+}  # fmt: skip
+
+
+def compiled(folder: Path) -> specc.Model:
+    specc.compile(str(folder), folder / "m.onnx")
+    return specc.load(folder / "m.onnx", threads=1)
+
+
+def assert_near(ours: Any, wanted: Any) -> None:
+    """Within 1e-5 of the largest value."""
+    assert ours.shape == wanted.shape
+    assert np.abs(ours - wanted).max() <= 1e-5 * max(1.0, np.abs(wanted).max())
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_a_directory_gives_the_vectors_of_the_library(
+    case: Sentences, tmp_path: Path
+) -> None:
+    case.save(tmp_path)
+    ours = compiled(tmp_path)
+    prompts = dict(case.prompts)
+    usual = prompts.get(case.default or "", "")
+    wanted = case.encode(tmp_path, TEXTS, usual)
+    made = ours.run(text=TEXTS)
+    assert_near(made["sentence_embedding"], wanted)
+    assert_near(np.array(ours.run(text=TEXTS[0]).predictions), wanted[:1])
+    assert made.truncated == (case.most is not None) * 2
+    for name, prompt in case.prompts:
+        made = ours.run(text=TEXTS, prompt_name=name)["sentence_embedding"]
+        assert_near(made, case.encode(tmp_path, TEXTS, prompt))
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_the_equations_are_those_of_the_library(
+    case: Sentences, tmp_path: Path
+) -> None:
+    library = pytest.importorskip("sentence_transformers")
+    case.save(tmp_path)
+    theirs = library.SentenceTransformer(str(tmp_path), device="cpu")
+    if theirs.tokenizer.pad_token is None:
+        theirs.tokenizer.pad_token = "<pad>"
+    usual = dict(case.prompts).get(case.default or "", "")
+    assert_near(theirs.encode(TEXTS), case.encode(tmp_path, TEXTS, usual))
+    for name, prompt in case.prompts:
+        made = theirs.encode(TEXTS, prompt_name=name)
+        assert_near(made, case.encode(tmp_path, TEXTS, prompt))
+
+
+@pytest.mark.parametrize(
+    "activation",
+    ["torch.nn.modules.activation.Sigmoid", "torch.nn.modules.linear.Identity", ""],
+)
+def test_a_cross_encoder(activation: str, tmp_path: Path) -> None:
+    """A head with one label and the activation that its files name."""
+    import torch
+
+    model, tokenizer = FAMILIES[0].save(
+        "ForSequenceClassification", tmp_path, num_labels=1
+    )
+    if activation:
+        config = json.loads((tmp_path / "config.json").read_text())
+        config["sentence_transformers"] = {"activation_fn": activation}
+        (tmp_path / "config.json").write_text(json.dumps(config))
+    pairs = [("what is it?", TEXTS[0]), ("who", TEXTS[1])]
+    given = tokenizer(
+        [a for a, _ in pairs], [b for _, b in pairs], padding=True, return_tensors="pt"
+    )
+    with torch.no_grad():
+        logits = model(**given).logits[:, 0]
+    wanted = logits if activation.endswith("Identity") else logits.sigmoid()
+    made = compiled(tmp_path).run(text=pairs).predictions
+    assert_near(np.array([one[0]["score"] for one in made]), wanted.numpy())
+    try:
+        import sentence_transformers as library
+    except ImportError:
+        return
+    theirs = library.CrossEncoder(str(tmp_path), device="cpu")
+    assert_near(theirs.predict(pairs), wanted.numpy())
