@@ -12,6 +12,11 @@ from pathlib import Path
 from typing import NoReturn
 
 from specc.compiler.family import spec_for
+from specc.compiler.sentence_settings import (
+    READ_OF_ENCODER,
+    READ_OF_SETTINGS,
+    unread_settings,
+)
 from specc.compiler.sidefiles import object_in
 from specc.elaborate.beside import graphs_of
 from specc.elaborate.json_nodes import JsonObject, Member
@@ -69,7 +74,7 @@ class Wrapped:
     source: Source
     encoder: str
     weights: Mapping[str, str]
-    remark: str
+    remarks: tuple[str, ...]
 
 
 @dataclass(kw_only=True)
@@ -139,7 +144,11 @@ def wrapped_spec(folder: str, program_of: Callable[[str], Program]) -> Wrapped |
         source=Source(f"<{shown(folder)}>", text),
         encoder=str(encoder),
         weights=body.weights,
-        remark=f"`{shown(folder)}` is read as its {MODULES} says: {read}",
+        remarks=(
+            f"`{shown(folder)}` is read as its {MODULES} says: {read}",
+            *unread_settings(encoder / SENTENCE_BERT, READ_OF_ENCODER),
+            *unread_settings(root / SETTINGS, READ_OF_SETTINGS),
+        ),
     )
 
 

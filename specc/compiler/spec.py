@@ -107,7 +107,7 @@ def open_spec(
     if folder:
         config = config or encoder
         spec = wrapped.source if wrapped else own or spec_for(config)
-        remarks = (wrapped.remark if wrapped else _read_by(folder, _name(spec)),)
+        remarks = wrapped.remarks if wrapped else (_read_by(folder, _name(spec)),)
     else:
         remarks = _of_a_name(_name(spec), own)
     program = program_of(library.open(spec), library)

@@ -1,0 +1,66 @@
+"""What the files of a sentence-transformers directory say is followed, noted or refused."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specc.compiler.spec import open_spec
+from specc.text.diagnostic import Failed
+
+KIND = "sentence_transformers.models"
+FILES: dict[str, Any] = {
+    "config.json": {"model_type": "bert", "architectures": ["BertModel"]},
+    "modules.json": [
+        {"idx": 0, "name": "0", "path": "", "type": f"{KIND}.Transformer"},
+        {"idx": 1, "name": "1", "path": "1_Pooling", "type": f"{KIND}.Pooling"},
+        {"idx": 2, "name": "2", "path": "2_Dense", "type": f"{KIND}.Dense"},
+        {"idx": 3, "name": "3", "path": "3_Normalize", "type": f"{KIND}.Normalize"},
+    ],
+    "1_Pooling/config.json": {"embedding_dimension": 8, "pooling_mode": "cls"},
+    "2_Dense/config.json": {"in_features": 8, "out_features": 4, "bias": True},
+    "3_Normalize/config.json": {"module_input_name": "sentence_embedding"},
+    "sentence_bert_config.json": {"max_seq_length": 8},
+    "config_sentence_transformers.json": {"similarity_fn_name": "cosine"},
+}
+CHANGED = {
+    "1_Pooling/config.json": {"pooling_mode": "max", "include_prompt": False},
+    "2_Dense/config.json": {"out_features": 5, "bias": False, "use_residual": True},
+    "3_Normalize/config.json": {"module_input_name": "token_embeddings"},
+    "sentence_bert_config.json": {"transformer_task": "fill-mask"},
+    "config_sentence_transformers.json": {
+        "similarity_fn_name": "dot", "model_type": "SparseEncoder",
+    },
+}  # fmt: skip
+
+
+def outcome(folder: Path, files: dict[str, Any]) -> tuple[str, ...]:
+    """The spec that is compiled and the notes, or the error."""
+    for name, content in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(json.dumps(content))
+    try:
+        spec = open_spec(str(folder))
+    except Failed as failed:
+        return (failed.diagnostics[0].code,)
+    texts = [
+        m.file.span.source.text for m in spec.library.modules.values() if m.file.span
+    ]
+    return (*texts, *spec.remarks)
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "value"),
+    [
+        *((n, k, v) for n, told in CHANGED.items() for k, v in told.items()),
+        *((n, "never_heard_of", 3) for n in CHANGED),
+    ],
+)
+def test_no_setting_is_passed_over(
+    name: str, key: str, value: object, tmp_path: Path
+) -> None:
+    plain = outcome(tmp_path, FILES)
+    assert len(plain) > 1, plain
+    changed = {**FILES, name: {**FILES[name], key: value}}
+    assert outcome(tmp_path, changed) != plain
